@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from typing import Literal, TypeAlias
 
 import jax
+import jax.core
 
 AxisName: TypeAlias = Literal[
     "batch",
@@ -73,3 +74,14 @@ def placing(place: Place) -> Iterator[None]:
         yield
     finally:
         _active.reset(token)
+
+
+def has_known_values(*arrays: object) -> bool:
+    """Returns True if the values of arrays can be read here: none is traced, or in part on other processes' devices.
+
+    >>> has_known_values(jax.numpy.ones(2), None)
+    True
+    >>> jax.vmap(lambda x: x * has_known_values(x))(jax.numpy.ones(2)).tolist()
+    [0.0, 0.0]
+    """
+    return not any(isinstance(x, jax.core.Tracer) or not getattr(x, "is_fully_addressable", True) for x in arrays)

@@ -19,7 +19,6 @@ from jaxformer.caches import user_cache
 from jaxformer.config import to_data
 from jaxformer.multihost import cluster, processes
 from jaxformer.tasks.history import flat
-from jaxformer.training import progress
 
 EXIT_CODES = {"terminated": 85, "time": 85, "interrupted": 130}
 """The exit codes of a training run that was stopped and saved, by reason; the same command resumes it."""
@@ -52,7 +51,9 @@ def join(config: Any, out: pathlib.Path, *, devices: int | None = None) -> None:
 
 def console() -> Console:
     """Returns a console on standard error, so that results can be piped; it is quiet except in the first process."""
-    return progress.StderrConsole(quiet=not processes.first())
+    from jaxformer.training.progress import StderrConsole
+
+    return StderrConsole(quiet=not processes.first())
 
 
 def draw_curves(run: pathlib.Path) -> pathlib.Path:

@@ -33,6 +33,11 @@ class SpecialTokens:
                 raise ValueError(f"{name} must be a token id, got {token}")
 
     @property
+    def has_unknown(self) -> bool:
+        """True if `unk` is a token of its own; otherwise the vocabulary spells every character."""
+        return self.unk not in (self.pad, self.bos, self.eos)
+
+    @property
     def ids(self) -> frozenset[int]:
         """The set of all special ids."""
         return frozenset((self.pad, self.bos, self.eos, self.unk))

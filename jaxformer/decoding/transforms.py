@@ -57,24 +57,20 @@ class Transform(Protocol):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Chain:
-    """The log-probabilities of next tokens after several transforms; see `chain`."""
+    """The log-probabilities of next tokens after several transforms (see `chain`), which is a transform of scores."""
 
     transforms: tuple[Transform, ...]
+    normalized = False
 
     def __call__(self, scores: Scores, history: History) -> Scores:
         scores = scores.astype(jnp.float32)
         for transform in self.transforms:
             scores = scores if transform.normalized else transform(scores, history)
-        scores = _log_softmax(scores)
+        total = jax.nn.logsumexp(scores, axis=-1, keepdims=True)
+        scores = scores - jnp.where(total == -jnp.inf, 0.0, total)  # if no token is left, none has a probability
         for transform in self.transforms:
             scores = transform(scores, history) if transform.normalized else scores
         return scores
-
-
-def _log_softmax(scores: Scores) -> Scores:
-    """Returns log-probabilities; if no token is left, none has a probability."""
-    total = jax.nn.logsumexp(scores, axis=-1, keepdims=True)
-    return scores - jnp.where(total == -jnp.inf, 0.0, total)
 
 
 Transforms: TypeAlias = Transform | Chain | Sequence[Transform]
@@ -104,21 +100,6 @@ def chain(*transforms: Transform) -> Chain:
     return Chain(transforms)
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class _Rules:
-    """Transforms of log-probabilities, as one that acts before log-softmax."""
-
-    transforms: tuple[Transform, ...]
-    normalized = False
-
-    def __call__(self, scores: Scores, history: History) -> Scores:
-        scores = _log_softmax(scores)
-        for transform in self.transforms:
-            scores = transform(scores, history)
-        return scores
-
-
 def for_sampling(transforms: Transforms) -> tuple[Transform, ...]:
     """Returns transforms as `sample` applies them: first those that are `normalized`, then the others, then softmax.
 
@@ -136,7 +117,7 @@ def for_sampling(transforms: Transforms) -> tuple[Transform, ...]:
     given = as_transforms(transforms)
     rules = tuple(transform for transform in given if transform.normalized)
     others = tuple(transform for transform in given if not transform.normalized)
-    return (_Rules(rules), *others) if rules else others
+    return (Chain(rules), *others) if rules else others
 
 
 @jax.tree_util.register_dataclass

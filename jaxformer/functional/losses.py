@@ -9,13 +9,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import jax
-import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Integer
 
 from jaxformer import targets
-from jaxformer.axes import constrain, placed
+from jaxformer.axes import constrain, has_known_values, placed
 
 ALIGNED = 16
 """The divisor of an accelerator's number of table rows, which its matrix units require; more rows fill up a table.
@@ -77,8 +76,7 @@ def cross_entropy(
 
 def check_labels(labels: Array, where: Array | None, vocab_size: int) -> None:
     """Checks the labels that count, if their values are known: neither traced nor those of other processes."""
-    given = [x for x in (labels, where) if x is not None]
-    if any(isinstance(x, jax.core.Tracer) or not getattr(x, "is_fully_addressable", True) for x in given):
+    if not has_known_values(labels, where):
         return
     values = np.asarray(labels)
     outside = (values < 0) | (values >= vocab_size)

@@ -7,13 +7,12 @@ import math
 from collections.abc import Callable
 
 import jax
-import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Integer
 
 from jaxformer import functional
-from jaxformer.axes import constrain
+from jaxformer.axes import constrain, has_known_values
 from jaxformer.functional.losses import logits_per_chunk
 from jaxformer.sharding.rules import num_shards
 
@@ -87,8 +86,7 @@ def lookup(
 
 def _check_ids(ids: Array, where: Array | None, vocab_size: int) -> None:
     """Checks the ids that count, if their values are known: neither traced nor those of other processes."""
-    given = [x for x in (ids, where) if x is not None]
-    if any(isinstance(x, jax.core.Tracer) or not getattr(x, "is_fully_addressable", True) for x in given):
+    if not has_known_values(ids, where):
         return
     values = np.asarray(ids).astype(np.int64)
     if where is not None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import jax
-import jax.core
 import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
+
+from jaxformer.axes import has_known_values
 
 
 def learned(table: Float[Array, "L D"], positions: Int[Array, "*batch"]) -> Float[Array, "*batch D"]:
@@ -40,7 +40,7 @@ def check_given_positions(positions: ArrayLike, offset: int, table_length: int) 
     Raises:
       ValueError: one is outside; the message has it and the range.
     """
-    if isinstance(positions, jax.core.Tracer) or not getattr(positions, "is_fully_addressable", True):
+    if not has_known_values(positions):
         return
     values = np.asarray(positions)
     if (wrong := values[(values < -offset) | (values >= table_length)]).size:

@@ -195,7 +195,7 @@ class TextGenerator(Searcher):
     def _encode_text(self, number: int, prompt: str, warn: Callable[[str], None] | None) -> list[int]:
         special = self.tokenizer.special
         unk, ids = special.unk, self.tokenizer.encode([prompt or "\n"])[0].tolist()
-        if unk not in ids or unk in (special.pad, special.bos, special.eos):  # it knows every character
+        if unk not in ids or not special.has_unknown:
             return ids
         unknown = sorted({c for c in prompt if unk in self.tokenizer.encode([c])[0]})
         about = f"text {number}: the model's vocabulary has no {', '.join(map(repr, unknown[:10]))}"

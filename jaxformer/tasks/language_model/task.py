@@ -155,12 +155,8 @@ class LanguageModeling(TextTask[LanguageModelingConfig, DeviceBatch, TextGenerat
 
         sums = added(results())
         total, count = float(sums["loss"]), float(sums["count"])
-        special = predictor.tokenizer.special
-        unknown = (
-            int((stream.tokens == special.unk).sum())
-            if special.unk not in (special.pad, special.bos, special.eos)
-            else 0
-        )
+        special = stream.special
+        unknown = int((stream.tokens == special.unk).sum()) if special.has_unknown else 0
         lost = f"; {unknown:,} tokens are unknown, and are scored as such" if unknown else ""
         say(f"held-out text: {int(count):,} tokens, {len(corpus.validation):,} characters{lost}")
         scores = [nats_per_token(total, count), perplexity(total, count)]
