@@ -6,6 +6,15 @@ from jaxformer.training.config import TrainConfig
 from jaxformer.training.optimizers import OptimizerConfig
 
 
+GRAMMAR = {
+    "corpus": "grammar",
+    "grammar_pairs": 4_000,
+    "source_language": "en",
+    "target_language": "fr",
+    "vocab_size": 400,
+}
+
+
 def small(**data):
     model = models.EncoderDecoderConfig(
         d_model=16,
@@ -16,9 +25,7 @@ def small(**data):
         positions="learned",
         max_positions=8,
     )
-    return TranslationConfig(
-        model=model, data=DataConfig(corpus="grammar", grammar_pairs=4_000, vocab_size=400, **data)
-    )
+    return TranslationConfig(model=model, data=DataConfig(**GRAMMAR, **data))
 
 
 def tiny(cache, **changes):
@@ -28,7 +35,7 @@ def tiny(cache, **changes):
         model=models.EncoderDecoderConfig(
             d_model=16, num_heads=4, d_ff=32, num_encoder_layers=1, num_decoder_layers=1, dropout=0.1
         ),
-        data=DataConfig(corpus="grammar", grammar_pairs=4_000, vocab_size=400, cache=str(cache), **data),
+        data=DataConfig(**GRAMMAR, cache=str(cache), **data),
         optimizer=OptimizerConfig(learning_rate=1e-2, warmup_steps=2),
         train=TrainConfig(steps=6, validate_every=3, checkpoint_every=2, tensorboard=False),
         decode=DecodeConfig(beam_size=2, batch_size=64, max_extra=0, max_ratio=1.0, validation_sentences=8),

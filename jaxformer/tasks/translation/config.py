@@ -36,10 +36,11 @@ class DataConfig:
     """The translations of `test_source`."""
     held_out: int = 1000
     """Pairs set aside for validation, and as many for test, if no files are named; every seed has the same."""
-    source_language: str = "en"
-    """Two-letter code; selects Moses' word rules, in scoring and for `pretokenize`."""
-    target_language: str = "fr"
-    """Two-letter code; it also selects the words of BLEU: sacrebleu's own for zh, ja and ko, for others 13a."""
+    source_language: str = ""
+    """Two-letter code; selects Moses' word rules for `pretokenize`."""
+    target_language: str = ""
+    """Two-letter code; selects Moses' word rules for `pretokenize` and for Moses BLEU, which is left out without it, and
+    the words of BLEU: sacrebleu's own for zh, ja and ko, for others 13a."""
     lowercase: bool = False
     """Lower-case all text, including later inputs; references are then lower-cased for scores."""
     pretokenize: Literal["none", "moses"] = "none"
@@ -87,6 +88,10 @@ class DataConfig:
             raise ValueError(f"segmentation_alpha {self.segmentation_alpha} has no effect: num_segmentations is 1")
         if min(self.columns) < 0:
             raise ValueError(f"columns must be at least 0, got {self.columns}")
+        if self.pretokenize == "moses" and not (self.source_language and self.target_language):
+            raise ValueError(
+                "pretokenize moses has rules for each language: set source_language and target_language, such as en and de"
+            )
 
 
 @dataclasses.dataclass(frozen=True)

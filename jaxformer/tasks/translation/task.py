@@ -278,6 +278,8 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
         normalizer = tokenizer.normalizer
         lowercase, language = normalizer.lowercase, config.data.target_language
         bleu_words("", language)  # refuses a language whose package is missing before anything is translated
+        if not language:
+            say("Moses BLEU is left out: the run's data.target_language is not set")
         for name, part in parts.items():
             if part.empty or part.overlong:
                 say(f"{name}: {part.report()}")
@@ -295,12 +297,13 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
                     for c, source, target, own in rows
                 ],
             )
-            words = [tokenizer.normalized(c.tokens) for c in best] if normalizer.pretokenize == "moses" else None
             scores[name] = [
                 bleu(translations, part.target, lowercase=lowercase, language=language),
                 chrf(translations, part.target, lowercase=lowercase),
-                moses_bleu(translations, part.target, language=language, words=words),
             ]
+            if language:
+                words = [tokenizer.normalized(c.tokens) for c in best] if normalizer.pretokenize == "moses" else None
+                scores[name].append(moses_bleu(translations, part.target, language=language, words=words))
         return scores
 
 

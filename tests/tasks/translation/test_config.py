@@ -20,6 +20,7 @@ from jaxformer.training.config import TrainConfig
         (DataConfig, {"tokenizer": "bpe", "segmentation_alpha": 1.5}, "segmentation_alpha must be at most 1 for bpe"),
         (DataConfig, {"num_shapes": 0}, "num_shapes must be at least 1"),
         (DataConfig, {"columns": (0, -3)}, "columns must be at least 0"),
+        (DataConfig, {"pretokenize": "moses", "source_language": "en"}, "set source_language and target_language"),
         (TranslationConfig, {"seed": -1}, "seed must be at least 0, got -1"),
         (TranslationConfig, {"seed": 2**32}, r"seed must be less than 2\*\*32"),
         (LossConfig, {"label_smoothing": 1.0}, "label_smoothing must be less than 1"),

@@ -13,6 +13,7 @@ import jaxformer
 from jaxformer import demo, functional, sharding
 from jaxformer.config import changed
 from jaxformer.data.normalization import TextNormalizer
+from jaxformer.data.sources import Parallel
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation import scores
 from jaxformer.sharding import Placement
@@ -117,6 +118,21 @@ def test_a_run_in_lower_case_of_moses_words(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(task.dataclasses, "replace", lambda predictor, **_: predictor)
         assert TASK.validation_metrics(config, corpora, prepared, perfect, {})["bleu"] == pytest.approx(100)
+
+
+def test_moses_bleu_needs_the_language(tmp_path):
+    """Without the language of the translations its words are unknown, and the score is left out, which is said."""
+    config = tiny(tmp_path / "cache")
+    corpora = TASK.read(config)
+    tokenizer = TASK.prepare(config, corpora, tmp_path).vocabulary
+    part = Parallel(corpora.validation.source[:9], corpora.validation.target[:9])
+    corpora = dataclasses.replace(corpora, tests={"few": part})
+    perfect = Perfect(tokenizer, dict(zip(part.source, part.target, strict=True)))
+    for language, names in (("fr", ["BLEU", "chrF2", "BLEU (lower-cased Moses)"]), ("", ["BLEU", "chrF2"])):
+        said, config = [], changed(config, {"data": {"target_language": language}})
+        scores = TASK.evaluate(config, corpora, perfect, split="test", say=said.append, keep=lambda name, rows: None)
+        assert [score.name for score in scores["few"]] == names
+        assert any("data.target_language is not set" in line for line in said) == (not language)
 
 
 def test_lengths_that_a_mesh_cannot_cut(tmp_path):
