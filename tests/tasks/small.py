@@ -5,7 +5,6 @@ from jaxformer.tasks.translation import DataConfig, DecodeConfig, TranslationCon
 from jaxformer.training.config import TrainConfig
 from jaxformer.training.optimizers import OptimizerConfig
 
-
 GRAMMAR = {
     "corpus": "grammar",
     "grammar_pairs": 4_000,

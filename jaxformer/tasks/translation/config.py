@@ -39,8 +39,8 @@ class DataConfig:
     source_language: str = ""
     """Two-letter code; selects Moses' word rules for `pretokenize`."""
     target_language: str = ""
-    """Two-letter code; selects Moses' word rules for `pretokenize` and for Moses BLEU, which is left out without it, and
-    the words of BLEU: sacrebleu's own for zh, ja and ko, for others 13a."""
+    """Two-letter code; selects the words of scores: Moses' rules for Moses BLEU, which is left out without a language,
+    and sacrebleu's own words for BLEU of zh, ja and ko. It also selects the rules of `pretokenize`."""
     lowercase: bool = False
     """Lower-case all text, including later inputs; references are then lower-cased for scores."""
     pretokenize: Literal["none", "moses"] = "none"
@@ -90,7 +90,7 @@ class DataConfig:
             raise ValueError(f"columns must be at least 0, got {self.columns}")
         if self.pretokenize == "moses" and not (self.source_language and self.target_language):
             raise ValueError(
-                "pretokenize moses has rules for each language: set source_language and target_language, such as en and de"
+                "pretokenize moses has rules for each language; set source_language and target_language, as en and de"
             )
 
 
