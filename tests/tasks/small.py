@@ -32,7 +32,7 @@ def tiny(cache, **changes):
     return TranslationConfig(
         mesh="data=8",
         model=models.EncoderDecoderConfig(
-            d_model=16, num_heads=4, d_ff=32, num_encoder_layers=1, num_decoder_layers=1, dropout=0.1
+            d_model=12, num_heads=4, d_ff=20, num_encoder_layers=1, num_decoder_layers=1, dropout=0.1
         ),
         data=DataConfig(**GRAMMAR, cache=str(cache), **data),
         optimizer=OptimizerConfig(learning_rate=1e-2, warmup_steps=2),

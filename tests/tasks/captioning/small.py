@@ -6,9 +6,9 @@ from jaxformer.training.config import OptimizerConfig, TrainConfig
 from tests.data.pictures import encoded, write_zip
 from tests.tasks.vision.small import picture
 
-GRID = GridConfig(image_size=(8, 8), widths=(8, 16), num_blocks=1)
-RECURRENT = RecurrentCaptionerConfig(image=GRID, d_model=16, d_hidden=16, dropout=0.1)
-TRANSFORMER = TransformerCaptionerConfig(image=GRID, d_model=16, num_heads=2, d_ff=32, num_layers=1, max_positions=24)
+GRID = GridConfig(image_size=(8, 8), widths=(6, 12), num_blocks=1)
+RECURRENT = RecurrentCaptionerConfig(image=GRID, d_model=12, d_hidden=12, dropout=0.1)
+TRANSFORMER = TransformerCaptionerConfig(image=GRID, d_model=12, num_heads=2, d_ff=20, num_layers=1, max_positions=24)
 LOSS = LossConfig(doubly_stochastic=0.1)
 WORDS = {0: ("a dark picture", "this is dark."), 1: ("a light picture", "this is light.")}
 

@@ -302,11 +302,11 @@ def test_settings_that_contradict(tmp_path):
     TASK.check_init(config, config)
     network = models.ResidualNetworkConfig(widths=(8, 32), num_blocks=1)
     message = (
-        r"than model\.image: widths is 8 32 in that run and 8 16 in these settings; add --model\.image\.widths 8 32$"
+        r"than model\.image: widths is 8 32 in that run and 6 12 in these settings; add --model\.image\.widths 8 32$"
     )
     with pytest.raises(ConfigError, match=message):
         TASK.check_init(config, vision.VisionConfig(model=network))
-    network = dataclasses.replace(network, widths=(8, 16))
+    network = dataclasses.replace(network, widths=(6, 12))
     TASK.check_init(config, vision.VisionConfig(model=network))
     TASK.check_init(config, vision.VisionConfig(model=dataclasses.replace(network, attention_stage=1, d_attention=3)))
     attending = vision.VisionConfig(model=dataclasses.replace(network, attention="gain"))

@@ -29,7 +29,7 @@ def tiny(folder, **model):
     return MaskedLanguageModelingConfig(
         mesh="data=8",
         model=models.EncoderConfig(
-            d_model=16, num_heads=4, d_ff=32, num_layers=1, positions="learned", max_positions=64, **model
+            d_model=12, num_heads=4, d_ff=20, num_layers=1, positions="learned", max_positions=64, **model
         ),
         data=DataConfig(text=str(path), tokenizer="characters", length=64, batch_size=16, cache=str(folder / "cache")),
         optimizer=OptimizerConfig(learning_rate=1e-2, warmup_steps=2),

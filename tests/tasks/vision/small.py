@@ -9,9 +9,9 @@ from jaxformer.training.config import OptimizerConfig, TrainConfig
 from tests.data.pictures import encoded, write_zip
 
 TRANSFORMER = VisionTransformerConfig(
-    image_size=(8, 8), patch_size=4, d_model=16, num_heads=2, d_ff=32, num_layers=2, dropout=0.0
+    image_size=(8, 8), patch_size=4, d_model=12, num_heads=2, d_ff=20, num_layers=2, dropout=0.0
 )
-CONVOLUTION = ResidualNetworkConfig(image_size=(8, 8), widths=(4, 8), num_blocks=1, attention="gain", d_attention=4)
+CONVOLUTION = ResidualNetworkConfig(image_size=(8, 8), widths=(4, 6), num_blocks=1, attention="gain", d_attention=4)
 
 
 def picture(number, size=8):
