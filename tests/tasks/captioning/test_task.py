@@ -313,7 +313,7 @@ def test_settings_that_contradict(tmp_path):
     options = " ".join(f"--model.image.{text}" for text in ("attention gain", "attention_stage 2", "d_attention 1"))
     with pytest.raises(ConfigError, match=f"attention is gain in that run and none in these settings; add {options}$"):
         TASK.check_init(config, attending)
-    given = {"attention": "gain", "attention_stage": 2, "d_attention": 2}
+    given = {"attention": "gain", "attention_stage": 2, "d_attention": 1}
     TASK.check_init(changed(config, {"model": {"image": given}}), attending)
     with pytest.raises(ConfigError, match="is a transformer of vision; this is a transformer captioner, which starts"):
         TASK.check_init(config, vision.VisionConfig())
