@@ -285,7 +285,7 @@ def _choose_fonts(figure: Figure) -> None:
 
 @functools.cache
 def _characters(file: str) -> frozenset[str]:
-    """Returns the characters that a font holds: none if it was removed, of which matplotlib's list learns late."""
+    """Returns the characters that a font holds: none if it was removed and matplotlib's list still has it."""
     return frozenset(map(chr, font_manager.get_font(file).get_charmap())) if os.path.exists(file) else frozenset()
 
 

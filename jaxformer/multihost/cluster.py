@@ -287,7 +287,7 @@ def _detected(environment: Mapping[str, str], coordinator: str | None) -> Cluste
             address = coordinator or kind.get_coordinator_address(timeout_secs=limit, override_coordinator_port=port)
             return Cluster(kind.__name__, address, count, rank, gpus_of_task(environment, kind.get_local_process_id()))
         except RuntimeError as error:
-            if kind.__name__ == "OmpiCluster":  # version 5, of which JAX learns nothing without mpi4py
+            if kind.__name__ == "OmpiCluster":  # version 5: JAX needs mpi4py to read it
                 return None
             raise DistributedError(f"{kind.__name__}: {error}") from error
     return None

@@ -246,7 +246,7 @@ def remedies(
         if option := smaller_batch(ways * num_microbatches * fewer):
             hints.append(f"{option}: a smaller batch, {result}")
     one_row = memory.temporaries / max(1, device_rows)
-    if state <= memory.available / 4 and one_row > memory.available:  # of which gradients are a small part
+    if state <= memory.available / 4 and one_row > memory.available:  # gradients are a small part of it
         hints.append(
             f"smaller rows, such as shorter ones: one alone takes about {one_row / GIB:.1f} GiB beside the state"
         )
