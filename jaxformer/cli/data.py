@@ -7,6 +7,7 @@ import pathlib
 from collections.abc import Sequence
 
 from jaxformer.cli.paths import output_folder
+from jaxformer.errors import ConfigError
 
 EXAMPLES = """examples:
   jaxformer data list
@@ -28,6 +29,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("name", nargs="?", help="the corpus to fetch")
     parser.add_argument("--out", type=output_folder, default=pathlib.Path("data"), help="the folder (default: data)")
     options = parser.parse_args(arguments)
+    if options.name and options.action != "fetch":
+        parser.error(f"{options.action} takes no name, got {options.name!r}; a folder is given by --out")
     if options.action == "grammar":
         return _write_grammar(options.out)
     from jaxformer.data import fetch
@@ -44,13 +47,23 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _write_grammar(out: pathlib.Path) -> int:
+    """Writes the built-in corpus, but not over the user's own texts, which may have the same usual names.
+
+    Raises:
+      ConfigError: a file exists, and holds another text.
+    """
     from jaxformer import demo
     from jaxformer.files import write_text
 
     parts = demo.splits()
-    for name in ("train", "validation", "seen", "unseen"):
-        pairs = getattr(parts, name)
-        write_text(out / f"{name}.en", "".join(f"{pair.english}\n" for pair in pairs))
-        write_text(out / f"{name}.fr", "".join(f"{pair.french}\n" for pair in pairs))
-        print(f"{out / name}.en, .fr: {len(pairs):,} pairs")
+    pairs = {name: getattr(parts, name) for name in ("train", "validation", "seen", "unseen")}
+    texts = {out / f"{name}.en": "".join(f"{pair.english}\n" for pair in of) for name, of in pairs.items()}
+    texts |= {out / f"{name}.fr": "".join(f"{pair.french}\n" for pair in of) for name, of in pairs.items()}
+    for path, text in texts.items():
+        if path.exists() and path.read_bytes() != text.encode():
+            raise ConfigError(f"{path} exists, and is another text; name another folder with --out")
+    for path, text in texts.items():
+        write_text(path, text)
+    for name, of in pairs.items():
+        print(f"{out / name}.en, .fr: {len(of):,} pairs")
     return 0

@@ -42,6 +42,13 @@ def main(arguments: Sequence[str]) -> int:
         parser.error("--source is empty")
     if settings and options.target is not None:
         parser.error(f"with --target nothing is searched for; leave out {settings[0]}")
+    chosen = [f"--{name}" for name in ("layer", "head") if getattr(options, name) is not None]
+    if options.mean and chosen:
+        parser.error(f"--mean is that of all layers and heads; leave out --mean or {' and '.join(chosen)}")
+    if options.grid and (chosen or options.mean):
+        parser.error(
+            f"--grid draws every head of every layer; leave out --grid or {' and '.join(chosen or ['--mean'])}"
+        )
     if options.grid and options.table:
         parser.error("--grid draws every head and writes no text; leave out --grid or --table")
     if options.grid and options.out is None:

@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import http.client
 import io
+import lzma
 import os
 import pathlib
 import urllib.error
@@ -175,7 +176,16 @@ def _unpack(file: File, data: bytes) -> bytes:
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 return archive.read(file.member)
         return gzip.decompress(data) if file.url.endswith(".gz") else data
-    except (OSError, EOFError, KeyError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:
+    except (
+        OSError,
+        EOFError,
+        KeyError,
+        RuntimeError,
+        ValueError,
+        zlib.error,
+        lzma.LZMAError,
+        zipfile.BadZipFile,
+    ) as error:
         raise FetchError(f"{file.url} cannot be unpacked: {error}") from error
 
 

@@ -183,7 +183,8 @@ def loss_curves(log: Iterable[Mapping[str, object]], path: pathlib.Path, *, titl
         axes.plot(validated, validation, color=ACCENT, marker="o", markersize=3, label="validation loss")
     axes.set_xlabel("step", color=INK)
     axes.set_ylabel("loss in nats", color=INK)
-    axes.set_ylim(0, None)
+    if not (np.concatenate([losses, validation]) < 0).any():  # hard attention takes an entropy off
+        axes.set_ylim(0, None)
     axes.grid(axis="y", color=GRID, linewidth=0.5)
     if name := _other_figure(entries):
         _right_axis(axes, *_series(entries, name), name=name.removeprefix("validation_"))
@@ -264,7 +265,7 @@ def _smooth(values: np.ndarray) -> np.ndarray:
 def _choose_fonts(figure: Figure) -> None:
     """Adds the installed fonts that hold the characters of a figure; a character of no font is named by its number."""
     texts = [text for text in figure.findobj(Text) if isinstance(text, Text)]
-    missing = {character for text in texts for character in text.get_text() if not character.isspace()}
+    missing = {character for text in texts for character in text.get_text()} - {" ", "\n"}
     missing -= _characters(font_manager.findfont(DEFAULT_FONT))
     families = [DEFAULT_FONT]
     for font in font_manager.fontManager.ttflist if missing else ():
@@ -284,8 +285,8 @@ def _choose_fonts(figure: Figure) -> None:
 
 @functools.cache
 def _characters(file: str) -> frozenset[str]:
-    """Returns the characters that a font holds."""
-    return frozenset(map(chr, font_manager.get_font(file).get_charmap()))
+    """Returns the characters that a font holds: none if it was removed and matplotlib's list still has it."""
+    return frozenset(map(chr, font_manager.get_font(file).get_charmap())) if os.path.exists(file) else frozenset()
 
 
 def _save(figure: Figure, path: pathlib.Path) -> pathlib.Path:

@@ -119,12 +119,12 @@ def detect(
     coordinator = coordinator or environment.get("JAX_COORDINATOR_ADDRESS") or None
     count = _number(environment, "JAX_NUM_PROCESSES") if num_processes is None else num_processes
     rank = _number(environment, "JAX_PROCESS_ID") if process_id is None else process_id
+    cluster = _detected(environment, coordinator) if count is None and rank is None else None
     if count == 1:
         # Without a coordinator JAX sums inside the process, in another order than gloo, so a request for gloo is kept.
         gloo = environment.get("JAX_CPU_COLLECTIVES_IMPLEMENTATION") == "gloo"
-        return Cluster("as set", coordinator if gloo and coordinator else "")
-    cluster = _detected(environment, coordinator) if count is None and rank is None else None
-    if cluster is None and (coordinator, count, rank) == (None, None, None):
+        cluster = Cluster("as set", coordinator if gloo and coordinator else "")
+    elif cluster is None and (coordinator, count, rank) == (None, None, None):
         cluster = _alone(environment)
     elif cluster is None:
         if coordinator is None or count is None or rank is None:
@@ -135,9 +135,8 @@ def detect(
         cluster = Cluster("as set", coordinator, count, rank, _devices_as_set(environment))
     if not 0 <= cluster.process_id < cluster.num_processes:
         raise ConfigError(f"process id {cluster.process_id} of {cluster.num_processes} processes")
-    host, _, port = cluster.coordinator.rpartition(":")
-    if cluster.coordinator and not (host and re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) < 65536):
-        raise ConfigError(f"the coordinator must be host:port, got {cluster.coordinator!r}")
+    if cluster.coordinator:
+        _check_address("the coordinator", cluster.coordinator)
     return cluster
 
 
@@ -206,6 +205,13 @@ def _check_counts(num_processes: int) -> None:
         raise DistributedError(f"{text}; if a device is broken, start on other hosts")
 
 
+def _check_address(name: str, address: str) -> None:
+    host, _, port = address.rpartition(":")
+    is_host = re.fullmatch(r"[^\s:/\[\]]+|\[[0-9A-Fa-f:.]+(%[^\s\]]+)?\]", host)  # gRPC takes no other ones
+    if not (is_host and re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) < 65536):
+        raise ConfigError(f"{name} must be host:port (of IPv6, such as [::1]:8476), got {address!r}")
+
+
 def _check_port(address: str) -> None:
     """Checks that this process can listen at the address; two coordinators on one port would mix up their runs.
 
@@ -237,6 +243,7 @@ def _connect(cluster: Cluster) -> None:
     # The default is open to the whole network, so a local coordinator binds to the loopback only.
     local = f"127.0.0.1:{port}" if host in ("localhost", "127.0.0.1") else None
     bind_address = local or os.environ.get("JAX_COORDINATOR_BIND_ADDRESS") or f"[::]:{port}"
+    _check_address("JAX_COORDINATOR_BIND_ADDRESS", bind_address)
     if cluster.process_id == 0:
         _check_port(bind_address)
     failed: list[BaseException] = []
@@ -272,14 +279,17 @@ def _detected(environment: Mapping[str, str], coordinator: str | None) -> Cluste
         outside_job = kind.__name__ == "K8sCluster" and "JOB_COMPLETION_INDEX" not in environment
         if kind.opt_in_only_method or outside_job or not kind.is_env_present():
             continue
-        count, rank = kind.get_process_count(), kind.get_process_id()
-        if count == 1:
-            return Cluster(kind.__name__)
-        port = environment.get("JAX_COORDINATOR_PORT")
-        limit = _seconds(environment, "JAXFORMER_INIT_TIMEOUT", 300)
-        address = coordinator or kind.get_coordinator_address(timeout_secs=limit, override_coordinator_port=port)
-        devices = gpus_of_task(environment, kind.get_local_process_id())
-        return Cluster(kind.__name__, address, count, rank, devices)
+        port, limit = environment.get("JAX_COORDINATOR_PORT"), _seconds(environment, "JAXFORMER_INIT_TIMEOUT", 300)
+        try:
+            count, rank = kind.get_process_count(), kind.get_process_id()
+            if count == 1:
+                return Cluster(kind.__name__)
+            address = coordinator or kind.get_coordinator_address(timeout_secs=limit, override_coordinator_port=port)
+            return Cluster(kind.__name__, address, count, rank, gpus_of_task(environment, kind.get_local_process_id()))
+        except RuntimeError as error:
+            if kind.__name__ == "OmpiCluster":  # version 5: JAX needs mpi4py to read it
+                return None
+            raise DistributedError(f"{kind.__name__}: {error}") from error
     return None
 
 
@@ -305,7 +315,9 @@ def gpus_of_task(environment: Mapping[str, str], local_rank: int | None) -> tupl
     tasks = _tasks_here(environment)
     if local_rank is None or tasks == 1:
         return ()
-    num_visible = len([item for item in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if item])
+    # CUDA reads no further than -1; SLURM writes NoDevFiles for a task without GPUs.
+    visible = re.sub(r"(^|,)\s*(-1|NoDevFiles)\b.*", "", environment.get("CUDA_VISIBLE_DEVICES", ""))
+    num_visible = len([item for item in visible.split(",") if item])
     if not num_visible:
         return (local_rank,)
     if num_visible < (_number(environment, "SLURM_GPUS_ON_NODE") or 0):
@@ -338,7 +350,7 @@ def _number(environment: Mapping[str, str], name: str) -> int | None:
     text = environment.get(name)
     if not text:
         return None
-    if not text.isdigit():
+    if not re.fullmatch("[0-9]+", text):
         raise ConfigError(f"{name} must be a whole number, got {text!r}")
     return int(text)
 
@@ -351,11 +363,7 @@ def _seconds(environment: Mapping[str, str], name: str, default: int) -> int:
 
 
 def _leave_after(hook: Any) -> Any:
-    def leave_after(*about: Any) -> None:
-        hook(*about)
-        leave(1)
-
-    return leave_after
+    return lambda *about: (hook(*about), leave(1))
 
 
 def _digest(text: str) -> bytes:

@@ -245,7 +245,12 @@ def remedies(
         hints.append(f"--train.num_microbatches {parts}: the batch in {parts} parts, {result}")
         if option := smaller_batch(ways * num_microbatches * fewer):
             hints.append(f"{option}: a smaller batch, {result}")
-    if not fewer or state > memory.available / 4:
+    one_row = memory.temporaries / max(1, device_rows)
+    if state <= memory.available / 4 and one_row > memory.available:  # gradients are a small part of it
+        hints.append(
+            f"smaller rows, such as shorter ones: one alone takes about {one_row / GIB:.1f} GiB beside the state"
+        )
+    elif not fewer or state > memory.available / 4:
         fsdp = forecast.mesh.get("fsdp", 1)
         hints.append(
             f"fsdp={2 * fsdp} instead of {fsdp} in the mesh: half of the state's {state / GIB:.1f} GiB a device"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jax.sharding import Mesh
 
+from jaxformer.errors import ConfigError
 from jaxformer.planning import topology
 from jaxformer.planning.forecast import Forecast, Workload, forecast
 from jaxformer.planning.forecast import remedies as remedies_of
@@ -26,8 +27,10 @@ def plan(config: TaskConfig, name: str, *, shape: RowsAndLength | None = None) -
       shape: rows and length of the batch; by default of the batch that needs the most memory.
 
     Raises:
-      ConfigError: an unknown topology, a mesh that does not fit it or the model, or no compiler for it.
+      ConfigError: an unknown topology, a mesh that does not fit it or the model, no compiler for it, or settings that
+        training would refuse.
     """
+    registry.task_of(config).check(config)
     mesh = topology.mesh(name, config.mesh)
     result = forecast(workload(config, mesh, shape=shape), name, mesh)
     return result, [] if result.memory.fits else remedies(config, result, shape=shape)
@@ -40,9 +43,19 @@ def planned_setup(config: TaskConfig, mesh: Mesh) -> TrainingSetup:
 
 
 def workload(config: TaskConfig, mesh: Mesh, *, shape: RowsAndLength | None = None) -> Workload:
-    """Lowers the training step of a configuration for the devices of a mesh, which need not be on this machine."""
+    """Lowers the training step of a configuration for the devices of a mesh, which need not be on this machine.
+
+    Raises:
+      ConfigError: the model cannot take a batch of this shape, such as one that is longer than its positions.
+    """
     setup = planned_setup(config, mesh)
-    lowered, batch_shape = setup.lower(*(shape or setup.network.largest_batch))
+    num_rows, length = shape or setup.network.largest_batch
+    try:
+        lowered, batch_shape = setup.lower(num_rows, length)
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"a batch of {num_rows} x {length}: {error}") from error
     return Workload(lowered, setup.abstract_state(), setup.network.costs(batch_shape))
 
 

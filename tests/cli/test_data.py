@@ -26,6 +26,31 @@ def test_the_built_in_corpus_as_files(tmp_path, capsys, monkeypatch):
     assert f"{tmp_path / 'train'}.en, .fr: {len(parts.train):,} pairs" in capsys.readouterr().out
 
 
+def test_a_text_of_the_user_stays(tmp_path, capsys, monkeypatch):
+    """The names are usual ones, and `data` is the usual folder; the same corpus may be written again."""
+    parts = demo.splits(num_train=4_000)
+    monkeypatch.setattr(demo, "splits", lambda: parts)
+    (tmp_path / "unseen.fr").write_text("le mien\n")
+    assert main.main(["data", "grammar", "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == (
+        f"jaxformer data: {tmp_path / 'unseen.fr'} exists, and is another text; name another folder with --out\n"
+    )
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"unseen.fr": "le mien\n"}
+    (tmp_path / "unseen.fr").unlink()
+    assert [main.main(["data", "grammar", "--out", str(tmp_path)]) for _ in range(2)] == [0, 0]
+
+
+@pytest.mark.parametrize("action", ["grammar", "list"])
+def test_a_name_for_nothing_is_refused(tmp_path, capsys, monkeypatch, action):
+    """A folder without --out before it was ignored, and the corpus written to another place."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(demo, "splits", lambda: pytest.fail("the work has begun"))
+    with pytest.raises(SystemExit, match="2"):
+        data.main([action, "corpus"])
+    assert f"{action} takes no name, got 'corpus'; a folder is given by --out" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_corpus_is_fetched_by_name(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(fetch, "fetch", lambda name, out, say: [out / f"{name}.en"])
     assert data.main(["fetch", "multi30k", "--out", str(tmp_path)]) == 0

@@ -84,6 +84,21 @@ def test_a_table_of_a_grid_is_refused(capsys):
     assert "leave out --grid or --table" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--grid", "--layer", "1"], "leave out --grid or --layer"),
+        (["--grid", "--mean"], "leave out --grid or --mean"),
+        (["--mean", "--layer", "0", "--head", "0"], "leave out --mean or --layer and --head"),
+    ],
+)
+def test_a_choice_that_another_one_overrides_is_refused(run, capsys, words, message):
+    """It was ignored without a word."""
+    with pytest.raises(SystemExit, match="2"):
+        inspect.main([str(run), "--source", "A dog runs", *words])
+    assert message in capsys.readouterr().err
+
+
 def test_an_empty_source_is_refused(capsys):
     with pytest.raises(SystemExit, match="2"):
         main.main(["inspect", "nowhere", "--source", "  "])

@@ -15,9 +15,9 @@ TEXT = b"one\ntwo\n"
 SUM = hashlib.sha256(TEXT).hexdigest()
 
 
-def archive():
+def archive(compression=zipfile.ZIP_STORED):
     data = io.BytesIO()
-    with zipfile.ZipFile(data, "w") as zipped:
+    with zipfile.ZipFile(data, "w", compression) as zipped:
         zipped.writestr("inside.txt", TEXT)
     return data.getvalue()
 
@@ -29,6 +29,8 @@ ANSWERS = {
     "/worse.gz": gzip.compress(TEXT)[:10] + b"\xff" * 20,
     "/wrong.txt": b"one\n",
     "/a.zip": archive(),
+    "/nowhere.zip": archive()[:-4] + b"\xff\xff" + archive()[-2:],  # its list of files is before its beginning
+    "/bad.zip": archive(zipfile.ZIP_LZMA).replace(b"\x5d", b"\xff"),  # settings that LZMA has not
 }
 
 
@@ -93,6 +95,8 @@ def test_good(tmp_path, url, name, member):
         ("worse.gz", "", "cannot be unpacked"),
         ("no.http", "", "220 mail"),
         ("a.zip", "other.txt", "cannot be unpacked"),
+        ("nowhere.zip", "inside.txt", "cannot be unpacked"),
+        ("bad.zip", "inside.txt", "cannot be unpacked"),
         ("cut.txt", "", "broke|IncompleteRead"),
         ("none.txt", "", "answered 404"),
     ],

@@ -1,5 +1,6 @@
 """Pictures: written whole, in the format of the suffix, showing what they were given."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -133,10 +134,10 @@ def test_characters_of_no_installed_font_are_named(tmp_path, figures, monkeypatc
     """Without a warning, which the tests turn into an error, and without an empty box."""
     default = [font for font in plots.font_manager.fontManager.ttflist if font.name == plots.DEFAULT_FONT]
     monkeypatch.setattr(plots.font_manager.fontManager, "ttflist", default)
-    words = ("cat", "\N{FOX FACE}", "\u732b")
-    plots.attention_map(Map(words, words, rows(0, 3, 3)), tmp_path / "map.png")
+    words = ("a cat", "\N{FOX FACE}", "\u732b", "\t", "\N{IDEOGRAPHIC SPACE}")
+    plots.attention_map(Map(words, words, rows(0, 5, 5)), tmp_path / "map.png")
     shown = [label.get_text() for label in figures[0].axes[0].get_yticklabels()]
-    assert shown == ["cat", "U+1F98A", "U+732B"]
+    assert shown == ["a cat", "U+1F98A", "U+732B", "U+0009", "U+3000"]
 
 
 @pytest.mark.parametrize("draw", ["map", "grid"])
@@ -169,6 +170,16 @@ def test_a_font_that_holds_a_character_is_used(tmp_path, figures):
     assert len(label.get_fontfamily()) == 2
 
 
+def test_a_font_that_was_removed_is_not_used(tmp_path, figures, monkeypatch):
+    """Matplotlib keeps its list of fonts in a file, and finds later that one is gone."""
+    fonts = plots.font_manager.fontManager.ttflist
+    gone = dataclasses.replace(fonts[0], fname=str(tmp_path / "gone.ttf"), name="Gone")
+    default = [font for font in fonts if font.name == plots.DEFAULT_FONT]
+    monkeypatch.setattr(plots.font_manager.fontManager, "ttflist", [gone, *default])
+    plots.attention_map(Map(("\u732b",), ("a",), rows(0, 1, 1)), tmp_path / "map.png")
+    assert [label.get_text() for label in figures[0].axes[0].get_xticklabels()] == ["U+732B"]
+
+
 def test_a_single_step_is_drawn(tmp_path, figures):
     """A line through one point is invisible, and its entry in the legend would have no line."""
     plots.loss_curves(LOG[:1], tmp_path / "curves.png")
@@ -193,6 +204,15 @@ def test_curves_show_every_series(tmp_path, figures):
     assert len(raw.get_xdata()) == len(smooth.get_xdata()) == 39
     np.testing.assert_array_equal(validation.get_xydata(), [[20, 1.0], [39, 0.5]])
     np.testing.assert_array_equal(right.lines[0].get_xydata(), [[20, 10.0], [39, 20.0]])
+
+
+def test_an_objective_below_zero_is_seen(tmp_path, figures):
+    """That of a captioner with hard attention, from which the entropy of its weights is taken."""
+    plots.loss_curves([{"step": i, "loss": 1.0 - i} for i in range(4)], tmp_path / "curves.png")
+    plots.loss_curves(LOG, tmp_path / "curves.png")
+    below, above = (figure.axes[0].get_ylim() for figure in figures)
+    assert below[0] <= -2 < 1 <= below[1]
+    assert above[0] == 0
 
 
 @pytest.mark.parametrize("log", [[], LOG[:1], [{"step": 1, "validation_loss": 1.0}]])

@@ -78,6 +78,43 @@ def test_open_mpi(only):
     assert detect(only({**SLURM, **OPEN_MPI})) == Cluster("OmpiCluster", address, 8, 5, (1,))
 
 
+def test_open_mpi_5_without_mpi4py(only):
+    """JAX learns nothing from it, and would end with a traceback; one process needs nothing."""
+    version_5 = {name: text for name, text in OPEN_MPI.items() if name != "OMPI_MCA_orte_hnp_uri"}
+    only({**version_5, "OMPI_VERSION": "5.0.3"})
+    with pytest.raises(ConfigError, match=r"Open MPI has 8 processes .*, or JAX_NUM_PROCESSES=1"):
+        detect(os.environ)
+    one = {"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
+    assert detect(only(one)).num_processes == 1
+
+
+def test_a_launcher_that_does_not_answer_is_asked_again_later(only, monkeypatch):
+    only(SLURM)
+
+    def fail():
+        raise RuntimeError("Kubernetes API Error: 503")
+
+    silent = SimpleNamespace(
+        __name__="K8sCluster", opt_in_only_method=False, is_env_present=lambda: True, get_process_count=fail
+    )
+    monkeypatch.setattr(cluster.ClusterEnv, "_cluster_types", [silent])
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", "0")
+    with pytest.raises(cluster.DistributedError, match="K8sCluster: Kubernetes API Error: 503"):
+        detect(os.environ)
+
+
+def test_an_ipv6_address_in_brackets(only):
+    assert detect(only({**SET, "JAX_COORDINATOR_ADDRESS": "[2001:db8::1]:99"})).coordinator == "[2001:db8::1]:99"
+
+
+@pytest.mark.parametrize("process", [0, 1])
+def test_an_address_to_listen_at_has_a_port(only, process):
+    """In all processes: the others would wait for the first, which failed."""
+    found = detect(only({**SET, "JAX_PROCESS_ID": str(process), "JAX_COORDINATOR_BIND_ADDRESS": "0.0.0.0"}))
+    with pytest.raises(ConfigError, match=r"JAX_COORDINATOR_BIND_ADDRESS must be host:port .*, got '0.0.0.0'"):
+        cluster._connect(found)
+
+
 def test_a_pod_that_is_no_part_of_a_job_is_alone(only):
     assert detect(only({"KUBERNETES_SERVICE_HOST": "10.0.0.1"})).num_processes == 1
 
@@ -95,9 +132,20 @@ def test_a_pod_that_is_no_part_of_a_job_is_alone(only):
             {**SET, "JAX_LOCAL_DEVICE_IDS": "0;1"},
             "JAX_LOCAL_DEVICE_IDS must be whole numbers, separated by commas, got '0;1'",
         ),
-        ({**SET, "JAX_COORDINATOR_ADDRESS": "node7"}, "host:port, got 'node7'"),
-        ({**SET, "JAX_COORDINATOR_ADDRESS": "node7:99999"}, "host:port, got 'node7:99999'"),
-        ({**SET, "JAX_COORDINATOR_ADDRESS": ":1234"}, "host:port, got ':1234'"),
+        ({**SET, "JAX_NUM_PROCESSES": "\u00b2"}, "JAX_NUM_PROCESSES must be a whole number, got '\u00b2'"),
+        *(
+            ({**SET, "JAX_COORDINATOR_ADDRESS": address}, rf"the coordinator must be host:port .*, got '{address}'")
+            for address in ("node7", "node7:99999", ":1234", "2001:db8::1", "::1:8476", "http://node7:1234", " node7:1")
+        ),
+        (
+            {
+                **SET,
+                "JAX_COORDINATOR_ADDRESS": "node7",
+                "JAX_NUM_PROCESSES": "1",
+                "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
+            },
+            "the coordinator must be host:port .*, got 'node7'",
+        ),
         ({"SLURM_NTASKS": "2"}, r"SLURM has 2 processes \(SLURM_NTASKS\).*srun"),  # in a batch script
         ({"OMPI_COMM_WORLD_SIZE": "2"}, "Open MPI has 2 processes"),  # version 5, which JAX 0.10 does not know
         ({"SKYPILOT_NUM_NODES": "3"}, "SkyPilot has 3 processes"),
@@ -130,6 +178,9 @@ def test_a_wait_of_no_time_is_refused(only, name):
         ({"SLURM_STEP_TASKS_PER_NODE": "1(x2),2,4", "SLURM_NODEID": "2", "CUDA_VISIBLE_DEVICES": "0,1"}, 1, (1,)),
         ({"SLURM_STEP_TASKS_PER_NODE": "1(x2),2", "SLURM_NODEID": "0", "CUDA_VISIBLE_DEVICES": "0,1"}, 0, ()),
         ({"SLURM_STEP_TASKS_PER_NODE": "2"}, 1, (1,)),  # nothing says how many there are: as JAX would
+        ({"SLURM_STEP_TASKS_PER_NODE": "2", "CUDA_VISIBLE_DEVICES": "NoDevFiles"}, 1, (1,)),  # the node has no GPU
+        ({"SLURM_STEP_TASKS_PER_NODE": "2", "CUDA_VISIBLE_DEVICES": "0,1,-1,3"}, 1, (1,)),
+        ({"SLURM_STEP_TASKS_PER_NODE": "2", "CUDA_VISIBLE_DEVICES": "GPU-1-a,GPU-2-1"}, 1, (1,)),
         ({"SLURM_STEP_TASKS_PER_NODE": "2", "JAX_LOCAL_DEVICE_IDS": "5,6"}, 1, (5, 6)),
         ({"CUDA_VISIBLE_DEVICES": "0,1"}, None, ()),
     ],

@@ -7,8 +7,9 @@ import pytest
 
 from jaxformer.cli import plan
 from jaxformer.cli.arguments import override
+from jaxformer.errors import ConfigError
 from jaxformer.planning import topology
-from jaxformer.tasks import planner
+from jaxformer.tasks import planner, registry
 from jaxformer.tasks.planner import workload
 from jaxformer.training.config import TrainConfig
 from tests.planning.small import tight
@@ -27,6 +28,16 @@ def test_the_longest_batch(here):
     assert step.costs.batch == (24, 48, 48)
     assert step.costs.description == "24 x 48 source and 24 x 48 target tokens"
     assert step.costs.tokens == 24 * 48
+
+
+def test_what_training_would_refuse(here):
+    """Settings that contradict each other, and a batch that the model cannot take, are no bugs of ours."""
+    captioning = registry.configure("captioning", model={"kind": "transformer"})
+    with pytest.raises(ConfigError, match=r"loss\.doubly_stochastic is 0\.1, but it needs a recurrent model"):
+        planner.plan(captioning, "v5e:2x4")
+    learned = dataclasses.replace(CONFIG, model=dataclasses.replace(MODEL, positions="learned", max_positions=48))
+    with pytest.raises(ConfigError, match="a batch of 24 x 49: a sequence of length 49 has no learned position"):
+        planner.plan(learned, "v5e:2x4", shape=(24, 49))
 
 
 @pytest.mark.parametrize("shape", [None, (90, 48)])
@@ -50,10 +61,10 @@ def test_remedies_can_be_followed(here, shape):
 def test_remedies_that_change_nothing_are_not_named():
     """Nothing is cut below a row, no budget set that training would refuse."""
     config = budget(12 * 48, remat=True)
-    (only,) = planner.remedies(config, tight(2, 1, 40, rows=12))  # a row a device and part already
+    (only,) = planner.remedies(config, tight(2, 1, 18, rows=12))  # a row a device and part already
     assert only.startswith("fsdp=8 instead of 4")
-    (only,) = planner.remedies(budget(96 * 48, remat=True), tight(2, 1, 200))  # a row does not fit
-    assert only.startswith("fsdp=8 instead of 4")
+    (only,) = planner.remedies(budget(96 * 48, remat=True), tight(2, 1, 200))  # a row does not fit, even alone
+    assert only == "smaller rows, such as shorter ones: one alone takes about 24.6 GiB beside the state"
     one = dataclasses.replace(budget(8 * 48, remat=True), train=TrainConfig())
     (only,) = planner.remedies(one, tight(2, 1, 20, rows=8))  # training would refuse 4 rows on 4 devices
     assert only.startswith("--train.num_microbatches 2: the batch in 2 parts, about 11.5 GiB")
