@@ -43,6 +43,11 @@ class TokenStream:
         """The number of tokens of the text; each of them has a token before it to be predicted from."""
         return len(self.tokens) - 1
 
+    @property
+    def num_unknown(self) -> int:
+        """The number of tokens that stand for text outside of the vocabulary; 0 if the vocabulary spells all text."""
+        return int((self.tokens == self.special.unk).sum()) if self.special.has_unknown else 0
+
 
 @dataclasses.dataclass(frozen=True)
 class RandomWindows:

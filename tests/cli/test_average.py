@@ -77,8 +77,16 @@ def test_the_last_checkpoints_are_averaged(monkeypatch, capsys, tmp_path):
 
 
 def test_scores_of_an_earlier_average_are_named(monkeypatch, capsys, tmp_path):
-    for name, steps in (("test-average", [4, 6]), ("test-average-beam_size=8", [2, 4]), ("test-best", [4])):
-        (tmp_path / f"scores-{name}.json").write_text(json.dumps({"steps": steps}))
+    """Whatever else is called so: what an ensemble averages, and the file of a test set."""
+    for name, checkpoint, steps in (
+        ("test-average", "average", [4, 6]),
+        ("test-average-beam_size=8", "average", [2, 4]),
+        ("test-best", "best", [4]),
+        ("test-best-ensemble-of-2-0a1b2c3d-average=log", "best", [4]),
+        ("file-the-average.en-best", "best", [4]),
+    ):
+        about = {"settings": {"checkpoint": checkpoint}, "steps": steps}
+        (tmp_path / f"scores-{name}.json").write_text(json.dumps(about))
     monkeypatch.setattr(runner, "average", lambda run, **options: (4, 6))
     assert average.main([str(tmp_path), "--last", "2"]) == 0
     said = "scores of an earlier average, until it is evaluated again: scores-test-average-beam_size=8.json\n"

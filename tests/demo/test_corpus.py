@@ -57,6 +57,14 @@ def test_no_test_sentence_in_training(num_pairs):
     assert sum(map(len, others)) == len(set.union(*others))
 
 
+@pytest.mark.parametrize("num_pairs", [1, pytest.param(1000, marks=pytest.mark.full)])
+def test_any_number_of_pairs(num_pairs, parts):
+    """Of the parts of a larger corpus, all but the training pairs stay the same."""
+    few = demo.splits(num_train=num_pairs)
+    assert few.train == parts.train[:num_pairs]
+    assert (few.validation, few.seen, few.unseen) == (parts.validation, parts.seen, parts.unseen)
+
+
 def test_combinations_are_unseen(parts):
     seen = {feature for pair in parts.train for feature in pair.features}
     assert all(pair.features - seen for pair in parts.unseen)

@@ -133,14 +133,16 @@ class ImageCaptioner(ImagePredictor, Searcher):
 
     def _padded(self, length: int) -> int:
         """Returns the padded length of a batch of captions, a multiple of 16, so that few programs are compiled."""
-        longest = self.net.config.length_limit or length
-        return max(length, min(length + -length % 16, longest))
+        padded = length + -length % 16
+        return max(length, min(padded, self.net.config.length_limit or padded))
 
     def _search(self, images: np.ndarray, first: int, num_samples: int) -> Any:
         """Returns the hypotheses of images; `first` is the number of the first one."""
         decode, ways = self.decode, 1 if self.placement is None else self.placement.ways
         num_rows = min(self._batch_size, len(images) + -len(images) % ways)
-        max_length = min(decode.max_length, self.net.config.length_limit or decode.max_length)
+        max_length = min(
+            decode.max_length, *(model.net.config.length_limit or decode.max_length for model in self._models)
+        )
         padded = np.zeros((num_rows, *self.shape), np.uint8)
         padded[: len(images)] = images
         whole = lambda value: np.full(num_rows, value, np.int32)

@@ -14,7 +14,7 @@ from jaxformer import functional, models
 from jaxformer.caches import data_cache
 from jaxformer.data.text import Text, split_text
 from jaxformer.data.tokenizer import Tokenizer
-from jaxformer.data.windows import OrderedWindows, RandomWindows, TextBatch, prepare_text
+from jaxformer.data.windows import OrderedWindows, RandomWindows, TextBatch, TokenStream, prepare_text
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.scores import Score, bits_per_character, nats_per_token, perplexity
 from jaxformer.models import costs
@@ -42,9 +42,9 @@ class TextData(PlannedData[Tokenizer]):
 
     @property
     def report(self) -> Sequence[str]:
+        train, validation = (_counted(windows.stream) for windows in (self.train, self.validation))
         return (
-            f"training text: {self.corpus.train.report()}, {self.train.stream.num_labels:,} tokens; "
-            f"validation: {self.validation.stream.num_labels:,} tokens",
+            f"training text: {self.corpus.train.report()}, {train}; validation: {validation}",
             f"{self.vocabulary.vocab_size:,} kinds of token; batches of {self.train.batch_size} windows of "
             f"{self.train.length} tokens, {self.train.steps_per_epoch:,} as many as the text",
         )
@@ -155,12 +155,17 @@ class LanguageModeling(TextTask[LanguageModelingConfig, DeviceBatch, TextGenerat
 
         sums = added(results())
         total, count = float(sums["loss"]), float(sums["count"])
-        special = stream.special
-        unknown = int((stream.tokens == special.unk).sum()) if special.has_unknown else 0
+        unknown = stream.num_unknown
         lost = f"; {unknown:,} tokens are unknown, and are scored as such" if unknown else ""
         say(f"held-out text: {int(count):,} tokens, {len(corpus.validation):,} characters{lost}")
         scores = [nats_per_token(total, count), perplexity(total, count)]
         return {"held-out text": [*scores, bits_per_character(total, len(corpus.validation))]}
+
+
+def _counted(stream: TokenStream) -> str:
+    """Returns the number of tokens of a text, and that of unknown ones, as with the tokenizer of another text's run."""
+    unknown = stream.num_unknown
+    return f"{stream.num_labels:,} tokens" + (f", {unknown:,} of them unknown" if unknown else "")
 
 
 TASK = LanguageModeling()

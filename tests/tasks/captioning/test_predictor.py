@@ -10,7 +10,7 @@ import pytest
 from jaxformer import decoding
 from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.tasks.captioning import TASK, CaptioningConfig, DecodeConfig, ImageCaptioner
+from jaxformer.tasks.captioning import TASK, CaptioningConfig, DecodeConfig, ImageCaptioner, predictor
 from jaxformer.tasks.images import normalized
 from tests.data.pictures import encoded
 from tests.modules.small import drawn, quick
@@ -150,6 +150,29 @@ def test_ensembles(model):
     covered = dataclasses.replace(own, decode=dataclasses.replace(own.decode, coverage_penalty=0.1))
     with pytest.raises(ConfigError, match="coverage_penalty needs the attention of a single model"):
         covered.ensemble_with([own])
+
+
+def test_an_ensemble_writes_no_more_than_each_model_can():
+    """Whichever is the first: here one has learned positions of 4 tokens, and the other has no limit."""
+    limited = captioner(dataclasses.replace(TRANSFORMER, max_positions=4))
+    for own, other in ((captioner(RECURRENT), limited), (limited, captioner(RECURRENT))):
+        long = dataclasses.replace(own, decode=DecodeConfig(beam_size=2, max_length=9, min_length=8))
+        (best,) = long.ensemble_with([other]).candidates(IMAGES[:1])
+        assert len(best[0].tokens) == 3  # and the end
+
+
+@pytest.mark.parametrize("model", [RECURRENT, TRANSFORMER], ids=["recurrent", "transformer"])
+def test_captions_of_many_lengths_share_a_program(model, monkeypatch):
+    own, shapes = captioner(model), set()
+
+    def weights(net, params, images, tokens):
+        shapes.add(tokens.shape)
+        return np.zeros((1, len(images), 1, tokens.shape[1], 16), np.float32)
+
+    monkeypatch.setattr(predictor, "_captured_weights", weights)
+    for number in (1, 7, 15, 16, 23):
+        own.attention(IMAGES[:1], ["a" * number])
+    assert shapes == {(1, 16), (1, 32 if model is RECURRENT else 24)}  # the Transformer has 24 positions
 
 
 @pytest.mark.full

@@ -64,6 +64,20 @@ def test_a_run_keeps_one_tokenizer(tmp_path):
     assert not (run / "tokenizer.json").exists()
 
 
+def test_unknown_characters_of_a_training_text_are_counted(tmp_path):
+    """Those that the tokenizer of `init_from` lacks: a model that predicts them alone has a loss of almost 0."""
+    (tmp_path / "other.txt").write_text("абвгдежзик" * 9 + "a b ", encoding="utf-8")
+    config = changed(tiny(tmp_path), {"data": {"validation": str(tmp_path / "other.txt")}})
+    corpus = TASK.read(config)
+    CharacterTokenizer.train([corpus.train.characters]).save(tmp_path / "run" / "tokenizer.json")
+    report = lambda corpus: TASK.prepare(config, corpus, tmp_path / "run").report[0]
+    other = corpus.validation
+    assert report(corpus).endswith(" tokens; validation: 94 tokens, 90 of them unknown")
+    assert report(dataclasses.replace(corpus, train=other, validation=corpus.train)).startswith(
+        "training text: 94 characters, 94 tokens, 90 of them unknown; validation: "
+    )
+
+
 def test_a_plan_needs_the_size_of_the_vocabulary():
     config = LanguageModelingConfig()
     with pytest.raises(ConfigError, match=r"give --model\.vocab_size N"):
