@@ -34,9 +34,7 @@ def main() -> int:
         "--minutes", type=at_least(0, float), default=10, help="a run this long is progress, without --checkpoints; 10"
     )
     parser.add_argument("--restarts", type=at_least(0), default=5, help="restarts in a row without progress; 5")
-    parser.add_argument(
-        "--wait", type=at_least(0, float), default=10, help="seconds before the first restart after a crash; 10"
-    )
+    parser.add_argument("--wait", type=at_least(0, float), default=10, help="seconds to wait after a first crash; 10")
     parser.add_argument("--grace", type=at_least(0, float), default=120, help="seconds from SIGTERM to SIGKILL; 120")
     parser.add_argument("command", nargs="+")
     args = parser.parse_args()
@@ -45,7 +43,9 @@ def main() -> int:
         step_before, began = newest(args.checkpoints), time.monotonic()
         try:
             code = child.run(args.command)
-        except (FileNotFoundError, PermissionError) as error:
+        except OSError as error:
+            if error.filename is None:  # no process could be made, which may be so for a while only
+                raise
             parser.error(str(error))
         if code in FINAL or child.told_to_stop:
             return code
@@ -56,7 +56,7 @@ def main() -> int:
         if fruitless > args.restarts:
             say(f"exit code {code}{at}; {args.restarts} restarts brought no progress: giving up")
             return code
-        delay = 0 if code == SAVED else min(600, args.wait * 2 ** max(0, fruitless - 1))
+        delay = 0 if code == SAVED else min(600, args.wait * 2.0 ** min(max(0, fruitless - 1), 99))
         say(f"exit code {code}{at}; starting again in {delay:.0f} s")
         if not child.sleep(delay):
             return code

@@ -80,7 +80,8 @@ def _options(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(
         prog="jaxformer evaluate",
         usage="jaxformer evaluate RUN [options] [--decode.NAME VALUE ...]",
-        description="Scores a run: translations by BLEU and chrF, text by its perplexity, classes by accuracy.",
+        description="Scores a run: translations by BLEU and chrF, captions by BLEU, text by its perplexity, classes by "
+        "accuracy.",
         epilog=SETTINGS + EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -16,7 +16,8 @@ def main(arguments: Sequence[str]) -> int:
     """Trains the first steps of a run again; returns 0 if each loss is the logged one bit for bit, else 1."""
     parser = argparse.ArgumentParser(
         prog="jaxformer replay",
-        description="Trains the first steps of a run again, and says whether each loss is the logged one bit for bit.",
+        description="Trains the first steps of a run again, and says whether each loss is the logged one bit for bit. "
+        "Exits with 1 if one is not.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -88,6 +88,26 @@ def test_it_restarts_at_once_after_a_save_and_ever_later_after_crashes(tmp_path)
     assert errors.count("starting again") == 3
 
 
+PATIENT = """
+import sys, types, supervise
+child = types.SimpleNamespace(told_to_stop=False, run=lambda command: 1, sleep=lambda seconds: True)
+supervise.Child = lambda grace: child
+sys.argv = "supervise.py --restarts 1100 --wait 0.5 -- train".split()
+sys.exit(supervise.main())
+"""
+
+
+def test_the_wait_stays_at_ten_minutes():
+    """It doubles with each restart, and no float holds 2 to the power of 1,024."""
+    command = [sys.executable, "-c", PATIENT]
+    done = subprocess.run(command, cwd=programs.LAUNCH, capture_output=True, text=True, timeout=20)
+    assert done.returncode == 1
+    first, *_, last, end = done.stderr.splitlines()
+    assert first.endswith("starting again in 0 s")
+    assert last.endswith("starting again in 600 s")
+    assert end.endswith("1100 restarts brought no progress: giving up")
+
+
 def test_sigterm_is_forwarded_and_the_exit_code_returned(tmp_path):
     script = f"{COUNT} trap 'exit 85' TERM; touch ready; while true; do sleep 0.05; done"
     process = supervise(tmp_path, script)
@@ -168,10 +188,14 @@ time.sleep(60)
         (["supervise.py", "--restarts", "-1", "--", "true"], "--restarts: must be at least 0, got -1"),
         (["supervise.py", "--wait", "nan", "--", "true"], "--wait: must be at least 0, got nan"),
         (["supervise.py", "--", "no-such-command"], "No such file or directory: 'no-such-command'"),
+        (["supervise.py", "--", "./without-shebang"], "Exec format error: './without-shebang'"),
+        (["supervise.py", "--", "./without-shebang/x"], "Not a directory: './without-shebang/x'"),
     ],
 )
 def test_wrong_arguments(tmp_path, words, message):
     """Wrong arguments print the usage and one line, and exit with 2, which is final."""
+    (tmp_path / "without-shebang").write_text("exit 0\n")
+    (tmp_path / "without-shebang").chmod(0o755)
     command = [sys.executable, programs.LAUNCH / words[0], *words[1:]]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=20)
     assert done.returncode == 2
