@@ -144,7 +144,7 @@ def load(options: argparse.Namespace, config: TaskConfig, command: str) -> Predi
     if command != "evaluate" and command not in task.commands:
         others = ", ".join(("evaluate", *task.commands))
         raise ConfigError(
-            f"{options.run} is a run of {task.name}, which `{command}` cannot use; its commands are {others}"
+            f"{options.run} is a run of {task.name}, which `{command}` cannot use; its own commands are {others}"
         )
     runtime.start()
     return runner.predictor(options.run, config, checkpoint=options.checkpoint, mesh=options.mesh)

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from jaxformer.cli.output import as_json, put
 from jaxformer.cli.paths import output_file
 from jaxformer.cli.predictors import (
-    SETTINGS,
     add_ensemble_option,
     add_run_options,
     configured,
@@ -20,7 +19,10 @@ from jaxformer.cli.predictors import (
 )
 from jaxformer.errors import DataError
 
-EXAMPLES = """examples:
+EXAMPLES = """  --decode.batch_size N  the pairs that are scored at once, of a translation model
+  --decode.average KIND  with --ensemble, log or probability: what is averaged
+
+examples:
   jaxformer score runs/en-de --source test.en --target test.de
   paste test.en test.de | jaxformer score runs/en-de          pairs with a tab between them, as they come
   jaxformer score lm --source my.txt --json                   a language model: log-probabilities of each token
@@ -37,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
         prog="jaxformer score",
         usage="jaxformer score RUN [--source FILE [--target FILE]] [options]",
         description="Scores given pairs with a translation model, or given texts with a language model.",
-        epilog=SETTINGS + EXAMPLES,
+        epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_run_options(parser)
