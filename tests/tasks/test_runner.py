@@ -197,6 +197,15 @@ def test_the_python_lines_of_the_readme(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("['")
 
 
+def test_lengths_that_a_mesh_does_not_divide_have_a_remedy_where_there_is_one():
+    """A language model has no data.length_multiple."""
+    data, placement, said = SimpleNamespace(lengths=(15,)), SimpleNamespace(length_ways=2), []
+    for name in ("demo", "language_model"):
+        runner._report_uneven(registry.configure(name), data, placement, said.append)
+    assert said[0] == f"{said[1]}; with --data.length-multiple 2 it does"
+    assert said[1].endswith("batches of lengths 15 are not sharded, because 2 does not divide them")
+
+
 def test_a_tracker_that_is_not_installed_is_named_before_anything_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(tracking.importlib.util, "find_spec", lambda name: None)
     config = registry.configure("language_model", data={"text": "nowhere"}, train={"log_to": "wandb"})
