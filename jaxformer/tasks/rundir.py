@@ -39,7 +39,7 @@ from typing import Any
 
 from jaxformer.config import difference, lasting, to_data
 from jaxformer.errors import ConfigError
-from jaxformer.files import TEMPORARY, write_text
+from jaxformer.files import TEMPORARY, write_bytes, write_text
 
 LOCK = ".lock"
 """The name of the file that training locks; see `run_lock`."""
@@ -159,16 +159,30 @@ def write_config(out: pathlib.Path, task: str, config: Any) -> None:
     write_text(out / "config.json", f"{text}\n")
 
 
-def release(out: pathlib.Path, vocabulary_files: Iterable[str]) -> None:
+def config_bytes(out: pathlib.Path) -> bytes | None:
+    """Returns the contents of config.json, which may be the user's own; None if there is no such file."""
+    path = out / "config.json"
+    return path.read_bytes() if path.exists() else None
+
+
+def release(out: pathlib.Path, vocabulary_files: Iterable[str], earlier: bytes | None = None) -> None:
     """Removes what `claim`, the preparation of data and a first step that failed left in `out`, unless one succeeded.
 
     `run_lock` removes the folder itself.
+
+    Args:
+      earlier: the contents of config.json before `claim`, which it has again.
     """
     if holds_run(out):
         return
-    prepared = "config.json", "provenance.json", "init.json", "tracker.json"
+    prepared = "provenance.json", "init.json", "tracker.json"
     for name in (*prepared, "log.jsonl", "time.json", *vocabulary_files):
         (out / name).unlink(missing_ok=True)
+    if earlier is None:
+        (out / "config.json").unlink(missing_ok=True)
+    else:
+        with contextlib.suppress(OSError):  # as of a full disk, which may be the error that is raised already
+            write_bytes(out / "config.json", earlier)
     for name in ("tensorboard", "profile"):
         shutil.rmtree(out / name, ignore_errors=True)
     with contextlib.suppress(OSError):  # missing, or not empty

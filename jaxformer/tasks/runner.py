@@ -93,7 +93,7 @@ def _train_alone(
     profile: str,
 ) -> training.Result:
     """Trains in a run directory whose lock is held."""
-    saved = registry.read_config(out) if rundir.holds_run(out) else None
+    saved, earlier = registry.read_config(out) if rundir.holds_run(out) else None, rundir.config_bytes(out)
     if config.init_from and saved is None:
         _check_init(task, config)
     if saved is not None:
@@ -109,7 +109,7 @@ def _train_alone(
         return _train(task, config, corpus, out, placement, console, saved, outputs, profile)
     except (JaxformerError, OSError):
         if processes.first():
-            rundir.release(out, task.vocabulary_files)  # an error that only the data or the other run could show
+            rundir.release(out, task.vocabulary_files, earlier)  # only the data or the other run could show it
         raise
 
 

@@ -29,6 +29,16 @@ def test_a_refused_run_leaves_nothing(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_refused_run_leaves_the_settings_that_were_there(tmp_path):
+    """As in `jaxformer train run/config.json --out run`."""
+    rundir.write_config(tmp_path, "translation", small())
+    before = (tmp_path / "config.json").read_bytes()
+    with pytest.raises(DataError, match=r"model\.max_positions is 8"):
+        jaxformer.train(small(cache=str(tmp_path.parent / "cache")), tmp_path, console=quiet())
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+    assert (tmp_path / "config.json").read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
@@ -46,7 +56,7 @@ def test_what_cannot_fit_is_refused_before_data_are_read(tmp_path, name, setting
 
 def test_settings_put_right_are_not_another_run(tmp_path, monkeypatch):
     """What ended before a step is in nobody's way, even if it was killed before it could remove its files."""
-    monkeypatch.setattr(rundir, "release", lambda out, names: None)
+    monkeypatch.setattr(rundir, "release", lambda *_: None)
     wrong = small(cache=str(tmp_path / "cache"))
     for config in (wrong, dataclasses.replace(wrong, data=dataclasses.replace(wrong.data, vocab_size=500))):
         with pytest.raises(DataError, match=r"model\.max_positions is 8"):
