@@ -9,10 +9,12 @@ from collections.abc import Iterable
 def short_digest(parts: Iterable[str | bytes]) -> str:
     """Returns 16 hexadecimal digits of the SHA-256 of all parts, joined; texts are encoded as UTF-8.
 
+    A text may be the name of a file that is not UTF-8, for whose bytes Python has surrogates.
+
     >>> short_digest(["a", b"b"]) == short_digest(["ab"]) != short_digest(["ba"])
     True
     """
     digest = hashlib.sha256()
     for part in parts:
-        digest.update(part.encode() if isinstance(part, str) else part)
+        digest.update(part.encode(errors="surrogatepass") if isinstance(part, str) else part)
     return digest.hexdigest()[:16]

@@ -71,10 +71,10 @@ def override(config: Any, arguments: Sequence[str]) -> Any:
     Raises:
       ConfigError: an unknown setting (the message has the nearest one), or a value of the wrong type.
     """
-    for part, kind in _kinds(arguments, paths(config)):
-        config = changed(config, {part: {"kind": kind}})
+    kinds, others = _split_kinds(arguments, config)
+    config = changed(config, {part: {"kind": kind} for part, kind in kinds.items()}) if kinds else config
     settings = paths(config)
-    for argument in arguments:
+    for argument in others:
         name = argument.partition("=")[0]
         if name.startswith("--"):
             plain = name[2:].replace("-", "_")
@@ -87,7 +87,7 @@ def override(config: Any, arguments: Sequence[str]) -> Any:
     try:
         with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
             return tyro.cli(
-                type(config), default=config, args=_flags(arguments, settings), config=(tyro.conf.AvoidSubcommands,)
+                type(config), default=config, args=_flags(others, settings), config=(tyro.conf.AvoidSubcommands,)
             )
     except SystemExit as stopped:
         raise ConfigError(_message(output.getvalue())) from stopped
@@ -181,14 +181,19 @@ def field_docstrings(kind: type) -> dict[str, str]:
     return texts
 
 
-def _kinds(arguments: Sequence[str], settings: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns the parts of a configuration whose kind the arguments name, with the kind."""
-    words = [word for argument in arguments for word in argument.split("=", 1)]
-    return [
-        (name[2:].removesuffix(".kind"), kind)
-        for name, kind in itertools.pairwise(words)
-        if name.startswith("--") and name.endswith(".kind") and name[2:] in settings
-    ]
+def _split_kinds(arguments: Sequence[str], config: Any) -> tuple[dict[str, str], list[str]]:
+    """Returns the kind of each part whose class the arguments name, the last one if there are several; and the rest."""
+    hints = typing.get_type_hints(type(config))
+    kinds, rest, words = dict[str, str](), list[str](), list(arguments)
+    while words:
+        word = words.pop(0)
+        name, equals, value = word.partition("=")
+        part = name[2:].removesuffix(".kind")
+        if name == f"--{part}.kind" and kinds_of(hints.get(part)) and (equals or words):
+            kinds[part] = value if equals else words.pop(0)
+        else:
+            rest.append(word)
+    return kinds, rest
 
 
 def _flags(arguments: Sequence[str], settings: Mapping[str, tuple[Any, str]]) -> list[str]:

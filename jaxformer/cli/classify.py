@@ -61,6 +61,8 @@ def main(arguments: Sequence[str]) -> int:
         parser.error("give inputs or --file, not both")
     if (options.words or 0) < 0:
         parser.error(f"--words must be at least 0, got {options.words}")
+    if options.words is not None and options.json:
+        parser.error("--json has all words of a text, so --words has no effect")
     if options.picture and not (options.inputs or options.file):
         parser.error("--picture needs the names of images, or --file")
     config = configured(options, ())

@@ -22,8 +22,12 @@ EXAMPLES = """examples:
   echo "What is an [MASK] ?" | jaxformer fill runs/bert             line by line, as they come
 
 Each line of the result has a column for each [MASK]: its most probable tokens with their probabilities. All [MASK] of a
-text are predicted at once, each without knowing the others. A piece that begins a word is shown with "▁".
+text are predicted at once, each without knowing the others. A piece that begins a word is shown with "▁", a tab as
+"\\t" and a line break as "\\n".
 """
+
+_BREAKS = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
+"""Characters that end a column or a line, which are tokens of a model of characters."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -76,4 +80,5 @@ def _lines(
         if options.json:
             yield as_json({"text": text, "masks": [dict(best) for best in filled]})
         else:
-            yield "\t".join(", ".join(f"{piece} {share:.1%}" for piece, share in best) for best in filled)
+            shown = [[f"{piece.translate(_BREAKS)} {share:.1%}" for piece, share in best] for best in filled]
+            yield "\t".join(map(", ".join, shown))

@@ -47,8 +47,9 @@ class PretrainedTokenizer:
         added = self._tokenizer.get_added_tokens_decoder()
         self._added = {token for token, about in added.items() if about.special}
         self._vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
-        decoder = json.loads(content).get("decoder")
-        self._is_byte_level = isinstance(decoder, dict) and decoder.get("type") == "ByteLevel"
+        decoder = json.loads(content).get("decoder") or {}
+        self._is_byte_level = decoder.get("type") == "ByteLevel"
+        self._inside = decoder.get("prefix", "##") if decoder.get("type") == "WordPiece" else ""
         self._check_special()
 
     def with_special(self, special: SpecialTokens) -> PretrainedTokenizer:
@@ -143,11 +144,14 @@ class PretrainedTokenizer:
     normalized = decode
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """Returns the piece of each token, a space shown as U+2581."""
+        """Returns the piece of each token, a space shown as U+2581, and so is the beginning of a word of WordPiece."""
         return [self._piece(int(token)) for token in ids]
 
     def _piece(self, token: int) -> str:
         name = self._tokenizer.id_to_token(token) or ""
+        if self._inside and token not in self._added:
+            begins = not name.startswith(self._inside) and any(map(str.isalnum, name))  # not so a mark
+            return SPACE + name if begins else name.removeprefix(self._inside)
         if not self._is_byte_level or token in self._special.ids:
             return name
         text = self._tokenizer.decode([token], skip_special_tokens=False)  # the name has its bytes as other letters

@@ -23,6 +23,7 @@ from jaxformer.files import write_text
 from jaxformer.multihost import processes, storage
 from jaxformer.tasks.base import LossSums, Splits
 from jaxformer.tasks.config import words
+from jaxformer.tasks.rundir import holds_run
 
 if TYPE_CHECKING:
     from jaxformer.data.examples import Examples
@@ -121,10 +122,11 @@ def choose(train: Examples | LabeledImages, named: Sequence[str], place: str) ->
 
 
 def save(run: pathlib.Path, names: Sequence[str]) -> None:
-    """Writes the names of a run's classes; all processes of the run call this."""
+    """Writes the names of a run's classes, unless it has begun with others; all processes of the run call this."""
     path = run / FILE
+    has_begun = (run / "config.json").exists() and holds_run(run)
     # The run that this one starts from may have been a classifier of other classes.
-    if processes.first() and (not path.exists() or load(run) != tuple(names)):
+    if processes.first() and (not path.exists() or (load(run) != tuple(names) and not has_begun)):
         write_text(path, json.dumps({"classes": list(names)}, indent=1, ensure_ascii=False) + "\n")
     storage.shared(path)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import fcntl
 import json
+import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jaxformer.errors import ConfigError
@@ -40,6 +41,8 @@ def read_run(path: pathlib.Path) -> Run:
     """
     try:
         return _read_run(path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # a file with other contents
         if isinstance(error, ConfigError):
             raise
@@ -72,16 +75,33 @@ def _read_run(path: pathlib.Path) -> Run:
 def find_runs(folder: pathlib.Path) -> list[Run]:
     """Returns the runs in a folder and the folders below it, which may be runs themselves, by path.
 
-    A run that cannot be read has the reason as its state.
+    Symbolic links are followed. A run that cannot be read has the reason as its state.
     """
     runs = []
-    for file in sorted(folder.rglob("config.json")):
+    for file in sorted(_configs(folder)):
         try:
             if "task" in read_json(file):
                 runs.append(read_run(file.parent))
         except ConfigError as error:
             runs.append(Run(file.parent, "unknown", str(error), 0, 0, {}, {}, {}))
     return runs
+
+
+def _configs(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Yields each config.json below a folder; of several paths to a folder, one without links is preferred."""
+    seen = set()
+    for root, folders, files in os.walk(folder, followlinks=True):
+        try:
+            about = os.stat(root)
+        except OSError:  # a training has removed it
+            continue
+        if (about.st_dev, about.st_ino) in seen:  # the links may form a circle
+            folders.clear()
+            continue
+        seen.add((about.st_dev, about.st_ino))
+        folders.sort(key=lambda name: os.path.islink(os.path.join(root, name)))
+        if "config.json" in files:
+            yield pathlib.Path(root, "config.json")
 
 
 def differences(a: Run, b: Run) -> dict[str, list[tuple[str, object, object]]]:

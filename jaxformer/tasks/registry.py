@@ -20,7 +20,7 @@ from jaxformer.config import changed, from_data
 from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.tasks.config import TaskConfig
-from jaxformer.tasks.rundir import read_json
+from jaxformer.tasks.rundir import holds_run, read_json
 
 if TYPE_CHECKING:
     from jaxformer.tasks.base import Task
@@ -127,7 +127,7 @@ def read_config(path: pathlib.Path) -> TaskConfig:
     Raises:
       ConfigError: there is no such file, or it does not fit this version.
     """
-    if path.suffix != ".json":
+    if path.suffix != ".json" or path.is_dir():
         path = path / "config.json"
         if not path.exists():
             raise ConfigError(f"{path.parent} is not a run: it has no config.json")
@@ -166,11 +166,11 @@ def started(config: TaskConfig, out: pathlib.Path | None = None) -> TaskConfig:
       out: the run to train, whose own settings are taken if it has begun, because the other may be gone by then.
 
     Raises:
-      ConfigError: there is no such run.
+      ConfigError: there is no such run, or `out` holds something else.
     """
     if not config.init_from or type(config).like is TaskConfig.like:
         return config
-    run = out if out is not None and (out / "config.json").exists() else split_init(config.init_from)[0]
+    run = out if out is not None and holds_run(out) else split_init(config.init_from)[0]
     return config.like(read_config(run))
 
 

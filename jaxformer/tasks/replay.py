@@ -45,7 +45,10 @@ def replay(run: pathlib.Path, *, steps: int) -> Iterator[Replayed]:
     config = registry.read_config(run)
     rundir.check_trained(run)
     task, placement = registry.task_of(config), Placement(sharding.mesh(config.mesh))
-    logged = {entry["step"]: entry["loss"] for entry in read_log(run / "log.jsonl") if "loss" in entry}
+    log = read_log(run / "log.jsonl") if (run / "log.jsonl").exists() else []
+    logged = {entry["step"]: entry["loss"] for entry in log if "loss" in entry}
+    if not logged:
+        raise ConfigError(f"{run} has no steps in log.jsonl to replay")
     if not 1 <= steps <= len(logged):
         raise ConfigError(f"steps must be in [1, {len(logged)}], the number of logged steps, got {steps}")
     corpus = task.read(config)

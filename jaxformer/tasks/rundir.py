@@ -27,6 +27,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import json
+import os
 import pathlib
 import platform
 import shutil
@@ -38,7 +39,7 @@ from typing import Any
 
 from jaxformer.config import difference, lasting, to_data
 from jaxformer.errors import ConfigError
-from jaxformer.files import TEMPORARY, write_text
+from jaxformer.files import TEMPORARY, write_bytes, write_text
 
 LOCK = ".lock"
 """The name of the file that training locks; see `run_lock`."""
@@ -57,8 +58,8 @@ def holds_run(out: pathlib.Path) -> bool:
     A run that ended before its first step, for example because its settings do not fit its data, cannot be resumed.
 
     Raises:
-      ConfigError: `out` holds files that are not a run, or a converted model; it cannot be read, or has a name that is
-        not UTF-8.
+      ConfigError: `out` holds files that are not a run, or a converted model, or an average without its checkpoints; it
+        cannot be read, or has a name that is not UTF-8.
     """
     if any("\ud800" <= character <= "\udfff" for character in str(out.absolute())):
         raise ConfigError(f"{str(out.absolute())!a} is not UTF-8, as the names of checkpoints must be")
@@ -68,7 +69,13 @@ def holds_run(out: pathlib.Path) -> bool:
         if (out / "config.json").exists():
             # Training creates the log before the first step, and the folder of checkpoints before the first checkpoint.
             log = out / "log.jsonl"
-            return (log.exists() and log.stat().st_size > 0) or any((out / "checkpoints").glob("[0-9]*"))
+            if (log.exists() and log.stat().st_size > 0) or any((out / "checkpoints").glob("[0-9]*")):
+                return True
+            if not {"task", "config"} <= read_json(out / "config.json").keys():  # as of a model of Hugging Face
+                raise ConfigError(f"{out} holds the config.json of another program; choose another directory")
+            if (out / "average").is_dir():
+                raise ConfigError(f"{out} holds averaged parameters but no checkpoints; choose another directory")
+            return False
         if out.exists() and not out.is_dir():
             raise ConfigError(f"{out} is a file; a run is a directory")
         if out.exists() and any(not _is_leftover(path) for path in out.iterdir()):
@@ -152,17 +159,32 @@ def write_config(out: pathlib.Path, task: str, config: Any) -> None:
     write_text(out / "config.json", f"{text}\n")
 
 
-def release(out: pathlib.Path, vocabulary_files: Iterable[str]) -> None:
+def config_bytes(out: pathlib.Path) -> bytes | None:
+    """Returns the contents of config.json, which may be the user's own; None if there is no such file."""
+    path = out / "config.json"
+    return path.read_bytes() if path.exists() else None
+
+
+def release(out: pathlib.Path, vocabulary_files: Iterable[str], earlier: bytes | None = None) -> None:
     """Removes what `claim`, the preparation of data and a first step that failed left in `out`, unless one succeeded.
 
     `run_lock` removes the folder itself.
+
+    Args:
+      earlier: the contents of config.json before `claim`, which it has again.
     """
     if holds_run(out):
         return
-    prepared = "config.json", "provenance.json", "init.json", "tracker.json"
+    prepared = "provenance.json", "init.json", "tracker.json"
     for name in (*prepared, "log.jsonl", "time.json", *vocabulary_files):
         (out / name).unlink(missing_ok=True)
-    shutil.rmtree(out / "tensorboard", ignore_errors=True)
+    if earlier is None:
+        (out / "config.json").unlink(missing_ok=True)
+    else:
+        with contextlib.suppress(OSError):  # as of a full disk, which may be the error that is raised already
+            write_bytes(out / "config.json", earlier)
+    for name in ("tensorboard", "profile"):
+        shutil.rmtree(out / name, ignore_errors=True)
     with contextlib.suppress(OSError):  # missing, or not empty
         (out / "checkpoints").rmdir()
 
@@ -233,6 +255,6 @@ def _git(folder: pathlib.Path, *words: str) -> str:
     if git is None:
         return ""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run([git, "-C", folder, *words], capture_output=True, text=True, timeout=10, check=True)  # noqa: S603
-        return done.stdout.strip()
+        done = subprocess.run([git, "-C", folder, *words], capture_output=True, timeout=10, check=True)  # noqa: S603
+        return os.fsdecode(done.stdout).strip()  # a path need not be UTF-8
     return ""

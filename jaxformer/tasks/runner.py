@@ -93,7 +93,7 @@ def _train_alone(
     profile: str,
 ) -> training.Result:
     """Trains in a run directory whose lock is held."""
-    saved = registry.read_config(out) if rundir.holds_run(out) else None
+    saved, earlier = registry.read_config(out) if rundir.holds_run(out) else None, rundir.config_bytes(out)
     if config.init_from and saved is None:
         _check_init(task, config)
     if saved is not None:
@@ -109,7 +109,7 @@ def _train_alone(
         return _train(task, config, corpus, out, placement, console, saved, outputs, profile)
     except (JaxformerError, OSError):
         if processes.first():
-            rundir.release(out, task.vocabulary_files)  # an error that only the data or the other run could show
+            rundir.release(out, task.vocabulary_files, earlier)  # only the data or the other run could show it
         raise
 
 
@@ -131,7 +131,7 @@ def _train(
         rundir.check_vocabulary(out, data.vocabulary.fingerprint)
     setup = make_training_setup(task, config, data.vocabulary.vocab_size, placement)
     timeout = training.save_timeout(abstract := setup.abstract_state())  # refuses a mesh that does not fit
-    _report_uneven(data, placement, say)
+    _report_uneven(config, data, placement, say)
     with training.Checkpoints(out / "checkpoints", keep_last=config.train.keep_last, timeout=timeout) as checkpoints:
         restored = None if saved is None else checkpoints.restore_latest(abstract)
         if restored is None:
@@ -227,13 +227,14 @@ def _prepare(task: AnyTask, config: TaskConfig, corpus: Corpus, out: pathlib.Pat
     return data
 
 
-def _report_uneven(data: Data[Any], placement: Placement, say: Say) -> None:
+def _report_uneven(config: Any, data: Data[Any], placement: Placement, say: Say) -> None:
     """Reports the batch lengths that the mesh does not divide."""
     ways = placement.length_ways
+    remedy = f"; with --data.length-multiple {ways} it does" if hasattr(config.data, "length_multiple") else ""
     if uneven := [length for length in data.lengths if length % ways]:
         say(
             f"outside attention, batches of lengths {', '.join(map(str, uneven))} are not sharded, because {ways} does "
-            f"not divide them; with --data.length-multiple {ways} it does"
+            f"not divide them{remedy}"
         )
 
 

@@ -112,7 +112,7 @@ def fit(
                 score, better = None, False
                 if validate and _due(number, config.validate_every, last=number == config.steps):
                     watch.settled(f"validating after step {number}", "validating")
-                    validation = dict(validate(state))
+                    validation = {name: float(value) for name, value in validate(state).items()}  # of JAX, perhaps
                     score = _score(validation, config.metric, maximize)
                     better = progress.add(number, score)
                     recorder.validated(number, validation, better)

@@ -48,6 +48,21 @@ def test_the_kind_of_the_model_comes_first(kind):
         arguments.override(TranslationConfig(), ["--model.kind", "cnn"])
 
 
+def test_the_last_kind_counts():
+    """As with every other setting that is there twice."""
+    twice = ["--model.kind", "recurrent", "--model.kind=transformer"]
+    assert arguments.override(TranslationConfig(), twice) == TranslationConfig()
+    assert arguments.override(TranslationConfig(), twice[2:] + twice[:2]).model.kind == "recurrent"
+
+
+def test_a_kind_that_is_one_of_several_settings_comes_with_the_others():
+    """The momentum of Muon has no effect on Adam, but here it is taken back."""
+    muon = ["--optimizer.kind", "muon", "--optimizer.momentum", "0.9"]
+    config = arguments.override(TranslationConfig(), muon)
+    adam = ["--optimizer.kind", "adam", "--optimizer.momentum", "0.95"]
+    assert arguments.override(config, adam) == TranslationConfig()
+
+
 def test_settings_reach_their_fields():
     given = ["--model.d_model=64", "--model.num-heads", "4", "--data.columns", "1", "0", "--train.no-tensorboard"]
     config = arguments.override(TranslationConfig(), given)

@@ -44,6 +44,13 @@ def test_json(capsys):
     assert json.loads(line) == {"text": "[MASK]\u2028", "masks": [{"▁cat": 0.75, "▁dog": 0.125}]}
 
 
+def test_a_line_stays_a_line(capsys, monkeypatch):
+    """A tab and a line break are tokens of a model of characters."""
+    monkeypatch.setattr(Fixed, "fill", lambda self, text, top_k: [[("\n", 0.5), ("\t", 0.25)]])
+    assert fill.main(["run", "[MASK]"]) == 0
+    assert capsys.readouterr().out == "\\n 50.0%, \\t 25.0%\n"
+
+
 def test_a_file_and_standard_input_name_the_line(capsys, tmp_path, monkeypatch):
     (tmp_path / "texts").write_text("[MASK]\nnone\n")
     with pytest.raises(DataError, match=r"texts, line 2: the text has no \[MASK\]"):

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import tokenizers
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ from jaxformer.data.text import Text
 from jaxformer.data.tokenizer import load_tokenizer
 from jaxformer.data.windows import prepare_text
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.inspection import attention_maps
 from tests.data import pretrained
 
 ALONE = SpecialTokens(0, 0, 0, 0)
@@ -56,8 +58,16 @@ def test_pieces_show_spaces_and_letters():
     ids = BYTES.encode(["The é"])[0]
     assert "".join(BYTES.pieces(ids)).startswith("The▁")
     assert BYTES.pieces([0]) == [pretrained.END]
-    word = PretrainedTokenizer(BERT, ALONE)
-    assert word.pieces(word.encode(["the"])[0]) == ["the"]
+
+
+def test_words_of_word_piece_begin_as_elsewhere():
+    """All of a sentence would be one word; its special tokens keep their names, and marks stand alone."""
+    word = PretrainedTokenizer(BERT, SpecialTokens(0, 2, 3, 1))
+    pieces = word.pieces([2, *word.encode(["The old % sees."])[0], 3])
+    assert (pieces[0], pieces[-1]) == ("[CLS]", "[SEP]")
+    assert "".join(pieces[1:-1]) == "▁the▁old[UNK]▁sees."
+    inner = attention_maps.Map(tuple(pieces[1:-1]), ("x",), np.ones((1, len(pieces) - 2)))
+    assert attention_maps.by_word(inner).source == ("the", "old", "[UNK]", "sees", ".")
 
 
 def test_a_text_begins_as_the_template_says():

@@ -9,7 +9,8 @@ import pytest
 
 from jaxformer.data.examples import Examples
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.tasks import classes
+from jaxformer.tasks import classes, rundir
+from jaxformer.tasks.classification import ClassificationConfig
 
 EXAMPLES = Examples(("x", "y", "z"), ("b", "a", "b"))
 
@@ -22,6 +23,15 @@ def test_they_are_kept_whole(tmp_path):
     assert (tmp_path / classes.FILE).stat().st_mtime_ns == stamp
     classes.save(tmp_path, ("a", "b", "c"))  # of another classifier, from which this run starts
     assert classes.load(tmp_path) == ("a", "b", "c")
+
+
+def test_those_of_a_run_that_has_begun_stay(tmp_path):
+    """Its parameters would be useless with others, which are refused later."""
+    rundir.write_config(tmp_path, "classification", ClassificationConfig())
+    classes.save(tmp_path, ("a", "b"))
+    (tmp_path / "log.jsonl").write_text('{"step": 1}\n')
+    classes.save(tmp_path, ("a", "aa", "b"))
+    assert classes.load(tmp_path) == ("a", "b")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"classes": 3}'])

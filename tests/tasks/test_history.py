@@ -20,12 +20,16 @@ from tests.tasks.small import small
         ("config.json", '{"task": "translation", "config": {"train": {"steps": "many"}}}', "damaged file: ValueError"),
         ("scores-test-best.json", '{"test": [{"name": "BLEU"}]}', "damaged file: KeyError"),
         ("provenance.json", "[]", "cannot read"),
+        ("log.jsonl", None, "cannot be read"),
     ],
 )
 def test_a_damaged_run_does_not_hide_the_others(tmp_path, capsys, name, content, said):
     for run in ("a", "b", "c"):
         rundir.claim(tmp_path / run, "translation", small(), ())
-    (tmp_path / "b" / name).write_text(content)
+    if content is None:
+        (tmp_path / "b" / name).mkdir()
+    else:
+        (tmp_path / "b" / name).write_text(content)
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "config.json").write_text('{"of": "another program"}')
     states = [run.state for run in find_runs(tmp_path)]
@@ -33,6 +37,15 @@ def test_a_damaged_run_does_not_hide_the_others(tmp_path, capsys, name, content,
     assert said in states[1]
     assert main(["runs", str(tmp_path)]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+def test_runs_may_be_links(tmp_path):
+    """As to a larger disk; one that is also there by itself is listed once, and a circle ends."""
+    rundir.claim(tmp_path / "disk" / "far", "translation", small(), ())
+    rundir.claim(tmp_path / "runs" / "near", "translation", small(), ())
+    for name, target in (("far", "disk/far"), ("a", "runs/near"), ("again", "runs")):
+        (tmp_path / "runs" / name).symlink_to(tmp_path / target)
+    assert [run.path for run in find_runs(tmp_path / "runs")] == [tmp_path / "runs" / x for x in ("far", "near")]
 
 
 @pytest.mark.parametrize("reason", [name for names in get_args(Reason) for name in get_args(names)])

@@ -160,11 +160,19 @@ def test_a_run_that_has_begun_needs_the_other_no_more(tmp_path):
     (tmp_path / "run").mkdir()
     rundir.write_config(tmp_path / "run", "classification", changed(config, {"model": {"d_model": 24, "num_heads": 2}}))
     gone = changed(config, {"init_from": str(tmp_path / "gone")})
+    with pytest.raises(ConfigError, match="gone is not a run"):
+        registry.started(gone, tmp_path / "run")  # what a kill before the first step left, perhaps of another start
+    (tmp_path / "run" / "log.jsonl").write_text('{"step": 1}\n')
     assert registry.started(gone, tmp_path / "run").model.d_model == 24
     with pytest.raises(ConfigError, match="gone is not a run"):
         registry.started(gone, tmp_path / "new")
     other = changed(registry.configure("language_model"), {"init_from": str(tmp_path / "gone")})
     assert registry.started(other) == other
+
+
+def test_a_run_may_have_the_name_of_a_file(tmp_path):
+    rundir.claim(tmp_path / "first.json", "translation", registry.resolve("demo"), ())
+    assert registry.read_config(tmp_path / "first.json") == registry.resolve("demo")
 
 
 def test_a_model_of_hugging_face_is_no_run(tmp_path):

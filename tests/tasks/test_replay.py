@@ -6,7 +6,9 @@ import pytest
 from rich.console import Console
 
 from jaxformer import training
-from jaxformer.tasks import runner
+from jaxformer.errors import ConfigError
+from jaxformer.tasks import rundir, runner
+from jaxformer.tasks.language_model import LanguageModelingConfig
 from jaxformer.tasks.replay import Replayed, replay
 from tests.tasks.language_model.small import tiny
 
@@ -16,6 +18,13 @@ def test_a_loss_that_is_not_finite_is_null_in_the_log():
     assert Replayed(3, 0.5, 0.5).same
     assert not Replayed(3, None, 0.5).same
     assert not Replayed(3, 0.5, math.nan).same
+
+
+def test_a_run_without_a_log_has_no_steps(tmp_path):
+    """As one that was copied for its parameters alone."""
+    rundir.claim(tmp_path, "language_model", LanguageModelingConfig(), ())
+    with pytest.raises(ConfigError, match=r"has no steps in log\.jsonl to replay"):
+        next(replay(tmp_path, steps=1))
 
 
 @pytest.mark.full

@@ -7,8 +7,10 @@ import sys
 
 import pytest
 
+import jaxformer
 from jaxformer.errors import ConfigError
 from jaxformer.tasks import registry, rundir
+from tests.contracts.task import quiet
 from tests.tasks.small import small
 
 
@@ -33,6 +35,20 @@ def test_provenance_has_every_start(tmp_path, monkeypatch):
     assert datetime.datetime.fromisoformat(first["date"]) <= datetime.datetime.now(datetime.UTC)
 
 
+def test_a_repository_need_not_have_a_name_of_utf8(tmp_path, monkeypatch):
+    folder = tmp_path / "caf\udce9"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(rundir, "__file__", str(tmp_path / "rundir.py"))
+    subprocess.run(["git", "init", "-q"], check=True)
+    subprocess.run(
+        ["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "first", "--allow-empty"], check=True
+    )
+    rundir.write_provenance(tmp_path)
+    (start,) = rundir.read_json(tmp_path / "provenance.json")["starts"]
+    assert start["repository"] == str(folder)
+
+
 def test_run_directories(tmp_path):
     config, run = small(), tmp_path / "run"
     assert rundir.holds_run(run) is False
@@ -52,6 +68,26 @@ def test_run_directories(tmp_path):
         rundir.check_config(run, config, dataclasses.replace(config, seed=1))
 
 
+@pytest.mark.parametrize(
+    ("config", "folder", "message"),
+    [
+        ('{"model_type": "gpt2"}', "onnx", "holds the config.json of another program"),
+        ('{"model_type"', "onnx", "cannot read"),
+        ('{"task": "translation", "config": {}}', "average", "holds averaged parameters but no checkpoints"),
+    ],
+)
+def test_a_model_is_not_the_rest_of_an_attempt(tmp_path, config, folder, message):
+    """Its config.json would be overwritten, and its tokenizer removed."""
+    (tmp_path / "config.json").write_text(config)
+    (tmp_path / "tokenizer.json").write_text("learned")
+    (tmp_path / folder).mkdir()
+    for use in (rundir.holds_run, lambda out: jaxformer.train(small(), out, console=quiet())):
+        with pytest.raises(ConfigError, match=message):
+            use(tmp_path)
+    assert (tmp_path / "config.json").read_text() == config
+    assert (tmp_path / "tokenizer.json").read_text() == "learned"
+
+
 def test_a_refused_run_leaves_nothing(tmp_path):
     """Unless its training had begun, or the folder holds other files."""
     run, other, begun = tmp_path / "run", tmp_path / "other", tmp_path / "begun"
@@ -65,6 +101,7 @@ def test_a_refused_run_leaves_nothing(tmp_path):
     (run / "time.json").touch()
     (run / "tensorboard").mkdir()
     (run / "tensorboard" / "events").touch()
+    (run / "profile").mkdir()
     for out in (run, other, begun):
         rundir.release(out, ("tokenizer.model",))
     assert list(run.iterdir()) == []

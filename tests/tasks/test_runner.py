@@ -29,6 +29,16 @@ def test_a_refused_run_leaves_nothing(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_refused_run_leaves_the_settings_that_were_there(tmp_path):
+    """As in `jaxformer train run/config.json --out run`."""
+    rundir.write_config(tmp_path, "translation", small())
+    before = (tmp_path / "config.json").read_bytes()
+    with pytest.raises(DataError, match=r"model\.max_positions is 8"):
+        jaxformer.train(small(cache=str(tmp_path.parent / "cache")), tmp_path, console=quiet())
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+    assert (tmp_path / "config.json").read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
@@ -46,7 +56,7 @@ def test_what_cannot_fit_is_refused_before_data_are_read(tmp_path, name, setting
 
 def test_settings_put_right_are_not_another_run(tmp_path, monkeypatch):
     """What ended before a step is in nobody's way, even if it was killed before it could remove its files."""
-    monkeypatch.setattr(rundir, "release", lambda out, names: None)
+    monkeypatch.setattr(rundir, "release", lambda *_: None)
     wrong = small(cache=str(tmp_path / "cache"))
     for config in (wrong, dataclasses.replace(wrong, data=dataclasses.replace(wrong.data, vocab_size=500))):
         with pytest.raises(DataError, match=r"model\.max_positions is 8"):
@@ -195,6 +205,15 @@ def test_the_python_lines_of_the_readme(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(vars(jaxformer), "configure", tiny)
     runpy.run_path(str(tmp_path / "lines.py"))
     assert capsys.readouterr().out.startswith("['")
+
+
+def test_lengths_that_a_mesh_does_not_divide_have_a_remedy_where_there_is_one():
+    """A language model has no data.length_multiple."""
+    data, placement, said = SimpleNamespace(lengths=(15,)), SimpleNamespace(length_ways=2), []
+    for name in ("demo", "language_model"):
+        runner._report_uneven(registry.configure(name), data, placement, said.append)
+    assert said[0] == f"{said[1]}; with --data.length-multiple 2 it does"
+    assert said[1].endswith("batches of lengths 15 are not sharded, because 2 does not divide them")
 
 
 def test_a_tracker_that_is_not_installed_is_named_before_anything_is_read(tmp_path, monkeypatch):

@@ -60,6 +60,17 @@ def test_patience_and_best(tmp_path):
         assert about["progress"]["validations_since_best"] == 3
 
 
+def test_metrics_may_be_arrays(tmp_path):
+    """As a validation in JAX computes them; the log and the checkpoints hold numbers."""
+    log = JsonLog(tmp_path / "log.jsonl")
+    with training.Checkpoints(tmp_path / "c") as checkpoints, contextlib.closing(log):
+        out = training.Outputs(checkpoints, log)
+        given = {"validate": lambda state: {"loss": jnp.float32(0.5)}, "config": {"validate_every": 2}}
+        assert fit(new_state(), 2, outputs=out, **given).progress.best_score == 0.5
+        assert checkpoints.about(2)["score"] == 0.5
+    assert read_log(tmp_path / "log.jsonl")[-1] == {"step": 2, "validation_loss": 0.5}
+
+
 def test_nonfinite_names_the_step():
     def batches(start):
         return (batch(number, nan=number == 3) for number in itertools.count(start))
