@@ -86,8 +86,7 @@ class TransformerConfig:
     activation_dropout: float = 0.0
     """Probability of dropping hidden units of the feed-forward network; must be 0 with experts."""
     norm: Literal["layer", "layer_deviation", "rms"] = "layer"
-    """The normalization: layer normalization with epsilon added to the variance or to the deviation, or root mean
-    square."""
+    """Layer normalization, with epsilon added to the variance or to the deviation, or root mean square."""
     norm_position: NormPosition = "post"
     """The position of the norms: after the residual sum (the paper's), before the sublayer, before and after it, or
     after a sum with a larger skip path (DeepNet)."""
@@ -161,12 +160,11 @@ class TransformerConfig:
     @property
     def has_final_norm(self) -> bool:
         """True if there is a norm after the last block."""
-        ends_in_sum = self.norm_position in ("pre", "sandwich")
-        return ends_in_sum if self.final_norm is None else self.final_norm
+        return self.norm_position in ("pre", "sandwich") if self.final_norm is None else self.final_norm
 
 
 def check_fields(config: object, *may_be_zero: str) -> None:
-    """Checks the choices, the sizes and the rates of dropout of a shape, by the names and types of its fields.
+    """Checks the choices, the sizes and the rates of dropout of a shape and its parts, by names and types of fields.
 
     Args:
       may_be_zero: the names of sizes that may be 0, besides those that are replaced from the data.
@@ -176,6 +174,8 @@ def check_fields(config: object, *may_be_zero: str) -> None:
     """
     for name, kind in typing.get_type_hints(type(config)).items():
         value = getattr(config, name)
+        if dataclasses.is_dataclass(value):
+            check_fields(value)
         if typing.get_origin(kind) is Literal and value not in typing.get_args(kind):
             same = _OTHER_NAMES.get(value) if isinstance(value, str) else None
             hint = f"; did you mean {same!r}?" if same in typing.get_args(kind) else ""
