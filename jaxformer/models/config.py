@@ -174,8 +174,6 @@ def check_fields(config: object, *may_be_zero: str) -> None:
     """
     for name, kind in typing.get_type_hints(type(config)).items():
         value = getattr(config, name)
-        if dataclasses.is_dataclass(value):
-            check_fields(value)
         if typing.get_origin(kind) is Literal and value not in typing.get_args(kind):
             same = _OTHER_NAMES.get(value) if isinstance(value, str) else None
             hint = f"; did you mean {same!r}?" if same in typing.get_args(kind) else ""
@@ -185,6 +183,8 @@ def check_fields(config: object, *may_be_zero: str) -> None:
             raise ValueError(f"{name} must be at least {least}, got {value}")
         if name.endswith("dropout") and not 0 <= value < 1:
             raise ValueError(f"{name} must be in [0, 1), got {value}")
+        if dataclasses.is_dataclass(value):
+            check_fields(value)
 
 
 _OTHER_NAMES = {"rope": "rotary", "sine": "sinusoidal", "layernorm": "layer", "rmsnorm": "rms", "swish": "silu"}
