@@ -45,7 +45,7 @@ def mask_tokens(
     >>> seen.tolist(), chosen.sum().item()
     ([[1, 12, 6, 7, 8, 9, 12, 11, 2, 0]], 2)
     """
-    fixed = sorted(token for token in set(special) if token < vocab_size)
+    fixed = sorted(token for token in set(special) if 0 <= token < vocab_size)
     num_drawn = vocab_size - len(fixed)
     if num_drawn < 1:
         raise ValueError(f"a random token needs an id that is not special, got {vocab_size} ids, all special")

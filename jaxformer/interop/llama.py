@@ -14,11 +14,22 @@ from jaxformer.interop.settings import Settings, activation, get, require, their
 from jaxformer.models import families
 from jaxformer.modules.pure import Pure, pure
 
+_OF_QWEN = {
+    "vocab_size": 151936,
+    "intermediate_size": 22016,
+    "num_key_value_heads": 32,
+    "max_position_embeddings": 32768,
+}
 _DEFAULTS: dict[str, dict[str, Any]] = {
-    "llama": {"vocab_size": 32000, "intermediate_size": 11008},
-    "mistral": {"vocab_size": 32000, "intermediate_size": 14336, "num_key_value_heads": 8},
-    "qwen2": {"vocab_size": 151936, "intermediate_size": 22016, "num_key_value_heads": 32},
-    "qwen3": {"vocab_size": 151936, "intermediate_size": 22016, "num_key_value_heads": 32, "head_dim": 128},
+    "llama": {"vocab_size": 32000, "intermediate_size": 11008, "max_position_embeddings": 2048},
+    "mistral": {
+        "vocab_size": 32000,
+        "intermediate_size": 14336,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131072,
+    },
+    "qwen2": _OF_QWEN,
+    "qwen3": _OF_QWEN | {"head_dim": 128},
 }
 _WINDOW = 4096
 _FULL, _SLIDING = "full_attention", "sliding_attention"
@@ -98,7 +109,7 @@ def _rotary(settings: Settings) -> models.RotaryConfig:
     if kind != "llama3":
         raise DataError(f"the rope_type in config.json must be default, linear or llama3, got {kind!r}")
     require(found, low_freq_factor=1.0, high_freq_factor=4.0)
-    trained = get(found, "original_max_position_embeddings", 8192)
+    trained = get(found, "original_max_position_embeddings", get(settings, "max_position_embeddings", 0))
     return models.RotaryConfig(base=base, scaling="llama3", factor=get(found, "factor", 8.0), trained_length=trained)
 
 

@@ -86,8 +86,7 @@ class TransformerConfig:
     activation_dropout: float = 0.0
     """Probability of dropping hidden units of the feed-forward network; must be 0 with experts."""
     norm: Literal["layer", "layer_deviation", "rms"] = "layer"
-    """The normalization: layer normalization with epsilon added to the variance or to the deviation, or root mean
-    square."""
+    """Layer normalization, with epsilon added to the variance or to the deviation, or root mean square."""
     norm_position: NormPosition = "post"
     """The position of the norms: after the residual sum (the paper's), before the sublayer, before and after it, or
     after a sum with a larger skip path (DeepNet)."""
@@ -161,12 +160,11 @@ class TransformerConfig:
     @property
     def has_final_norm(self) -> bool:
         """True if there is a norm after the last block."""
-        ends_in_sum = self.norm_position in ("pre", "sandwich")
-        return ends_in_sum if self.final_norm is None else self.final_norm
+        return self.norm_position in ("pre", "sandwich") if self.final_norm is None else self.final_norm
 
 
 def check_fields(config: object, *may_be_zero: str) -> None:
-    """Checks the choices, the sizes and the rates of dropout of a shape, by the names and types of its fields.
+    """Checks the choices, the sizes and the rates of dropout of a shape and its parts, by names and types of fields.
 
     Args:
       may_be_zero: the names of sizes that may be 0, besides those that are replaced from the data.
@@ -185,6 +183,8 @@ def check_fields(config: object, *may_be_zero: str) -> None:
             raise ValueError(f"{name} must be at least {least}, got {value}")
         if name.endswith("dropout") and not 0 <= value < 1:
             raise ValueError(f"{name} must be in [0, 1), got {value}")
+        if dataclasses.is_dataclass(value):
+            check_fields(value)
 
 
 _OTHER_NAMES = {"rope": "rotary", "sine": "sinusoidal", "layernorm": "layer", "rmsnorm": "rms", "swish": "silu"}

@@ -74,7 +74,7 @@ class Encoder(nnx.Module):
           tokens: ``int [B, S]``, or another input of the embeddings.
           valid: True where a token is real; default: everywhere.
           positions: absolute positions; 0, 1, 2, ... by default.
-          types: the type of each token, if the model has types; default: 0.
+          types: the type of each token, of a model with types; default: 0.
           segments: the number of the packed sequence that each token belongs to; tokens see only their own sequence.
           key: the key of dropout; None means no dropout.
           copies: see `Embedding`.

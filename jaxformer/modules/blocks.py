@@ -67,7 +67,12 @@ class Block(nnx.Module):
           valid: True where a token is real; experts ignore the others.
           bias: a term of the logits of self-attention that all layers share.
           positions: absolute positions; 0, 1, 2, ... by default.
+
+        Raises:
+          ValueError: the memory is missing, or there is no cross-attention to read it.
         """
+
+        self._check_memory(memory)
 
         def self_attention(y: Array) -> Array:
             y = self.attention(
@@ -115,8 +120,10 @@ class Block(nnx.Module):
           dtype: the dtype of both.
 
         Raises:
-          ValueError: an attention function does not take positions; see `position_free`.
+          ValueError: an attention function does not take positions (see `position_free`), or the memory is missing or
+            of no use.
         """
+        self._check_memory(memory)
         check_takes_positions(self.attention.attention)
         cache = self.attention.empty_cache(rows, slots, dtype)
         if self.cross is None:
@@ -158,6 +165,13 @@ class Block(nnx.Module):
             x = self.arrangement(x, cross_attention, self.cross_norm)
         x = self.arrangement(x, self.feed_forward, self.feed_forward_norm)
         return x, caches[0]
+
+    def _check_memory(self, memory: Array | None) -> None:
+        if self.cross is None and memory is not None:
+            raise ValueError(
+                f"a block without cross-attention reads no memory, got one of shape {list(memory.shape)}; "
+                "give the block `cross`, or the configuration of a decoder `memory_dim`"
+            )
 
     def _drop(self, y: Array, key: jax.Array | None, name: str) -> Array:
         return functional.dropout(y, rate=self.dropout, key=site(key, name))

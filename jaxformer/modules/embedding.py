@@ -155,12 +155,12 @@ class Embeddings(nnx.Module):
           valid: True where a token is real, which determines the length of each sequence; default: everywhere.
           positions: absolute positions; 0, 1, 2, ... by default. Within a traced function their values are unknown,
             and the vector of one that a table does not have is that of its last row.
-          types: the type of each token, if the model has types; default: 0.
+          types: the type of each token, of a model with types; default: 0.
           copies: see `Embedding`.
 
         Raises:
-          ValueError: `tokens` or `positions` do not have two dimensions, or a table has no vector for a token, a type
-            or a position.
+          ValueError: `tokens` or `positions` do not have two dimensions, a table has no vector for a token, a type or a
+            position, or there are types and no table of them.
         """
         check_rank("tokens", tokens, "B T")
         length = tokens.shape[1]
@@ -171,7 +171,8 @@ class Embeddings(nnx.Module):
             self._check_given(positions)
         # Positions are a constant of the program, unless they would make it large.
         index = first_positions(length, most=(1 << 20) // self.d_model)[None] if positions is None else positions
-        count = length if valid is None else valid.sum(1, keepdims=True)
+        # A row without tokens, which fills up a batch, has no length; its vectors may be any.
+        count = length if valid is None else jnp.maximum(valid.sum(1, keepdims=True), 1)
         x = self._sum(tokens, index, count, types, copies, valid)
         return functional.dropout(x, rate=self.dropout, key=key)
 
@@ -208,5 +209,7 @@ class Embeddings(nnx.Module):
             x = x + vectors.astype(self.dtype)
         if self.types is not None:
             x = x + self.types(jnp.zeros_like(tokens) if types is None else types, dtype=self.dtype, where=valid)
+        elif types is not None:
+            raise ValueError("embeddings without token types take no types; set num_token_types")
         x = x if self.norm is None else self.norm(x)
         return constrain(x, "batch", "length", "model")

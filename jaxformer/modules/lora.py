@@ -122,7 +122,7 @@ def lora(
 
     Raises:
       ValueError: `rank` is less than 1; when used, a target matches no parameter.
-      TypeError: `targets` is one string.
+      TypeError: `targets` is one string, or `net` has adapters already.
 
     >>> from jaxformer import models, pure
     >>> net = pure(models.LanguageModel, models.LanguageModelConfig(20, d_model=8, num_heads=2, d_ff=16, num_layers=3))
@@ -135,6 +135,8 @@ def lora(
     """
     if isinstance(targets, str):
         raise TypeError(f"targets must be a sequence of patterns, such as [{targets!r}], got the string {targets!r}")
+    if isinstance(net, LoRA):
+        raise TypeError("net must be a network without adapters: give net.base, with the parameters of net.merged")
     if rank < 1:
         raise ValueError(f"rank must be at least 1, got {rank}")
     return LoRA(net.model, net.config, rank, tuple(targets), alpha, parts=net.parts)

@@ -127,7 +127,12 @@ class RecurrentStack(nnx.Module):
           states: the first states in the same order; zeros by default.
           valid: True where a step is real; default: everywhere. Padding has no effect.
           key: the key of dropout; None means no dropout.
+
+        Raises:
+          ValueError: there is not one state for each layer and direction.
         """
+        if states is not None:
+            self._check_states(states)
         last, remaining = [], iter(states or ())
         for i in range(self.num_layers):
             x, outputs = self._between(x, i, key), []
@@ -152,7 +157,13 @@ class RecurrentStack(nnx.Module):
         Args:
           key: the key of dropout between layers, different in each step.
           state_key: the key of dropout on states, the same in all steps of a sentence.
+
+        Raises:
+          ValueError: the layers have two directions, or there is not one state for each layer.
         """
+        if len(self.directions) > 1:
+            raise ValueError("a bidirectional stack has no step: the states of one direction depend on later inputs")
+        self._check_states(states)
         new: list[RecurrentState] = []
         for i, state in enumerate(states):
             x = self._between(x, i, key)
@@ -164,6 +175,10 @@ class RecurrentStack(nnx.Module):
         """Returns states of zeros."""
         cells = (self.layers[f"{i}"][name] for i in range(self.num_layers) for name in self.directions)
         return tuple(cell.start(*batch) for cell in cells)
+
+    def _check_states(self, states: tuple[RecurrentState, ...]) -> None:
+        if len(states) != (expected := self.num_layers * len(self.directions)):
+            raise ValueError(f"there must be a state for each layer and direction, {expected}, got {len(states)}")
 
     def _between(self, x: Array, layer: int, key: jax.Array | None) -> Array:
         if layer == 0:

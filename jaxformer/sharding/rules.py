@@ -43,6 +43,9 @@ _active: contextvars.ContextVar[tuple[Rules, Mesh] | None] = contextvars.Context
 def spec(names: Axes, rules: Rules, mesh: Mesh) -> PartitionSpec:
     """Returns the `PartitionSpec` of an array whose dimensions have these names.
 
+    Raises:
+      TypeError: a rule is a string instead of a tuple.
+
     >>> import numpy as np
     >>> grid = Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("fsdp", "tensor"))
     >>> list(spec(("model", "heads", "head_dim"), RULES, grid)), list(spec(("batch", "length", "model"), RULES, grid))
@@ -51,6 +54,8 @@ def spec(names: Axes, rules: Rules, mesh: Mesh) -> PartitionSpec:
     free, entries = set(mesh.axis_names), []
     for name in names:
         axes_of_name = rules.get(name, ()) if name is not None else ()
+        if isinstance(axes_of_name, str):  # its letters name no axis, so that nothing would be sharded
+            raise TypeError(f"the mesh axes of {name!r} must be a tuple, such as ({axes_of_name!r},), got a string")
         taken = tuple(axis for axis in axes_of_name if axis in free)
         free -= set(taken)
         entries.append(taken if len(taken) > 1 else taken[0] if taken else None)

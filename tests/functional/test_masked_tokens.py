@@ -77,3 +77,10 @@ def test_rates_and_vocabularies_that_cannot_be():
     assert functional.mask_tokens is traced
     assert num_masked(64, 0.0) == 0
     assert not np.asarray(mask_tokens(TOKENS, key, mask=MASK, vocab_size=V, rate=0.0)[1]).any()
+
+
+def test_a_special_id_that_is_no_token_changes_nothing():
+    """Such as -100, the label of other libraries that does not count: no random token was 0."""
+    key, options = jax.random.key(0), {"mask": MASK, "vocab_size": V, "rate": 0.5}
+    got, expected = (mask_tokens(TOKENS, key, special=ids, **options)[0] for ids in ((3, -100), (3,)))
+    np.testing.assert_array_equal(got, expected)

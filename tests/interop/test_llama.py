@@ -152,3 +152,13 @@ def test_older_settings_do_not_contradict_the_model_that_is_written(tmp_path):
     again = interop.load_pretrained(tmp_path / "again")
     assert again.net.config.rotary == models.RotaryConfig(base=7.0)
     assert (again.settings["rope_scaling"], again.settings["rope_theta"]) == (None, 7.0)
+
+
+def test_the_trained_length_that_is_not_there(tmp_path):
+    """It is that of the positions, as in transformers 5; it was 8192."""
+    save(tmp_path / "model", "llama")
+    edited(tmp_path / "model", settings={"rope_parameters": LLAMA3, "max_position_embeddings": 64})
+    assert interop.load_pretrained(tmp_path / "model").net.config.rotary.trained_length == 64
+    edited(tmp_path / "model", settings={"max_position_embeddings": None})
+    with pytest.raises(DataError, match="trained_length must be at least 1, got 0"):
+        interop.load_pretrained(tmp_path / "model")

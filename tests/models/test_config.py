@@ -41,6 +41,25 @@ def test_choices():
         check_fields(Shape("other"))
 
 
+def test_choices_of_a_part():
+    """An unknown scaling of rotary positions was none at all."""
+
+    @dataclasses.dataclass
+    class Part:
+        scaling: typing.Literal["none", "yarn"]
+        trained_length: int = 1
+
+    @dataclasses.dataclass
+    class Shape:
+        rotary: Part
+
+    check_fields(Shape(Part("yarn")))
+    with pytest.raises(ValueError, match=r"^scaling must be one of \('none', 'yarn'\), got 'dynamic'"):
+        check_fields(Shape(Part("dynamic")))
+    with pytest.raises(ValueError, match=r"^trained_length must be at least 1, got 0"):
+        models.LanguageModelConfig(9, rotary=models.RotaryConfig(trained_length=0))
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

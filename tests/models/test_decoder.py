@@ -227,3 +227,13 @@ def test_a_decoder_alone_reads_a_memory_of_another_width():
 def test_a_decoder_needs_a_vocabulary():
     with pytest.raises(ValueError, match="vocab_size must be at least 1"):
         Small(models.DecoderConfig(memory_dim=5), models.make_decoder)
+
+
+def test_a_memory_that_nothing_reads_is_refused():
+    """A decoder without `memory_dim` ignored it."""
+    net = pure(models.make_decoder, models.DecoderConfig(V, d_model=8, num_heads=2, d_ff=16, num_layers=1))
+    memory = models.Memory(jnp.ones((B, 4, 5)), None)
+    start = lambda decoder: decoder.start(memory, batch_size=B, beam_size=1, length=T)
+    for call in (start, lambda decoder: decoder(TARGET, memory)):
+        with pytest.raises(ValueError, match=r"reads no memory, got one of shape \[.*, 4, 5\];.* `memory_dim`"):
+            jax.eval_shape(lambda params, call=call: call(net.bind(params)), net.shapes)

@@ -133,6 +133,26 @@ def test_ids_outside_of_the_table_are_refused():
     assert module.tokens(jnp.asarray(whole, jnp.int8)).shape == (2, 3, D)
 
 
+def test_types_without_a_table_are_refused():
+    net, params = embeddings(False)
+    with pytest.raises(ValueError, match="without token types take no types; set num_token_types"):
+        net.net.apply(params, int32([[3, 3]]), types=int32([[0, 1]]))
+
+
+def test_a_row_without_tokens_has_normalized_positions():
+    """Outside of a traced function, too, where its length was refused."""
+
+    def make(rngs):
+        return modules.Embeddings(modules.Embedding(11, D, rngs=rngs), modules.RawPositions(D, normalized=True))
+
+    net, params = built(make)
+    module = net.net.bind(params)
+    tokens, valid = int32([[3, 4], [0, 0]]), jnp.array([[True, True], [False, False]])
+    found = module(tokens, valid=valid)
+    np.testing.assert_array_equal(found[:1], module(tokens[:1], valid=valid[:1]))
+    assert np.isfinite(found).all()
+
+
 def test_embeddings_check_lengths():
     message = "a sequence of length 5 has no learned position beyond 4"
     for learned in (True, False):

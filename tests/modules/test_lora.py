@@ -82,6 +82,8 @@ def test_targets_that_name_no_matrix(targets, message):
 
 
 def test_ranks_and_parameters_that_cannot_be():
+    with pytest.raises(TypeError, match="net must be a network without adapters"):
+        modules.lora(ADAPTED, rank=2, targets=TARGETS)
     with pytest.raises(ValueError, match="rank must be at least 1, got 0"):
         modules.lora(NET, rank=0, targets=TARGETS)
     with pytest.raises(

@@ -98,3 +98,21 @@ def test_parameters_axes_and_the_open_forget_gate():
 def test_a_stack_has_a_layer():
     with pytest.raises(ValueError, match="num_layers must be at least 1, got 0"):
         built(lambda rngs: modules.RecurrentStack(D, H, 0, rngs=rngs))
+
+
+def test_there_is_a_state_for_each_layer():
+    """Layers without one began at zero, and a step left them out."""
+    module, params = stack(num_layers=2)
+    x, bound = normal(B, T, D), module.net.bind(params)
+    states = bound.start(B)
+    for given in (states[:1], (*states, *states)):
+        for call in (lambda given=given: bound(x, states=given), lambda given=given: bound.step(x[:, 0], given)):
+            with pytest.raises(ValueError, match=f"a state for each layer and direction, 2, got {len(given)}"):
+                call()
+
+
+def test_a_bidirectional_stack_has_no_step():
+    module, params = stack(bidirectional=True)
+    bound = module.net.bind(params)
+    with pytest.raises(ValueError, match="a bidirectional stack has no step"):
+        bound.step(normal(B, T, D)[:, 0], bound.start(B))

@@ -121,3 +121,10 @@ def test_the_message_has_a_way_out():
     with pytest.raises(ValueError, match=r"\(vocab\) cannot be cut along tensor = 2; " + advice):
         sharding.Placement(mesh).params(net.shapes, net.axes)
     assert sharding.Placement(mesh, {**sharding.RULES, "vocab": ()}).params(net.shapes, net.axes)
+
+
+def test_a_rule_is_a_tuple():
+    """The letters of a string name no axis: such a rule placed nothing."""
+    placement = sharding.Placement(sharding.mesh("fsdp=8"), {**sharding.RULES, "model": "fsdp"})
+    with pytest.raises(TypeError, match=r"the mesh axes of 'model' must be a tuple, such as \('fsdp',\)"):
+        placement.params({"kernel": jnp.ones((8, 2))}, {"kernel": ("model", None)})
