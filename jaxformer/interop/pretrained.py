@@ -63,15 +63,18 @@ class Pretrained:
     """The names of known tensors that the model has no parameter for, such as the pooler of BERT."""
 
 
-def load_pretrained(folder: str | os.PathLike[str], *, mesh: Mesh | None = None, **changes: Any) -> Pretrained:
+def load_pretrained(
+    folder: str | os.PathLike[str], *, mesh: Mesh | sharding.Placement | None = None, **changes: Any
+) -> Pretrained:
     """Reads a model in the format of Hugging Face from a local folder.
 
     The tensors decide on the head: BERT and RoBERTa become a `models.MaskedLanguageModel` or an encoder, and ViT a
     `models.VisionTransformer` or an encoder.
 
     Args:
-      mesh: the devices that share the parameters, by their axis names (see `jaxformer.sharding`); each parameter is
-        placed as soon as it is read. By default all are on one device.
+      mesh: the devices that share the parameters, by their axis names, or a `sharding.Placement` with rules of its own,
+        such as for a vocabulary that the mesh does not divide; each parameter is placed as soon as it is read. By
+        default all are on one device.
       changes: settings of the model's configuration that change no parameter, such as ``dropout=0.0``,
         ``compute_dtype="bfloat16"`` or ``remat=True``.
 
@@ -94,7 +97,8 @@ def load_pretrained(folder: str | os.PathLike[str], *, mesh: Mesh | None = None,
         names = _canonical(family, found.shapes)
         net = _net(family, settings, {name: found.shapes[theirs] for name, theirs in names.items()})
         names = _with_originals(family.copies(net), names)
-        params, used = _params(family, net, found, names, mesh)
+        placement = sharding.Placement(mesh) if isinstance(mesh, Mesh) else mesh
+        params, used = _params(family, net, found, names, placement)
         unused = _check_others(family, net, found, names, used)
     return Pretrained(_changed(net, changes), params, kind, settings, unused)
 
@@ -185,7 +189,7 @@ def _net(family: Family, settings: Mapping[str, Any], shapes: Mapping[str, Any])
 
 
 def _params(
-    family: Family, net: Pure, found: tensors.Tensors, names: Mapping[str, str], mesh: Mesh | None
+    family: Family, net: Pure, found: tensors.Tensors, names: Mapping[str, str], placement: sharding.Placement | None
 ) -> tuple[Params, set[str]]:
     """Returns the parameters, and the names of the tensors that they are made of."""
     sources = list(matched(family.table(net), net.shapes))
@@ -193,8 +197,8 @@ def _params(
     for leaf, source in sources:  # before anything is read
         used |= _check_shapes(leaf, source, found, names)
     shardings = [None] * len(sources)
-    if mesh is not None:
-        shardings = jax.tree.leaves(sharding.Placement(mesh).params(net.shapes, net.axes))
+    if placement is not None:
+        shardings = jax.tree.leaves(placement.params(net.shapes, net.axes))
     made = [
         jax.device_put(_packed(leaf, source, found, names), place)
         for (leaf, source), place in zip(sources, shardings, strict=True)

@@ -174,6 +174,20 @@ def test_parameters_are_placed_on_a_mesh(tmp_path):
     assert kernel.addressable_shards[0].data.size == kernel.size // 4
 
 
+def test_a_vocabulary_that_the_mesh_does_not_divide(tmp_path):
+    """Its table is replicated by a rule, as the error says; GPT-2 has 50,257 rows."""
+    _, params = save(tmp_path / "model", "gpt2")
+    mesh = sharding.mesh("tensor=2", jax.devices()[:2])
+    with pytest.raises(ConfigError, match=r'Placement\(mesh, {\*\*sharding\.RULES, "vocab": \(\)}\)'):
+        interop.load_pretrained(tmp_path / "model", mesh=mesh)
+    placement = sharding.Placement(mesh, {**sharding.RULES, "vocab": ()})
+    found = interop.load_pretrained(tmp_path / "model", mesh=placement)
+    jax.tree.map(np.testing.assert_array_equal, found.params, params)
+    shardings = jax.tree.map(lambda x: x.sharding, found.params)
+    assert shardings == placement.params(found.net.shapes, found.net.axes)
+    assert not all(one.is_fully_replicated for one in jax.tree.leaves(shardings))
+
+
 def test_settings_of_another_file_are_left_out(tmp_path):
     given = {"auto_map": {"AutoModel": "code.Model"}, "quantization_config": {}, "eos_token_id": 3}
     save(tmp_path / "model", "gpt2", settings=given)
