@@ -9,7 +9,8 @@ from typing import Any
 
 import jaxformer
 from jaxformer.models import costs
-from jaxformer.models.config import CellName, EncoderDecoderConfig, Seq2SeqConfig
+from jaxformer.models.config import CellName, EncoderDecoderConfig
+from jaxformer.models.seq2seq_config import Seq2SeqConfig
 from jaxformer.tasks.translation import TranslationConfig
 
 ATTENTIONS = {"fixed": "none", "additive": "additive", "multiplicative": "general"}

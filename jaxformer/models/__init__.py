@@ -14,8 +14,8 @@ from jaxformer.models.config import EncoderDecoderConfig as EncoderDecoderConfig
 from jaxformer.models.config import ExpertsConfig as ExpertsConfig
 from jaxformer.models.config import LanguageModelConfig as LanguageModelConfig
 from jaxformer.models.config import RotaryConfig as RotaryConfig
-from jaxformer.models.config import Seq2SeqConfig as Seq2SeqConfig
 from jaxformer.models.config import TransformerConfig as TransformerConfig
+from jaxformer.models.seq2seq_config import Seq2SeqConfig as Seq2SeqConfig
 from jaxformer.models.vision_config import GridConfig as GridConfig
 from jaxformer.models.vision_config import ResidualNetworkConfig as ResidualNetworkConfig
 from jaxformer.models.vision_config import VisionTransformerConfig as VisionTransformerConfig

@@ -154,6 +154,11 @@ class TransformerConfig:
             )
         if self.positions == "rotary" and dim % 2:
             raise ValueError(f"rotary positions need an even head dim, got {dim}")
+        active = {"rotary": self.positions == "rotary", "experts": self.feed_forward == "experts"}
+        for part, is_active in active.items():
+            if not is_active and getattr(self, part) != getattr(TransformerConfig, part):
+                choice = "positions" if part == "rotary" else "feed_forward"
+                raise ValueError(f"{part} has no effect: {choice} is {getattr(self, choice)!r}, not {part!r}")
         if self.feed_forward == "experts" and self.activation_dropout:
             raise ValueError(f"activation_dropout must be 0 with experts, got {self.activation_dropout}")
 
@@ -279,7 +284,7 @@ class EncoderDecoderConfig(TransformerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_tied_vocabularies(self)
+        check_tied_vocabularies(self.tie_embeddings, self.source_vocab_size, self.target_vocab_size)
         check_decoder_positions(self)
 
     @property
@@ -288,74 +293,16 @@ class EncoderDecoderConfig(TransformerConfig):
         return self.max_positions if self.positions == "learned" else None
 
 
-@dataclasses.dataclass(frozen=True)
-class Seq2SeqConfig:
-    """The shape of a recurrent encoder-decoder."""
+def check_tied_vocabularies(tie_embeddings: str, source: int, target: int) -> None:
+    """Checks that vocabularies of these sizes can share one table.
 
-    source_vocab_size: int = 0
-    """The number of source token ids; 0 is replaced by the tokenizer's before the model is built."""
-    target_vocab_size: int = 0
-    """The number of target token ids; 0 is replaced in the same way."""
-    kind: Literal["recurrent"] = "recurrent"
-    """The kind of the network."""
-    cell: CellName = "lstm"
-    """The cell: Elman's network, gated recurrent unit, or long short-term memory."""
-    attention: Literal["none", "additive", "dot", "general", "concat"] = "additive"
-    """The decoder's view of the source: one fixed vector (none), or a mean by attention. Bahdanau's (additive) has
-    the last state as its query, and its result enters the next state; Luong's have the new state as their query."""
-    input_feeding: bool = False
-    """Feeds the output of Luong's attention into the next state (input feeding)."""
-    d_model: int = 512
-    """D, the dimension of token vectors and of the decoder's output."""
-    d_hidden: int | None = None
-    """H, the dimension of the decoder's state, half of it in each direction of the encoder; None for `d_model`."""
-    d_attention: int | None = None
-    """A, the dimension inside additive and concat attention; None for that of the state."""
-    num_encoder_layers: int = 1
-    """The number of bidirectional encoder layers."""
-    num_decoder_layers: int = 1
-    """The number of decoder layers."""
-    tie_embeddings: Literal["none", "inputs", "decoder", "all"] = "all"
-    """The embeddings that share one table: none; source and target; target and output; source, target and output."""
-    dropout: float = 0.1
-    """Probability of dropping embeddings, the states between two layers, and outputs."""
-    state_dropout: float = 0.0
-    """Probability of dropping an entry of a state, the same in all steps of a sentence (variational dropout)."""
-    compute_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Activations' dtype; parameters, gates, states, softmax, logits and loss stay float32."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if self.hidden_size % 2:
-            raise ValueError(f"d_hidden must be even, half for each direction of the encoder, got {self.hidden_size}")
-        if self.input_feeding and self.attention in ("none", "additive"):
-            raise ValueError(
-                f"input_feeding is for attention dot, general or concat, got {self.attention!r}, whose context always "
-                "enters the next state"
-            )
-        _check_tied_vocabularies(self)
-
-    @property
-    def hidden_size(self) -> int:
-        """H, the dimension of the decoder's state."""
-        return self.d_hidden or self.d_model
-
-    @property
-    def num_state_vectors(self) -> int:
-        """The number of vectors in the decoder's state: one for each layer, two with LSTM cells."""
-        return self.num_decoder_layers * (2 if self.cell == "lstm" else 1)
-
-    @property
-    def length_limit(self) -> None:
-        """The length of the longest sequence that the model can read; None, because a state has no positions."""
-        return None
-
-
-def _check_tied_vocabularies(config: EncoderDecoderConfig | Seq2SeqConfig) -> None:
-    if config.tie_embeddings in ("inputs", "all") and config.source_vocab_size != config.target_vocab_size:
+    Raises:
+      ValueError: they cannot.
+    """
+    if tie_embeddings in ("inputs", "all") and source != target:
         raise ValueError(
-            f"tie_embeddings={config.tie_embeddings!r} shares one table, so vocabularies must be equal: "
-            f"source {config.source_vocab_size}, target {config.target_vocab_size}"
+            f"tie_embeddings={tie_embeddings!r} shares one table, so vocabularies must be equal: "
+            f"source {source}, target {target}"
         )
 
 

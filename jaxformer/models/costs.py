@@ -18,13 +18,13 @@ from jaxformer.models.config import (
     EncoderConfig,
     EncoderDecoderConfig,
     LanguageModelConfig,
-    Seq2SeqConfig,
     TransformerConfig,
 )
 from jaxformer.models.encoder import make_encoder
 from jaxformer.models.encoder_decoder import EncoderDecoder
 from jaxformer.models.language_model import LanguageModel
 from jaxformer.models.seq2seq import Seq2Seq, fed_size
+from jaxformer.models.seq2seq_config import Seq2SeqConfig
 from jaxformer.models.vision_config import GridConfig, ResidualNetworkConfig, VisionTransformerConfig
 from jaxformer.modules.pure import Params, pure
 from jaxformer.modules.recurrent import CELLS

@@ -11,10 +11,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import sharding
 from jaxformer.functional.dropout import site
-from jaxformer.models.config import Seq2SeqConfig
 from jaxformer.models.encoder import Memory
 from jaxformer.models.recurrent_decoder import CapturedWeights, Feed, RecurrentContext, RecurrentDecoder
 from jaxformer.models.recurrent_decoder import RecurrentDecoderState as DecoderState
+from jaxformer.models.seq2seq_config import Seq2SeqConfig
 from jaxformer.models.transformer import select
 from jaxformer.modules import Alignment, Embedding, Embeddings, Linear, RecurrentStack
 

@@ -41,6 +41,19 @@ def test_choices():
         check_fields(Shape("other"))
 
 
+@pytest.mark.parametrize(
+    ("part", "choice", "message"),
+    [
+        ({"rotary": models.RotaryConfig(base=5e5)}, {"positions": "rotary"}, "rotary .* positions is 'learned'"),
+        ({"experts": models.ExpertsConfig(4)}, {"feed_forward": "experts"}, "experts .* feed_forward is 'plain'"),
+    ],
+)
+def test_parts_that_are_not_chosen(part, choice, message):
+    models.LanguageModelConfig(9, **part, **choice)
+    with pytest.raises(ValueError, match=message):
+        models.LanguageModelConfig(9, **part)
+
+
 def test_choices_of_a_part():
     """An unknown scaling of rotary positions was none at all."""
 

@@ -8,7 +8,8 @@ from typing import ClassVar, Literal, Self
 from jaxformer.config import PLACE, at_least
 from jaxformer.data.special_tokens import MIN_SUBWORDS
 from jaxformer.files import local_path
-from jaxformer.models.config import EncoderDecoderConfig, Seq2SeqConfig
+from jaxformer.models.config import EncoderDecoderConfig
+from jaxformer.models.seq2seq_config import Seq2SeqConfig
 from jaxformer.tasks.config import SearchConfig, TaskConfig
 
 
