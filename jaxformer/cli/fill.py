@@ -78,7 +78,9 @@ def _lines(
         except DataError as error:
             raise DataError(f"{place} {number}: {error}") from error
         if options.json:
-            yield as_json({"text": text, "masks": [dict(best) for best in filled]})
+            # A list, because two tokens may look alike, as those that are a part of a character each.
+            masks = [[{"token": piece, "probability": share} for piece, share in best] for best in filled]
+            yield as_json({"text": text, "masks": masks})
         else:
             shown = [[f"{piece.translate(_BREAKS)} {share:.1%}" for piece, share in best] for best in filled]
             yield "\t".join(map(", ".join, shown))

@@ -38,10 +38,14 @@ def test_texts_are_arguments(capsys):
     assert capsys.readouterr().out == "▁cat 75.0%\n"
 
 
-def test_json(capsys):
+def test_json(capsys, monkeypatch):
+    """Tokens that look alike, as parts of a character do, all stay."""
+    monkeypatch.setattr(Fixed, "fill", lambda self, text, top_k: [[("▁cat", 0.75), ("\ufffd", 0.125), ("\ufffd", 0.1)]])
     assert fill.main(["run", "[MASK]\u2028", "--json"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
-    assert json.loads(line) == {"text": "[MASK]\u2028", "masks": [{"▁cat": 0.75, "▁dog": 0.125}]}
+    pairs = ("▁cat", 0.75), ("\ufffd", 0.125), ("\ufffd", 0.1)
+    masks = [[{"token": token, "probability": share} for token, share in pairs]]
+    assert json.loads(line) == {"text": "[MASK]\u2028", "masks": masks}
 
 
 def test_a_line_stays_a_line(capsys, monkeypatch):
