@@ -1,7 +1,7 @@
 """Attention side by side: this library's implementations, jax.nn, Flax and PyTorch.
 
 Each side runs in its own process, and the sides take turns. Milliseconds are medians, compared with a floor: the two
-matrix products of attention (six more with the gradient) over the pairs that the mask allows, at the speed of the
+matrix products of attention (four more with the gradient) over the pairs that the mask allows, at the speed of the
 fastest large float32 product of any side in this run.
 
     python -m benchmarks.attention --torch-python PATH                       # 128 to 16,384, causal
@@ -72,7 +72,7 @@ def measure(shape: tuple[int, ...], names: list[str], args: argparse.Namespace) 
     """Measures every side at one shape in turn and prints the results."""
     batch, length, heads, dim = shape
     pairs = batch * length * (length + 1) / 2 if args.mask == "causal" else length * valid(shape).sum()
-    work = 2 * 2 * pairs * heads * dim * (4 if args.backward else 1)
+    work = 2 * 2 * pairs * heads * dim * (3 if args.backward else 1)
     needed = batch * heads * length**2 * 4 * (5 if args.backward else 3) / 1e9
     print(f"\n{'x'.join(map(str, shape))}, {args.mask}, {args.dtype}, {work / 1e9:,.1f} GFLOP")
     with tempfile.TemporaryDirectory() as folder:
@@ -90,6 +90,8 @@ def measure(shape: tuple[int, ...], names: list[str], args: argparse.Namespace) 
             for side in running:
                 side.round(max(1, min(20, int(0.5 / estimate))))
         rows = {side.name: side.close() for side in running}
+        if not rows:
+            return rows
         samples = {name: np.load(pathlib.Path(folder) / f"{name}.npz") for name in rows}
         first = samples[next(iter(rows))]
         for name, sample in samples.items():

@@ -71,7 +71,7 @@ class Record:
         self.sessions: list[dict[str, Any]] = []
         self.cases: dict[str, dict[str, Any]] = {}
         self.open: dict[str, dict[str, Any]] = {}
-        """Cases that began and have no result: the seconds spent on them, the interruptions, and a note."""
+        """Cases that began and have no result: the seconds spent on them, interruptions, a note, and the machine."""
         self.running: str | None = None
         self._session = 0
         if path.exists():
@@ -99,13 +99,14 @@ class Record:
     def start(self, name: str) -> None:
         """Says that a case runs, so that a later call knows if this process did not survive it."""
         self.running = name
-        self.open.setdefault(name, {"spent": 0.0, "interruptions": 0, "note": ""})
+        self.open.setdefault(name, {"spent": 0.0, "interruptions": 0, "note": ""})["session"] = self._session
         self._write()
 
     def finish(self, name: str, entry: Mapping[str, Any], seconds: float) -> None:
         """Adds what a case measured, or its error."""
-        spent = self.open.pop(name, {"spent": 0.0})["spent"]
-        entry = {**entry, "took": round(spent + seconds, 2), "session": self._session}
+        began = self.open.pop(name, {"spent": 0.0})
+        session = began.get("session", self._session)  # the supervisor of a dead process has none of its own
+        entry = {**entry, "took": round(began["spent"] + seconds, 2), "session": session}
         self.cases[name] = plain(entry)
         self.running = None
         self._write()

@@ -31,6 +31,7 @@ from jaxformer.config import changed
 from jaxformer.errors import ConfigError
 from jaxformer.evaluation.classification import accuracy, matthews
 from jaxformer.files import remove_folder, write_text
+from jaxformer.tasks import registry
 from jaxformer.tasks.classification import TASK, ClassificationConfig
 from jaxformer.tasks.tokenizers import FILES as TOKENIZERS
 from jaxformer.training.logging import read_log
@@ -98,7 +99,7 @@ def do(
     """Trains and scores a cell that has no record.
 
     Raises:
-      ConfigError: the record is of other settings.
+      ConfigError: the record is of other settings, or of an encoder that was trained for another number of steps.
       Stopped: the time was up.
     """
     way = dataclasses.replace(cell, way="average") if cell.way == BAG else cell
@@ -120,9 +121,12 @@ def do(
         seconds = command.train(config, run, end)
         scores = jaxformer.evaluate(run, split="test", keep=lambda name, found: rows.extend(found))
         metrics = {score.name: score.value for score in scores["test"]}
-        return {**metrics, "rows": rows, "steps": steps, "seconds": seconds}
+        return {**metrics, "rows": rows, "steps": steps, "seconds": seconds, "encoder steps": encoder}
 
-    command.record(path, config, make)
+    encoder = registry.read_config(pretrained).train.steps if config.init_from else 0
+    started = command.record(path, config, make).get("encoder steps", encoder)
+    if started != encoder:  # the settings have its folder, in which it may have been trained on
+        raise ConfigError(f"{path} is of an encoder of {started:,} steps, not of {encoder:,}; choose another --out")
     remove_folder(run / "checkpoints")  # some hundred runs; the record has everything that is reported
 
 

@@ -157,7 +157,7 @@ def ranked(scores: np.ndarray) -> np.ndarray:
 def main(arguments: list[str] | None = None) -> int:
     parser = command.parser("data_ranking", __doc__, out="the folder of the run and its results")
     parser.add_argument("--data-dir", default="", help="the folder that holds multi30k; default: JAXFORMER_DATA")
-    parser.add_argument("--first", type=int, default=100, help="the number of pairs to look at")
+    parser.add_argument("--first", type=command.count, default=100, help="the number of pairs to look at")
     return command.exit_code(run, parser.parse_args(arguments))
 
 
@@ -166,18 +166,21 @@ def run(options: argparse.Namespace) -> None:
 
     Raises:
       Stopped: the training was stopped before its last step.
+      KeyboardInterrupt: Ctrl-C has stopped it, after it was saved.
     """
     config, lines = training_config(options.data_dir), MULTI30K_PLACEHOLDERS
     if options.smoke:
         config, lines = smoke_config(options.out)
     began = time.perf_counter()
     trained = jaxformer.train(config, options.out / "run")
+    if trained.reason == "interrupted":
+        raise KeyboardInterrupt
     if trained.reason != "done":
         raise command.Stopped(f"the training ended early ({trained.reason}); the same command resumes it")
     after_training = time.perf_counter()
     ranking = Ranking(config, options.out / "run")
     loss, good = ranking.validation()
-    scores = ranking.scores(options.out / "parts", good)
+    scores = ranking.scores(options.out / "run" / "parts", good)  # there, so that another training has others
     orders = {name: ranked(scores[:, i]) for i, name in enumerate(SCORES)}
     rank = lambda order, line: int(np.flatnonzero(order == line)[0]) + 1
     ranks = {name: {str(line): rank(order, line) for line in lines} for name, order in orders.items()}

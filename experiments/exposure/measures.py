@@ -98,7 +98,7 @@ def exposure(translator: Translator, pairs: Sequence[Pair], say: Say = lambda do
 
     Returns lists over positions 0, 1, ...: `count` sentences that are as long, the shares of right tokens `teacher` and
     `free`, and the share `whole` of sentences without an error so far. The accuracies `after` a first error of the free
-    translation are those of the positions where the two can differ.
+    translation are those of the positions where the two can differ; None without such positions.
     """
     greedy = dataclasses.replace(translator, decode=dataclasses.replace(translator.decode, beam_size=1))
     sources, gold = [pair.english for pair in pairs], gold_tokens(translator, [pair.french for pair in pairs])
@@ -122,7 +122,7 @@ def exposure(translator: Translator, pairs: Sequence[Pair], say: Say = lambda do
         "sentences": len(pairs),
         "count": count.astype(int).tolist(),
         **{name: (sums[name] / count).tolist() for name in ("teacher", "free", "whole")},
-        "after": {name: sums[f"late_{name}"].sum() / max(late, 1) for name in ("teacher", "free")}
+        "after": {name: sums[f"late_{name}"].sum() / late if late else None for name in ("teacher", "free")}
         | {"tokens": int(late)},
         "all": {name: sums[name].sum() / count.sum() for name in ("teacher", "free")} | {"tokens": int(count.sum())},
         "without error": {

@@ -76,9 +76,9 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
-def percent(share: float) -> str:
-    """Returns text such as "98.7%"."""
-    return f"{100 * share:.1f}%"
+def percent(share: float | None) -> str:
+    """Returns text such as "98.7%"; empty for None."""
+    return "" if share is None else f"{100 * share:.1f}%"
 
 
 def interval(row: Mapping[str, Any]) -> str:

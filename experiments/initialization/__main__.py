@@ -13,6 +13,7 @@ The smoke version needs no data and its results mean nothing.
 from __future__ import annotations
 
 import argparse
+import importlib
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -66,6 +67,8 @@ def run(args: argparse.Namespace) -> None:
         )
     if args.data_dir is None and not args.smoke and not args.demo:
         raise ConfigError("--data-dir must name the folder of multi30k")
+    if args.torch:
+        importlib.import_module("experiments.initialization.pytorch")  # its turn comes last; a lack is said at once
     directory = args.out / "data" if args.smoke else args.data_dir
     if args.smoke:
         smoke.prepare(directory)

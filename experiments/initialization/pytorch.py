@@ -21,7 +21,7 @@ from jaxformer.training.optimizers import make_schedule
 try:
     import torch
 except ImportError as error:
-    raise ConfigError("the case of PyTorch needs torch; install it, or name other --cases") from error
+    raise ConfigError("--torch needs PyTorch; install it, or leave out --torch") from error
 
 from torch import nn
 

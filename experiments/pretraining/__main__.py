@@ -37,7 +37,7 @@ SMOKE: dict[str, Any] = {
 def main(arguments: list[str] | None = None) -> int:
     parser = command.parser("pretraining", __doc__, out="the folder of the text, the run and the report")
     parser.add_argument("--data-dir", type=pathlib.Path, help="the folder of the corpora")
-    parser.add_argument("--steps", type=int, help="training steps; by default those of the configuration")
+    parser.add_argument("--steps", type=command.count, help="training steps; by default those of the configuration")
     parser.add_argument("--minutes", type=float, default=0.0, help="the most time of this call; 0 for no limit")
     return command.exit_code(run, parser.parse_args(arguments))
 
@@ -48,8 +48,9 @@ def run(args: argparse.Namespace) -> None:
     Raises:
       ConfigError: there is no folder of corpora.
       Stopped: the time was up.
+      KeyboardInterrupt: Ctrl-C has stopped the training, after it was saved.
     """
-    text, config = args.out / "english.txt", english.small()
+    text, config = args.out / ("smoke.txt" if args.smoke else "english.txt"), english.small()
     if args.smoke:
         config = changed(config, SMOKE)
         write_text(text, "".join(f"{pair.english}\n" for pair in demo.generate(300)))
@@ -62,6 +63,8 @@ def run(args: argparse.Namespace) -> None:
     config = changed(dataclasses.replace(config, train=train), {"data": {"text": str(text.resolve())}})
     result = jaxformer.train(config, args.out / "run")
     report(args.out)
+    if result.reason == "interrupted":
+        raise KeyboardInterrupt
     if result.reason != "done":
         raise command.Stopped(f"the training ended early ({result.reason}); the same command resumes it")
 

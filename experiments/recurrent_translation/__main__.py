@@ -83,13 +83,15 @@ def _records(out: pathlib.Path, todo: Sequence[Cell]) -> dict[str, Any]:
 
 
 def _initial_gradients(path: pathlib.Path, scale: Scale) -> dict[str, Any]:
-    """Returns the gradients of initialized cells, which are computed once."""
-    if not path.exists():
-        found = measures.initial_gradient_norms(
-            scale.transformer["d_model"], scale.distances, seeds=range(scale.gradient_seeds)
-        )
+    """Returns the gradients of initialized cells, which are computed once for each size; ``--small`` has another."""
+    settings = [scale.transformer["d_model"], scale.distances, scale.gradient_seeds]
+    found = json.loads(path.read_text()) if path.exists() else {}
+    if found.get("settings") != settings:
+        size, distances, seeds = settings
+        norms = measures.initial_gradient_norms(size, distances, seeds=range(seeds))
+        found = {"settings": settings, "norms": norms}
         write_text(path, json.dumps(found) + "\n")
-    return json.loads(path.read_text())
+    return found["norms"]
 
 
 if __name__ == "__main__":

@@ -44,7 +44,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the run")
     parser.add_argument("--data-dir", type=pathlib.Path, default=pathlib.Path("data"), help="default: data")
     parser.add_argument("--seeds", type=command.count, default=1, help="trainings of each method (default 1)")
-    parser.add_argument("--average", type=int, default=10, help="the checkpoints that are averaged (default 10)")
+    parser.add_argument(
+        "--average", type=command.count, default=10, help="the checkpoints that are averaged (default 10)"
+    )
     parser.add_argument(
         "--methods",
         nargs="+",

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import pathlib
+import shutil
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,6 +34,8 @@ from jaxformer.tasks.vision import TASK, ImageClassifier, VisionConfig
 
 DRAWN = 6
 """Test images whose attention is drawn."""
+PICTURE = "attention.png"
+"""The picture in the folder of a run."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -119,12 +122,16 @@ class Study:
         return self.found[cell]
 
     def report(self) -> None:
-        """Writes the tables and the picture of the cells that have records."""
+        """Writes the tables and the pictures of the cells that are reported and have records."""
         found = {cell: record for cell, record in self.found.items() if cell in self.chosen}
         text = report(found)
         write_text(self.out / "report.md", text)
         if found:
             draw(found, self.out / "accuracy.png")
+        for cell in found:
+            if (path := self.out / cell.name / PICTURE).exists():
+                name = f"attention-{cell.data}-{cell.model.replace(' ', '-')}.png"
+                shutil.copyfile(path, self.out / name)
         print(text)
 
 
@@ -173,7 +180,7 @@ def picture(config: VisionConfig, out: pathlib.Path, cell: Cell) -> None:
     results = classifier.classify_pixels(images[chosen])
     names = [classifier.vocabulary.names[label] for label in labels[chosen]]
     titles = [f"{name}:\n{x.label} {x.probabilities[x.label]:.0%}" for name, x in zip(names, results, strict=True)]
-    path = out / f"attention-{cell.data}-{cell.model.replace(' ', '-')}.png"
+    path = out / cell.name / PICTURE
     plots.image_maps([x.image for x in results], [x.attention_maps for x in results], path, titles=titles)
 
 

@@ -266,6 +266,15 @@ def test_a_part_that_was_killed_resumes_with_the_next_case(fake, tmp_path):
     assert record.running is None
 
 
+def test_the_error_of_a_dead_process_is_of_its_own_machine(tmp_path):
+    for session in ({"device": "D", "commit": "a"}, {"device": "D", "commit": "b"}):
+        record = Record(tmp_path / "part-9.json", tiny=False)
+        record.begin(session)
+        record.start("one")
+    Record(tmp_path / "part-9.json", tiny=False).finish("one", {"error": "killed"}, 0)
+    assert Record(tmp_path / "part-9.json", tiny=False).cases["one"]["session"] == 1
+
+
 def test_a_process_that_cannot_begin(tmp_path, fake):
     part, _ = fake
     nothing = [sys.executable, "-c", "raise SystemExit('no device')"]

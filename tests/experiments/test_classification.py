@@ -8,6 +8,7 @@ from experiments.classification import __main__ as command
 from experiments.classification.corpora import BAG, FILES, Cell, cells, configuration
 from experiments.classification.report import by_negation, draw, report, summary
 from experiments.intervals import interval
+from jaxformer.errors import ConfigError
 from jaxformer.tasks.classification import TASK
 
 
@@ -87,6 +88,23 @@ def test_a_way_that_there_is_not(tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"):
         command.main([*folders, "--ways", "lorra"])
     assert "invalid choice: 'lorra'" in capsys.readouterr().err
+
+
+def test_records_of_another_encoder_are_refused(tmp_path, monkeypatch):
+    """A training of the encoder may go on in its folder, which is all that the settings of a cell name."""
+    monkeypatch.setattr(command, "steps_per_epoch", lambda config, pretrained: 4)
+    monkeypatch.setattr(command.command, "train", lambda config, run, end: 1.0)
+    monkeypatch.setattr(command.jaxformer, "evaluate", lambda run, split, keep: {"test": []})
+    given = (tmp_path / "out", tmp_path, tmp_path / "pretrained", {}, float("inf"))
+    (tmp_path / "pretrained").mkdir()
+    for steps in (2500, 5000):
+        config = {"task": "masked_language_model", "config": {"train": {"steps": steps}}}
+        (tmp_path / "pretrained" / "config.json").write_text(json.dumps(config))
+        command.do(Cell("sst2", "scratch", 0), *given)
+        if steps == 2500:
+            command.do(Cell("sst2", "full", 0), *given)
+    with pytest.raises(ConfigError, match=r"is of an encoder of 2,500 steps, not of 5,000; choose another --out"):
+        command.do(Cell("sst2", "full", 0), *given)
 
 
 def test_words_and_pairs():

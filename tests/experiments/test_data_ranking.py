@@ -1,6 +1,7 @@
 """The ranking of training data: its scores by their definitions, and the whole experiment on a small corpus."""
 
 import json
+import types
 
 import jax
 import jax.numpy as jnp
@@ -44,6 +45,30 @@ def test_the_largest_comes_first_and_nan_last():
     assert ranking.ranked(np.array([1.0, np.nan, 3.0, 1.0])).tolist() == [3, 1, 4, 2]
 
 
+def test_scores_belong_to_a_training(tmp_path, monkeypatch):
+    """Another one, in place of a run that was removed, must not find them; and one that Ctrl-C stops has none."""
+    reasons = ["done", "interrupted", "time"]
+    monkeypatch.setattr(ranking.jaxformer, "train", lambda *given: types.SimpleNamespace(reason=reasons.pop(0)))
+
+    class Ranking:
+        def __init__(self, config, run):
+            self.num_parameters, self.steps = 1, (1,)
+            self.corpus = types.SimpleNamespace(train=types.SimpleNamespace(source="a" * 800, target="b" * 800))
+
+        def validation(self):
+            return 1.0, None
+
+        def scores(self, folder, good):
+            folders.append(folder)
+            return np.zeros((800, len(ranking.SCORES)))
+
+    folders = []
+    monkeypatch.setattr(ranking, "Ranking", Ranking)
+    words = ["--smoke", "--out", str(tmp_path)]
+    assert [ranking.main(words) for _ in range(3)] == [0, 130, 85]
+    assert folders == [tmp_path / "run" / "parts"]
+
+
 @pytest.mark.full
 def test_placeholders_are_surfaced_and_the_command_resumes(tmp_path, monkeypatch):
     calls, scores_of = [], ranking.scores_of
@@ -57,12 +82,19 @@ def test_placeholders_are_surfaced_and_the_command_resumes(tmp_path, monkeypatch
         assert max(results["ranks of the placeholders"][name].values()) <= 10, name
     assert len((tmp_path / "first.tsv").read_text().splitlines()) == 1 + 4 * 100
 
-    whole, parts = len(calls), sorted((tmp_path / "parts").iterdir())
+    whole, parts = len(calls), sorted((tmp_path / "run" / "parts").iterdir())
     parts[-1].unlink()
     assert ranking.main(words) == 0
     again = json.loads((tmp_path / "results.json").read_text())
     assert 0 < len(calls) - whole <= whole / (len(parts) - 1)  # that part only
     assert again["first lines"] == results["first lines"]
+
+
+def test_no_pairs_to_look_at_are_refused(tmp_path, capsys):
+    """A negative number would be all but the last ones."""
+    with pytest.raises(SystemExit, match="2"):
+        ranking.main(["--smoke", "--out", str(tmp_path), "--first", "-5"])
+    assert "it must be a whole number of at least 1, got -5" in capsys.readouterr().err
 
 
 def test_data_that_are_missing_are_named(tmp_path, capsys):

@@ -135,6 +135,12 @@ def test_t6_free_running_repeats_its_errors(translator):
     assert found["without error"] == pytest.approx({"teacher": 1 / 3, "free": 1 / 3})
 
 
+def test_t6_where_nothing_is_wrong_nothing_follows_an_error(translator):
+    found = measures.exposure(translator, [Pair("x", "abcdef", "")])
+    assert found["after"] == {"teacher": None, "free": None, "tokens": 0}
+    assert (report.percent(None), report.percent(0.5)) == ("", "50.0%")
+
+
 def test_t6_a_wrong_word_reaches_one_position_of_a_model_with_no_memory(translator):
     """A model that sees the last token alone is right again as soon as the token before is."""
     found = measures.reach(translator, [Pair("x", "abcdefghijkl", "")] * 5, seed=1)

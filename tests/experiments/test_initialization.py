@@ -1,6 +1,7 @@
 """The experiment on initialization: its cases, its report and its smoke version."""
 
 import json
+import sys
 
 import pytest
 
@@ -28,6 +29,15 @@ def test_the_data_must_be_named(tmp_path, capsys):
     assert "--data-dir must name the folder of multi30k" in capsys.readouterr().err
     assert command.main(["--out", str(tmp_path), "--demo", "--data-dir", str(tmp_path)]) == 2
     assert "--demo has data of its own" in capsys.readouterr().err
+
+
+def test_a_lack_of_pytorch_is_said_at_once(tmp_path, capsys, monkeypatch):
+    """Its case is the last one of a seed."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "experiments.initialization.pytorch", raising=False)
+    monkeypatch.setattr(command, "record", lambda *given: pytest.fail("a case was trained"))
+    assert command.main(["--smoke", "--torch", "--out", str(tmp_path)]) == 2
+    assert "--torch needs PyTorch; install it, or leave out --torch" in capsys.readouterr().err
 
 
 @pytest.mark.full

@@ -1,5 +1,8 @@
 """The experiment on pre-training: its corpus, and its smoke version, which resumes."""
 
+import pathlib
+import types
+
 import pytest
 
 from experiments.pretraining import __main__ as command
@@ -43,6 +46,32 @@ def test_each_sentence_comes_once_without_its_label(tmp_path):
 def test_data_must_be_named(tmp_path, capsys):
     assert command.main(["--out", str(tmp_path)]) == 2
     assert "--data-dir must be the folder of the corpora" in capsys.readouterr().err
+
+
+def test_the_smoke_version_leaves_the_text_of_the_corpora(tmp_path, monkeypatch):
+    """A run on that text could not be resumed, and one that begins later would be trained on the text of the other."""
+    (tmp_path / "english.txt").write_text("A dog runs.\n")
+    texts = []
+
+    def train(config, run):
+        texts.append(pathlib.Path(config.data.text).read_text())
+        return types.SimpleNamespace(reason=reasons.pop(0))
+
+    reasons = ["done", "done", "interrupted", "time"]
+    monkeypatch.setattr(command.jaxformer, "train", train)
+    monkeypatch.setattr(command, "report", lambda out: None)
+    assert command.main(["--smoke", "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "english.txt").read_text() == "A dog runs.\n"
+    again = ["--data-dir", str(tmp_path), "--out", str(tmp_path)]
+    assert [command.main(again) for _ in range(3)] == [0, 130, 85]
+    assert texts[0].count("\n") == 300
+    assert texts[1:] == ["A dog runs.\n"] * 3
+
+
+def test_no_steps_are_refused(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        command.main(["--smoke", "--out", str(tmp_path), "--steps", "0"])
+    assert "it must be a whole number of at least 1, got 0" in capsys.readouterr().err
 
 
 @pytest.mark.full

@@ -197,6 +197,18 @@ def test_the_report_says_what_the_records_say(tmp_path):
     assert len(list((tmp_path / "pictures").iterdir())) == 4
 
 
+def test_initial_gradients_are_those_of_the_scale(tmp_path, monkeypatch):
+    """A folder may hold those of another one, such as --small; they are computed once for each call's scale."""
+    calls = []
+    compute = lambda size, length, *, seeds: calls.append(size) or {"rnn": [[float(size)] * length for _ in seeds]}
+    monkeypatch.setattr(command.measures, "initial_gradient_norms", compute)
+    for _ in range(2):
+        assert command._initial_gradients(tmp_path / "g.json", grid.SMALL)["rnn"][0][0] == 64
+    found = command._initial_gradients(tmp_path / "g.json", grid.FULL)["rnn"]
+    assert (found[0][0], len(found), len(found[0])) == (128, grid.FULL.gradient_seeds, grid.FULL.distances)
+    assert calls == [64, 128]
+
+
 def test_no_folder_of_corpora_is_one_line(tmp_path, capsys):
     assert command.main(["--out", str(tmp_path)]) == 2
     assert "--data-dir must be a folder" in capsys.readouterr().err

@@ -91,6 +91,12 @@ def test_unknown_settings_are_refused(tmp_path, capsys):
     assert "train.stepz" in capsys.readouterr().err
 
 
+def test_an_average_of_nothing_is_refused_before_the_training(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        command.main(["--smoke", "--out", str(tmp_path), "--average", "0"])
+    assert "it must be a whole number of at least 1, got 0" in capsys.readouterr().err
+
+
 def test_an_average_of_other_checkpoints_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(systems.command, "record", lambda path, config, make: {"last": 10})
     assert systems.trained(multi30k.en_de(), tmp_path, 10, 0.0) == {"last": 10}

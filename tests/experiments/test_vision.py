@@ -1,6 +1,7 @@
 """The experiment on images: its cells, its networks of equal size, its report, and its smoke version, which resumes."""
 
 import json
+import types
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -15,6 +16,7 @@ from experiments.vision.cells import (
     RATES,
     SHIFTS,
     SIDE,
+    SIZES,
     Cell,
     configuration,
     divide_digits,
@@ -107,6 +109,32 @@ def test_the_picture_has_intervals_of_the_usual_size(tmp_path, monkeypatch):
     assert lengths[-1] == pytest.approx(half_width([80.0, 81.0, 82.0]))
     assert len(lengths) == 1 or not lengths[0] or np.isnan(lengths[0])
     plt.close("all")
+
+
+def test_the_picture_of_attention_is_of_the_chosen_learning_rate(tmp_path, monkeypatch):
+    """All rates are tried before one is chosen, and a later one is drawn later."""
+    monkeypatch.setattr(command, "ImageClassifier", types.SimpleNamespace)
+    monkeypatch.setattr(command.command, "train", lambda config, run, end: run.mkdir() or 1.0)
+    monkeypatch.setattr(command, "test_images", lambda config: (np.zeros((6, 8, 8, 1)), np.zeros(6, int)))
+    monkeypatch.setattr(command, "measure_sizes", lambda config, run: dict.fromkeys(map(str, SIZES), 50.0))
+
+    def load(run):
+        found = types.SimpleNamespace(label="a", probabilities={"a": 1.0}, image=run.name, attention_maps={})
+        return types.SimpleNamespace(
+            vocabulary=types.SimpleNamespace(names=["a"]), classify_pixels=lambda images: [found] * len(images)
+        )
+
+    def measure(config, run):
+        shifts = dict.fromkeys(map(str, SHIFTS), 50.0)
+        validation = -config.optimizer.learning_rate  # the first one is the best
+        return {"accuracy": 50.0, "by_shift": shifts, "validation": validation, "parameters": 100}
+
+    monkeypatch.setattr(command.jaxformer, "load", load)
+    monkeypatch.setattr(command, "measure", measure)
+    monkeypatch.setattr(command.plots, "image_maps", lambda images, maps, path, titles: path.write_text(images[0]))
+    assert command.main(["--smoke", "--out", str(tmp_path), "--models", "ViT"]) == 0
+    assert (tmp_path / "attention-mnist-ViT.png").read_text() == f"mnist-ViT-{min(RATES):g}-all-0"
+    assert (tmp_path / "attention-mnist-28-ViT.png").read_text() == f"mnist-28-ViT-{min(RATES):g}-all-0"
 
 
 def test_folders_must_be_named(tmp_path, capsys):
