@@ -178,17 +178,18 @@ def _search(
         found = decoding.sample(run.step, run.state, key=keys, transforms=transforms, **given)
         return decoding.rerank(found, found.scores)
     penalties = {
-        "tokens": lambda: decoding.LengthPenalty(decode.length_penalty),
+        "tokens": lambda: decoding.LengthPenalty(decode.length_penalty, count_prefix=not options.is_open),
         "words": lambda: decoding.LengthPenalty(decode.length_penalty, count_eos=False),
         "gnmt": lambda: decoding.GNMTPenalty(decode.length_penalty),
     }
+    stopping = decoding.Patience(decode.patience) if decode.stopping == "patience" else decode.stopping
     return decoding.beam_search(
         run.step,
         run.state,
         beam_size=options.num_hypotheses,
         length_penalty=penalties[decode.normalization](),
         coverage_penalty=decode.coverage_penalty,
-        stopping=decoding.Patience(decode.patience) if decode.stopping == "patience" else decode.stopping,
+        stopping=stopping,
         transforms=transforms,
         **given,
     )

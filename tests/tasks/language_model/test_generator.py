@@ -152,6 +152,17 @@ def test_a_wide_beam_finds_the_most_probable_continuations(few):
     assert max(better) > 1e-2
 
 
+@pytest.mark.full
+def test_a_beam_that_may_end_keeps_the_texts_of_the_best_scores(few):
+    """Per added token, however long the prompt is: a beam of 40 against all 85 texts, which a wider one finds."""
+    settings = {"temperature": 0, "max_tokens": 3, "stop_at_end": True}
+    (every,) = with_settings(few, beam_size=90, **settings).continuations(["abcdabcd"], n_best=85)
+    (found,) = with_settings(few, beam_size=40, **settings).continuations(["abcdabcd"], n_best=40)
+    at_limit = sorted((one for one in every if len(one.tokens) == 3), key=lambda one: -one.log_prob)[:40]
+    scores = [one.score for one in every if len(one.tokens) < 3] + [one.score for one in at_limit]
+    np.testing.assert_allclose([one.score for one in found], sorted(scores, reverse=True)[:40], rtol=1e-4)
+
+
 def test_a_beam_that_finds_too_few_continuations(few):
     """Their places hold the prompt alone, with a probability of 0, after all that were found."""
     beam = with_settings(few, temperature=0, beam_size=3, max_tokens=2, forbid="c,d", no_repeat_ngram_size=1)
