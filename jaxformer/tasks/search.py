@@ -183,6 +183,7 @@ def _search(
         "gnmt": lambda: decoding.GNMTPenalty(decode.length_penalty),
     }
     stopping = decoding.Patience(decode.patience) if decode.stopping == "patience" else decode.stopping
+    stopping = "first" if options.num_hypotheses == 1 else stopping  # another rule would go on after the greedy text
     return decoding.beam_search(
         run.step,
         run.state,

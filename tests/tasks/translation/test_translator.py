@@ -284,6 +284,16 @@ def test_odd_sentences_are_lines_too():
     ]
 
 
+def test_a_beam_of_one_is_greedy_whatever_the_rule_to_stop():
+    """Another rule would go on with the best token that is not the end, which is likely here."""
+    one = with_settings(translator(beam_size=1, output_bias=True), length_penalty=3.0)
+    decoder = one.params["decoder"]
+    likely = decoder["output_bias"].at[one.tokenizer.special.eos].add(4.0)
+    one = dataclasses.replace(one, params=one.params | {"decoder": decoder | {"output_bias": likely}})
+    plain = one.candidates(SENTENCES)
+    assert with_settings(one, stopping="limit").candidates(SENTENCES) == plain
+
+
 def test_programs_are_few_and_counted(monkeypatch):
     """Numbers of sentences are quarters of the batch, and lengths are steps of the ladder."""
     nothing = lambda *given: jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), search.eval_shape(*given))
