@@ -159,6 +159,14 @@ def test_ensembles(average):
         np.testing.assert_allclose(np.exp(together), np.mean(singles, 0), rtol=1e-4)
 
 
+def test_an_ensemble_grows():
+    """By a further model, or by another ensemble; no member is lost."""
+    one = translator()
+    two, three = (dataclasses.replace(one, params=one.params | {"number": i}) for i in (2, 3))
+    for found in (one.ensemble_with([two]).ensemble_with([three]), one.ensemble_with([two.ensemble_with([three])])):
+        assert [member.params.get("number") for member in found.others] == [2, 3]
+
+
 def test_an_ensemble_needs_one_tokenizer():
     one = translator()
     texts = [p.english for p in demo.generate(300)]
