@@ -12,6 +12,7 @@ from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.modules.pure import pure
 from jaxformer.tasks.language_model import DecodeConfig, TextGenerator
+from jaxformer.tasks.search import Scored
 from tests.modules.small import drawn, quick
 from tests.selection import first
 
@@ -87,6 +88,15 @@ def test_unknown_characters_are_named(generator):
     assert said == ["text 66: the model's vocabulary has no 'é', '雨'; left out"]
     with pytest.raises(DataError, match="text 70:"):
         generator.generate(["é"], first=69)
+
+
+def test_an_empty_prompt_of_a_vocabulary_without_line_breaks(few):
+    """Or spaces: no character is missed, and none of what is generated is left out."""
+    greedy = with_settings(few, temperature=0, max_tokens=5)
+    (found,) = greedy.continuations([""])
+    assert found[0].text == few.tokenizer.decode(found[0].tokens)
+    assert len(found[0].text) == 5
+    assert few.score([""]) == [Scored((), ())]
 
 
 def test_one_text_is_not_a_list_of_prompts(generator):
