@@ -255,7 +255,8 @@ def _advance(beam: _Beam[S], choices: Float[Array, "B K V"], state: S, rules: _R
     finishing = complete & (jnp.arange(ends.shape[1]) < beam_size)[None]
     # A stopped sentence keeps its result while the others in the batch continue.
     finishing &= jnp.isfinite(log_probs) & ~beam.stopped[:, None]
-    scores = _scores(log_probs, jnp.broadcast_to(lengths[:, None], tokens.shape), ends, parents, state, rules)
+    counted = jnp.broadcast_to(_counted(lengths, beam, rules)[:, None], tokens.shape)
+    scores = _scores(log_probs, counted, ends, parents, state, rules)
     eligible = jnp.where(finishing, scores, -jnp.inf)
     new = Hypotheses(
         grown_tokens, jnp.broadcast_to(lengths[:, None], tokens.shape), log_probs, eligible, grown_log_probs
@@ -290,10 +291,17 @@ def _with_fragments(beam: _Beam[S], dead: Bool[Array, " B"], finished: Hypothese
     shape = beam.last.shape
     lengths = jnp.broadcast_to(beam.lengths[:, None], shape)
     parents = jnp.broadcast_to(jnp.arange(shape[1])[None], shape)
-    scores = _scores(beam.log_probs, jnp.maximum(lengths, 1), jnp.zeros(shape, bool), parents, beam.state, rules)
+    counted = jnp.broadcast_to(_counted(beam.lengths, beam, rules)[:, None], shape)
+    scores = _scores(beam.log_probs, counted, jnp.zeros(shape, bool), parents, beam.state, rules)
     kept = (dead & (finished.scores[:, 0] == -jnp.inf))[:, None] & jnp.isfinite(beam.log_probs)
     eligible = jnp.where(kept, scores, -jnp.inf)
     return _best(finished, Hypotheses(beam.tokens, lengths, beam.log_probs, eligible, beam.token_log_probs))[0]
+
+
+def _counted(lengths: Int[Array, " B"], beam: _Beam[S], rules: _Rules) -> Int[Array, " B"]:
+    """Returns the lengths in a score, at least 1: without the prefixes if the penalty does not count them."""
+    counted = lengths if getattr(rules.normalize, "count_prefix", True) else lengths - beam.prefix_lengths
+    return jnp.maximum(counted, 1)
 
 
 def _scores(
@@ -324,9 +332,10 @@ def _stops(
         return num_finished >= beam_size
     # The coverage of the source is at most 0, so these bounds hold with and without it.
     if rules.stopping == "now":
-        bound = rules.normalize(best_live, beam.lengths + 1, ended=False)
+        bound = rules.normalize(best_live, _counted(beam.lengths + 1, beam, rules), ended=False)
     else:
-        bound = rules.normalize(best_live, beam.max_lengths, ended=rules.forced_end != "never")
+        longest = _counted(beam.max_lengths, beam, rules)
+        bound = rules.normalize(best_live, longest, ended=rules.forced_end != "never")
     return bound <= worst
 
 

@@ -51,6 +51,9 @@ class LengthPenalty:
     count_eos: bool = True
     """True if L counts `eos`; False if L is the number of tokens before it, as in textbooks whose sentences have no
     `eos`."""
+    count_prefix: bool = True
+    """True if L counts the tokens of a prefix, as in CTranslate2; False if it counts those that the search chose alone,
+    as in Hugging Face after a prompt."""
 
     def __post_init__(self) -> None:
         check_penalty("length_penalty", self.exponent)

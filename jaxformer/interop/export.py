@@ -34,14 +34,21 @@ from jax import export
 from jaxformer import lazy
 from jaxformer.data.batch import Batch
 from jaxformer.decoding.api import Hypotheses, TreeState
+from jaxformer.decoding.ensembles import EnsembleState, StackedState
+from jaxformer.decoding.penalties import CoverageState
+from jaxformer.functional.attention import LinearState
 from jaxformer.functional.cache import KeyValueCache
+from jaxformer.functional.recurrent import RecurrentState
 from jaxformer.models.decoder import Context, DecoderState, StepWeights
 from jaxformer.models.encoder import Memory
+from jaxformer.models.recurrent_decoder import RecurrentContext, RecurrentDecoderState
 from jaxformer.modules.attention import KeyValue
 
-for _type in (KeyValue, KeyValueCache, Context, DecoderState, StepWeights):
+_TUPLES = (KeyValue, KeyValueCache, Context, DecoderState, StepWeights)
+_RECURRENT_TUPLES = (LinearState, RecurrentContext, RecurrentDecoderState, RecurrentState)
+for _type in (*_TUPLES, *_RECURRENT_TUPLES):
     export.register_namedtuple_serialization(_type, serialized_name=f"jaxformer.{_type.__name__}")
-for _type in (Batch, Hypotheses, Memory, TreeState):
+for _type in (Batch, CoverageState, EnsembleState, Hypotheses, Memory, StackedState, TreeState):
     export.register_pytree_node_serialization(
         _type,
         serialized_name=f"jaxformer.{_type.__name__}",

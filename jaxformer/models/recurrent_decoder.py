@@ -193,11 +193,11 @@ class RecurrentDecoder(nnx.Module):
             raise ConfigError("cache_dtype needs a Transformer: a recurrent decoder keeps no keys and values")
         fixed = self.summary(memory)
         leaves = jnp.tanh(self.bridge(fixed)).astype(jnp.float32)
-        leaves = jnp.broadcast_to(leaves[:, None], (len(leaves), beam_size, leaves.shape[1]))
-        empty, structure = jax.tree.flatten(self.stack.start(len(leaves), beam_size))
+        leaves = jnp.broadcast_to(leaves[:, None], (leaves.shape[0], beam_size, leaves.shape[1]))
+        empty, structure = jax.tree.flatten(self.stack.start(leaves.shape[0], beam_size))
         layers = jax.tree.unflatten(structure, jnp.split(leaves, len(empty), -1))
         d_model = self.embeddings.d_model
-        fed = jnp.zeros((len(leaves), beam_size, d_model), fixed.dtype) if self.feed == "output" else None
+        fed = jnp.zeros((leaves.shape[0], beam_size, d_model), fixed.dtype) if self.feed == "output" else None
         context = RecurrentContext(fixed, None, None, None)
         if self.alignment is not None:
             context = RecurrentContext(fixed, memory.states, self.alignment.keys(memory.states), memory.valid)

@@ -128,6 +128,11 @@ class GenerationConfig:
         """The settings that this search ignores, each with the reason."""
         return {} if self.mbr else {"utility": "it needs decode.mbr"}
 
+    @property
+    def _unread_by_draws(self) -> dict[str, str]:
+        """The settings that sampling ignores in all tasks, each with the reason."""
+        return {"renormalize": "draws always give the probability of what is forbidden to the others"}
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SearchConfig(GenerationConfig):
@@ -196,8 +201,11 @@ class SearchConfig(GenerationConfig):
         of_beams = ("beam_size", "length_penalty", "normalization", "stopping", "patience")
         if self.uses_sampling:
             name = "sample" if self.sample else "mbr"
-            return super()._unread | dict.fromkeys(of_beams, f"it is for a beam, not for sampling by decode.{name}")
+            unread = dict.fromkeys(of_beams, f"it is for a beam, not for sampling by decode.{name}")
+            return super()._unread | unread | self._unread_by_draws
         unread = super()._unread | {"seed": "it is for sampling, but this search is greedy or a beam"}
+        if self.beam_size == 1:
+            unread |= dict.fromkeys(("stopping", "patience"), "decode.beam_size 1 is greedy search")
         return unread if self.length_penalty else unread | {"normalization": "decode.length_penalty is 0"}
 
     @property

@@ -178,17 +178,19 @@ def _search(
         found = decoding.sample(run.step, run.state, key=keys, transforms=transforms, **given)
         return decoding.rerank(found, found.scores)
     penalties = {
-        "tokens": lambda: decoding.LengthPenalty(decode.length_penalty),
+        "tokens": lambda: decoding.LengthPenalty(decode.length_penalty, count_prefix=not options.is_open),
         "words": lambda: decoding.LengthPenalty(decode.length_penalty, count_eos=False),
         "gnmt": lambda: decoding.GNMTPenalty(decode.length_penalty),
     }
+    stopping = decoding.Patience(decode.patience) if decode.stopping == "patience" else decode.stopping
+    stopping = "first" if options.num_hypotheses == 1 else stopping  # another rule would go on after the greedy text
     return decoding.beam_search(
         run.step,
         run.state,
         beam_size=options.num_hypotheses,
         length_penalty=penalties[decode.normalization](),
         coverage_penalty=decode.coverage_penalty,
-        stopping=decoding.Patience(decode.patience) if decode.stopping == "patience" else decode.stopping,
+        stopping=stopping,
         transforms=transforms,
         **given,
     )

@@ -53,7 +53,7 @@ class Searcher:
     """The language of the texts, for the words of BLEU as the utility."""
 
     def ensemble_with(self, others: Sequence[Self]) -> Self:
-        """Returns an ensemble of this model and others.
+        """Returns an ensemble of this model and others; any of them may be an ensemble.
 
         Raises:
           ConfigError: the tokenizers differ, or the settings of the search need a single model.
@@ -63,8 +63,8 @@ class Searcher:
                 raise ConfigError(f"the models of an ensemble must have one tokenizer; that of model {number} differs")
         if others and getattr(self.decode, "coverage_penalty", 0.0):
             raise ConfigError("coverage_penalty needs the attention of a single model; leave it out of an ensemble")
-        members = tuple(Member(other.net, other.params) for other in others)
-        return dataclasses.replace(self, others=members)  # pyright: ignore[reportArgumentType] - a dataclass
+        members = tuple(member for other in others for member in other._models)
+        return dataclasses.replace(self, others=(*self.others, *members))  # pyright: ignore[reportArgumentType] - a dataclass
 
     @property
     def _models(self) -> tuple[Member, ...]:

@@ -1,11 +1,15 @@
 """Normalizations by length, coverage of the source, and patience."""
 
+import itertools
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxformer import decoding
-from tests.decoding.toys import BEGIN, END, VOCAB, as_tuples
+from tests.decoding.toys import BEGIN, END, PAD, VOCAB, as_tuples, markov, start, total_log_prob
+from tests.modules.small import int32, quick
+from tests.selection import first
 
 VALID = jnp.array([[True, True, True], [True, True, False]])
 
@@ -25,6 +29,23 @@ def attending():
 
     sentences = jnp.broadcast_to(jnp.arange(2)[:, None], (2, 4))
     return step, decoding.CoverageState.start(decoding.TreeState(sentences), VALID), attention
+
+
+@pytest.mark.parametrize("counted", first([False, True], False))
+def test_a_length_with_or_without_its_prefix(counted):
+    """A wide beam finds all texts of up to three tokens, and ranks them by the length that the penalty counts."""
+    step, table = markov(0)
+    prefix = int32([[3, 5], [4, 3]])
+    penalty = decoding.LengthPenalty(1.0, count_prefix=counted)
+    options = {"bos": None, "eos": END, "pad": PAD, "stopping": "limit", "length_penalty": penalty, "prefix": prefix}
+    result = quick(lambda state: decoding.beam_search(step, state, beam_size=24, max_length=5, **options))(start(24))
+    texts = [token for token in range(VOCAB) if token not in (PAD, END)]
+    bodies = [(*body, END) for size in range(3) for body in itertools.product(texts, repeat=size)]
+    for sentence, (begin, *given) in enumerate(prefix.tolist()):
+        total = [total_log_prob(table, sentence, (*given, *body), before=begin) for body in bodies]
+        total = np.array(total) - total_log_prob(table, sentence, given, before=begin)
+        scores = np.sort(total / [len(body) + 2 * counted for body in bodies])[::-1]
+        np.testing.assert_allclose(result.scores[sentence, : len(bodies)], scores, rtol=1e-5)
 
 
 def test_coverage_is_summed_along_each_hypothesis():

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax import export as jax_export
 
-from jaxformer import decoding
+from jaxformer import decoding, functional, models, pure
 from jaxformer.data.batch import Batch
 from jaxformer.errors import ConfigError
 from jaxformer.interop import export
@@ -109,6 +109,29 @@ def test_programs_as_bytes(program):
         assert (read.in_tree, read.out_tree) == (original.in_tree, original.out_tree)
         assert str(read.in_avals) == str(original.in_avals)
         assert read.mlir_module_serialized == original.mlir_module_serialized
+
+
+def test_states_of_every_search_as_bytes():
+    """Of recurrent models, linear attention, ensembles and coverage."""
+    pytest.importorskip("flatbuffers")
+    config = models.Seq2SeqConfig(
+        source_vocab_size=8, target_vocab_size=8, d_model=4, input_feeding=True, attention="dot"
+    )
+    net = pure(models.Seq2Seq, config)
+
+    def begun(params, source, valid):
+        model = net.bind(params)
+        context, state = model.start(model.encode(source, source_valid=valid), beam_size=BEAM, length=LENGTH)
+        covered = decoding.CoverageState.start(state, valid)
+        return context, covered, decoding.EnsembleState((state, state)), decoding.StackedState(state)
+
+    linear = functional.linear_attention_start
+    starts = (
+        jax_export.export(jax.jit(begun))(net.shapes, *sized("s <= 20")),
+        jax_export.export(jax.jit(lambda: linear(1, 2, features=4, value_dim=3)))(),
+    )
+    for original in starts:
+        assert export.deserialize(export.serialize(original)).out_tree == original.out_tree
 
 
 def test_the_missing_package_is_named(monkeypatch, program):

@@ -75,7 +75,7 @@ class DecodeConfig(GenerationConfig):
     @property
     def _unread(self) -> dict[str, str]:
         return super()._unread | (
-            {} if self.uses_sampling else {"seed": "it is for sampling, but decode.temperature is 0"}
+            self._unread_by_draws if self.uses_sampling else {"seed": "it is for sampling, but decode.temperature is 0"}
         )
 
     @property

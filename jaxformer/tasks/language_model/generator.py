@@ -134,9 +134,10 @@ class TextGenerator(Searcher):
         return texts
 
     def _decoded(self, text: _Text, prompt: str) -> str:
-        """Returns a text without its end; an empty prompt was encoded as a line break, which is removed."""
+        """Returns a text without its end, and without what an empty prompt was encoded as, such as a line break."""
         ids = text.ids[:-1] if self._has_ended(text) else text.ids
-        return self.tokenizer.decode(ids)[0 if prompt else 1 :]
+        given = "" if prompt else self.tokenizer.decode(text.ids[: len(text.ids) - len(text.log_probs)])
+        return self.tokenizer.decode(ids)[len(given) :]
 
     def _has_ended(self, text: _Text) -> bool:
         return self.decode.stop_at_end and bool(text.log_probs) and text.ids[-1] == self.tokenizer.special.eos
@@ -197,12 +198,15 @@ class TextGenerator(Searcher):
         unk, ids = special.unk, self.tokenizer.encode([prompt or "\n"])[0].tolist()
         if unk not in ids or not special.has_unknown:
             return ids
+        blank = self.tokenizer.encode([" "])[0].tolist()
+        if not prompt:  # the texts of training had no line breaks
+            return blank
         unknown = sorted({c for c in prompt if unk in self.tokenizer.encode([c])[0]})
         about = f"text {number}: the model's vocabulary has no {', '.join(map(repr, unknown[:10]))}"
         if warn is None:
             raise DataError(about)
         warn(f"{about}; left out")
-        return [token for token in ids if token != unk] or self.tokenizer.encode([" "])[0].tolist()
+        return [token for token in ids if token != unk] or blank
 
     def _context(self, ids: list[int]) -> list[int]:
         """Returns the tokens of a text to read as context: all if they fit, else half a window, after the start."""

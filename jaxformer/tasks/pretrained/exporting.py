@@ -72,15 +72,17 @@ def export(
             f"the positions of a roberta begin with {tokenizer.special.pad + 1}, its token of padding plus 1; "
             f"this model counts from {found.net.config.position_offset}"
         )
-    ids = _ids(config, tokenizer)
-    generation = dict(ids)
+    settings: dict[str, Any] = _ids(config, tokenizer)
+    generation = dict(settings)
     if isinstance(config, TranslationConfig):
         longest = min(found.net.config.length_limit or search.MOST, search.MOST) - 1
         generation |= search.to_generation(config.decode, tokenizer.special, tokenizer.start, longest)
     elif isinstance(config, LanguageModelingConfig):
         generation |= search.to_text_generation(config.decode)
+        if found.net.config.positions != "learned":  # without a number, that of the class counts: up to 131,072
+            settings["max_position_embeddings"] = config.data.length
     with creating_folder(out, mode=0o777) as temporary:
-        write(temporary, found.net, found.params, family=found.family, settings=ids)
+        write(temporary, found.net, found.params, family=found.family, settings=settings)
         for name, content in files.items():
             (temporary / name).write_bytes(content)
         if not masked:

@@ -32,10 +32,18 @@ _NEUTRAL: dict[str, Any] = {
     "sequence_bias": {},
     "exponential_decay_length_penalty": [],
     "remove_invalid_values": False,
+    "stop_strings": None,
+    "watermarking_config": None,
 }
 """Settings that change a search and that searches here do not have, with the values that change nothing."""
 
-_NEUTRAL_IN_SAMPLING: dict[str, Any] = {"typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "num_beams": 1}
+_NEUTRAL_IN_SAMPLING: dict[str, Any] = {
+    "typical_p": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+    "top_h": None,
+    "num_beams": 1,
+}
 """The same, for settings that are for sampling, and for beams that are sampled."""
 
 _PROBABILITIES = {"temperature": 1.0, "top_p": 1.0, "min_p": 0.0}
@@ -122,9 +130,10 @@ def _check_counterparts(given: Mapping[str, Any], special: SpecialTokens, start:
             f"bad_words_ids must hold only the tokens of padding, {special.pad}, and of the decoder's start, "
             f"{special.bos}, got {words!r}"
         )
-    ends = given.get("forced_eos_token_id", special.eos)
-    if ends not in (special.eos, [special.eos]):
-        raise DataError(f"forced_eos_token_id must be the end of a text, {special.eos}, got {ends!r}")
+    for name in ("eos_token_id", "forced_eos_token_id"):
+        ends = given.get(name, special.eos)
+        if ends not in (special.eos, [special.eos]):
+            raise DataError(f"{name} must be the end of a text, {special.eos}, got {ends!r}")
     begin = given.get("forced_bos_token_id")
     if begin is not None and (begin,) != start:
         raise DataError(

@@ -12,6 +12,7 @@ from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.modules.pure import pure
 from jaxformer.tasks.language_model import DecodeConfig, TextGenerator
+from jaxformer.tasks.search import Scored
 from tests.modules.small import drawn, quick
 from tests.selection import first
 
@@ -89,6 +90,15 @@ def test_unknown_characters_are_named(generator):
         generator.generate(["é"], first=69)
 
 
+def test_an_empty_prompt_of_a_vocabulary_without_line_breaks(few):
+    """Or spaces: no character is missed, and none of what is generated is left out."""
+    greedy = with_settings(few, temperature=0, max_tokens=5)
+    (found,) = greedy.continuations([""])
+    assert found[0].text == few.tokenizer.decode(found[0].tokens)
+    assert len(found[0].text) == 5
+    assert few.score([""]) == [Scored((), ())]
+
+
 def test_one_text_is_not_a_list_of_prompts(generator):
     """Each of its characters would be a prompt."""
     with pytest.raises(TypeError, match=r"write \[text\]"):
@@ -150,6 +160,17 @@ def test_a_wide_beam_finds_the_most_probable_continuations(few):
     better = [a[0].log_prob - b[0].log_prob for a, b in zip(beam.continuations(prompts), greedy, strict=True)]
     assert min(better) > -1e-4
     assert max(better) > 1e-2
+
+
+@pytest.mark.full
+def test_a_beam_that_may_end_keeps_the_texts_of_the_best_scores(few):
+    """Per added token, however long the prompt is: a beam of 40 against all 85 texts, which a wider one finds."""
+    settings = {"temperature": 0, "max_tokens": 3, "stop_at_end": True}
+    (every,) = with_settings(few, beam_size=90, **settings).continuations(["abcdabcd"], n_best=85)
+    (found,) = with_settings(few, beam_size=40, **settings).continuations(["abcdabcd"], n_best=40)
+    at_limit = sorted((one for one in every if len(one.tokens) == 3), key=lambda one: -one.log_prob)[:40]
+    scores = [one.score for one in every if len(one.tokens) < 3] + [one.score for one in at_limit]
+    np.testing.assert_allclose([one.score for one in found], sorted(scores, reverse=True)[:40], rtol=1e-4)
 
 
 def test_a_beam_that_finds_too_few_continuations(few):

@@ -48,6 +48,17 @@ def test_a_gpt2_comes_back(tmp_path):
     assert json.loads((tmp_path / "out" / "tokenizer.json").read_text()) == json.loads(tokenizers.byte_level())
 
 
+def test_a_llama_has_the_positions_of_its_run(tmp_path):
+    """They are the longest text that servers of the model accept; those of the class would be 2,048."""
+    folder(tmp_path / "in", "llama", models.LanguageModel, families.llama(325, **SIZES, num_layers=1))
+    tokenizers.write(tmp_path / "in", tokenizers.byte_level(), GPT2)
+    config = json.loads((tmp_path / "in" / "config.json").read_text())
+    (tmp_path / "in" / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 48}))
+    given, found = exported(tmp_path, "llama")
+    jax.tree.map(np.testing.assert_array_equal, found.params, given.params)
+    assert found.settings["max_position_embeddings"] == 48
+
+
 def test_its_bias_of_absent_rows_is_not_trained(tmp_path):
     folder(tmp_path / "in", "gpt2", models.LanguageModel, families.gpt2(325, **SIZES, num_layers=1, max_positions=48))
     tokenizers.write(tmp_path / "in", tokenizers.byte_level(), GPT2)

@@ -53,6 +53,9 @@ def test_new_tokens_come_before_lengths():
         ),
         ({"bad_words_ids": 5}, "bad_words_ids must hold only"),
         ({"forced_eos_token_id": 7}, "must be the end of a text, 0, got 7"),
+        ({"eos_token_id": [0, 7]}, r"eos_token_id must be the end of a text, 0, got \[0, 7\]"),
+        ({"stop_strings": ["."]}, r"stop_strings is \['\.'\] .* with None there"),
+        ({"do_sample": True, "top_h": 0.4}, r"top_h is 0\.4 in the settings of sampling"),
         ({"forced_bos_token_id": 7}, "is 7, but texts of the tokenizer begin with no token"),
     ],
 )

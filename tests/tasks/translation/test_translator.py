@@ -159,6 +159,14 @@ def test_ensembles(average):
         np.testing.assert_allclose(np.exp(together), np.mean(singles, 0), rtol=1e-4)
 
 
+def test_an_ensemble_grows():
+    """By a further model, or by another ensemble; no member is lost."""
+    one = translator()
+    two, three = (dataclasses.replace(one, params=one.params | {"number": i}) for i in (2, 3))
+    for found in (one.ensemble_with([two]).ensemble_with([three]), one.ensemble_with([two.ensemble_with([three])])):
+        assert [member.params.get("number") for member in found.others] == [2, 3]
+
+
 def test_an_ensemble_needs_one_tokenizer():
     one = translator()
     texts = [p.english for p in demo.generate(300)]
@@ -282,6 +290,16 @@ def test_odd_sentences_are_lines_too():
     assert said == [
         f"sentence 4 has {len(one.tokenizer.encode([ODD[3]])[0]) + 1:,} tokens; only the first 1,024 are read"
     ]
+
+
+def test_a_beam_of_one_is_greedy_whatever_the_rule_to_stop():
+    """Another rule would go on with the best token that is not the end, which is likely here."""
+    one = with_settings(translator(beam_size=1, output_bias=True), length_penalty=3.0)
+    decoder = one.params["decoder"]
+    likely = decoder["output_bias"].at[one.tokenizer.special.eos].add(4.0)
+    one = dataclasses.replace(one, params=one.params | {"decoder": decoder | {"output_bias": likely}})
+    plain = one.candidates(SENTENCES)
+    assert with_settings(one, stopping="limit").candidates(SENTENCES) == plain
 
 
 def test_programs_are_few_and_counted(monkeypatch):
