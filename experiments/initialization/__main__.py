@@ -158,9 +158,11 @@ def report(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
 
 
 def draw(found: Mapping[str, Sequence[Mapping[str, Any]]], path: pathlib.Path) -> None:
-    """Draws the validation losses over steps, a line for each seed, post-norm and pre-norm side by side."""
-    figure, both = plt.subplots(1, 2, figsize=(9, 4), sharey=True, layout="constrained")
-    for axes, norm in zip(both, ("post", "pre"), strict=True):
+    """Draws the validation losses over steps, a line for each seed; post-norm and pre-norm, if found, side by side."""
+    norms = list(dict.fromkeys(case.partition(",")[0] for case in found))
+    size = {"figsize": (4.5 * len(norms), 4), "sharey": True, "squeeze": False}
+    figure, ((*panels,),) = plt.subplots(1, len(norms), layout="constrained", **size)
+    for axes, norm in zip(panels, norms, strict=True):
         for case, records in found.items():
             place, scale = case.split(", ")
             for number, one in enumerate(records if place == norm else ()):
@@ -171,8 +173,8 @@ def draw(found: Mapping[str, Sequence[Mapping[str, Any]]], path: pathlib.Path) -
         axes.set_xlabel("step")
         axes.grid(axis="y", color="#d9dee4", linewidth=0.5)
         axes.spines[["top", "right", "left"]].set_visible(False)
-        axes.legend(frameon=False) if axes.lines else None
-    both[0].set_ylabel("validation loss, nats a token")
+        axes.legend(frameon=False)
+    panels[0].set_ylabel("validation loss, nats a token")
     with replacing(path) as part:
         figure.savefig(part, format="png", dpi=150)
     plt.close(figure)
