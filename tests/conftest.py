@@ -34,7 +34,7 @@ import pytest
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keeps the tests of one part of the files, where JAXFORMER_TEST_PART is as 2/4."""
+    """Keeps the tests of one part of the files, where JAXFORMER_TEST_PART is such as 2/10."""
     if chosen := os.environ.get("JAXFORMER_TEST_PART"):
         number, parts = map(int, chosen.split("/"))
         others = [item for item in items if zlib.crc32(item.path.name.encode()) % parts != number - 1]
