@@ -60,7 +60,7 @@ def encoder_decoder_computed_flops(
 
     `Stack` recomputes the two products of attention or, with `remat`, each full block, except the last product of a
     pre-norm block, which no gradient needs. The products are counted for fused attention, too, although its results
-    are kept and its backward pass recomputes only one of them.
+    are kept and its backward pass recomputes only one of them, and for a few unrolled layers, which may keep them.
     """
     encoder, decoder = config.num_encoder_layers, config.num_decoder_layers
     seen = _seen(config, target_length) + source_length

@@ -12,6 +12,7 @@ from jaxformer.models.costs import (
     encoder_decoder_parameters,
     encoder_decoder_training_flops,
 )
+from jaxformer.modules import stack
 from jaxformer.planning import forecast as planning
 from jaxformer.planning import topology
 from jaxformer.planning.forecast import conclude, forecast, remedies
@@ -85,8 +86,9 @@ def test_a_program_that_cannot_be_read(here, monkeypatch):
 @pytest.mark.full
 @pytest.mark.parametrize("norm_position", ["pre", pytest.param("post", marks=pytest.mark.full)])
 @pytest.mark.parametrize("remat", [False, True])
-def test_arithmetic_is_that_of_the_program(norm_position, remat):
-    """Every product of the compiled step, on one device and as often as it runs; to the last operation."""
+def test_arithmetic_is_that_of_the_program(norm_position, remat, monkeypatch):
+    """Every product of the compiled step, in loops over the layers and as often as it runs; to the last operation."""
+    monkeypatch.setattr(stack, "UNROLLED", {})
     config = dataclasses.replace(MODEL, norm_position=norm_position, remat=remat)
     step = lowered(config, sharding.mesh("data=1", jax.devices()[:1]), (6, 24, 40))
     assert encoder_decoder_computed_flops(config, 6, 24, 40) == reader.products(step.compile().as_text())

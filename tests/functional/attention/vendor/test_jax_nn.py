@@ -273,10 +273,9 @@ def test_xla_in_float16_takes_a_bias_beyond_its_range(low):
 
 
 @pytest.mark.usefixtures("_for_a_gpu")
-@pytest.mark.parametrize("dtype", first([jnp.bfloat16, jnp.float16], jnp.bfloat16), ids=["bfloat16", "float16"])
-def test_a_float32_bias_is_not_rounded(dtype):
-    """Near 500 bfloat16 has steps of 2 and float16 of 0.25; only the inputs and the result are rounded."""
-    query, key, value, _ = (x.astype(dtype) for x in arrays(2, 2))
+def test_a_float32_bias_is_not_rounded():
+    """Near 500 bfloat16 has steps of 2; only the inputs and the result are rounded. CPUs cannot do it in float16."""
+    query, key, value, _ = (x.astype(jnp.bfloat16) for x in arrays(2, 2))
     added = 500 + bias(1, 2, T, S)
     expected, _ = numpy_attention.attention(query, key, value, bias=added)
 
