@@ -81,7 +81,7 @@ def has_known_values(*arrays: object) -> bool:
 
     >>> has_known_values(jax.numpy.ones(2), None)
     True
-    >>> jax.vmap(lambda x: x * has_known_values(x))(jax.numpy.ones(2)).tolist()
-    [0.0, 0.0]
+    >>> jax.vmap(lambda x: x + int(has_known_values(x)))(jax.numpy.arange(2)).tolist()
+    [0, 1]
     """
     return not any(isinstance(x, jax.core.Tracer) or not getattr(x, "is_fully_addressable", True) for x in arrays)

@@ -128,7 +128,8 @@ def draw(results: Mapping[str, Any], folder: pathlib.Path) -> None:
         for row in wrong:
             axes.annotate(percent(row["right"]), (row["distance"], row["margin"]), fontsize=8)
     axes.set(xlabel="words between noun and adjective", ylabel="log-probability above the best wrong form, nats")
-    axes.set_ylim(0, 1.1 * axes.dataLim.y1)
+    highest = axes.dataLim.y1
+    axes.set_ylim(0, 1.1 * highest if np.isfinite(highest) else None)  # few sentences may hold no case
     axes.legend(loc="lower left")
     _save(figure, folder / "agreement.png")
 

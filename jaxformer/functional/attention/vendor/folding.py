@@ -21,7 +21,7 @@ def foldable(call: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     The arrays of bias and mask keep their one head and grow by the mapped dimension only. A gradient under ``jax.vmap``
     computes the forward pass a second time, because what one kernel saves is not cut into the parts of another.
 
-    >>> first = lambda query, key, value, bias, mask: query[:, :, :1] * mask.any()
+    >>> first = lambda query, key, value, bias, mask: jnp.where(mask.any(), query[:, :, :1], 0)
     >>> x, mask = jnp.ones((4, 2, 3, 5, 8)), jnp.ones((4, 1, 1, 3, 3), bool)
     >>> jax.vmap(lambda x, mask: foldable(first)(x, x, x, None, mask))(x, mask).shape
     (4, 2, 3, 1, 8)
