@@ -154,10 +154,8 @@ class TransformerConfig:
             )
         if self.positions == "rotary" and dim % 2:
             raise ValueError(f"rotary positions need an even head dim, got {dim}")
-        active = {"rotary": self.positions == "rotary", "experts": self.feed_forward == "experts"}
-        for part, is_active in active.items():
-            if not is_active and getattr(self, part) != getattr(TransformerConfig, part):
-                choice = "positions" if part == "rotary" else "feed_forward"
+        for part, choice in (("rotary", "positions"), ("experts", "feed_forward")):
+            if getattr(self, choice) != part and getattr(self, part) != getattr(TransformerConfig, part):
                 raise ValueError(f"{part} has no effect: {choice} is {getattr(self, choice)!r}, not {part!r}")
         if self.feed_forward == "experts" and self.activation_dropout:
             raise ValueError(f"activation_dropout must be 0 with experts, got {self.activation_dropout}")
