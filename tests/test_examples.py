@@ -109,6 +109,7 @@ def test_a_model_with_a_head_of_its_own_learns():
     assert own_model.accuracy(net, params, count=200) > 0.5  # a guess is right for 0.07
 
 
+@pytest.mark.full
 def test_a_mesh_gives_the_losses_of_one_device(capsys):
     mesh = sharding.mesh("data=2,fsdp=2,tensor=2")
     on_mesh = sharded.losses(mesh, 4, show=True)

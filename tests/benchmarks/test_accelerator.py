@@ -327,6 +327,7 @@ def test_mistakes_are_one_line(tmp_path, capsys, arguments, message):
     assert capsys.readouterr().err.startswith(f"error: {message}")
 
 
+@pytest.mark.full
 def test_wheels_are_installed_without_an_index(tmp_path):
     """A wheel made here, once; a folder with a broken one is refused with pip's words."""
     import zipfile

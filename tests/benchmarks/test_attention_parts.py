@@ -14,6 +14,7 @@ from benchmarks.accelerator.record import Settings
 from jaxformer import masks
 
 
+@pytest.mark.full
 def test_a_gradient_whose_last_bits_differ_from_run_to_run_breaks_no_law():
     """As cuDNN's may; but one that does repeat itself, or is NaN, must not depend on what unseen keys hold."""
     arrays, draws = contract.arrays(contract.TINY, "float32"), itertools.count(1)
@@ -34,6 +35,7 @@ def test_a_gradient_whose_last_bits_differ_from_run_to_run_breaks_no_law():
     assert set(broken(lambda leaks: math.nan if leaks else 1 + 1e-6 * next(draws))) == set(leak)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "side"), [("padded", "blockwise"), pytest.param("packed", "jax.nn", marks=pytest.mark.full)]
 )

@@ -80,7 +80,7 @@ def by_hand(positions):
 
 
 @pytest.mark.parametrize("positions", first(["rotary", "t5"], "rotary"))
-@pytest.mark.parametrize("name", HAND)
+@pytest.mark.parametrize("name", first(HAND, "plain", "packed"))
 def test_it_is_the_mask_written_out(name, positions):
     """Logits, loss, gradients and captured weights."""
     given, allowed = HAND[name]
@@ -95,6 +95,7 @@ def test_it_is_the_mask_written_out(name, positions):
     np.testing.assert_array_equal(found > 0, np.broadcast_to(allowed[:, None], found.shape))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", first(HAND, "positions"))
 def test_a_window_of_all_tokens_is_none(name):
     """A window of one less hides something from the last token, unless it is of another text than the first."""
@@ -121,6 +122,7 @@ def masks_of(call, config, kind=models.LanguageModel):
     return given
 
 
+@pytest.mark.full
 def test_kernels_are_told_the_band():
     """So that they can skip what is outside: alone where padding ends the rows, and by places in packed rows."""
     promised = lambda model: model.cross_entropy(TOKENS, LABELS, valid=AT_THE_END, right_padded=True)
@@ -141,6 +143,7 @@ def test_only_the_decoder_of_a_translator_has_it():
     assert len(given) == 3 * len(bands)  # as many attentions in the encoder, and across
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("beam_size", first([1, MOST_LANES + 1], MOST_LANES + 1))
 def test_steps_with_caches_of_their_own(beam_size):
     """Hypotheses at positions of their own; `tests/contracts/test_cached_step.py` has caches that they share."""
@@ -158,6 +161,7 @@ def test_steps_with_caches_of_their_own(beam_size):
         np.testing.assert_allclose(row, np.take_along_axis(whole, places[..., None], 2)[:, :, 0], atol=3e-5)
 
 
+@pytest.mark.full
 def test_under_vmap():
     """Stacked ensembles, and gradients of each example."""
     net = pure(models.LanguageModel, config_of())
@@ -167,6 +171,7 @@ def test_under_vmap():
     assert_near(quick(jax.vmap(slopes))(stacked(both)), stacked(list(map(quick(slopes), both))))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", first(HAND, "plain"))
 def test_on_a_mesh(name):
     """Split over examples and around a ring; cached steps too."""

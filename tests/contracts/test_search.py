@@ -175,6 +175,7 @@ SEARCHES = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("method", first(SEARCHES, "sample"))
 def test_a_sentence_is_the_same_beside_others_and_on_eight_devices(method):
     """Its tokens and scores, bit for bit, with other mates, in other numbers and places, and on another device."""

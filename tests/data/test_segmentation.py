@@ -85,7 +85,7 @@ def test_the_limit_is_the_best_segmentation(kind, alpha):
     assert [ids.tolist() for ids in tokenizer.sample(lines, seed=3, alpha=alpha)] == best
 
 
-@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+@pytest.mark.parametrize("kind", [pytest.param("unigram", marks=pytest.mark.full), "bpe"])
 def test_the_same_in_every_process(kind):
     code = (
         "import hashlib\n"

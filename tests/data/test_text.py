@@ -48,6 +48,7 @@ def test_the_split_of_tinyshakespeare():
     assert (len(train), len(held_out)) == (1_003_854, 111_540)
 
 
+@pytest.mark.full
 @settings(max_examples=50, deadline=None)
 @given(st.text(min_size=2), st.floats(0.01, 0.99))
 def test_a_split_keeps_every_character(characters, share):

@@ -55,6 +55,7 @@ def test_a_bare_pytree_is_no_state(search):
         search(step, tree, bos=BEGIN, **needed[search])
 
 
+@pytest.mark.full
 def test_without_a_pad_every_token_may_be_chosen():
     """Token 0 then fills what is left; a pad that is given is never chosen."""
     scores = jnp.zeros(VOCAB).at[0].set(9.0)

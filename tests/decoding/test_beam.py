@@ -157,6 +157,7 @@ def test_a_stopped_sentence_keeps_its_result():
     assert int(together.lengths[1].max()) == 6
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("count_eos", first([True, False], True))
 def test_an_exact_stop_waits_for_what_can_still_win(count_eos):
     """Two hypotheses finish first, and a longer one overtakes both, because its score is a mean."""
@@ -258,6 +259,7 @@ def test_a_state_may_hold_what_hypotheses_share():
             np.testing.assert_allclose(result.log_probs[sentence, k], total, rtol=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("count_eos", first([True, False], True))
 def test_a_trace_shows_every_step_of_the_search(count_eos):
     """The result is that of the search without one. Each step considers the best continuations of what was live before,

@@ -18,6 +18,7 @@ def scores_with_ties(size):
     return jnp.asarray(found)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("size", first([1, 5, 40 * BLOCK, 40 * BLOCK + 1, 41 * BLOCK - 1], 1, 40 * BLOCK + 1))
 def test_the_best_are_those_of_argmax_and_top_k(size):
     scores = scores_with_ties(size)

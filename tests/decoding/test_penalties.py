@@ -48,6 +48,7 @@ def test_a_length_with_or_without_its_prefix(counted):
         np.testing.assert_allclose(result.scores[sentence, : len(bodies)], scores, rtol=1e-5)
 
 
+@pytest.mark.full
 def test_coverage_is_summed_along_each_hypothesis():
     """A finished hypothesis' score has the coverage of its own tokens; padding of the source never counts."""
     step, state, attention = attending()

@@ -37,6 +37,7 @@ def test_utilities_are_those_of_sacrebleu(metric):
     assert len(np.unique(np.round(expected, 3))) > 30
 
 
+@pytest.mark.full
 def test_utilities_of_several_sentences_at_once():
     """`jax.vmap` over sentences changes nothing."""
     rows, lengths = ids(TEXTS)

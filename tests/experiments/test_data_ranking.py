@@ -23,6 +23,7 @@ def mean(weights, rows):
     return total / count
 
 
+@pytest.mark.full
 def test_figures_are_what_they_say():
     """Influence is the change of the good rows' loss after a small step on one row, self-influence of its own loss."""
     draw = np.random.default_rng(0)

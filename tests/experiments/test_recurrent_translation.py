@@ -118,6 +118,7 @@ def test_the_clock_counts_steps_and_not_validations(tmp_path, monkeypatch):
     assert later.median == 1.5
 
 
+@pytest.mark.full
 def test_models_differ_in_nothing_but_the_model_and_sizes_are_as_near_as_can_be():
     scale = dataclasses.replace(grid.SMOKE, kinds=grid.KINDS)
     configs = {}

@@ -72,6 +72,7 @@ def test_paths():
     }
 
 
+@pytest.mark.full
 def test_a_layer_reaches_the_same_offsets_from_every_row():
     for make in (layers.convolution(4, dilation=3), layers.attention(4, window=5)):
         assert costs.offsets(make, 40).tolist() == costs.offsets(make, 40, row=25).tolist()

@@ -15,6 +15,7 @@ from tests.modules.small import normal, quick
 from tests.selection import first
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", first(["alibi", "t5", "relative"], "relative"))
 def test_bias_with_a_cache(name):
     """Row t of the full result is the one query at position t against the keys so far, with ``bias.at(t)``."""

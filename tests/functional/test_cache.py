@@ -51,6 +51,7 @@ def test_few_hypotheses_share_a_cache():
     np.testing.assert_array_equal(first_lanes(1, 2, 3), [[[0, 0, 0], [1, 1, 1]]])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("ragged", [False, True])
 def test_each_hypothesis_finds_the_past_that_it_wrote(ragged):
     """Random steps of one or more tokens, reordering and, if ragged, positions of their own that go back.

@@ -190,7 +190,7 @@ def every(function, granted, x, direction):
 MODELS = [name for name in FUNCTIONS if "models." in name]
 
 
-SHOWN = "`F.recurrent`", *(name for name in FUNCTIONS if "`F.attention(" in name)
+SHOWN = "`F.recurrent`", *(name for name in FUNCTIONS if "`F.attention(" in name and "splash" not in name)
 
 
 @pytest.mark.parametrize("name", first(FUNCTIONS, *SHOWN))

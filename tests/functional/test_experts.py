@@ -67,6 +67,7 @@ def test_one_expert_is_the_feed_forward_network():
     np.testing.assert_allclose(got, functional.feed_forward(x, w_in[0], None, w_out[0], None), atol=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("capacity", first([None, 3], 3))
 def test_gradients(capacity):
     """Gradients agree with finite differences; an unused expert and a dropped token get 0."""
@@ -94,6 +95,7 @@ def test_gradients(capacity):
         assert not np.asarray(alone)[turned_away].any()
 
 
+@pytest.mark.full
 def test_balance():
     """The loss is 1 for an even distribution and E for a single expert; padding does not count."""
     even = functional.route(jnp.zeros((E, E)) + 3 * jnp.eye(E), 1)

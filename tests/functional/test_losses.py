@@ -90,6 +90,7 @@ def test_a_forbidden_token_costs_nothing_until_it_is_the_label():
     assert np.isfinite(jax.grad(loss)(logits)).all()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("vocab_size", [3, 2])
 def test_linear_with_a_forbidden_token(vocab_size):
     """The loss that is computed with the gradient is that without; a logit of minus infinity has the slope 0."""
@@ -172,6 +173,7 @@ def test_linear_value_and_gradients(smoothing, z_loss, counted, chunk):
     np.testing.assert_allclose(call(*inputs, where=where, **options)[0], expected, rtol=1e-6)
 
 
+@pytest.mark.full
 @SETTINGS
 def test_linear_fills_up_an_odd_vocabulary_on_an_accelerator(smoothing, z_loss, counted):
     """The columns that are added change neither the loss nor the gradients, and no array has V of them."""

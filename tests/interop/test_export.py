@@ -91,6 +91,7 @@ def test_learned_positions():
         assert equal(program, encode("pre"), small.model("pre").params, *drawn(*size))
 
 
+@pytest.mark.full
 def test_a_length_without_a_bound():
     """Positions are then computed by the program, not the compiler: other roundings."""
     program = jax_export.export(jax.jit(encode("post")))(small.model("post").net.shapes, *sized())
@@ -99,6 +100,7 @@ def test_a_length_without_a_bound():
     np.testing.assert_allclose(got.states, expected.states, atol=1e-5)
 
 
+@pytest.mark.full
 def test_programs_as_bytes(program):
     """The same program with the same trees: states and results of the library, batches, states of a search."""
     pytest.importorskip("flatbuffers")

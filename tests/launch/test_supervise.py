@@ -58,6 +58,7 @@ def test_it_gives_up_without_progress(tmp_path):
     assert "exit code 1 at checkpoint -1; 3 restarts brought no progress: giving up" in errors
 
 
+@pytest.mark.full
 def test_without_checkpoints_time_is_progress(tmp_path):
     """Five runs take long enough to count as progress, more than the allowed restarts without progress."""
     script = f"{COUNT} [ $n -le 5 ] && sleep 0.3; exit 1"
@@ -79,6 +80,7 @@ def test_a_new_checkpoint_is_progress(tmp_path):
     assert (code, runs(tmp_path)) == (1, 4 + 3)
 
 
+@pytest.mark.full
 def test_it_restarts_at_once_after_a_save_and_ever_later_after_crashes(tmp_path):
     began = time.monotonic()
     process = supervise(tmp_path, f"{COUNT} [ $n -gt 3 ] && exit 0; exit 85", "--wait", "100")

@@ -205,6 +205,7 @@ def test_a_signal_lets_the_hosts_save(tmp_path, machine, number):
     assert start.startswith(stop)
 
 
+@pytest.mark.full
 def test_a_training_left_behind_is_stopped_before_anything_is_copied(tmp_path, machine):
     """The launcher and its gcloud are killed without a signal to the training."""
     first = started(tmp_path, "demo")
@@ -223,6 +224,7 @@ def test_a_training_left_behind_is_stopped_before_anything_is_copied(tmp_path, m
     assert second.wait(timeout=20) == 85
 
 
+@pytest.mark.full
 def test_a_command_that_gcloud_repeats_replaces_the_training(tmp_path, machine):
     started(tmp_path, "demo")
     again, left = lines(calls(tmp_path))[-1], pid(machine)
@@ -233,6 +235,7 @@ def test_a_command_that_gcloud_repeats_replaces_the_training(tmp_path, machine):
     assert (machine / "saved").exists()
 
 
+@pytest.mark.full
 def test_a_training_that_does_not_stop_is_killed(tmp_path, machine):
     started(tmp_path, "demo", "--stuck")
     stop = lines(calls(tmp_path))[0]

@@ -138,6 +138,7 @@ def test_padding_of_one_example_is_that_of_every_example():
         one.dense(2, 4)
 
 
+@pytest.mark.full
 def test_attention_with_the_padding_of_one_example():
     """In the definition, and for a whole batch in blocks."""
     query, key, value = jnp.asarray(np.random.default_rng(0).standard_normal((3, 2, 5, 2, 4)), jnp.float32)
@@ -171,6 +172,7 @@ def test_one_length_is_that_of_every_example(make):
     np.testing.assert_array_equal(of_each, (masks.causal() | make([1, 2])).dense(3, 3))
 
 
+@pytest.mark.full
 def test_attention_with_one_length_for_a_batch():
     """In every implementation for the CPU, and on a mesh that shards the examples."""
     query, key, value = jnp.asarray(np.random.default_rng(0).standard_normal((3, 2, 6, 2, 4)), jnp.float32)

@@ -72,6 +72,7 @@ def test_steps_equal_the_whole_pass_and_a_beam_of_one_is_greedy(name):
     near(beam.log_probs, greedy.log_probs)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", first(CONFIGS, "soft"))
 def test_the_log_probability_of_the_best_beam_is_that_of_its_tokens(name):
     """Also after its state was reordered, in draws, and in an ensemble of a model with itself."""
@@ -187,6 +188,7 @@ def test_a_row_without_a_caption_counts_nothing():
     near(whole, one)
 
 
+@pytest.mark.full
 def test_hard_attention_sees_one_position():
     """The one that is forced; without noise, the most probable one."""
     model = small("hard")
@@ -235,6 +237,7 @@ def log_of_ways(model, params):
     return of_tokens, jnp.log(jnp.take_along_axis(weights, int32(ways)[..., None], 2)[..., 0]).sum(1)
 
 
+@pytest.mark.full
 def test_the_expected_gradient_of_hard_attention_is_the_exact_one():
     """I6: all 27 ways, weighted by their probability: the gradient of the expected log-likelihood, for any baseline."""
     model = enumerable()
@@ -336,6 +339,7 @@ def test_rows_of_the_mean_are_trained_as_by_soft_attention():
     assert all(np.abs(x).max() > 1e-4 for x in jax.tree.leaves(gradient["decoder"]["alignment"]))
 
 
+@pytest.mark.full
 def test_a_weight_of_zero_that_is_not_drawn_has_no_slope():
     """Of saturated attention, the log of the weight at a forced position is infinite; its rows attend softly here."""
     model = enumerable()

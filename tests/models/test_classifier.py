@@ -83,6 +83,7 @@ def test_the_encoder_is_that_of_the_masked_language_model():
     assert masked == pure(models.Classifier, CONFIG).shapes["encoder"]
 
 
+@pytest.mark.full
 def test_training_balances_the_experts_of_all_layers():
     """By a loss beside the logits, which is 0 without a key, without experts and without layers."""
     experts = models.ExpertsConfig(num_experts=3, load_balancing_weight=0.5)

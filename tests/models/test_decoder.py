@@ -84,6 +84,7 @@ def test_hypotheses_at_positions_of_their_own(stepper, tokens):
     np.testing.assert_array_equal(state.position, lengths + 2)
 
 
+@pytest.mark.full
 def test_only_hypotheses_beyond_the_end_are_nan(stepper, tokens):
     context, state = stepper.start()
     state = state._replace(position=int32([[0, T, 1], [T - 1, 0, T + 2]]))
@@ -161,6 +162,7 @@ def test_states_stay_in_their_programs(stepper, tokens):
     assert moved.caches[0].key.shape == (1, *state.caches[0].key.shape[1:])
 
 
+@pytest.mark.full
 def test_step_weights_are_read_in_place_of_the_parameters(stepper, tokens):
     """They give the same logits, and once they are changed, others."""
     weights = jax.device_get(stepper.call("step_weights"))
@@ -175,6 +177,7 @@ def test_step_weights_are_read_in_place_of_the_parameters(stepper, tokens):
     assert not np.allclose(got, expected, atol=1e-2)
 
 
+@pytest.mark.full
 def test_only_some_labels_count(stepper):
     """A completion's, say: the tokens before it are seen all the same. By default those count that are valid."""
     labels, valid = int32(np.asarray(TARGET) % 7 + 1), TARGET_VALID
@@ -208,6 +211,7 @@ def test_cross_attention_needs_a_memory():
         jax.eval_shape(lambda params: net.bind(params).decoder(SOURCE), net.shapes)
 
 
+@pytest.mark.full
 def test_a_decoder_alone_reads_a_memory_of_another_width():
     """Its whole pass depends on the memory, and its cached steps give the same rows."""
     config = models.DecoderConfig(V, d_model=8, num_heads=2, d_ff=16, num_layers=1, dropout=0.0, memory_dim=5)

@@ -58,6 +58,7 @@ def test_causality_by_gradients(name):
     assert (from_source > 0).all()
 
 
+@pytest.mark.full
 @MOST
 def test_what_padding_holds_does_not_matter(name):
     """Other ids in padded places: every real row the same, bit for bit."""
@@ -122,6 +123,7 @@ def shallow(config, **changes):
     return dataclasses.replace(config, num_encoder_layers=1, num_decoder_layers=1, **changes)
 
 
+@pytest.mark.full
 def test_an_empty_source_is_finite():
     """A row that only fills up the batch has no real word: its logits and all gradients are finite."""
     small, valid = Small(shallow(CONFIGS["post"])), jax.device_put(np.asarray(SOURCE_VALID) & [[True], [False]])
@@ -153,6 +155,7 @@ def test_each_dropout_rate_has_its_place(rate):
     assert different(noisy.logits(key=jax.random.key(0)), model("post").logits()).all()
 
 
+@pytest.mark.full
 @BOTH
 def test_bfloat16_is_close(name):
     """Compute in bfloat16, parameters and logits in float32: within a few roundings of float32."""
@@ -227,6 +230,7 @@ def test_steps_equal_the_teacher_forced_rows(name):
         np.testing.assert_allclose(stepped[:, k], small.logits(SOURCE, tokens[:, k], **valid), atol=3e-5)
 
 
+@pytest.mark.full
 def test_steps_without_a_source_mask():
     small, valid = model("post"), {"source_valid": np.ones((B, S), bool), "target_valid": np.ones((B, T), bool)}
     np.testing.assert_allclose(decode(small, TARGET[:, None], None)[:, 0], small.logits(**valid), atol=3e-5)

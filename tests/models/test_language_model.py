@@ -182,6 +182,7 @@ def test_captured_attention():
 PACKED = {"positions": int32([[0, 1, 2, 0, 1, 2]] * 2), "segments": int32([[1, 1, 1, 2, 2, 2]] * 2)}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", first([*LANGUAGE_CONFIGS, "rotary"], "tied", "rotary"))
 def test_packed_texts_are_those_alone(name):
     """Logits, loss and weights of two texts in a row; positions that are only relative need not begin again."""
@@ -247,6 +248,7 @@ def test_a_model_needs_a_vocabulary():
         pure(models.LanguageModel, models.LanguageModelConfig()).shapes
 
 
+@pytest.mark.full
 @SLOW
 def test_initial_logits_are_modest(name):
     """At the start every token is about as likely as another: the loss is near log V, so training starts well."""

@@ -82,6 +82,7 @@ def test_cross_entropy_is_that_of_the_logits():
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.full
 def test_experts_are_balanced_in_training():
     """The loss includes the balancing losses of all layers, which padding does not change."""
     experts = models.ExpertsConfig(num_experts=3, load_balancing_weight=0.5)

@@ -67,6 +67,7 @@ def test_no_example_sees_another():
     assert not np.asarray(slope[1]).any()
 
 
+@pytest.mark.full
 def test_attention_is_added_after_its_stage():
     """The rest is the network without it: with an output of zeros it changes nothing."""
     model, plain, images = small("scaled"), small(), normal(2, 8, 8, 3)

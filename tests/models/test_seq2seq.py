@@ -29,6 +29,7 @@ def small(name):
     return Small(models.Seq2SeqConfig(V, V, d_model=8, d_hidden=6, **KINDS[name]), models.Seq2Seq)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", first(KINDS, "additive", "fed"))
 def test_padding_changes_no_bit_and_no_row_sees_a_later_token(name):
     model = small(name)

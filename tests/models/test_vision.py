@@ -44,6 +44,7 @@ def test_without_positions_the_order_of_patches_is_unknown():
     assert np.abs(model.apply(model.params, turned) - model.apply(model.params, IMAGES)).max() > 1e-3
 
 
+@pytest.mark.full
 def test_captured_is_beside_the_same_logits():
     model = small()
     logits, captured = quick(lambda params: model.net.bind(params).captured(IMAGES))(model.params)
@@ -53,6 +54,7 @@ def test_captured_is_beside_the_same_logits():
     np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-6)
 
 
+@pytest.mark.full
 def test_training_balances_experts():
     experts = models.ExpertsConfig(num_experts=3, load_balancing_weight=0.5)
     config = dataclasses.replace(small().config, feed_forward="experts", experts=experts)

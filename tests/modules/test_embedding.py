@@ -139,6 +139,7 @@ def test_types_without_a_table_are_refused():
         net.net.apply(params, int32([[3, 3]]), types=int32([[0, 1]]))
 
 
+@pytest.mark.full
 def test_a_row_without_tokens_has_normalized_positions():
     """Outside of a traced function, too, where its length was refused."""
 

@@ -101,6 +101,7 @@ def test_in_a_stack_the_routing_can_be_collected_and_trained():
     assert (slopes > 0).all()
 
 
+@pytest.mark.full
 def test_cached_step_equals_the_whole():
     net, params = built(moe_block(capacity_factor=1.0))
     x = normal(2, 4, D)

@@ -121,6 +121,7 @@ def test_annotations_that_name_no_dataclass_are_not_checked():
     assert pure(network, 3).shapes["scale"].shape == pure(sized, 3).shapes["scale"].shape == (3,)
 
 
+@pytest.mark.full
 def test_describing_a_model_allocates_nothing():
     """Shapes and axes of a model too big for the machine (the widths of GPT-3) are there at once."""
     config = models.EncoderDecoderConfig(

@@ -44,6 +44,7 @@ def test_scan_equals_loop(key):
         assert not np.allclose(got, net.apply(params, x, mask=masks.causal())[0], atol=1e-2)
 
 
+@pytest.mark.full
 def test_remat_changes_nothing_but_memory():
     """Same value, same gradients, with dropout: the bits are recomputed, not drawn again."""
     x, key = normal(2, 40, D), jax.random.key(1)
@@ -86,6 +87,7 @@ def attending(**options):
     return gradient
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("remat", "times"), [(False, 1), (True, 2)])
 def test_a_fused_attention_is_computed_once(remat, times, monkeypatch):
     """Its results are kept, as those of matrix products; with `remat` it is computed again in the backward pass."""

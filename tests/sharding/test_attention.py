@@ -73,6 +73,7 @@ def _without_devices(monkeypatch):
     monkeypatch.setitem(api.implementations, "tokamax", api.implementations["blockwise"])
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("_without_devices")
 @pytest.mark.parametrize(
     "implementation",
@@ -255,6 +256,7 @@ def test_a_cached_step_has_full_lengths(monkeypatch, implementation):
     assert seen == [(2, 4, 2, 4), (2, 8, key.shape[2] // 2, 4), (2, 8, key.shape[2] // 2, 3), (2, 1, 4, 8)]
 
 
+@pytest.mark.full
 def test_a_named_implementation_is_not_replaced_by_a_ring():
     grid = sharding.mesh("data=2,context=4")
     query, key, value, _ = arrays(batch=4)
@@ -272,6 +274,7 @@ def test_chosen_as_alone(monkeypatch):
     assert "while" in text
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", first(["packed", "no mask", "causal", "bias"], "packed", "bias"))
 def test_packed_rows_go_around_a_ring(name):
     """Positions that only the token vectors use, as of a masked language model; not if a mask or a bias uses them."""

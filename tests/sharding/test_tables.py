@@ -58,6 +58,7 @@ def test_ids_beyond_the_table_are_refused_in_every_group():
     np.testing.assert_array_equal(sharding.lookup(copies, TOKENS.at[5, 3].set(9), where=counts)[:5], TABLE[TOKENS][:5])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("parts", [1, 2])
 def test_the_loss_of_shared_copies(parts):
     """Lookup and output of one table: value and gradient are those of the table itself, which the loss may be given."""

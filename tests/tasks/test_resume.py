@@ -56,6 +56,7 @@ def test_what_would_change_completed_steps_is_refused(folder, changes, message):
     assert (folder / "short" / "config.json").read_text() == before
 
 
+@pytest.mark.full
 def test_a_run_goes_on_and_cools_down_as_if_it_had_been_planned(folder, capsys):
     config = changed(cooled(tiny(folder / "cache")), {"train": {"nonfinite": "skip", "log_every": 1}})
     result = jaxformer.train(config, folder / "short", console=Console(width=200))

@@ -202,6 +202,7 @@ def test_the_run_is_the_one_without_these_batches(bad, tmp_path):
     assert [row["step"] for row in logs[0]] == list(range(1, 21))
 
 
+@pytest.mark.full
 def test_a_resumed_run_leaves_them_out_too(tmp_path):
     half = fit_in(tmp_path / "a", with_bad({5}), steps=12)
     found = fit_in(tmp_path / "a", with_bad({5}), state=half.state, progress=half.progress)
@@ -250,6 +251,7 @@ def test_the_copy_task():
     assert right.all(1).mean() > 0.8
 
 
+@pytest.mark.full
 def test_one_batch_is_overfitted():
     """Pairs without a rule are learned by heart, and sources of another batch do not give their own targets."""
     pairs, others = (copying.batch(copying.sentences(seed), copying.sentences(seed + 1)) for seed in (1, 3))

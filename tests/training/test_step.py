@@ -45,6 +45,7 @@ def pair(params, batch, key):
     return loss(params, batch, key)[:2]
 
 
+@pytest.mark.full
 def test_a_loss_without_metrics():
     """A pair, as the library's cross-entropies return, with a count of any type."""
     integer = lambda p, b, key: (pair(p, b, key)[0], 36)

@@ -178,6 +178,7 @@ full = functools.partial(pytest.param, marks=pytest.mark.full)
 SENTENCES = np.repeat([0, 1, 2, 3, 4], [8, 16, 12, 20, 8])[None]  # the last but one begins within a block
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("gradient", first([False, True], True), ids=["forward", "gradient"])
 @pytest.mark.parametrize(
     ("mask", "expected"),
@@ -236,6 +237,7 @@ def test_a_mask_of_the_full_batch_serves_a_shard():
     np.testing.assert_allclose(result, np.asarray(quick(lambda: attention(request))())[2:], atol=2e-6)
 
 
+@pytest.mark.full
 def test_vmap_keeps_plain_bounds():
     """All examples share one range, so no select copies the gradients of all keys in each iteration of a loop.
 

@@ -64,6 +64,7 @@ def test_what_no_query_sees_may_hold_anything(fill):
     assert all(error is not None and error < 1e-5 for error in explanation.errors.values())
 
 
+@pytest.mark.full
 def test_explanation_of_shapes_alone():
     explain = inspect.unwrap(functional.explain_attention)
     long = jax.ShapeDtypeStruct((1, 16_384, 8, 64), jnp.float32)

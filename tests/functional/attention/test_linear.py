@@ -57,6 +57,7 @@ def test_causal(chunk):
     np.testing.assert_allclose(got, expected(np.tri(T)), atol=1e-5)
 
 
+@pytest.mark.full
 def test_causal_gradients_do_not_depend_on_the_chunk():
     loss = lambda chunk: lambda *x: jnp.sum(functional.linear_attention(*x, causal=True, chunk=chunk) ** 2)
     slopes = [quick(jax.grad(loss(chunk), (0, 1, 2)))(*ARRAYS) for chunk in (3, T)]
@@ -76,6 +77,7 @@ def test_steps_are_the_rows_of_the_causal_form():
     np.testing.assert_allclose(jnp.moveaxis(rows, 0, 1), expected(np.tri(T)), atol=1e-5)
 
 
+@pytest.mark.full
 def test_products_of_small_features():
     """exp(-50 - 55) is 0 in float32, and the quotient is that of values in float64, in all forms, with its gradient."""
     draw = np.random.default_rng(3)
@@ -152,6 +154,7 @@ def test_sums_are_float32_in_a_program_of_64_bits():
     assert {leaf.dtype for leaf in (*state, causal)} == {jnp.dtype("float32")}
 
 
+@pytest.mark.full
 def test_features_are_positive_and_computed_in_float32():
     """exp(x) below 0, also where elu(x) + 1 rounds to 0; narrow inputs lose nothing in the feature map."""
     x = jnp.array([-18.0, -8.0, 0.0, 2.0])

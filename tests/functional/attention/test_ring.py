@@ -138,6 +138,7 @@ MASKS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", [n if n == "padding" else pytest.param(n, marks=pytest.mark.full) for n in MASKS])
 @pytest.mark.parametrize("order", first(["in order", "zigzag"], "zigzag"))
 def test_with_batch_and_heads_cut_too(name, order):
@@ -155,6 +156,7 @@ def test_with_batch_and_heads_cut_too(name, order):
         np.testing.assert_allclose(got, want, atol=2e-5)
 
 
+@pytest.mark.full
 def test_dropout_is_that_of_the_whole():
     """What is dropped does not depend on who holds what."""
     given = long_arrays(24)
@@ -165,6 +167,7 @@ def test_dropout_is_that_of_the_whole():
         np.testing.assert_allclose(got, want, atol=3e-5, rtol=1e-5)
 
 
+@pytest.mark.full
 def test_biases_of_heads_that_are_cut():
     """A slope a head, and keys by distance, on devices that hold two heads each: values and learned gradients."""
     given = long_arrays(16)
@@ -245,6 +248,7 @@ def test_a_bias_that_needs_all_heads_says_so():
     )
 
 
+@pytest.mark.full
 def test_cross_attention_of_other_lengths():
     """Queries and keys are cut each by their own length; neither needs to be a multiple."""
     query, _, _, upstream = long_arrays(10)
@@ -356,6 +360,7 @@ def test_refusals(make, message):
         make(jnp.ones((2, 12, 2, 4)))
 
 
+@pytest.mark.full
 def test_a_zigzag_is_not_padded():
     """Its shards of 520 positions are not a number of whole blocks; padding would move the positions of its chunks."""
     grid = mesh(context=2)

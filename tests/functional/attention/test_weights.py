@@ -51,7 +51,13 @@ PLACES = {"query_positions": np.array([[4, 3, 2, 1, 0], [0, 2, 4, 6, 8]]), "key_
 
 
 @pytest.mark.parametrize(
-    "given", [{"sinks": SINKS}, PLACES, {"sinks": SINKS, **PLACES}], ids=["sinks", "places", "both"]
+    "given",
+    [
+        pytest.param({"sinks": SINKS}, marks=pytest.mark.full),
+        pytest.param(PLACES, marks=pytest.mark.full),
+        {"sinks": SINKS, **PLACES},
+    ],
+    ids=["sinks", "places", "both"],
 )
 @pytest.mark.usefixtures("rows")
 def test_sinks_and_positions_count_as_in_all_weights(given):
@@ -188,6 +194,7 @@ def test_weights_refuse_rows_that_are_no_integers(chosen):
     assert functional.attention_weights(query, key, rows=[]).shape == (2, 4, 0, key.shape[1])
 
 
+@pytest.mark.full
 def test_empty_queries_do_not_reach_learned_tables():
     """A query that may attend to no key holds NaN, and the gradient of relative keys is that of clean queries."""
     query, key, _, _ = arrays()
@@ -201,6 +208,7 @@ def test_empty_queries_do_not_reach_learned_tables():
     np.testing.assert_array_equal(*slopes)
 
 
+@pytest.mark.full
 def test_no_queries_and_no_keys():
     """Statistics of no query are empty, and those of no key are 0 as in an empty row."""
     query, key, _, _ = arrays()

@@ -23,6 +23,7 @@ def test_resize_truncate_and_extend_leave_short_inputs_alone():
     assert float(drawn[5:].std()) == pytest.approx(float(TABLE.std()), rel=0.05)
 
 
+@pytest.mark.full
 def test_resize_interpolate_keeps_ends_and_lines():
     longer = functional.resize_positions(TABLE, 9, method="interpolate")
     np.testing.assert_allclose(longer[::2], TABLE, atol=1e-6)

@@ -28,6 +28,7 @@ def captioner(model):
     return ImageCaptioner(net, drawn(net.shapes, 0.5), tokenizer, decode)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "model", [RECURRENT, pytest.param(TRANSFORMER, marks=pytest.mark.full)], ids=["recurrent", "transformer"]
 )
@@ -69,6 +70,7 @@ def test_pixels_are_sent_as_bytes_and_normalized_in_the_search(monkeypatch):
     assert done == [(np.ndarray, "uint8"), (np.ndarray, "uint8"), 2, 1]
 
 
+@pytest.mark.full
 def test_draws_follow_the_seed_and_the_number_of_the_image():
     own = captioner(RECURRENT)
     drawn = dataclasses.replace(own, decode=DecodeConfig(sample=True, batch_size=3, max_length=6, seed=1))
@@ -78,6 +80,7 @@ def test_draws_follow_the_seed_and_the_number_of_the_image():
     assert len({text for best in texts for text in best}) > 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "model", [RECURRENT, pytest.param(TRANSFORMER, marks=pytest.mark.full)], ids=["recurrent", "transformer"]
 )
@@ -152,6 +155,7 @@ def test_ensembles(model):
         covered.ensemble_with([own])
 
 
+@pytest.mark.full
 def test_an_ensemble_writes_no_more_than_each_model_can():
     """Whichever is the first: here one has learned positions of 4 tokens, and the other has no limit."""
     limited = captioner(dataclasses.replace(TRANSFORMER, max_positions=4))

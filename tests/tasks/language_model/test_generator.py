@@ -48,6 +48,7 @@ def logits_of(generator, ids):
     return np.array(apply(generator.net, generator.params, tokens))[0, len(ids) - 1]
 
 
+@pytest.mark.full
 def test_a_window_of_one_token(generator):
     """A model that sees one token continues a text, too: each token follows from the one before."""
     one = dataclasses.replace(generator, window=1, decode=DecodeConfig(max_tokens=5, temperature=0))
@@ -173,6 +174,7 @@ def test_a_beam_that_may_end_keeps_the_texts_of_the_best_scores(few):
     np.testing.assert_allclose([one.score for one in found], sorted(scores, reverse=True)[:40], rtol=1e-4)
 
 
+@pytest.mark.full
 def test_a_beam_that_finds_too_few_continuations(few):
     """Their places hold the prompt alone, with a probability of 0, after all that were found."""
     beam = with_settings(few, temperature=0, beam_size=3, max_tokens=2, forbid="c,d", no_repeat_ngram_size=1)
@@ -254,6 +256,7 @@ def test_words_that_do_not_occur(few):
         assert three not in one.text
 
 
+@pytest.mark.full
 def test_a_shortlist(few, tmp_path):
     (tmp_path / "words").write_text("ad\nda d\n")
     kept = with_settings(few, temperature=5.0, shortlist=str(tmp_path / "words"))
@@ -275,6 +278,7 @@ def test_a_cache_of_half_the_size(few):
     assert 0 < difference.max() < 0.3
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("settings", [{"top_k": 1}, {"temperature": 0.0}], ids=str)
 def test_a_text_ends_where_every_token_is_forbidden(few, settings):
     """Four characters without repetition make at most four, however a token is chosen and whatever comes later."""
@@ -285,6 +289,7 @@ def test_a_text_ends_where_every_token_is_forbidden(few, settings):
     assert sum(told) == 3
 
 
+@pytest.mark.full
 def test_filters_choose_among_what_is_allowed(few):
     """The most probable character is forbidden; one draw among one is then the second best, with all probability."""
     best = with_settings(few, max_tokens=1, temperature=0.0).continuations(["ab"])[0][0]

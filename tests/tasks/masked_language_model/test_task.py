@@ -144,6 +144,7 @@ def test_scores_are_those_of_all_logits(tmp_path):
     assert dataclasses.replace(network, rate=1.0).validation_loss(params, batch)[1] == 37
 
 
+@pytest.mark.full
 def test_a_mask_after_a_space_is_the_first_token_of_a_word(tmp_path):
     """The tokens are those of the text with a word in place of the mask: the space before it is no token of its own."""
     lines = TEXT.split("\n")

@@ -59,6 +59,7 @@ def test_a_llama_has_the_positions_of_its_run(tmp_path):
     assert found.settings["max_position_embeddings"] == 48
 
 
+@pytest.mark.full
 def test_its_bias_of_absent_rows_is_not_trained(tmp_path):
     folder(tmp_path / "in", "gpt2", models.LanguageModel, families.gpt2(325, **SIZES, num_layers=1, max_positions=48))
     tokenizers.write(tmp_path / "in", tokenizers.byte_level(), GPT2)
@@ -75,6 +76,7 @@ def test_its_bias_of_absent_rows_is_not_trained(tmp_path):
     assert all(x > 0 for x in jax.tree.leaves(change))
 
 
+@pytest.mark.full
 def test_a_bert_comes_back(tmp_path):
     """The vector of its mask token, which the run has after the vocabulary, is in its own row again."""
     config = families.bert(150, **SIZES, num_layers=1, max_positions=48)
@@ -89,6 +91,7 @@ def test_a_bert_comes_back(tmp_path):
     assert fill[0] == fill[1]
 
 
+@pytest.mark.full
 def test_positions_of_a_roberta_begin_after_its_padding(tmp_path):
     """transformers has no setting for the first position; that of this vocabulary would be 1 instead of 2."""
     config = families.roberta(150, **SIZES, num_layers=1, max_positions=48)
@@ -100,6 +103,7 @@ def test_positions_of_a_roberta_begin_after_its_padding(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.full
 def test_a_marian_comes_back(tmp_path):
     """With its search, and the three files of its tokenizer."""
     (tmp_path / "files").mkdir()

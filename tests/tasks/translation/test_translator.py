@@ -77,6 +77,7 @@ def test_progress_counts_every_sentence():
     assert seen == [2, 2, 1]
 
 
+@pytest.mark.full
 def test_every_device_has_a_sentence():
     """A batch of two on eight devices would have six of them search for translations of nothing."""
     seen = []
@@ -180,6 +181,7 @@ def test_an_ensemble_needs_one_tokenizer():
         with_settings(one, coverage_penalty=0.1).ensemble_with([one])
 
 
+@pytest.mark.full
 def test_a_pair_that_is_cut_is_named_by_its_number():
     """Which goes on from batch to batch."""
     said = []
@@ -205,6 +207,7 @@ def test_scores_of_given_translations():
         np.testing.assert_allclose(found.mean * len(said), found.log_prob, rtol=1e-6)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("average", [pytest.param("log", marks=pytest.mark.full), "probability"])
 def test_scores_are_those_of_all_logits_without_holding_them(average, monkeypatch):
     """Of an ensemble, too: 40 positions in chunks of 12, and a table of its own beside a tied one."""
@@ -292,6 +295,7 @@ def test_odd_sentences_are_lines_too():
     ]
 
 
+@pytest.mark.full
 def test_a_beam_of_one_is_greedy_whatever_the_rule_to_stop():
     """Another rule would go on with the best token that is not the end, which is likely here."""
     one = with_settings(translator(beam_size=1, output_bias=True), length_penalty=3.0)

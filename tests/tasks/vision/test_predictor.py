@@ -61,6 +61,7 @@ def seen(model, image):
     return run(model.params, normalized(jax.numpy.asarray(image[None])))
 
 
+@pytest.mark.full
 def test_maps_are_of_the_class_vector(paths):
     model = classifier("transformer")
     result = model.classify(paths[:1])[0]
@@ -71,6 +72,7 @@ def test_maps_are_of_the_class_vector(paths):
     np.testing.assert_allclose(list(result.probabilities.values()), jax.nn.softmax(logits[0]), atol=1e-6)
 
 
+@pytest.mark.full
 def test_maps_of_a_mean_and_of_a_grid(paths):
     """The mean of the rows of all patches; and the mean attention that a position of the grid gets."""
     mean = dataclasses.replace(TRANSFORMER, pooling="mean")

@@ -183,6 +183,7 @@ def test_mistakes_are_one_line_and_leave_nothing(tmp_path, capsys, add, options,
     assert left == set()
 
 
+@pytest.mark.full
 def test_rows_that_fill_up_a_batch_count_nothing(tmp_path):
     network = TASK.network(tiny(tmp_path, model=CONVOLUTION), 2)
     params = drawn(network.net.shapes)
@@ -206,6 +207,7 @@ def test_rows_that_fill_up_a_batch_count_nothing(tmp_path):
         )
 
 
+@pytest.mark.full
 def test_validation_metrics_are_those_of_the_predictor(tmp_path):
     """Summed over batches in one pass: those of all probabilities at once."""
     config = tiny(tmp_path)
@@ -229,6 +231,7 @@ def test_runs_that_it_cannot_start_from(tmp_path):
     TASK.check_init(config, tiny(tmp_path))
 
 
+@pytest.mark.full
 def test_experts_are_balanced_in_training(tmp_path):
     images, labels = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), np.uint8), np.array([0, 1], np.int32)
     batch = ImageBatch(images, labels, np.ones(2, bool))

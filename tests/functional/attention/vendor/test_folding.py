@@ -110,6 +110,7 @@ def test_without_vmap_nothing_is_computed_twice():
     assert calls == [query.shape]
 
 
+@pytest.mark.full
 def test_layers_and_nested_maps():
     """A scan over layers within two maps, with the layers recomputed in the backward pass."""
     query, key, value = (normal(2, M, B, T, N, H) for _ in range(3))

@@ -74,6 +74,7 @@ def test_xla_keeps_the_contract(dtype):
             xla.check_no_keys()
 
 
+@pytest.mark.full
 def test_causal_masks_and_windows_become_options(monkeypatch):
     """A causal mask over equal lengths and a window become options; other masks become arrays."""
     calls = []
@@ -187,6 +188,7 @@ def test_cudnn_must_be_there(monkeypatch):
             assert api.implementations["cudnn"].refuse(request()) is None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("finite", [True, False])
 def test_finite_arrays_are_not_copied(finite):
     """A caller that vouches for the contents spares copies of keys and values; empty rows are 0 all the same."""
@@ -256,6 +258,7 @@ def test_xla_refuses_float16_on_a_cpu(monkeypatch):
     assert api.implementations["xla"].refuse(make_request(query, key, value)) is None
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("_for_a_gpu")
 @pytest.mark.parametrize("low", [-np.inf, -1e9])
 def test_xla_in_float16_takes_a_bias_beyond_its_range(low):

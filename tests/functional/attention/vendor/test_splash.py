@@ -308,6 +308,7 @@ def test_refuses_where_jax_has_none(monkeypatch):
         functional.attention(*arrays()[:3], implementation="splash")
 
 
+@pytest.mark.full
 def test_is_imported_when_it_is_used():
     program = (
         "import sys, types, jax, jax.numpy as jnp\n"
