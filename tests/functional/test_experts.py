@@ -95,7 +95,6 @@ def test_gradients(capacity):
         assert not np.asarray(alone)[turned_away].any()
 
 
-@pytest.mark.full
 def test_balance():
     """The loss is 1 for an even distribution and E for a single expert; padding does not count."""
     even = functional.route(jnp.zeros((E, E)) + 3 * jnp.eye(E), 1)

@@ -182,8 +182,7 @@ def test_captured_attention():
 PACKED = {"positions": int32([[0, 1, 2, 0, 1, 2]] * 2), "segments": int32([[1, 1, 1, 2, 2, 2]] * 2)}
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("name", first([*LANGUAGE_CONFIGS, "rotary"], "tied", "rotary"))
+@pytest.mark.parametrize("name", first([*LANGUAGE_CONFIGS, "rotary"], "rotary"))
 def test_packed_texts_are_those_alone(name):
     """Logits, loss and weights of two texts in a row; positions that are only relative need not begin again."""
     given = dict(PACKED)

@@ -54,7 +54,6 @@ def test_captured_is_beside_the_same_logits():
     np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-6)
 
 
-@pytest.mark.full
 def test_training_balances_experts():
     experts = models.ExpertsConfig(num_experts=3, load_balancing_weight=0.5)
     config = dataclasses.replace(small().config, feed_forward="experts", experts=experts)

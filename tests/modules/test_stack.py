@@ -44,7 +44,6 @@ def test_scan_equals_loop(key):
         assert not np.allclose(got, net.apply(params, x, mask=masks.causal())[0], atol=1e-2)
 
 
-@pytest.mark.full
 def test_remat_changes_nothing_but_memory():
     """Same value, same gradients, with dropout: the bits are recomputed, not drawn again."""
     x, key = normal(2, 40, D), jax.random.key(1)
