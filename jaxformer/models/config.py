@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import typing
 from typing import Literal
 
@@ -41,6 +42,14 @@ class RotaryConfig:
     trained_length: int = 2048
     """The context that the model was trained on, for yarn and llama3."""
 
+    def __post_init__(self) -> None:
+        if not 1 < self.base < math.inf:  # from 1 down, no frequency is slower than the first
+            raise ValueError(f"the base of rotary positions must be above 1 and finite, got {self.base}")
+        if not 0 < self.factor < math.inf:
+            raise ValueError(f"the factor of rotary positions must be above 0 and finite, got {self.factor}")
+        if self.scaling == "none" and self.factor != 1:
+            raise ValueError(f"the factor of rotary positions, {self.factor}, has no effect: scaling is 'none'")
+
 
 @dataclasses.dataclass(frozen=True)
 class ExpertsConfig:
@@ -57,6 +66,12 @@ class ExpertsConfig:
     """Makes the experts gated networks."""
     load_balancing_weight: float = 0.01
     """The weight of the load-balancing loss in training."""
+
+    def __post_init__(self) -> None:
+        if self.capacity_factor is not None and not 0 < self.capacity_factor < math.inf:
+            raise ValueError(f"capacity_factor must be above 0 and finite, or None, got {self.capacity_factor}")
+        if not 0 <= self.load_balancing_weight < math.inf:
+            raise ValueError(f"load_balancing_weight must be at least 0 and finite, got {self.load_balancing_weight}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

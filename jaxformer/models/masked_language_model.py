@@ -74,6 +74,7 @@ class MaskedLanguageModel(nnx.Module):
         where: Bool[Array, "B P"],
         valid: Bool[Array, "B T"] | None = None,
         positions: Int[Array, "B T"] | None = None,
+        types: Int[Array, "B T"] | None = None,
         segments: Int[Array, "B T"] | None = None,
         key: jax.Array | None = None,
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
@@ -85,12 +86,12 @@ class MaskedLanguageModel(nnx.Module):
           masked_positions: the positions of the tokens to predict.
           labels: the tokens that were there.
           where: True for the positions to count; rows with fewer of them repeat some position.
-          valid, positions, segments, key: see `Encoder`.
+          valid, positions, types, segments, key: see `Encoder`.
         """
         check_rank("tokens", tokens, "B T")
         embedding = self._embeddings
         copies = embedding.tokens.copies(*tokens.shape, dtype=embedding.dtype)
-        given = {"valid": valid, "positions": positions, "segments": segments, "copies": copies}
+        given = {"valid": valid, "positions": positions, "types": types, "segments": segments, "copies": copies}
         capture = ("experts",) if self.load_balancing_weight and key is not None else ()
         memory, intermediates = self.encoder.run(tokens, key=key, capture=capture, **given)
         x = self._head(memory.states, masked_positions)

@@ -333,7 +333,13 @@ class CrossAttention(MultiHeadAttention):
         super().__init__(num_heads, dim, d_model, bias=output_bias, gain=gains.output, **options)
 
     def project(self, memory: Float[Array, "B S E"]) -> KeyValue:
-        """Returns the keys and values of a memory."""
+        """Returns the keys and values of a memory.
+
+        Raises:
+          ValueError: the memory has another dimension than that of the parameters.
+        """
+        if memory.shape[2:] != self.key_value.shape[:1]:
+            raise ValueError(f"memory must be [B, S, {self.key_value.shape[0]}], got shape {list(memory.shape)}")
         fused = _project(memory, self.key_value, self.key_value_bias)
         names = ("batch", "memory_length", "heads", "head_dim")
         keys, values = (x.squeeze(3) for x in jax.lax.split(fused, (1, 1), axis=3))

@@ -277,16 +277,19 @@ class Checkpoints:
     def average(self, target: Any, steps: Sequence[int], pick: Any = lambda state: state.params) -> Any:
         """Returns the float32 mean of ``pick(state)``, by default the parameters, over the states of these steps.
 
+        Frozen parameters, equal in all of them, stay as they are, bit for bit.
+
         Raises:
           CheckpointError: `steps` is empty, or a step cannot be restored.
         """
         if not steps:
             raise CheckpointError(f"no steps to average in {self.directory}; there are {self.steps()}")
-        total = None
-        for step in steps:
+        mean = None
+        for number, step in enumerate(steps, 1):
             part = jax.tree.map(lambda x: x.astype(jnp.float32), pick(self.restore(step, target)[0]))
-            total = part if total is None else jax.tree.map(jnp.add, total, part)
-        return jax.tree.map(lambda x: x / len(steps), total)
+            # A sum of equal numbers may be rounded; their difference is 0.
+            mean = part if mean is None else jax.tree.map(lambda a, x, n=number: a + (x - a) / n, mean, part)
+        return mean
 
 
 def save_timeout(state: Any) -> int:

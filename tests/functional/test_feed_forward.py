@@ -58,6 +58,14 @@ def test_gelu_of_bfloat16_is_rounded_once():
     np.testing.assert_array_equal(functional.gelu(x), jnp.asarray(exact, jnp.float32).astype(jnp.bfloat16))
 
 
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32])
+@pytest.mark.parametrize("name", ["gelu", "gelu_tanh"])
+def test_slopes_far_from_zero(name, dtype):
+    """In float16 the cube in `gelu_tanh` is infinite, and its slope was NaN."""
+    slopes = jax.vmap(jax.grad(getattr(functional, name)))(jnp.array([-1e4, -50, 50, 1e4], dtype))
+    assert slopes.tolist() == [0, 0, 1, 1]
+
+
 def test_relu_has_slope_zero_at_zero():
     assert jax.vmap(jax.grad(functional.relu))(jnp.array([-1.0, 0.0, 2.0])).tolist() == [0, 0, 1]
 

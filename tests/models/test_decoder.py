@@ -241,3 +241,14 @@ def test_a_memory_that_nothing_reads_is_refused():
     for call in (start, lambda decoder: decoder(TARGET, memory)):
         with pytest.raises(ValueError, match=r"reads no memory, got one of shape \[.*, 4, 5\];.* `memory_dim`"):
             jax.eval_shape(lambda params, call=call: call(net.bind(params)), net.shapes)
+
+
+def test_a_memory_of_a_wrong_width_is_refused():
+    """The error was that of a product within the attention."""
+    config = models.DecoderConfig(V, d_model=8, num_heads=2, d_ff=16, num_layers=1, memory_dim=6)
+    net = pure(models.make_decoder, config)
+    memory = models.Memory(jnp.ones((B, 4, 5)), None)
+    start = lambda decoder: decoder.start(memory, batch_size=B, beam_size=1, length=T)
+    for call in (start, lambda decoder: decoder(TARGET, memory)):
+        with pytest.raises(ValueError, match=r"memory must be \[B, S, 6\], got shape \[.*, 4, 5\]"):
+            jax.eval_shape(lambda params, call=call: call(net.bind(params)), net.shapes)

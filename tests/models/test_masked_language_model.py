@@ -63,10 +63,11 @@ def test_chosen_places_are_rows_of_the_whole():
 
 
 def test_cross_entropy_is_that_of_the_logits():
-    """Value and every gradient, at the chosen places only, with dropout."""
-    small = Small(dataclasses.replace(CONFIG, dropout=0.2, num_layers=1), models.MaskedLanguageModel)
+    """Value and every gradient, at the chosen places only, with dropout and types of tokens."""
+    config = dataclasses.replace(CONFIG, dropout=0.2, num_layers=1, num_token_types=3)
+    small = Small(config, models.MaskedLanguageModel)
     labels, key = jnp.asarray([[3, 4, 5], [6, 7, 8]], jnp.int32), jax.random.key(3)
-    given = {"valid": VALID, "segments": SEGMENTS, "positions": POSITIONS, "key": key}
+    given = {"valid": VALID, "segments": SEGMENTS, "types": SEGMENTS, "positions": POSITIONS, "key": key}
 
     def whole(params):
         rows = small.net.apply(params, TOKENS, masked_positions=MASKED, **given)

@@ -167,6 +167,7 @@ class TextGenerator(Searcher):
         """Returns the log-probability of every token of each text except its first, which is only read.
 
         A text that is longer than the window is scored in windows; each begins with the last token of the one before.
+        Rows that pad the table have a share of the probability, as in the loss and in a greedy or beam search.
         An ensemble averages its models as `decode.average` says.
 
         Args:

@@ -39,8 +39,9 @@ def export(
 ) -> str:
     """Writes a run as a new folder with ``config.json``, weights in safetensors, and the tokenizer.
 
-    The model computes the same, up to rounding: see `interop.equivalent`. Tables have the rows of the vocabulary, and
-    adapters are merged into their matrices.
+    The logits are the same, up to rounding: see `interop.equivalent`. Tables have the rows of the vocabulary, so that
+    the share of the probability that rows beyond it have here goes to the others. Adapters are merged into their
+    matrices.
 
     Returns the ``model_type``.
 
