@@ -114,8 +114,11 @@ def train(config: TaskConfig, run: pathlib.Path, end: float, *, hooks: Sequence[
     return sum(sum(start["seconds"].values()) for start in read_starts(run / "time.json"))
 
 
-def record(path: pathlib.Path, config: TaskConfig, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+def record(path: pathlib.Path, config: Any, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
     """Returns the record in a file; if it is missing, `make` computes it.
+
+    Args:
+      config: a dataclass with the settings of the record.
 
     Raises:
       ConfigError: the record is of other settings than `config`.
@@ -124,7 +127,7 @@ def record(path: pathlib.Path, config: TaskConfig, make: Callable[[], Mapping[st
     if not path.exists():
         write_text(path, json.dumps({"settings": settings, **make()}, indent=1, ensure_ascii=False) + "\n")
     found = json.loads(path.read_text(encoding="utf-8"))
-    if found["settings"] != settings:
+    if found.get("settings") != settings:
         raise ConfigError(f"{path} must be a result of these settings, got others; choose another --out")
     return found
 

@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> None:
         smoke.prepare(folder)
     configs, known = prepare(args.models, folder, args.out, smoke.changes if args.smoke else lambda model: {})
     found = baselines(next(iter(configs.values())), known)
-    cutouts = configuration_of_cutouts(args.out / "parts", smoke.CUTOUTS if args.smoke else {})
+    cutouts = configuration_of_cutouts(args.out.resolve() / "parts", smoke.CUTOUTS if args.smoke else {})
     try:
         seen = record(cutouts, CUTOUTS, args.out, end, functools.partial(accuracy, args.out / CUTOUTS))
         print(f"{seen['accuracy']:.1f}% of held-out cutouts have their right class")

@@ -3,7 +3,7 @@
     python -m experiments.data_ranking --data-dir data --out runs/data-ranking
     python -m experiments.data_ranking --smoke --out runs/smoke       # half a minute, on the built-in corpus
 
-A small translator trains for a few minutes. Then each training pair gets its loss and its gradient, and the pairs are
+A small translator is trained. Then each training pair gets its loss and its gradient, and the pairs are
 ranked by four scores. The same command resumes either part.
 """
 
@@ -31,6 +31,7 @@ from jaxformer.config import changed
 from jaxformer.data.batch import Batch
 from jaxformer.data.batch_plan import make_batch_plan
 from jaxformer.data.pipeline import make_batch
+from jaxformer.errors import DataError
 from jaxformer.files import replacing, write_text
 from jaxformer.models.config import EncoderDecoderConfig
 from jaxformer.tasks import registry
@@ -50,7 +51,7 @@ ROWS_OF_A_PART = 1500
 
 
 def training_config(directory: str) -> TranslationConfig:
-    """Returns Multi30k's configuration with a smaller model, for a few minutes on one core."""
+    """Returns Multi30k's configuration with a smaller model and 500 steps."""
     config = dataclasses.replace(
         multi30k.en_de(),
         name="data ranking",
@@ -102,11 +103,16 @@ class Ranking:
     """A trained translator, and the scores of the pairs that it was trained on."""
 
     def __init__(self, config: TranslationConfig, run: pathlib.Path):
+        """Reads the run and its corpus.
+
+        Raises:
+          DataError: a pair was left out, so that the lines of the others are not known.
+        """
         translator: Any = jaxformer.load(run)
         self.params, self.steps = translator.params, translator.steps
         self.corpus = registry.task_of(config).read(config)
         if skipped := [*self.corpus.train.empty, *self.corpus.train.overlong]:
-            raise SystemExit(f"lines are counted, so none may be left out, but these are: {skipped[:5]}")
+            raise DataError(f"lines are counted, so none may be left out, but these are: {skipped[:5]}")
         data: Any = registry.task_of(config).prepare(config, self.corpus, run)
         self.tokens, _ = data.train
         network = registry.task_of(config).network(config, data.vocabulary.vocab_size)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import time
 from typing import Any
@@ -49,23 +50,22 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Trains the families that have no record, and writes the results."""
+    """Trains the families that have no record, and writes the results.
+
+    Raises:
+      ConfigError: `--out` has records of another amount of work.
+    """
     scale = SMOKE if args.smoke else FULL
     families = [family for family in FAMILIES if not args.smoke or family.name in SMOKE_FAMILIES]
     data = training.corpus(scale.pairs, scale.held_out, CONSTRUCTIONS)
-    records = args.out / "records"
-    records.mkdir(parents=True, exist_ok=True)
     found = []
     with Progress(console=Console(stderr=True)) as progress:
         bar = progress.add_task("steps", total=scale.steps * len(families))
         for family in families:
-            path = records / f"{family.name.replace(' ', '-')}.json"
-            if path.exists() and json.loads(path.read_text())["scale"] == dataclasses.asdict(scale):
-                progress.advance(bar, scale.steps)
-            else:
-                record = measure(family, data, scale, say=lambda done: progress.advance(bar, done))
-                write_text(path, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
-            found.append(json.loads(path.read_text()))
+            path = args.out / "records" / f"{family.name.replace(' ', '-')}.json"
+            make = functools.partial(measure, family, data, scale, say=lambda done: progress.advance(bar, done))
+            found.append(command.record(path, scale, make))
+            progress.update(bar, completed=scale.steps * len(found))
     held_out, known = data.english[: data.num_held_out], data.english[data.num_held_out :]
     mixed = np.random.default_rng(0).permuted(held_out[:, 1:], axis=1)
     truth = {

@@ -1,4 +1,4 @@
-"""A small BERT of the English sentences at hand: about 2.5 M words of everyday sentences, captions, news and plays."""
+"""A small BERT of the English sentences at hand: about 2.4 M words of everyday sentences, captions, news and plays."""
 
 from __future__ import annotations
 

@@ -193,8 +193,4 @@ def _translations(records: Records) -> str:
         for r in _own(records)
         for pair in r["translations"]
     ]
-    return (
-        _section("The documents' sentences", table([("corpus", "model", "source", "translation"), *rows]))
-        if rows
-        else ""
-    )
+    return _section("Example sentences", table([("corpus", "model", "source", "translation"), *rows])) if rows else ""

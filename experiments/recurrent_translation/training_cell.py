@@ -19,7 +19,7 @@ from jaxformer.tasks.translation import TranslationConfig, Translator, alignment
 
 OWN = "A man in a blue shirt is playing the guitar. Two dogs are running through the snow."
 """Sentences such as those of Multi30k, joined; not from it."""
-DOCUMENTS = {"tatoeba": ("I am a student.",), "tatoeba fr-en": ("Je suis étudiant.",), "multi30k": (OWN,)}
+SENTENCES = {"tatoeba": ("I am a student.",), "tatoeba fr-en": ("Je suis étudiant.",), "multi30k": (OWN,)}
 """Sentences whose translations and maps are shown, beside those of `demo.EXAMPLES`."""
 
 
@@ -59,7 +59,7 @@ def run_cell(cell: Cell, config: TranslationConfig, out: pathlib.Path, scale: Sc
 
 
 def _results(cell: Cell, run: pathlib.Path, translator: Translator, out: pathlib.Path, scale: Scale) -> dict[str, Any]:
-    """Returns scores, translations of the documents' sentences, alignment errors and gradients; draws maps."""
+    """Returns scores, translations of example sentences, alignment errors and gradients; draws maps."""
     rows: dict[str, Sequence[Mapping[str, Any]]] = {}
     scores = jaxformer.evaluate(run, translator, split="test", keep=rows.__setitem__, say=lambda text: None)
     write_text(out / "hypotheses" / f"{cell.name}.json", json.dumps(rows, ensure_ascii=False))
@@ -71,7 +71,7 @@ def _results(cell: Cell, run: pathlib.Path, translator: Translator, out: pathlib
         if attends:
             results |= _alignment(cell, translator, pictures / f"attention-{cell.name}.png", scale.test_pairs)
     else:
-        pairs = [(text, "") for text in DOCUMENTS[cell.corpus]]
+        pairs = [(text, "") for text in SENTENCES[cell.corpus]]
         if attends:
             pieces = translator.attention(pairs[0][0])
             layer, head = attention_maps.most_aligned(pieces)
@@ -89,7 +89,7 @@ def _results(cell: Cell, run: pathlib.Path, translator: Translator, out: pathlib
 
 
 def _alignment(cell: Cell, translator: Translator, picture: pathlib.Path, number: int) -> dict[str, Any]:
-    """Returns alignment error rates of the head that is best on validation pairs, and draws the documents' sentence.
+    """Returns alignment error rates of the head that is best on validation pairs, and draws an example sentence.
 
     The map is that of the reference, so that those of all models have the same words.
     """

@@ -35,7 +35,7 @@ TABLE: dict[str, tuple[Callable[[int], float], Callable[[int], float], Callable[
     "attention": (lambda n: n**2 * D_MODEL, lambda n: 1, lambda n: 1),
     "window": (lambda n: WINDOW * n * D_MODEL, lambda n: 1, lambda n: n / WINDOW),
 }
-"""The documents' complexity per layer, sequential operations and longest path, which leave constants open."""
+"""A layer's operations, sequential operations and longest path, up to constants (Vaswani et al. 2017, table 1)."""
 
 
 def measure(kind: str, length: int, *, seconds: float) -> dict[str, Any]:

@@ -27,7 +27,7 @@ GRID = "#d9dee4"
 
 
 def draw_costs(rows: Sequence[Mapping[str, Any]], path: pathlib.Path) -> None:
-    """Draws six panels by length; dashed lines are the documents' formulas, moved to meet the last point."""
+    """Draws six panels by length; dashed lines are the formulas of `costs.TABLE`, moved to meet the last point."""
     lengths = sorted({row["length"] for row in rows})
     panels = [
         ("floating-point operations", lambda row: row["flops"], 0),
@@ -61,7 +61,7 @@ def draw_costs(rows: Sequence[Mapping[str, Any]], path: pathlib.Path) -> None:
         axes.grid(color=GRID, lw=0.6)
         axes.spines[["top", "right"]].set_visible(False)
     grid[0, 0].legend(fontsize=8, frameon=False)
-    figure.supxlabel("length (dashed: the documents' formula through the last point)", fontsize=10)
+    figure.supxlabel("length (dashed: the formula of the table, through the last point)", fontsize=10)
     figure.savefig(path, dpi=110)
     plt.close(figure)
 

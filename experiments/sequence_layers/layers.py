@@ -1,7 +1,7 @@
 """The layers that are compared, all causal, as functions of the dimension of the model.
 
-The documents' complexity table compares recurrence, convolution, a dilated stack of convolutions, self-attention and
-restricted self-attention (Vaswani et al. 2017, table 1); linear attention (Katharopoulos et al. 2020) joins them.
+Table 1 of Vaswani et al. (2017) compares recurrence, convolution, self-attention and restricted self-attention; a
+dilated stack of convolutions and linear attention (Katharopoulos et al. 2020) join them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Make = Callable[[nnx.Rngs], modules.SequenceLayer]
 
 
 def recurrent(d_model: int, *, cell: str = "gru") -> Make:
-    """Returns a recurrent layer: a GRU, or the plain RNN that the documents' L D^2 counts."""
+    """Returns a recurrent layer: a GRU, or the plain RNN that the table's L D^2 counts."""
     return lambda rngs: modules.RecurrentLayer(d_model, cell=cell, rngs=rngs)
 
 

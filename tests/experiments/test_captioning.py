@@ -18,6 +18,7 @@ from experiments.captioning.measures import (
     word_class,
 )
 from experiments.captioning.statements import truth
+from jaxformer.config import fingerprint
 from jaxformer.data.captions import captions_of, read_captions
 from jaxformer.data.images import label_images, read_images
 from jaxformer.errors import DataError
@@ -297,6 +298,23 @@ def test_hard_attention_needs_soft(tmp_path, capsys):
     """It starts from its parameters."""
     assert command.main(["--smoke", "--out", str(tmp_path), "--models", "hard"]) == 2
     assert "--models must name soft, too" in capsys.readouterr().err
+
+
+def test_a_folder_is_one_however_it_is_written(tmp_path, monkeypatch):
+    """The settings have its files, so that records would be refused that were made under another name of it."""
+    found = []
+
+    def record(config, name, out, end, measured):
+        found.append(fingerprint(config))
+        return {"accuracy": 100.0} | scores
+
+    scores = dict.fromkeys(("own", "shuffled", "difference", "parsed", "bleu", "different"), 1)
+    monkeypatch.setattr(command, "record", record)
+    monkeypatch.chdir(tmp_path)
+    for out in ("x", tmp_path / "x"):
+        assert command.main(["--smoke", "--out", str(out)]) == 0
+    assert len(found) == 8
+    assert found[:4] == found[4:]
 
 
 def test_cutouts_have_their_object_in_the_middle(tmp_path):

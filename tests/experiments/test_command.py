@@ -28,6 +28,9 @@ def test_a_record_is_made_once_and_belongs_to_its_settings(tmp_path):
     with pytest.raises(ConfigError, match=r"a\.json must be a result of these settings, got others; choose another"):
         command.record(path, TaskConfig(seed=1), make)
     assert len(calls) == 1
+    path.write_text("{}")  # of an older version
+    with pytest.raises(ConfigError, match=r"a\.json must be a result of these settings, got others; choose another"):
+        command.record(path, TaskConfig(), make)
 
 
 def test_a_record_that_cannot_be_made_is_none(tmp_path):

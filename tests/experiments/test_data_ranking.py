@@ -91,6 +91,18 @@ def test_placeholders_are_surfaced_and_the_command_resumes(tmp_path, monkeypatch
     assert again["first lines"] == results["first lines"]
 
 
+def test_pairs_that_are_left_out_are_an_error_of_the_data(tmp_path, monkeypatch, capsys):
+    """One line with exit code 2; it ended with 1, after which the same command may be tried again."""
+    config, _ = ranking.smoke_config(tmp_path)
+    path = tmp_path / "multi30k" / "train.en"
+    path.write_text(f"\n{path.read_text()}".removesuffix(path.read_text().splitlines()[-1] + "\n"))
+    monkeypatch.setattr(ranking, "training_config", lambda directory: config)
+    monkeypatch.setattr(ranking.jaxformer, "train", lambda *given: types.SimpleNamespace(reason="done"))
+    monkeypatch.setattr(ranking.jaxformer, "load", lambda run: types.SimpleNamespace(params={}, steps=(1,)))
+    assert ranking.main(["--out", str(tmp_path / "out")]) == DataError.exit_code
+    assert "lines are counted, so none may be left out, but these are: [1]" in capsys.readouterr().err
+
+
 def test_no_pairs_to_look_at_are_refused(tmp_path, capsys):
     """A negative number would be all but the last ones."""
     with pytest.raises(SystemExit, match="2"):
