@@ -94,6 +94,21 @@ def end_of_call(minutes: float) -> float:
     return time.monotonic() + 60 * minutes if minutes else float("inf")
 
 
+def data_directory(given: pathlib.Path | None, holds: str) -> pathlib.Path:
+    """Returns the folder that ``--data-dir`` names; without it, that in the environment's ``JAXFORMER_DATA``.
+
+    Args:
+      holds: what the folder must have, for the error.
+
+    Raises:
+      ConfigError: neither names a folder.
+    """
+    found = given or os.environ.get("JAXFORMER_DATA")
+    if not found:
+        raise ConfigError(f"--data-dir, or JAXFORMER_DATA, must name the folder of {holds}")
+    return pathlib.Path(found).expanduser()
+
+
 def train(config: TaskConfig, run: pathlib.Path, end: float, *, hooks: Sequence[Any] = ()) -> float:
     """Trains a run, or resumes it, until the call ends; returns the seconds that it took in all calls.
 

@@ -45,7 +45,7 @@ DRAWN = 6
 
 def main(arguments: list[str] | None = None) -> int:
     parser = command.parser("captioning", __doc__, out="the folder of runs, records, pictures and the report")
-    parser.add_argument("--data-dir", type=pathlib.Path, help=f"the folder of {FOLDER}")
+    parser.add_argument("--data-dir", type=pathlib.Path, help=f"the folder of {FOLDER}; default: JAXFORMER_DATA")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="by default all")
     parser.add_argument("--minutes", type=float, default=0.0, help="the most time of this call; 0 for no limit")
     return command.exit_code(run, parser.parse_args(arguments))
@@ -59,11 +59,9 @@ def run(args: argparse.Namespace) -> None:
       Stopped: the time was up.
     """
     end = command.end_of_call(args.minutes)
-    if args.data_dir is None and not args.smoke:
-        raise ConfigError(f"--data-dir must name the folder of {FOLDER}")
     if "hard" in args.models and "soft" not in args.models:
         raise ConfigError("hard attention starts from the parameters of soft: --models must name soft, too")
-    folder = args.out / "data" if args.smoke else args.data_dir / FOLDER
+    folder = args.out / "data" if args.smoke else command.data_directory(args.data_dir, FOLDER) / FOLDER
     if args.smoke:
         smoke.prepare(folder)
     configs, known = prepare(args.models, folder, args.out, smoke.changes if args.smoke else lambda model: {})

@@ -42,7 +42,7 @@ EPOCHS = {"average": 8}
 
 def main(arguments: list[str] | None = None) -> int:
     parser = command.parser("classification", __doc__, out="the folder of runs, records and the report")
-    parser.add_argument("--data-dir", type=pathlib.Path, help="the folder of the corpora")
+    parser.add_argument("--data-dir", type=pathlib.Path, help="the folder of the corpora; default: JAXFORMER_DATA")
     parser.add_argument("--pretrained", type=pathlib.Path, help="a run of masked_language_model")
     parser.add_argument("--corpora", nargs="+", choices=FILES, default=list(FILES), help="by default all")
     parser.add_argument("--ways", nargs="+", choices=[*WAYS, BAG], help="by default all")
@@ -62,13 +62,14 @@ def run(args: argparse.Namespace) -> None:
     if args.smoke:
         args.data_dir, args.pretrained, args.corpora, args.seeds = *smoke.prepare(args.out), ["sst2"], 1
         args.ways, changes = args.ways or smoke.WAYS, smoke.CHANGES
-    if args.data_dir is None or args.pretrained is None:
-        raise ConfigError("--data-dir and --pretrained must name the corpora and a run of masked_language_model")
+    if args.pretrained is None:
+        raise ConfigError("--pretrained must name a run of masked_language_model")
+    directory = command.data_directory(args.data_dir, "the corpora")
     todo = [cell for cell in cells(args.corpora, args.seeds) if not args.ways or cell.way in args.ways]
     try:
         for number, cell in enumerate(todo, 1):
             print(f"\ncell {number} of {len(todo)}: {cell.name}", flush=True)
-            do(cell, args.out, args.data_dir, args.pretrained, changes, end)
+            do(cell, args.out, directory, args.pretrained, changes, end)
     finally:
         paths = [(cell, record_of(cell, args.out)) for cell in todo]
         records = [(cell, json.loads(path.read_text(encoding="utf-8"))) for cell, path in paths if path.exists()]

@@ -43,7 +43,7 @@ COLORS = {"xavier": "#9aa5b1", "fairseq": "#c2410c", "scaled": "#0f766e", "pytor
 
 def main(arguments: list[str] | None = None) -> int:
     parser = command.parser("initialization", __doc__, out="the folder of runs, records, the picture and the report")
-    parser.add_argument("--data-dir", type=pathlib.Path, help="the folder of multi30k")
+    parser.add_argument("--data-dir", type=pathlib.Path, help="the folder of multi30k; default: JAXFORMER_DATA")
     parser.add_argument("--demo", action="store_true", help="train the model of `jaxformer demo` instead of Multi30k's")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES, metavar="CASE", help=f"of {CASES}")
     parser.add_argument("--torch", action="store_true", help="also train post-norm by PyTorch, which must be installed")
@@ -65,11 +65,11 @@ def run(args: argparse.Namespace) -> None:
         raise ConfigError(
             "--demo has data of its own and no training by PyTorch; leave out --torch, --smoke, --data-dir"
         )
-    if args.data_dir is None and not args.smoke and not args.demo:
-        raise ConfigError("--data-dir must name the folder of multi30k")
     if args.torch:
         importlib.import_module("experiments.initialization.pytorch")  # its turn comes last; a lack is said at once
-    directory = args.out / "data" if args.smoke else args.data_dir
+    directory = args.out / "data"
+    if not args.smoke and not args.demo:
+        directory = command.data_directory(args.data_dir, "multi30k")
     if args.smoke:
         smoke.prepare(directory)
     found: dict[str, list[Mapping[str, Any]]] = {case: [] for case in [*args.cases, *[TORCH] * args.torch]}

@@ -20,7 +20,6 @@ from experiments import command
 from experiments.pretraining import english
 from jaxformer import demo
 from jaxformer.config import changed
-from jaxformer.errors import ConfigError
 from jaxformer.files import write_text
 from jaxformer.inspection import plots
 from jaxformer.training.logging import read_log
@@ -36,7 +35,7 @@ SMOKE: dict[str, Any] = {
 
 def main(arguments: list[str] | None = None) -> int:
     parser = command.parser("pretraining", __doc__, out="the folder of the text, the run and the report")
-    parser.add_argument("--data-dir", type=pathlib.Path, help="the folder of the corpora")
+    parser.add_argument("--data-dir", type=pathlib.Path, help="the folder of the corpora; default: JAXFORMER_DATA")
     parser.add_argument("--steps", type=command.count, help="training steps; by default those of the configuration")
     parser.add_argument("--minutes", type=float, default=0.0, help="the most time of this call; 0 for no limit")
     return command.exit_code(run, parser.parse_args(arguments))
@@ -54,10 +53,9 @@ def run(args: argparse.Namespace) -> None:
     if args.smoke:
         config = changed(config, SMOKE)
         write_text(text, "".join(f"{pair.english}\n" for pair in demo.generate(300)))
-    elif args.data_dir is None:
-        raise ConfigError("--data-dir must be the folder of the corpora, got none")
     elif not text.exists():
-        print(f"{english.write_corpus(args.data_dir, text):,} words in {text}", flush=True)
+        directory = command.data_directory(args.data_dir, "the corpora")
+        print(f"{english.write_corpus(directory, text):,} words in {text}", flush=True)
     steps = args.steps or config.train.steps
     train = dataclasses.replace(config.train, steps=steps, minutes=args.minutes)
     config = changed(dataclasses.replace(config, train=train), {"data": {"text": str(text.resolve())}})

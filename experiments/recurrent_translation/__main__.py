@@ -21,13 +21,12 @@ from experiments import command
 from experiments.recurrent_translation import joining, measures, training_cell
 from experiments.recurrent_translation.grid import FULL, SMALL, SMOKE, Cell, Scale, cells, configuration, data_of
 from experiments.recurrent_translation.report import report
-from jaxformer.errors import ConfigError
 from jaxformer.files import write_text
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = command.parser("recurrent_translation", __doc__, out="folder of runs, records, pictures and results")
-    parser.add_argument("--data-dir", type=pathlib.Path, help="folder with multi30k/ and tatoeba/")
+    parser.add_argument("--data-dir", type=pathlib.Path, help="multi30k/ and tatoeba/; default: JAXFORMER_DATA")
     parser.add_argument("--minutes", type=float, default=0.0, help="the end of this call; 0 for no end")
     parser.add_argument("--seeds", type=command.count, default=1, help="trainings of each model on each corpus")
     parser.add_argument("--rates", type=float, nargs="+", help="learning rates to train each model with")
@@ -44,12 +43,13 @@ def run(args: argparse.Namespace) -> None:
       Stopped: the time was up.
     """
     scale = SMOKE if args.smoke else SMALL if args.small else FULL
-    out, directory = args.out.resolve(), args.data_dir and args.data_dir.resolve()
+    out = args.out.resolve()
     if args.rates:
         scale = dataclasses.replace(scale, rates=tuple(args.rates))
     files, number, sizes = out / "joined", scale.test_pairs, {}
-    if {"multi30k", "tatoeba"} & set(scale.steps) and directory is None:
-        raise ConfigError("--data-dir must be a folder with multi30k/ and tatoeba/, got none")
+    directory = None
+    if {"multi30k", "tatoeba"} & set(scale.steps):
+        directory = command.data_directory(args.data_dir, "multi30k/ and tatoeba/").resolve()
     if "multi30k" in scale.steps:
         sizes["multi30k"] = joining.write_multi30k(directory, files / "multi30k", number=number)
     sizes["grammar"] = joining.write_grammar(files / "grammar", train=scale.train_pairs, number=number)

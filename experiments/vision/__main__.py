@@ -26,7 +26,6 @@ from experiments.vision.cells import CORPORA, MODELS, SHIFTS, SIDE, SIZES, Cell,
 from experiments.vision.report import draw, report
 from jaxformer.config import changed
 from jaxformer.data.image_batches import decode_all
-from jaxformer.errors import ConfigError
 from jaxformer.files import remove_folder, write_text
 from jaxformer.inspection import plots
 from jaxformer.tasks.classes import scores
@@ -40,7 +39,7 @@ PICTURE = "attention.png"
 
 def main(arguments: list[str] | None = None) -> int:
     parser = command.parser("vision", __doc__, out="the folder of runs, records, pictures and the report")
-    parser.add_argument("--data-dir", type=pathlib.Path, help="the folder of the corpora")
+    parser.add_argument("--data-dir", type=pathlib.Path, help="the folder of the corpora; default: JAXFORMER_DATA")
     parser.add_argument("--corpora", nargs="+", choices=CORPORA, default=list(CORPORA), help="by default both")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="by default all")
     parser.add_argument("--seeds", type=command.count, default=5, help="trainings of each cell (default 5)")
@@ -75,13 +74,14 @@ class Study:
         self.end = command.end_of_call(args.minutes)
         self.found: dict[Cell, Mapping[str, Any]] = {}
         self.chosen: set[Cell] = set()
+        self.directories = {"mnist": self.out / "data", "cifar10": self.out / "data"}
         if self.smoke:
             smoke.prepare(self.out / "data")
-        elif args.data_dir is None:
-            raise ConfigError("--data-dir must name the folder of cifar10_subset and mnist")
-        elif "mnist" in args.corpora:
-            divide_digits(args.data_dir / "mnist", self.out / "data")
-        self.directories = {"mnist": self.out / "data", "cifar10": self.out / "data" if self.smoke else args.data_dir}
+            return
+        directory = command.data_directory(args.data_dir, "cifar10_subset and mnist")
+        self.directories["cifar10"] = directory
+        if "mnist" in args.corpora:
+            divide_digits(directory / "mnist", self.out / "data")
 
     def trials(self, corpus: str, model: str) -> list[Cell]:
         """Returns the trainings that choose a learning rate."""

@@ -347,7 +347,7 @@ def test_the_label_of_an_object(size, expected):
 
 
 @pytest.mark.full
-def test_the_smoke_version_resumes(tmp_path, capsys):
+def test_the_smoke_version_resumes(tmp_path, capsys, monkeypatch):
     """All three captioners, with their records, sheets and captions; a second call trains nothing."""
     arguments = ["--smoke", "--out", str(tmp_path)]
     assert command.main([*arguments, "--models", "soft"]) == 0
@@ -371,5 +371,6 @@ def test_the_smoke_version_resumes(tmp_path, capsys):
     path.write_text(json.dumps(record | {"settings": "other"}))
     assert command.main([*arguments, "--models", "soft"]) == 2
     assert "must be a result of these settings" in capsys.readouterr().err
+    monkeypatch.delenv("JAXFORMER_DATA", raising=False)
     assert command.main(["--out", str(tmp_path)]) == 2
-    assert "--data-dir must name the folder of nlvr_captions" in capsys.readouterr().err
+    assert "--data-dir, or JAXFORMER_DATA, must name the folder of nlvr_captions" in capsys.readouterr().err

@@ -78,9 +78,12 @@ def test_curves_are_means_over_seeds_at_steps_that_all_have(tmp_path, monkeypatc
     assert len(drawn) == 1
 
 
-def test_folders_must_be_named(tmp_path, capsys):
+def test_folders_must_be_named(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("JAXFORMER_DATA", raising=False)
     assert command.main(["--out", str(tmp_path)]) == 2
-    assert "--data-dir and --pretrained must name" in capsys.readouterr().err
+    assert "--pretrained must name" in capsys.readouterr().err
+    assert command.main(["--out", str(tmp_path), "--pretrained", str(tmp_path)]) == 2
+    assert "--data-dir, or JAXFORMER_DATA, must name the folder of the corpora" in capsys.readouterr().err
 
 
 def test_a_way_that_there_is_not(tmp_path, capsys):

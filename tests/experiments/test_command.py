@@ -125,6 +125,15 @@ def test_a_program_has_large_pages_and_its_exit_code():
         assert (done.returncode, done.stdout) == (85, f"{found}\n"), done.stderr
 
 
+def test_the_folder_of_data_is_the_one_that_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAXFORMER_DATA", "~/corpora")
+    assert command.data_directory(None, "texts") == pathlib.Path.home() / "corpora"
+    assert command.data_directory(tmp_path, "texts") == tmp_path
+    monkeypatch.setenv("JAXFORMER_DATA", "")
+    with pytest.raises(ConfigError, match="--data-dir, or JAXFORMER_DATA, must name the folder of texts"):
+        command.data_directory(None, "texts")
+
+
 def test_early_stopping_is_an_end_and_ctrl_c_is_not(trained, tmp_path):
     calls, reasons = trained
     reasons += ["patience"]

@@ -24,9 +24,10 @@ def test_the_demo_keeps_its_own_schedule():
     assert (config.model.initialization, config.model.attention_bias, config.seed) == ("xavier", False, 3)
 
 
-def test_the_data_must_be_named(tmp_path, capsys):
+def test_the_data_must_be_named(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("JAXFORMER_DATA", raising=False)
     assert command.main(["--out", str(tmp_path)]) == 2
-    assert "--data-dir must name the folder of multi30k" in capsys.readouterr().err
+    assert "--data-dir, or JAXFORMER_DATA, must name the folder of multi30k" in capsys.readouterr().err
     assert command.main(["--out", str(tmp_path), "--demo", "--data-dir", str(tmp_path)]) == 2
     assert "--demo has data of its own" in capsys.readouterr().err
 

@@ -43,9 +43,10 @@ def test_each_sentence_comes_once_without_its_label(tmp_path):
         list(english.sentences(tmp_path))
 
 
-def test_data_must_be_named(tmp_path, capsys):
+def test_data_must_be_named(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("JAXFORMER_DATA", raising=False)
     assert command.main(["--out", str(tmp_path)]) == 2
-    assert "--data-dir must be the folder of the corpora" in capsys.readouterr().err
+    assert "--data-dir, or JAXFORMER_DATA, must name the folder of the corpora" in capsys.readouterr().err
 
 
 def test_the_smoke_version_leaves_the_text_of_the_corpora(tmp_path, monkeypatch):

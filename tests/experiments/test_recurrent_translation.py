@@ -210,9 +210,10 @@ def test_initial_gradients_are_those_of_the_scale(tmp_path, monkeypatch):
     assert calls == [64, 128]
 
 
-def test_no_folder_of_corpora_is_one_line(tmp_path, capsys):
+def test_no_folder_of_corpora_is_one_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("JAXFORMER_DATA", raising=False)
     assert command.main(["--out", str(tmp_path)]) == 2
-    assert "--data-dir must be a folder" in capsys.readouterr().err
+    assert "--data-dir, or JAXFORMER_DATA, must name the folder" in capsys.readouterr().err
 
 
 @pytest.mark.full

@@ -137,9 +137,10 @@ def test_the_picture_of_attention_is_of_the_chosen_learning_rate(tmp_path, monke
     assert (tmp_path / "attention-mnist-28-ViT.png").read_text() == f"mnist-28-ViT-{min(RATES):g}-all-0"
 
 
-def test_folders_must_be_named(tmp_path, capsys):
+def test_folders_must_be_named(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("JAXFORMER_DATA", raising=False)
     assert command.main(["--out", str(tmp_path)]) == 2
-    assert "--data-dir must name the folder" in capsys.readouterr().err
+    assert "--data-dir, or JAXFORMER_DATA, must name the folder" in capsys.readouterr().err
 
 
 @pytest.mark.full
