@@ -171,15 +171,8 @@ def batch_script(folder, code, *arguments, **variables):
 
 
 def test_arguments_reach_srun_unchanged(tmp_path):
-    *options, command, train, watchdog = [
-        "--export=ALL",
-        "--label",
-        "--kill-on-bad-exit=1",
-        "jaxformer",
-        "train",
-        WATCHDOG,
-    ]
-    expected = [*options, command, train, watchdog, "base", *HOSTILE]
+    options = ["--export=ALL", "--label", "--kill-on-bad-exit=0", "--wait=30"]
+    expected = [*options, "jaxformer", "train", WATCHDOG, "base", *HOSTILE]
     assert batch_script(tmp_path, 85, "base", *HOSTILE)[0] == [*expected, ""]
     # srun takes the cores of a task from this variable, not from the options of sbatch.
     assert batch_script(tmp_path, 85, "base", *HOSTILE, SLURM_CPUS_PER_TASK="7")[0] == [*expected, "7"]
