@@ -73,7 +73,8 @@ def test_without_checkpoints_it_gives_up_on_immediate_crashes(tmp_path):
 
 def test_a_new_checkpoint_is_progress(tmp_path):
     (tmp_path / "ckpt").mkdir()
-    (tmp_path / "ckpt" / "9.partial").mkdir()  # an unfinished save does not count
+    for name in ("9.partial", "9²", "²"):  # an unfinished save does not count, nor does a copy by hand
+        (tmp_path / "ckpt" / name).mkdir()
     script = f"{COUNT} [ $n -le 4 ] && mkdir ckpt/$n; exit 1"
     code, _ = outcome(supervise(tmp_path, script, "--restarts", "2", "--checkpoints", "ckpt"))
     assert (code, runs(tmp_path)) == (1, 4 + 3)
