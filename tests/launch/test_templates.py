@@ -193,12 +193,14 @@ def test_slurm_requeues_the_job(tmp_path, code, restarts, again):
     assert called == ("requeue 12\n" if again else "")
 
 
-@pytest.mark.parametrize("bad", ["a;touch x", "$(id)", "../x", "A", "", "-a", "a_b", "a" * 41, "a\nb", "a: b"])
+@pytest.mark.parametrize(
+    "bad", ["a;touch x", "$(id)", "../x", "A", "", "-a", "a_b", "a" * 41, "a\nb", "a: b", "1a", "a-"]
+)
 @pytest.mark.parametrize("key", ["NAME", "CLAIM"])
 def test_names_are_dns_labels(key, bad):
     from launch.names import name
 
-    with pytest.raises(Exception, match="a name must be at most 40"):
+    with pytest.raises(Exception, match=r"a name must be at most 40 .*, begin with a letter and not end with a hyphen"):
         name(bad)
     if bad == "../x":  # once through the command line
         code, errors = render("k8s/job.yaml", "base", **{key: bad})
