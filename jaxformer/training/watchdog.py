@@ -67,7 +67,7 @@ class Watchdog:
                 text = f"{process} is stuck: {self._where} for {idle:.0f} s; its stacks:"
                 report = threading.Thread(target=_report, args=(text,), daemon=True)
                 report.start()
-                report.join(GRACE)  # it may be stuck, too, if nobody reads what the process writes
+                report.join(GRACE)  # it may be stuck, too, if the output is not read
                 os._exit(EXIT_CODE)  # other ways to exit need the main thread, which does not respond
 
 

@@ -51,7 +51,7 @@ UNREAD = """
 """
 
 
-def test_a_process_whose_output_nobody_reads_ends_too():
+def test_a_process_whose_output_is_not_read_ends_too():
     """As behind a connection that hangs; the report cannot be written either."""
     with subprocess.Popen([sys.executable, "-c", textwrap.dedent(UNREAD)], stderr=subprocess.PIPE) as process:
         try:
