@@ -10,7 +10,8 @@ def name(text: str) -> str:
     """Returns the text if it is a DNS label of at most 40 characters, which leaves room for suffixes."""
     if not re.fullmatch(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", text):
         raise argparse.ArgumentTypeError(
-            f"a name must be at most 40 lower-case letters, digits and hyphens, got {text!r}"
+            "a name must be at most 40 lower-case letters, digits and hyphens, begin with a letter and not end with a "
+            f"hyphen, got {text!r}"
         )
     return text
 

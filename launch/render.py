@@ -20,6 +20,8 @@ from names import name
 
 OPTIONAL = {"FLAGS": ""}
 PLACEHOLDER = re.compile(r"\$\{([A-Z_]+)\}")
+MISREAD = re.compile(r"[-+.0-9].*|[yYnN]", re.DOTALL)
+"""Texts such as 1e-4 and y, which PyYAML leaves without quotes, and kubectl would read as numbers and truth values."""
 
 
 def main() -> int:
@@ -53,9 +55,20 @@ def render(template: str, assignments: list[str], arguments: list[str]) -> str:
     values = {key: text for key, text in OPTIONAL.items() if key in keys} | values
     if keys != values.keys():
         raise ValueError(f"this template needs {', '.join(sorted(keys))}; got {', '.join(sorted(values))}")
-    return yaml.safe_dump_all(
-        [fill(document, values, arguments) for document in yaml.safe_load_all(template)], sort_keys=False, width=110
-    )
+    documents = [fill(document, values, arguments) for document in yaml.safe_load_all(template)]
+    return yaml.dump_all(documents, Dumper=Dumper, sort_keys=False, width=110)
+
+
+class Dumper(yaml.SafeDumper):
+    """Writes texts so that every version of YAML reads them as texts."""
+
+
+def represented(dumper: Dumper, text: str) -> yaml.ScalarNode:
+    """Returns a text as YAML, in quotes if it may be misread."""
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if MISREAD.fullmatch(text) else None)
+
+
+Dumper.add_representer(str, represented)
 
 
 def checked(key: str, text: str) -> str | int:
@@ -74,10 +87,9 @@ def fill(node: Any, values: dict[str, str | int], arguments: list[str]) -> Any:
     if isinstance(node, dict):
         filled = {key: fill(value, values, arguments) for key, value in node.items()}
         # Kubernetes accepts only text as the value of an environment variable.
-        return {key: str(value) if key == "value" else value for key, value in filled.items()}
+        return {key: literal(str(value)) if key == "value" else value for key, value in filled.items()}
     if isinstance(node, list):
-        # Kubernetes would replace $(NAME) in an argument by a variable of its pod, and reads $$ as $.
-        spliced = [argument.replace("$", "$$") for argument in arguments]
+        spliced = [literal(argument) for argument in arguments]
         return [x for item in node for x in (spliced if item == "${ARGS}" else [fill(item, values, arguments)])]
     if not isinstance(node, str):
         return node
@@ -85,6 +97,11 @@ def fill(node: Any, values: dict[str, str | int], arguments: list[str]) -> Any:
         return values[match[1]]
     texts = {**values, "SHELL_ARGS": shlex.join(arguments)}
     return PLACEHOLDER.sub(lambda match: str(texts[match[1]]), node)
+
+
+def literal(text: str) -> str:
+    """Returns a text for Kubernetes, which would replace $(NAME) by a variable of its pod, and reads $$ as $."""
+    return text.replace("$", "$$")
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ class Child:
 def newest(checkpoints: pathlib.Path | None) -> int:
     """Returns the last step that has a checkpoint, or -1."""
     names = os.listdir(checkpoints) if checkpoints and checkpoints.is_dir() else []
-    return max((int(name) for name in names if name.isdigit()), default=-1)
+    return max((int(name) for name in names if name.isdecimal()), default=-1)  # not ², which is a digit
 
 
 def say(text: str) -> None:

@@ -22,6 +22,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
+from jaxformer.cli import ANSWERS
 from jaxformer.errors import JaxformerError
 from jaxformer.hardware import use_large_pages
 
@@ -128,13 +129,16 @@ def _stopping_at_once(command: Sequence[str]) -> Iterator[None]:
     An exception would be lost where Python or C++ discards it, as in callbacks of the garbage collector, or become
     another one in the import of an extension. Files are replaced as a whole, so they survive this.
     """
-    answers = {signal.SIGINT: (130, "interrupted")}
+    ANSWERS.clear()
+    ANSWERS[signal.SIGINT] = (130, "interrupted")
     if command in (["train"], ["demo"]):
         text = f"jaxformer {command[0]}: SIGTERM outside of training: run the same command again"
-        answers[signal.SIGTERM] = (85, text)
+        ANSWERS[signal.SIGTERM] = (85, text)
 
     def stop(number: int, _: object) -> None:
-        code, text = answers[signal.Signals(number)]
+        if number not in ANSWERS:
+            return
+        code, text = ANSWERS[number]
         with contextlib.suppress(Exception):  # it may be in the middle of writing
             sys.stdout.flush()
         show_cursor = "\x1b[?25h" if os.isatty(2) else ""  # a progress bar hides it
@@ -142,7 +146,7 @@ def _stopping_at_once(command: Sequence[str]) -> Iterator[None]:
             os.write(2, f"{show_cursor}{text}\n".encode())
         os._exit(code)
 
-    known = {number: signal.getsignal(number) for number in answers}
+    known = {number: signal.getsignal(number) for number in ANSWERS}
     if threading.current_thread() is not threading.main_thread():
         known = {}
     for number, handler in known.items():
@@ -152,7 +156,8 @@ def _stopping_at_once(command: Sequence[str]) -> Iterator[None]:
         yield
     finally:
         for number, handler in known.items():  # None stands for a handler from outside Python
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+            if number in ANSWERS:  # another one is ignored to the end of the process
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def _exit_code(error: Exception) -> int | None:

@@ -8,6 +8,7 @@ import logging
 import os
 import pathlib
 import platform
+import signal
 import sys
 from typing import Any
 
@@ -16,12 +17,22 @@ from rich.console import Console
 
 import jaxformer
 from jaxformer.caches import user_cache
+from jaxformer.cli import ANSWERS
 from jaxformer.config import to_data
 from jaxformer.multihost import cluster, processes
 from jaxformer.tasks.history import flat
+from jaxformer.training.hooks import Hook
 
 EXIT_CODES = {"terminated": 85, "time": 85, "interrupted": 130}
 """The exit codes of a training run that was stopped and saved, by reason; the same command resumes it."""
+
+
+class KeepCode(Hook):
+    """A hook that keeps the exit code of a training that has ended: SIGTERM would ask for the same command again."""
+
+    def ended(self, step: int, reason: str) -> None:
+        """Lets the process ignore SIGTERM, because what is left takes a moment."""
+        ANSWERS.pop(signal.SIGTERM, None)
 
 
 def start(*, compile_cache: bool = True) -> None:

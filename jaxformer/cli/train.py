@@ -70,7 +70,8 @@ def main(arguments: Sequence[str]) -> int:
 
     runtime.join(config, options.out, devices=options.devices)
     runtime.start(compile_cache=not options.no_compile_cache)
-    result = runner.train(config, options.out, console=runtime.console(), profile=options.profile, began=STARTED)
+    output = {"console": runtime.console(), "profile": options.profile, "hooks": [runtime.KeepCode()]}
+    result = runner.train(config, options.out, began=STARTED, **output)
     if processes.first():
         save_besides(options.out / "curves.png", lambda path: runtime.draw_curves(path.parent))
     return runtime.EXIT_CODES.get(result.reason, 0)

@@ -97,7 +97,7 @@ def fit(
     run: Any = Programs(step, outputs.timer) if isinstance(step, jax.stages.Wrapped) else step
     number, rollbacks, clock, target = int(state.step), 0, _Clock(config, outputs.timer), _abstract(state)
     stream = numbered(batches, number, progress.left_out)
-    with recorder, stop_requests(outputs.say) as requests, _Watch(config, recorder) as watch:
+    with stop_requests(outputs.say) as requests, recorder, _Watch(config, recorder) as watch:
         reason = _complete(number, config, progress)
         while reason is None:
             number += 1

@@ -19,7 +19,7 @@ EXIT_CODE = 70
 """The exit code of a stuck process; a scheduler should restart it like one that crashed."""
 
 GRACE = 15.0
-"""Extra seconds for actions in which all processes take part."""
+"""Extra seconds for actions in which all processes take part, and the time to report."""
 
 
 class Watchdog:
@@ -64,6 +64,14 @@ class Watchdog:
                 self._since += slept
             idle = woke - self._since
             if idle > self._limit:
-                print(f"{process} is stuck: {self._where} for {idle:.0f} s; its stacks:", file=sys.stderr, flush=True)
-                faulthandler.dump_traceback(file=sys.__stderr__ or sys.stderr, all_threads=True)
+                text = f"{process} is stuck: {self._where} for {idle:.0f} s; its stacks:"
+                report = threading.Thread(target=_report, args=(text,), daemon=True)
+                report.start()
+                report.join(GRACE)  # it may be stuck, too, if the output is not read
                 os._exit(EXIT_CODE)  # other ways to exit need the main thread, which does not respond
+
+
+def _report(text: str) -> None:
+    """Prints a text and the stacks of all threads."""
+    print(text, file=sys.stderr, flush=True)
+    faulthandler.dump_traceback(file=sys.__stderr__ or sys.stderr, all_threads=True)

@@ -2,6 +2,9 @@
 
 import errno
 import os
+import pathlib
+import subprocess
+import sys
 import time
 import types
 
@@ -54,7 +57,7 @@ def trained(monkeypatch):
     """The configurations that would be trained; training ends with the reason in `trained.reason`."""
     calls = types.SimpleNamespace(configs=[], joined=[], profile=None, reason="done")
 
-    def fit(config, out, console, profile, began):
+    def fit(config, out, console, profile, hooks, began):
         assert 0 <= time.time() - began < 3600
         calls.profile = profile
         calls.configs.append(config)
@@ -73,6 +76,30 @@ def test_the_exit_code_says_why_it_ended(trained, tmp_path, reason, code):
     """85 tells a scheduler to run the same command again."""
     trained.reason = reason
     assert train.main(["demo", "--out", str(tmp_path / "run")]) == code
+
+
+SIGNALED = """
+import os, signal, sys
+from jaxformer.cli import main, runtime
+
+runtime.draw_curves = lambda run: os.kill(os.getpid(), signal.SIGTERM)
+sys.argv[0] = "jaxformer"
+sys.exit(main.script())
+"""
+
+
+def test_sigterm_after_the_end_does_not_ask_for_another_start(tmp_path):
+    """The answer was 85, which puts a job that is done back into the queue."""
+    (tmp_path / "a.txt").write_text("to be or not to be\n" * 20)
+    words = (
+        "train language_model --data.text a.txt --data.length 8 --model.d_model 8 --model.num-heads 1 --model.d_ff 8"
+    )
+    words += " --model.num-layers 1 --train.steps 2 --optimizer.warmup-steps 1 --out run --data.cache ."
+    known = {**os.environ, "PYTHONPATH": str(pathlib.Path(__file__).parents[2])}
+    command = [sys.executable, "-c", SIGNALED, *words.split()]
+    done = subprocess.run(command, cwd=tmp_path, env=known, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "done at step 2" in done.stderr
 
 
 def test_settings_and_options_reach_the_run(trained, tmp_path):

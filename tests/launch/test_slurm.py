@@ -84,12 +84,30 @@ def slurm(tmp_path):
                 os.kill(int(path.read_text()), 15)
 
 
-def test_a_preempted_job_resumes(trained, slurm, tmp_path):
-    shim = tmp_path / "bin" / "jaxformer"
+def path_with(folder, line):
+    """Returns a search path on which `jaxformer` is a line of shell."""
+    shim = folder / "bin" / "jaxformer"
     shim.parent.mkdir()
-    shim.write_text(f'#!/bin/sh\nexec {sys.executable} -m jaxformer.cli.main "$@"\n')
+    shim.write_text(f"#!/bin/sh\n{line}\n")
     shim.chmod(0o755)
-    path = f"{shim.parent}:{os.environ['PATH']}"
+    return f"{shim.parent}:{os.environ['PATH']}"
+
+
+@pytest.mark.parametrize(("code", "state"), [(2, "FAILED"), (85, "PENDING")])
+def test_tasks_that_end_one_after_the_other_keep_their_code(slurm, tmp_path, code, state):
+    """Process 0 ends two seconds after the others that refuse with it: 2 is final, and 85 comes again without limit."""
+    path = path_with(tmp_path, f"sleep $((2 - 2 * SLURM_PROCID)); exit {code}")
+    env = programs.environment(tmp_path, PATH=path, JAXFORMER_RESTARTS="0", **slurm)
+    file = str(programs.LAUNCH / "slurm" / "train.sbatch")
+    words = ["sbatch", "--parsable", "--ntasks-per-node=2", f"--chdir={tmp_path}", file, "base"]
+    job = subprocess.run(words, env=env, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
+    log = tmp_path / f"jaxformer-{job}.log"
+    programs.until(lambda: log.exists() and log.read_text().count(f"Exited with exit code {code}") == 2, timeout=60)
+    programs.until(lambda: f"JobState={state}" in run("scontrol", "show", "job", job, **slurm), timeout=30)
+
+
+def test_a_preempted_job_resumes(trained, slurm, tmp_path):
+    path = path_with(tmp_path, f'exec {sys.executable} -m jaxformer.cli.main "$@"')
     env = programs.environment(trained, JAX_NUM_CPU_DEVICES="2", PATH=path, HOME=str(tmp_path), **slurm)
 
     def ask(*command):

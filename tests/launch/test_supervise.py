@@ -74,7 +74,8 @@ def test_without_checkpoints_it_gives_up_on_immediate_crashes(tmp_path):
 
 def test_a_new_checkpoint_is_progress(tmp_path):
     (tmp_path / "ckpt").mkdir()
-    (tmp_path / "ckpt" / "9.partial").mkdir()  # an unfinished save does not count
+    for name in ("9.partial", "9²", "²"):  # an unfinished save does not count, nor does a copy by hand
+        (tmp_path / "ckpt" / name).mkdir()
     script = f"{COUNT} [ $n -le 4 ] && mkdir ckpt/$n; exit 1"
     code, _ = outcome(supervise(tmp_path, script, "--restarts", "2", "--checkpoints", "ckpt"))
     assert (code, runs(tmp_path)) == (1, 4 + 3)
@@ -117,6 +118,19 @@ def test_sigterm_is_forwarded_and_the_exit_code_returned(tmp_path):
     process.send_signal(signal.SIGTERM)
     assert outcome(process)[0] == 85
     assert runs(tmp_path) == 1  # the sender of SIGTERM decides when to restart
+
+
+@pytest.mark.parametrize("launcher", [SUPERVISE, LOCAL], ids=["supervise", "local"])
+def test_a_signal_to_every_process_keeps_the_exit_code(tmp_path, launcher):
+    """As systemd and SLURM send it, to the guard, too, without which the launcher failed."""
+    script = "trap 'exit 85' TERM; touch ready; while true; do sleep 0.05; done"
+    command = [*launcher, "--", "sh", "-c", script]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    programs.until((tmp_path / "ready").exists, timeout=20)
+    for pid in [*programs.children(process), process.pid]:
+        os.kill(pid, signal.SIGTERM)
+    code, errors = outcome(process)
+    assert (code, "Traceback" in errors) == (85, False), errors
 
 
 def test_a_command_that_ignores_sigterm_is_killed_with_its_children(tmp_path):

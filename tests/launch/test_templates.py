@@ -101,7 +101,7 @@ def test_the_ports_are_those_of_jax():
 )
 def test_flags_caches_and_requests(template, kind, variable, platforms):
     """Flags may be left out; programs and tokens are kept where all hosts and the next start find them."""
-    for flags in (None, "--xla_a=1 --xla_b='x y'"):
+    for flags in (None, "--xla_a=1 --xla_b='x y' --xla_c=$(JAX_PLATFORMS)$$"):
         document = documents(template, "base", FLAGS=flags)[kind]
         if kind is None:
             variables = document["envs"]
@@ -111,7 +111,8 @@ def test_flags_caches_and_requests(template, kind, variable, platforms):
             values = dict(item.split("=", 1) for item in VALUES[template].split())
             requests = {"cpu": int(values["CPUS"]), "memory": f"{values['MEMORY']}Gi"}
             assert container(document)["resources"]["requests"] == requests
-        assert variables[variable] == (flags or "")
+        got = variables[variable]
+        assert (in_kubernetes(got) if kind else got) == (flags or "")
         assert variables["JAXFORMER_CACHE"] == "/runs/.cache"
         assert variables["JAX_PLATFORMS"] == platforms
 
@@ -171,15 +172,8 @@ def batch_script(folder, code, *arguments, **variables):
 
 
 def test_arguments_reach_srun_unchanged(tmp_path):
-    *options, command, train, watchdog = [
-        "--export=ALL",
-        "--label",
-        "--kill-on-bad-exit=1",
-        "jaxformer",
-        "train",
-        WATCHDOG,
-    ]
-    expected = [*options, command, train, watchdog, "base", *HOSTILE]
+    options = ["--export=ALL", "--label", "--kill-on-bad-exit=0", "--wait=30"]
+    expected = [*options, "jaxformer", "train", WATCHDOG, "base", *HOSTILE]
     assert batch_script(tmp_path, 85, "base", *HOSTILE)[0] == [*expected, ""]
     # srun takes the cores of a task from this variable, not from the options of sbatch.
     assert batch_script(tmp_path, 85, "base", *HOSTILE, SLURM_CPUS_PER_TASK="7")[0] == [*expected, "7"]
@@ -199,12 +193,14 @@ def test_slurm_requeues_the_job(tmp_path, code, restarts, again):
     assert called == ("requeue 12\n" if again else "")
 
 
-@pytest.mark.parametrize("bad", ["a;touch x", "$(id)", "../x", "A", "", "-a", "a_b", "a" * 41, "a\nb", "a: b"])
+@pytest.mark.parametrize(
+    "bad", ["a;touch x", "$(id)", "../x", "A", "", "-a", "a_b", "a" * 41, "a\nb", "a: b", "1a", "a-"]
+)
 @pytest.mark.parametrize("key", ["NAME", "CLAIM"])
 def test_names_are_dns_labels(key, bad):
     from launch.names import name
 
-    with pytest.raises(Exception, match="a name must be at most 40"):
+    with pytest.raises(Exception, match=r"a name must be at most 40 .*, begin with a letter and not end with a hyphen"):
         name(bad)
     if bad == "../x":  # once through the command line
         code, errors = render("k8s/job.yaml", "base", **{key: bad})
@@ -218,6 +214,21 @@ def test_values_cannot_become_yaml():
     variables = {variable["name"]: variable.get("value") for variable in container(job)["env"]}
     assert variables["JAX_NUM_PROCESSES"] == "4"
     assert variables["JAX_COORDINATOR_ADDRESS"] == "base-0.base:8476"
+
+
+# What kubectl reads as a number or a truth value where there are no quotes.
+NO_TEXT = re.compile(r"[-+]?\.?[0-9][0-9.]*([eE][-+]?[0-9]+)?|0[box][0-9a-fA-F]+|[yYnN]")
+
+
+@pytest.mark.parametrize("template", VALUES)
+def test_kubectl_reads_every_text_as_a_text(template):
+    """A learning rate of 1e-4 became a number, which is no argument of a container; PyYAML reads it as a text."""
+    words = ["--optimizer.learning-rate", "1e-4", "1E+3", "1e5", "-2e-6", ".5", "0o17", "8", "y", "N", "true", "1_000"]
+    code, text = render(template, "base", *words, NAME="y")
+    assert code == 0, text
+    texts = [x for x in yaml.parse(text) if isinstance(x, yaml.ScalarEvent)]
+    unquoted = [x.value for x in texts if x.style is None and isinstance(yaml.safe_load(x.value), str)]
+    assert [x for x in unquoted if NO_TEXT.fullmatch(x)] == []
 
 
 @pytest.mark.parametrize(

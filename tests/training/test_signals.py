@@ -115,6 +115,17 @@ def test_a_signal_during_the_last_save_does_not_cut_it_short(tmp_path):
         assert checkpoints.steps() == [3]
 
 
+def test_a_signal_after_the_end_is_no_request():
+    """Its hooks are told before the handlers are put back; SIGTERM would end this process."""
+
+    class Late(training.Hook):
+        def ended(self, step, reason):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    assert fit(new_state(), 3, outputs=training.Outputs(hooks=[Late()])).reason == "done"
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
 def test_an_error_outside_the_main_thread_stands_alone():
     """It does not look like a consequence of the handlers that only the main thread can have."""
     errors = []

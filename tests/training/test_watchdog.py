@@ -41,6 +41,25 @@ def test_a_loader_that_does_not_come_back():
     assert time.monotonic() - began < 60
 
 
+UNREAD = """
+    import os
+    from jaxformer.training import watchdog
+
+    watchdog.GRACE = 1.0
+    with watchdog.Watchdog(1.0):
+        os.write(2, b"x" * 2**21)  # more than a pipe holds
+"""
+
+
+def test_a_process_whose_output_is_not_read_ends_too():
+    """As behind a connection that hangs; the report cannot be written either."""
+    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(UNREAD)], stderr=subprocess.PIPE) as process:
+        try:
+            assert process.wait(60) == EXIT_CODE
+        finally:
+            process.kill()
+
+
 @pytest.mark.parametrize(("waits", "stuck"), [([1.0] * 62, True), ([1.0, 3600.0, *[1.0] * 50], False)])
 def test_a_process_that_was_stopped_as_a_whole_is_not_stuck(monkeypatch, capsys, waits, stuck):
     """After Ctrl-Z and fg, the time that it stood still does not count."""
