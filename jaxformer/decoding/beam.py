@@ -255,8 +255,7 @@ def _advance(beam: _Beam[S], choices: Float[Array, "B K V"], state: S, rules: _R
     finishing = complete & (jnp.arange(ends.shape[1]) < beam_size)[None]
     # A stopped sentence keeps its result while the others in the batch continue.
     finishing &= jnp.isfinite(log_probs) & ~beam.stopped[:, None]
-    counted = jnp.broadcast_to(_counted(lengths, beam, rules)[:, None], tokens.shape)
-    scores = _scores(log_probs, counted, ends, parents, state, rules)
+    scores = _scores(log_probs, _counted(lengths, beam, rules), ends, parents, state, rules)
     eligible = jnp.where(finishing, scores, -jnp.inf)
     new = Hypotheses(
         grown_tokens, jnp.broadcast_to(lengths[:, None], tokens.shape), log_probs, eligible, grown_log_probs
@@ -291,7 +290,7 @@ def _with_fragments(beam: _Beam[S], dead: Bool[Array, " B"], finished: Hypothese
     shape = beam.last.shape
     lengths = jnp.broadcast_to(beam.lengths[:, None], shape)
     parents = jnp.broadcast_to(jnp.arange(shape[1])[None], shape)
-    counted = jnp.broadcast_to(_counted(beam.lengths, beam, rules)[:, None], shape)
+    counted = _counted(beam.lengths, beam, rules)
     scores = _scores(beam.log_probs, counted, jnp.zeros(shape, bool), parents, beam.state, rules)
     kept = (dead & (finished.scores[:, 0] == -jnp.inf))[:, None] & jnp.isfinite(beam.log_probs)
     eligible = jnp.where(kept, scores, -jnp.inf)
@@ -305,10 +304,10 @@ def _counted(lengths: Int[Array, " B"], beam: _Beam[S], rules: _Rules) -> Int[Ar
 
 
 def _scores(
-    log_probs: jax.Array, lengths: jax.Array, ends: jax.Array, parents: jax.Array, state: State, rules: _Rules
+    log_probs: jax.Array, counted: jax.Array, ends: jax.Array, parents: jax.Array, state: State, rules: _Rules
 ) -> Float[Array, "B C"]:
     """Returns the scores that continuations have when finished; `state` is that of their parents after the step."""
-    scores = rules.normalize(log_probs, lengths, ended=ends)
+    scores = rules.normalize(log_probs, jnp.broadcast_to(counted[:, None], log_probs.shape), ended=ends)
     if not rules.coverage_penalty:
         return scores
     assert isinstance(state, CoverageState)
