@@ -11,7 +11,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxformer.decoding.api import Hypotheses, S, State, Step, check_capacity, check_state, filler, gather, limits
+from jaxformer.decoding.api import (
+    Hypotheses,
+    S,
+    State,
+    Step,
+    check_capacity,
+    check_state,
+    ends_of,
+    filler,
+    gather,
+    is_any,
+    limits,
+)
 from jaxformer.decoding.best import top_scores
 from jaxformer.decoding.narrow import Narrow, run
 from jaxformer.decoding.penalties import (
@@ -98,7 +110,7 @@ class _Considered(NamedTuple):
 
 
 class _Rules(NamedTuple):
-    eos: int | None
+    ends: tuple[int, ...]
     normalize: Normalization
     coverage_penalty: float
     stopping: Stopping
@@ -113,7 +125,7 @@ def beam_search(
     beam_size: int,
     max_length: int,
     bos: int | None,
-    eos: int | None,
+    eos: int | tuple[int, ...] | None,
     pad: int | None = None,
     length_penalty: float | Normalization = 1.0,
     coverage_penalty: float = 0.0,
@@ -181,11 +193,11 @@ def beam_search(
     if trace is not None and any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((state, token_limits))):
         raise ValueError("a beam search with a trace runs step by step; call it outside jax.jit, or leave out trace")
     rules = _Rules(
-        eos=eos,
+        ends=ends_of(eos),
         normalize=length_penalty,
         coverage_penalty=coverage_penalty,
         stopping=stopping,
-        forced_end="never" if eos is None else forced_end,
+        forced_end=forced_end if ends_of(eos) else "never",
         num_candidates=max(2 * beam_size, trace.num_candidates if trace else 0),
     )
 
@@ -248,7 +260,7 @@ def _advance(beam: _Beam[S], choices: Float[Array, "B K V"], state: S, rules: _R
     grown_tokens, grown_log_probs = append(beam.tokens, tokens), append(beam.token_log_probs, gained)
     lengths = beam.lengths + 1
     at_limit = (lengths >= beam.max_lengths)[:, None]
-    ends = jnp.zeros_like(tokens, bool) if rules.eos is None else (tokens == rules.eos) & ~forced
+    ends = is_any(tokens, rules.ends) & ~forced
 
     # An eos finishes a hypothesis only if it is among the best K; so beam search with K = 1 is greedy search.
     complete = ends | at_limit if rules.forced_end == "never" else ends
