@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import shlex
 from collections.abc import Sequence
 
@@ -44,9 +45,11 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"--length must be at least 0, got {options.length}")
     from jaxformer.cli import runtime
     from jaxformer.tasks.pretrained import convert
+    from jaxformer.training.progress import print_line
 
     runtime.start()
-    config = convert(options.folder, options.out, length=options.length)
+    say = functools.partial(print_line, runtime.console())
+    config = convert(options.folder, options.out, length=options.length, say=say)
     used = {"language_model": "generate", "masked_language_model": "fill", "translation": "translate"}[config.task]
     command = f"jaxformer {used} {shlex.quote(str(options.out))} TEXT"
     print(f"{options.out} is a run of {config.task} now; try: {command}")

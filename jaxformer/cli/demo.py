@@ -6,8 +6,13 @@ import argparse
 import pathlib
 import shlex
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from jaxformer.cli.paths import local_path
+
+if TYPE_CHECKING:
+    from jaxformer.demo import GrammarSplits
+    from jaxformer.tasks.translation import Translator
 
 EXAMPLES = """examples:
   jaxformer demo
@@ -50,9 +55,8 @@ def _show(run: pathlib.Path) -> int:
     from jaxformer import demo
     from jaxformer.cli import runtime
     from jaxformer.evaluation.scores import bleu
-    from jaxformer.inspection import attention_maps, plots
     from jaxformer.tasks import registry, runner
-    from jaxformer.tasks.translation import TASK, TranslationConfig, Translator, alignment
+    from jaxformer.tasks.translation import TASK, TranslationConfig, Translator
 
     config, translator = registry.read_config(run), runner.load(run)
     assert isinstance(config, TranslationConfig)
@@ -69,7 +73,27 @@ def _show(run: pathlib.Path) -> int:
     translations = translator.translate(examples)
     for english, french in zip(examples, translations, strict=True):
         print(f"  {english}\n    {french}")
-    splits = demo.splits(num_train=config.data.grammar_pairs)
+    inspect = _align(translator, run, demo.splits(num_train=config.data.grammar_pairs), examples[0], translations[0])
+    print(f"the loss curves:        {runtime.draw_curves(run)}")
+    sentence = "The old man does not see the white house."
+    quoted = shlex.quote(str(run))
+    print(f'more:                   jaxformer translate {quoted} "{sentence}"')
+    if inspect:
+        print(f'                        jaxformer inspect {quoted} {inspect} --source "{sentence}"')
+    return 0
+
+
+def _align(translator: Translator, run: pathlib.Path, splits: GrammarSplits, source: str, target: str) -> str:
+    """Prints alignment error rates and draws an attention map; returns the options of `jaxformer inspect` for it.
+
+    A model without attention has neither, and no options.
+    """
+    from jaxformer.inspection import attention_maps, plots
+    from jaxformer.tasks.translation import alignment
+
+    if getattr(translator.net.config, "attention", "") == "none":
+        print("\nWords are not aligned, and no attention is drawn: the model has model.attention none.\n")
+        return ""
     rates = alignment.head_error_rates(translator, splits.validation)
     head = min(rates, key=rates.__getitem__)
     print(f"\nWords are aligned by {alignment.describe(head)}, which errs least on validation sentences.")
@@ -77,13 +101,8 @@ def _show(run: pathlib.Path) -> int:
     for name, pairs in (("unseen sentences", splits.seen), ("unseen combinations", splits.unseen)):
         rate, diagonal = alignment.head_error_rates(translator, pairs)[head], alignment.diagonal_error_rate(pairs)
         print(f"  {name} ({len(pairs):,}){'':{28 - len(name)}}{rate:8.3f}   {diagonal:8.3f}")
-    (pieces,) = alignment.word_attention(translator, examples[:1], translations[:1])
+    (pieces,) = alignment.word_attention(translator, [source], [target])
     words = attention_maps.select(pieces, layer=head[0], head=head[1])
     print(f"\nWhere it looked, word by word:\n{attention_maps.as_text(words)}\n")
     print(f"the same as a picture:  {plots.attention_map(words, run / 'attention.png')}")
-    print(f"the loss curves:        {runtime.draw_curves(run)}")
-    sentence = "The old man does not see the white house."
-    quoted = shlex.quote(str(run))
-    print(f'more:                   jaxformer translate {quoted} "{sentence}"')
-    print(f'                        jaxformer inspect {quoted} {alignment.options(head)} --source "{sentence}"')
-    return 0
+    return alignment.options(head)

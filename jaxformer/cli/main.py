@@ -2,7 +2,8 @@
 
 Exit codes: 0 done; 2 trying again cannot help, because the configuration or the data is wrong, a loss is not finite, or
 a device has too little memory; 85 stopped by SIGTERM after saving or before the first step, and the same command
-resumes; 130 the same by Ctrl-C; 70 stuck; 1 any other error.
+resumes; 130 the same by Ctrl-C; 70 stuck; 141 the reader of standard output has gone, as in ``| head``; 1 any other
+error.
 """
 
 from __future__ import annotations
@@ -67,9 +68,10 @@ def script() -> int:
     """Runs `main` as the console script; commands that run a model do so with large pages of memory."""
     if sys.argv[1:2] and sys.argv[1] in HEAVY:
         use_large_pages()
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # it was closed, and its number would go to the next file that is opened
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+    # The number of a closed stream would go to the next file that is opened. Results that go to it are an error.
+    for name, flags, mode in (("stdin", os.O_RDONLY, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr", os.O_WRONLY, "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.open(os.devnull, flags), mode))  # noqa: SIM115
     # The encoding of the locale may lack characters of a translation, and a path need not be UTF-8.
     sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")  # pyright: ignore[reportAttributeAccessIssue]
     with _stopping_at_once(sys.argv[1:2]):
@@ -90,26 +92,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")
     parser.add_argument("--version", action="version", version=_version())
-    # The first word is the command; the others are its arguments.
-    command = parser.parse_args(arguments[:1] or ["--help"]).command
+    command = arguments[0] if arguments else "--help"  # the other words are its arguments
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module=r"PIL\.")  # an image is read, or refused in one line
-            code = importlib.import_module(f"jaxformer.cli.{command}").main(arguments[1:])
-        sys.stdout.flush()  # inside the try block, which handles a closed pipe
+        try:
+            parser.parse_args([command])
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", module=r"PIL\.")  # an image is read, or refused in one line
+                code = importlib.import_module(f"jaxformer.cli.{command}").main(arguments[1:])
+        except SystemExit:  # a parser has printed its help
+            sys.stdout.flush()
+            raise
+        sys.stdout.flush()  # inside the try block, which handles output that cannot be written
         return code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
     except Exception as error:
-        if isinstance(error, BrokenPipeError) and _has_no_reader(sys.stdout):  # buffered output is dropped
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 0
+        unread = isinstance(error, BrokenPipeError) and _has_no_reader(sys.stdout)
+        _drop_unwritten()
+        if unread:
+            return 128 + signal.SIGPIPE
         code = _exit_code(error)
         if code is None:
             raise
         print(f"jaxformer {command}: {_message(error)}", file=sys.stderr)
         return code
+
+
+def _drop_unwritten() -> None:
+    """Drops the buffered output if it cannot be written: Python would try again at its end, and say so itself."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _has_no_reader(stream: TextIO) -> bool:
@@ -211,6 +226,8 @@ def _nowhere(error: Exception) -> bool:
 def _message(error: Exception) -> str:
     if _nowhere(error):
         return "the working directory no longer exists; change to another"
+    if isinstance(error, OSError) and error.errno == errno.EBADF:
+        return "standard output is closed"
     if _out_of_memory(error):
         about = (str(error).splitlines() or ["no memory left"])[0]
         return f"out of memory: {about}; choose a smaller batch or model"

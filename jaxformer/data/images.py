@@ -246,8 +246,8 @@ def label_images(
 def decode(data: bytes, place: str) -> Image.Image:
     """Returns an image upright, in mode L or RGB, with 8 bits per channel.
 
-    16 bits are rounded to 8, palette colors are looked up, and a transparent image is placed on white. Previews stored
-    with a photograph (MPO) are ignored.
+    16 bits of gray are rounded to 8; of 16 bits of a color, Pillow keeps the upper 8, except in a PPM. Palette colors
+    are looked up, a transparent image is placed on white, and previews in a photograph (MPO) are ignored.
 
     Args:
       place: the path, for messages.
@@ -261,9 +261,11 @@ def decode(data: bytes, place: str) -> Image.Image:
                 raise DataError(
                     f"{place} claims {image.width} x {image.height} pixels; an image has at most {LARGEST_IMAGE:,}"
                 )
-            frames = getattr(image, "n_frames", 1)
-            if frames > 1 and image.format != "MPO":  # a photograph of a phone, with previews of itself
+            if (frames := getattr(image, "n_frames", 1)) > 1 and image.format != "MPO":  # a phone's, with previews
                 raise DataError(f"{place} holds {frames} images; save one of them")
+            tags = getattr(image, "tag_v2", {})  # of a TIFF; Pillow neither scales 12 bits nor inverts 16
+            if image.mode.startswith("I;16") and (tags.get(258, (16,)) != (16,) or tags.get(262) == 0):
+                raise DataError(f"{place} has 12 bits a pixel, or 16 with white as 0; save it with 8, or 16 from black")
             image.load()
             return _plain(ImageOps.exif_transpose(image), image.format, place)
     except DataError:

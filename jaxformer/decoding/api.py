@@ -13,6 +13,8 @@ is no limit. A search that might need more is refused.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 from typing import Generic, Protocol, Self, TypeVar
 
 import jax
@@ -97,6 +99,16 @@ class Hypotheses:
     log_probs: jax.Array  # float32 [B, K]: sum over the chosen tokens
     scores: jax.Array  # float32 [B, K]: the values that rank hypotheses
     token_log_probs: jax.Array  # float32 [B, K, T]: of each chosen token; 0 for a prefix and for pad
+
+
+def ends_of(eos: int | tuple[int, ...] | None) -> tuple[int, ...]:
+    """Returns the tokens that end a sequence: one, several, or none."""
+    return () if eos is None else eos if isinstance(eos, tuple) else (eos,)
+
+
+def is_any(tokens: jax.Array, among: tuple[int, ...]) -> jax.Array:
+    """Returns True for each token that is one of a few."""
+    return functools.reduce(operator.or_, (tokens == token for token in among), jnp.zeros_like(tokens, bool))
 
 
 def gather(tree: T, indices: Int[Array, "B K2"]) -> T:

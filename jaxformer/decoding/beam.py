@@ -11,7 +11,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxformer.decoding.api import Hypotheses, S, State, Step, check_capacity, check_state, filler, gather, limits
+from jaxformer.decoding.api import (
+    Hypotheses,
+    S,
+    State,
+    Step,
+    check_capacity,
+    check_state,
+    ends_of,
+    filler,
+    gather,
+    is_any,
+    limits,
+)
 from jaxformer.decoding.best import top_scores
 from jaxformer.decoding.narrow import Narrow, run
 from jaxformer.decoding.penalties import (
@@ -98,7 +110,7 @@ class _Considered(NamedTuple):
 
 
 class _Rules(NamedTuple):
-    eos: int | None
+    ends: tuple[int, ...]
     normalize: Normalization
     coverage_penalty: float
     stopping: Stopping
@@ -113,7 +125,7 @@ def beam_search(
     beam_size: int,
     max_length: int,
     bos: int | None,
-    eos: int | None,
+    eos: int | tuple[int, ...] | None,
     pad: int | None = None,
     length_penalty: float | Normalization = 1.0,
     coverage_penalty: float = 0.0,
@@ -181,11 +193,11 @@ def beam_search(
     if trace is not None and any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((state, token_limits))):
         raise ValueError("a beam search with a trace runs step by step; call it outside jax.jit, or leave out trace")
     rules = _Rules(
-        eos=eos,
+        ends=ends_of(eos),
         normalize=length_penalty,
         coverage_penalty=coverage_penalty,
         stopping=stopping,
-        forced_end="never" if eos is None else forced_end,
+        forced_end=forced_end if ends_of(eos) else "never",
         num_candidates=max(2 * beam_size, trace.num_candidates if trace else 0),
     )
 
@@ -248,15 +260,14 @@ def _advance(beam: _Beam[S], choices: Float[Array, "B K V"], state: S, rules: _R
     grown_tokens, grown_log_probs = append(beam.tokens, tokens), append(beam.token_log_probs, gained)
     lengths = beam.lengths + 1
     at_limit = (lengths >= beam.max_lengths)[:, None]
-    ends = jnp.zeros_like(tokens, bool) if rules.eos is None else (tokens == rules.eos) & ~forced
+    ends = is_any(tokens, rules.ends) & ~forced
 
     # An eos finishes a hypothesis only if it is among the best K; so beam search with K = 1 is greedy search.
     complete = ends | at_limit if rules.forced_end == "never" else ends
     finishing = complete & (jnp.arange(ends.shape[1]) < beam_size)[None]
     # A stopped sentence keeps its result while the others in the batch continue.
     finishing &= jnp.isfinite(log_probs) & ~beam.stopped[:, None]
-    counted = jnp.broadcast_to(_counted(lengths, beam, rules)[:, None], tokens.shape)
-    scores = _scores(log_probs, counted, ends, parents, state, rules)
+    scores = _scores(log_probs, _counted(lengths, beam, rules), ends, parents, state, rules)
     eligible = jnp.where(finishing, scores, -jnp.inf)
     new = Hypotheses(
         grown_tokens, jnp.broadcast_to(lengths[:, None], tokens.shape), log_probs, eligible, grown_log_probs
@@ -291,7 +302,7 @@ def _with_fragments(beam: _Beam[S], dead: Bool[Array, " B"], finished: Hypothese
     shape = beam.last.shape
     lengths = jnp.broadcast_to(beam.lengths[:, None], shape)
     parents = jnp.broadcast_to(jnp.arange(shape[1])[None], shape)
-    counted = jnp.broadcast_to(_counted(beam.lengths, beam, rules)[:, None], shape)
+    counted = _counted(beam.lengths, beam, rules)
     scores = _scores(beam.log_probs, counted, jnp.zeros(shape, bool), parents, beam.state, rules)
     kept = (dead & (finished.scores[:, 0] == -jnp.inf))[:, None] & jnp.isfinite(beam.log_probs)
     eligible = jnp.where(kept, scores, -jnp.inf)
@@ -305,10 +316,10 @@ def _counted(lengths: Int[Array, " B"], beam: _Beam[S], rules: _Rules) -> Int[Ar
 
 
 def _scores(
-    log_probs: jax.Array, lengths: jax.Array, ends: jax.Array, parents: jax.Array, state: State, rules: _Rules
+    log_probs: jax.Array, counted: jax.Array, ends: jax.Array, parents: jax.Array, state: State, rules: _Rules
 ) -> Float[Array, "B C"]:
     """Returns the scores that continuations have when finished; `state` is that of their parents after the step."""
-    scores = rules.normalize(log_probs, lengths, ended=ends)
+    scores = rules.normalize(log_probs, jnp.broadcast_to(counted[:, None], log_probs.shape), ended=ends)
     if not rules.coverage_penalty:
         return scores
     assert isinstance(state, CoverageState)

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jaxformer.decoding.api import ends_of
 from jaxformer.decoding.best import top_scores
 from jaxformer.errors import ConfigError
 
@@ -272,7 +273,7 @@ def forbid(tokens: Sequence[int], *, normalized: bool = True) -> Transform:
 @dataclasses.dataclass(frozen=True)
 class _MinLength:
     lengths: int | jax.Array
-    eos: int = dataclasses.field(metadata={"static": True})
+    eos: int | tuple[int, ...] = dataclasses.field(metadata={"static": True})
     normalized: bool = dataclasses.field(metadata={"static": True})
 
     def __call__(self, scores: Scores, history: History) -> Scores:
@@ -280,7 +281,7 @@ class _MinLength:
         return jnp.where(early[..., None] & _is_token(self.eos, scores), -jnp.inf, scores)
 
 
-def min_length(lengths: int | Int[Array, " B"], *, eos: int, normalized: bool = True) -> Transform:
+def min_length(lengths: int | Int[Array, " B"], *, eos: int | tuple[int, ...], normalized: bool = True) -> Transform:
     """Forbids `eos` until a sequence with it has at least `lengths` tokens, a prefix included.
 
     Where a `bos` precedes the tokens, Hugging Face's ``min_length=n``, which counts it, is n here; for a prompt
@@ -305,7 +306,7 @@ class ForceEnd:
     """Allows only `eos` as the last token that fits in `max_lengths`."""
 
     max_lengths: jax.Array  # int32 [B]
-    eos: int = dataclasses.field(metadata={"static": True})
+    eos: int | tuple[int, ...] = dataclasses.field(metadata={"static": True})
     free: bool = dataclasses.field(default=False, metadata={"static": True})
     """True if a forced `eos` has log-probability 0, as in Hugging Face; False if it has its own."""
     normalized = True
@@ -322,7 +323,7 @@ def well_formed(
     transforms: Transforms,
     *,
     bos: int | None,
-    eos: int | None,
+    eos: int | tuple[int, ...] | None,
     pad: int | None,
     max_lengths: Int[Array, " B"],
     forced_end: ForcedEnd = "scored",
@@ -340,9 +341,10 @@ def well_formed(
     """
     if forced_end not in get_args(ForcedEnd):
         raise ConfigError(f"forced_end must be one of {', '.join(get_args(ForcedEnd))}, got {forced_end!r}")
-    never = tuple(token for token in (pad, bos) if token is not None and token != eos)
+    ends = ends_of(eos)
+    never = tuple(token for token in (pad, bos) if token is not None and token not in ends)
     free = forced_end == "free"
-    end = () if eos is None or forced_end == "never" else (ForceEnd(max_lengths, eos, free),)
+    end = (ForceEnd(max_lengths, ends, free),) if ends and forced_end != "never" else ()
     rules = (*as_transforms(transforms), _Forbid(never, normalized=True))
     return (*(for_sampling(rules) if sampled else rules), *end)
 
@@ -353,5 +355,5 @@ def _per_sentence(value: int | jax.Array, history: History) -> jax.Array:
     return value[None, None] if value.ndim == 0 else value[history.sentences][:, None]
 
 
-def _is_token(token: int, scores: Scores) -> jax.Array:
-    return (np.arange(scores.shape[-1]) == token)[None, None]
+def _is_token(tokens: int | tuple[int, ...], scores: Scores) -> np.ndarray:
+    return np.isin(np.arange(scores.shape[-1]), tokens)[None, None]

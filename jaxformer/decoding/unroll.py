@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxformer.decoding.api import Hypotheses, S, Step, check_capacity, check_state, filler, limits
+from jaxformer.decoding.api import Hypotheses, S, Step, check_capacity, check_state, ends_of, filler, is_any, limits
 from jaxformer.decoding.best import first_highest
 from jaxformer.decoding.narrow import Narrow, run
 from jaxformer.decoding.prefix import Prefix, begin
@@ -56,7 +56,7 @@ def unroll(
     start: History,
     *,
     bos: int | None,
-    eos: int | None,
+    eos: int | tuple[int, ...] | None,
     max_lengths: Int[Array, "B K"],
     pad: int = 0,
     transforms: Transforms = (),
@@ -69,7 +69,7 @@ def unroll(
       pad: the token that fills the positions after the end; it may also be chosen.
       start: the ``lengths`` forced tokens of each hypothesis, then `pad`, in a buffer of length T.
       bos: the token before the first; None if the first forced token begins the sequence.
-      eos: the token that ends a sequence; None if there is no such token.
+      eos: the token that ends a sequence, or several; None if there is no such token.
       max_lengths: the maximum number of tokens of each hypothesis, forced ones included; at most T.
       transforms: see `jaxformer.decoding.transforms`; none are added here.
 
@@ -82,12 +82,12 @@ def unroll(
     check_capacity(state, start.tokens.shape[2], bos)
     last = start.tokens[:, :, 0] if bos is None else jnp.full(start.lengths.shape, bos, jnp.int32)
     lengths = jnp.full(start.lengths.shape, 0 if bos is not None else 1, jnp.int32)
-    rules = _Rules(eos, pad, as_transforms(transforms), None, False)
+    rules = _Rules(ends_of(eos), pad, as_transforms(transforms), None, False)
     return _unroll(step, state, choose, start, last, lengths, max_lengths, rules)
 
 
 class _Rules(NamedTuple):
-    eos: int | None
+    ends: tuple[int, ...]
     pad: int
     transforms: tuple[Transform, ...]
     narrow: Narrow[Any] | None
@@ -122,7 +122,7 @@ def _unroll(
         gained = jnp.where(done | forced, 0.0, gained)
         given = jnp.take_along_axis(tokens, jnp.minimum(lengths, length - 1)[..., None], axis=-1)[..., 0]
         chosen = jnp.where(done, jnp.int32(rules.pad), jnp.where(forced, given, chosen))
-        ends = jnp.zeros_like(done) if rules.eos is None else (chosen == rules.eos) & ~forced
+        ends = is_any(chosen, rules.ends) & ~forced
         here = (jnp.arange(length)[None, None] == lengths[..., None]) & ~done[..., None]
         longer = jnp.where(done, lengths, lengths + 1)
         return _Progress(
@@ -157,7 +157,7 @@ def greedy(
     *,
     max_length: int,
     bos: int | None,
-    eos: int | None,
+    eos: int | tuple[int, ...] | None,
     pad: int | None = None,
     max_lengths: Int[Array, " B"] | None = None,
     prefix: Prefix[S] | Int[Array, "B P"] | None = None,
@@ -172,7 +172,7 @@ def greedy(
       max_length: the maximum number of tokens, `eos` and prefix included; static.
       bos: the token before the first, never chosen unless it is `eos`; None if the prefix, then of at least one token,
         begins the sequence.
-      eos: the token that ends a sequence; None if no token does.
+      eos: the token that ends a sequence, or several; None if no token does.
       pad: the token that fills the positions after the end, never chosen unless it is `eos`, as for GPT-2. By default 0
         fills them, and may be chosen.
       max_lengths: the maximum number of tokens per sentence, at most `max_length`.
@@ -218,7 +218,7 @@ def sample(
     key: jax.Array | int,
     max_length: int,
     bos: int | None,
-    eos: int | None,
+    eos: int | tuple[int, ...] | None,
     pad: int | None = None,
     max_lengths: Int[Array, " B"] | None = None,
     prefix: Prefix[S] | Int[Array, "B P"] | None = None,
@@ -343,7 +343,7 @@ def _extend(
     *,
     max_length: int,
     bos: int | None,
-    eos: int | None,
+    eos: int | tuple[int, ...] | None,
     pad: int | None,
     max_lengths: Int[Array, " B"] | None,
     prefix: Prefix[S] | Int[Array, "B P"] | None,
@@ -359,7 +359,7 @@ def _extend(
     repeated = lambda x: jnp.broadcast_to(x[:, None], shape)
     token_limits = jnp.maximum(limits(max_lengths, max_length, shape[0]), start.forced)
     ends = {"eos": eos, "forced_end": forced_end, "max_lengths": token_limits, "sampled": sampled}
-    rules = _Rules(eos, filler(pad), well_formed(transforms, bos=bos, pad=pad, **ends), narrow, True)
+    rules = _Rules(ends_of(eos), filler(pad), well_formed(transforms, bos=bos, pad=pad, **ends), narrow, True)
     history = start.history(jnp.arange(shape[0], dtype=jnp.int32))
     lengths = repeated(start.lengths)
     return _unroll(step, start.state, choose, history, start.last, lengths, repeated(token_limits), rules)

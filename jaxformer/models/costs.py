@@ -1,4 +1,4 @@
-"""The numbers of parameters and floating-point operations of a model, from its configuration alone.
+"""The numbers of parameters and floating-point operations of a model, from its configuration.
 
 Multiply-adds of matrix products count as 2 operations; softmax, norms, activations and biases, a few percent, are left
 out, as is usual for *model* FLOPs; so is the channel of zeros that `functional.convolution` adds to RGB. A backward
@@ -28,6 +28,7 @@ from jaxformer.models.seq2seq_config import Seq2SeqConfig
 from jaxformer.models.vision_config import GridConfig, ResidualNetworkConfig, VisionTransformerConfig
 from jaxformer.modules.pure import Params, pure
 from jaxformer.modules.recurrent import CELLS
+from jaxformer.modules.stack import is_unrolled
 
 
 def num_parameters(shapes: Params) -> int:
@@ -60,11 +61,12 @@ def encoder_decoder_computed_flops(
 
     `Stack` recomputes the two products of attention or, with `remat`, each full block, except the last product of a
     pre-norm block, which no gradient needs. The products are counted for fused attention, too, although its results
-    are kept and its backward pass recomputes only one of them, and for a few unrolled layers, which may keep them.
+    are kept and its backward pass recomputes only one of them. A few layers without `remat` on one device recompute
+    nothing (`modules.stack.UNROLLED`): the devices are those of `targets.devices`.
     """
     encoder, decoder = config.num_encoder_layers, config.num_decoder_layers
     seen = _seen(config, target_length) + source_length
-    pairs = encoder * source_length**2 + decoder * target_length * seen
+    pairs = _looped(config, encoder) * source_length**2 + _looped(config, decoder) * target_length * seen
     recomputed = _recomputed_flops(
         config,
         pairs=batch * pairs,
@@ -135,7 +137,7 @@ def language_model_computed_flops(config: LanguageModelConfig, batch: int, lengt
     """Returns the operations with recomputation; see `encoder_decoder_computed_flops`."""
     recomputed = _recomputed_flops(
         config,
-        pairs=batch * config.num_layers * length * _seen(config, length),
+        pairs=batch * _looped(config, config.num_layers) * length * _seen(config, length),
         tokens=batch * config.num_layers * length,
         stacks=_stack_flops(config, config.num_layers, batch, length, seen=_seen(config, length)),
     )
@@ -154,7 +156,7 @@ def encoder_recomputed_flops(config: EncoderConfig, batch: int, length: int) -> 
     """Returns the operations that the backward pass of an encoder repeats; see `encoder_decoder_computed_flops`."""
     return _recomputed_flops(
         config,
-        pairs=batch * config.num_layers * length**2,
+        pairs=batch * _looped(config, config.num_layers) * length**2,
         tokens=batch * config.num_layers * length,
         stacks=encoder_flops(config, batch, length),
     )
@@ -265,7 +267,7 @@ def captioner_computed_flops(
     options = {"memory_dim": config.image.widths[-1], "seen": seen}
     return training + _recomputed_flops(
         config,
-        pairs=batch * layers * length * (seen + height * width),
+        pairs=batch * _looped(config, layers) * length * (seen + height * width),
         tokens=batch * layers * length,
         stacks=_stack_flops(config, layers, batch, length, height * width, **options),
     )
@@ -328,11 +330,16 @@ def _logits_flops(config: TransformerConfig, tokens: int, vocab_size: int) -> fl
     return float(tokens) * 2 * config.d_model * vocab_size
 
 
+def _looped(config: TransformerConfig, num_layers: int) -> int:
+    """Returns the number of layers of a stack that compute attention again: none if their loop is unrolled."""
+    return 0 if is_unrolled(num_layers, remat=config.remat) else num_layers
+
+
 def _recomputed_flops(config: TransformerConfig, *, pairs: int, tokens: int, stacks: float) -> float:
     """Returns the operations that a backward pass repeats.
 
     Args:
-      pairs: the number of pairs of positions that attend, over all layers.
+      pairs: the number of pairs of positions that attend, over all layers that are not unrolled.
       tokens: the number of tokens, over all layers.
       stacks: the operations of the forward pass of all stacks.
     """

@@ -39,6 +39,16 @@ def _is_kept(primitive: Primitive, *args: Any, **params: Any) -> Any:
     return primitive.name in FUSED or _products_or_named(primitive, *args, **params)
 
 
+def is_unrolled(num_layers: int, *, remat: bool) -> bool:
+    """Returns True if the loop over this many layers is unrolled, on the devices that a program is traced for.
+
+    >>> is_unrolled(2, remat=True)
+    False
+    """
+    few = 0 if placed() or remat else UNROLLED.get(targets.devices()[0].platform, 0)
+    return num_layers <= few
+
+
 class Stack(nnx.Module, Generic[ModelT]):
     """`num_layers` blocks made by ``make_block(rngs)``.
 
@@ -91,8 +101,8 @@ class Stack(nnx.Module, Generic[ModelT]):
         # prevent_cse is not needed; in an unrolled loop it may keep what it would recompute, which is faster still.
         policy = None if self.remat else _is_kept
         body = jax.checkpoint(body, prevent_cse=False, policy=policy)
-        few = 0 if placed() or self.remat else UNROLLED.get(targets.devices()[0].platform, 0)
-        return jax.lax.scan(body, x, (nnx.to_pure_dict(stacked), keys), unroll=self.num_layers <= few)
+        unroll = is_unrolled(self.num_layers, remat=self.remat)
+        return jax.lax.scan(body, x, (nnx.to_pure_dict(stacked), keys), unroll=unroll)
 
     def unstacked(self) -> tuple[Params, ...]:
         """Returns the parameters of each block, for loops that need them before they start (see `block`)."""

@@ -56,7 +56,7 @@ def workload(config: TaskConfig, mesh: Mesh, *, shape: RowsAndLength | None = No
         raise
     except ValueError as error:
         raise ConfigError(f"a batch of {num_rows} x {length}: {error}") from error
-    return Workload(lowered, setup.abstract_state(), setup.network.costs(batch_shape))
+    return Workload(lowered, setup.abstract_state(), setup.costs(batch_shape))
 
 
 def remedies(config: TaskConfig, result: Forecast, *, shape: RowsAndLength | None = None) -> list[str]:

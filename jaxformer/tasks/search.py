@@ -122,8 +122,8 @@ class Options(NamedTuple):
     limits: VocabularyLimits = VocabularyLimits()
     is_open: bool = False
     """True for a language model: the prefix begins the text."""
-    has_end: bool = True
-    """False if no token ends a text."""
+    ends: tuple[int, ...] | None = None
+    """The tokens that end a text; None for that of the vocabulary."""
     prepare: Prepare | None = None
     """A function that the program applies to the inputs before the model encodes them."""
 
@@ -164,7 +164,7 @@ def _search(
     given: dict[str, Any] = {
         "max_length": options.max_length,
         "bos": None if options.is_open else special.bos,
-        "eos": special.eos if options.has_end else None,
+        "eos": _ends(options),
         "pad": special.pad,
         "max_lengths": sources.max_lengths,
         "prefix": prefix,
@@ -196,18 +196,22 @@ def _search(
     )
 
 
+def _ends(options: Options) -> tuple[int, ...]:
+    return (options.special.eos,) if options.ends is None else options.ends
+
+
 def _rules(options: Options, sources: Sources) -> list[decoding.Transform]:
     """Returns the transforms that remove tokens from a search."""
     decode, special = options.decode, options.special
     lost: dict[str, Any] = {"normalized": not decode.renormalize}
     found: list[decoding.Transform] = []
     if decode.has_minimum:
-        found.append(decoding.min_length(sources.min_lengths, eos=special.eos, **lost))
+        found.append(decoding.min_length(sources.min_lengths, eos=_ends(options), **lost))
     found += options.limits.transforms(**lost)
     if decode.no_repeat_ngram_size:
         found.append(decoding.no_repeat_ngram(decode.no_repeat_ngram_size, **lost))
     if decode.renormalize:  # the search itself removes them after log-softmax
-        found.append(decoding.forbid(sorted({special.pad, special.bos} - {special.eos}), **lost))
+        found.append(decoding.forbid(sorted({special.pad, special.bos} - {*_ends(options)}), **lost))
     return found
 
 

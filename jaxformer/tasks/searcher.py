@@ -102,13 +102,13 @@ class Searcher:
         num_draws: int,
         max_length: int,
         is_open: bool = False,
-        has_end: bool = True,
+        ends: tuple[int, ...] | None = None,
         prepare: Prepare | None = None,
     ) -> Hypotheses:
         """Dispatches the search of a batch: `num_draws` draws of each input, or a beam; `jax.device_get` waits for it.
 
         Args:
-          is_open, has_end: see `Options`.
+          is_open, ends: see `Options`.
           prepare: a function that the program applies to the inputs before the model encodes them.
         """
         if self.placement is not None:
@@ -118,7 +118,7 @@ class Searcher:
         nets = tuple(model.net for model in self._models)
         special = self.tokenizer.special
         limits = self._limits
-        options = Options(nets, decode.static, special, number, max_length, limits, is_open, has_end, prepare)
+        options = Options(nets, decode.static, special, number, max_length, limits, is_open, ends, prepare)
         self.programs.add((options, *(x.shape for x in jax.tree.leaves(batch))))
         return search(options, self.placement, self._weights, batch, key)
 

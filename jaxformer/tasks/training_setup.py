@@ -18,6 +18,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.modules import AttentionFunction, lora, matching
 from jaxformer.modules.lora import ADAPTERS
 from jaxformer.modules.pure import Params
+from jaxformer.planning.forecast import Costs
 from jaxformer.sharding import Placement
 from jaxformer.tasks.base import BatchT, LossSums, Network, Task, TaskConfig
 from jaxformer.tasks.config import TuneConfig
@@ -127,6 +128,11 @@ class TrainingSetup(Generic[BatchT]):
         batch = self.network.abstract_batch(shape, self.placement.rows)
         with targets.compiling_for(self.placement.mesh.devices.flatten().tolist()):
             return self.step().lower(self.abstract_state(), batch), shape
+
+    def costs(self, shape: tuple[int, ...]) -> Costs:
+        """Returns the size and arithmetic of a step on a batch of this shape, on the devices of the mesh."""
+        with targets.compiling_for(self.placement.mesh.devices.flatten().tolist()):
+            return self.placement.under(self.network.costs)(shape)
 
     def rows(self, num_rows: int) -> np.ndarray:
         """Returns the indices of a batch's rows that this process reads."""

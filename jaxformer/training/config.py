@@ -61,6 +61,8 @@ class TrainConfig:
             raise ConfigError(f"steps must be less than 2**31, got {self.steps}")
         if self.ema_decay >= 1:
             raise ConfigError(f"ema_decay must be less than 1, got {self.ema_decay}")
+        if self.patience and not self.validate_every:
+            raise ConfigError(f"patience {self.patience} has no effect, because validate_every is 0; take patience 0")
 
     @property
     def rollbacks(self) -> int:

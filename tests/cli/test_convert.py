@@ -20,20 +20,20 @@ from jaxformer.tasks.masked_language_model import MaskedLanguageModelingConfig
 )
 def test_what_is_made(capsys, monkeypatch, config, line):
     asked = []
-    monkeypatch.setattr(pretrained, "convert", lambda *given, length: asked.append((*given, length)) or config)
+    monkeypatch.setattr(pretrained, "convert", lambda *given, length, say: asked.append((*given, length)) or config)
     assert main.main(["convert", "folder", "--out", "run", "--length", "7"]) == 0
     assert capsys.readouterr().out == f"{line}\n"
     assert asked == [(pathlib.Path("folder"), pathlib.Path("run"), 7)]
 
 
 def test_the_printed_command_can_be_pasted(capsys, monkeypatch):
-    monkeypatch.setattr(pretrained, "convert", lambda *given, length: LanguageModelingConfig())
+    monkeypatch.setattr(pretrained, "convert", lambda *given, length, say: LanguageModelingConfig())
     assert main.main(["convert", "folder", "--out", "my run"]) == 0
     assert capsys.readouterr().out.endswith("try: jaxformer generate 'my run' TEXT\n")
 
 
 def test_errors_are_one_line(capsys, monkeypatch):
-    def refuse(folder, out, length):
+    def refuse(folder, out, length, say):
         raise DataError("no model")
 
     monkeypatch.setattr(pretrained, "convert", refuse)

@@ -60,19 +60,29 @@ SMALL = grammar.splits(num_train=300, num_test=6)
 KNOWN = {p.english: p.french for p in (*SMALL.seen, *SMALL.unseen, *grammar.EXAMPLES)}
 
 
-def test_it_scores_translates_and_draws_the_head_that_aligns_best(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(grammar, "splits", lambda **_: SMALL)
+@pytest.fixture
+def shows(monkeypatch):
+    """Lets the command show a model with drawn parameters."""
+
+    def prepare(net):
+        tokenizer = SubwordTokenizer.train([*KNOWN, *KNOWN.values()], vocab_size=350)
+        translator = Known(net, drawn_params(net.shapes), tokenizer)
+        monkeypatch.setattr(grammar, "splits", lambda **_: SMALL)
+        monkeypatch.setattr(registry, "read_config", lambda run: registry.resolve("demo"))
+        monkeypatch.setattr(runner, "load", lambda run: translator)
+        monkeypatch.setattr(runtime, "draw_curves", lambda run: run / "curves.png")
+        return translator
+
+    return prepare
+
+
+def test_it_scores_translates_and_draws_the_head_that_aligns_best(tmp_path, monkeypatch, capsys, shows):
     config = dataclasses.replace(
         registry.resolve("demo").model,
         **{"source_vocab_size": 350, "target_vocab_size": 350, "d_model": 8, "num_heads": 2, "d_ff": 8},
         num_encoder_layers=1,
     )
-    net = pure(models.EncoderDecoder, config)
-    tokenizer = SubwordTokenizer.train([*KNOWN, *KNOWN.values()], vocab_size=350)
-    translator = Known(net, drawn_params(net.shapes), tokenizer)
-    monkeypatch.setattr(registry, "read_config", lambda run: registry.resolve("demo"))
-    monkeypatch.setattr(runner, "load", lambda run: translator)
-    monkeypatch.setattr(runtime, "draw_curves", lambda run: run / "curves.png")
+    translator = shows(pure(models.EncoderDecoder, config))
     drawn, draw = [], plots.attention_map
     monkeypatch.setattr(plots, "attention_map", lambda words, path: drawn.append(words) or draw(words, path))
     run = tmp_path / "my run"
@@ -94,3 +104,15 @@ def test_it_scores_translates_and_draws_the_head_that_aligns_best(tmp_path, monk
     assert drawn[0].target == (*grammar.words(example.french), "</s>")
     np.testing.assert_array_equal(drawn[0].weights, select(words, layer=head[0], head=head[1]).weights)
     assert (run / "attention.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_attention_no_word_is_aligned(tmp_path, capsys, shows):
+    """It is said in one line; the scores are shown, and what they were trained for is not lost."""
+    shows(pure(models.Seq2Seq, models.Seq2SeqConfig(350, 350, d_model=8, d_hidden=8, attention="none")))
+    assert demo._show(tmp_path) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"unseen sentences \(6\) +100\.00 ", out), out
+    assert "Words are not aligned, and no attention is drawn: the model has model.attention none." in out
+    assert "Alignment error rate" not in out
+    assert "jaxformer translate" in out
+    assert "jaxformer inspect" not in out

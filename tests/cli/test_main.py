@@ -190,34 +190,49 @@ def test_what_jax_is_told_wrong(tmp_path, variable, text, message):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&- 2>&-"])
-def test_closed_streams_are_empty_ones(closed):
+@pytest.mark.parametrize(("closed", "code"), [("<&-", 0), (">&-", 1), ("<&- >&- 2>&-", 1)])
+def test_closed_streams(closed, code):
     """As a daemon may have them. Python has no object for a closed stream, and its number goes to the next file."""
     program = (
         "import os, sys; from jaxformer.cli.main import script; code = script(); sys.stdin.buffer.read(); "
-        "sys.exit(code or os.dup(0) < 3)"
+        "sys.exit(code if os.dup(0) > 2 else 'a number is free')"
     )
     words = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", program, "configs"]
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
+    said = "jaxformer configs: standard output is closed\n" if closed == ">&-" else ""
+    assert (done.returncode, done.stderr) == (code, said)
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_reader_that_stops_early_is_no_error(tmp_path, unbuffered):
-    program = "import sys; from jaxformer.cli.main import main; sys.exit(main(['configs']))"
-    process = subprocess.Popen(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+UNBUFFERED = pytest.mark.parametrize("unbuffered", ["", "1"])
+
+
+def put(unbuffered, words, stdout):
+    """A command with this standard output."""
+    program = f"import sys; from jaxformer.cli.main import main; sys.exit(main({words}))"
+    known = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    return subprocess.Popen([sys.executable, "-c", program], env=known, stdout=stdout, stderr=subprocess.PIPE)
+
+
+@UNBUFFERED
+@pytest.mark.parametrize("words", [["configs"], ["--help"], ["configs", "--help"]])
+def test_a_reader_that_stops_early_ends_a_command_without_a_word(unbuffered, words):
+    """With the code that a shell shows for SIGPIPE; argparse ignores it where its help is written at once."""
+    process = put(unbuffered, words, subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.close()  # before anything is written
     assert process.stderr is not None
     with process.stderr as stderr:
         said = stderr.read()
-    assert (process.wait(timeout=120), said) == (0, b"")
+    ignored = unbuffered and "--help" in words
+    assert (process.wait(timeout=120), said) == (0 if ignored else 141, b"")
+
+
+@UNBUFFERED
+def test_output_that_cannot_be_written_is_an_error(unbuffered):
+    with open("/dev/full", "wb") as full:
+        process = put(unbuffered, ["configs"], full)
+    _, said = process.communicate(timeout=120)
+    assert (process.returncode, said) == (1, b"jaxformer configs: [Errno 28] No space left on device\n")
 
 
 def test_a_pipe_that_breaks_elsewhere_is_an_error(monkeypatch, capfd):

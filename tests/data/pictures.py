@@ -40,6 +40,24 @@ def write_zip(path, files):
 
 def bomb(width, height):
     """A PNG of some bytes that claims to be large."""
-    head = b"IHDR" + struct.pack(">2I5B", width, height, 8, 2, 0, 0, 0)
-    chunk = struct.pack(">I", 13) + head + struct.pack(">I", zlib.crc32(head))
-    return encoded(picture())[:8] + chunk + struct.pack(">I4s", 1000, b"IDAT")
+    head = _chunk(b"IHDR", struct.pack(">2I5B", width, height, 8, 2, 0, 0, 0))
+    return encoded(picture())[:8] + head + struct.pack(">I4s", 1000, b"IDAT")
+
+
+def wide_png(*colors):
+    """A PNG of a row of colors with 16 bits a channel, which Pillow does not write."""
+    head = _chunk(b"IHDR", struct.pack(">2I5B", len(colors), 1, 16, 2, 0, 0, 0))
+    row = zlib.compress(b"\0" + b"".join(struct.pack(">3H", *color) for color in colors))
+    return encoded(picture())[:8] + head + _chunk(b"IDAT", row) + _chunk(b"IEND", b"")
+
+
+def tiff(bits, photometric, row):
+    """A TIFF of a row of gray pixels with these tags."""
+    sizes = {256: 8 * len(row) // bits, 257: 1, 277: 1, 278: 1, 279: len(row)}
+    tags = sorted((sizes | {258: bits, 259: 1, 262: photometric, 273: 122}).items())
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags)
+    return struct.pack("<2sHIH", b"II", 42, 8, len(tags)) + entries + bytes(4) + row
+
+
+def _chunk(kind, data):
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

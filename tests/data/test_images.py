@@ -11,7 +11,7 @@ from PIL import Image
 from jaxformer.data.idx import write_idx
 from jaxformer.data.images import SUFFIXES, LabeledImages, decode, label_images, pixels, read_file, read_images
 from jaxformer.errors import DataError
-from tests.data.pictures import bomb, encoded, picture, write_folder, write_zip
+from tests.data.pictures import bomb, encoded, picture, tiff, wide_png, write_folder, write_zip
 
 NAMES = ("cat/a.png", "cat/b.png", "dog/c.png", "dog/deep/cat/d.png")
 
@@ -42,6 +42,8 @@ INDEXED.putpalette([10, 20, 30, 0, 0, 0])
         (encoded(Image.fromarray(WIDE)), [[0, 0, 1, 128, 255]]),
         (encoded(Image.fromarray(WIDE), "TIFF"), [[0, 0, 1, 128, 255]]),
         (b"P5 2 1 65535\n" + struct.pack(">2H", 32768, 65535), [[128, 255]]),
+        (wide_png((128, 129, 255), (256, 32768, 65535)), [[[0, 0, 0], [1, 128, 255]]]),
+        (b"P6 1 1 65535\n" + struct.pack(">3H", 128, 129, 255), [[[0, 1, 1]]]),
         (encoded(Image.fromarray(FADED)), [[[10, 20, 30], [255] * 3, [204] * 3]]),
         (encoded(Image.fromarray(FADED).convert("LA")), [[[18] * 3, [255] * 3, [204] * 3]]),
         (encoded(Image.fromarray(FADED[..., :3]).quantize(4)), FADED[..., :3]),
@@ -53,6 +55,8 @@ INDEXED.putpalette([10, 20, 30, 0, 0, 0])
         "16 bit",
         "16 bit TIFF",
         "16 bit PGM",
+        "16 bit RGB",
+        "16 bit PPM",
         "RGBA",
         "gray with alpha",
         "palette",
@@ -93,8 +97,10 @@ FRAMES = encoded(picture(), "GIF", save_all=True, append_images=[picture(1), pic
         (bomb(60_000, 60_000), "my.png claims too many pixels; an image has at most 67,108,864"),
         (FRAMES, "my.png holds 3 images; save one of them"),
         (encoded(Image.fromarray(np.ones((2, 2), np.float32)), "TIFF"), "my.png has 32 bits a pixel"),
+        (tiff(12, 1, b"\x00\x0f\xff"), "my.png has 12 bits a pixel, or 16 with white as 0"),
+        (tiff(16, 0, b"\x00\x0f"), "my.png has 12 bits a pixel, or 16 with white as 0"),
     ],
-    ids="empty text program png jpeg large larger huge animation float".split(),
+    ids="empty text program png jpeg large larger huge animation float 12 white".split(),
 )
 def test_what_is_refused(data, message):
     with pytest.raises(DataError, match=message):

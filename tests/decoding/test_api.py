@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxformer import decoding, models, pure
-from tests.decoding.toys import BEGIN, END, VOCAB, markov, plain, start
+from tests.decoding.toys import BEGIN, END, LENGTH, PAD, VOCAB, as_tuples, markov, plain, start
 from tests.modules.small import drawn
 
 
@@ -96,3 +96,28 @@ def test_a_state_with_too_little_room_is_refused():
             search()
     found = decoding.greedy(step, state, max_length=4, bos=None, eos=None, prefix=jnp.ones((1, 1), jnp.int32))
     assert np.isfinite(np.asarray(found.log_probs)).all()
+
+
+@pytest.mark.parametrize("name", ["greedy", "sample", "beam"])
+def test_any_of_several_ends_ends_a_sequence(name):
+    """As if the sequences without an end were cut there; at the limit, one of them is forced."""
+    search = {
+        "greedy": lambda **given: decoding.greedy(step, start(1), **given),
+        "sample": lambda **given: decoding.sample(step, start(3), key=jax.random.key(1), **given),
+        "beam": lambda **given: decoding.beam_search(step, start(3), beam_size=3, **given),
+    }[name]
+    (step, _), ends, given = markov(5), (END, 4), {"max_length": LENGTH, "bos": BEGIN, "pad": PAD}
+    whole, found = search(eos=None, **given), search(eos=ends, forced_end="never", **given)
+    for sentence in range(2):
+        cut = []
+        for tokens in as_tuples(whole, sentence):
+            first = min((tokens.index(end) for end in ends if end in tokens), default=LENGTH)
+            cut.append(tokens[: first + 1])
+        assert name == "beam" or as_tuples(found, sentence) == cut
+        for tokens in as_tuples(found, sentence):
+            assert not {*tokens[:-1]} & {*ends}
+            assert len(tokens) == LENGTH or tokens[-1] in ends
+        assert all(tokens[-1] in ends for tokens in as_tuples(search(eos=ends, **given), sentence))
+    late = search(eos=ends, transforms=(decoding.min_length(LENGTH, eos=ends),), **given)
+    assert (late.lengths == LENGTH).all()
+    jax.tree.map(np.testing.assert_array_equal, search(eos=(END,), **given), search(eos=END, **given))

@@ -3,13 +3,15 @@
 import dataclasses
 import itertools
 import math
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxformer import models, pure
+from jaxformer import models, pure, targets
 from jaxformer.models import costs
+from jaxformer.modules import stack
 from jaxformer.planning import graph
 from tests.selection import first
 
@@ -103,6 +105,12 @@ def test_flops_grow_as_they_should():
     assert costs.encoder_decoder_training_flops(CONFIG, 2, 16, 16) == 3 * flops(CONFIG, 2, 16, 16)
 
 
+@pytest.fixture
+def looped(monkeypatch):
+    """No loop over layers is unrolled, as on a mesh."""
+    monkeypatch.setattr(stack, "UNROLLED", {})
+
+
 def test_remat_costs_the_model_nothing():
     remat = dataclasses.replace(CONFIG, remat=True)
     assert costs.encoder_decoder_flops(remat, 2, 16, 16) == costs.encoder_decoder_flops(CONFIG, 2, 16, 16)
@@ -123,7 +131,7 @@ def test_flops_of_a_language_model_grow_as_they_should():
 
 
 @pytest.mark.parametrize("norm_position", ["pre", "post"])
-def test_what_is_computed_again(norm_position):
+def test_what_is_computed_again(norm_position, looped):
     """Attention's two products; with remat all of each block, except a pre-norm block's last product."""
     config = dataclasses.replace(LANGUAGE_CONFIG, norm_position=norm_position)
     training = costs.language_model_training_flops(config, 2, 16)
@@ -134,8 +142,22 @@ def test_what_is_computed_again(norm_position):
     assert costs.language_model_computed_flops(remat, 2, 16) == training + blocks - last
 
 
+@pytest.mark.parametrize(("num_layers", "times"), [(12, 0), (13, 13)])
+def test_unrolled_layers_compute_nothing_again(num_layers, times):
+    """Each stack by itself: here an encoder beside a decoder of one layer."""
+    gpu = SimpleNamespace(platform="gpu", device_kind="NVIDIA H200")
+    again = 4 * 64 * 2 * 16**2
+    with targets.compiling_for([gpu]):
+        config = dataclasses.replace(CONFIG, num_encoder_layers=num_layers)
+        training = costs.encoder_decoder_training_flops(config, 2, 16, 16)
+        assert costs.encoder_decoder_computed_flops(config, 2, 16, 16) - training == times * again
+        language = dataclasses.replace(LANGUAGE_CONFIG, num_layers=num_layers)
+        training = costs.language_model_training_flops(language, 2, 16)
+        assert costs.language_model_computed_flops(language, 2, 16) - training == times * again
+
+
 @pytest.mark.parametrize("remat", [False, True])
-def test_a_window_costs_its_pairs(remat):
+def test_a_window_costs_its_pairs(remat, looped):
     """Of 16 tokens each sees 5; a window beyond the length saves nothing, and encoders have none."""
     products, windowed = 4 * 64 * 2 * 16, dataclasses.replace(LANGUAGE_CONFIG, attention_window=5, remat=remat)
     plain = dataclasses.replace(windowed, attention_window=None)
@@ -236,7 +258,7 @@ def test_flops_of_a_residual_network(attention, widths):
 
 
 @pytest.mark.parametrize("kind", ["recurrent", "transformer"])
-def test_flops_of_a_captioner_are_the_products_of_the_program(kind):
+def test_flops_of_a_captioner_are_the_products_of_the_program(kind, looped):
     """Hard attention takes no mean of the grid."""
     grid = models.GridConfig(image_size=(6, 11), widths=(4, 6), num_blocks=1)
     if kind == "recurrent":

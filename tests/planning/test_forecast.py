@@ -85,13 +85,15 @@ def test_a_program_that_cannot_be_read(here, monkeypatch):
 
 @pytest.mark.full
 @pytest.mark.parametrize("norm_position", ["pre", pytest.param("post", marks=pytest.mark.full)])
-@pytest.mark.parametrize("remat", [False, True])
-def test_arithmetic_is_that_of_the_program(norm_position, remat, monkeypatch):
-    """Every product of the compiled step, in loops over the layers and as often as it runs; to the last operation."""
-    monkeypatch.setattr(stack, "UNROLLED", {})
+@pytest.mark.parametrize(("unrolled", "remat"), [(True, False), (False, False), (False, True)])
+def test_arithmetic_is_that_of_the_program(norm_position, unrolled, remat, monkeypatch):
+    """Every product of the compiled step, as often as it runs; to the last operation."""
+    monkeypatch.setattr(stack, "UNROLLED", {"cpu": 2} if unrolled else {})
     config = dataclasses.replace(MODEL, norm_position=norm_position, remat=remat)
     step = lowered(config, sharding.mesh("data=1", jax.devices()[:1]), (6, 24, 40))
-    assert encoder_decoder_computed_flops(config, 6, 24, 40) == reader.products(step.compile().as_text())
+    computed = encoder_decoder_computed_flops(config, 6, 24, 40)
+    assert computed == reader.products(step.compile().as_text())
+    assert (computed == encoder_decoder_training_flops(config, 6, 24, 40)) == unrolled
 
 
 @pytest.mark.parametrize(("platform", "peak"), [("tpu", 7), ("gpu", 53), ("cpu", 53)])

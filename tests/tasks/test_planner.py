@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import pytest
 
+from jaxformer import sharding
 from jaxformer.cli import plan
 from jaxformer.cli.arguments import override
 from jaxformer.errors import ConfigError
@@ -28,6 +29,18 @@ def test_the_longest_batch(here):
     assert step.costs.batch == (24, 48, 48)
     assert step.costs.description == "24 x 48 source and 24 x 48 target tokens"
     assert step.costs.tokens == 24 * 48
+
+
+def test_what_the_backward_pass_computes_again():
+    """One device unrolls a few layers, which computes nothing again; a mesh does not, nor does a deep stack."""
+    deep = dataclasses.replace(CONFIG, mesh="", model=dataclasses.replace(MODEL, num_decoder_layers=5))
+    found = []
+    for config, number in ((CONFIG, 1), (CONFIG, 8), (deep, 1)):
+        costs = planner.planned_setup(config, sharding.mesh("data=*", jax.devices()[:number])).costs((24, 48, 48))
+        found.append(costs.computed_flops - costs.flops)
+    pairs = 4 * MODEL.d_model * 24 * 48**2
+    layers = MODEL.num_encoder_layers + 2 * MODEL.num_decoder_layers
+    assert found == [0, layers * pairs, 2 * 5 * pairs]
 
 
 def test_what_training_would_refuse(here):

@@ -73,3 +73,13 @@ def test_a_run_goes_on_and_cools_down_as_if_it_had_been_planned(folder, capsys):
     assert registry.read_config(folder / "short") == config
     jaxformer.train(config, folder / "short", console=Console(width=200))
     assert "is now" not in capsys.readouterr().out
+
+
+def test_a_run_in_another_place_takes_over_its_settings(folder, capsys):
+    """As when the data have moved: without them, what reads the run later would look in the old place."""
+    config = changed(
+        registry.read_config(folder / "straight"), {"data": {"directory": str(folder)}, "train": {"minutes": 9.0}}
+    )
+    jaxformer.train(config, folder / "straight", console=Console(width=200))
+    assert "is now" not in capsys.readouterr().out
+    assert registry.read_config(folder / "straight") == config

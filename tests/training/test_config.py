@@ -21,6 +21,10 @@ from jaxformer.training import TrainConfig
         ({"ema_decay": -0.1}, "ema_decay must be at least 0, got -0.1"),
         ({"minutes": math.nan}, "minutes must be at least 0, got nan"),
         ({"patience": -1}, "patience must be at least 0, got -1"),
+        (
+            {"patience": 3, "validate_every": 0},
+            "patience 3 has no effect, because validate_every is 0; take patience 0",
+        ),
         ({"validate_every": -1}, "validate_every must be at least 0, got -1"),
         ({"checkpoint_every": -1}, "checkpoint_every must be at least 0, got -1"),
         ({"checkpoint_minutes": -1.0}, "checkpoint_minutes must be at least 0, got -1.0"),

@@ -140,7 +140,7 @@ class TextGenerator(Searcher):
         return self.tokenizer.decode(ids)[len(given) :]
 
     def _has_ended(self, text: _Text) -> bool:
-        return self.decode.stop_at_end and bool(text.log_probs) and text.ids[-1] == self.tokenizer.special.eos
+        return bool(text.log_probs) and text.ids[-1] in self._ends
 
     def _beam(self, texts: list[_Text], progress: Callable[[int], None]) -> list[_Text]:
         """Returns the hypotheses of all texts, in order of the texts."""
@@ -227,7 +227,7 @@ class TextGenerator(Searcher):
             batch.numbers[row] = text.prompt, text.draw
         decode = self.decode.search
         key = jax.random.fold_in(jax.random.key(decode.seed), rounds)
-        given = {"max_length": self.window + 1, "is_open": True, "has_end": self.decode.stop_at_end}
+        given = {"max_length": self.window + 1, "is_open": True, "ends": self._ends}
         found = self._hypotheses(decode, batch, key, num_draws=1, **given)
         return jax.device_get(found)
 
@@ -235,8 +235,17 @@ class TextGenerator(Searcher):
     def _limits(self) -> VocabularyLimits:
         """The limits of the settings; special tokens and those that pad the table are also forbidden."""
         unused = range(self.tokenizer.vocab_size, self.net.config.vocab_size)
-        special = self.tokenizer.special.ids - ({self.tokenizer.special.eos} if self.decode.stop_at_end else set())
-        return limits_of(self.decode, self.tokenizer)._replace(forbidden=(*sorted(special), *unused))
+        limits, special = limits_of(self.decode, self.tokenizer), self.tokenizer.special.ids - {*self._ends}
+        allowed = tuple(sorted({*limits.allowed, *self._ends})) if limits.allowed else ()
+        return limits._replace(forbidden=(*sorted(special), *unused), allowed=allowed)
+
+    @functools.cached_property
+    def _ends(self) -> tuple[int, ...]:
+        """The tokens that end a continuation."""
+        ends, size = self.decode.end_tokens or (self.tokenizer.special.eos,), self.tokenizer.vocab_size
+        if max(ends) >= size:
+            raise ConfigError(f"decode.ends must be tokens below {size}, those of the vocabulary, got {max(ends)}")
+        return ends if self.decode.stop_at_end else ()
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -24,12 +24,12 @@ from jaxformer.interop.tensors import read_json
 from jaxformer.modules.pure import Params, check_shapes
 from jaxformer.sharding import Placement
 from jaxformer.tasks import language_model, masked_language_model, registry, run_lock, rundir, translation
-from jaxformer.tasks.base import TaskConfig
+from jaxformer.tasks.base import Say, TaskConfig
 from jaxformer.tasks.config import TuneConfig
 from jaxformer.tasks.language_model.config import LanguageModelingConfig
 from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingConfig
 from jaxformer.tasks.pretrained.rows import decoder_with_rows, resized, with_rows
-from jaxformer.tasks.pretrained.search import from_generation
+from jaxformer.tasks.pretrained.search import from_generation, from_text_generation
 from jaxformer.tasks.pretrained.tokenizers import read_languages, read_tokenizer
 from jaxformer.tasks.tokenizers import VOCAB_MULTIPLE, table_size
 from jaxformer.tasks.training_setup import make_training_setup
@@ -58,7 +58,9 @@ FINE_TUNING: dict[str, Any] = {
 """The settings with which training starts from such a run, unless others are given."""
 
 
-def convert(folder: str | os.PathLike[str], out: str | os.PathLike[str], *, length: int = 0) -> TaskConfig:
+def convert(
+    folder: str | os.PathLike[str], out: str | os.PathLike[str], *, length: int = 0, say: Say = lambda text: None
+) -> TaskConfig:
     """Makes a run of a folder of Hugging Face with ``config.json``, safetensors and the files of the tokenizer.
 
     Tables get the rows of the tokenizer's vocabulary, filled up as in training; rows beyond are left out. The mask
@@ -69,6 +71,7 @@ def convert(folder: str | os.PathLike[str], out: str | os.PathLike[str], *, leng
     Args:
       length: the most tokens that a language model reads; 0 for those of its table of positions, or `LENGTH` if it has
         none or a longer one.
+      say: receives a line about the settings of a language model's search that have no counterpart, if there are any.
 
     Raises:
       ConfigError: `out` exists and is not empty; the length is more than the model has positions, or the model is no
@@ -91,7 +94,11 @@ def convert(folder: str | os.PathLike[str], out: str | os.PathLike[str], *, leng
     if length and found.net.model is not models.LanguageModel:
         raise ConfigError(f"length is for language models, and {folder} holds a {found.family}")
     if found.net.model is models.LanguageModel:
-        config, params = _language_model(name, found, tokenizer, length)
+        decode, lost = from_text_generation(generation, tokenizer)
+        if lost:
+            named = ", ".join(f"{name} {generation[name]!r}" for name in lost)
+            say(f"the run does not hold {named}, which searches here do not have; texts that they change differ")
+        config, params = _language_model(name, found, tokenizer, length, decode)
     elif found.net.model is models.EncoderDecoder:
         config, params = _text_to_text(name, found, tokenizer, generation)
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, **read_languages(folder)))
@@ -130,7 +137,11 @@ def _refusal(folder: pathlib.Path, what: str) -> str:
 
 
 def _language_model(
-    name: str, found: interop.Pretrained, tokenizer: Tokenizer, length: int
+    name: str,
+    found: interop.Pretrained,
+    tokenizer: Tokenizer,
+    length: int,
+    decode: language_model.DecodeConfig,
 ) -> tuple[LanguageModelingConfig, Params]:
     vocab_size, model = tokenizer.vocab_size, found.net.config
     _check_rows(tokenizer, model.vocab_size)
@@ -144,7 +155,6 @@ def _language_model(
     length = length or min(most if type(most) is int else LENGTH, LENGTH)
     data = language_model.DataConfig(tokenizer="pretrained", vocab_size=vocab_size, length=length, batch_size=8)
     model = dataclasses.replace(model, vocab_size=0, output_bias="output_bias" in decoder)
-    decode = language_model.DecodeConfig(stop_at_end=True)
     tune = TuneConfig(frozen="decoder/output_bias" if model.output_bias else "")  # which no family has
     config = LanguageModelingConfig(name=name, model=model, data=data, decode=decode, tune=tune, **FINE_TUNING)
     return config, {"decoder": decoder}

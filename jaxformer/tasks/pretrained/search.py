@@ -1,4 +1,4 @@
-"""Searches in the settings of Hugging Face (``generation_config.json``); those of translators in both directions."""
+"""Searches in the settings of Hugging Face (``generation_config.json``), in both directions."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxformer.data.special_tokens import SpecialTokens
+from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import DataError
 from jaxformer.tasks.config import GenerationConfig, SearchConfig
 from jaxformer.tasks.language_model.config import DecodeConfig as TextDecodeConfig
@@ -45,6 +46,18 @@ _NEUTRAL_IN_SAMPLING: dict[str, Any] = {
     "num_beams": 1,
 }
 """The same, for settings that are for sampling, and for beams that are sampled."""
+
+_NEUTRAL_IN_TEXTS: dict[str, Any] = {
+    "bad_words_ids": [],
+    "min_length": 0,
+    "min_new_tokens": 0,
+    "forced_bos_token_id": None,
+    "forced_eos_token_id": None,
+}
+"""The same, for settings that only translators have here."""
+
+_NEUTRAL_IN_BEAMS: dict[str, Any] = {"length_penalty": 1.0, "early_stopping": True}
+"""The same, for the beams of language models."""
 
 _PROBABILITIES = {"temperature": 1.0, "top_p": 1.0, "min_p": 0.0}
 """The other settings of sampling that searches here have, by the same names, with the values that change nothing."""
@@ -93,6 +106,43 @@ def from_generation(settings: Mapping[str, Any], special: SpecialTokens, start: 
             found["length_penalty"] = float(given["length_penalty"])
         return DecodeConfig(**found)
     except (TypeError, ValueError) as error:
+        raise DataError(f"the settings of generation cannot be used: {error}") from None
+
+
+def from_text_generation(settings: Mapping[str, Any], tokenizer: Tokenizer) -> tuple[TextDecodeConfig, list[str]]:
+    """Returns the search of a language model that settings of Hugging Face describe.
+
+    What they leave out is as in `DecodeConfig`, which samples; so are lengths that count the prompt, and ends that the
+    vocabulary lacks, as the default of a class. Also returns the names of settings without a counterpart, which are
+    left out.
+
+    Raises:
+      DataError: a value is wrong.
+    """
+    given = {name: value for name, value in settings.items() if value is not None}
+    eos = tokenizer.special.eos
+    ends = given.get("eos_token_id", eos)
+    ends = tuple(ends) if isinstance(ends, list) else (ends,)
+    if not ends or any(type(token) is not int or token < 0 for token in ends):
+        raise DataError(f"eos_token_id must be a token or a list of tokens, got {given['eos_token_id']!r}")
+    ends = [token for token in ends if token < tokenizer.vocab_size]
+    found: dict[str, Any] = {"stop_at_end": True, "ends": "" if ends == [eos] else ",".join(map(str, ends))}
+    neutral = _NEUTRAL | _NEUTRAL_IN_TEXTS
+    if given.get("do_sample"):
+        neutral |= _NEUTRAL_IN_SAMPLING
+        sampling = _sampling({name: value for name, value in given.items() if name not in neutral})
+        found |= {name: value for name, value in sampling.items() if name != "sample"}
+    elif "do_sample" in given or "num_beams" in given:
+        neutral |= _NEUTRAL_IN_BEAMS
+        found |= {"temperature": 0.0, "beam_size": _integer(given, "num_beams", 1, least=1)}
+    lost = [name for name, value in neutral.items() if given.get(name, value) != value]
+    if "max_new_tokens" in given:
+        found["max_tokens"] = _integer(given, "max_new_tokens", 0, least=1)
+    found["no_repeat_ngram_size"] = _integer(given, "no_repeat_ngram_size", 0)
+    found["renormalize"] = given.get("renormalize_logits", False) is True
+    try:
+        return TextDecodeConfig(**found), lost
+    except ValueError as error:
         raise DataError(f"the settings of generation cannot be used: {error}") from None
 
 
@@ -169,7 +219,8 @@ def to_generation(decode: DecodeConfig, special: SpecialTokens, start: tuple[int
 
 def to_text_generation(decode: TextDecodeConfig) -> dict[str, Any]:
     """Returns the search of a language model as settings of Hugging Face; see `without_counterpart`."""
-    return _choice(decode.search) | {"max_new_tokens": decode.max_tokens}
+    ends = {"eos_token_id": list(decode.end_tokens)} if decode.ends else {}
+    return _choice(decode.search) | {"max_new_tokens": decode.max_tokens} | ends
 
 
 def without_counterpart(decode: GenerationConfig) -> list[str]:

@@ -39,6 +39,38 @@ def test_prompts_are_continued(generator):
     assert texts[2].startswith("S")
 
 
+@pytest.mark.parametrize("options", [{"temperature": 0}, {"temperature": 1.0}, {"temperature": 0, "beam_size": 2}])
+def test_a_continuation_stops_at_any_of_several_tokens(generator, options):
+    """The ends are left out of the text, and may be chosen beside a shortlist."""
+    plain = DecodeConfig(max_tokens=6, **options)
+    ((whole,),) = dataclasses.replace(generator, decode=plain).continuations(["The"])
+    ends = whole.tokens[3], whole.tokens[1], generator.tokenizer.special.eos
+    given = ",".join(map(str, ends))
+    stops = dataclasses.replace(generator, decode=dataclasses.replace(plain, stop_at_end=True, ends=given))
+    ((found,),) = stops.continuations(["The"])
+    assert not set(found.tokens[:-1]) & {*ends}
+    if options.get("beam_size", 1) == 1:
+        assert found.tokens == whole.tokens[: 1 + min(whole.tokens.index(end) for end in ends[:2])]
+        assert found.text == "The" + generator.tokenizer.decode(found.tokens[:-1])
+
+
+def test_ends_are_tokens_of_the_vocabulary(generator, tmp_path):
+    given = DecodeConfig(stop_at_end=True, ends=f"4,{generator.tokenizer.vocab_size}")
+    with pytest.raises(ConfigError, match=f"decode.ends must be tokens below {generator.tokenizer.vocab_size}"):
+        dataclasses.replace(generator, decode=given).generate(["The"])
+    for wrong in ("4,-1", "x", ","):
+        with pytest.raises(ValueError, match=f"ends must be ids of tokens, separated by commas, got '{wrong}'"):
+            DecodeConfig(stop_at_end=True, ends=wrong)
+    with pytest.raises(ConfigError, match=r"decode\.ends has no effect: decode\.stop_at_end is False"):
+        DecodeConfig(ends="4").check_read(["ends"], command="generate")
+    (tmp_path / "words").write_text("The\n")
+    short = DecodeConfig(stop_at_end=True, ends="4, 5", shortlist=str(tmp_path / "words"))
+    limits = dataclasses.replace(generator, decode=short)._limits
+    assert {4, 5} < {*limits.allowed}
+    assert not {4, 5} & {*limits.forbidden}
+    assert generator.tokenizer.special.eos in limits.forbidden
+
+
 apply = quick(lambda net, *args: net.apply(*args), static_argnums=0)
 
 

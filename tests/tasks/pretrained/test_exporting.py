@@ -40,7 +40,16 @@ def test_a_gpt2_comes_back(tmp_path):
     """Its table has 325 rows, that of the run 328."""
     folder(tmp_path / "in", "gpt2", models.LanguageModel, families.gpt2(325, **SIZES, num_layers=1, max_positions=48))
     tokenizers.write(tmp_path / "in", tokenizers.byte_level(), GPT2)
+    generation = {"eos_token_id": [0, 7], "do_sample": True, "top_k": 9, "repetition_penalty": 1.1}
+    (tmp_path / "in" / "generation_config.json").write_text(json.dumps(generation))
+    said = []
+    assert pretrained.convert(tmp_path / "in", tmp_path / "once", say=said.append).decode.ends == "0,7"
+    assert said == [
+        "the run does not hold repetition_penalty 1.1, which searches here do not have; texts that they change differ"
+    ]
     given, found = exported(tmp_path, "gpt2")
+    written = json.loads((tmp_path / "out" / "generation_config.json").read_text())
+    assert (written["eos_token_id"], written["do_sample"], written["top_k"]) == ([0, 7], True, 9)
     jax.tree.map(np.testing.assert_array_equal, found.params, given.params)
     assert found.settings["eos_token_id"] == found.settings["pad_token_id"] == 0
     names = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())

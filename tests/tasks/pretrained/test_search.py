@@ -1,5 +1,8 @@
 """The search of a folder of Hugging Face: each setting has a counterpart or is refused, and comes back."""
 
+import dataclasses
+from types import SimpleNamespace
+
 import pytest
 
 from jaxformer.data.special_tokens import SpecialTokens
@@ -7,6 +10,7 @@ from jaxformer.errors import DataError
 from jaxformer.tasks import language_model
 from jaxformer.tasks.pretrained.search import (
     from_generation,
+    from_text_generation,
     to_generation,
     to_text_generation,
     without_counterpart,
@@ -14,6 +18,7 @@ from jaxformer.tasks.pretrained.search import (
 from jaxformer.tasks.translation.config import DecodeConfig
 
 SPECIAL = SpecialTokens(pad=5, bos=5, eos=0, unk=1)
+VOCABULARY = SimpleNamespace(special=SPECIAL, vocab_size=20)
 
 
 def test_what_is_left_out_is_as_in_transformers():
@@ -110,6 +115,37 @@ def test_the_search_of_a_language_model():
     found = to_text_generation(language_model.DecodeConfig(temperature=0, beam_size=3))
     assert found["num_beams"] == 3
     assert "do_sample" not in found
+
+
+@pytest.mark.parametrize(
+    "decode",
+    [
+        language_model.DecodeConfig(temperature=0.7, top_k=9, top_p=0.9, max_tokens=30, stop_at_end=True, ends="2,7"),
+        language_model.DecodeConfig(temperature=0, beam_size=3, no_repeat_ngram_size=2, stop_at_end=True),
+        language_model.DecodeConfig(temperature=0, renormalize=True, stop_at_end=True),
+    ],
+)
+def test_the_search_of_a_language_model_comes_back(decode):
+    assert from_text_generation(to_text_generation(decode), VOCABULARY) == (decode, [])
+
+
+def test_a_language_model_samples_unless_a_folder_says_otherwise():
+    """As `jaxformer generate` does; the settings of the folder's own sampling count where it samples."""
+    ours = language_model.DecodeConfig(stop_at_end=True)
+    assert from_text_generation({"eos_token_id": SPECIAL.eos, "max_length": 50}, VOCABULARY) == (ours, [])
+    assert from_text_generation({"eos_token_id": 50256}, VOCABULARY) == (
+        ours,
+        [],
+    )  # of the class, not of the vocabulary
+    given = {"eos_token_id": [9, 2, 50256], "do_sample": True, "top_p": 0.8, "repetition_penalty": 1.05, "num_beams": 2}
+    found, lost = from_text_generation(given, VOCABULARY)
+    assert found == dataclasses.replace(ours, ends="9,2", temperature=1.0, top_k=50, top_p=0.8)
+    assert lost == ["repetition_penalty", "num_beams"]
+    _, lost = from_text_generation({"num_beams": 2, "length_penalty": 0.5, "min_length": 3}, VOCABULARY)
+    assert lost == ["min_length", "length_penalty"]
+    for ends in ([], "x", [2, -1], [True]):
+        with pytest.raises(DataError, match="eos_token_id must be a token or a list of tokens, got"):
+            from_text_generation({"eos_token_id": ends}, VOCABULARY)
 
 
 RATIO = ["max_ratio", "max_extra"]

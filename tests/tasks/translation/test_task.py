@@ -16,6 +16,7 @@ from jaxformer.data.normalization import TextNormalizer
 from jaxformer.data.sources import Parallel
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation import scores
+from jaxformer.models import Seq2SeqConfig
 from jaxformer.sharding import Placement
 from jaxformer.tasks import runner
 from jaxformer.tasks.search import Candidate
@@ -242,6 +243,13 @@ SENDING = re.compile(r" (all-reduce|all-gather|reduce-scatter|all-to-all|collect
 def test_a_metric_that_nobody_computes(tmp_path):
     config = TranslationConfig(train=TrainConfig(metric="bleu"))
     with pytest.raises(ConfigError, match="validation_sentences is 0"):
+        jaxformer.train(config, tmp_path / "run", console=quiet())
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_penalty_for_attention_that_there_is_not(tmp_path):
+    config = TranslationConfig(model=Seq2SeqConfig(attention="none"), decode=DecodeConfig(coverage_penalty=0.2))
+    with pytest.raises(ConfigError, match=r"decode\.coverage_penalty needs attention, but the model has model\.att"):
         jaxformer.train(config, tmp_path / "run", console=quiet())
     assert not (tmp_path / "run").exists()
 
