@@ -57,17 +57,18 @@ class DecodeConfig(GenerationConfig):
     stop_at_end: bool = False
     """Ends a continuation where the model predicts the end token, as pretrained models do. A model of running text has
     never seen one. A beam then compares log-probabilities per token."""
-    ends: str = ""
+    eos_token_ids: str = ""
     """The ids of the tokens that end a continuation, separated by commas, with stop_at_end; by default that of the
     vocabulary alone."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(1, self, "max_tokens", "beam_size")
+        ids = words(self.eos_token_ids)
         for needed, said in (
             (
-                not self.ends or (words(self.ends) and all(word.isdecimal() for word in words(self.ends))),
-                f"ends must be ids of tokens, separated by commas, got {self.ends!r}",
+                not self.eos_token_ids or (ids and all(word.isdecimal() for word in ids)),
+                f"eos_token_ids must be ids of tokens, separated by commas, got {self.eos_token_ids!r}",
             ),
             (self.beam_size == 1 or not self.uses_sampling, f"beam_size {self.beam_size} needs temperature 0"),
             (not self.mbr or self.uses_sampling, "mbr needs sampling, but temperature is 0"),
@@ -81,21 +82,14 @@ class DecodeConfig(GenerationConfig):
 
     @property
     def _unread(self) -> dict[str, str]:
-        ends = {} if self.stop_at_end else {"ends": "decode.stop_at_end is False"}
-        return (
-            super()._unread
-            | ends
-            | (
-                self._unread_by_draws
-                if self.uses_sampling
-                else {"seed": "it is for sampling, but decode.temperature is 0"}
-            )
-        )
+        ends = {} if self.stop_at_end else {"eos_token_ids": "decode.stop_at_end is False"}
+        seed = {"seed": "it is for sampling, but decode.temperature is 0"}
+        return super()._unread | ends | (self._unread_by_draws if self.uses_sampling else seed)
 
     @property
     def end_tokens(self) -> tuple[int, ...]:
-        """The ids of `ends`."""
-        return tuple(map(int, words(self.ends)))
+        """The ids of `eos_token_ids`."""
+        return tuple(map(int, words(self.eos_token_ids)))
 
     @property
     def uses_sampling(self) -> bool:

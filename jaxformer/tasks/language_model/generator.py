@@ -244,7 +244,7 @@ class TextGenerator(Searcher):
         """The tokens that end a continuation."""
         ends, size = self.decode.end_tokens or (self.tokenizer.special.eos,), self.tokenizer.vocab_size
         if max(ends) >= size:
-            raise ConfigError(f"decode.ends must be tokens below {size}, those of the vocabulary, got {max(ends)}")
+            raise ConfigError(f"decode.eos_token_ids must be below {size}, the size of the vocabulary, got {max(ends)}")
         return ends if self.decode.stop_at_end else ()
 
 

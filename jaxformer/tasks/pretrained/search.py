@@ -126,7 +126,7 @@ def from_text_generation(settings: Mapping[str, Any], tokenizer: Tokenizer) -> t
     if not ends or any(type(token) is not int or token < 0 for token in ends):
         raise DataError(f"eos_token_id must be a token or a list of tokens, got {given['eos_token_id']!r}")
     ends = [token for token in ends if token < tokenizer.vocab_size]
-    found: dict[str, Any] = {"stop_at_end": True, "ends": "" if ends == [eos] else ",".join(map(str, ends))}
+    found: dict[str, Any] = {"stop_at_end": True, "eos_token_ids": "" if ends == [eos] else ",".join(map(str, ends))}
     neutral = _NEUTRAL | _NEUTRAL_IN_TEXTS
     if given.get("do_sample"):
         neutral |= _NEUTRAL_IN_SAMPLING
@@ -219,7 +219,7 @@ def to_generation(decode: DecodeConfig, special: SpecialTokens, start: tuple[int
 
 def to_text_generation(decode: TextDecodeConfig) -> dict[str, Any]:
     """Returns the search of a language model as settings of Hugging Face; see `without_counterpart`."""
-    ends = {"eos_token_id": list(decode.end_tokens)} if decode.ends else {}
+    ends = {"eos_token_id": list(decode.end_tokens)} if decode.eos_token_ids else {}
     return _choice(decode.search) | {"max_new_tokens": decode.max_tokens} | ends
 
 

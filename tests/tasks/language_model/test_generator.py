@@ -46,7 +46,7 @@ def test_a_continuation_stops_at_any_of_several_tokens(generator, options):
     ((whole,),) = dataclasses.replace(generator, decode=plain).continuations(["The"])
     ends = whole.tokens[3], whole.tokens[1], generator.tokenizer.special.eos
     given = ",".join(map(str, ends))
-    stops = dataclasses.replace(generator, decode=dataclasses.replace(plain, stop_at_end=True, ends=given))
+    stops = dataclasses.replace(generator, decode=dataclasses.replace(plain, stop_at_end=True, eos_token_ids=given))
     ((found,),) = stops.continuations(["The"])
     assert not set(found.tokens[:-1]) & {*ends}
     if options.get("beam_size", 1) == 1:
@@ -55,16 +55,18 @@ def test_a_continuation_stops_at_any_of_several_tokens(generator, options):
 
 
 def test_ends_are_tokens_of_the_vocabulary(generator, tmp_path):
-    given = DecodeConfig(stop_at_end=True, ends=f"4,{generator.tokenizer.vocab_size}")
-    with pytest.raises(ConfigError, match=f"decode.ends must be tokens below {generator.tokenizer.vocab_size}"):
+    given = DecodeConfig(stop_at_end=True, eos_token_ids=f"4,{generator.tokenizer.vocab_size}")
+    with pytest.raises(ConfigError, match=f"decode.eos_token_ids must be below {generator.tokenizer.vocab_size}"):
         dataclasses.replace(generator, decode=given).generate(["The"])
     for wrong in ("4,-1", "x", ","):
-        with pytest.raises(ValueError, match=f"ends must be ids of tokens, separated by commas, got '{wrong}'"):
-            DecodeConfig(stop_at_end=True, ends=wrong)
-    with pytest.raises(ConfigError, match=r"decode\.ends has no effect: decode\.stop_at_end is False"):
-        DecodeConfig(ends="4").check_read(["ends"], command="generate")
+        with pytest.raises(
+            ValueError, match=f"eos_token_ids must be ids of tokens, separated by commas, got '{wrong}'"
+        ):
+            DecodeConfig(stop_at_end=True, eos_token_ids=wrong)
+    with pytest.raises(ConfigError, match=r"decode\.eos_token_ids has no effect: decode\.stop_at_end is False"):
+        DecodeConfig(eos_token_ids="4").check_read(["eos_token_ids"], command="generate")
     (tmp_path / "words").write_text("The\n")
-    short = DecodeConfig(stop_at_end=True, ends="4, 5", shortlist=str(tmp_path / "words"))
+    short = DecodeConfig(stop_at_end=True, eos_token_ids="4, 5", shortlist=str(tmp_path / "words"))
     limits = dataclasses.replace(generator, decode=short)._limits
     assert {4, 5} < {*limits.allowed}
     assert not {4, 5} & {*limits.forbidden}

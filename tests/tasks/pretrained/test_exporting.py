@@ -43,7 +43,7 @@ def test_a_gpt2_comes_back(tmp_path):
     generation = {"eos_token_id": [0, 7], "do_sample": True, "top_k": 9, "repetition_penalty": 1.1}
     (tmp_path / "in" / "generation_config.json").write_text(json.dumps(generation))
     said = []
-    assert pretrained.convert(tmp_path / "in", tmp_path / "once", say=said.append).decode.ends == "0,7"
+    assert pretrained.convert(tmp_path / "in", tmp_path / "once", say=said.append).decode.eos_token_ids == "0,7"
     assert said == [
         "the run does not hold repetition_penalty 1.1, which searches here do not have; texts that they change differ"
     ]

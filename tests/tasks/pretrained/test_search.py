@@ -120,7 +120,9 @@ def test_the_search_of_a_language_model():
 @pytest.mark.parametrize(
     "decode",
     [
-        language_model.DecodeConfig(temperature=0.7, top_k=9, top_p=0.9, max_tokens=30, stop_at_end=True, ends="2,7"),
+        language_model.DecodeConfig(
+            temperature=0.7, top_k=9, top_p=0.9, max_tokens=30, stop_at_end=True, eos_token_ids="2,7"
+        ),
         language_model.DecodeConfig(temperature=0, beam_size=3, no_repeat_ngram_size=2, stop_at_end=True),
         language_model.DecodeConfig(temperature=0, renormalize=True, stop_at_end=True),
     ],
@@ -139,7 +141,7 @@ def test_a_language_model_samples_unless_a_folder_says_otherwise():
     )  # of the class, not of the vocabulary
     given = {"eos_token_id": [9, 2, 50256], "do_sample": True, "top_p": 0.8, "repetition_penalty": 1.05, "num_beams": 2}
     found, lost = from_text_generation(given, VOCABULARY)
-    assert found == dataclasses.replace(ours, ends="9,2", temperature=1.0, top_k=50, top_p=0.8)
+    assert found == dataclasses.replace(ours, eos_token_ids="9,2", temperature=1.0, top_k=50, top_p=0.8)
     assert lost == ["repetition_penalty", "num_beams"]
     _, lost = from_text_generation({"num_beams": 2, "length_penalty": 0.5, "min_length": 3}, VOCABULARY)
     assert lost == ["min_length", "length_penalty"]
