@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import typing
 
+import numpy as np
 import pytest
 
 from jaxformer import models, pure
@@ -156,3 +157,29 @@ def test_a_first_token_that_sees_no_other_is_not_classified():
     with pytest.raises(ValueError, match="set pooling='mean'"):
         models.ClassifierConfig(9, num_layers=0, num_classes=2)
     models.ClassifierConfig(9, num_layers=0, num_classes=2, pooling="mean")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("d_ff", 8 / 3 * 384, "d_ff must be an integer, got 1024.0"),
+        ("d_ff", [50], r"d_ff must be an integer, got \[50\]"),
+        ("num_kv_heads", 2.0, "num_kv_heads must be an integer, got 2.0"),
+        ("image_size", 32, "image_size must be a tuple of integers, got 32"),
+        ("image_size", (32,), r"image_size must have 2 integers, got \(32,\)"),
+        ("widths", [8, 16], r"widths must be a tuple of integers, got \[8, 16\]"),
+    ],
+)
+def test_sizes_are_integers(field, value, message):
+    """A quotient reached JAX as the float of a shape, in an error that did not name it."""
+
+    @dataclasses.dataclass
+    class Shape:
+        d_ff: int = 8
+        num_kv_heads: int | None = None
+        image_size: tuple[int, int] | None = None
+        widths: tuple[int, ...] = ()
+
+    check_fields(Shape(np.int64(9), 1, (8, 9), (1, 2, 3)))
+    with pytest.raises(ValueError, match=message):
+        check_fields(Shape(**{field: value}))
