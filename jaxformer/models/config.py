@@ -75,7 +75,8 @@ class TransformerConfig:
     d_ff: int = 2048
     """F, the dimension inside the feed-forward network."""
     feed_forward: Literal["plain", "gated", "experts"] = "plain"
-    """The feed-forward network: two linear maps, three with a gate (GLU), or a mixture of experts."""
+    """The feed-forward network: two linear maps, three with a gate (GLU; with the activation silu it is SwiGLU, with
+    gelu GEGLU), or a mixture of experts."""
     experts: ExpertsConfig = ExpertsConfig()
     """The mixture of experts."""
     activation: Activation = "relu"
@@ -207,7 +208,10 @@ def _check_integers(name: str, kind: Any, value: object) -> None:
             raise ValueError(f"{name} must have {count} integers, got {value!r}")
 
 
-_OTHER_NAMES = {"rope": "rotary", "sine": "sinusoidal", "layernorm": "layer", "rmsnorm": "rms", "swish": "silu"}
+_OTHER_NAMES = {
+    **{"rope": "rotary", "sine": "sinusoidal", "layernorm": "layer", "rmsnorm": "rms", "swish": "silu"},
+    **{"swiglu": "gated", "geglu": "gated", "moe": "experts", "bf16": "bfloat16", "fp32": "float32"},
+}
 """Choices by their names elsewhere, which are not spelled alike."""
 
 

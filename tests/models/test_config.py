@@ -80,6 +80,8 @@ def test_choices_of_a_part():
         ({"positions": "rope"}, r"^positions must be one of \(.*, got 'rope'; did you mean 'rotary'\?$"),
         ({"activation": "swish"}, r", got 'swish'; did you mean 'silu'\?$"),
         ({"norm": "rmsnorm"}, r", got 'rmsnorm'; did you mean 'rms'\?$"),
+        ({"feed_forward": "swiglu"}, r", got 'swiglu'; did you mean 'gated'\?$"),
+        ({"compute_dtype": "bf16"}, r", got 'bf16'; did you mean 'bfloat16'\?$"),
         ({"activation": "rope"}, r", got 'rope'$"),
         ({"positions": None}, r", got None$"),
     ],
@@ -92,6 +94,8 @@ def test_other_names_of_choices_are_told(settings, message):
         positions: typing.Any = "learned"
         activation: typing.Any = "relu"
         norm: typing.Any = "layer"
+        feed_forward: typing.Any = "plain"
+        compute_dtype: typing.Any = "float32"
 
     # The type checks of the tests would come first.
     hints = typing.get_type_hints(models.TransformerConfig)
