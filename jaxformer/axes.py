@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 from collections.abc import Callable, Iterator
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 import jax
 import jax.core
@@ -45,6 +45,8 @@ Axes: TypeAlias = tuple[AxisName | None, ...]
 
 Place: TypeAlias = Callable[[jax.Array, Axes], jax.Array]
 """A function that places an array whose dimensions have these names."""
+
+TreeT = TypeVar("TreeT")
 
 _active: contextvars.ContextVar[Place | None] = contextvars.ContextVar("place", default=None)
 
@@ -74,6 +76,30 @@ def placing(place: Place) -> Iterator[None]:
         yield
     finally:
         _active.reset(token)
+
+
+def vary_alike(arrays: TreeT) -> TreeT:
+    """Returns a tree of arrays that all vary over the axes of a mesh over which any of them does.
+
+    Inside ``jax.shard_map``, the carry of a loop must have the axes of what is added to it, and a gradient those of its
+    primal. Anywhere else, and with ``check_vma=False``, arrays are returned unchanged.
+
+    >>> mesh = jax.sharding.Mesh(jax.devices()[:1], "data")
+    >>> rows = jax.sharding.PartitionSpec("data")
+    >>> last = lambda x: jax.lax.scan(lambda carry, x: (carry + x, None), *vary_alike((jax.numpy.zeros(2), x)))[0]
+    >>> jax.shard_map(last, mesh=mesh, in_specs=rows, out_specs=rows)(jax.numpy.ones((3, 2))).tolist()
+    [3.0, 3.0]
+    """
+    over = lambda x: jax.typeof(x).manual_axis_type.varying
+    varying = frozenset[str]().union(*(over(x) for x in jax.tree.leaves(arrays) if isinstance(x, jax.Array)))
+
+    def vary(x: object) -> object:
+        if not isinstance(x, jax.Array) or jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended):
+            return x
+        missing = tuple(sorted(varying - over(x)))
+        return jax.lax.pcast(x, missing, to="varying") if missing else x
+
+    return jax.tree.map(vary, arrays) if varying else arrays
 
 
 def has_known_values(*arrays: object) -> bool:

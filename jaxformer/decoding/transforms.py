@@ -58,12 +58,19 @@ class Transform(Protocol):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Chain:
-    """The log-probabilities of next tokens after several transforms (see `chain`), which is a transform of scores."""
+    """The log-probabilities of next tokens after several transforms (see `chain`), which is a transform of scores.
+
+    Raises:
+      ValueError: a step returned something other than scores ``[B, K, V]``, such as ``[B, V]``.
+    """
 
     transforms: tuple[Transform, ...]
     normalized = False
 
     def __call__(self, scores: Scores, history: History) -> Scores:
+        expected, got = history.lengths.shape, getattr(scores, "shape", type(scores).__name__)
+        if len(got) != 3 or got[:2] != expected:
+            raise ValueError(f"a step must return (scores, state), scores [B, K, V] with B, K = {expected}; got {got}")
         scores = scores.astype(jnp.float32)
         for transform in self.transforms:
             scores = scores if transform.normalized else transform(scores, history)

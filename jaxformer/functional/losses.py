@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Integer
 
 from jaxformer import targets
-from jaxformer.axes import constrain, has_known_values, placed
+from jaxformer.axes import constrain, has_known_values, placed, vary_alike
 
 ALIGNED = 16
 """The divisor of an accelerator's number of table rows, which its matrix units require; more rows fill up a table.
@@ -227,7 +227,8 @@ def linear_loss(loss: LogitLoss, x: Array, copies: Array, labels: Array, where: 
 
     if order is not None:
         visit = _skipping(visit, lambda chunk: None)
-    return jax.lax.scan(visit, jnp.float32(0), _split(loss.num_chunks, table, order, x, labels, where))[0]
+    chunks = _split(loss.num_chunks, table, order, x, labels, where)
+    return jax.lax.scan(visit, *vary_alike((jnp.float32(0), chunks, table))[:2])[0]
 
 
 @linear_loss.defjvp
@@ -275,7 +276,8 @@ def _loop_with_gradients(loss: LogitLoss, x: Array, copies: Array, labels: Array
         visit = _skipping(visit, lambda chunk: jnp.zeros_like(chunk[0]))
     names = "batch", "length", None, "vocab"
     initial = jnp.float32(0), constrain(jnp.zeros((groups, parts, d_model, vocab_size), jnp.float32), *names)
-    (total, d_copies), d_x = jax.lax.scan(visit, initial, _split(loss.num_chunks, copies, order, x, labels, where))
+    chunks = _split(loss.num_chunks, copies, order, x, labels, where)
+    (total, d_copies), d_x = jax.lax.scan(visit, *vary_alike((initial, chunks, table))[:2])
     return total, _joined(d_x, x.shape, order), d_copies.mT.astype(copies.dtype)
 
 

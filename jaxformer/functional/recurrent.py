@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from jaxformer.axes import vary_alike
 from jaxformer.functional.derivatives import reverse_only
 from jaxformer.functional.dropout import Dropout, dropout
 
@@ -191,7 +192,7 @@ def recurrent(
     inputs = _product("tbd,dgh->tbgh", jnp.moveaxis(x, 1, 0), weights.input.astype(x.dtype))
     static, biases = (cell, reverse, x.dtype), (weights.input_bias, weights.hidden_bias)
     valid = None if valid is None else valid.T
-    outputs, last = _steps(static, inputs, weights.hidden, biases, state, valid, multiplier)
+    outputs, last = _steps(static, *vary_alike((inputs, weights.hidden, biases, state, valid, multiplier)))
     return jnp.moveaxis(outputs, 0, 1), last
 
 
@@ -273,7 +274,7 @@ def scan_shared(step: Callable, shared, carry, xs, others=None):
     >>> last(2.0).item(), jax.grad(last)(2.0).item()                                  # of w^3 + w^2 + w + 1
     (15.0, 17.0)
     """
-    return _scan_shared(step, *reverse_only((shared, carry, xs), NO_FORWARD), others)
+    return _scan_shared(step, *vary_alike((*reverse_only((shared, carry, xs), NO_FORWARD), others)))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -90,8 +90,8 @@ def load_pretrained(
     settings = tensors.read_json(folder / CONFIG)
     kind = str(settings.get("model_type"))
     if kind not in FAMILIES:
-        hint = did_you_mean(kind, FAMILIES)
-        raise DataError(f"{folder / CONFIG} has model_type {kind!r}, which is not supported{hint}")
+        known = ", ".join(sorted(FAMILIES))  # the type in a file is no slip of the pen, so none of them is "meant"
+        raise DataError(f"{folder / CONFIG} has model_type {kind!r}, which is not supported; there are {known}")
     family = FAMILIES[kind]
     with tensors.Tensors(folder) as found:
         names = _canonical(family, found.shapes)

@@ -128,6 +128,9 @@ class Mask:
     def __invert__(self) -> Mask:
         return Not(self)
 
+    def __bool__(self) -> bool:
+        raise TypeError("a mask has no truth value, and `a and b` would be b alone; combine masks with &, | and ~")
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -310,8 +313,16 @@ def from_binary(array: ArrayLike) -> Mask:
 def as_mask(mask: Mask | ArrayLike) -> Mask:
     """Returns a mask unchanged, or the mask of a Boolean array (see `dense`).
 
+    Raises:
+      TypeError: it is None, or a function such as `causal` that was not called.
+
     >>> from jaxformer.masks import causal
     >>> as_mask([[True, False]]).dense(1, 2)[0, 0].astype(int).tolist(), as_mask(causal()) == causal()
     ([[1, 0]], True)
     """
-    return mask if isinstance(mask, Mask) else dense(mask)
+    if isinstance(mask, Mask):
+        return mask
+    if mask is None or callable(mask):
+        got = getattr(mask, "__name__", mask)
+        raise TypeError(f"a mask must be a Mask, such as masks.causal(), or a Boolean array, got {got}")
+    return dense(mask)

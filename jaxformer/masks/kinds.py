@@ -272,7 +272,9 @@ def padding(valid: ArrayLike) -> Mask:
     """
     valid = jnp.asarray(valid)
     if valid.ndim not in (1, 2) or valid.dtype != bool:
-        raise ValueError(f"valid must be Bool [B, S] or [S], True = real token, got {valid.dtype} {list(valid.shape)}")
+        hint = "; masks.lengths takes the number of tokens of each example" if valid.dtype != bool else ""
+        got = f"{valid.dtype} {list(valid.shape)}{hint}"
+        raise ValueError(f"valid must be Bool [B, S] or [S], True = real token, got {got}")
     return Padding(valid if valid.ndim == 2 else valid[None])
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 import typing
-from typing import Literal
+from typing import Any, Literal
 
 from jaxformer.dims import resolve_head_dim
 
@@ -89,7 +90,8 @@ class TransformerConfig:
     d_ff: int = 2048
     """F, the dimension inside the feed-forward network."""
     feed_forward: Literal["plain", "gated", "experts"] = "plain"
-    """The feed-forward network: two linear maps, three with a gate (GLU), or a mixture of experts."""
+    """The feed-forward network: two linear maps, three with a gate (GLU; with the activation silu it is SwiGLU, with
+    gelu GEGLU), or a mixture of experts."""
     experts: ExpertsConfig = ExpertsConfig()
     """The mixture of experts."""
     activation: Activation = "relu"
@@ -188,7 +190,7 @@ def check_fields(config: object, *may_be_zero: str) -> None:
       may_be_zero: the names of sizes that may be 0, besides those that are replaced from the data.
 
     Raises:
-      ValueError: an unknown choice, a size that is too small, or a rate that is not in [0, 1).
+      ValueError: an unknown choice, a size that is too small or no integer, or a rate that is not in [0, 1).
     """
     for name, kind in typing.get_type_hints(type(config)).items():
         value = getattr(config, name)
@@ -196,6 +198,7 @@ def check_fields(config: object, *may_be_zero: str) -> None:
             same = _OTHER_NAMES.get(value) if isinstance(value, str) else None
             hint = f"; did you mean {same!r}?" if same in typing.get_args(kind) else ""
             raise ValueError(f"{name} must be one of {typing.get_args(kind)}, got {value!r}{hint}")
+        _check_integers(name, kind, value)
         least = 0 if name in may_be_zero or name.endswith(("vocab_size", "num_classes")) else 1
         if type(value) is int and value < least:
             raise ValueError(f"{name} must be at least {least}, got {value}")
@@ -205,7 +208,25 @@ def check_fields(config: object, *may_be_zero: str) -> None:
             check_fields(value)
 
 
-_OTHER_NAMES = {"rope": "rotary", "sine": "sinusoidal", "layernorm": "layer", "rmsnorm": "rms", "swish": "silu"}
+def _check_integers(name: str, kind: Any, value: object) -> None:
+    """Checks the value of a field for a whole number, or for several."""
+    kinds = typing.get_args(kind) or (kind,)
+    if int in kinds and float not in kinds and typing.get_origin(kind) is not tuple:
+        if value is not None and not isinstance(value, numbers.Integral):
+            raise ValueError(f"{name} must be an integer, got {value!r}")
+    elif several := next((x for x in (kind, *kinds) if typing.get_origin(x) is tuple), None):
+        count = len(typing.get_args(several)) if ... not in typing.get_args(several) else None
+        given = value if isinstance(value, tuple) else ()
+        if value is not None and (value is not given or not all(isinstance(x, numbers.Integral) for x in given)):
+            raise ValueError(f"{name} must be a tuple of integers, got {value!r}")
+        if value is not None and count not in (None, len(given)):
+            raise ValueError(f"{name} must have {count} integers, got {value!r}")
+
+
+_OTHER_NAMES = {
+    **{"rope": "rotary", "sine": "sinusoidal", "layernorm": "layer", "rmsnorm": "rms", "swish": "silu"},
+    **{"swiglu": "gated", "geglu": "gated", "moe": "experts", "bf16": "bfloat16", "fp32": "float32"},
+}
 """Choices by their names elsewhere, which are not spelled alike."""
 
 

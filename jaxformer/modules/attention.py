@@ -194,6 +194,8 @@ class SelfAttention(MultiHeadAttention):
     def project(self, x: Float[Array, "B T D"]) -> tuple[Array, Array, Array]:
         """Returns queries ``[B, T, N, H]``, keys and values ``[B, T, K, H]``, before positions are applied."""
         kernel = self.kernel[...]
+        if x.ndim != 3 or x.shape[2] != kernel.shape[0]:
+            raise ValueError(f"x must be [B, T, D] with D = {kernel.shape[0]}, got shape {list(x.shape)}")
         bias = None if self.bias is None else self.bias[...].reshape(-1)
         fused = functional.linear(x, kernel.reshape(kernel.shape[0], -1), bias)
         fused = fused.reshape(*x.shape[:2], *kernel.shape[1:])

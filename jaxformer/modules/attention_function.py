@@ -62,8 +62,10 @@ class CapturedAttention:
         mask: masks.Mask | Array | None = None,
         rows: Sequence[int] | None = None,
         heads: Sequence[int] | None = None,
-    ) -> Float[Array, "B heads rows S"]:
-        """Returns the weights of one layer, as `functional.attention_weights`; with sinks, rows sum to less than 1.
+    ) -> Float[Array, "*L B heads rows S"]:
+        """Returns the weights, as `functional.attention_weights`; with sinks, rows sum to less than 1.
+
+        Those of a stack are the weights of all its layers, with a dimension L; `layer` chooses one.
 
         An attention function of your own brings its own weights: see `functional.with_weights`.
 
@@ -74,6 +76,8 @@ class CapturedAttention:
         Raises:
           ValueError: the attention function brings no weights, or they take no positions and the layer has some.
         """
+        if self.query.ndim == 5:
+            return jax.vmap(lambda layer: layer.weights(mask=mask, rows=rows, heads=heads))(self)
         function = weights_function(self.attention)
         mask = self.mask if mask is None else mask
         optional: dict[str, Any] = {name: getattr(self, name) for name in ("bias", "scale", "score", "sinks")}
@@ -127,7 +131,13 @@ def check_partial(attention: AttentionFunction, settings: Collection[str] = ()) 
 
     Raises:
       ValueError: it binds one of them, which the layer would override, so that it would have no effect.
+      TypeError: it is no function, as the name of an implementation.
     """
+    if not callable(attention):
+        raise TypeError(
+            "attention must be a function, such as functools.partial(functional.attention, "
+            f"implementation='blockwise'), got {attention!r}"
+        )
     while isinstance(attention, functools.partial):
         if bound := [name for name in settings if name in attention.keywords]:
             raise ValueError(

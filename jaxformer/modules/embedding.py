@@ -48,8 +48,10 @@ class Embedding(nnx.Module):
           where: True where an id counts, default everywhere; ids elsewhere, as of padding, are not checked.
 
         Raises:
-          ValueError: an id is outside of [0, V); the message has the one that is farthest outside.
+          ValueError: ids are no integers, or one is outside of [0, V); the message has the one farthest outside.
         """
+        if not jnp.issubdtype(tokens.dtype, jnp.integer):
+            raise ValueError(f"token ids must be integers, got {tokens.dtype}")
         if copies is None:
             copies = self.copies(tokens.shape[0], dtype=dtype)
         return tables.lookup(copies, tokens, where=where).astype(dtype) * jnp.asarray(self.scale, dtype)
@@ -159,10 +161,12 @@ class Embeddings(nnx.Module):
           copies: see `Embedding`.
 
         Raises:
-          ValueError: `tokens` or `positions` do not have two dimensions, a table has no vector for a token, a type or a
-            position, or there are types and no table of them.
+          ValueError: `tokens` or `positions` do not have two dimensions, `valid` has another shape, a table has no
+            vector for a token, a type or a position, or there are types and no table of them.
         """
         check_rank("tokens", tokens, "B T")
+        if valid is not None and valid.shape != tokens.shape:
+            raise ValueError(f"valid must have the shape of tokens, {list(tokens.shape)}, got {list(valid.shape)}")
         length = tokens.shape[1]
         if positions is None:
             self.check_length(length)

@@ -113,8 +113,8 @@ def pure(model: Callable[..., ModelT], config: ConfigT, /, **parts: Any) -> Pure
 
     Raises:
       TypeError: the configuration is not of the class that the model's annotation names (if that is a dataclass); the
-        model takes no such keyword argument, or a part is not hashable; when used, the module holds other
-        state than parameters.
+        model takes no such keyword argument, a part is not hashable, or the model is a module in place of its class;
+        when used, the module holds other state than parameters.
 
     >>> from jaxformer import functional, models
     >>> config = models.EncoderDecoderConfig(100, 100, d_model=16, num_heads=2, d_ff=32)
@@ -129,6 +129,9 @@ def pure(model: Callable[..., ModelT], config: ConfigT, /, **parts: Any) -> Pure
     >>> pure(models.EncoderDecoder, config, attention=sharper).apply(params, source, target).shape
     (1, 3, 100)
     """
+    if isinstance(model, nnx.Module):
+        name = type(model).__name__
+        raise TypeError(f"pure takes the class {name} and a configuration, not a {name} that has its parameters")
     if parts:
         _check_parts(model, parts)
     _check_config(model, config)

@@ -10,15 +10,19 @@ from typing import Any
 import jax
 import numpy as np
 import optax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from jaxformer.errors import ConfigError
+from jaxformer.sharding.mesh import AXES
 from jaxformer.sharding.rules import RULES, Rules, shardings_like, spec, state_shardings, under, ways
 
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
     """A mesh and the table that maps logical axes to it; hashable, so it can be static in a program.
+
+    Raises:
+      ConfigError: the mesh has axes that are not `Auto`, or only axes that no rule names.
 
     >>> from jaxformer import sharding
     >>> placement = Placement(sharding.mesh("data=1", jax.devices()[:1]))
@@ -30,6 +34,20 @@ class Placement:
 
     mesh: Mesh
     rules: Rules = dataclasses.field(default_factory=lambda: RULES)
+
+    def __post_init__(self) -> None:
+        names = self.mesh.axis_names
+        if any(kind != AxisType.Auto for kind in self.mesh.axis_types):
+            raise ConfigError(
+                f"the compiler places activations along axes that are Auto, got {self.mesh.axis_types}, the default of "
+                f"jax.make_mesh: give it axis_types=(jax.sharding.AxisType.Auto,) * {len(names)}"
+            )
+        named = {axis for axes in self.rules.values() for axis in axes}
+        if self.mesh.size > 1 and named.isdisjoint(names):  # all devices would compute the same
+            raise ConfigError(
+                f"no rule names a mesh axis of {names}; name the axes as in sharding.AXES, {', '.join(AXES)}, or give "
+                f'Placement(mesh, {{**sharding.RULES, "batch": ("{names[0]}",)}}) and further rules'
+            )
 
     def __hash__(self) -> int:
         return hash(self.mesh)

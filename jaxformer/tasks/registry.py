@@ -86,7 +86,8 @@ def get(name: str) -> AnyTask:
     """
     _add_installed(name)
     if name not in TASKS:
-        raise ConfigError(f"unknown task {name!r}{did_you_mean(name, TASKS)}")
+        own = "your own is found by an entry point of the group jaxformer.tasks, or a line in registry.TASKS"
+        raise ConfigError(f"unknown task {name!r}{did_you_mean(name, TASKS)}; {own}")
     return importlib.import_module(TASKS[name]).TASK
 
 

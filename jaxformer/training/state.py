@@ -43,10 +43,16 @@ def create(
       ema: keep a moving average of the parameters.
       shardings: a TrainState of shardings, one for each leaf.
 
+    Raises:
+      TypeError: `init` is no function, as parameters or the network itself.
+
     >>> params = {"kernel": jnp.ones((2, 3))}
     >>> create(lambda key: params, optax.sgd(0.1), jax.random.key(0)).params["kernel"].shape
     (2, 3)
     """
+
+    if not callable(init):
+        raise TypeError(f"init must be a function, net.init or lambda key: params, got a {type(init).__name__}")
 
     def build(key: jax.Array) -> TrainState:
         init_key, step_key = jax.random.split(key)

@@ -1,6 +1,7 @@
 """Each transform against direct computation, with the meaning that Hugging Face and CTranslate2 give it."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -256,3 +257,11 @@ def test_draws_obey_all_rules_and_have_the_probability_of_the_draw():
     inner = np.asarray(result.token_log_probs)[..., :-1]  # the end is forced
     np.testing.assert_allclose(np.asarray(again.token_log_probs)[..., :-1], inner, rtol=1e-5, atol=1e-6)
     assert (inner < -0.01).any()
+
+
+@pytest.mark.parametrize("step", [lambda tokens, state: (jnp.zeros((2, 5)), state), lambda tokens, state: (state, 0)])
+def test_scores_of_another_shape_are_refused(step):
+    """Scores [B, V] were taken for those of the K hypotheses of a sentence, without a word if K was B or 1."""
+    search = functools.partial(decoding.beam_search, beam_size=2, max_length=3, bos=1, eos=2)
+    with pytest.raises(ValueError, match=r"scores \[B, K, V\] with B, K = \(2, 2\); got \(2, [25]\)"):
+        search(step, decoding.TreeState(jnp.zeros((2, 2))))

@@ -78,7 +78,11 @@ REFUSED = {
     "heads that do not divide": (None, {"n_head": 3}, "describes no model"),
     "a type": (None, {"n_embd": "8"}, "must be of type int"),
     "a variant": (None, {"scale_attn_by_inverse_layer_idx": True}, "must be False"),
-    "another family": (None, {"model_type": "gpt3"}, "did you mean 'gpt2'"),
+    "another family": (
+        None,
+        {"model_type": "gpt_neox"},
+        "'gpt_neox', .* supported; there are .*bart, .*gpt2",
+    ),
     "no family": (None, {"model_type": None}, "not supported"),
 }
 

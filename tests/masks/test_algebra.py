@@ -256,3 +256,19 @@ def test_at_positions_of_a_mask_with_its_own_arrays():
 
     got = Behind(jnp.array([1, 2])).at_positions(np.array([[3], [4]]), np.arange(5)[None]).dense(1, 5)
     np.testing.assert_array_equal(np.asarray(got)[:, 0, 0], [[0, 0, 1, 0, 0], [0, 0, 1, 0, 0]])
+
+
+def test_a_mask_has_no_truth_value():
+    """`causal() and padding(valid)` was the second alone: the model saw the future."""
+    with pytest.raises(TypeError, match=r"combine masks with &, \| and ~"):
+        masks.causal() and masks.window(1)
+    with pytest.raises(TypeError, match="no truth value"):
+        not masks.causal()
+
+
+def test_what_is_no_mask_is_named():
+    """A function that was not called, and None, ended in errors about arrays of objects."""
+    with pytest.raises(TypeError, match=r"such as masks.causal\(\), or a Boolean array, got causal"):
+        masks.as_mask(masks.causal)
+    with pytest.raises(TypeError, match="got None"):
+        masks.causal() & None

@@ -93,6 +93,7 @@ def test_meanings():
             r"offset must be one integer for all examples, int \[\], got int32 \[4\]",
         ),
         (lambda: masks.causal(jnp.float32(1)), r"got float32 \[\]"),
+        (lambda: masks.padding(np.array([3, 4])), r"got int\d+ \[2\]; masks.lengths takes the number of tokens"),
         (lambda: masks.dense(np.ones((3, 3))), r"mask must be Boolean of rank 2, 3 or 4, got float\d+ \[3, 3\]"),
         (lambda: masks.dense(np.ones(3, bool)), r"rank 2, 3 or 4, got bool \[3\]"),
         (

@@ -5,6 +5,7 @@ import inspect
 import math
 import typing
 
+import numpy as np
 import pytest
 
 from jaxformer import models, pure
@@ -97,6 +98,8 @@ def test_numbers_of_a_part(part, message):
         ({"positions": "rope"}, r"^positions must be one of \(.*, got 'rope'; did you mean 'rotary'\?$"),
         ({"activation": "swish"}, r", got 'swish'; did you mean 'silu'\?$"),
         ({"norm": "rmsnorm"}, r", got 'rmsnorm'; did you mean 'rms'\?$"),
+        ({"feed_forward": "swiglu"}, r", got 'swiglu'; did you mean 'gated'\?$"),
+        ({"compute_dtype": "bf16"}, r", got 'bf16'; did you mean 'bfloat16'\?$"),
         ({"activation": "rope"}, r", got 'rope'$"),
         ({"positions": None}, r", got None$"),
     ],
@@ -109,6 +112,8 @@ def test_other_names_of_choices_are_told(settings, message):
         positions: typing.Any = "learned"
         activation: typing.Any = "relu"
         norm: typing.Any = "layer"
+        feed_forward: typing.Any = "plain"
+        compute_dtype: typing.Any = "float32"
 
     # The type checks of the tests would come first.
     hints = typing.get_type_hints(models.TransformerConfig)
@@ -174,3 +179,29 @@ def test_a_first_token_that_sees_no_other_is_not_classified():
     with pytest.raises(ValueError, match="set pooling='mean'"):
         models.ClassifierConfig(9, num_layers=0, num_classes=2)
     models.ClassifierConfig(9, num_layers=0, num_classes=2, pooling="mean")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("d_ff", 8 / 3 * 384, "d_ff must be an integer, got 1024.0"),
+        ("d_ff", [50], r"d_ff must be an integer, got \[50\]"),
+        ("num_kv_heads", 2.0, "num_kv_heads must be an integer, got 2.0"),
+        ("image_size", 32, "image_size must be a tuple of integers, got 32"),
+        ("image_size", (32,), r"image_size must have 2 integers, got \(32,\)"),
+        ("widths", [8, 16], r"widths must be a tuple of integers, got \[8, 16\]"),
+    ],
+)
+def test_sizes_are_integers(field, value, message):
+    """A quotient reached JAX as the float of a shape, in an error that did not name it."""
+
+    @dataclasses.dataclass
+    class Shape:
+        d_ff: int = 8
+        num_kv_heads: int | None = None
+        image_size: tuple[int, int] | None = None
+        widths: tuple[int, ...] = ()
+
+    check_fields(Shape(np.int64(9), 1, (8, 9), (1, 2, 3)))
+    with pytest.raises(ValueError, match=message):
+        check_fields(Shape(**{field: value}))

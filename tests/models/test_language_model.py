@@ -173,6 +173,9 @@ def test_captured_attention():
     allowed = np.tri(T, dtype=bool) & np.asarray(VALID)[:, None, None]
     np.testing.assert_array_equal(np.asarray(weights) > 0, np.broadcast_to(allowed, weights.shape))
     np.testing.assert_array_equal(last, weights)
+    every = quick(lambda found: found.weights(heads=[1]))(found)
+    assert every.shape == (2, B, 1, T, T)
+    np.testing.assert_allclose(every[1], weights[:, 1:], atol=1e-6)
     with pytest.raises(ValueError, match="layers count from 0 to 1, got 2"):
         found.layer(2)
     with pytest.raises(ValueError, match=r"unknown attention names \['decoder.cross'\]; there are \['decoder.self'\]"):

@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import inspect
+import re
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,7 @@ from flax import nnx
 from jaxformer import functional, masks, modules
 from jaxformer.functional.cache import empty_cache
 from jaxformer.modules.attention import resolve_head_dim
+from jaxformer.modules.attention_function import check_partial
 from tests.contracts import numpy_attention
 from tests.modules.small import built, count, normal, quick
 from tests.selection import first
@@ -304,3 +307,13 @@ def test_weights_of_cross_attention_know_the_positions_of_a_late_step():
     weights, expected = run(params)
     np.testing.assert_allclose(weights, expected, atol=1e-6)
     assert (np.asarray(weights)[..., :2] == 0).all()
+
+
+def test_what_a_layer_cannot_take_is_named():
+    """The name of an implementation was called, and another D ended in a product of matrices, far from here."""
+    with pytest.raises(TypeError, match=r"functools.partial\(functional.attention.*got 'blockwise'"):
+        inspect.unwrap(check_partial)("blockwise")
+    layer = modules.SelfAttention(8, 2, rngs=nnx.Rngs(0))
+    for shape in ((1, 3, 6), (3, 8)):
+        with pytest.raises(ValueError, match=rf"with D = 8, got shape {re.escape(str(list(shape)))}"):
+            inspect.unwrap(modules.SelfAttention.project)(layer, jnp.zeros(shape))

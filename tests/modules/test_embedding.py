@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from jaxformer import functional, modules
 from tests.modules.small import built, int32, normal
@@ -165,3 +166,13 @@ def test_embeddings_check_lengths():
                 module.check_length(5)
         else:
             module.check_length(100_000)
+
+
+def test_tokens_and_valid_that_do_not_fit_are_named():
+    """An index of floats, and a mask of another length, ended in errors about an indexer."""
+    embeddings = modules.Embeddings(modules.Embedding(5, 8, rngs=nnx.Rngs(0)))
+    call = inspect.unwrap(modules.Embeddings.__call__)
+    with pytest.raises(ValueError, match="token ids must be integers, got float32"):
+        inspect.unwrap(modules.Embedding.__call__)(embeddings.tokens, jnp.zeros((1, 3)))
+    with pytest.raises(ValueError, match=r"valid must have the shape of tokens, \[1, 3\], got \[1, 2\]"):
+        call(embeddings, jnp.ones((1, 3), int), valid=jnp.ones((1, 2), bool))

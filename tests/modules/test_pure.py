@@ -97,6 +97,12 @@ def test_parts_that_the_model_does_not_take(model, parts, message):
         pure(model, CONFIG, **parts)
 
 
+def test_a_module_in_place_of_its_class():
+    """It was taken for a function that makes modules, and called with a configuration at the first use."""
+    with pytest.raises(TypeError, match="takes the class Linear and a configuration, not a Linear that has"):
+        pure(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), CONFIG)
+
+
 @pytest.mark.parametrize(
     ("model", "config", "message"),
     [

@@ -80,7 +80,9 @@ def attending(**options):
     def gradient(remat, dtype, mask=None):
         net, params = built(lambda rngs: modules.Stack(make, DEPTH, remat=remat, rngs=rngs))
         x = normal(2, 8, 16).astype(dtype)
-        loss = lambda params: net.net.apply(params, x, mask=mask or masks.causal())[0].astype(jnp.float32).sum()
+        loss = lambda params: (
+            net.net.apply(params, x, mask=masks.causal() if mask is None else mask)[0].astype(jnp.float32).sum()
+        )
         return collections.Counter(primitives(jax.make_jaxpr(jax.grad(loss))(params).jaxpr))
 
     return gradient

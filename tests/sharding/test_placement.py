@@ -9,6 +9,7 @@ import optax
 import pytest
 
 from jaxformer import sharding, training
+from jaxformer.errors import ConfigError
 from tests.modules.small import quick
 
 
@@ -126,3 +127,15 @@ def test_rows_that_the_mesh_does_not_divide_are_refused(batch, got):
     placement = sharding.Placement(sharding.mesh("fsdp=4,tensor=2"))
     with pytest.raises(ValueError, match=f"a batch along fsdp = 4 must have a multiple of 4 rows .* got {got}"):
         placement.assemble({"x": batch})
+
+
+def test_meshes_that_cannot_be_used_are_refused():
+    """Axes as `jax.make_mesh` makes them ended in an error of JAX; all devices computed the same along unknown ones."""
+    with pytest.raises(ConfigError, match=r"AxisType.Auto,\) \* 2"):
+        sharding.Placement(jax.make_mesh((4, 2), ("data", "tensor")))
+    auto = (jax.sharding.AxisType.Auto,) * 2
+    own = jax.make_mesh((4, 2), ("dp", "tp"), axis_types=auto)
+    with pytest.raises(ConfigError, match=r"no rule names a mesh axis of \('dp', 'tp'\).*\"batch\": \(\"dp\",\)"):
+        sharding.Placement(own)
+    assert sharding.Placement(own, {**sharding.RULES, "batch": ("dp",)}).ways == 4
+    assert sharding.Placement(jax.make_mesh((4, 2), ("data", "tensor"), axis_types=auto)).ways == 4

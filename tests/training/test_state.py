@@ -1,8 +1,11 @@
 """A new training state."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jaxformer import models, pure, sharding, training
 from tests.training.small import OPTIMIZER, STEP, batch, equal, init, new_state
@@ -70,3 +73,9 @@ def test_a_state_of_given_parameters_is_a_copy():
     state, _ = STEP(state, batch(0))
     assert not equal(state.params, params)
     assert equal(kept, params)
+
+
+def test_parameters_in_place_of_a_function_are_refused():
+    for given in (init(jax.random.key(5)), pure(models.LanguageModel, models.LanguageModelConfig(9))):
+        with pytest.raises(TypeError, match=f"net.init or lambda key: params, got a {type(given).__name__}"):
+            inspect.unwrap(training.create)(given, OPTIMIZER, jax.random.key(0))

@@ -72,8 +72,11 @@ def make_request(
 
     Raises:
       ValueError: a rank, head count, head dim or length does not fit; the message has the actual and expected values.
+      TypeError: the mask or the dropout is of another type.
     """
     _check_shapes(query, key, value)
+    if dropout is not None and not isinstance(dropout, Dropout):
+        raise TypeError(f"dropout must be a functional.Dropout(rate, key), got {dropout!r}")
     batch, num_queries, num_heads, head_dim = query.shape
     mask = None if mask is None else as_mask(mask)
     if query_positions is not None or key_positions is not None:
@@ -178,6 +181,8 @@ def _check_shapes(query, key, value) -> None:
     for name, array in (("query", query), ("key", key), ("value", value)):
         if array.ndim != 4:
             raise ValueError(f"{name} must be [batch, length, heads, dim], got shape {list(array.shape)}")
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            raise ValueError(f"{name} must be floating-point, got {array.dtype}")
     batch, _, num_heads, head_dim = query.shape
     sizes = {"query heads": num_heads, "key heads": key.shape[2], "head dim": head_dim, "value dim": value.shape[3]}
     for name, size in sizes.items():

@@ -25,6 +25,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
 from jaxformer import targets
+from jaxformer.axes import vary_alike
 from jaxformer.functional.attention.base import LOW, RESIDUAL, Request, is_nonempty
 from jaxformer.functional.attention.sinks import add_sinks, sink_gradients
 from jaxformer.functional.attention.tiles import (
@@ -96,7 +97,8 @@ def attention(
         for x, padding in ((request.query, query_padding), (request.key, key_padding), (request.value, key_padding))
     )
     bias = tuple(jax.tree.leaves(request.bias)) if isinstance(request.bias, Bias) else request.bias
-    return _attend(tiling, query, key, value, bias, request.sinks, varying)[:, :num_queries]
+    arrays = vary_alike((query, key, value, bias, request.sinks, varying))
+    return _attend(tiling, *arrays)[:, :num_queries]
 
 
 def check_bias_of_shard(bias: Bias, query: Array, dims: tuple[int, int, int, int], name: str) -> None:
@@ -174,7 +176,7 @@ def forward(
 
         zeros = lambda *dims: jnp.zeros((*shape, *dims), jnp.float32)
         initial = (zeros(value.shape[-1]), jnp.full(shape, LOW, jnp.float32), zeros())
-        total, top, weight = jax.lax.fori_loop(first, last, visit, initial)
+        total, top, weight = jax.lax.fori_loop(first, last, visit, vary_alike((initial, query))[0])
         empty = weight == 0
         safe = jnp.where(empty, 1.0, weight)
         # A weight of 0 is not enough: a value that other rows see may be NaN.
@@ -242,11 +244,12 @@ def backward(tiling: Tiling, saved: Saved, upstream: Float[Array, "B T N J"]) ->
                 d_bias = _add_bias(tiling, d_bias, d_logits, location, column)
             return d_query, d_key, d_value, d_bias
 
-        d_query, *others = jax.lax.fori_loop(first, last, visit, (jnp.zeros(query_block.shape, jnp.float32), *sums))
+        zero = vary_alike((jnp.zeros(query_block.shape, jnp.float32), query))[0]
+        d_query, *others = jax.lax.fori_loop(first, last, visit, (zero, *sums))
         return tuple(others), d_query
 
     zeros = lambda x: jnp.zeros((x.shape[0], x.shape[2], x.shape[1], x.shape[3]), jnp.float32)
-    sums = zeros(key), zeros(value), zero_gradients(padded)
+    sums = vary_alike((zeros(key), zeros(value), zero_gradients(padded), query))[:3]
     (d_key, d_value, d_bias), d_query = jax.lax.scan(visit_row, sums, tile_rows(tiling, key, varying))
     if tiling.tree is None and d_bias is not None:
         d_bias = d_bias[:, :, : bias.shape[2], : bias.shape[3]]

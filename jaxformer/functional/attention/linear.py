@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from jaxformer.axes import vary_alike
+
 FeatureMap = Callable[[jax.Array], jax.Array]
 """A function of ``[..., H]`` that returns ``[..., R]`` with positive elements."""
 
@@ -159,5 +161,6 @@ def _causal(queries: Array, keys: Array, values: Array, chunk: int) -> Array:
         return LinearState(mixed, state.weight + keys.sum(1)), _divide(numerator, denominator)
 
     start = linear_attention_start(batch, heads, features, values.shape[-1])
-    _, outputs = jax.lax.scan(visit, start, (split(queries), split(keys), split(values)))
+    chunks = split(queries), split(keys), split(values)
+    _, outputs = jax.lax.scan(visit, *vary_alike((start, chunks)))
     return jnp.moveaxis(outputs, 0, 1).reshape(batch, count * chunk, *values.shape[2:])[:, :length]

@@ -45,7 +45,7 @@ def attention_head(
       finite: promises that queries, keys and values are finite, even those that the mask hides: see `Mask.finite`.
 
     Raises:
-      ValueError: a `Mask` or a `Bias` of several examples or heads.
+      ValueError: arrays, a `Mask` or a `Bias` of several examples or heads.
 
     >>> import jax.numpy as jnp, numpy as np
     >>> query, key = jnp.array([[2., 0.], [0., 2.], [1., 1.]]), jnp.array([[0., 2.], [2., 0.], [1., 1.]])
@@ -53,6 +53,12 @@ def attention_head(
     >>> print(np.asarray(weights[0]).round(3), np.asarray(output[0]).round(2))
     [0.045 0.768 0.187] [1.   0.28]
     """
+    for name, x in {"query": query, "key": key, "value": value}.items():
+        if x.ndim != 2:
+            raise ValueError(
+                f"{name} must be [length, dim] of one head of one example, got shape {list(x.shape)}; "
+                "functional.attention takes [batch, length, heads, dim]"
+            )
     if isinstance(mask, Mask):
         mask = _of_one_head("mask", mask.dense(query.shape[0], key.shape[0]))
     if mask is not None and not finite:

@@ -45,7 +45,7 @@ def rotary(
         GPT-J).
 
     Raises:
-      ValueError: H is odd, or `pairs` is unknown.
+      ValueError: H is odd, positions have another rank, or `pairs` is unknown.
 
     >>> import jax.numpy as jnp, numpy as np
     >>> x = rotary(jnp.ones((1, 2, 1, 2)), jnp.arange(2))
@@ -56,6 +56,8 @@ def rotary(
     dim = x.shape[-1]
     if dim % 2:
         raise ValueError(f"head dim must be even to rotate pairs of features, got {dim}")
+    if positions is not None and np.ndim(positions) not in (1, 2):
+        raise ValueError(f"positions must be [T] or [B, T], got shape {list(np.shape(positions))}")
     frequencies = Frequencies(base ** (-np.arange(0, dim, 2) / dim))
     frequencies = frequencies if scaling is None else scaling(frequencies, base)
     cos, sin = _rotation(np.arange(x.shape[1]) if positions is None else positions, frequencies)

@@ -144,3 +144,13 @@ def test_a_bias_of_another_size_is_refused():
     for bias in (wrong, functional.alibi(query.shape[2]) + wrong, jnp.zeros((1, 1, T, S + 1)) + functional.alibi(4)):
         with pytest.raises(ValueError, match=r"bias must broadcast to \[B, N, T, S\]"):
             functional.attention(query, key, value, bias=bias)
+
+
+def test_integers_and_a_rate_without_a_key_are_refused():
+    """Integers gave integers: zeros, where the weights are below 1."""
+    query, key, value, _ = arrays()
+    for name, given in (("query", (query.astype(int), key, value)), ("value", (query, key, value.astype(int)))):
+        with pytest.raises(ValueError, match=f"{name} must be floating-point, got int"):
+            make_request(*given)
+    with pytest.raises(TypeError, match=r"functional.Dropout\(rate, key\), got 0.1"):
+        make_request(query, key, value, dropout=0.1)

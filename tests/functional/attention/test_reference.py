@@ -1,6 +1,7 @@
 """The definition of attention: its contract, its peers, and the cost of lifting it."""
 
 import functools
+import inspect
 
 import jax
 import jax.numpy as jnp
@@ -170,3 +171,5 @@ def test_one_head_takes_masks_and_biases_of_one_head():
         functional.attention_head(query, key, value, bias=functional.alibi(4))
     with pytest.raises(ValueError, match="one head of one example, got a mask of 2 examples and 1 heads"):
         functional.attention_head(query, key, value, mask=masks.padding(jnp.ones((2, S), bool)))
+    with pytest.raises(ValueError, match=r"key must be \[length, dim\] of one head of one example, got"):
+        inspect.unwrap(functional.attention_head)(query, key[None], value)
