@@ -47,6 +47,7 @@ print(json.dumps(brought))
 """
 
 
+@pytest.mark.full
 def test_every_name_can_be_completed_and_imported_by_a_star():
     """In a new process: `dir` was empty, and a star brought nothing, before a name was first used."""
     program = f"NAMES = {[package.__name__ for package in LAZY]}{PROGRAM}"

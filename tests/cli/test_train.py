@@ -88,6 +88,7 @@ sys.exit(main.script())
 """
 
 
+@pytest.mark.full
 def test_sigterm_after_the_end_does_not_ask_for_another_start(tmp_path):
     """The answer was 85, which puts a job that is done back into the queue."""
     (tmp_path / "a.txt").write_text("to be or not to be\n" * 20)

@@ -80,7 +80,7 @@ def by_hand(positions):
 
 
 @pytest.mark.parametrize("positions", first(["rotary", "t5"], "rotary"))
-@pytest.mark.parametrize("name", first(HAND, "plain", "packed"))
+@pytest.mark.parametrize("name", first(HAND, "plain"))
 def test_it_is_the_mask_written_out(name, positions):
     """Logits, loss, gradients and captured weights."""
     given, allowed = HAND[name]

@@ -94,6 +94,7 @@ def without_attention(net):
     return dataclasses.replace(net, config=dataclasses.replace(net.config, attention="none"))
 
 
+@pytest.mark.full
 def test_a_mesh_axis_of_lengths_is_refused_in_one_line(config, tmp_path, monkeypatch, capsys):
     """A step needs the one before it, so that a mesh cannot shard lengths; nothing is left of the attempt."""
     monkeypatch.setattr(runtime, "join", lambda config, out, devices: None)

@@ -57,6 +57,7 @@ def test_no_test_sentence_in_training(num_pairs):
     assert sum(map(len, others)) == len(set.union(*others))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("num_pairs", [1, pytest.param(1000, marks=pytest.mark.full)])
 def test_any_number_of_pairs(num_pairs, parts):
     """Of the parts of a larger corpus, all but the training pairs stay the same."""

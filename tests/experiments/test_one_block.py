@@ -138,6 +138,7 @@ def test_the_page_has_the_results():
     assert found["decoder"]["sees"] == np.tri(6, dtype=int).tolist()
 
 
+@pytest.mark.full
 def test_records_of_another_amount_of_work_are_refused(tmp_path, monkeypatch, capsys):
     """A trial with --smoke replaced those of the whole experiment."""
     measured = []

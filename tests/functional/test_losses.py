@@ -189,6 +189,7 @@ def test_linear_fills_up_an_odd_vocabulary_on_an_accelerator(smoothing, z_loss, 
     assert ("f32[1,1,4,16]" in program, "f32[1,1,4,7]" in program) == (True, False)
 
 
+@pytest.mark.full
 def test_linear_gradient_of_a_scaled_loss():
     """The gradient is computed in the forward pass, and the upstream gradient still multiplies it."""
     inputs = jnp.asarray(WIDE, jnp.float32), jnp.asarray(TABLE, jnp.float32), jnp.asarray(LABELS, jnp.int32)

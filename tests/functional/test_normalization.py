@@ -43,6 +43,7 @@ def test_layer_norm_gradient_is_a_finite_difference(form):
     np.testing.assert_allclose(slope, expected, atol=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("form", ["variance", "deviation"])
 @pytest.mark.parametrize("value", [0.0, 0.1, -1e4])
 def test_constant_token(form, value):

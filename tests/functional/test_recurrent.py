@@ -163,6 +163,7 @@ def test_the_state_continues_a_sequence():
     jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-6), end, last)
 
 
+@pytest.mark.full
 def test_dropout_has_one_mask_for_all_steps():
     """With ones as recurrent weights and no input, each kept entry adds alike in every step."""
     weights = F.RecurrentWeights(jnp.zeros((1, 1, H)), jnp.eye(H)[:, None], jnp.zeros((1, H)), jnp.zeros((1, H)))
@@ -185,6 +186,7 @@ def test_outputs_keep_the_dtype_and_states_are_float32():
     assert last.hidden.dtype == last.memory.dtype == jnp.float32
 
 
+@pytest.mark.full
 def test_scanning_with_shared_weights_equals_a_scan():
     """The last carry, the outputs, and the gradients of the weights, the first carry and the inputs."""
 

@@ -153,6 +153,7 @@ def test_attention_with_the_padding_of_one_example():
     np.testing.assert_allclose(head, want[1, :, 1], atol=1e-6)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("make", [masks.prefix, masks.lengths])
 def test_one_length_is_that_of_every_example(make):
     """As written in `causal() | prefix(n)`: beside masks of a batch, in ranges, at positions and under vmap."""

@@ -102,6 +102,7 @@ def test_the_log_probability_of_the_best_beam_is_that_of_its_tokens(name):
     assert len({tuple(row) for row in np.asarray(best.tokens[0])}) == 3  # the n best differ
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("gated", first([False, True], True))
 def test_a_step_is_that_of_show_attend_and_tell(gated):
     """I1, I2, I3, I4: the first states and the second step with its logits, by Xu et al. 2015, 3.1 and 4.2.1."""
@@ -136,6 +137,7 @@ def test_a_step_is_that_of_show_attend_and_tell(gated):
     near(logits, output @ p["embeddings"]["tokens"]["table"].T)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", first(CONFIGS, "hard"))
 def test_padding_changes_nothing_and_no_row_sees_a_later_token_or_another_image(name):
     model = small(name)
@@ -358,6 +360,7 @@ def test_a_weight_of_zero_that_is_not_drawn_has_no_slope():
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(slope))
 
 
+@pytest.mark.full
 def test_grid_positions_tell_where_a_feature_is():
     """Without them, the memory of a uniform image is the same away from its borders."""
     even = np.ones((1, 6, 40, 3), np.float32)

@@ -82,6 +82,7 @@ def test_one_more_place_does_not_matter(name):
     np.testing.assert_allclose(np.asarray(wide)[:, : T - 1], plain[:, : T - 1], atol=2e-5)
 
 
+@pytest.mark.full
 @BOTH
 def test_a_sentence_without_its_padding_is_the_same(name):
     small = model(name)

@@ -195,6 +195,7 @@ def test_a_model_needs_vocabularies():
         pure(models.Seq2Seq, models.Seq2SeqConfig()).shapes
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", first(["none", "additive"], "additive"))
 def test_an_empty_source_is_a_source_of_padding(name):
     model, target = small(name), TARGET[:, :3]
@@ -202,6 +203,7 @@ def test_an_empty_source_is_a_source_of_padding(name):
     np.testing.assert_array_equal(model.logits(jnp.zeros((B, 0), jnp.int32), target), padding)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("shapes", first([((1, 3), (1, 0)), ((0, 3), (0, 4))], ((0, 3), (0, 4))))
 def test_empty_targets_and_batches(shapes):
     model, (source, target) = small("additive"), (np.zeros(shape, np.int32) for shape in shapes)

@@ -138,6 +138,7 @@ def test_experts_are_balanced_in_training(kind):
     assert changed == training
 
 
+@pytest.mark.full
 def test_embeddings_have_types_and_a_norm():
     """Type 0 is the default; the norm acts on the sum."""
     config = models.EncoderConfig(V, d_model=8, num_heads=2, num_layers=1, num_token_types=2, embedding_norm=True)

@@ -103,6 +103,7 @@ def test_norm_is_the_callers():
     assert net.apply(params, normal(2, 5, D)).shape == (2, 5, D)
 
 
+@pytest.mark.full
 def test_dropout_sites_are_told_apart():
     """With every sublayer replaced by ones, the masks of attention, cross and feed-forward outputs differ."""
     net, params = block(functional.pre_norm, cross=True, dropout=0.5)

@@ -86,6 +86,7 @@ def test_linear_attention_is_the_function_between_the_projections():
     near(module.apply(params, x, valid=VALID), quick(by_hand)(params))
 
 
+@pytest.mark.full
 def test_dropout_has_a_key():
     for make in (
         lambda rngs: modules.AttentionLayer(attention(rngs, dropout=0.5)),

@@ -292,6 +292,7 @@ def test_packed_rows_go_around_a_ring(name):
     np.testing.assert_allclose(program(query, key, value), alone, atol=1e-5)
 
 
+@pytest.mark.full
 def test_a_cached_step_on_a_mesh_is_the_row_of_the_whole():
     """Its mask says that the cache is finite, which the placement of the mask keeps."""
     attention = sharding.sharded_attention(sharding.mesh("data=2", jax.devices()[:2]), implementation="blockwise")

@@ -53,6 +53,7 @@ def test_state_shardings():
     assert where.step == where.key == where.optimizer[0].count == placement.replicated
 
 
+@pytest.mark.full
 def test_muon_on_a_mesh():
     """Its momentum lies where the kernels do, and its updates, of matrices that are cut, are those of one device."""
     placement = sharding.Placement(sharding.mesh("fsdp=4,tensor=2"))

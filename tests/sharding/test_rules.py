@@ -85,6 +85,7 @@ def _same(x, sharding):
     assert x.sharding.is_equivalent_to(sharding, x.ndim), f"{x.sharding} is not {sharding}"
 
 
+@pytest.mark.full
 def test_two_tables_two_placements():
     """The same model, traced under two tables in one process: the second is not the first from jit's cache."""
     net, grid = pure(models.EncoderDecoder, CONFIG), sharding.mesh("data=2,tensor=4")

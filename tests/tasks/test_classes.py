@@ -95,6 +95,7 @@ def test_a_class_of_one_example_may_be_a_misspelled_label():
     assert not any("single" in line for line in classes.LabeledCorpus(each, each.first(0), None, ("a", "b")).warnings())
 
 
+@pytest.mark.full
 def test_metrics_of_batches_are_those_of_all_examples():
     """Rows that fill up a batch count nowhere, whatever is in them."""
     rng = np.random.default_rng(0)

@@ -38,7 +38,7 @@ def test_the_probability_of_removed_tokens(renormalize):
     special = SpecialTokens()
     logits = jnp.asarray([[[1.0, 0.5, 2.0, 0.0, 1.5, -1.0]]])
     decode = DecodeConfig(min_length=3, renormalize=renormalize)
-    options = SimpleNamespace(decode=decode, special=special, limits=VocabularyLimits())
+    options = SimpleNamespace(decode=decode, special=special, limits=VocabularyLimits(), ends=None)
     sources = SimpleNamespace(min_lengths=jnp.asarray([4]))
     history = decoding.History(jnp.zeros((1, 1, 4), jnp.int32), jnp.zeros((1, 1), jnp.int32), jnp.arange(1))
     rules = search._rules(options, sources)

@@ -206,6 +206,7 @@ def test_muon_leaves_other_parameters_to_adam():
     assert "decoder/embeddings/tokens/table" in alike
 
 
+@pytest.mark.full
 def test_muon_with_frozen_parameters():
     """Those masked have no momentum, and the others move as before."""
     net, params, gradients, updates = muon_updates()

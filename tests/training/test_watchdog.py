@@ -51,6 +51,7 @@ UNREAD = """
 """
 
 
+@pytest.mark.full
 def test_a_process_whose_output_is_not_read_ends_too():
     """As behind a connection that hangs; the report cannot be written either."""
     with subprocess.Popen([sys.executable, "-c", textwrap.dedent(UNREAD)], stderr=subprocess.PIPE) as process:

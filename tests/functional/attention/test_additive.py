@@ -66,6 +66,7 @@ def test_scaled_dot_product_is_one_of_them():
     np.testing.assert_allclose(got, want[:, :, 0], atol=1e-6)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("fill", [np.nan, np.inf])
 def test_contract_of_empty_rows_and_unseen_keys(fill):
     allowed = np.array(np.broadcast_to(ALLOWED[:, None], (B, T, S)))

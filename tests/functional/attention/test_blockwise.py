@@ -274,6 +274,7 @@ def loops_of(jaxpr):
                 yield from loops_of(inner)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "mask", [full(None), masks.causal(), full(masks.window(512))], ids=["full", "causal", "window"]
 )

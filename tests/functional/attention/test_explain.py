@@ -42,6 +42,7 @@ def test_explanation_is_judged_by_float64(monkeypatch):
     assert 0 < errors["reference"] < 1e-5
 
 
+@pytest.mark.full
 def test_explanation_with_sinks_at_positions():
     query, key, value, _ = arrays()
     options = {"sinks": jnp.array([0.0, 1.0, -1.0, 3.0]), "query_positions": np.arange(2, 7)}
@@ -51,6 +52,7 @@ def test_explanation_with_sinks_at_positions():
     assert explanation.refused["xla"] == "it has no attention sinks"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("fill", [np.nan, np.inf])
 def test_what_no_query_sees_may_hold_anything(fill):
     """Keys and values of padding, also where the key of one example only is padding, and queries that see no key."""

@@ -146,6 +146,7 @@ def test_refusals():
         unchecked(ARRAYS[0], ARRAYS[1][:, :, :1], ARRAYS[2][:, :, :1])
 
 
+@pytest.mark.full
 def test_sums_are_float32_in_a_program_of_64_bits():
     with jax.enable_x64(True):
         state = functional.linear_attention_start(1, 2, features=4, value_dim=3)

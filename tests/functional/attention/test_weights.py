@@ -156,6 +156,7 @@ def test_refuses_a_count_out_of_range(count):
 CHOSEN = "grouped", "mask [B, N, T, S]", "padding", "mask [B, N, T, 1]", "one head"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", first(CHOSEN, "grouped", "mask [B, N, T, S]"))
 def test_weights_of_chosen_heads_and_rows(name):
     (query, key, _, _), ours, theirs = AttentionContract.request(name)

@@ -41,6 +41,7 @@ def test_resize_refuses_the_wrong_direction(length, method):
         functional.resize_positions(TABLE, length, method=method)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("num_class_rows", first([0, 1, 2], 1))
 @pytest.mark.parametrize("new_grid", first([(7, 5), (2, 2), (3, 4), (1, 6)], (7, 5), (1, 6)))
 def test_a_grid_is_interpolated_as_by_scipy(new_grid, num_class_rows):
@@ -79,6 +80,7 @@ def test_a_grid_by_cubics(new_grid):
         np.testing.assert_array_equal(got, table)
 
 
+@pytest.mark.full
 def test_a_grid_in_bfloat16_is_rounded_once():
     table = TABLE[:4].astype(jnp.bfloat16)
     got = functional.resize_grid_positions(table, (2, 2), (3, 3))

@@ -57,6 +57,7 @@ def test_candidates_are_those_of_the_search_whatever_the_batch(model):
             assert one.text == own.tokenizer.decode(tokens)
 
 
+@pytest.mark.full
 def test_pixels_are_sent_as_bytes_and_normalized_in_the_search(monkeypatch):
     """And a batch is searched while the one before is read."""
     done, hypotheses = [], ImageCaptioner._hypotheses

@@ -207,7 +207,7 @@ def test_it_starts_from_a_masked_language_model(pretrained, tmp_path):
     assert (tmp_path / "run" / "tokenizer.json").read_bytes() == (pretrained / "tokenizer.json").read_bytes()
 
 
-@pytest.mark.parametrize("reference", first(["classification", "classification:tiny"], "classification:tiny"))
+@pytest.mark.parametrize("reference", first(["classification", "classification:tiny"]))
 def test_the_encoder_and_the_tokens_are_those_of_the_other_run(pretrained, capsys, reference):
     """What must agree is taken from it; what is given is given, and refused later if it differs."""
     source = registry.read_config(pretrained)

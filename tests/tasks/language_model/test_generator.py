@@ -39,7 +39,10 @@ def test_prompts_are_continued(generator):
     assert texts[2].startswith("S")
 
 
-@pytest.mark.parametrize("options", [{"temperature": 0}, {"temperature": 1.0}, {"temperature": 0, "beam_size": 2}])
+@pytest.mark.parametrize(
+    "options",
+    first([{"temperature": 0}, {"temperature": 1.0}, {"temperature": 0, "beam_size": 2}], {"temperature": 1.0}),
+)
 def test_a_continuation_stops_at_any_of_several_tokens(generator, options):
     """The ends are left out of the text, and may be chosen beside a shortlist."""
     plain = DecodeConfig(max_tokens=6, **options)
@@ -94,6 +97,7 @@ def test_a_window_of_one_token(generator):
     assert int(logits[: generator.tokenizer.vocab_size].argmax()) == last[1]
 
 
+@pytest.mark.full
 def test_a_text_does_not_depend_on_the_others(generator):
     """Draws are a function of the seed and the prompt's number, so a prompt alone gives what it gives as the first."""
     together = generator.generate(["The old man", "", "S"])
@@ -125,6 +129,7 @@ def test_unknown_characters_are_named(generator):
         generator.generate(["é"], first=69)
 
 
+@pytest.mark.full
 def test_an_empty_prompt_of_a_vocabulary_without_line_breaks(few):
     """Or spaces: no character is missed, and none of what is generated is left out."""
     greedy = with_settings(few, temperature=0, max_tokens=5)
@@ -218,6 +223,7 @@ def test_a_beam_that_finds_too_few_continuations(few):
     assert np.isfinite([one.score for one in found[:2]]).all()
 
 
+@pytest.mark.full
 def test_continuations_beyond_what_is_found_are_refused(few):
     for settings, n_best, said in (
         ({"temperature": 0, "beam_size": 2}, 3, "at most beam_size = 2, got 3"),

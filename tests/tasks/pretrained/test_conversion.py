@@ -48,11 +48,6 @@ def bert(path):
     return folder(path, "bert", models.MaskedLanguageModel, config, tokenizers.word_piece(), tokenizers.BERT)
 
 
-def tokenizer_of(path):
-    """The tokenizer of a folder, as the package tokenizers reads it."""
-    return Tokenizer.from_file(str(path / "tokenizer.json"))
-
-
 @pytest.mark.parametrize("vocab_size", [325, *(pytest.param(n, marks=pytest.mark.full) for n in (328, 340))])
 def test_a_language_model(tmp_path, vocab_size):
     """The table of a run has 328 rows, of which 3 are of no token: missing ones are never probable."""
@@ -71,6 +66,7 @@ def test_a_language_model(tmp_path, vocab_size):
     assert run.state == "converted"
 
 
+@pytest.mark.full
 def test_a_continuation_stops_at_the_end_token(tmp_path):
     """The fourth token of a greedy continuation is made the end token: three tokens of text come before it."""
     gpt2(tmp_path / "gpt2")
@@ -81,7 +77,7 @@ def test_a_continuation_stops_at_the_end_token(tmp_path):
     assert len(whole.tokens) == 8
     end = whole.tokens[3]
     assert end not in whole.tokens[:3]
-    piece = tokenizer_of(tmp_path / "gpt2").id_to_token(end)
+    piece = Tokenizer.from_file(str(tmp_path / "gpt2" / "tokenizer.json")).id_to_token(end)
     tokenizers.write(tmp_path / "gpt2", tokenizers.byte_level(), GPT2 | {"eos_token": piece})
     pretrained.convert(tmp_path / "gpt2", tmp_path / "stops")
     for options in ({}, {"beam_size": 2}):
@@ -99,6 +95,7 @@ def test_a_continuation_stops_at_the_end_token(tmp_path):
     assert end not in found.tokens
 
 
+@pytest.mark.full
 def test_a_text_begins_with_the_begin_token(tmp_path):
     content = tokenizers.byte_level(begin="<|begin|>")
     config = families.llama(325, **SIZES)

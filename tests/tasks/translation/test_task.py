@@ -94,6 +94,7 @@ class Perfect:
         return [best[0].text for best in self.candidates(sources, progress=None)]
 
 
+@pytest.mark.full
 def test_a_run_in_lower_case_of_moses_words(tmp_path):
     """Its tokens are those of normalized text; what is scored has references in lower case, which the scores say."""
     config = tiny(tmp_path / "cache")

@@ -306,6 +306,7 @@ def test_a_beam_of_one_is_greedy_whatever_the_rule_to_stop():
     assert with_settings(one, stopping="limit").candidates(SENTENCES) == plain
 
 
+@pytest.mark.full
 def test_programs_are_few_and_counted(monkeypatch):
     """Numbers of sentences are quarters of the batch, and lengths are steps of the ladder."""
     nothing = lambda *given: jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), search.eval_shape(*given))
