@@ -18,8 +18,12 @@ from jaxformer.models.captioner_config import RecurrentCaptionerConfig, Transfor
 from jaxformer.models.config import DecoderConfig, LanguageModelConfig
 from jaxformer.models.decoder import Context, DecoderState, StepWeights, make_decoder
 from jaxformer.models.encoder import Memory
-from jaxformer.models.recurrent_decoder import CapturedWeights, RecurrentContext, RecurrentDecoder
-from jaxformer.models.recurrent_decoder import RecurrentDecoderState as RecurrentState
+from jaxformer.models.recurrent_decoder import (
+    CapturedWeights,
+    RecurrentContext,
+    RecurrentDecoder,
+    RecurrentDecoderState,
+)
 from jaxformer.models.residual_network import FeatureGrid
 from jaxformer.models.transformer import select
 from jaxformer.modules import (
@@ -306,7 +310,7 @@ class RecurrentCaptioner(Captioner):
         length: int,
         weights: None = None,
         cache_dtype: DTypeLike | None = None,
-    ) -> tuple[RecurrentContext, RecurrentState]:
+    ) -> tuple[RecurrentContext, RecurrentDecoderState]:
         """Prepares to decode with `beam_size` hypotheses of each image; any `length` is possible.
 
         Raises:

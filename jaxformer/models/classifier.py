@@ -55,7 +55,7 @@ class Classifier(nnx.Module):
           valid: True where a token is real; default: everywhere. Pooling by class token reads the first one.
           key: the key of dropout; None means no dropout.
         """
-        return self._logits(self.encoder(tokens, valid=valid, key=key).states, valid, key)
+        return self.run(tokens, valid=valid, key=key)[0]
 
     def training_logits(
         self,
@@ -79,20 +79,33 @@ class Classifier(nnx.Module):
         names: Collection[str] = ("encoder.self",),
         *,
         valid: Bool[Array, "B T"] | None = None,
-    ) -> tuple[Float[Array, "B C"], dict[str, CapturedAttention]]:
-        """Returns the logits, and the arguments of the named attentions in every layer; the name is "encoder.self"."""
-        memory, intermediates = self.encoder.captured(tokens, valid=valid)
-        return self._logits(memory.states, valid, None), self._named(intermediates, names)
+    ) -> dict[str, CapturedAttention]:
+        """Returns the arguments of the named attentions in every layer, without dropout; the name is "encoder.self"."""
+        return self._captured(tokens, names, valid)
+
+    def run(
+        self,
+        inputs: Array,
+        *,
+        valid: Array | None = None,
+        key: jax.Array | None = None,
+        capture: Collection[str] = (),
+    ) -> tuple[Float[Array, "B C"], Intermediates]:
+        """Returns the logits, and the intermediates of the encoder that `capture` names; see `Encoder.run`."""
+        memory, intermediates = self.encoder.run(inputs, valid=valid, key=key, capture=capture)
+        return self._logits(memory.states, valid, key), intermediates
 
     def _training_logits(self, inputs: Array, valid: Array | None, key: jax.Array | None) -> tuple[Array, Array]:
         capture = ("experts",) if self.load_balancing_weight and key is not None else ()
-        memory, intermediates = self.encoder.run(inputs, valid=valid, key=key, capture=capture)
-        logits = self._logits(memory.states, valid, key)
+        logits, intermediates = self.run(inputs, valid=valid, key=key, capture=capture)
         if not intermediates:
             return logits, jnp.float32(0)
         return logits, self.load_balancing_weight * balance_loss(intermediates["experts"], valid)
 
-    def _named(self, intermediates: Intermediates, names: Collection[str]) -> dict[str, CapturedAttention]:
+    def _captured(
+        self, inputs: Array, names: Collection[str], valid: Array | None = None
+    ) -> dict[str, CapturedAttention]:
+        _, intermediates = self.run(inputs, valid=valid, capture=("self",))
         return select({f"encoder.{name}": x for name, x in intermediates.items()}, names)
 
     def _logits(self, states: Array, valid: Array | None, key: jax.Array | None) -> Array:

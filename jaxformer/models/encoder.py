@@ -89,9 +89,11 @@ class Encoder(nnx.Module):
         valid: Bool[Array, "B S"] | None = None,
         positions: Int[Array, "B S"] | None = None,
         types: Int[Array, "B S"] | None = None,
-    ) -> tuple[Memory, Intermediates]:
-        """Returns the memory, and the `CapturedAttention` of every layer under "self"."""
-        return self.run(tokens, valid=valid, positions=positions, types=types, capture=("self",))
+        segments: Int[Array, "B S"] | None = None,
+    ) -> Intermediates:
+        """Returns the `CapturedAttention` of every layer, under "self"; `run` returns the memory too."""
+        given: dict[str, Any] = {"valid": valid, "positions": positions, "types": types, "segments": segments}
+        return self.run(tokens, **given, capture=("self",))[1]
 
     def run(
         self,

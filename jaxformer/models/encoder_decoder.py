@@ -175,7 +175,7 @@ class EncoderDecoder(nnx.Module):
         Names: "encoder.self", "decoder.self", "decoder.cross". The weights of chosen heads and rows follow by
         ``captured["decoder.cross"].layer(2).weights(rows=..., heads=...)``; layers count from 0.
         """
-        memory, intermediates = self.encoder.captured(source, valid=source_valid)
+        memory, intermediates = self.encoder.run(source, valid=source_valid, capture=("self",))
         result = {f"encoder.{name}": attention for name, attention in intermediates.items()}
         intermediates = self.decoder.captured(target, memory)
         return select(result | {f"decoder.{name}": x for name, x in intermediates.items()}, names)

@@ -91,7 +91,7 @@ class LanguageModel(nnx.Module):
     def captured(
         self,
         tokens: Int[Array, "B T"],
-        names: Collection[str],
+        names: Collection[str] = ("decoder.self",),
         *,
         valid: Bool[Array, "B T"] | None = None,
         positions: Int[Array, "B T"] | None = None,
@@ -99,7 +99,7 @@ class LanguageModel(nnx.Module):
     ) -> dict[str, CapturedAttention]:
         """Returns the arguments of the named attentions in every layer, without dropout.
 
-        The only name is "decoder.self". The weights of chosen heads and rows follow by
+        The name is "decoder.self". The weights of chosen heads and rows follow by
         ``captured["decoder.self"].layer(2).weights(rows=..., heads=...)``; layers count from 0.
 
         Args:

@@ -110,9 +110,17 @@ class MaskedLanguageModel(nnx.Module):
         names: Collection[str] = ("encoder.self",),
         *,
         valid: Bool[Array, "B T"] | None = None,
+        positions: Int[Array, "B T"] | None = None,
+        types: Int[Array, "B T"] | None = None,
+        segments: Int[Array, "B T"] | None = None,
     ) -> dict[str, CapturedAttention]:
-        """Returns the arguments of the named attentions in every layer, without dropout; the name is "encoder.self"."""
-        intermediates = self.encoder.captured(tokens, valid=valid)[1]
+        """Returns the arguments of the named attentions in every layer, without dropout; the name is "encoder.self".
+
+        Args:
+          valid, positions, types, segments: see `Encoder`.
+        """
+        given = {"valid": valid, "positions": positions, "types": types, "segments": segments}
+        intermediates = self.encoder.captured(tokens, **given)
         return select({f"encoder.{name}": x for name, x in intermediates.items()}, names)
 
     @property

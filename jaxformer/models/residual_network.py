@@ -107,23 +107,26 @@ class ResidualNetwork(FeatureGrid):
 
     def __call__(self, images: Float[Array, "B h w C"], *, key: jax.Array | None = None) -> Float[Array, "B K"]:
         """Returns logits, float32; `key` is that of dropout, None for no dropout."""
-        return self._run(images, key, None)
+        return self.run(images, key=key)[0]
 
     def captured(
         self, images: Float[Array, "B h w C"], names: Collection[str] = ("grid",)
-    ) -> tuple[Float[Array, "B K"], dict[str, CapturedAttention]]:
-        """Returns the logits, and the arguments of the attention to the grid, whose name is "grid".
+    ) -> dict[str, CapturedAttention]:
+        """Returns the arguments of the attention to the grid, without dropout, under its name, "grid".
 
         Raises:
           ValueError: there is no attention of this name.
         """
-        intermediates: Intermediates = {}
-        logits = self._run(images, None, intermediates)
-        return logits, select({"grid": intermediates["self"]} if intermediates else {}, names)
+        _, intermediates = self.run(images)
+        return select({"grid": intermediates["self"]} if intermediates else {}, names)
 
-    def _run(self, images: Array, key: jax.Array | None, intermediates: Intermediates | None) -> Array:
+    def run(
+        self, images: Float[Array, "B h w C"], *, key: jax.Array | None = None
+    ) -> tuple[Float[Array, "B K"], Intermediates]:
+        """Returns the logits, and the `CapturedAttention` to the grid under "self", if there is attention."""
+        intermediates: Intermediates = {}
         pooled = self.features(images, intermediates=intermediates).astype(jnp.float32).mean((1, 2))
-        return self.output(functional.dropout(pooled, rate=self.dropout, key=site(key, "pooled")))
+        return self.output(functional.dropout(pooled, rate=self.dropout, key=site(key, "pooled"))), intermediates
 
 
 def _attention(config: GridConfig, attention: AttentionFunction, rngs: nnx.Rngs) -> GridAttention:

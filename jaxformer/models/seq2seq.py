@@ -12,8 +12,13 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxformer import sharding
 from jaxformer.functional.dropout import site
 from jaxformer.models.encoder import Memory
-from jaxformer.models.recurrent_decoder import CapturedWeights, Feed, RecurrentContext, RecurrentDecoder
-from jaxformer.models.recurrent_decoder import RecurrentDecoderState as DecoderState
+from jaxformer.models.recurrent_decoder import (
+    CapturedWeights,
+    Feed,
+    RecurrentContext,
+    RecurrentDecoder,
+    RecurrentDecoderState,
+)
 from jaxformer.models.seq2seq_config import Seq2SeqConfig
 from jaxformer.models.transformer import select
 from jaxformer.modules import Alignment, Embedding, Embeddings, Linear, RecurrentStack
@@ -137,7 +142,7 @@ class Seq2Seq(nnx.Module):
         self,
         source: Int[Array, "B S"],
         target: Int[Array, "B T"],
-        names: Collection[str],
+        names: Collection[str] = ("decoder.cross",),
         *,
         source_valid: Bool[Array, "B S"] | None = None,
     ) -> dict[str, CapturedWeights]:
@@ -160,7 +165,7 @@ class Seq2Seq(nnx.Module):
         length: int,
         weights: None = None,
         cache_dtype: DTypeLike | None = None,
-    ) -> tuple[RecurrentContext, DecoderState]:
+    ) -> tuple[RecurrentContext, RecurrentDecoderState]:
         """Prepares to decode with `beam_size` hypotheses of each sentence; any `length` is possible.
 
         Raises:
@@ -170,25 +175,25 @@ class Seq2Seq(nnx.Module):
         return self.decoder.start(memory, beam_size=beam_size, cache_dtype=cache_dtype)
 
     def step(
-        self, tokens: Int[Array, "B K"], state: DecoderState, context: RecurrentContext
-    ) -> tuple[Float[Array, "B K V"], DecoderState]:
+        self, tokens: Int[Array, "B K"], state: RecurrentDecoderState, context: RecurrentContext
+    ) -> tuple[Float[Array, "B K V"], RecurrentDecoderState]:
         """Returns the logits after one more token of each hypothesis: that row of the teacher-forced logits."""
         return self.prefill(tokens[..., None], state, context)
 
     def attending_step(
-        self, tokens: Int[Array, "B K"], state: DecoderState, context: RecurrentContext
-    ) -> tuple[Float[Array, "B K V"], Float[Array, "B K S"], DecoderState]:
+        self, tokens: Int[Array, "B K"], state: RecurrentDecoderState, context: RecurrentContext
+    ) -> tuple[Float[Array, "B K V"], Float[Array, "B K S"], RecurrentDecoderState]:
         """Returns the logits, the attention to the source and the state: see `RecurrentDecoder.attending_step`."""
         return self.decoder.attending_step(tokens, state, context)
 
     def prefill(
         self,
         tokens: Int[Array, "B K T"],
-        state: DecoderState,
+        state: RecurrentDecoderState,
         context: RecurrentContext,
         *,
         lengths: Int[Array, "B K"] | None = None,
-    ) -> tuple[Float[Array, "B K V"], DecoderState]:
+    ) -> tuple[Float[Array, "B K V"], RecurrentDecoderState]:
         """Returns the logits after T more tokens of each hypothesis, as T times `step`: see `RecurrentDecoder`."""
         return self.decoder.prefill(tokens, state, context, lengths=lengths)
 

@@ -34,7 +34,7 @@ class VisionTransformer(Classifier):
 
     def __call__(self, images: Float[Array, "B h w C"], *, key: jax.Array | None = None) -> Float[Array, "B K"]:
         """Returns logits, float32; `key` is that of dropout, None for no dropout."""
-        return self._logits(self.encoder(images, key=key).states, None, key)
+        return self.run(images, key=key)[0]
 
     def training_logits(
         self, images: Float[Array, "B h w C"], *, key: jax.Array | None = None
@@ -44,10 +44,9 @@ class VisionTransformer(Classifier):
 
     def captured(
         self, images: Float[Array, "B h w C"], names: Collection[str] = ("encoder.self",)
-    ) -> tuple[Float[Array, "B K"], dict[str, CapturedAttention]]:
-        """Returns the logits, and the arguments of the named attentions in every layer; the name is "encoder.self"."""
-        memory, intermediates = self.encoder.captured(images)
-        return self._logits(memory.states, None, None), self._named(intermediates, names)
+    ) -> dict[str, CapturedAttention]:
+        """Returns the arguments of the named attentions in every layer, without dropout; the name is "encoder.self"."""
+        return self._captured(images, names)
 
 
 def with_image_size(

@@ -102,9 +102,12 @@ def test_training_balances_the_experts_of_all_layers():
 
 def test_captured_attention():
     model = small("class_token")
-    logits, captured = model.call(models.Classifier.captured, model.params, TOKENS, valid=VALID)
+    captured = model.call(models.Classifier.captured, model.params, TOKENS, valid=VALID)["encoder.self"]
+    assert captured.query.shape == (2, 2, 6, 2, 4)
+    run = quick(lambda params: model.net.bind(params).run(TOKENS, valid=VALID, capture=("self",)))
+    logits, intermediates = run(model.params)
     np.testing.assert_allclose(logits, model.apply(model.params, TOKENS, valid=VALID), atol=1e-6)
-    assert captured["encoder.self"].query.shape == (2, 2, 6, 2, 4)
+    np.testing.assert_allclose(intermediates["self"].query, captured.query, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -21,16 +21,17 @@ def test_memory_has_states_and_a_mask():
     assert models.Memory(memory.states, None).mask is None
 
 
-def test_captured_is_beside_the_same_memory():
+def test_captured_attention():
     small = model("pre")
 
     @quick
     def both(params):
         encoder = small.net.bind(params).encoder
-        return encoder.captured(SOURCE, valid=SOURCE_VALID), encoder(SOURCE, valid=SOURCE_VALID).states
+        return encoder.captured(SOURCE, valid=SOURCE_VALID), encoder.run(SOURCE, valid=SOURCE_VALID, capture=("self",))
 
-    (memory, intermediates), states = both(small.params)
-    np.testing.assert_array_equal(memory.states, states)
+    intermediates, (memory, beside) = both(small.params)
+    np.testing.assert_array_equal(memory.states, encode(small)(small.params, SOURCE).states)
+    np.testing.assert_array_equal(intermediates["self"].query, beside["self"].query)
     assert intermediates.keys() == {"self"}
     assert intermediates["self"].query.shape == intermediates["self"].key.shape == (2, B, S, 2, 4)
 

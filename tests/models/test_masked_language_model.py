@@ -112,8 +112,20 @@ def test_the_head_is_tied_to_the_table_and_has_a_bias():
 
 
 def test_captured_attention():
+    """It takes the inputs of the logits: with other token types or positions, other queries are captured."""
     captured = base().call(models.MaskedLanguageModel.captured, base().params, TOKENS, valid=VALID)["encoder.self"]
     assert captured.query.shape == (2, 2, 9, 2, 4)
+
+    @quick
+    def queries(params, types, positions):
+        inputs = {"types": types, "positions": positions, "segments": jnp.ones_like(types)}
+        return small.net.bind(params).captured(TOKENS, valid=VALID, **inputs)["encoder.self"].query
+
+    small = Small(dataclasses.replace(CONFIG, num_layers=1, num_token_types=2), models.MaskedLanguageModel)
+    zeros = jnp.zeros_like(TOKENS)
+    plain = queries(small.params, zeros, zeros)
+    assert (plain != queries(small.params, zeros + 1, zeros)).any()
+    assert (plain != queries(small.params, zeros, zeros + 1)).any()
 
 
 def test_images_have_no_tokens_to_mask():

@@ -77,7 +77,8 @@ def test_attention_is_added_after_its_stage():
     output = jax.tree.map(np.zeros_like, attention["attention"]["output"])
     silent = params | {"attention": {"attention": attention["attention"] | {"output": output}}}
     np.testing.assert_array_equal(model.apply(silent, images), plain.apply(params, images))
-    logits, captured = quick(lambda params: model.net.bind(params).captured(images))(model.params)
+    bind = model.net.bind
+    logits, captured = quick(lambda params: (bind(params).run(images)[0], bind(params).captured(images)))(model.params)
     np.testing.assert_allclose(logits, model.apply(model.params, images), atol=1e-6)
     assert captured["grid"].weights().shape == (2, 1, 16, 16)  # after the second stage, of half the height and width
     with pytest.raises(ValueError, match="unknown attention names"):

@@ -47,7 +47,9 @@ def test_without_positions_the_order_of_patches_is_unknown():
 @pytest.mark.full
 def test_captured_is_beside_the_same_logits():
     model = small()
-    logits, captured = quick(lambda params: model.net.bind(params).captured(IMAGES))(model.params)
+    bind = model.net.bind
+    run = quick(lambda params: (bind(params).run(IMAGES, capture=("self",))[0], bind(params).captured(IMAGES)))
+    logits, captured = run(model.params)
     np.testing.assert_allclose(logits, model.apply(model.params, IMAGES), atol=1e-6)
     weights = captured["encoder.self"].layer(1).weights(rows=[0])
     assert weights.shape == (2, 2, 1, 7)

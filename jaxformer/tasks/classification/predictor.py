@@ -144,10 +144,8 @@ def _words(pieces: Sequence[str], weights: np.ndarray) -> tuple[tuple[str, float
 @functools.partial(jax.jit, static_argnums=0)
 def _classify(net: Pure, params: Params, tokens: jax.Array, valid: jax.Array):
     """Returns probabilities ``[B, C]`` and the class token's weights ``[B, T]``, None without attention."""
-    model = net.bind(params)
-    if not net.config.num_layers:
-        return jax.nn.softmax(model(tokens, valid=valid)), None
-    logits, captured = model.captured(tokens, valid=valid)
-    last = captured["encoder.self"].layer(net.config.num_layers - 1)
-    weights = last.weights(rows=[0])
+    logits, intermediates = net.bind(params).run(tokens, valid=valid, capture=("self",))
+    if not intermediates:
+        return jax.nn.softmax(logits), None
+    weights = intermediates["self"].layer(-1).weights(rows=[0])
     return jax.nn.softmax(logits), weights[:, :, 0].mean(1)

@@ -138,14 +138,13 @@ def _probabilities(net: Pure, params: Params, images: jax.Array) -> jax.Array:
 @functools.partial(jax.jit, static_argnums=0)
 def _captured(net: Pure, params: Params, images: jax.Array) -> tuple[jax.Array, jax.Array | None]:
     """Returns probabilities ``[B, K]`` and the heads' mean weights ``[L, B, 1, T, T]``, None without attention."""
-    model, config = net.bind(params), net.config
-    if isinstance(config, models.ResidualNetworkConfig):
-        if config.attention == "none":
-            return jax.nn.softmax(model(normalized(images))), None
-        logits, captured = model.captured(normalized(images))
-        return jax.nn.softmax(logits), captured["grid"].weights()[None]
-    if not config.num_layers:
-        return jax.nn.softmax(model(normalized(images))), None
-    logits, captured = model.captured(normalized(images))
-    layers = [captured["encoder.self"].layer(i).weights().mean(1, keepdims=True) for i in range(config.num_layers)]
+    model = net.bind(params)
+    if isinstance(net.config, models.ResidualNetworkConfig):
+        logits, intermediates = model.run(normalized(images))
+        weights = intermediates["self"].weights()[None] if intermediates else None
+        return jax.nn.softmax(logits), weights
+    logits, intermediates = model.run(normalized(images), capture=("self",))
+    if not intermediates:
+        return jax.nn.softmax(logits), None
+    layers = [intermediates["self"].layer(i).weights().mean(1, keepdims=True) for i in range(net.config.num_layers)]
     return jax.nn.softmax(logits), jnp.stack(layers)
