@@ -73,14 +73,10 @@ def _raise(*_: Any, reason: str) -> Any:
     raise ValueError(reason)
 
 
-def _lower_to_error(context: Any, *_: Any, reason: str) -> Any:
-    raise ValueError(reason)
-
-
 # Applied to a tangent. The backward pass transposes it and never computes it.
 _no_forward = _primitive("no_forward_mode")
 _no_forward.def_impl(_raise)
-mlir.register_lowering(_no_forward, _lower_to_error)
+mlir.register_lowering(_no_forward, _raise)
 ad.deflinear2(_no_forward, lambda upstream, _, *, reason: [upstream])
 
 _no_reverse = _primitive("no_reverse_mode")

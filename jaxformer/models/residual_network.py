@@ -23,14 +23,14 @@ class ResidualBlock(nnx.Module):
     Norms are layer norms of each position: unlike batch norms they keep no averages and see no other example.
     """
 
-    def __init__(self, num_in: int, num_out: int, *, stride: int = 1, rngs: nnx.Rngs):
-        self.norm = LayerNorm(num_in)
-        self.first = Convolution(num_in, num_out, kernel_size=(3, 3), stride=stride, bias=False, rngs=rngs)
-        self.second_norm = LayerNorm(num_out)
-        self.second = Convolution(num_out, num_out, kernel_size=(3, 3), bias=False, rngs=rngs)
-        changes = stride > 1 or num_in != num_out
+    def __init__(self, in_features: int, out_features: int, *, stride: int = 1, rngs: nnx.Rngs):
+        self.norm = LayerNorm(in_features)
+        self.first = Convolution(in_features, out_features, kernel_size=(3, 3), stride=stride, bias=False, rngs=rngs)
+        self.second_norm = LayerNorm(out_features)
+        self.second = Convolution(out_features, out_features, kernel_size=(3, 3), bias=False, rngs=rngs)
+        changes = stride > 1 or in_features != out_features
         options = {"kernel_size": (1, 1), "stride": stride, "bias": False}
-        self.skip = Convolution(num_in, num_out, **options, rngs=rngs) if changes else None
+        self.skip = Convolution(in_features, out_features, **options, rngs=rngs) if changes else None
 
     def __call__(self, x: Float[Array, "B h w C"]) -> Float[Array, "B u v D"]:
         y = functional.relu(self.norm(x))

@@ -1,4 +1,8 @@
-"""Flax modules that own parameters and call `jaxformer.functional`; `pure` turns them into functions again."""
+"""Flax modules that own parameters and call `jaxformer.functional`; `pure` turns them into functions again.
+
+A module that draws its initial parameters takes ``rngs=``. One that draws none, such as `LayerNorm`, whose scale begins
+at 1, or `Block`, which is made of other modules, does not.
+"""
 
 from jaxformer.modules import positions as positions
 from jaxformer.modules.alignment import Alignment as Alignment

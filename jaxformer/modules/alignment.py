@@ -32,25 +32,25 @@ class Alignment(nnx.Module):
     """
 
     def __init__(
-        self, num_query: int, num_memory: int, num_hidden: int, *, kind: AlignmentKind = "additive", rngs: nnx.Rngs
+        self, query_dim: int, memory_dim: int, hidden_dim: int, *, kind: AlignmentKind = "additive", rngs: nnx.Rngs
     ):
         """Creates the parameters.
 
         Args:
-          num_hidden: A, the dimension inside tanh.
+          hidden_dim: A, the dimension inside tanh.
 
         Raises:
           ValueError: the kind is unknown, or queries and memory differ in size, but "dot" multiplies them.
         """
         if kind not in get_args(AlignmentKind):
             raise ValueError(f"kind must be one of {', '.join(get_args(AlignmentKind))}, got {kind!r}")
-        if kind == "dot" and num_query != num_memory:
-            raise ValueError(f"dot attention needs equal sizes of queries and memory, got {num_query}, {num_memory}")
+        if kind == "dot" and query_dim != memory_dim:
+            raise ValueError(f"dot attention needs equal sizes of queries and memory, got {query_dim}, {memory_dim}")
         additive = kind in ("additive", "concat")
         linear = functools.partial(Linear, bias=False, axes=("model", "hidden"), rngs=rngs)
-        self.w_query = linear(num_query, num_hidden) if additive else None
-        self.w_key = None if kind == "dot" else linear(num_memory, num_hidden if additive else num_query)
-        v = xavier_uniform(rngs.params(), (num_hidden,), fan_in=num_hidden, fan_out=1) if additive else None
+        self.w_query = linear(query_dim, hidden_dim) if additive else None
+        self.w_key = None if kind == "dot" else linear(memory_dim, hidden_dim if additive else query_dim)
+        v = xavier_uniform(rngs.params(), (hidden_dim,), fan_in=hidden_dim, fan_out=1) if additive else None
         self.v = None if v is None else nnx.Param(v, axes=("hidden",))
 
     def keys(self, memory: Float[Array, "B S M"]) -> Float[Array, "B S A"]:

@@ -21,8 +21,8 @@ class Convolution(nnx.Module):
 
     def __init__(
         self,
-        num_in: int,
-        num_out: int,
+        in_features: int,
+        out_features: int,
         *,
         kernel_size: int | tuple[int, int] = 3,
         stride: int = 1,
@@ -44,10 +44,10 @@ class Convolution(nnx.Module):
         """
         sizes = (kernel_size,) if isinstance(kernel_size, int) else kernel_size
         functional.receptive_field(min(sizes), [dilation])  # checks both
-        fans = {"fan_in": math.prod(sizes) * num_in, "fan_out": math.prod(sizes) * num_out}
-        kernel = xavier_uniform(rngs.params(), (*sizes, num_in, num_out), **fans)
+        fans = {"fan_in": math.prod(sizes) * in_features, "fan_out": math.prod(sizes) * out_features}
+        kernel = xavier_uniform(rngs.params(), (*sizes, in_features, out_features), **fans)
         self.kernel = nnx.Param(kernel, axes=(*[None] * len(sizes), *axes))
-        self.bias = nnx.Param(jnp.zeros(num_out), axes=axes[1:]) if bias else None
+        self.bias = nnx.Param(jnp.zeros(out_features), axes=axes[1:]) if bias else None
         self.stride, self.dilation, self.causal = stride, dilation, causal
         self.padding: Literal["same", "valid"] = padding
 

@@ -16,17 +16,17 @@ class Linear(nnx.Module):
 
     def __init__(
         self,
-        num_in: int,
-        num_out: int,
+        in_features: int,
+        out_features: int,
         *,
         bias: bool = True,
         gain: float = 1.0,
         axes: Axes = (None, None),
         rngs: nnx.Rngs,
     ):
-        kernel = xavier_uniform(rngs.params(), (num_in, num_out), fan_in=num_in, fan_out=num_out)
+        kernel = xavier_uniform(rngs.params(), (in_features, out_features), fan_in=in_features, fan_out=out_features)
         self.kernel = nnx.Param(kernel * gain, axes=axes)
-        self.bias = nnx.Param(jnp.zeros(num_out), axes=axes[1:]) if bias else None
+        self.bias = nnx.Param(jnp.zeros(out_features), axes=axes[1:]) if bias else None
 
     def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch F"]:
         return functional.linear(x, self.kernel[...], None if self.bias is None else self.bias[...])

@@ -31,15 +31,15 @@ class Recurrent(nnx.Module):
     The forget gates of an LSTM begin open, with a bias of 1 (Jozefowicz et al. 2015).
     """
 
-    def __init__(self, num_in: int, num_hidden: int, *, cell: CellName = "lstm", rngs: nnx.Rngs):
+    def __init__(self, in_features: int, hidden_size: int, *, cell: CellName = "lstm", rngs: nnx.Rngs):
         self.cell, num_gates = CELLS[cell]
-        self.num_hidden = num_hidden
+        self.hidden_size = hidden_size
         kernel = lambda size: xavier_uniform(
-            rngs.params(), (size, num_gates, num_hidden), fan_in=size, fan_out=num_hidden
+            rngs.params(), (size, num_gates, hidden_size), fan_in=size, fan_out=hidden_size
         )
-        bias = jnp.zeros((num_gates, num_hidden))
-        self.input = nnx.Param(kernel(num_in), axes=("model", None, None))
-        self.hidden = nnx.Param(kernel(num_hidden), axes=("model", None, None))
+        bias = jnp.zeros((num_gates, hidden_size))
+        self.input = nnx.Param(kernel(in_features), axes=("model", None, None))
+        self.hidden = nnx.Param(kernel(hidden_size), axes=("model", None, None))
         self.input_bias = nnx.Param(bias.at[1].set(1.0) if cell == "lstm" else bias, axes=(None, None))
         self.hidden_bias = nnx.Param(bias, axes=(None, None))
 
@@ -64,7 +64,7 @@ class Recurrent(nnx.Module):
 
     def start(self, *batch: int) -> RecurrentState:
         """Returns a state of zeros."""
-        return functional.recurrent_start(self.cell, (*batch, self.num_hidden))
+        return functional.recurrent_start(self.cell, (*batch, self.hidden_size))
 
     @property
     def weights(self) -> RecurrentWeights:
@@ -76,13 +76,13 @@ class Recurrent(nnx.Module):
 class RecurrentStack(nnx.Module):
     """Layers of cells, with dropout between them and on their states.
 
-    A bidirectional layer has a cell for each direction; their outputs, `num_hidden` from each, are concatenated.
+    A bidirectional layer has a cell for each direction; their outputs, `hidden_size` from each, are concatenated.
     """
 
     def __init__(
         self,
-        num_in: int,
-        num_hidden: int,
+        in_features: int,
+        hidden_size: int,
         num_layers: int = 1,
         *,
         cell: CellName = "lstm",
@@ -103,10 +103,10 @@ class RecurrentStack(nnx.Module):
         if num_layers < 1:
             raise ValueError(f"num_layers must be at least 1, got {num_layers}")
         directions = ("forward", "backward") if bidirectional else ("forward",)
-        sizes = [num_in] + [num_hidden * len(directions)] * (num_layers - 1)
+        sizes = [in_features] + [hidden_size * len(directions)] * (num_layers - 1)
         self.layers = nnx.Dict(
             {
-                f"{i}": nnx.Dict({name: Recurrent(size, num_hidden, cell=cell, rngs=rngs) for name in directions})
+                f"{i}": nnx.Dict({name: Recurrent(size, hidden_size, cell=cell, rngs=rngs) for name in directions})
                 for i, size in enumerate(sizes)
             }
         )

@@ -40,8 +40,8 @@ class RecurrentLayer(nnx.Module):
         """
         if bidirectional and d_model % 2:
             raise ValueError(f"d_model must be even for two directions, got {d_model}")
-        num_hidden = d_model // 2 if bidirectional else d_model
-        self.stack = RecurrentStack(d_model, num_hidden, cell=cell, bidirectional=bidirectional, rngs=rngs)
+        hidden_size = d_model // 2 if bidirectional else d_model
+        self.stack = RecurrentStack(d_model, hidden_size, cell=cell, bidirectional=bidirectional, rngs=rngs)
 
     def __call__(
         self, x: Float[Array, "B T D"], *, valid: Bool[Array, "B T"] | None = None, key: jax.Array | None = None
