@@ -3,10 +3,10 @@
     python examples/sharded.py                                      # eight virtual devices of one CPU
     python examples/sharded.py --mesh fsdp=4,context=2              # other axes: sharding.AXES has all
 
-The rows of a batch are cut along `data` and `fsdp`; each kernel, and its moments, along `fsdp` and, by heads, hidden
-features or words, along `tensor`. The model knows none of this: it names the dimensions of its arrays,
+The rows of a batch are sharded over `data` and `fsdp`; each kernel, and its moments, over `fsdp` and, by heads, hidden
+features or words, over `tensor`. The model knows none of this: it names the dimensions of its arrays,
 `sharding.RULES` maps the names to the axes of the mesh, and the compiler adds the communication. It prints how each
-parameter is cut, which device holds which part of a kernel and of a batch, then both losses, equal up to rounding.
+parameter is sharded, which device holds which part of a kernel and of a batch, then both losses, equal up to rounding.
 `--devices 0` takes the devices that JAX finds. With several processes, `assemble` takes the rows of each:
 `Placement.rows_here`.
 """
@@ -61,7 +61,7 @@ def losses(mesh: jax.sharding.Mesh, steps: int, *, show: bool = False) -> list[f
 
 def describe(name: str, x: jax.Array) -> None:
     """Prints how an array is cut, and which device holds which part."""
-    print(f"{name}: {list(x.shape)}, cut along {tuple(x.sharding.spec)}")
+    print(f"{name}: {list(x.shape)}, sharded over {tuple(x.sharding.spec)}")
     for shard in x.addressable_shards:
         ranges = [part.indices(size) for part, size in zip(shard.index, x.shape, strict=True)]
         print(f"  device {shard.device.id} has", ", ".join(f"{first}:{stop}" for first, stop, _ in ranges))

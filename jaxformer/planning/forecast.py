@@ -234,16 +234,16 @@ def remedies(
         hints.append(
             "--model.remat True: blocks are computed again in the backward pass; up to a third more arithmetic"
         )
-    ways = math.prod(forecast.mesh.get(axis, 1) for axis in sharding.RULES["batch"])
-    device_rows = forecast.batch[0] // (ways * num_microbatches)  # of one part
+    num_shards = math.prod(forecast.mesh.get(axis, 1) for axis in sharding.RULES["batch"])
+    device_rows = forecast.batch[0] // (num_shards * num_microbatches)  # of one part
     needed = lambda rows: state + memory.temporaries * rows / device_rows
     fewer = next((rows for rows in range(device_rows - 1, 0, -1) if needed(rows) <= memory.available), 0)
     if fewer:
-        parts = -(-num_rows // (ways * fewer))
-        fewer = -(-num_rows // (ways * parts))  # parts of equal size
+        parts = -(-num_rows // (num_shards * fewer))
+        fewer = -(-num_rows // (num_shards * parts))  # parts of equal size
         result = f"about {needed(fewer) / GIB:.1f} GiB if everything else shrinks in proportion"
         hints.append(f"--train.num_microbatches {parts}: the batch in {parts} parts, {result}")
-        if option := smaller_batch(ways * num_microbatches * fewer):
+        if option := smaller_batch(num_shards * num_microbatches * fewer):
             hints.append(f"{option}: a smaller batch, {result}")
     one_row = memory.temporaries / max(1, device_rows)
     if state <= memory.available / 4 and one_row > memory.available:  # gradients are a small part of it

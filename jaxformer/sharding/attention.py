@@ -20,9 +20,9 @@ from jaxformer.functional.attention.weights import attention_weights
 from jaxformer.functional.bias import Bias
 from jaxformer.functional.dropout import Dropout
 from jaxformer.masks import Mask
-from jaxformer.sharding.rules import RULES, Rules, spec, ways
+from jaxformer.sharding.rules import RULES, Rules, shards_of, spec
 
-Cut = str | tuple[str, ...] | None
+MeshAxes = str | tuple[str, ...] | None
 """The mesh axes over which a dimension is sharded; None if it is not."""
 
 PARTITIONED_BY_XLA = ("reference", "xla", "cudnn")
@@ -62,14 +62,14 @@ def sharded_attention(
     @with_weights(attention_weights)
     def attention(query: jax.Array, key: jax.Array, value: jax.Array, **options: Any) -> jax.Array:
         batch_cut, heads_cut = _fitting(batch, query.shape[0], mesh), _fitting(heads, key.shape[2], mesh)
-        is_cut = implementation is None and ways(length, mesh) > 1 and query.shape[1] > 1
+        is_cut = implementation is None and shards_of(length, mesh) > 1 and query.shape[1] > 1
         around = _without_positions(query, key, options) if is_cut else None
         if around is not None:
             return ring_attention(mesh, length, batch=batch_cut, heads=heads_cut)(query, key, value, **around)
         request = make_request(query, key, value, **options)
         with targets.compiling_for(targets.devices()[:1]):  # each device computes its own share, as if it were alone
             name = implementation or api.choose(request)
-        if name in PARTITIONED_BY_XLA and ways(length, mesh) > 1:
+        if name in PARTITIONED_BY_XLA and shards_of(length, mesh) > 1:
             request = _with_full_lengths(request, mesh, batch_cut, heads_cut)
         if mesh.size == 1 or name in PARTITIONED_BY_XLA:
             return api.compute(request, name)
@@ -96,11 +96,11 @@ def _without_positions(query: jax.Array, key: jax.Array, options: Mapping[str, A
     return {**rest, "mask": mask} if same else None
 
 
-def _fitting(cut: Cut, size: int, mesh: Mesh) -> Cut:
-    return cut if size % ways(cut, mesh) == 0 else None
+def _fitting(cut: MeshAxes, size: int, mesh: Mesh) -> MeshAxes:
+    return cut if size % shards_of(cut, mesh) == 0 else None
 
 
-def _with_full_lengths(request: Request, mesh: Mesh, batch: Cut, heads: Cut) -> Request:
+def _with_full_lengths(request: Request, mesh: Mesh, batch: MeshAxes, heads: MeshAxes) -> Request:
     """Returns the request with arrays of full lengths on each device; only rows and heads stay cut.
 
     Without this the compiler chooses the cuts, and cuDNN's partitioner refuses lengths that are cut.
@@ -116,7 +116,7 @@ def _with_full_lengths(request: Request, mesh: Mesh, batch: Cut, heads: Cut) -> 
     return dataclasses.replace(request, query=query, key=key, value=value, mask=mask, bias=bias)
 
 
-def _mapped(request: Request, name: str, mesh: Mesh, batch: Cut, heads: Cut) -> jax.Array:
+def _mapped(request: Request, name: str, mesh: Mesh, batch: MeshAxes, heads: MeshAxes) -> jax.Array:
     """Computes each device's own rows and heads with the named implementation."""
     dims = request.query.shape[0], request.query.shape[2], request.query.shape[1], request.key.shape[1]
 
@@ -142,17 +142,17 @@ def _mapped(request: Request, name: str, mesh: Mesh, batch: Cut, heads: Cut) -> 
     return mapped(request.query, request.key, request.value, {name: getattr(request, name) for name in rest}, key)
 
 
-def _origin(cut: Cut, count: int) -> Any:
+def _origin(cut: MeshAxes, count: int) -> Any:
     """Returns the index of the first of this device's `count` rows or heads."""
     return 0 if cut is None else jax.lax.axis_index(cut) * count
 
 
-def _array_spec(x: Any, batch: Cut, heads: Cut) -> PartitionSpec:
+def _array_spec(x: Any, batch: MeshAxes, heads: MeshAxes) -> PartitionSpec:
     """Returns the `PartitionSpec` of an array ``[b, n, t, s]``: a dimension of 1 is replicated."""
     return PartitionSpec(*(cut if size > 1 else None for cut, size in zip((batch, heads), x.shape, strict=False)))
 
 
-def _mask_spec(mask: Mask | None, batch: Cut, heads: Cut) -> Any:
+def _mask_spec(mask: Mask | None, batch: MeshAxes, heads: MeshAxes) -> Any:
     """Returns the `PartitionSpec` of a mask's arrays: those of rows are sharded like rows, others replicated."""
     of = functools.partial(_mask_spec, batch=batch, heads=heads)
     match mask:
@@ -170,7 +170,7 @@ def _mask_spec(mask: Mask | None, batch: Cut, heads: Cut) -> Any:
 
 
 def ring_attention(
-    mesh: Mesh, axis: str, *, batch: Cut = None, heads: Cut = None, zigzag: bool = False
+    mesh: Mesh, axis: str, *, batch: MeshAxes = None, heads: MeshAxes = None, zigzag: bool = False
 ) -> Callable[..., jax.Array]:
     """Returns attention whose sequences are sharded along the mesh axis `axis`; self- and cross-attention.
 
@@ -242,11 +242,11 @@ def ring_attention(
     return attention if zigzag else with_weights(attention_weights)(attention)
 
 
-def _check_cuts(mesh: Mesh, cuts: tuple[tuple[Cut, str, int], ...]) -> None:
+def _check_cuts(mesh: Mesh, cuts: tuple[tuple[MeshAxes, str, int], ...]) -> None:
     for cut, name, count in cuts:
-        if count % ways(cut, mesh):
-            raise ConfigError(f"{name} = {count} cannot be cut along {cut!r} = {ways(cut, mesh)}")
+        if count % shards_of(cut, mesh):
+            raise ConfigError(f"{name} = {count} cannot be sharded over {cut!r} = {shards_of(cut, mesh)}")
 
 
-def _names(cut: Cut) -> tuple[str, ...]:
+def _names(cut: MeshAxes) -> tuple[str, ...]:
     return (cut,) if isinstance(cut, str) else cut or ()

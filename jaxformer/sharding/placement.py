@@ -14,7 +14,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDev
 
 from jaxformer.errors import ConfigError
 from jaxformer.sharding.mesh import AXES
-from jaxformer.sharding.rules import RULES, Rules, shardings_like, spec, state_shardings, under, ways
+from jaxformer.sharding.rules import RULES, Rules, shardings_like, shards_of, spec, state_shardings, under
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Placement:
 
     >>> from jaxformer import sharding
     >>> placement = Placement(sharding.mesh("data=1", jax.devices()[:1]))
-    >>> placement.ways, len(placement.rows_here(6, parts=4))
+    >>> placement.num_batch_shards, len(placement.rows_here(6, parts=4))
     (1, 8)
     >>> placement.assemble({"x": np.ones((8, 2))})["x"].shape
     (8, 2)
@@ -63,14 +63,14 @@ class Placement:
         return NamedSharding(self.mesh, PartitionSpec())
 
     @property
-    def ways(self) -> int:
+    def num_batch_shards(self) -> int:
         """The number of shards of the rows of a batch."""
-        return ways(self.rows.spec[0], self.mesh)
+        return shards_of(self.rows.spec[0], self.mesh)
 
     @property
-    def length_ways(self) -> int:
+    def num_length_shards(self) -> int:
         """The number of shards of lengths that are divisible by it."""
-        return ways(spec(("length",), self.rules, self.mesh)[0], self.mesh)
+        return shards_of(spec(("length",), self.rules, self.mesh)[0], self.mesh)
 
     @property
     def rows(self) -> NamedSharding:
@@ -80,15 +80,15 @@ class Placement:
     def rows_here(self, num_rows: int, *, parts: int = 1) -> np.ndarray:
         """Returns the indices, in order, of the rows that this process's devices hold and that it must read.
 
-        The batch is filled up to a multiple of `ways` times `parts`. On a torus, neighbors along a mesh axis are seldom
-        neighbors in a host, so these rows are often scattered.
+        The batch is filled up to a multiple of `num_batch_shards` times `parts`. On a torus, neighbors along a mesh
+        axis are seldom neighbors in a host, so these rows are often scattered.
         """
-        num_rows += -num_rows % (self.ways * parts)
-        size = num_rows // self.ways
+        num_rows += -num_rows % (self.num_batch_shards * parts)
+        size = num_rows // self.num_batch_shards
         return np.concatenate([np.arange(size * shard, size * (shard + 1)) for shard in self._shards_here()])
 
     def _shards_here(self) -> list[int]:
-        indices = self.rows.devices_indices_map((self.ways,)).items()
+        indices = self.rows.devices_indices_map((self.num_batch_shards,)).items()
         here = {index[0].start or 0 for device, index in indices if device.process_index == jax.process_index()}
         return sorted(here)
 
@@ -103,12 +103,12 @@ class Placement:
             if not x.ndim or len(x) % num_shards:
                 got = f"{len(x)} rows" if x.ndim else "a scalar"
                 raise ConfigError(
-                    f"a batch along {self.rows.spec[0]} = {self.ways} must have a multiple of {num_shards} rows in "
-                    f"this process, got {got}; rows_here(number) gives the rows of a batch that is filled up"
+                    f"a batch along {self.rows.spec[0]} = {self.num_batch_shards} must have a multiple of {num_shards} "
+                    f"rows in this process, got {got}; rows_here(number) gives the rows of a batch that is filled up"
                 )
         if self.rows.is_fully_addressable:
             return jax.device_put(local, self.rows)  # all arrays at once, in half of the time
-        grow = lambda x: (len(x) // num_shards * self.ways, *x.shape[1:])
+        grow = lambda x: (len(x) // num_shards * self.num_batch_shards, *x.shape[1:])
         return jax.tree.map(lambda x: jax.make_array_from_process_local_data(self.rows, x, grow(x)), local)
 
     def params(self, shapes: Any, names: Any) -> Any:
@@ -128,14 +128,14 @@ class Placement:
         >>> from jaxformer import sharding
         >>> shapes, names = {"kernel": jax.ShapeDtypeStruct((8, 4), np.float32)}, {"kernel": ("model", "hidden")}
         >>> print(Placement(sharding.mesh("fsdp=1", jax.devices()[:1])).describe(shapes, names))
-        parameter  shape  logical axes   cut along  bytes/device
-        kernel     8 x 4  model, hidden  fsdp, -             128
-        all        32                                        128
+        parameter  shape  logical axes   sharded over  bytes/device
+        kernel     8 x 4  model, hidden  fsdp, -                128
+        all        32                                           128
         """
         shardings = jax.tree.leaves(self.params(params, names))
         arrays = jax.tree_util.tree_leaves_with_path(params)
         axes = jax.tree.leaves(names, is_leaf=lambda x: isinstance(x, tuple))
-        rows, total = [("parameter", "shape", "logical axes", "cut along", "bytes/device")], 0
+        rows, total = [("parameter", "shape", "logical axes", "sharded over", "bytes/device")], 0
         for (path, x), of_x, planned in zip(arrays, axes, shardings, strict=True):
             where = getattr(x, "sharding", None) or planned
             size = math.prod(where.shard_shape(x.shape)) * x.dtype.itemsize

@@ -72,19 +72,19 @@ def shardings_like(shapes: Any, names: Any, rules: Rules, mesh: Mesh) -> Any:
     def place(path: Any, shape: Any, names: Axes) -> NamedSharding:
         sharding = NamedSharding(mesh, spec(names, rules, mesh))
         for dim, (size, cut) in enumerate(zip(shape.shape, sharding.spec, strict=True)):
-            shards = ways(cut, mesh)
+            shards = shards_of(cut, mesh)
             if size % shards:
                 raise ConfigError(
                     f"params{jax.tree_util.keystr(path)} of shape {list(shape.shape)}: "
-                    f"dimension {dim} ({names[dim]}) cannot be cut along {cut} = {shards}; "
-                    f'Placement(mesh, {{**sharding.RULES, "{names[dim]}": ()}}) cuts no "{names[dim]}"'
+                    f"dimension {dim} ({names[dim]}) cannot be sharded over {cut} = {shards}; "
+                    f'Placement(mesh, {{**sharding.RULES, "{names[dim]}": ()}}) shards no "{names[dim]}"'
                 )
         return sharding
 
     return jax.tree_util.tree_map_with_path(place, shapes, names)
 
 
-def ways(cut: str | tuple[str, ...] | None, mesh: Mesh) -> int:
+def shards_of(cut: str | tuple[str, ...] | None, mesh: Mesh) -> int:
     """Returns the number of shards of a dimension with this entry of a `PartitionSpec`."""
     return math.prod(mesh.shape[axis] for axis in ((cut,) if isinstance(cut, str) else cut or ()))
 
@@ -118,7 +118,7 @@ def under(rules: Rules, mesh: Mesh) -> Callable[[F], F]:
 
     def place(x: jax.Array, names: Axes) -> jax.Array:
         cuts = spec(names, rules, mesh)
-        fits = (cut if size % ways(cut, mesh) == 0 else None for size, cut in zip(x.shape, cuts, strict=True))
+        fits = (cut if size % shards_of(cut, mesh) == 0 else None for size, cut in zip(x.shape, cuts, strict=True))
         return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*fits)))
 
     def wrap(function: F) -> F:
@@ -139,4 +139,4 @@ def under(rules: Rules, mesh: Mesh) -> Callable[[F], F]:
 def num_shards(*names: AxisName) -> int:
     """Returns the number of devices over which the rules of `under` shard an array of these dimensions; else 1."""
     active = _active.get()
-    return 1 if active is None else math.prod(ways(cut, active[1]) for cut in spec(names, *active))
+    return 1 if active is None else math.prod(shards_of(cut, active[1]) for cut in spec(names, *active))

@@ -229,12 +229,12 @@ def _prepare(task: AnyTask, config: TaskConfig, corpus: Corpus, out: pathlib.Pat
 
 def _report_uneven(config: Any, data: Data[Any], placement: Placement, say: Say) -> None:
     """Reports the batch lengths that the mesh does not divide."""
-    ways = placement.length_ways
-    remedy = f"; with --data.length-multiple {ways} it does" if hasattr(config.data, "length_multiple") else ""
-    if uneven := [length for length in data.lengths if length % ways]:
+    num_shards = placement.num_length_shards
+    remedy = f"; with --data.length-multiple {num_shards} it does" if hasattr(config.data, "length_multiple") else ""
+    if uneven := [length for length in data.lengths if length % num_shards]:
         say(
-            f"outside attention, batches of lengths {', '.join(map(str, uneven))} are not sharded, because {ways} does "
-            f"not divide them{remedy}"
+            f"outside attention, batches of lengths {', '.join(map(str, uneven))} are not sharded, because "
+            f"{num_shards} does not divide them{remedy}"
         )
 
 

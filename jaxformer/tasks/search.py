@@ -133,7 +133,7 @@ def search(
     options: Options, placement: Placement | None, weights: tuple[Weights, ...], sources: Sources, key: jax.Array
 ) -> Hypotheses:
     """Returns the hypotheses, replicated on every device; each device searches its own rows."""
-    run = functools.partial(_search, options, placement is None or placement.ways == 1)
+    run = functools.partial(_search, options, placement is None or placement.num_batch_shards == 1)
     if placement is None:
         return run(weights, sources, key)
     return jax.lax.with_sharding_constraint(placement.under(run)(weights, sources, key), placement.replicated)

@@ -123,7 +123,7 @@ class TrainingSetup(Generic[BatchT]):
 
         Also returns the shape of its batch, with the rows padded as in training.
         """
-        num_rows += -num_rows % (self.placement.ways * self.config.train.num_microbatches)
+        num_rows += -num_rows % (self.placement.num_batch_shards * self.config.train.num_microbatches)
         shape = self.network.planned_shape(num_rows, length)
         batch = self.network.abstract_batch(shape, self.placement.rows)
         with targets.compiling_for(self.placement.mesh.devices.flatten().tolist()):

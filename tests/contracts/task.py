@@ -127,7 +127,7 @@ class TaskContract:
         """The step compiles from shapes alone, and its costs are counted."""
         setup = self.setup_on(config, run, "data=2,fsdp=2,tensor=2")
         lowered, shape = setup.lower(*setup.network.largest_batch)
-        assert shape[0] % setup.placement.ways == 0
+        assert shape[0] % setup.placement.num_batch_shards == 0
         assert lowered.compile().memory_analysis() is not None
         assert setup.network.computed_flops(shape) >= setup.network.training_flops(shape) > 0
         counted = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(setup.network.net.shapes))

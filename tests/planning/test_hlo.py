@@ -311,7 +311,7 @@ def test_the_step_sends_no_whole_batch(text, parts):
         totals[one.kind, one.devices] += one.bytes * one.count
     assert totals == reader.sent(program)
     parameter = VOCAB * SHAPE["d_model"] * 4
-    activation = ROWS // placement.ways * LENGTH * SHAPE["d_ff"] * 4
+    activation = ROWS // placement.num_batch_shards * LENGTH * SHAPE["d_ff"] * 4
     activation //= sizes.get("tensor", 1) * sizes.get("context", 1)
     assert max(parameter, activation) < ROWS * LENGTH * SHAPE["d_model"] * 4
     assert found[0].largest <= max(parameter, activation), found[0]

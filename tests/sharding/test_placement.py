@@ -14,12 +14,12 @@ from tests.modules.small import quick
 
 
 @pytest.mark.parametrize(
-    ("text", "ways", "length_ways"), [("data=8", 8, 1), ("fsdp=4,tensor=2", 4, 1), ("data=2,context=4", 2, 4)]
+    ("text", "rows", "lengths"), [("data=8", 8, 1), ("fsdp=4,tensor=2", 4, 1), ("data=2,context=4", 2, 4)]
 )
-def test_ways(text, ways, length_ways):
+def test_numbers_of_shards(text, rows, lengths):
     """Axes of the batch multiply; tensor and context leave rows as they are."""
     placement = sharding.Placement(sharding.mesh(text))
-    assert (placement.ways, placement.length_ways) == (ways, length_ways)
+    assert (placement.num_batch_shards, placement.num_length_shards) == (rows, lengths)
 
 
 def test_rows_are_filled_up():
@@ -105,7 +105,7 @@ def test_where_parameters_lie():
     placement = sharding.Placement(sharding.mesh("fsdp=4,tensor=2"))
     table = placement.describe({"layer": SHAPES}, {"layer": NAMES})
     found = rows(table)
-    assert found["parameter"] == ["shape", "logical axes", "cut along", "bytes/device"]
+    assert found["parameter"] == ["shape", "logical axes", "sharded over", "bytes/device"]
     assert found["layer/kernel"] == ["8 x 6", "model, hidden", "fsdp, tensor", "24"]  # 2 x 3 float32
     assert found["layer/bias"] == ["6", "hidden", "tensor", "6"]
     assert found["layer/gain"] == ["scalar", "4"]
@@ -138,5 +138,5 @@ def test_meshes_that_cannot_be_used_are_refused():
     own = jax.make_mesh((4, 2), ("dp", "tp"), axis_types=auto)
     with pytest.raises(ConfigError, match=r"no rule names a mesh axis of \('dp', 'tp'\).*\"batch\": \(\"dp\",\)"):
         sharding.Placement(own)
-    assert sharding.Placement(own, {**sharding.RULES, "batch": ("dp",)}).ways == 4
-    assert sharding.Placement(jax.make_mesh((4, 2), ("data", "tensor"), axis_types=auto)).ways == 4
+    assert sharding.Placement(own, {**sharding.RULES, "batch": ("dp",)}).num_batch_shards == 4
+    assert sharding.Placement(jax.make_mesh((4, 2), ("data", "tensor"), axis_types=auto)).num_batch_shards == 4

@@ -110,7 +110,7 @@ def test_first_dimension_that_asks_has_the_axis():
 def test_a_dimension_that_cannot_be_cut_is_named():
     config = models.EncoderDecoderConfig(64, 64, **(SIZES | {"num_heads": 2}))
     net = pure(models.EncoderDecoder, config)
-    with pytest.raises(ValueError, match=r"params\['.*\(heads\) cannot be cut along tensor = 8"):
+    with pytest.raises(ValueError, match=r"params\['.*\(heads\) cannot be sharded over tensor = 8"):
         sharding.shardings_like(net.shapes, net.axes, sharding.RULES, sharding.mesh("tensor=8"))
 
 
@@ -119,7 +119,7 @@ def test_the_message_has_a_way_out():
     net = pure(models.EncoderDecoder, models.EncoderDecoderConfig(63, 63, **SIZES))
     mesh = sharding.mesh("tensor=2,fsdp=4")
     advice = re.escape('Placement(mesh, {**sharding.RULES, "vocab": ()})')
-    with pytest.raises(ValueError, match=r"\(vocab\) cannot be cut along tensor = 2; " + advice):
+    with pytest.raises(ValueError, match=r"\(vocab\) cannot be sharded over tensor = 2; " + advice):
         sharding.Placement(mesh).params(net.shapes, net.axes)
     assert sharding.Placement(mesh, {**sharding.RULES, "vocab": ()}).params(net.shapes, net.axes)
 

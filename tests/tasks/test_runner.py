@@ -209,7 +209,7 @@ def test_the_python_lines_of_the_readme(tmp_path, monkeypatch, capsys):
 
 def test_lengths_that_a_mesh_does_not_divide_have_a_remedy_where_there_is_one():
     """A language model has no data.length_multiple."""
-    data, placement, said = SimpleNamespace(lengths=(15,)), SimpleNamespace(length_ways=2), []
+    data, placement, said = SimpleNamespace(lengths=(15,)), SimpleNamespace(num_length_shards=2), []
     for name in ("demo", "language_model"):
         runner._report_uneven(registry.configure(name), data, placement, said.append)
     assert said[0] == f"{said[1]}; with --data.length-multiple 2 it does"

@@ -150,7 +150,7 @@ def test_what_a_mesh_cannot_do(shared, tmp_path):
     with pytest.raises(ValueError, match="data 3 = 3 devices, but there are 8"):
         runner.train(dataclasses.replace(config(shared), mesh="data=3"), tmp_path / "run", console=QUIET)
     assert not (tmp_path / "run").exists()
-    with pytest.raises(ValueError, match=r"params.*\(heads\) cannot be cut along tensor = 8"):
+    with pytest.raises(ValueError, match=r"params.*\(heads\) cannot be sharded over tensor = 8"):
         prepared(shared, "tensor=8").setup.step()
     with pytest.raises(ValueError, match="mesh axis expert = 4 shards nothing of this model"):
         prepared(shared, "data=2,expert=4").setup.step()
@@ -174,7 +174,7 @@ def test_frozen_parameters_need_no_memory_for_gradient_and_moments(shared, monke
 def test_rows_of_a_process():
     """Each process reads its rows; here there is one, which holds all."""
     placement = Placement(sharding.mesh("data=2,fsdp=2,tensor=2"))
-    assert placement.ways == 4
+    assert placement.num_batch_shards == 4
     np.testing.assert_array_equal(placement.rows_here(10), np.arange(12))
     given = {"x": np.arange(24).reshape(12, 2)}
     found = placement.assemble(given)["x"]

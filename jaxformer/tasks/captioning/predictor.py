@@ -128,8 +128,8 @@ class ImageCaptioner(ImagePredictor, Searcher):
     @property
     def _batch_size(self) -> int:
         """The number of images searched together: a multiple of the number of devices that share them."""
-        ways = 1 if self.placement is None else self.placement.ways
-        return self.decode.batch_size + -self.decode.batch_size % ways
+        num_shards = 1 if self.placement is None else self.placement.num_batch_shards
+        return self.decode.batch_size + -self.decode.batch_size % num_shards
 
     def _padded(self, length: int) -> int:
         """Returns the padded length of a batch of captions, a multiple of 16, so that few programs are compiled."""
@@ -138,8 +138,8 @@ class ImageCaptioner(ImagePredictor, Searcher):
 
     def _search(self, images: np.ndarray, first: int, num_samples: int) -> Any:
         """Returns the hypotheses of images; `first` is the number of the first one."""
-        decode, ways = self.decode, 1 if self.placement is None else self.placement.ways
-        num_rows = min(self._batch_size, len(images) + -len(images) % ways)
+        decode, num_shards = self.decode, 1 if self.placement is None else self.placement.num_batch_shards
+        num_rows = min(self._batch_size, len(images) + -len(images) % num_shards)
         max_length = min(
             decode.max_length, *(model.net.config.length_limit or decode.max_length for model in self._models)
         )

@@ -270,7 +270,7 @@ class Translator(Searcher):
 
     @property
     def _ways(self) -> int:
-        return 1 if self.placement is None else self.placement.ways
+        return 1 if self.placement is None else self.placement.num_batch_shards
 
     @property
     def _batch_size(self) -> int:

@@ -348,8 +348,11 @@ def test_as_a_module_s_attention():
     ("make", "message"),
     [
         (lambda q: sharding.ring_attention(mesh(context=2), "contxt"), "no axis 'contxt'; it has ['context']"),
-        (lambda q: split(mesh(context=2, data=4), batch="data")(q, q, q), "batch = 2 cannot be cut along 'data' = 4"),
-        (lambda q: split(mesh(context=2, tensor=4), heads="tensor")(q, q, q), "key heads = 2 cannot be cut"),
+        (
+            lambda q: split(mesh(context=2, data=4), batch="data")(q, q, q),
+            "batch = 2 cannot be sharded over 'data'",
+        ),
+        (lambda q: split(mesh(context=2, tensor=4), heads="tensor")(q, q, q), "key heads = 2 cannot be sharded"),
         (lambda q: split(mesh(context=4), zigzag=True)(q, q, q), "lengths that 8 divides, got (12, 12)"),
         (lambda q: functional.zigzag(q, 4), "the length must be a multiple of 8, got 12"),
         (lambda q: split(mesh(context=4))(q, q, q, bias=jnp.ones((1, 1, 12, 12))), "not a T x S array"),
