@@ -171,9 +171,10 @@ class TransformerConfig:
             )
         if self.positions == "rotary" and dim % 2:
             raise ValueError(f"rotary positions need an even head dim, got {dim}")
-        for part, choice in (("rotary", "positions"), ("experts", "feed_forward")):
-            if getattr(self, choice) != part and getattr(self, part) != getattr(TransformerConfig, part):
-                raise ValueError(f"{part} has no effect: {choice} is {getattr(self, choice)!r}, not {part!r}")
+        for name, (setting, values) in _READ_BY.items():
+            if getattr(self, setting) not in values and getattr(self, name) != getattr(TransformerConfig, name):
+                which = " or ".join(map(repr, values))
+                raise ValueError(f"{name} has no effect: {setting} is {getattr(self, setting)!r}, not {which}")
         if self.feed_forward == "experts" and self.activation_dropout:
             raise ValueError(f"activation_dropout must be 0 with experts, got {self.activation_dropout}")
 
@@ -181,6 +182,16 @@ class TransformerConfig:
     def has_final_norm(self) -> bool:
         """True if there is a norm after the last block."""
         return self.norm_position in ("pre", "sandwich") if self.final_norm is None else self.final_norm
+
+
+_READ_BY = {
+    "rotary": ("positions", ("rotary",)),
+    "num_buckets": ("positions", ("t5",)),
+    "max_distance": ("positions", ("t5", "relative_keys")),
+    "position_offset": ("positions", ("learned",)),
+    "experts": ("feed_forward", ("experts",)),
+}
+"""The settings that have an effect only if another one has one of some values."""
 
 
 def check_fields(config: object, *may_be_zero: str) -> None:

@@ -53,6 +53,8 @@ class Seq2SeqConfig:
                 f"input_feeding is for attention dot, general or concat, got {self.attention!r}, whose context always "
                 "enters the next state"
             )
+        if self.d_attention is not None and self.attention not in ("additive", "concat"):
+            raise ValueError(f"d_attention has no effect: attention is {self.attention!r}, not 'additive' or 'concat'")
         check_tied_vocabularies(self.tie_embeddings, self.source_vocab_size, self.target_vocab_size)
 
     @property

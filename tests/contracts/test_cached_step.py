@@ -16,7 +16,8 @@ from tests.modules.small import int32, quick
 from tests.selection import first
 
 K, T = 2, 7
-SIZES = {"d_model": 8, "num_heads": 4, "d_ff": 12, "max_positions": 9, "num_buckets": 6, "max_distance": 4}
+SIZES = {"d_model": 8, "num_heads": 4, "d_ff": 12, "max_positions": 9}
+DISTANCES = {"t5": {"num_buckets": 6, "max_distance": 4}, "relative_keys": {"max_distance": 4}}
 
 POSITIONS = [name for name in typing.get_args(Positions) if name != "normalized"]
 ARRANGEMENTS = {
@@ -60,10 +61,11 @@ RECURRENT = {
 def small(kind, options):
     if kind is models.Seq2Seq:
         return Small(models.Seq2SeqConfig(V, V, d_model=8, d_hidden=6, **options), kind)
+    distances = DISTANCES.get(options.get("positions", ""), {})
     if kind is models.LanguageModel:
-        return Small(models.LanguageModelConfig(V, **{"num_layers": 2} | SIZES | options), kind)
+        return Small(models.LanguageModelConfig(V, **{"num_layers": 2} | SIZES | distances | options), kind)
     layers = {"num_encoder_layers": 1, "num_decoder_layers": 2}
-    return Small(models.EncoderDecoderConfig(V, V, **layers | SIZES | options), kind)
+    return Small(models.EncoderDecoderConfig(V, V, **layers | SIZES | distances | options), kind)
 
 
 def check_law(kind, options, attention=None):

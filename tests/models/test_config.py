@@ -93,6 +93,24 @@ def test_numbers_of_a_part(part, message):
 
 
 @pytest.mark.parametrize(
+    ("config", "settings", "message"),
+    [
+        (models.LanguageModelConfig, {"num_buckets": 8}, "^num_buckets has no effect: positions is .*, not 't5'$"),
+        (
+            models.EncoderConfig,
+            {"max_distance": 8},
+            "^max_distance has .* is 'sinusoidal', not 't5' or 'relative_keys'$",
+        ),
+        (models.EncoderDecoderConfig, {"position_offset": 2}, "^position_offset has no effect: .*, not 'learned'$"),
+        (models.Seq2SeqConfig, {"d_attention": 8, "attention": "dot"}, "^d_attention has no effect: .* is 'dot', not "),
+    ],
+)
+def test_settings_without_effect(config, settings, message):
+    with pytest.raises(ValueError, match=message):
+        config(**settings)
+
+
+@pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"positions": "rope"}, r"^positions must be one of \(.*, got 'rope'; did you mean 'rotary'\?$"),
