@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from jaxformer import functional, masks
 from jaxformer.functional.attention.base import Score, at_positions
-from jaxformer.functional.attention.own_weights import has_weights, weights_function
+from jaxformer.functional.attention.weights_functions import has_weights, weights_function
 from jaxformer.functional.bias import Bias
 
 Intermediates = dict[str, Any]

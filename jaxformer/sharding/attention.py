@@ -15,8 +15,8 @@ from jaxformer import masks, targets
 from jaxformer.errors import ConfigError
 from jaxformer.functional.attention import api, blockwise, ring
 from jaxformer.functional.attention.base import Request, at_positions, limit_derivatives, make_request
-from jaxformer.functional.attention.own_weights import with_weights
 from jaxformer.functional.attention.weights import attention_weights
+from jaxformer.functional.attention.weights_functions import with_weights
 from jaxformer.functional.bias import Bias
 from jaxformer.functional.dropout import Dropout
 from jaxformer.masks import Mask

@@ -14,8 +14,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxformer import functional, masks, models, pure, sharding
 from jaxformer.errors import ConfigError
 from jaxformer.functional.attention import api
-from jaxformer.functional.attention.own_weights import weights_function
 from jaxformer.functional.attention.vendor import splash
+from jaxformer.functional.attention.weights_functions import weights_function
 from tests.contracts import biases
 from tests.contracts.attention import FOUR_ROWS, S, arrays, coin, with_rows
 from tests.launch import programs

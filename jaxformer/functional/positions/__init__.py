@@ -2,11 +2,11 @@
 
 from jaxformer.functional.positions.alibi import alibi as alibi
 from jaxformer.functional.positions.default import first_positions as first_positions
-from jaxformer.functional.positions.index import normalized_positions as normalized_positions
-from jaxformer.functional.positions.index import raw_positions as raw_positions
 from jaxformer.functional.positions.learned import check_given_positions as check_given_positions
 from jaxformer.functional.positions.learned import check_positions as check_positions
 from jaxformer.functional.positions.learned import learned as learned
+from jaxformer.functional.positions.raw import normalized_positions as normalized_positions
+from jaxformer.functional.positions.raw import raw_positions as raw_positions
 from jaxformer.functional.positions.relative import relative_keys as relative_keys
 from jaxformer.functional.positions.relative import transformer_xl as transformer_xl
 from jaxformer.functional.positions.resize import resize_grid_positions as resize_grid_positions

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 
 from jaxformer import targets
 from jaxformer.functional.attention.base import RESIDUAL, Request
-from jaxformer.functional.attention.compose import SoftCap
+from jaxformer.functional.attention.logits import SoftCap
 from jaxformer.masks import And, Band, Lengths, Mask, Padding, Segments
 
 LANES = 128

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from jaxformer import targets
 from jaxformer.functional.attention.base import Request
-from jaxformer.functional.attention.compose import SoftCap
+from jaxformer.functional.attention.logits import SoftCap
 from jaxformer.functional.attention.vendor import jax_nn
 
 

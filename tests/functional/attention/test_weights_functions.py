@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxformer import functional, masks
-from jaxformer.functional.attention.own_weights import has_weights, weights_function
+from jaxformer.functional.attention.weights_functions import has_weights, weights_function
 
 QUERY, KEY = jnp.asarray(np.random.default_rng(0).standard_normal((2, 2, 5, 4, 8)), jnp.float32)
 
