@@ -83,7 +83,7 @@ def gated_feed_forward(
     w_in: Float[Array, "D F"],
     w_out: Float[Array, "F E"],
     *,
-    activation: Activation = jax.nn.silu,
+    activation: Activation = silu,
 ) -> Float[Array, "*batch E"]:
     """Returns ``(activation(x w_gate) * x w_in) w_out``: GLU (sigmoid), GEGLU (gelu), SwiGLU (silu); Shazeer 2020.
 

@@ -130,12 +130,16 @@ def rollout(weights: np.ndarray) -> np.ndarray:
     return functools.reduce(lambda earlier, layer: layer @ earlier, mixed, np.eye(size))
 
 
-def as_text(attention: Map, *, shades: str = " .:-=+*#%@") -> str:
+SHADES = " .:-=+*#%@"
+"""The characters of `as_text`, from a weight of 0 to one of 1."""
+
+
+def as_text(attention: Map) -> str:
     """Writes the map in characters, darker for larger weights; the source's words are numbered below."""
     longest = max(len(word) for word in attention.target)
-    darkest = len(shades) - 1
+    darkest = len(SHADES) - 1
     lines = [
-        f"{word:>{longest}} " + "".join(shades[round(weight * darkest)] * 3 for weight in weights)
+        f"{word:>{longest}} " + "".join(SHADES[round(weight * darkest)] * 3 for weight in weights)
         for word, weights in zip(attention.target, np.clip(attention.weights, 0, 1), strict=True)
     ]
     lines.append(" " * (longest + 1) + "".join(f"{i:^3}" for i in range(1, len(attention.source) + 1)))

@@ -71,6 +71,8 @@ class PositionVectors(nnx.Module):
 
     max_length: int | None = None
     """The longest length for which every position has a vector; None is no limit."""
+    offset: int = 0
+    """The number of positions before 0 that have vectors: the row of position 0 in a table."""
     needs_length: bool = False
     """True if a vector depends on the length of its sequence, which a decoder does not know."""
 
@@ -199,7 +201,7 @@ class Embeddings(nnx.Module):
 
     def _check_given(self, positions: Array) -> None:
         if self.positions is not None and self.positions.max_length is not None:
-            check_given_positions(positions, getattr(self.positions, "offset", 0), self.positions.max_length)
+            check_given_positions(positions, self.positions.offset, self.positions.max_length)
 
     @property
     def d_model(self) -> int:

@@ -274,8 +274,8 @@ class Checkpoints:
                 shutil.rmtree(path)
         self._leftovers_removed = True
 
-    def average(self, target: Any, steps: Sequence[int], pick: Any = lambda state: state.params) -> Any:
-        """Returns the float32 mean of ``pick(state)``, by default the parameters, over the states of these steps.
+    def average(self, target: Any, steps: Sequence[int]) -> Any:
+        """Returns the float32 mean of the parameters over the states of these steps.
 
         Frozen parameters, equal in all of them, stay as they are, bit for bit.
 
@@ -286,7 +286,7 @@ class Checkpoints:
             raise CheckpointError(f"no steps to average in {self.directory}; there are {self.steps()}")
         mean = None
         for number, step in enumerate(steps, 1):
-            part = jax.tree.map(lambda x: x.astype(jnp.float32), pick(self.restore(step, target)[0]))
+            part = jax.tree.map(lambda x: x.astype(jnp.float32), self.restore(step, target)[0].params)
             # A sum of equal numbers may be rounded; their difference is 0.
             mean = part if mean is None else jax.tree.map(lambda a, x, n=number: a + (x - a) / n, mean, part)
         return mean
