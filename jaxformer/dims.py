@@ -23,7 +23,7 @@ def check_rank(name: str, x: Any, dims: str) -> None:
 
     Raises:
       ValueError: it has another number of dimensions; the message has its shape.
-      TypeError: it is no array.
+      TypeError: it is not an array.
     """
     expected = f"[{', '.join(dims.split())}]"
     if not hasattr(x, "shape"):

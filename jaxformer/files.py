@@ -164,7 +164,7 @@ def creating_folder(
 
     Args:
       mode: the permissions, by default for this user alone; those that the umask takes away are taken away.
-      replaceable: the other process's folder holds the same, as that of a cache, so this is no error.
+      replaceable: the other process's folder holds the same, as that of a cache, so this is not an error.
 
     Raises:
       ConfigError: another process has created `path`, and it is not `replaceable`.

@@ -95,7 +95,7 @@ def _limits_of_groups() -> list[pathlib.Path]:
     """Returns the files that may hold memory limits of this process's control groups (man 7 cgroups).
 
     A container may see its own group as the root, and still read the path that the host has for it, so the root counts
-    always and a path that leads nowhere is no error.
+    always and a path that leads nowhere is not an error.
     """
     lines = ["0::/", "0:memory:/"]
     with contextlib.suppress(OSError, ValueError):

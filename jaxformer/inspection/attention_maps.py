@@ -178,7 +178,7 @@ def _words(pieces: Sequence[str]) -> list[tuple[str, list[int]]]:
     for piece, indices in _characters(pieces):
         text = piece.replace(SPACE, " ").strip()
         special = (piece.startswith("<") and piece.endswith(">") and len(piece) > 2) or piece == "[UNK]"  # of BERT
-        # Punctuation and symbols: vowel signs, such as those of Hindi, are no letters by isalnum, but end no word.
+        # Punctuation and symbols: vowel signs, such as those of Hindi, are not letters by isalnum, but end no word.
         mark = bool(text) and all(unicodedata.category(c)[0] in "PS" for c in text) and text not in "'\u2019"
         alone = special or mark
         opened = bool(words) and not words[-1][0] and not special

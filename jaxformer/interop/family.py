@@ -36,7 +36,7 @@ class Family:
     ignored: tuple[str, ...] = ()
     """Patterns of tensors that no model here has a parameter for."""
     computed: Callable[[Pure], Mapping[str, tuple[Shape, Callable[[], Any]]]] = lambda net: {}
-    """Tensors that a file may hold although they are no parameters, such as sinusoids, as shapes and functions that
+    """Tensors that a file may hold although they are not parameters, such as sinusoids, as shapes and functions that
     compute them; they are compared."""
     renamed: tuple[tuple[str, str], ...] = ()
     """Older endings of names, and today's."""

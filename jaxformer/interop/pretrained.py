@@ -256,7 +256,7 @@ def _changed(net: Pure, changes: Mapping[str, Any]) -> Pure:
     names = [field.name for field in dataclasses.fields(net.config)]
     for name in changes:
         if name not in names:
-            raise ConfigError(f"{name} is no setting of a {type(net.config).__name__}{did_you_mean(name, names)}")
+            raise ConfigError(f"{name} is not a setting of a {type(net.config).__name__}{did_you_mean(name, names)}")
     try:
         changed = pure(net.model, dataclasses.replace(net.config, **changes), **dict(net.parts))
         check_shapes(changed.shapes, net.shapes)

@@ -271,7 +271,7 @@ def from_torch(array: ArrayLike, *, num_heads: int = 1) -> Mask:
       num_heads: the heads that an array of rank 3 has; with 1, all heads share its masks.
 
     Raises:
-      ValueError: the array is not Boolean, or its first dimension is no multiple of `num_heads`.
+      ValueError: the array is not Boolean, or its first dimension is not a multiple of `num_heads`.
 
     >>> from_torch([[False, True]]).dense(1, 2)[0, 0].astype(int).tolist()
     [[1, 0]]

@@ -201,7 +201,7 @@ def check_fields(config: object, *may_be_zero: str) -> None:
       may_be_zero: the names of sizes that may be 0, besides those that are replaced from the data.
 
     Raises:
-      ValueError: an unknown choice, a size that is too small or no integer, or a rate that is not in [0, 1).
+      ValueError: an unknown choice, a size that is too small or not an integer, or a rate that is not in [0, 1).
     """
     for name, kind in typing.get_type_hints(type(config)).items():
         value = getattr(config, name)

@@ -131,7 +131,7 @@ def check_partial(attention: AttentionFunction, settings: Collection[str] = ()) 
 
     Raises:
       ValueError: it binds one of them, which the layer would override, so that it would have no effect.
-      TypeError: it is no function, as the name of an implementation.
+      TypeError: it is not a function but, for example, the name of an implementation.
     """
     if not callable(attention):
         raise TypeError(

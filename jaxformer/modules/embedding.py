@@ -48,7 +48,7 @@ class Embedding(nnx.Module):
           where: True where an id counts, default everywhere; ids elsewhere, as of padding, are not checked.
 
         Raises:
-          ValueError: ids are no integers, or one is outside of [0, V); the message has the one farthest outside.
+          ValueError: ids are not integers, or one is outside of [0, V); the message has the one farthest outside.
         """
         if not jnp.issubdtype(tokens.dtype, jnp.integer):
             raise ValueError(f"token ids must be integers, got {tokens.dtype}")

@@ -90,7 +90,7 @@ def fit(
       CheckpointError: a checkpoint could not be written.
       OutOfMemoryError: a step needs more memory than there is.
       ConfigError: `config.metric` is not among the metrics of the validation.
-      ValueError: `batches` is no function, or the batches end before the last step.
+      ValueError: `batches` is not a function, or the batches end before the last step.
     """
     outputs, progress = outputs or Outputs(), progress or Progress()
     recorder = Recorder(outputs, start=int(state.step), config=config)
@@ -181,7 +181,7 @@ def numbered(batches: Batches, start: int, left_out: list[int]) -> Iterator[tupl
     """Yields the batches from step `start` on, with their numbers in the batch plan, without those left out.
 
     Raises:
-      ValueError: `batches` is no function.
+      ValueError: `batches` is not a function.
     """
     if not callable(batches):
         raise ValueError(

@@ -44,7 +44,7 @@ def create(
       shardings: a TrainState of shardings, one for each leaf.
 
     Raises:
-      TypeError: `init` is no function, as parameters or the network itself.
+      TypeError: `init` is not a function but, for example, parameters or the network itself.
 
     >>> params = {"kernel": jnp.ones((2, 3))}
     >>> create(lambda key: params, optax.sgd(0.1), jax.random.key(0)).params["kernel"].shape

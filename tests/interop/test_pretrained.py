@@ -49,7 +49,7 @@ def test_what_changes_no_parameter_can_be_changed(tmp_path):
     assert (found.net.config.dropout, found.net.config.compute_dtype, found.net.config.remat) == (0.3, "bfloat16", True)
     for changes, message in (
         ({"num_layers": 3}, "cannot be changed"),
-        ({"layers": 3}, "layers is no setting of a LanguageModelConfig"),
+        ({"layers": 3}, "layers is not a setting of a LanguageModelConfig"),
         ({"dropuot": 0.0}, "did you mean 'dropout'"),
         ({"dropout": 2.0}, "cannot be changed: dropout"),
     ):

@@ -26,7 +26,7 @@ class Implementation(NamedTuple):
     """Returns the reason why a request cannot be computed on the target devices, or None if it can."""
     derivatives: Derivatives = "gradient"
     decline: Callable[[Request], str | None] = lambda request: None
-    """Returns the reason why it is no good default for a request that it can compute, or None if it is."""
+    """Returns the reason why it is not a good default for a request that it can compute, or None if it is one."""
 
 
 implementations: dict[str, Implementation] = {

@@ -29,7 +29,7 @@ class Explanation:
     errors: dict[str, float | None]
     """The largest difference from float64 for each implementation that accepts; None if only shapes were given."""
     declined: dict[str, str] = dataclasses.field(default_factory=dict)
-    """The reason why an implementation that accepts, and is preferred for other requests, is no good default here."""
+    """The reason why an implementation that accepts, and is the default for other requests, is not a good one here."""
 
     def __str__(self) -> str:
         lines = []

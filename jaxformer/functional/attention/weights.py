@@ -244,7 +244,7 @@ def indices(name: str, chosen: Sequence[int] | None, count: int) -> np.ndarray:
     """Returns the chosen indices, all by default.
 
     Raises:
-      ValueError: one is out of range, or no integer.
+      ValueError: one is out of range, or not an integer.
     """
     index = np.arange(count) if chosen is None else np.asarray(chosen)
     if index.size and not np.issubdtype(index.dtype, np.integer):

@@ -105,7 +105,7 @@ def _lacks_cudnn() -> bool:
 
 
 def decline_cudnn(request: Request) -> str | None:
-    """Returns the reason why cuDNN is no good default for a request that it accepts, or None if it is."""
+    """Returns the reason why cuDNN is not a good default for a request that it accepts, or None if it is one."""
     if any(re.search(rf"--{flag}(=true|=1|\s|$)", os.environ.get("XLA_FLAGS", "")) for flag in DETERMINISTIC):
         return "XLA fails to run it under the flags for deterministic operations"
     if request.query.shape[1] < FEWEST_QUERIES:

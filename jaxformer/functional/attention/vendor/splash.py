@@ -80,7 +80,7 @@ def _refuse_mask(request: Request) -> str | None:
 
 
 def decline(request: Request) -> str | None:
-    """Returns the reason why the kernel is no good default for a request that it accepts, or None if it is.
+    """Returns the reason why the kernel is not a good default for a request that it accepts, or None if it is one.
 
     The compiler cannot partition a Pallas kernel; on several devices it belongs inside ``jax.shard_map``.
     """
