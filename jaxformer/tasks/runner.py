@@ -167,9 +167,7 @@ def _train(
                 progress=progress,
             )
         finally:
-            for output in (outputs.log, outputs.board, outputs.reporter):
-                if output is not None:
-                    output.close()
+            outputs.close()
     end = ENDS.get(result.reason, result.reason)
     say(f"{end} at step {int(result.state.step):,}; {result.programs} compiled training programs")
     say(outputs.timer.report())

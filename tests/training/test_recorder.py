@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import time
 import types
+from typing import Any
 
 import jax
 import numpy as np
@@ -149,3 +150,17 @@ def test_the_time_left_is_told_from_the_first_step_on():
     assert ticks == [(1, True), (2, True), (3, True), (4, True), (5, True), (6, False)]
     (foretold,) = said
     assert foretold.startswith("3 more steps take about ")
+
+
+def test_a_full_disk_leaves_no_bar_on_the_screen(tmp_path):
+    """It would hide the cursor of the terminal."""
+    closed = []
+    log = JsonLog(tmp_path / "log.jsonl")
+    log.close()
+    log.close = lambda: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+    reporter: Any = types.SimpleNamespace(close=lambda: closed.append("reporter"))
+    board: Any = types.SimpleNamespace(close=lambda: closed.append("board"))
+    with pytest.raises(OSError, match="No space left"):
+        training.Outputs(log=log, board=board, reporter=reporter).close()
+    assert closed == ["board", "reporter"]
+    training.Outputs().close()
