@@ -149,7 +149,7 @@ def test_minutes(tmp_path):
 
 def test_minutes_count_from_the_beginning_of_the_work():
     """Reading and restoring take time, too, of a job whose time is limited."""
-    timer = training.PhaseTimer(began=time.time() - 100)
+    timer = training.PhaseTimer(began=time.monotonic() - 100)
     result = fit(new_state(), 9, outputs=training.Outputs(timer=timer), config={"minutes": 1.0})
     assert (result.reason, int(result.state.step)) == ("time", 1)
 
@@ -158,7 +158,7 @@ def test_several_processes_look_at_the_clock_often(monkeypatch):
     """However rarely they report."""
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     monkeypatch.setattr(processes, "decided", lambda answer: answer)
-    clock = _Clock(settings(99, minutes=1.0, log_every=1000), training.PhaseTimer(began=time.time() - 100))
+    clock = _Clock(settings(99, minutes=1.0, log_every=1000), training.PhaseTimer(began=time.monotonic() - 100))
     assert [number for number in range(1, 40) if clock.is_up(number)] == [10, 20, 30]
 
 
