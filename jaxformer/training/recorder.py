@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import math
 import resource
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -180,8 +181,8 @@ class Recorder:
     def _record(self, number: int, batch: int, metrics: dict[str, float], flops: float, data_wait: float) -> None:
         out = self._outputs
         total, count = metrics.pop("loss_sum"), metrics.pop("count")
-        finite = metrics.pop("finite", 1.0)
         loss = total / (count if count > 0 else 1.0)
+        finite = metrics.pop("finite", math.isfinite(loss))  # a step of the user's own may not say
         assert self._ended is not None
         seconds, self._mark = self._ended - self._mark, self._ended
         rate = count / max(seconds, 1e-9)

@@ -61,6 +61,18 @@ def test_skipped_steps_are_counted_and_said(tmp_path):
     assert [entry["loss"] is None for entry in read_log(tmp_path / "log.jsonl")] == [s in (3, 5) for s in range(1, 7)]
 
 
+def test_a_step_that_does_not_say_whether_its_loss_is_finite():
+    """As one of the user's own, which returns the loss and the count alone: training went on to its end."""
+
+    def step(state, batch):
+        state, metrics = STEP(state, batch)
+        return state, {name: metrics[name] for name in ("loss_sum", "count")}
+
+    bad = lambda start: (batch(number, nan=number == 1) for number in itertools.count(start))
+    with pytest.raises(training.NonFiniteError, match="step 2"):
+        training.fit(step, new_state(), bad, config=settings(4))
+
+
 def test_metrics_are_read_one_step_late():
     """Those of step n when step n + 1 is with the device: the device never waits for the host."""
     events = []
