@@ -66,7 +66,7 @@ def _read_run(path: pathlib.Path) -> Run:
         _locked(path) or ended,
         step,
         int(settings.get("train.steps", 0)),
-        {**_results(log), **_scores(path)},
+        {name: float(value) for name, value in {**_results(log), **_scores(path)}.items()},
         settings,
         provenance,
     )

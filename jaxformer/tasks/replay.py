@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import pathlib
@@ -47,10 +48,11 @@ def replay(run: pathlib.Path, *, steps: int) -> Iterator[Replayed]:
     task, placement = registry.task_of(config), Placement(sharding.mesh(config.mesh))
     log = read_log(run / "log.jsonl") if (run / "log.jsonl").exists() else []
     logged = {entry["step"]: entry["loss"] for entry in log if "loss" in entry}
-    if not logged:
-        raise ConfigError(f"{run} has no steps in log.jsonl to replay")
-    if not 1 <= steps <= len(logged):
-        raise ConfigError(f"steps must be in [1, {len(logged)}], the number of logged steps, got {steps}")
+    most = next(number for number in itertools.count() if number + 1 not in logged)
+    if not most:
+        raise ConfigError(f"{run} has no steps in log.jsonl to replay" + (", only later ones" if logged else ""))
+    if not 1 <= steps <= most:
+        raise ConfigError(f"steps must be in [1, {most}], the steps that are logged from the first on, got {steps}")
     corpus = task.read(config)
     rundir.check_data(run, corpus.fingerprints)
     with tempfile.TemporaryDirectory() as folder:
@@ -69,9 +71,11 @@ def replay(run: pathlib.Path, *, steps: int) -> Iterator[Replayed]:
 
 
 def _left_out(run: pathlib.Path) -> list[int]:
-    """Returns the numbers of the batches that a run left out, as its last checkpoint has them."""
+    """Returns the numbers of the batches that a run left out, as the last checkpoint that is not damaged has them."""
     if not (run / "checkpoints").is_dir():
         return []
     with restore.open_checkpoints(run) as saved:
-        steps = saved.steps()
-        return saved.about(steps[-1])["progress"]["left_out"] if steps else []
+        for step in reversed(saved.steps()):
+            with contextlib.suppress(Exception):  # a damaged file may raise almost any exception
+                return saved.about(step)["progress"]["left_out"]
+    return []

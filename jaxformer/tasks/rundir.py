@@ -67,15 +67,15 @@ def holds_run(out: pathlib.Path) -> bool:
         if is_pretrained(out):
             raise ConfigError(f"{out} holds a converted model; train in another directory, with --init-from {out}")
         if (out / "config.json").exists():
-            # Training creates the log before the first step, and the folder of checkpoints before the first checkpoint.
-            log = out / "log.jsonl"
-            if (log.exists() and log.stat().st_size > 0) or any((out / "checkpoints").glob("[0-9]*")):
+            if any((out / "checkpoints").glob("[0-9]*")):
                 return True
             if not {"task", "config"} <= read_json(out / "config.json").keys():  # as of a model of Hugging Face
                 raise ConfigError(f"{out} holds the config.json of another program; choose another directory")
             if (out / "average").is_dir():
                 raise ConfigError(f"{out} holds averaged parameters but no checkpoints; choose another directory")
-            return False
+            # Training creates the log before the first step, and the folder of checkpoints before the first checkpoint.
+            log = out / "log.jsonl"
+            return log.exists() and log.stat().st_size > 0
         if out.exists() and not out.is_dir():
             raise ConfigError(f"{out} is a file; a run is a directory")
         if out.exists() and any(not _is_leftover(path) for path in out.iterdir()):

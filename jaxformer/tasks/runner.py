@@ -53,7 +53,7 @@ def train(
       console: the console that shows progress; by default standard error.
       hooks: objects that are told of steps, validations, checkpoints and the end; see `training.Hook`.
       profile: steps to trace into ``out/profile``: FIRST:LAST, or a number of steps after the tenth of this start.
-      began: the time of day, in seconds, at which the work began; by default now.
+      began: the `time.monotonic()` at which the work began; by default now.
 
     Raises:
       ConfigError: settings contradict each other, the mesh or the model; or `out` has a run of another configuration or
@@ -78,7 +78,7 @@ def train(
     rundir.holds_run(out)  # refuses a folder of other files before anything is written there
     with run_lock.held(out):
         storage.shared_run(out, _files(task))  # otherwise one process would resume the run that another begins
-        timer = training.PhaseTimer(out / "time.json" if processes.first() else None, began=began or time.time())
+        timer = training.PhaseTimer(out / "time.json" if processes.first() else None, began=began)
         outputs = training.Outputs(hooks=hooks if processes.first() else (), timer=timer)
         return _train_alone(task, config, out, placement, console, outputs, profile)
 
@@ -167,9 +167,7 @@ def _train(
                 progress=progress,
             )
         finally:
-            for output in (outputs.log, outputs.board, outputs.reporter):
-                if output is not None:
-                    output.close()
+            outputs.close()
     end = ENDS.get(result.reason, result.reason)
     say(f"{end} at step {int(result.state.step):,}; {result.programs} compiled training programs")
     say(outputs.timer.report())

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 class Hook:
     """The base class of hooks, whose methods do nothing; a hook overrides those that it needs.
 
-    In a run of several processes, only the first one calls its hooks. An exception in a hook ends the training.
+    In a run of several processes, only the first one calls its hooks. An exception in a hook ends the training. One in
+    `ended` is raised when all hooks have been told; if the training itself has failed, it is only reported.
     """
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:

@@ -34,7 +34,7 @@ class PhaseTimer:
 
     Args:
       path: the file with the times of all starts of a run; this start is added to it by `save`. None keeps no file.
-      began: the time of day, in seconds, at which the work began; by default now.
+      began: the `time.monotonic()` at which the work began; by default now. The time of day may be set in the meantime.
 
     >>> timer = PhaseTimer()
     >>> timer.at("stepping")
@@ -46,8 +46,9 @@ class PhaseTimer:
         self._path, self._earlier = path, read_starts(path) if path else []
         self._seconds = dict.fromkeys(PARTS, 0.0)
         self._part: Part = "starting"
-        self._since = time.monotonic() - (time.time() - began if began else 0.0)
-        self._about: dict[str, Any] = {"began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began))}
+        self._since = time.monotonic() if began is None else began
+        day = time.gmtime(None if began is None else time.time() - (time.monotonic() - began))
+        self._about: dict[str, Any] = {"began": time.strftime("%Y-%m-%dT%H:%M:%SZ", day)}
 
     def at(self, part: Part) -> None:
         """Ends the part that the clock runs for, and begins another."""

@@ -27,22 +27,24 @@ class Profile:
         self._running = False
 
     def due(self, number: int) -> bool:
-        """Returns True if the trace starts or stops before step `number`."""
-        return number == self._first or (self._running and number == self._last + 1)
+        """Returns True if the trace starts or stops before step `number`; it goes on while training goes back."""
+        return number == (self._last + 1 if self._running else self._first)
 
     def before(self, number: int) -> None:
         """Starts or stops the trace, if that is due; earlier steps must have ended."""
-        if self._running and number == self._last + 1:
+        if self.due(number) and self._running:
             self.close()
-        elif number == self._first and processes.first():
-            jax.profiler.start_trace(self._directory, create_perfetto_trace=True)
+        elif self.due(number):
             self._running = True
+            if processes.first():
+                jax.profiler.start_trace(self._directory, create_perfetto_trace=True)
 
     def close(self) -> None:
         """Stops the trace if it still runs, and writes it."""
         if self._running:
             self._running = False
-            jax.profiler.stop_trace()
+            if processes.first():
+                jax.profiler.stop_trace()
 
 
 def open_profile(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
+import logging
+import math
 import resource
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,6 +23,8 @@ from jaxformer.training.phase_timer import PhaseTimer, duration
 from jaxformer.training.profile import Profile
 from jaxformer.training.progress import Reporter
 from jaxformer.training.step import Metrics
+
+logger = logging.getLogger(__name__)
 
 MEASURED = ("seconds", "tokens_per_second", "data_wait", "device_memory")
 """The logged metrics of a step that differ from run to run: its time, its speed, the wait for its batch, and the most
@@ -55,6 +61,12 @@ class Outputs:
         """Shows a line, if there is a reporter."""
         if self.reporter:
             self.reporter.say(text)
+
+    def close(self) -> None:
+        """Closes the log, the board and the reporter, each even if another cannot be closed."""
+        with contextlib.ExitStack() as stack:
+            for output in filter(None, (self.reporter, self.board, self.log)):
+                stack.callback(output.close)
 
 
 class Recorder:
@@ -158,21 +170,19 @@ class Recorder:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         """Records the end; all checkpoints are written, unless the training has failed."""
         out = self._outputs
-        if out.profile:
-            out.profile.close()
-        if error is None and self._unsaved is not None:
-            self.saved(self._unsaved)
         if error is not None:
             self.reason = f"{type(error).__name__}: {error}".strip(": ")
-        out.timer.save(step=self._last, ended=self.reason)
-        for hook in out.hooks:
-            hook.ended(self._last, self.reason)
+        ends: list[Callable[[], None]] = [out.profile.close] if out.profile else []
+        if error is None and self._unsaved is not None:
+            ends.append(functools.partial(self.saved, self._unsaved))
+        ends.append(functools.partial(out.timer.save, step=self._last, ended=self.reason))
+        _call_all([*ends, *(functools.partial(hook.ended, self._last, self.reason) for hook in out.hooks)], error)
 
     def _record(self, number: int, batch: int, metrics: dict[str, float], flops: float, data_wait: float) -> None:
         out = self._outputs
         total, count = metrics.pop("loss_sum"), metrics.pop("count")
-        finite = metrics.pop("finite", 1.0)
         loss = total / (count if count > 0 else 1.0)
+        finite = metrics.pop("finite", math.isfinite(loss))  # a step of the user's own may not say
         assert self._ended is not None
         seconds, self._mark = self._ended - self._mark, self._ended
         rate = count / max(seconds, 1e-9)
@@ -221,6 +231,21 @@ class Recorder:
                 f"machine, at {worked / done:.2g} s each"
             )
         out.reporter.tick(number, left)
+
+
+def _call_all(ends: Sequence[Callable[[], None]], error: BaseException | None) -> None:
+    """Calls all, then raises the first failure; after an `error`, whose exit code counts, it only warns of failures."""
+    failure = None
+    for end in ends:
+        try:
+            end()
+        except Exception as problem:
+            if error or failure:
+                logger.warning("at the end of training: %s: %s", type(problem).__name__, problem)
+            else:
+                failure = problem
+    if failure:
+        raise failure
 
 
 def _ready(metrics: Mapping[str, Any]) -> bool:

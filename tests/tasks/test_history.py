@@ -19,6 +19,8 @@ from tests.tasks.small import small
         ("config.json", "{", "cannot read"),
         ("config.json", '{"task": "translation", "config": {"train": {"steps": "many"}}}', "damaged file: ValueError"),
         ("scores-test-best.json", '{"test": [{"name": "BLEU"}]}', "damaged file: KeyError"),
+        ("scores-test-best.json", '{"test": [{"name": "BLEU", "value": null}]}', "damaged file: TypeError"),
+        ("log.jsonl", '{"step": 1, "loss": "high"}', "damaged file: ValueError"),
         ("provenance.json", "[]", "cannot read"),
         ("log.jsonl", None, "cannot be read"),
     ],

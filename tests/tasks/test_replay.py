@@ -9,7 +9,7 @@ from jaxformer import training
 from jaxformer.errors import ConfigError
 from jaxformer.tasks import rundir, runner
 from jaxformer.tasks.language_model import LanguageModelingConfig
-from jaxformer.tasks.replay import Replayed, replay
+from jaxformer.tasks.replay import Replayed, _left_out, replay
 from tests.tasks.language_model.small import tiny
 
 
@@ -25,6 +25,26 @@ def test_a_run_without_a_log_has_no_steps(tmp_path):
     rundir.claim(tmp_path, "language_model", LanguageModelingConfig(), ())
     with pytest.raises(ConfigError, match=r"has no steps in log\.jsonl to replay"):
         next(replay(tmp_path, steps=1))
+
+
+def test_a_run_that_lost_the_beginning_of_its_log_has_no_first_steps(tmp_path):
+    """Each loss was "NOT None"."""
+    rundir.claim(tmp_path, "language_model", LanguageModelingConfig(), ())
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"step": 7, "loss": 2.0}\n')
+    with pytest.raises(ConfigError, match=r"has no steps in log\.jsonl to replay, only later ones"):
+        next(replay(tmp_path, steps=1))
+    log.write_text("".join(f'{{"step": {step}, "loss": 2.0}}\n' for step in (1, 2, 4)))
+    with pytest.raises(ConfigError, match=r"in \[1, 2\], the steps that are logged from the first on, got 3"):
+        next(replay(tmp_path, steps=3))
+
+
+def test_damage_to_the_last_checkpoint_is_not_in_the_way(tmp_path):
+    for step, text in ((2, '{"progress": {"left_out": [1]}}'), (4, "{")):
+        about = tmp_path / "checkpoints" / str(step) / "about"
+        about.mkdir(parents=True)
+        (about / "metadata").write_text(text)
+    assert _left_out(tmp_path) == [1]
 
 
 @pytest.mark.full

@@ -68,6 +68,17 @@ def test_run_directories(tmp_path):
         rundir.check_config(run, config, dataclasses.replace(config, seed=1))
 
 
+def test_an_average_that_is_left_of_a_run_is_not_trained_again(tmp_path):
+    """The checkpoints were removed for their size; a training from the first step on would empty the log."""
+    rundir.claim(tmp_path, "translation", small(), ())
+    (tmp_path / "log.jsonl").write_text('{"step": 7, "loss": 2.0}\n')
+    (tmp_path / "average").mkdir()
+    with pytest.raises(ConfigError, match="holds averaged parameters but no checkpoints"):
+        rundir.holds_run(tmp_path)
+    (tmp_path / "checkpoints" / "7").mkdir(parents=True)
+    assert rundir.holds_run(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("config", "folder", "message"),
     [

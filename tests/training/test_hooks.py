@@ -59,5 +59,36 @@ def test_a_hook_is_told_of_a_failure():
     assert last[2].startswith("NonFiniteError: step 2")
 
 
+class Failing(training.Hook):
+    def ended(self, step, reason):
+        raise ConnectionError("no tracker")
+
+
+def test_a_hook_that_fails_at_the_end_hides_nothing(caplog):
+    """The error of the training has the exit code by which a launcher knows whether to try again."""
+    told, bad = Told(), lambda start: iter([batch(0), batch(1, nan=True), batch(2)])
+    with pytest.raises(training.NonFiniteError):
+        fit(new_state(), 4, batches=bad, outputs=training.Outputs(hooks=[Failing(), told]))
+    assert told.events[-1][:2] == ("ended", 2)
+    assert "at the end of training: ConnectionError: no tracker" in caplog.text
+    with pytest.raises(ConnectionError):
+        fit(new_state(), 2, outputs=training.Outputs(hooks=[Failing(), told]))
+    assert told.events[-1] == ("ended", 2, "done")
+
+
+def test_a_full_disk_at_the_end_hides_nothing(tmp_path, monkeypatch):
+    """The hooks are told of the error, and not of the file that has the times."""
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    told, timer = Told(), training.PhaseTimer(tmp_path / "time.json")
+    monkeypatch.setattr(timer, "save", full)
+    bad = lambda start: iter([batch(0, nan=True), batch(1)])
+    with pytest.raises(training.NonFiniteError):
+        fit(new_state(), 4, batches=bad, outputs=training.Outputs(hooks=[told], timer=timer))
+    assert told.events[-1][:2] == ("ended", 1)
+
+
 def test_the_base_class_may_be_used_as_it_is():
     assert fit(new_state(), 2, outputs=training.Outputs(hooks=[training.Hook()])).reason == "done"

@@ -18,9 +18,18 @@ def clock(monkeypatch):
     return now
 
 
+def test_a_clock_that_is_set_changes_no_time(clock, tmp_path, monkeypatch):
+    """As when a machine that has just started learns the time of day; a time limit would be over at once."""
+    monkeypatch.setattr(phase_timer.time, "time", lambda: 1e9)
+    timer = PhaseTimer(tmp_path / "time.json", began=clock[0] - 30)
+    assert timer.total() == 30
+    timer.save()
+    assert read_starts(tmp_path / "time.json")[0]["began"] == "2001-09-09T01:46:10Z"
+
+
 def test_parts_are_summed_over_starts(clock, tmp_path):
     path = tmp_path / "time.json"
-    first = PhaseTimer(path, began=5090.0)
+    first = PhaseTimer(path, began=90.0)
     first.at("stepping")
     clock[0] += 20
     with first.during("compiling"):

@@ -47,18 +47,31 @@ def test_a_resumed_run_without_these_steps_goes_on_without_a_trace(tmp_path, tex
     assert line.startswith("no trace is written: the steps to profile must lie")
 
 
-def test_a_process_that_writes_no_trace_reads_its_metrics_at_the_same_step(tmp_path, monkeypatch):
+@pytest.mark.parametrize("bad", [2, 4])
+def test_a_process_that_writes_no_trace_reads_its_metrics_at_the_same_step(tmp_path, monkeypatch, bad):
     """Otherwise it would begin a step while the first process goes back from a NaN."""
     monkeypatch.setattr(processes, "first", lambda: False)
     dispatched = []
 
     def numbers(start):
-        for number in itertools.count(start):
-            dispatched.append(number + 1)
-            yield batch(number, nan=number == 1)
+        for number in itertools.count(start + 1):
+            dispatched.append(number)
+            yield batch(number, nan=number == bad)
 
     outputs = training.Outputs(profile=training.Profile(tmp_path, 3, 4))
-    with pytest.raises(training.NonFiniteError, match="step 2"):
+    with pytest.raises(training.NonFiniteError, match=f"step {bad}"):
         fit(new_state(), 6, batches=numbers, outputs=outputs)
-    assert dispatched == [1, 2]
+    assert dispatched == list(range(1, bad + 1))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_trace_goes_on_while_training_goes_back(tmp_path, monkeypatch):
+    """A second one cannot begin, so that training would end."""
+    calls = []
+    monkeypatch.setattr(jax.profiler, "start_trace", lambda *_, **__: calls.append("start"))
+    monkeypatch.setattr(jax.profiler, "stop_trace", lambda: calls.append("stop"))
+    profile = training.Profile(tmp_path, 3, 4)
+    for number in (1, 2, 3, 4, 2, 3, 4, 5, 6):
+        if profile.due(number):
+            profile.before(number)
+    assert calls == ["start", "stop"]

@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import time
 import types
+from typing import Any
 
 import jax
 import numpy as np
@@ -58,6 +59,18 @@ def test_skipped_steps_are_counted_and_said(tmp_path):
     skipped = [text for text in said if "skipped" in text]
     assert skipped == ["step 3: not finite, skipped (1 so far)", "step 5: not finite, skipped (2 so far)"]
     assert [entry["loss"] is None for entry in read_log(tmp_path / "log.jsonl")] == [s in (3, 5) for s in range(1, 7)]
+
+
+def test_a_step_that_does_not_say_whether_its_loss_is_finite():
+    """As one of the user's own, which returns the loss and the count alone: training went on to its end."""
+
+    def step(state, batch):
+        state, metrics = STEP(state, batch)
+        return state, {name: metrics[name] for name in ("loss_sum", "count")}
+
+    bad = lambda start: (batch(number, nan=number == 1) for number in itertools.count(start))
+    with pytest.raises(training.NonFiniteError, match="step 2"):
+        training.fit(step, new_state(), bad, config=settings(4))
 
 
 def test_metrics_are_read_one_step_late():
@@ -149,3 +162,17 @@ def test_the_time_left_is_told_from_the_first_step_on():
     assert ticks == [(1, True), (2, True), (3, True), (4, True), (5, True), (6, False)]
     (foretold,) = said
     assert foretold.startswith("3 more steps take about ")
+
+
+def test_a_full_disk_leaves_no_bar_on_the_screen(tmp_path):
+    """It would hide the cursor of the terminal."""
+    closed = []
+    log = JsonLog(tmp_path / "log.jsonl")
+    log.close()
+    log.close = lambda: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+    reporter: Any = types.SimpleNamespace(close=lambda: closed.append("reporter"))
+    board: Any = types.SimpleNamespace(close=lambda: closed.append("board"))
+    with pytest.raises(OSError, match="No space left"):
+        training.Outputs(log=log, board=board, reporter=reporter).close()
+    assert closed == ["board", "reporter"]
+    training.Outputs().close()
