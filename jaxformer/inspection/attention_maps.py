@@ -91,13 +91,13 @@ def between_words(attention: PieceMap, source: Sequence[str], target: Sequence[s
 
 def _shares(pieces: Sequence[str], words: Sequence[str]) -> np.ndarray:
     """Returns the share ``[words + 1, pieces]`` of each piece that lies in each word, the last being the end."""
-    owners = np.repeat(np.arange(len(words)), [len(word) for word in words])
+    owners = np.repeat(np.arange(len(words) + 1), [*map(len, words), 1])
     shares = np.zeros((len(words) + 1, len(pieces)))
     shares[-1, -1] = 1
     position, spelled = 0, ""
     for text, indices in _characters(pieces[:-1]):
         letters = "".join(text.replace(SPACE, " ").split())
-        # A space alone belongs to the word that it opens.
+        # A space alone belongs to the word that it opens, and one after the last word to the end.
         mine = owners[position : position + len(letters)] if letters else owners[position : position + 1]
         for index in indices:
             np.add.at(shares[:, index], mine, 1 / max(1, len(mine)))
