@@ -176,3 +176,12 @@ def test_a_table_can_be_read_back(source, decimals, seed):
         assert [line[:end].split()[-1] for end in ends] == cells
         values = [*row, row.sum(), 0 - (row * np.log(row)).sum()]
         assert [cell for cell in cells if cell != "|"] == [f"{x:.{decimals}f}" for x in values]
+
+
+def test_wide_letters_and_combining_marks_keep_columns_apart():
+    attention = Map(("\u732b\u732b\u732b", "e\u0301"), ("\u732b", "a"), np.full((2, 2), 0.5))
+    assert as_table(attention).splitlines()[:2] == [
+        "    \u732b\u732b\u732b      e\u0301 |    sum  entropy",
+        "\u732b   0.500  0.500 |  1.000    0.693",
+    ]
+    assert as_text(attention).splitlines()[:2] == ["\u732b ======", " a ======"]
