@@ -62,7 +62,7 @@ def locate(name: str, directory: str = "") -> pathlib.Path:
     Raises:
       ConfigError: it is an address, such as that of a bucket.
     """
-    path = local_path(name).expanduser()
+    path = pathlib.Path(os.path.expanduser(local_path(name)))  # pathlib's own refuses a file named ~x
     if path.is_absolute() or (not directory and os.path.exists(path)):  # False for a name that no file can have
         return path
     return local_path(directory or os.environ.get("JAXFORMER_DATA", "")) / path

@@ -90,8 +90,11 @@ def test_places_of_names(tmp_path, monkeypatch):
     """The working directory, then JAXFORMER_DATA; or the folder that is named, and nothing else."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("JAXFORMER_DATA", "/data")
-    (tmp_path / "here").touch()
+    monkeypatch.setenv("HOME", "/home/me")
+    for name in ("here", "~no-user.txt"):
+        (tmp_path / name).touch()
     assert [str(sources.locate(name)) for name in ("here", "gone", "/x")] == ["here", "/data/gone", "/x"]
+    assert [str(sources.locate(name)) for name in ("~/x", "~no-user.txt")] == ["/home/me/x", "~no-user.txt"]
     assert [str(sources.locate(name, "/own")) for name in ("here", "/x")] == ["/own/here", "/x"]
 
 
