@@ -43,7 +43,7 @@ def data_cache(setting: str) -> pathlib.Path | None:
 def _base() -> pathlib.Path | None:
     """Returns the folder of the user's cache, or None if there is no home directory to put it in."""
     if explicit := os.environ.get("JAXFORMER_CACHE"):
-        path = local_path(explicit).expanduser()
+        path = pathlib.Path(os.path.expanduser(local_path(explicit)))
         if not path.is_absolute():
             raise ConfigError(f"JAXFORMER_CACHE must be an absolute path, got {explicit!r}")
         return path

@@ -43,7 +43,10 @@ def test_the_nearer_variable_wins(home, tmp_path, monkeypatch):
     assert caches.user_cache("data") == home / "mine" / "data"
 
 
-@pytest.mark.parametrize(("text", "message"), [("gs://bucket/cache", "mount the bucket"), ("here", "absolute path")])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("gs://bucket/cache", "mount the bucket"), ("here", "absolute path"), ("~no-user/here", "absolute path")],
+)
 def test_a_variable_of_ours_that_cannot_be_meant(home, monkeypatch, text, message):
     monkeypatch.setenv("JAXFORMER_CACHE", text)
     with pytest.raises(ConfigError, match=message):

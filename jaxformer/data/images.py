@@ -76,12 +76,15 @@ class ImageStore:
 
 def _folder(path: pathlib.Path) -> ImageStore:
     names = _nonempty(_walk(path), path)
+    checksums = tuple(zlib.crc32(read_file(path / name)) for name in names)
 
-    @contextlib.contextmanager
-    def reading() -> Iterator[Callable[[int], Image.Image]]:
-        yield lambda i: decode(read_file(path / names[i]), str(path / names[i]))
+    def read(i: int) -> Image.Image:
+        data, place = read_file(path / names[i]), str(path / names[i])
+        if zlib.crc32(data) != checksums[i]:  # decoded images are kept under the checksum
+            raise DataError(f"{place} has changed since it was first read; start again")
+        return decode(data, place)
 
-    return ImageStore(str(path), names, tuple(zlib.crc32(read_file(path / name)) for name in names), reading)
+    return ImageStore(str(path), names, checksums, lambda: contextlib.nullcontext(read))
 
 
 def _archive(path: pathlib.Path, folder: str) -> ImageStore:
@@ -122,12 +125,8 @@ def _array(path: pathlib.Path) -> ImageStore:
     array = read_idx(path)
     if array.ndim not in (3, 4) or (array.ndim == 4 and array.shape[3] != 3) or 0 in array.shape:
         raise DataError(f"{path} must hold images [N, h, w] or [N, h, w, 3], got {list(array.shape)}")
-
-    @contextlib.contextmanager
-    def reading() -> Iterator[Callable[[int], Image.Image]]:
-        yield lambda i: Image.fromarray(array[i])
-
     names = tuple(str(i + 1) for i in range(len(array)))
+    reading = lambda: contextlib.nullcontext(lambda i: Image.fromarray(array[i]))
     return ImageStore(str(path), names, tuple(map(zlib.crc32, array)), reading)
 
 

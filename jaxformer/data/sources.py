@@ -18,6 +18,9 @@ from jaxformer.files import local_path
 LARGEST_STREAM = 1 << 30
 """The most bytes read from a file that is not regular, such as a pipe; a device like ``/dev/zero`` never ends."""
 
+_PACKED = {"gunzip": (0, b"\x1f\x8b"), "unzip": (0, b"PK\3\4"), "tar -xf": (257, b"ustar")}
+"""Commands that unpack files, and the place and the mark by which these are known; a tar of texts is valid UTF-8."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Parallel:
@@ -59,7 +62,7 @@ def locate(name: str, directory: str = "") -> pathlib.Path:
     Raises:
       ConfigError: it is an address, such as that of a bucket.
     """
-    path = local_path(name).expanduser()
+    path = pathlib.Path(os.path.expanduser(local_path(name)))  # pathlib's own refuses a file named ~x
     if path.is_absolute() or (not directory and os.path.exists(path)):  # False for a name that no file can have
         return path
     return local_path(directory or os.environ.get("JAXFORMER_DATA", "")) / path
@@ -124,10 +127,10 @@ def read_utf8(path: str | os.PathLike[str]) -> str:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
     if not regular and len(data) > LARGEST_STREAM:
         raise DataError(f"{path} is not a regular file and does not end after {LARGEST_STREAM:,} bytes; name a file")
+    if packer := next((command for command, (start, mark) in _PACKED.items() if data.startswith(mark, start)), ""):
+        raise DataError(f"{path} looks compressed or packed; unpack it, as by: {packer}")
     if encoding := _wide_encoding(data):
         raise DataError(f"{path} looks like {encoding}; convert it, as by: iconv -f {encoding} -t UTF-8")
-    if data.startswith(b"\x1f\x8b"):
-        raise DataError(f"{path} looks compressed; decompress it, as by: gunzip")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

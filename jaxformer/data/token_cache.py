@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import pathlib
+import tokenize
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -14,6 +15,9 @@ import numpy as np
 from jaxformer.files import creating_folder, remove_abandoned, remove_folder
 
 logger = logging.getLogger(__name__)
+
+_DAMAGED = FileNotFoundError, NotADirectoryError, EOFError, TypeError, ValueError, tokenize.TokenError
+"""The errors of a damaged folder; numpy reads the header of an array as Python."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +116,7 @@ def _kept(
     if os.path.lexists(folder):
         try:
             return _read(folder, names, num_sequences, about)
-        except (FileNotFoundError, NotADirectoryError, EOFError, ValueError) as error:
+        except _DAMAGED as error:
             logger.warning("%s is damaged (%s); rebuilding it", folder, error)
             remove_folder(folder)
     remove_abandoned(folder.parent)
@@ -131,7 +135,7 @@ def _read(
     """Returns the arrays of a folder, checked against `about`, `num_sequences` and their own offsets.
 
     Raises:
-      FileNotFoundError, EOFError, ValueError: the folder is damaged.
+      OSError, or one of `_DAMAGED`: the folder cannot be read, or is damaged.
     """
     if (saved := json.loads((folder / "about.json").read_text())) != about:
         raise ValueError(f"about.json says {saved}, expected {dict(about)}")
@@ -140,7 +144,8 @@ def _read(
         mapped = np.load(folder / f"{name}.npy", mmap_mode="r")
         tokens = mapped.view(np.ndarray)  # a slice of numpy's own class of mapped arrays takes five times as long
         offsets = np.load(folder / f"{name}-offsets.npy")
-        if len(offsets) != num_sequences + 1 or offsets[-1] != len(tokens):
+        ends = len(offsets) == num_sequences + 1 and (offsets[0], offsets[-1]) == (0, len(tokens))
+        if not ends or (offsets[1:] < offsets[:-1]).any():
             raise ValueError(f"{name}.npy has {len(tokens)} tokens, which are not those of its offsets")
         arrays[name] = Ragged(tokens, offsets)
     return arrays

@@ -32,10 +32,10 @@ def matthews(labels: Sequence[int] | np.ndarray, guesses: Sequence[int] | np.nda
     'Matthews correlation 57.74  [times 100, 4 guesses]'
 
     Raises:
-      ValueError: there are no labels, or another number of predictions.
+      ValueError: there are no labels, or another number of predictions; or they are not one class an example.
     """
     labels, guesses = np.asarray(labels), np.asarray(guesses)
-    if labels.shape != guesses.shape or len(labels) == 0:
+    if labels.shape != guesses.shape or labels.ndim != 1 or labels.size == 0:
         raise ValueError(f"each label needs a guess, got {list(labels.shape)} labels and {list(guesses.shape)} guesses")
     classes = np.union1d(labels, guesses)[:, None]
     return matthews_of_counts(int((labels == guesses).sum()), (labels == classes).sum(1), (guesses == classes).sum(1))

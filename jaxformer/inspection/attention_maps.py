@@ -91,13 +91,13 @@ def between_words(attention: PieceMap, source: Sequence[str], target: Sequence[s
 
 def _shares(pieces: Sequence[str], words: Sequence[str]) -> np.ndarray:
     """Returns the share ``[words + 1, pieces]`` of each piece that lies in each word, the last being the end."""
-    owners = np.repeat(np.arange(len(words)), [len(word) for word in words])
+    owners = np.repeat(np.arange(len(words) + 1), [*map(len, words), 1])
     shares = np.zeros((len(words) + 1, len(pieces)))
     shares[-1, -1] = 1
     position, spelled = 0, ""
     for text, indices in _characters(pieces[:-1]):
         letters = "".join(text.replace(SPACE, " ").split())
-        # A space alone belongs to the word that it opens.
+        # A space alone belongs to the word that it opens, and one after the last word to the end.
         mine = owners[position : position + len(letters)] if letters else owners[position : position + 1]
         for index in indices:
             np.add.at(shares[:, index], mine, 1 / max(1, len(mine)))
@@ -136,10 +136,10 @@ SHADES = " .:-=+*#%@"
 
 def as_text(attention: Map) -> str:
     """Writes the map in characters, darker for larger weights; the source's words are numbered below."""
-    longest = max(len(word) for word in attention.target)
+    longest = max(map(display_width, attention.target))
     darkest = len(SHADES) - 1
     lines = [
-        f"{word:>{longest}} " + "".join(SHADES[round(weight * darkest)] * 3 for weight in weights)
+        f"{_right(word, longest)} " + "".join(SHADES[round(weight * darkest)] * 3 for weight in weights)
         for word, weights in zip(attention.target, np.clip(attention.weights, 0, 1), strict=True)
     ]
     lines.append(" " * (longest + 1) + "".join(f"{i:^3}" for i in range(1, len(attention.source) + 1)))
@@ -156,16 +156,30 @@ def as_table(attention: Map, *, decimals: int = 3) -> str:
     """
     weights = np.asarray(attention.weights, np.float64)
     names, summaries = ("sum", "entropy"), np.stack([weights.sum(-1), entropy(weights)], -1)
-    widths = [max(len(word), decimals + 2) for word in (*attention.source, *names)]
-    longest, columns = max(len(word) for word in attention.target), len(attention.source)
+    widths = [max(display_width(word), decimals + 2) for word in (*attention.source, *names)]
+    longest, columns = max(map(display_width, attention.target)), len(attention.source)
 
     def line(label: str, cells: Sequence[str]) -> str:
-        padded = [f"  {cell:>{width}}" for cell, width in zip(cells, widths, strict=True)]
-        return f"{label:>{longest}}" + "".join([*padded[:columns], " |", *padded[columns:]])
+        padded = [f"  {_right(cell, width)}" for cell, width in zip(cells, widths, strict=True)]
+        return _right(label, longest) + "".join([*padded[:columns], " |", *padded[columns:]])
 
     rows = np.concatenate([weights, summaries], -1)
     lines = [line(word, [f"{x:.{decimals}f}" for x in row]) for word, row in zip(attention.target, rows, strict=True)]
     return "\n".join([line("", [*attention.source, *names]), *lines])
+
+
+def display_width(text: str) -> int:
+    """Returns the columns that a text fills in a terminal: 2 for a wide letter of East Asia, 0 for a combining mark.
+
+    >>> display_width("cat"), display_width("猫"), display_width("e\N{COMBINING ACUTE ACCENT}")
+    (3, 2, 1)
+    """
+    marks = sum(unicodedata.category(letter) in ("Mn", "Me", "Cf") for letter in text)
+    return len(text) - marks + sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
+
+
+def _right(text: str, width: int) -> str:
+    return " " * (width - display_width(text)) + text
 
 
 def _words(pieces: Sequence[str]) -> list[tuple[str, list[int]]]:

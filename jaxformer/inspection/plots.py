@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from jaxformer.files import replacing
-from jaxformer.inspection.attention_maps import Map, PieceMap, by_word, select
+from jaxformer.inspection.attention_maps import Map, PieceMap, by_word, display_width, select
 
 # A relative folder counts as unset; matplotlib, which chooses its folders here, would make it in the working directory.
 _FOLDERS = {name: os.environ[name] for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME") if name in os.environ}
@@ -238,8 +238,8 @@ def _labels(words: Sequence[str]) -> list[str]:
 
 
 def _excess(labels: Sequence[str]) -> int:
-    """Returns the number of characters by which the longest label needs more room than usual words."""
-    return max(0, max(map(len, labels)) - 10)
+    """Returns the number of letters by which the widest label needs more room than usual words."""
+    return max(0, max(map(display_width, labels)) - 10)
 
 
 def _ceiling(weights: np.ndarray) -> float:
@@ -277,7 +277,7 @@ def _choose_fonts(figure: Figure) -> None:
     for axis in [axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)]:
         labels = [label.get_text() for label in axis.get_ticklabels()]
         if missing & set("".join(labels)):  # they are written again from the axis
-            axis.set_ticklabels([label.translate(names) for label in labels])
+            axis.set_ticklabels(_labels([label.translate(names) for label in labels]))
     for text in texts:
         text.set_text(text.get_text().translate(names))
         text.set_fontfamily(families)

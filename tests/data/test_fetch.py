@@ -107,6 +107,15 @@ def test_bad(tmp_path, url, name, member, message):
     assert not list(tmp_path.rglob("*.txt"))
 
 
+def test_links_to_another_disk_are_followed(tmp_path, url):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "corpus").symlink_to(tmp_path / "disk")
+    file = File("corpus/good.txt", f"{url}/good.txt", SUM)
+    assert fetch("c", tmp_path / "data", catalog={"c": PublicCorpus("", (file,))}) == [tmp_path / "data" / file.path]
+    assert (tmp_path / "disk" / "good.txt").read_bytes() == TEXT
+
+
 def test_refusals(tmp_path):
     with pytest.raises(FetchError, match="no corpus 'nothing'; there are multi30k"):
         fetch("nothing", tmp_path)

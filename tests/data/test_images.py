@@ -357,6 +357,15 @@ def test_parts(tmp_path):
         images.take([0]).split(0.5)
 
 
+def test_an_image_that_changes_after_it_was_first_read(tmp_path):
+    """Its pixels would be kept under the checksum of the others."""
+    (tmp_path / "a.png").write_bytes(encoded(picture(0)))
+    store = read_images(tmp_path)
+    (tmp_path / "a.png").write_bytes(encoded(picture(1)))
+    with store.reading() as read, pytest.raises(DataError, match=r"a\.png has changed since it was first read"):
+        read(0)
+
+
 def test_suffixes_are_those_of_the_formats():
     known = Image.registered_extensions()
     assert {known[suffix] for suffix in SUFFIXES} == {"BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP"}

@@ -3,7 +3,9 @@
 import gzip
 import itertools
 import os
+import tarfile
 import threading
+import zipfile
 
 import pytest
 
@@ -58,10 +60,17 @@ def test_utf16_is_named(tmp_path, encoding):
         read_parallel(path, path)
 
 
-def test_a_compressed_text_is_named(tmp_path):
+def test_a_packed_text_is_named(tmp_path):
+    """Even a tar, which is valid UTF-8 with few NULs, so that its header would be the first line of the text."""
+    text = write(tmp_path / "text", b"To be\n" * 9999)
     (tmp_path / "text.gz").write_bytes(gzip.compress(b"To be"))
-    with pytest.raises(DataError, match=r"text\.gz looks compressed; decompress it, as by: gunzip"):
-        sources.read_utf8(tmp_path / "text.gz")
+    with zipfile.ZipFile(tmp_path / "text.zip", "w") as archive:
+        archive.write(text, "text")
+    with tarfile.open(tmp_path / "text.tar", "w") as archive:
+        archive.add(text, "text")
+    for suffix, command in (("gz", "gunzip"), ("zip", "unzip"), ("tar", "tar -xf")):
+        with pytest.raises(DataError, match=rf"text\.{suffix} looks compressed or packed; unpack it, as by: {command}"):
+            sources.read_utf8(tmp_path / f"text.{suffix}")
 
 
 @pytest.mark.timeout(60)
@@ -81,8 +90,11 @@ def test_places_of_names(tmp_path, monkeypatch):
     """The working directory, then JAXFORMER_DATA; or the folder that is named, and nothing else."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("JAXFORMER_DATA", "/data")
-    (tmp_path / "here").touch()
+    monkeypatch.setenv("HOME", "/home/me")
+    for name in ("here", "~no-user.txt"):
+        (tmp_path / name).touch()
     assert [str(sources.locate(name)) for name in ("here", "gone", "/x")] == ["here", "/data/gone", "/x"]
+    assert [str(sources.locate(name)) for name in ("~/x", "~no-user.txt")] == ["/home/me/x", "~no-user.txt"]
     assert [str(sources.locate(name, "/own")) for name in ("here", "/x")] == ["/own/here", "/x"]
 
 

@@ -43,9 +43,16 @@ def test_sequences_end_to_end(tmp_path):
     assert asked == ["a", "b"]
 
 
-CHANGES = {"empty": lambda data: b"", "cut": lambda data: data[:-60], "noise": lambda data: b"noise" * 99, "gone": None}
+CHANGES = {
+    "empty": lambda data: b"",
+    "cut": lambda data: data[:-60],
+    "noise": lambda data: b"noise" * 99,
+    "unclosed": lambda data: data.replace(b"}", b" ", 1),
+    "gone": None,
+}
 DAMAGE = list(itertools.product(["about.json", "source-0.npy", "target-0-offsets.npy"], CHANGES))
-FEW = ("about.json", "noise"), ("source-0.npy", "cut"), ("source-0.npy", "gone"), ("target-0-offsets.npy", "empty")
+FEW = ("about.json", "noise"), *(("source-0.npy", name) for name in ("cut", "unclosed", "gone"))
+FEW += (("target-0-offsets.npy", "empty"),)
 
 
 @pytest.mark.parametrize("damage", first(DAMAGE, *FEW), ids=" ".join)
@@ -69,6 +76,16 @@ def test_arrays_that_do_not_belong_together_are_rebuilt(tokenizer, tmp_path, cap
     (folder,) = tmp_path.iterdir()
     np.save(folder / "source-0.npy", np.array(tokens[:-1]))
     assert len(prepare(CORPUS, tokenizer, tmp_path).source[0].tokens) == len(tokens)
+    assert "which are not those of its offsets" in caplog.text
+
+
+def test_offsets_that_go_back_are_rebuilt(tokenizer, tmp_path, caplog):
+    lengths = prepare(CORPUS, tokenizer, tmp_path).source[0].lengths
+    (folder,) = tmp_path.iterdir()
+    offsets = np.load(folder / "source-0-offsets.npy")
+    offsets[1] += 1 << 20  # one bit of the file
+    np.save(folder / "source-0-offsets.npy", offsets)
+    np.testing.assert_array_equal(prepare(CORPUS, tokenizer, tmp_path).source[0].lengths, lengths)
     assert "which are not those of its offsets" in caplog.text
 
 

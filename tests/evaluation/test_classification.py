@@ -31,3 +31,5 @@ def test_a_constant_guess_has_no_correlation():
     assert matthews([0, 1, 1], [1, 1, 1]).value == 0.0
     with pytest.raises(ValueError, match="each label needs a guess"):
         matthews([0, 1], [0])
+    with pytest.raises(ValueError, match="each label needs a guess"):
+        matthews(np.eye(2, dtype=int), np.eye(2, dtype=int))  # one-hot

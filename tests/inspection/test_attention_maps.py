@@ -102,6 +102,14 @@ def test_bytes_belong_to_the_word_that_they_spell():
     np.testing.assert_allclose(found.weights[..., 0], pieces.weights[..., :4].sum(-1))
 
 
+def test_spaces_at_the_end_belong_to_the_end():
+    pieces = Pieces(("▁a", "▁", "▁", "</s>"), ("▁x", "▁", "</s>"), rows(0, 1, 2, 3, 4))
+    found = between_words(pieces, ("a",), ("x",))
+    first, *end = np.moveaxis(pieces.weights, -1, 0)
+    received = np.stack([first, sum(end)], -1)
+    np.testing.assert_allclose(found.weights, np.stack([received[:, :, 0], received[:, :, 1:].mean(2)], 2))
+
+
 def test_words_of_another_text_are_refused():
     with pytest.raises(ValueError, match="the words spell 'dogs', but the pieces 'dog'"):
         between_words(Pieces(("▁dog", "</s>"), ("a", "</s>"), rows(0, 1, 1, 2, 2)), ("dogs",), ("a",))
@@ -168,3 +176,12 @@ def test_a_table_can_be_read_back(source, decimals, seed):
         assert [line[:end].split()[-1] for end in ends] == cells
         values = [*row, row.sum(), 0 - (row * np.log(row)).sum()]
         assert [cell for cell in cells if cell != "|"] == [f"{x:.{decimals}f}" for x in values]
+
+
+def test_wide_letters_and_combining_marks_keep_columns_apart():
+    attention = Map(("\u732b\u732b\u732b", "e\u0301"), ("\u732b", "a"), np.full((2, 2), 0.5))
+    assert as_table(attention).splitlines()[:2] == [
+        "    \u732b\u732b\u732b      e\u0301 |    sum  entropy",
+        "\u732b   0.500  0.500 |  1.000    0.693",
+    ]
+    assert as_text(attention).splitlines()[:2] == ["\u732b ======", " a ======"]

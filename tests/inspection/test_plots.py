@@ -140,15 +140,30 @@ def test_characters_of_no_installed_font_are_named(tmp_path, figures, monkeypatc
     assert shown == ["a cat", "U+1F98A", "U+732B", "U+0009", "U+3000"]
 
 
-@pytest.mark.parametrize("draw", ["map", "grid"])
-def test_words_that_are_long_leave_room(tmp_path, figures, draw):
-    """Without room, matplotlib gives up the layout with a warning, which the tests turn into an error."""
-    word = "\N{REPLACEMENT CHARACTER}" * 100
+@pytest.mark.parametrize(
+    ("letter", "draw"),
+    [
+        ("\N{REPLACEMENT CHARACTER}", "map"),
+        ("\N{REPLACEMENT CHARACTER}", "grid"),
+        pytest.param("\u732b", "map", marks=pytest.mark.full),
+        ("\u732b", "grid"),
+    ],
+)
+def test_words_that_are_long_leave_room(tmp_path, figures, monkeypatch, letter, draw):
+    """Without room, matplotlib gives up the layout with a warning, which the tests turn into an error.
+
+    The names of characters are longer than the word.
+    """
+    default = [font for font in plots.font_manager.fontManager.ttflist if font.name == plots.DEFAULT_FONT]
+    monkeypatch.setattr(plots.font_manager.fontManager, "ttflist", default)
+    word = letter * 100
     if draw == "map":
         plots.attention_map(Map(("a", word), (word,), rows(0, 1, 2)), tmp_path / "map.png")
     else:
         plots.head_grid(Pieces(("a", word), (word,), rows(0, 1, 1, 1, 2)), tmp_path / "map.png")
-    assert [label.get_text() for label in figures[0].axes[0].get_yticklabels()] == [f"{word[:19]}…"]
+    assert [label.get_text() for label in figures[0].axes[0].get_yticklabels()] == [
+        f"{word[:19]}…" if letter != "\u732b" else "U+732BU+732BU+732BU…"
+    ]
 
 
 def test_a_map_of_a_text_is_drawn_smaller(tmp_path, monkeypatch):

@@ -206,7 +206,7 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
         if limit is not None and longest > limit:
             raise DataError(
                 f"batches hold sentences of up to {longest} tokens, but model.max_positions is {limit}; "
-                f"lower data.max_length to {limit} or raise model.max_positions"
+                f"lower data.max_length to {limit - limit % data.length_multiple} or raise model.max_positions"
             )
         validation_tokens = prepare(corpus.validation, tokenizer, cache)
         validation = replan(plan, *validation_tokens.lengths())
