@@ -102,7 +102,10 @@ class DenseBias(Bias):
 
     def tile(self, query, query_index, key_index):
         del query
-        rows = self.array if self.array.shape[2] == 1 else self.array[:, :, query_index]
+        # Converted first, because the gradient of a gather and of a broadcast is a sum in their dtype.
+        dtype = self.array.dtype
+        array = self.array.astype(np.promote_types(dtype, np.float32) if jnp.issubdtype(dtype, jnp.floating) else dtype)
+        rows = array if array.shape[2] == 1 else array[:, :, query_index]
         tile = rows if rows.shape[3] == 1 else rows[..., key_index]
         return jnp.broadcast_to(tile, (*tile.shape[:2], query_index.shape[0], key_index.shape[0]))
 
