@@ -89,10 +89,11 @@ def test_a_narrow_sum_is_found():
     assert list(narrow_sums(jax.make_jaxpr(gradient)(narrow(1, 3)).jaxpr)) == [("reduce_sum", (6, 3))]
 
 
-def test_the_gradient_of_a_shared_term_is_rounded_once():
-    """20,000 ones are 19,968, the nearest bfloat16; summed in bfloat16, they were 8,192."""
-    found = jax.jit(jax.grad(lambda b: add_shared(narrow(WIDE, 1), b).astype(jnp.float32).sum()))(ones(1))
-    np.testing.assert_array_equal(found, [19_968.0])
+@pytest.mark.parametrize(("dtype", "expected"), [(np.float32, 20_000.0), (NARROW, 19_968.0)], ids=["wide", "narrow"])
+def test_the_gradient_of_a_shared_term_is_exact(dtype, expected):
+    """A narrow term has the nearest number of its dtype; summed in bfloat16, 20,000 ones were 8,192."""
+    found = jax.jit(jax.grad(lambda b: add_shared(narrow(WIDE, 1), b).astype(jnp.float32).sum()))(ones(1, dtype=dtype))
+    np.testing.assert_array_equal(found.astype(np.float32), [expected])
 
 
 def test_the_sum_itself_is_that_of_its_dtype():
