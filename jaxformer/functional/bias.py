@@ -102,11 +102,10 @@ class DenseBias(Bias):
 
     def tile(self, query, query_index, key_index):
         del query
-        # Converted first, because the gradient of a gather and of a broadcast is a sum in their dtype.
-        dtype = self.array.dtype
-        array = self.array.astype(np.promote_types(dtype, np.float32) if jnp.issubdtype(dtype, jnp.floating) else dtype)
-        rows = array if array.shape[2] == 1 else array[:, :, query_index]
+        rows = self.array if self.array.shape[2] == 1 else self.array[:, :, query_index]
         tile = rows if rows.shape[3] == 1 else rows[..., key_index]
+        if jnp.issubdtype(tile.dtype, jnp.floating):  # the gradient of broadcasting is a sum in the dtype
+            tile = tile.astype(np.promote_types(tile.dtype, np.float32))
         return jnp.broadcast_to(tile, (*tile.shape[:2], query_index.shape[0], key_index.shape[0]))
 
     def at_positions(self, query, query_positions, key_positions):

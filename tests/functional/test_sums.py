@@ -66,7 +66,7 @@ CASES = {
     ),
     "t5_bias": lambda: (lambda table: tile(functional.t5_bias(table)), narrow(8, 3)),
     "relative_keys": lambda: (lambda table: tile(functional.relative_keys(table)), narrow(5, 4)),
-    "array in a bias": lambda: (lambda array: tile(DenseBias(array)), narrow(1, 3, 1, 6)),
+    "array in a bias": lambda: (lambda array: tile(DenseBias(array)), narrow(1, 3, 1, 1)),
     "additive_similarity": lambda: (
         lambda qk: functional.additive_similarity(qk[0], qk[1], ones(4)),
         (narrow(5, 4), narrow(6, 4)),
