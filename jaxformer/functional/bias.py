@@ -104,6 +104,8 @@ class DenseBias(Bias):
         del query
         rows = self.array if self.array.shape[2] == 1 else self.array[:, :, query_index]
         tile = rows if rows.shape[3] == 1 else rows[..., key_index]
+        if jnp.issubdtype(tile.dtype, jnp.floating):  # the gradient of broadcasting is a sum in the dtype
+            tile = tile.astype(np.promote_types(tile.dtype, np.float32))
         return jnp.broadcast_to(tile, (*tile.shape[:2], query_index.shape[0], key_index.shape[0]))
 
     def at_positions(self, query, query_positions, key_positions):

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from jaxformer.functional.sums import add_shared
+
 DIMENSIONS = {1: ("NHC", "HIO", "NHC"), 2: ("NHWC", "HWIO", "NHWC")}
 """The order of the dimensions of input, kernel and output, by the number of those that are not batch or features."""
 
@@ -84,7 +86,7 @@ def convolution(
             dimension_numbers=DIMENSIONS[len(reaches)],
         )
     if bias is not None:
-        y = y + jnp.broadcast_to(bias.astype(x.dtype), y.shape)
+        y = add_shared(y, bias)
     if valid is None:
         return y
     return jnp.where(valid[every][..., None], y, 0)

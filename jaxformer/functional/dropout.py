@@ -14,6 +14,7 @@ from typing import NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, UInt32
 
 
@@ -129,6 +130,7 @@ def dropout(x: Float[Array, "*dims"], *, rate: float, key: jax.Array | None) -> 
         raise ValueError(f"dropout rate must be in [0, 1), got {rate}")
     if key is None or rate == 0:
         return x
-    return jnp.where(
-        keep(key, rate, every_index(x.shape)), x * jnp.asarray(1 / (1 - rate), x.dtype), jnp.zeros((), x.dtype)
-    )
+    # In bfloat16 the factor itself would be rounded, and all results would be too small or too large alike.
+    wide = x.astype(np.promote_types(x.dtype, np.float32))
+    scaled = (wide * jnp.asarray(1 / (1 - rate), wide.dtype)).astype(x.dtype)
+    return jnp.where(keep(key, rate, every_index(x.shape)), scaled, jnp.zeros((), x.dtype))

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxformer.axes import placed
+from jaxformer.functional.sums import add_shared
 
 Activation = Callable[[jax.Array], jax.Array]
 """An elementwise nonlinearity."""
@@ -108,5 +109,5 @@ def linear(
     rows = x if x.ndim < 3 or placed() else jax.lax.collapse(x, 0, x.ndim - 1)
     y = jnp.matmul(rows, kernel)
     if bias is not None:
-        y = y + bias.astype(x.dtype).reshape((1,) * (y.ndim - 1) + (-1,))
+        y = add_shared(y, bias)
     return y.reshape(*x.shape[:-1], kernel.shape[1])

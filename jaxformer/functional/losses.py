@@ -203,7 +203,9 @@ class _CrossEntropy(NamedTuple):
         weight = powers.sum(-1, keepdims=True)
         log_z = top + jnp.log(weight)
         hit = target * logits if low else jnp.where(target > 0, logits, 0.0)  # 0 times a logit of -inf is NaN
-        loss = log_z[..., 0] - hit.sum(-1) + self.z_loss * jnp.square(log_z[..., 0])
+        loss = log_z[..., 0] - hit.sum(-1)
+        if self.z_loss:  # 0 times a square that overflows is NaN
+            loss += self.z_loss * jnp.square(log_z[..., 0])
         scale = (1 + 2 * self.z_loss * log_z) / weight
         return jnp.where(where, loss, 0.0).sum(), jnp.where(where[..., None], powers * scale - target, 0.0)
 

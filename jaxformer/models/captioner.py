@@ -14,6 +14,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import functional, sharding
+from jaxformer.functional.sums import add_shared
 from jaxformer.models.captioner_config import RecurrentCaptionerConfig, TransformerCaptionerConfig
 from jaxformer.models.config import DecoderConfig, LanguageModelConfig
 from jaxformer.models.decoder import Context, DecoderState, StepWeights, make_decoder
@@ -70,7 +71,7 @@ class Captioner(nnx.Module):
             x = self.grid.features(images)
             x = x.reshape(x.shape[0], -1, x.shape[-1])
             if self.positions is not None:
-                x = x + self.positions(jnp.arange(x.shape[1])[None], x.shape[1]).astype(x.dtype)
+                x = add_shared(x, self.positions(jnp.arange(x.shape[1])[None], x.shape[1]))
         return Memory(x, None)
 
     def step(self, tokens: Int[Array, "B K"], state: Any, context: Any) -> tuple[Float[Array, "B K V"], Any]:

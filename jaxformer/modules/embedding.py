@@ -15,6 +15,7 @@ from jaxformer import functional
 from jaxformer.axes import constrain
 from jaxformer.dims import check_rank
 from jaxformer.functional.positions import check_given_positions, check_positions, first_positions
+from jaxformer.functional.sums import add_shared
 from jaxformer.modules.initializers import normal
 from jaxformer.sharding import tables
 
@@ -212,7 +213,7 @@ class Embeddings(nnx.Module):
         x = self.tokens(tokens, dtype=self.dtype, copies=copies, where=valid)
         if self.positions is not None:
             vectors = self.positions(positions, length)[:, : x.shape[1]]  # there are more for a symbolic length
-            x = x + vectors.astype(self.dtype)
+            x = add_shared(x, vectors)
         if self.types is not None:
             x = x + self.types(jnp.zeros_like(tokens) if types is None else types, dtype=self.dtype, where=valid)
         elif types is not None:

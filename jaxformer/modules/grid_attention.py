@@ -53,4 +53,6 @@ class GridAttention(nnx.Module):
         """Returns the grid with its attention added; `intermediates` gets the `CapturedAttention` under "self"."""
         tokens = x.reshape(x.shape[0], -1, x.shape[3])
         y = self.attention(tokens, intermediates=intermediates).reshape(x.shape)
-        return x + (y if self.gain is None else self.gain[...].astype(y.dtype).reshape(1, 1, 1, 1) * y)
+        if self.gain is not None:  # multiplied in float32, in which the gradient of the gain is summed
+            y = (self.gain[...].reshape(1, 1, 1, 1) * y.astype(self.gain.dtype)).astype(y.dtype)
+        return x + y

@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import functional
 from jaxformer.axes import constrain
+from jaxformer.functional.sums import add_shared
 from jaxformer.modules.convolution import Convolution
 from jaxformer.modules.embedding import LearnedPositions
 from jaxformer.modules.initializers import normal
@@ -73,8 +74,8 @@ class PatchEmbeddings(nnx.Module):
         x = self.projection(images.astype(self.dtype))
         x = x.reshape(x.shape[0], -1, x.shape[-1])
         if self.class_vector is not None:
-            first = jnp.broadcast_to(self.class_vector[...].astype(self.dtype), (x.shape[0], 1, x.shape[2]))
+            first = jnp.broadcast_to(self.class_vector[...], (x.shape[0], 1, x.shape[2])).astype(self.dtype)
             x = jnp.concatenate([first, x], 1)
         rows = jnp.arange(x.shape[1])[None] if positions is None else positions
-        x = x + self.positions(rows, x.shape[1]).astype(self.dtype)
+        x = add_shared(x, self.positions(rows, x.shape[1]))
         return functional.dropout(constrain(x, "batch", "length", "model"), rate=self.dropout, key=key)

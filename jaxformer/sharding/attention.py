@@ -153,7 +153,12 @@ def _array_spec(x: Any, batch: MeshAxes, heads: MeshAxes) -> PartitionSpec:
 
 
 def _mask_spec(mask: Mask | None, batch: MeshAxes, heads: MeshAxes) -> Any:
-    """Returns the `PartitionSpec` of a mask's arrays: those of rows are sharded like rows, others replicated."""
+    """Returns the `PartitionSpec` of a mask's arrays: those of rows are sharded like rows, others replicated.
+
+    If a mask of the user's own has several rows or heads, all are replicated: parts of the others would not fit it.
+    """
+    if mask is not None and not _can_be_cut(mask):
+        batch = heads = None
     of = functools.partial(_mask_spec, batch=batch, heads=heads)
     match mask:
         case masks.And(left, right) | masks.Or(left, right):
@@ -167,6 +172,20 @@ def _mask_spec(mask: Mask | None, batch: MeshAxes, heads: MeshAxes) -> Any:
             return dataclasses.replace(mask, array=cuts)  # pyright: ignore[reportArgumentType]
         case _:
             return jax.tree.map(lambda _: PartitionSpec(), mask)
+
+
+def _can_be_cut(mask: Mask) -> bool:
+    """Returns True if every mask in a combination has one row and head, or arrays that `_mask_spec` can cut."""
+    match mask:
+        case masks.And(left, right) | masks.Or(left, right):
+            return _can_be_cut(left) and _can_be_cut(right)
+        case masks.Not(inner) | masks.Stored(inner):
+            return _can_be_cut(inner)
+        case masks.Lengths() | masks.Padding() | masks.Segments() | masks.Dense():
+            return True
+        case _:
+            index = jax.ShapeDtypeStruct((1,), jnp.int32)
+            return jax.eval_shape(lambda m, i: m.tile(i, i), mask, index).shape[:2] == (1, 1)
 
 
 def ring_attention(

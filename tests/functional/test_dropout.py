@@ -146,6 +146,13 @@ def test_dtype_is_kept():
     assert functional.dropout(jnp.ones(8, jnp.bfloat16), rate=0.5, key=jax.random.key(0)).dtype == jnp.bfloat16
 
 
+def test_the_factor_of_narrow_numbers_is_not_rounded():
+    """In bfloat16, 1 / 0.9 would be 1.109, and all that is kept would be 0.16% too small."""
+    x = jax.device_put(np.linspace(1, 2, 1000).astype(jnp.bfloat16))
+    found, given = (np.asarray(y, np.float64) for y in (functional.dropout(x, rate=0.1, key=jax.random.key(0)), x))
+    np.testing.assert_allclose(found.sum() / given[found > 0].sum(), 1 / 0.9, rtol=4e-4)
+
+
 @pytest.mark.parametrize("dims", [(1 << 20, 1 << 13), (3, 70_000, 5, 40_009), (2**32 - 1, 2**32 - 1), (7, 2**31, 2)])
 def test_indices_beyond_32_bits(dims):
     """The two words are the index, and the bits those of the hash in Python integers; they do not repeat."""

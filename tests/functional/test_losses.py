@@ -236,6 +236,14 @@ def test_chunks_of_padding_are_skipped(counted, visits):
     assert len(visited) == 2 * visits
 
 
+def test_linear_of_logits_whose_square_overflows():
+    """The loss that is computed with the gradient was NaN: 0, the factor of the z-loss, times infinity."""
+    logits, labels, where = jnp.array([1e30, 0.0])[None, None, None], jnp.array([[[0]]]), jnp.array([[[True]]])
+    value, slope = jax.jit(_CrossEntropy(0.0, 0.0, 1, 2).value_and_gradient)(logits, labels, where)
+    assert value == 0
+    np.testing.assert_array_equal(slope, jnp.zeros_like(logits))
+
+
 def test_linear_in_bfloat16():
     """Products in bfloat16, sums in float32: near the float32 loss, the table's gradient in the table's dtype."""
     (total, _), (d_x, d_table) = ours_linear(jnp.asarray(WIDE, jnp.bfloat16), None, smoothing=0.1)

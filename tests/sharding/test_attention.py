@@ -344,6 +344,24 @@ def test_a_mask_of_your_own():
         np.testing.assert_allclose(got, want, atol=1e-5)
 
 
+def beside_lengths(batch, mesh):
+    mask = masks.lengths(jnp.array([5, 0, 7, 1])) & ~First(jnp.array([1, 2, 0, 3]))
+    attend = sharding.sharded_attention(mesh, implementation="blockwise")
+    return functools.partial(attend, mask=mask), functools.partial(functional.attention, mask=mask), batch[:3]
+
+
+def test_a_mask_of_your_own_beside_one_whose_rows_are_cut():
+    """Its rows come whole, so those of the other must, too: two rows would not fit four."""
+    there, here, batch = beside_lengths(arrays(batch=4), sharding.mesh("data=2", jax.devices()[:2]))
+    assert jax.eval_shape(there, *batch).shape == jax.eval_shape(here, *batch).shape
+
+
+@pytest.mark.full
+def test_the_values_of_a_mask_of_your_own_beside_one_whose_rows_are_cut():
+    there, here, batch = beside_lengths(arrays(batch=4), sharding.mesh("data=2", jax.devices()[:2]))
+    np.testing.assert_allclose(jax.jit(there)(*batch), quick(here)(*batch), atol=1e-6)
+
+
 def test_weights_on_a_mesh_are_those_of_softmax():
     """Sharded and ring attention bring them; in zigzag, masks and keys have different orders, so there are none."""
     query, key, _, _ = arrays(batch=4)

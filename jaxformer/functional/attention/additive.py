@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxformer.functional.attention.base import masked_softmax
@@ -70,7 +71,9 @@ def additive_similarity(
     [[0.]
      [3.]]
     """
-    hidden = jnp.tanh(query[:, None] + key[None])
+    wide = np.promote_types(query.dtype, np.float32)  # in which the gradients of the queries and keys are summed
+    added = query.astype(wide)[:, None] + key.astype(wide)[None]
+    hidden = jnp.tanh(added.astype(np.promote_types(query.dtype, key.dtype)))
     return jnp.einsum("tsa,a->ts", hidden, v.astype(hidden.dtype), preferred_element_type=jnp.float32)
 
 

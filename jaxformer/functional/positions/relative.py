@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from jaxformer.functional.bias import Bias, DenseBias
 from jaxformer.functional.positions.sinusoidal import sinusoidal
+from jaxformer.functional.sums import add_shared
 
 
 @jax.tree_util.register_dataclass
@@ -21,7 +22,7 @@ class RelativeKeys(Bias):
 
     def tile(self, query, query_index, key_index):
         reach = self.table.shape[-2] // 2
-        table = jnp.broadcast_to(self.table, (query.shape[1], *self.table.shape[-2:])).astype(query.dtype)
+        table = jnp.broadcast_to(self.table.astype(query.dtype), (query.shape[1], *self.table.shape[-2:]))
         scores = jnp.einsum("bnth,nrh->bntr", query, table)
         column = jnp.clip(key_index[None] - query_index[:, None], -reach, reach) + reach  # [t, s]
         return jnp.take_along_axis(scores, column[None, None], axis=3)
@@ -116,6 +117,6 @@ def transformer_xl(
     >>> F.attention(query, x, x, bias=bias).shape
     (1, 3, 2, 4)
     """
-    return query + content.astype(query.dtype)[None, None], TransformerXL(
+    return add_shared(query, content), TransformerXL(
         kernel, position - content, query.shape[-1] ** -0.5 if scale is None else scale
     )

@@ -31,7 +31,7 @@ class T5Bias(Bias):
             max_distance=self.max_distance,
             bidirectional=self.bidirectional,
         )
-        return jnp.moveaxis(self.table[bucket].astype(jnp.float32), -1, 0)[None]
+        return jnp.moveaxis(self.table.astype(jnp.float32)[bucket], -1, 0)[None]
 
 
 def t5_bias(table: Float[Array, "buckets N"], *, max_distance: int = 128, bidirectional: bool = True) -> T5Bias:
