@@ -81,3 +81,14 @@ def test_a_setting_that_is_there_twice_is_refused(tmp_path, capsys):
     path.write_text(saved.replace('"seed": ', '"seed": 5, "seed": ', 1))
     assert main(["train", str(path), "--out", "x"]) == 2
     assert "'seed' is there twice" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["runs", "diff"])
+def test_a_terminal_obeys_nothing_that_a_run_holds(tmp_path, capsys, command):
+    for name in "ab":
+        rundir.claim(tmp_path / name, f"\x1b]0;{name}\x07", small(), ())
+    arguments = [tmp_path] if command == "runs" else [tmp_path / "a", tmp_path / "b"]
+    assert main([command, *map(str, arguments)]) == (command == "diff")
+    said = capsys.readouterr().out
+    assert r"\x1b]0;a\x07" in said
+    assert "\x1b" not in said
