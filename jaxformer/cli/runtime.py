@@ -37,7 +37,10 @@ class KeepCode(Hook):
 
 def start(*, compile_cache: bool = True) -> None:
     """Configures this process: compiled programs are kept in the user's cache, unless JAX was told another place."""
-    logging.basicConfig(format="%(levelname)s: %(message)s")  # otherwise it depends on who logs first
+    logging.basicConfig()
+    for handler in logging.root.handlers:  # the import of Orbax has made one
+        if type(handler) is logging.StreamHandler:
+            handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
     logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax logs every directory that it reads
     if compile_cache and jax.config.jax_compilation_cache_dir is None:
         programs = user_cache("programs")
