@@ -84,5 +84,5 @@ def test_warnings_look_alike_whoever_logs_first(monkeypatch, capsys, library_was
     if library_was_first:
         logging.basicConfig()
     runtime.start(compile_cache=False)
-    logging.getLogger("jaxformer.somewhere").warning("no room")
-    assert capsys.readouterr().err == "WARNING: no room\n"
+    logging.getLogger("jaxformer.somewhere").warning("no room in %s", "a\n\x1b[2J")  # of the name of a file
+    assert capsys.readouterr().err == "WARNING: no room in a\\n\\x1b[2J\n"
