@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from jaxformer.cli.output import shown
 from jaxformer.cli.paths import local_path
 
 EXAMPLES = """examples:
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     for section, rows in found.items():
         print(f"{section}:" if rows else f"{section}: the same")
         for name, first, second in rows:
-            print(f"  {name}: {first} | {second}")
+            print(shown(f"  {name}: {first} | {second}"))
     for name, comparison in comparisons(a, b).items():
-        print(f"{name}: {comparison} (paired bootstrap)")
+        print(shown(f"{name}: {comparison} (paired bootstrap)"))
     return 1 if any(found.values()) else 0

@@ -81,6 +81,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _default_picture(run: pathlib.Path, parser: argparse.ArgumentParser) -> pathlib.Path:
     """Returns the picture of a command that prints nothing else, after checking that it can be written."""
+    if (run / DEFAULT_PICTURE).is_symlink():  # in someone else's run it may lead to any file of this user
+        parser.error(f"{run / DEFAULT_PICTURE} is a link; name another picture with --out")
     try:
         return picture(str(run / DEFAULT_PICTURE))
     except argparse.ArgumentTypeError as error:

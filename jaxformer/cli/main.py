@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from jaxformer.cli import ANSWERS
+from jaxformer.cli.output import shown
 from jaxformer.errors import JaxformerError
 from jaxformer.hardware import use_large_pages
 
@@ -232,7 +233,7 @@ def _message(error: Exception) -> str:
         about = (str(error).splitlines() or ["no memory left"])[0]
         return f"out of memory: {about}; choose a smaller batch or model"
     if isinstance(error, JaxformerError):
-        return str(error).replace("\n", "\\n")  # of the name of a file
+        return shown(str(error))  # the name of a file may have any character
     if _missing_extra(error):
         return f"{error}; install it with: pip install 'jaxformer[train]'"
     return str(error) or f"JAX finds no device, JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')}"

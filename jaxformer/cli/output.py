@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import pathlib
+import re
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,15 @@ if TYPE_CHECKING:
 
 _BREAKS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
 """Characters that JSON does not escape, but that end a line for some readers."""
+
+
+def shown(text: str) -> str:
+    r"""Returns a text on one line, control characters as escapes, which a terminal would obey.
+
+    >>> print(shown("a\nb.png \x1b[2J"))
+    a\nb.png \x1b[2J
+    """
+    return re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda match: ascii(match[0])[1:-1], text)
 
 
 def put(lines: Iterable[str], out: pathlib.Path | None = None) -> None:

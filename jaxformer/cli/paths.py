@@ -60,11 +60,14 @@ def output_folder(text: str) -> pathlib.Path:
 
 
 def save_besides(path: pathlib.Path, write: Callable[[pathlib.Path], object]) -> bool:
-    """Saves a result that was printed already; where it cannot be written, a warning says so, and the command succeeds.
+    """Saves a result of a run that was printed already; if it cannot be written, there is a warning and no error.
 
-    Returns True if it was saved.
+    A link gives way to the file: in someone else's run it may lead to any file of this user. Returns True if it was
+    saved.
     """
     try:
+        if path.is_symlink():
+            path.unlink()
         write(path)
     except OSError as error:
         print(f"warning: {path} is not saved: {error.strerror or error}", file=sys.stderr)

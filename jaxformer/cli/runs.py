@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from jaxformer.cli.output import shown
 from jaxformer.cli.paths import local_path
 
 EXAMPLES = """examples:
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     if not runs:
         print(f"no runs below {options.folder}")
     for run in runs:
-        print(f"{run.path}  {run.task}  {run.state}  step {run.step:,}/{run.steps:,}")
+        print(shown(f"{run.path}  {run.task}  {run.state}  step {run.step:,}/{run.steps:,}"))
         for name, value in run.results.items():
-            print(f"    {name} {value:.4g}")
+            print(shown(f"    {name} {value:.4g}"))
     return 0

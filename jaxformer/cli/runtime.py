@@ -18,6 +18,7 @@ from rich.console import Console
 import jaxformer
 from jaxformer.caches import user_cache
 from jaxformer.cli import ANSWERS
+from jaxformer.cli.output import shown
 from jaxformer.config import to_data
 from jaxformer.multihost import cluster, processes
 from jaxformer.tasks.history import flat
@@ -35,9 +36,19 @@ class KeepCode(Hook):
         ANSWERS.pop(signal.SIGTERM, None)
 
 
+class _OneLine(logging.Formatter):
+    """A format of log messages in which a terminal obeys nothing that the name of a file or a run holds."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return shown(super().formatMessage(record))
+
+
 def start(*, compile_cache: bool = True) -> None:
     """Configures this process: compiled programs are kept in the user's cache, unless JAX was told another place."""
-    logging.basicConfig(format="%(levelname)s: %(message)s")  # otherwise it depends on who logs first
+    logging.basicConfig()
+    for handler in logging.root.handlers:  # the import of Orbax has made one
+        if type(handler) is logging.StreamHandler:
+            handler.setFormatter(_OneLine("%(levelname)s: %(message)s"))
     logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax logs every directory that it reads
     if compile_cache and jax.config.jax_compilation_cache_dir is None:
         programs = user_cache("programs")

@@ -11,16 +11,18 @@ import lzma
 import os
 import pathlib
 import urllib.error
+import urllib.parse
 import urllib.request
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from jaxformer.errors import JaxformerError, did_you_mean
 from jaxformer.files import write_bytes
 
 LARGEST = 1 << 30
-"""The number of bytes after which a download is stopped; every corpus of the catalog is far smaller."""
+"""The number of bytes after which downloading or unpacking a file stops; every file of the catalog is far smaller."""
 
 BUSY = 408, 429
 """The answers below 500 of a server that may answer otherwise later: a timeout, and too many requests."""
@@ -151,11 +153,12 @@ def fetch(
 
 
 def _download(url: str, timeout: float) -> bytes:
-    if not url.startswith(("https://", "http://127.0.0.1")):
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme != "https" and (parts.scheme, parts.hostname) != ("http", "127.0.0.1"):
         raise FetchError(f"{url} is not an https address")
     try:
         with urllib.request.urlopen(url, timeout=timeout) as answer:  # noqa: S310 - the scheme was checked
-            data = answer.read(LARGEST + 1)
+            data = _limited(url, answer)
             expected = answer.headers.get("Content-Length")
     except urllib.error.HTTPError as error:
         error.close()
@@ -163,19 +166,20 @@ def _download(url: str, timeout: float) -> bytes:
         raise kind(f"{url}: the server answered {error.code} {error.reason}") from error
     except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
         raise DownloadError(f"{url}: {getattr(error, 'reason', error)}") from error
-    if len(data) > LARGEST:
-        raise FetchError(f"{url} is larger than {LARGEST:,} bytes")
-    if expected is not None and len(data) != int(expected):
-        raise DownloadError(f"{url}: the connection broke after {len(data):,} of {int(expected):,} bytes")
+    if expected is not None and str(len(data)) != expected:
+        raise DownloadError(f"{url}: the connection broke after {len(data):,} of {expected} bytes")
     return data
 
 
 def _unpack(file: File, data: bytes) -> bytes:
     try:
         if file.member:
-            with zipfile.ZipFile(io.BytesIO(data)) as archive:
-                return archive.read(file.member)
-        return gzip.decompress(data) if file.url.endswith(".gz") else data
+            with zipfile.ZipFile(io.BytesIO(data)) as archive, archive.open(file.member) as stream:
+                return _limited(file.url, stream)
+        if file.url.endswith(".gz"):
+            with gzip.open(io.BytesIO(data)) as stream:
+                return _limited(file.url, stream)
+        return data
     except (
         OSError,
         EOFError,
@@ -187,6 +191,14 @@ def _unpack(file: File, data: bytes) -> bytes:
         zipfile.BadZipFile,
     ) as error:
         raise FetchError(f"{file.url} cannot be unpacked: {error}") from error
+
+
+def _limited(url: str, stream: Any) -> bytes:
+    """Returns the bytes of a stream; a small archive can unpack to any number of them."""
+    data = stream.read(LARGEST + 1)
+    if len(data) > LARGEST:
+        raise FetchError(f"{url} is larger than {LARGEST:,} bytes")
+    return data
 
 
 def _checked(file: File, data: bytes) -> bytes:

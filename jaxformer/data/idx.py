@@ -67,7 +67,10 @@ def read_idx(path: str | os.PathLike[str]) -> np.ndarray:
     if len(shape) < head[3] or len(data) != size:
         more = "more" if len(data) > size else "less"
         raise DataError(f"{path} is broken: it holds {more} than its header says, shape {list(shape)}")
-    return np.frombuffer(data, np.uint8).reshape(shape)
+    try:
+        return np.frombuffer(data, np.uint8).reshape(shape)
+    except ValueError as error:  # too many dimensions, or a 0 among sizes that no array can have
+        raise DataError(f"{path} cannot be an array: {error}") from error
 
 
 def write_idx(path: str | os.PathLike[str], array: np.ndarray) -> None:

@@ -19,6 +19,7 @@ from jaxformer.data.normalization import Side, TextNormalizer
 from jaxformer.data.segmentation import SPACE
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.digests import short_digest
+from jaxformer.errors import DataError
 from jaxformer.files import write_bytes
 
 _AS_IS = TextNormalizer()
@@ -125,9 +126,15 @@ class PretrainedTokenizer:
         """Returns the token ids of each line, int32, without `bos` and `eos`; `side` makes no difference.
 
         Special tokens that are written in a text, such as ``<|endoftext|>``, become their ids.
+
+        Raises:
+          DataError: a word is not in the vocabulary, and the file has no token for unknown ones.
         """
         del side
-        found = self._tokenizer.encode_batch(list(lines), add_special_tokens=False)
+        try:
+            found = self._tokenizer.encode_batch(list(lines), add_special_tokens=False)
+        except Exception as error:  # the library raises Exception itself
+            raise DataError(f"this tokenizer cannot split the text: {error}") from None
         return [np.asarray(encoding.ids, np.int32) for encoding in found]
 
     encode_normalized = encode
@@ -164,5 +171,7 @@ def _parsed(content: str) -> Any:
 
     try:
         return tokenizers.Tokenizer.from_str(content)
-    except Exception as error:  # the library raises Exception itself
+    except BaseException as error:  # the library raises Exception itself, and a panic of Rust is no Exception
+        if isinstance(error, KeyboardInterrupt):
+            raise
         raise ValueError(f"it describes no tokenizer: {error}") from None

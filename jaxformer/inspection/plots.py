@@ -17,6 +17,7 @@ _FOLDERS = {name: os.environ[name] for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HO
 os.environ.update({name: "" for name, folder in _FOLDERS.items() if not os.path.isabs(folder)})
 try:
     import matplotlib.font_manager as font_manager
+    from matplotlib import rc_context
     from matplotlib.axes import Axes
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -294,7 +295,8 @@ def _save(figure: Figure, path: pathlib.Path) -> pathlib.Path:
     for text in figure.findobj(Text):
         if isinstance(text, Text):
             text.set_parse_math(False)  # words and names may hold a "$"
+            text.set_usetex(False)  # the matplotlibrc of any working directory could have LaTeX run
     _choose_fonts(figure)
-    with replacing(path) as temporary:
+    with rc_context({"text.usetex": False}), replacing(path) as temporary:
         figure.savefig(temporary, dpi=min(160.0, LARGEST_SIDE / max(figure.get_size_inches())))
     return path

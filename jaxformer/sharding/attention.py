@@ -157,7 +157,7 @@ def _mask_spec(mask: Mask | None, batch: MeshAxes, heads: MeshAxes) -> Any:
 
     If a mask of the user's own has several rows or heads, all are replicated: parts of the others would not fit it.
     """
-    if mask is not None and not _can_be_cut(mask):
+    if mask is not None and not _can_be_sharded(mask):
         batch = heads = None
     of = functools.partial(_mask_spec, batch=batch, heads=heads)
     match mask:
@@ -174,13 +174,13 @@ def _mask_spec(mask: Mask | None, batch: MeshAxes, heads: MeshAxes) -> Any:
             return jax.tree.map(lambda _: PartitionSpec(), mask)
 
 
-def _can_be_cut(mask: Mask) -> bool:
+def _can_be_sharded(mask: Mask) -> bool:
     """Returns True if every mask in a combination has one row and head, or arrays that `_mask_spec` can cut."""
     match mask:
         case masks.And(left, right) | masks.Or(left, right):
-            return _can_be_cut(left) and _can_be_cut(right)
+            return _can_be_sharded(left) and _can_be_sharded(right)
         case masks.Not(inner) | masks.Stored(inner):
-            return _can_be_cut(inner)
+            return _can_be_sharded(inner)
         case masks.Lengths() | masks.Padding() | masks.Segments() | masks.Dense():
             return True
         case _:

@@ -142,7 +142,7 @@ def load(run: pathlib.Path) -> tuple[str, ...]:
         return tuple(map(str, json.loads(path.read_text(encoding="utf-8"))["classes"]))
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, RecursionError, TypeError) as error:
         raise DataError(f"{path} is damaged: it holds no names of classes") from error
 
 

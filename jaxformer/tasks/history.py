@@ -43,9 +43,9 @@ def read_run(path: pathlib.Path) -> Run:
         return _read_run(path)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
-    except (AttributeError, KeyError, TypeError, ValueError) as error:  # a file with other contents
-        if isinstance(error, ConfigError):
-            raise
+    except ConfigError:
+        raise
+    except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:  # other contents
         raise ConfigError(f"{path} holds a damaged file: {type(error).__name__}: {error}") from error
 
 
@@ -57,6 +57,7 @@ def _read_run(path: pathlib.Path) -> Run:
     log = read_log(path / "log.jsonl") if (path / "log.jsonl").exists() else []
     starts = read_starts(path / "time.json")
     provenance = read_json(path / "provenance.json") if (path / "provenance.json").exists() else {}
+    _versions(provenance)  # raises an error now if its content is wrong
     step = max((entry["step"] for entry in log), default=0)
     reason = str(starts[-1].get("ended", "unfinished")) if starts else "unfinished"
     ended = ENDS.get(reason, reason) if log else "converted" if is_pretrained(path) else "not started"
@@ -144,8 +145,8 @@ def _locked(path: pathlib.Path) -> str:
 def _results(log: list[dict[str, Any]]) -> dict[str, float]:
     losses = [entry["loss"] for entry in log if entry.get("loss") is not None]
     validated = [entry["validation_loss"] for entry in log if entry.get("validation_loss") is not None]
-    results = {"loss": losses[-1]} if losses else {}
-    return results | ({"validation_loss": min(validated)} if validated else {})
+    results = {"loss": float(losses[-1])} if losses else {}
+    return results | ({"validation_loss": float(min(validated))} if validated else {})
 
 
 def _scores(path: pathlib.Path) -> dict[str, float]:
@@ -155,7 +156,7 @@ def _scores(path: pathlib.Path) -> dict[str, float]:
         for corpus, found in read_json(file).items():
             if corpus not in ("settings", "steps") and isinstance(found, list):
                 where = file.stem.removeprefix("scores-")
-                scores |= {f"{where} {corpus} {score['name']}": score["value"] for score in found}
+                scores |= {f"{where} {corpus} {score['name']}": float(score["value"]) for score in found}
     return scores
 
 

@@ -40,7 +40,7 @@ def held(out: pathlib.Path) -> Iterator[None]:
     At the end, the lock file is removed, and so are folders that were created for it and are still empty.
 
     Raises:
-      ConfigError: another process holds the lock, or the directory cannot be written.
+      ConfigError: another process holds the lock, the directory cannot be written, or a file in it is a link.
       OSError: the disk is full or broken.
     """
     problem: OSError | ConfigError | None = None
@@ -59,6 +59,7 @@ def _held_here(out: pathlib.Path) -> Iterator[None]:
     missing = [folder for folder in (out, *out.parents) if not folder.exists()]
     try:
         out.mkdir(parents=True, exist_ok=True)
+        _check_links(out)
         descriptor = _acquired(out / LOCK)
     except OSError as error:
         _remove_empty(missing)
@@ -71,6 +72,13 @@ def _held_here(out: pathlib.Path) -> Iterator[None]:
     finally:
         _release(descriptor, out / LOCK)
         _remove_empty(missing)
+
+
+def _check_links(out: pathlib.Path) -> None:
+    """Checks that no file of a run is a link: in someone else's run it may lead to any file of this user."""
+    for path in out.iterdir():
+        if path.is_symlink() and not path.is_dir():
+            raise ConfigError(f"{path} is a link, through which training would write; put the file in its place")
 
 
 def _release(descriptor: int, path: pathlib.Path) -> None:

@@ -196,6 +196,8 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
       ConfigError: the file cannot be read, does not hold a JSON object, or repeats a name in one.
     """
     try:
+        if path.is_fifo():  # it would block
+            raise ValueError("it is a named pipe")
         data = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_table)
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
@@ -239,22 +241,34 @@ def write_provenance(out: pathlib.Path, *, start: Mapping[str, Any] | None = Non
 
 
 def _code() -> dict[str, Any]:
-    """Returns the git commit and state of this package's source, or else of the working directory's repository."""
+    """Returns the git commit and state of this package's source, or else of the working directory's repository.
+
+    The state is unknown, None, where asking for it would run a filter that the repository itself names.
+    """
     for folder in (pathlib.Path(__file__).parent, pathlib.Path.cwd()):
         # A package that is installed inside another project's folder is not part of that repository.
         commit = _git(folder, "rev-parse", "HEAD")
         if commit and (folder == pathlib.Path.cwd() or _git(folder, "ls-files", pathlib.Path(__file__).name)):
-            dirty = bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))
+            filters = _git(folder, "config", "--show-scope", "--get-regexp", r"^filter\..*\.(clean|process)$")
+            changes = ("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=dirty")
+            runs_own = any(line.startswith(("local", "worktree")) for line in filters.splitlines())
+            dirty = None if runs_own else bool(_git(folder, *changes))
             return {"commit": commit, "dirty": dirty, "repository": _git(folder, "rev-parse", "--show-toplevel")}
     return {"commit": None, "dirty": None, "repository": None}
 
 
 def _git(folder: pathlib.Path, *words: str) -> str:
-    """Returns the output of a git command; empty without git, or outside a repository."""
+    """Returns the output of a git command; empty without git, or outside a repository.
+
+    The programs that a repository can name, which may be someone else's, are not run.
+    """
     git = shutil.which("git")
     if git is None:
         return ""
+    safe = "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"
+    env = {**os.environ, "GIT_NO_LAZY_FETCH": "1"}
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run([git, "-C", folder, *words], capture_output=True, timeout=10, check=True)  # noqa: S603
+        command = [git, *safe, "-C", folder, *words]
+        done = subprocess.run(command, capture_output=True, timeout=10, check=True, env=env)  # noqa: S603
         return os.fsdecode(done.stdout).strip()  # a path need not be UTF-8
     return ""

@@ -48,6 +48,9 @@ def _examples(path: pathlib.Path) -> list[tuple[str, str, str]]:
     try:
         with path.open(encoding="utf-8", newline="\n") as lines:
             found = map(json.loads, lines)
-            return [(x["source"], x["reference"], x["hypothesis"]) for x in found]
-    except (OSError, KeyError, TypeError, ValueError) as error:
+            rows = [(x["source"], x["reference"], x["hypothesis"]) for x in found]
+        if not all(isinstance(text, str) for row in rows for text in row):
+            raise TypeError("it holds something other than texts")
+        return rows
+    except (OSError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {type(error).__name__}: {error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -64,11 +65,13 @@ class JsonLog:
 
 def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Returns the entries of a log, without lines that a crash truncated or damaged."""
-    entries = []
-    for line in pathlib.Path(path).read_text(encoding="utf-8", errors="replace").splitlines():
+    path, entries = pathlib.Path(path), []
+    if path.is_fifo():  # it would block
+        raise OSError(errno.EINVAL, "it is a named pipe", str(path))
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             entry = json.loads(line)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(entry, dict) and isinstance(entry.get("step"), int):
             entries.append(entry)

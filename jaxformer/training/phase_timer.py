@@ -103,9 +103,11 @@ class PhaseTimer:
 
 def read_starts(path: pathlib.Path) -> list[dict[str, Any]]:
     """Returns the times of all starts of a run; an empty list if the file is missing or damaged."""
+    if not path.is_file():  # a named pipe would block
+        return []
     try:
         starts = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return []
     return [start for start in starts if _has_times(start)] if isinstance(starts, list) else []
 

@@ -131,3 +131,11 @@ def test_a_grid_of_a_run_that_may_only_be_read_is_refused_before_the_work(run, m
         main.main(["inspect", str(run), "--source", "A dog runs", "--grid"])
     expected = f"cannot write '{run / 'attention.png'}': Permission denied; name another picture with --out"
     assert expected in capsys.readouterr().err
+
+
+def test_a_grid_does_not_leave_its_run(tmp_path, capsys):
+    """By a link in someone else's run."""
+    (tmp_path / "attention.png").symlink_to(tmp_path / "outside")
+    with pytest.raises(SystemExit, match="2"):
+        main.main(["inspect", str(tmp_path), "--source", "A dog runs", "--grid"])
+    assert "attention.png is a link; name another picture with --out" in capsys.readouterr().err

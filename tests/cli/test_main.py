@@ -119,8 +119,8 @@ def test_an_error_carries_its_exit_code(monkeypatch, capsys):
         exit_code = 7
 
     assert outcome(monkeypatch, capsys, lambda: raise_it(Tired("enough"))) == (7, "jaxformer demo: enough\n")
-    named = lambda: raise_it(DataError("a\nb.png is broken"))  # the name of a file may have any character
-    assert outcome(monkeypatch, capsys, named) == (2, "jaxformer demo: a\\nb.png is broken\n")
+    named = lambda: raise_it(DataError("a\n\x1b[2J\x9b.png is broken"))  # the name of a file may have any character
+    assert outcome(monkeypatch, capsys, named) == (2, "jaxformer demo: a\\n\\x1b[2J\\x9b.png is broken\n")
 
 
 @pytest.mark.parametrize(

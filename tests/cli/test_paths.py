@@ -8,8 +8,9 @@ import pytest
 
 import jaxformer
 from jaxformer.cli.main import main
-from jaxformer.cli.paths import local_path, output_file
+from jaxformer.cli.paths import local_path, output_file, save_besides
 from jaxformer.errors import ConfigError
+from jaxformer.files import write_text
 from tests.permissions import read_only
 
 
@@ -105,6 +106,20 @@ def test_an_output_that_can_be_written(name, tmp_path, monkeypatch):
     before = sorted(tmp_path.iterdir())
     assert output_file(name) == pathlib.Path(name)
     assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_result_does_not_leave_its_run(exists, tmp_path):
+    """By a link in someone else's run."""
+    outside, inside = tmp_path / "outside", tmp_path / "run" / "scores-test-best.json"
+    inside.parent.mkdir()
+    inside.symlink_to(outside)
+    if exists:
+        outside.write_text("mine")
+    assert save_besides(inside, lambda path: write_text(path, "theirs"))
+    assert outside.exists() is exists
+    assert not exists or outside.read_text() == "mine"
+    assert inside.read_text() == "theirs"
 
 
 def test_an_output_is_no_address():

@@ -77,9 +77,12 @@ def test_curves_are_drawn_from_the_log_under_the_name_of_the_run(tmp_path, monke
 
 
 @pytest.mark.usefixtures("_jax_settings")
-def test_warnings_look_alike_whoever_logs_first(monkeypatch, capsys):
+@pytest.mark.parametrize("library_was_first", [False, True])
+def test_warnings_look_alike_whoever_logs_first(monkeypatch, capsys, library_was_first):
     """Python prints the first one bare, and those after a library has set up logging with the module's name."""
     monkeypatch.setattr(logging.root, "handlers", [])
+    if library_was_first:
+        logging.basicConfig()
     runtime.start(compile_cache=False)
-    logging.getLogger("jaxformer.somewhere").warning("no room")
-    assert capsys.readouterr().err == "WARNING: no room\n"
+    logging.getLogger("jaxformer.somewhere").warning("no room in %s", "a\n\x1b[2J")  # of the name of a file
+    assert capsys.readouterr().err == "WARNING: no room in a\\n\\x1b[2J\n"

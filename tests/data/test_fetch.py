@@ -15,10 +15,10 @@ TEXT = b"one\ntwo\n"
 SUM = hashlib.sha256(TEXT).hexdigest()
 
 
-def archive(compression=zipfile.ZIP_STORED):
+def archive(compression=zipfile.ZIP_STORED, content=TEXT):
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", compression) as zipped:
-        zipped.writestr("inside.txt", TEXT)
+        zipped.writestr("inside.txt", content)
     return data.getvalue()
 
 
@@ -29,6 +29,9 @@ ANSWERS = {
     "/worse.gz": gzip.compress(TEXT)[:10] + b"\xff" * 20,
     "/wrong.txt": b"one\n",
     "/a.zip": archive(),
+    "/large.txt": bytes(2000),
+    "/bomb.gz": gzip.compress(bytes(2000)),
+    "/bomb.zip": archive(zipfile.ZIP_DEFLATED, bytes(2000)),
     "/nowhere.zip": archive()[:-4] + b"\xff\xff" + archive()[-2:],  # its list of files is before its beginning
     "/bad.zip": archive(zipfile.ZIP_LZMA).replace(b"\x5d", b"\xff"),  # settings that LZMA has not
 }
@@ -116,12 +119,21 @@ def test_links_to_another_disk_are_followed(tmp_path, url):
     assert (tmp_path / "disk" / "good.txt").read_bytes() == TEXT
 
 
+@pytest.mark.parametrize(("name", "member"), [("large.txt", ""), ("bomb.gz", ""), ("bomb.zip", "inside.txt")])
+def test_what_unpacks_to_too_much_is_not_unpacked(tmp_path, url, monkeypatch, name, member):
+    monkeypatch.setattr("jaxformer.data.fetch.LARGEST", 1000)
+    with pytest.raises(FetchError, match="is larger than 1,000 bytes"):
+        get(tmp_path, url, name, member=member)
+
+
 def test_refusals(tmp_path):
     with pytest.raises(FetchError, match="no corpus 'nothing'; there are multi30k"):
         fetch("nothing", tmp_path)
     for path, address, message in (
         ("../out", "https://x.invalid/a", "would leave"),
         ("in", "ftp://x.invalid/a", "not an https"),
+        ("in", "http://127.0.0.1.x.invalid/a", "not an https"),
+        ("in", "http://127.0.0.1:80@x.invalid/a", "not an https"),
     ):
         with pytest.raises(FetchError, match=message):
             fetch("c", tmp_path, catalog={"c": PublicCorpus("", (File(path, address, SUM),))})

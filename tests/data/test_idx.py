@@ -38,6 +38,8 @@ def test_what_was_written_is_read(file, pack):
         (lambda data: b"\0\0\x0d" + data[3:], "not an IDX file of unsigned bytes: it begins with 00000d03"),
         (lambda data: b"\0\0\x08\0", "not an IDX file of unsigned bytes"),
         (lambda data: data[:4] + b"\xff" * 12 + data[16:], "claims 79,228,.* bytes in shape"),
+        (lambda data: b"\0\0\x08\xff" + b"\0\0\0\1" * 255 + b"x", "cannot be an array: .*dimension"),
+        (lambda data: data[:4] + bytes(4) + b"\xff" * 8, "cannot be an array: .*too big"),
         (lambda data: gzip.compress(data)[:-20], "broken: "),
         (lambda data: gzip.compress(data)[:20] + b"noise" * 9, "broken: "),
         (lambda data: gzip.compress(data + bytes(10**6)), "broken: it holds more"),

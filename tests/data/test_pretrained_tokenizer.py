@@ -110,6 +110,20 @@ def test_damaged_files_are_refused(tmp_path, damage):
         load_tokenizer(path)
 
 
+def test_a_file_on_which_the_package_panics_is_refused():
+    """Its error is no Exception, so that it passed every handler."""
+    saved = json.loads(GPT2)
+    saved["model"] |= {"vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]], "continuing_subword_prefix": "##"}
+    with pytest.raises(ValueError, match="describes no tokenizer"):
+        PretrainedTokenizer(json.dumps(saved), ALONE)
+
+
+def test_a_word_that_the_file_has_no_token_for():
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "dog": 1}, unk_token="[UNK]"))
+    with pytest.raises(DataError, match="cannot split the text: WordLevel error: Missing"):
+        PretrainedTokenizer(words.to_str(), ALONE).encode(["cat"])
+
+
 def test_a_missing_package_is_named(tmp_path, monkeypatch):
     BYTES.save(tmp_path / "tokenizer.json")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

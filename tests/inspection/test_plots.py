@@ -45,6 +45,14 @@ def test_the_suffix_is_the_format(tmp_path, suffix, start):
     assert list(path.parent.iterdir()) == [path]
 
 
+def test_latex_is_never_run(tmp_path, monkeypatch):
+    """A matplotlibrc may ask for it, in which words such as "&" are errors."""
+    monkeypatch.setattr(subprocess, "check_output", lambda *words, **_: pytest.fail(f"runs {words}"))
+    with matplotlib.rc_context({"text.usetex": True}):
+        plots.attention_map(MAP, tmp_path / "map.png", title="100 %")
+        plots.loss_curves(LOG, tmp_path / "curves.png", title="a_b")
+
+
 def test_a_map_shows_words_weights_and_maxima(tmp_path, figures):
     plots.attention_map(MAP, tmp_path / "map.png", title="where it looked")
     axes = figures[0].axes[0]

@@ -34,7 +34,7 @@ def test_those_of_a_run_that_has_begun_stay(tmp_path):
     assert classes.load(tmp_path) == ("a", "b")
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"classes": 3}'])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"classes": 3}', pytest.param("[" * 100_000, id="deep")])
 def test_damage_is_named(tmp_path, text):
     with pytest.raises(DataError, match=r"cannot read .*classes\.json"):
         classes.load(tmp_path)

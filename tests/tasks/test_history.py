@@ -1,6 +1,7 @@
 """Lists of runs: every file may be missing, damaged or another program's."""
 
 import json
+import os
 from typing import get_args
 
 import pytest
@@ -21,6 +22,12 @@ from tests.tasks.small import small
         ("scores-test-best.json", '{"test": [{"name": "BLEU"}]}', "damaged file: KeyError"),
         ("scores-test-best.json", '{"test": [{"name": "BLEU", "value": null}]}', "damaged file: TypeError"),
         ("log.jsonl", '{"step": 1, "loss": "high"}', "damaged file: ValueError"),
+        ("scores-test-best.json", '{"test": [{"name": "BLEU", "value": "high"}]}', "damaged file: ValueError"),
+        ("config.json", '{"task": "translation", "config": {"train": {"steps": 1e999}}}', "damaged file: Overflow"),
+        ("log.jsonl", '{"step": 1, "loss": [2]}', "damaged file: TypeError"),
+        ("log.jsonl", "[" * 100_000, "not started"),
+        ("time.json", "[" * 100_000, "not started"),
+        ("provenance.json", '{"starts": [3]}', "damaged file: TypeError"),
         ("provenance.json", "[]", "cannot read"),
         ("log.jsonl", None, "cannot be read"),
     ],
@@ -39,6 +46,15 @@ def test_a_damaged_run_does_not_hide_the_others(tmp_path, capsys, name, content,
     assert said in states[1]
     assert main(["runs", str(tmp_path)]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+@pytest.mark.parametrize("name", ["config.json", "log.jsonl", "time.json"])
+def test_a_named_pipe_does_not_block(tmp_path, name):
+    rundir.claim(tmp_path, "translation", small(), ())
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    (run,) = find_runs(tmp_path)
+    assert run.state == "not started" or "it is a named pipe" in run.state
 
 
 def test_runs_may_be_links(tmp_path):
@@ -67,3 +83,14 @@ def test_a_setting_that_is_there_twice_is_refused(tmp_path, capsys):
     path.write_text(saved.replace('"seed": ', '"seed": 5, "seed": ', 1))
     assert main(["train", str(path), "--out", "x"]) == 2
     assert "'seed' is there twice" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["runs", "diff"])
+def test_a_terminal_obeys_nothing_that_a_run_holds(tmp_path, capsys, command):
+    for name in "ab":
+        rundir.claim(tmp_path / name, f"\x1b]0;{name}\x07", small(), ())
+    arguments = [tmp_path] if command == "runs" else [tmp_path / "a", tmp_path / "b"]
+    assert main([command, *map(str, arguments)]) == (command == "diff")
+    said = capsys.readouterr().out
+    assert r"\x1b]0;a\x07" in said
+    assert "\x1b" not in said

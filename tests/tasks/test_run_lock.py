@@ -47,6 +47,19 @@ def test_the_second_training_is_told_who_is_first(tmp_path, capsys):
     assert not out.exists()
 
 
+@pytest.mark.parametrize("name", [rundir.LOCK, "log.jsonl"])
+def test_training_does_not_write_through_links(name, tmp_path):
+    """In someone else's run they may lead anywhere; folders may be links, as to a larger disk."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoints").symlink_to(tmp_path)
+    enter(tmp_path / "run")
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "run" / name).symlink_to(tmp_path / "mine")
+    with pytest.raises(ConfigError, match=f"{name} is a link, through which training would write"):
+        enter(tmp_path / "run")
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
 def test_a_killed_process_holds_nothing(tmp_path):
     out = tmp_path / "run"
     environment = os.environ | {"PYTHONPATH": str(pathlib.Path(__file__).parents[2])}

@@ -35,6 +35,26 @@ def test_provenance_has_every_start(tmp_path, monkeypatch):
     assert datetime.datetime.fromisoformat(first["date"]) <= datetime.datetime.now(datetime.UTC)
 
 
+@pytest.mark.parametrize(("setting", "dirty"), [("core.fsmonitor", True), ("filter.own.clean", None)])
+def test_the_programs_of_a_repository_are_not_run(tmp_path, monkeypatch, setting, dirty):
+    """It may be an unpacked archive of someone else, whose git settings name programs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(rundir, "__file__", str(tmp_path / "outside" / "rundir.py"))
+    git = lambda *words: subprocess.run(["git", *words], check=True, capture_output=True)
+    git("init", "-q")
+    (tmp_path / "a").write_text("1")
+    (tmp_path / ".gitattributes").write_text("* filter=own\n")
+    git("add", ".")
+    git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "first")
+    (tmp_path / "a").write_text("2")
+    git("config", setting, "touch was_run; cat")
+    rundir.write_provenance(tmp_path)
+    (start,) = rundir.read_json(tmp_path / "provenance.json")["starts"]
+    assert start["commit"]
+    assert start["dirty"] is dirty
+    assert not (tmp_path / "was_run").exists()
+
+
 def test_a_repository_need_not_have_a_name_of_utf8(tmp_path, monkeypatch):
     folder = tmp_path / "caf\udce9"
     folder.mkdir()

@@ -52,8 +52,17 @@ def test_case_counts_as_in_the_scores(tmp_path):
     assert comparisons(read_run(a), read_run(b))["test-best"].p_value == 1.0
 
 
-def test_a_damaged_file_is_named(tmp_path):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"source": "x"}', "KeyError: 'reference'"),
+        ('{"source": "x", "reference": "y", "hypothesis": 3}', "TypeError: it holds something other than texts"),
+        ("[" * 100_000, "RecursionError"),
+    ],
+    ids=["lacks a text", "number", "deep"],
+)
+def test_a_damaged_file_is_named(tmp_path, text, message):
     a, b = made(tmp_path / "a", WORSE), made(tmp_path / "b", REFERENCES)
-    (b / "examples-test-best.jsonl").write_text('{"source": "x"}\n')
-    with pytest.raises(ConfigError, match=r"examples-test-best\.jsonl cannot be read: KeyError: 'reference'"):
+    (b / "examples-test-best.jsonl").write_text(f"{text}\n")
+    with pytest.raises(ConfigError, match=rf"examples-test-best\.jsonl cannot be read: {message}"):
         comparisons(read_run(a), read_run(b))
