@@ -77,7 +77,7 @@ def scaled_gains(num_layers: int, *, after_residual: bool) -> Gains:
     all of these, and depth       3.404      3.566     3.41
     ============================  =========  ========  =========  ========
 
-    After 2,000 updates, post-norm has 2.10 with these gains and 2.99 with gains of 1 (means of two seeds).
+    After 2,000 updates, post-norm has 2.11 with these gains and 2.99 with gains of 1 (means of three seeds).
     """
     depth = (2 * num_layers) ** -0.5 if after_residual else 1.0
     return Gains(query_key=0.5, value=0.5, output=depth, down=depth)
