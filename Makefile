@@ -30,10 +30,10 @@ demo: $(STAMP) ## train the built-in translator, score it, draw its attention
 reproduce: $(STAMP) ## Multi30k from the corpus to the figure, about an hour on 2 cores; resumes
 	@$(BIN)/python -m experiments.translation --out runs/reproduce
 
-test: $(STAMP) ## the tests, no network: 10 to 11 minutes on 2 cores (AMD Zen 4), 20 on Zen 3
+test: $(STAMP) ## the tests, no network: 7 to 9 minutes on 2 cores (AMD Zen 4)
 	@$(BIN)/python -m pytest -n 2 --max-worker-restart=0 --dist loadfile -q
 
-test-full: $(STAMP) ## all combinations of test parameters, 45 minutes; real corpora where JAXFORMER_DATA names them
+test-full: $(STAMP) ## all combinations of test parameters, 50 minutes; real corpora where JAXFORMER_DATA names them
 	@$(BIN)/python -m pytest -n 2 --max-worker-restart=0 -q -m full
 
 test-parity: $(STAMP) ## against jax.nn and flax, and PyTorch, transformers, wandb and mlflow where they are installed
