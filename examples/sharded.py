@@ -41,7 +41,7 @@ def start(mesh: jax.sharding.Mesh):
         return *net.bind(params).cross_entropy(**batch), {}  # sum, count, other metrics
 
     state, shardings = training.create_sharded(net, OPTIMIZER, jax.random.key(0), placement=placement)
-    return net, placement, state, training.make_step(placement.under(loss), OPTIMIZER, shardings=shardings)
+    return net, placement, state, training.make_step(placement.with_axis_rules(loss), OPTIMIZER, shardings=shardings)
 
 
 def losses(mesh: jax.sharding.Mesh, steps: int, *, show: bool = False) -> list[float]:

@@ -14,7 +14,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDev
 
 from jaxformer.errors import ConfigError
 from jaxformer.sharding.mesh import AXES
-from jaxformer.sharding.rules import RULES, Rules, shardings_like, shards_of, spec, state_shardings, under
+from jaxformer.sharding.rules import RULES, Rules, shardings_like, shards_of, spec, state_shardings, with_axis_rules
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,9 +152,9 @@ class Placement:
         """Returns the shardings of the training state that `make()` makes; `params` are those of its parameters."""
         return state_shardings(jax.eval_shape(make), params, optimizer, self.mesh)
 
-    def under(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns `function` with placed activations; to be applied inside ``jax.jit``, like `rules.under`."""
-        return function if self.mesh.size == 1 else under(self.rules, self.mesh)(function)
+    def with_axis_rules(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns `function` with sharded activations, for use inside ``jax.jit``: see `sharding.with_axis_rules`."""
+        return function if self.mesh.size == 1 else with_axis_rules(self.rules, self.mesh)(function)
 
 
 def _cut(sharding: jax.sharding.Sharding, num_dims: int) -> str:

@@ -1,9 +1,9 @@
 """Placement as data: a table from logical axis names to mesh axes, and its two uses.
 
 Parameters and optimizer moments are created where the table says (`shardings_like`, `state_shardings`); activations
-that a model names are placed while the function is traced (`under`). A mesh axis shards at most one dimension of an
-array, the first whose rule names it. So one table serves both: "model" is sharded over `fsdp` in a parameter, but not
-in an activation, whose batch is sharded over `fsdp` already.
+that a model names are placed while the function is traced (`with_axis_rules`). A mesh axis shards at most one dimension
+of an array, the first whose rule names it. So one table serves both: "model" is sharded over `fsdp` in a parameter, but
+not in an activation, whose batch is sharded over `fsdp` already.
 """
 
 from __future__ import annotations
@@ -110,8 +110,11 @@ def state_shardings(state: Any, params: Any, optimizer: optax.GradientTransforma
     return type(state)(step=replicated, params=params, optimizer=moments, ema_params=ema_params, key=replicated)
 
 
-def under(rules: Rules, mesh: Mesh) -> Callable[[F], F]:
-    """Returns a decorator that places the activations that a function names, while the function is traced.
+def with_axis_rules(rules: Rules, mesh: Mesh) -> Callable[[F], F]:
+    """Returns a decorator that shards the activations that a function names, while the function is traced.
+
+    These are the arrays that it gives to `axes.constrain`, as `flax.linen.with_logical_constraint` does in a model of
+    Flax; the rules are like those of `flax.linen.logical_axis_rules`.
 
     It goes inside ``jax.jit``: outside, jit would reuse a program that was compiled for another placement.
     """
@@ -137,6 +140,6 @@ def under(rules: Rules, mesh: Mesh) -> Callable[[F], F]:
 
 
 def num_shards(*names: AxisName) -> int:
-    """Returns the number of devices over which the rules of `under` shard an array of these dimensions; else 1."""
+    """Returns the number of shards of an array of these dimensions by the rules of `with_axis_rules`; 1 without any."""
     active = _active.get()
     return 1 if active is None else math.prod(shards_of(cut, active[1]) for cut in spec(names, *active))

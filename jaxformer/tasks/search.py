@@ -136,7 +136,7 @@ def search(
     run = functools.partial(_search, options, placement is None or placement.num_batch_shards == 1)
     if placement is None:
         return run(weights, sources, key)
-    return jax.lax.with_sharding_constraint(placement.under(run)(weights, sources, key), placement.replicated)
+    return jax.lax.with_sharding_constraint(placement.with_axis_rules(run)(weights, sources, key), placement.replicated)
 
 
 def weights_of(

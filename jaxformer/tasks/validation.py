@@ -19,7 +19,9 @@ class Validation:
     def __init__(self, task: AnyTask, config: TaskConfig, corpus: Corpus, data: Data[Any], setup: TrainingSetup):
         self._task, self._config, self._corpus, self._data, self._setup = task, config, corpus, data, setup
         placement = setup.placement
-        self._loss = jax.jit(placement.under(setup.network.validation_loss), out_shardings=placement.replicated)
+        self._loss = jax.jit(
+            placement.with_axis_rules(setup.network.validation_loss), out_shardings=placement.replicated
+        )
 
     def __call__(self, state: training.TrainState) -> Mapping[str, float]:
         params, setup = training.best_params(state), self._setup

@@ -131,7 +131,7 @@ def test_on_a_mesh_of_experts(text, monkeypatch):
     monkeypatch.setattr(modules.experts, "constrain", spy)
     where = placement.params(net.net.shapes, net.net.axes)
     placed = jax.device_put(params, where), placement.assemble(x)
-    value, gradient = jax.jit(jax.value_and_grad(placement.under(loss)))(*placed)
+    value, gradient = jax.jit(jax.value_and_grad(placement.with_axis_rules(loss)))(*placed)
     assert ("experts", None, "model") in seen
     np.testing.assert_allclose(value, expected[0], rtol=1e-5)
     for name, want in expected[1].items():

@@ -354,7 +354,7 @@ def test_the_loss_sends_its_table_once(text, linear_loss):
     x = place((ROWS, LENGTH, 64), jnp.float32, "batch", "length", "model")
     table, labels = place((VOCAB, 64), jnp.float32, "vocab", "model"), place((ROWS, LENGTH), jnp.int32, "batch", None)
     loss = lambda x, table, labels: linear_loss(x, table, labels, chunk=2 * ROWS)[0]
-    gradient = jax.jit(jax.value_and_grad(sharding.under(sharding.RULES, mesh)(loss), (0, 1)))
+    gradient = jax.jit(jax.value_and_grad(sharding.with_axis_rules(sharding.RULES, mesh)(loss), (0, 1)))
     found = hlo.collectives(gradient.lower(x, table, labels).compile().as_text(), mesh.shape)
     assert max(one.count for one in found) == LENGTH // 2
     large = [one for one in found if one.largest >= VOCAB * 64]

@@ -82,8 +82,8 @@ def test_muon_on_a_mesh():
 def test_one_device_needs_no_placing():
     alone = sharding.Placement(sharding.mesh("data=1", jax.devices()[:1]))
     function = lambda x: x
-    assert alone.under(function) is function
-    assert sharding.Placement(sharding.mesh("data=8")).under(function) is not function
+    assert alone.with_axis_rules(function) is function
+    assert sharding.Placement(sharding.mesh("data=8")).with_axis_rules(function) is not function
 
 
 NAMES = {"kernel": ("model", "hidden"), "gain": (), "bias": ("hidden",)}

@@ -53,7 +53,7 @@ def test_gradients_leaf_by_leaf(text):
     params = net.init(jax.random.key(0))
     value = lambda f: jax.jit(jax.grad(lambda p, b: f(p, b, jax.random.key(1))[0]))
     want = value(functools.partial(loss, net))(params, batch())
-    within = placement.under(functools.partial(loss, network(placement)))
+    within = placement.with_axis_rules(functools.partial(loss, network(placement)))
     where = placement.params(net.shapes, net.axes)
     got = value(within)(jax.device_put(params, where), placement.assemble(batch()))
     got, want = jax.device_get((got, want))
@@ -93,7 +93,7 @@ def test_two_tables_two_placements():
     found = []
     for rules in (sharding.RULES, {"batch": ("tensor",)}):
         encode = lambda p, s: net.bind(p).encode(s).states
-        states = jax.jit(sharding.under(rules, grid)(encode))(params, batch()["source"])
+        states = jax.jit(sharding.with_axis_rules(rules, grid)(encode))(params, batch()["source"])
         found.append(states.sharding.spec)
     assert found[0][0] == "data"
     assert found[1][0] == "tensor"
