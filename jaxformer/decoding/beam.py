@@ -25,7 +25,6 @@ from jaxformer.decoding.api import (
     limits,
 )
 from jaxformer.decoding.best import top_scores
-from jaxformer.decoding.narrow import Narrow, run
 from jaxformer.decoding.penalties import (
     CoverageState,
     LengthPenalty,
@@ -35,6 +34,7 @@ from jaxformer.decoding.penalties import (
     check_penalty,
 )
 from jaxformer.decoding.prefix import Prefix, Start, begin
+from jaxformer.decoding.shrinking import StepOfRows, run
 from jaxformer.decoding.transforms import ForcedEnd, History, Transforms, chain, well_formed
 from jaxformer.errors import ConfigError
 
@@ -134,7 +134,7 @@ def beam_search(
     max_lengths: Int[Array, " B"] | None = None,
     prefix: Prefix[S] | Int[Array, "B P"] | None = None,
     transforms: Transforms = (),
-    narrow: Narrow[S] | None = None,
+    step_of_rows: StepOfRows[S] | None = None,
     trace: BeamTrace | None = None,
 ) -> Hypotheses:
     r"""Finds the `beam_size` best sequences of each sentence, ranked by :math:`\log p / L^\alpha` (Graves 2012).
@@ -159,7 +159,7 @@ def beam_search(
       forced_end, max_lengths, prefix: see `greedy`. With "never", or without `eos`, hypotheses that reach the limit
         count as finished.
       transforms: see `jaxformer.decoding.transforms`.
-      narrow: makes the step of the remaining sentences (`Narrow`); with it, complete sentences leave the batch.
+      step_of_rows: makes the step of the sentences that remain (`StepOfRows`), so that complete ones leave the batch.
       trace: records what each step considered, kept and pruned. The steps then run one by one, so this call must not
         be inside `jax.jit`.
 
@@ -209,7 +209,7 @@ def beam_search(
 
     beam = _first(start, token_limits, filler(pad))
     if trace is None:
-        return run(beam, lambda step: lambda beam, rows: advance(step, beam, rows)[0], step, narrow)
+        return run(beam, lambda step: lambda beam, rows: advance(step, beam, rows)[0], step, step_of_rows)
     one_step = jax.jit(lambda beam: advance(step, beam, jnp.arange(batch, dtype=jnp.int32)))
     while not beam.stopped.all():
         active = ~np.asarray(beam.stopped)
