@@ -315,7 +315,7 @@ class RecurrentCaptioner(Captioner):
         """Prepares to decode with `beam_size` hypotheses of each image; any `length` is possible.
 
         Raises:
-          ConfigError: `cache_dtype` is given.
+          ValueError: `cache_dtype` is given.
         """
         del length, weights
         return self.decoder.start(memory, beam_size=beam_size, cache_dtype=cache_dtype)

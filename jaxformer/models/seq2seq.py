@@ -169,7 +169,7 @@ class Seq2Seq(nnx.Module):
         """Prepares to decode with `beam_size` hypotheses of each sentence; any `length` is possible.
 
         Raises:
-          ConfigError: `cache_dtype` is given.
+          ValueError: `cache_dtype` is given.
         """
         del length, weights
         return self.decoder.start(memory, beam_size=beam_size, cache_dtype=cache_dtype)

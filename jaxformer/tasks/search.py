@@ -257,7 +257,10 @@ def _begun(net: Net, options: Options, weights: Weights, sources: Sources) -> An
     """Returns the encoder's memory of the inputs, and the model's context and state at the start."""
     model: Any = net.bind(weights.params)
     given = {} if weights.steps is None else {"weights": weights.steps}
-    given |= {"cache_dtype": jnp.bfloat16} if options.decode.cache_dtype == "bfloat16" else {}
+    if options.decode.cache_dtype == "bfloat16":
+        if getattr(net.config, "kind", "") == "recurrent":
+            raise ConfigError("cache_dtype needs a Transformer: a recurrent decoder keeps no keys and values")
+        given["cache_dtype"] = jnp.bfloat16
     if options.is_open:  # the last token is not read
         sizes = {"batch_size": len(sources.prefix), "length": options.max_length - 1}
         return None, *model.start(beam_size=options.num_hypotheses, **sizes, **given)
