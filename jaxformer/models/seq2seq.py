@@ -145,13 +145,14 @@ class Seq2Seq(nnx.Module):
         names: Collection[str] = ("decoder.cross",),
         *,
         source_valid: Bool[Array, "B S"] | None = None,
+        target_valid: Bool[Array, "B T"] | None = None,
     ) -> dict[str, CapturedWeights]:
         """Returns the weights of the named attentions, without dropout: "decoder.cross", if there is attention.
 
         Raises:
           ValueError: a name does not exist.
         """
-        _, weights = self.decoder(target, self.encode(source, source_valid=source_valid))
+        _, weights = self.decoder(target, self.encode(source, source_valid=source_valid), valid=target_valid)
         return select({} if weights is None else {"decoder.cross": CapturedWeights(weights[None, :, None])}, names)
 
     def step_weights(self) -> None:
