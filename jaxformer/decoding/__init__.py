@@ -23,6 +23,7 @@ from jaxformer.decoding.penalties import Normalization as Normalization
 from jaxformer.decoding.penalties import Patience as Patience
 from jaxformer.decoding.penalties import Stopping as Stopping
 from jaxformer.decoding.prefix import Prefix as Prefix
+from jaxformer.decoding.prefix import ReadPrefix as ReadPrefix
 from jaxformer.decoding.rerank import bleu_utilities as bleu_utilities
 from jaxformer.decoding.rerank import chrf_utilities as chrf_utilities
 from jaxformer.decoding.rerank import minimum_bayes_risk as minimum_bayes_risk
@@ -39,6 +40,7 @@ from jaxformer.decoding.transforms import min_p as min_p
 from jaxformer.decoding.transforms import temperature as temperature
 from jaxformer.decoding.transforms import top_k as top_k
 from jaxformer.decoding.transforms import top_p as top_p
+from jaxformer.decoding.unroll import Choose as Choose
 from jaxformer.decoding.unroll import forced as forced
 from jaxformer.decoding.unroll import greedy as greedy
 from jaxformer.decoding.unroll import sample as sample

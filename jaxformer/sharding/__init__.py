@@ -11,6 +11,7 @@ from jaxformer.sharding.mesh import AXES as AXES
 from jaxformer.sharding.mesh import mesh as mesh
 from jaxformer.sharding.placement import Placement as Placement
 from jaxformer.sharding.rules import RULES as RULES
+from jaxformer.sharding.rules import Rules as Rules
 from jaxformer.sharding.rules import shardings_like as shardings_like
 from jaxformer.sharding.rules import spec as spec
 from jaxformer.sharding.rules import state_shardings as state_shardings

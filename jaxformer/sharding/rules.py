@@ -23,6 +23,8 @@ from jaxformer.axes import Axes, AxisName
 from jaxformer.errors import ConfigError
 
 Rules = Mapping[AxisName, tuple[str, ...]]
+"""The mesh axes over which each logical axis is sharded, outermost first."""
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 RULES: Rules = {
