@@ -28,7 +28,13 @@ from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from jaxformer.multihost import processes
 from jaxformer.training.checksums import checksums, is_intact, signed
-from jaxformer.training.kinds import CheckpointError, OtherModelError, check_kinds, kinds, path_name
+from jaxformer.training.shapes_and_dtypes import (
+    CheckpointError,
+    OtherModelError,
+    check_shapes_and_dtypes,
+    path_name,
+    shapes_and_dtypes,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -111,11 +117,12 @@ class Checkpoints:
             averaged = any(path.startswith(".ema_params") for path in about["checksums"])
             field = "ema_params" if averaged else "params"
             target = {field: target}
-        wanted = kinds(target)
+        wanted = shapes_and_dtypes(target)
         if "kinds" in about:
-            check_kinds({path: (tuple(shape), name) for path, (shape, name) in about["kinds"].items()}, wanted, field)
+            saved = {path: (tuple(shape), name) for path, (shape, name) in about["kinds"].items()}
+            check_shapes_and_dtypes(saved, wanted, field)
         try:
-            check_kinds(kinds(self._manager.item_metadata(step)["state"]), wanted, field)
+            check_shapes_and_dtypes(shapes_and_dtypes(self._manager.item_metadata(step)["state"]), wanted, field)
         except OtherModelError as error:  # against what the save says of itself, these files are wrong
             raise CheckpointError(f"damaged: {error}") if "kinds" in about else error from None
         how = jax.tree.map(_how_to_read, target)
@@ -137,7 +144,7 @@ class Checkpoints:
         if not processes.everywhere(not obstacle):
             raise CheckpointError(f"cannot save step {step}: {obstacle or 'another process cannot write it'}")
         score = score if score is not None and math.isfinite(score) else None
-        own = {"checksums": _listed(checksums(state)), "kinds": kinds(state)}
+        own = {"checksums": _listed(checksums(state)), "kinds": shapes_and_dtypes(state)}
         about = signed({"step": step, "score": score, **own, **about})
         items = ocp.args.Composite(state=ocp.args.StandardSave(state), about=ocp.args.JsonSave(about))
         self._scores[step] = score
