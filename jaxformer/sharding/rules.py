@@ -73,12 +73,12 @@ def shardings_like(shapes: Any, names: Any, rules: Rules, mesh: Mesh) -> Any:
 
     def place(path: Any, shape: Any, names: Axes) -> NamedSharding:
         sharding = NamedSharding(mesh, spec(names, rules, mesh))
-        for dim, (size, cut) in enumerate(zip(shape.shape, sharding.spec, strict=True)):
-            shards = shards_of(cut, mesh)
+        for dim, (size, entry) in enumerate(zip(shape.shape, sharding.spec, strict=True)):
+            shards = shards_of(entry, mesh)
             if size % shards:
                 raise ConfigError(
                     f"params{jax.tree_util.keystr(path)} of shape {list(shape.shape)}: "
-                    f"dimension {dim} ({names[dim]}) cannot be sharded over {cut} = {shards}; "
+                    f"dimension {dim} ({names[dim]}) cannot be sharded over {entry} = {shards}; "
                     f'Placement(mesh, {{**sharding.RULES, "{names[dim]}": ()}}) shards no "{names[dim]}"'
                 )
         return sharding
@@ -86,9 +86,9 @@ def shardings_like(shapes: Any, names: Any, rules: Rules, mesh: Mesh) -> Any:
     return jax.tree_util.tree_map_with_path(place, shapes, names)
 
 
-def shards_of(cut: str | tuple[str, ...] | None, mesh: Mesh) -> int:
+def shards_of(entry: str | tuple[str, ...] | None, mesh: Mesh) -> int:
     """Returns the number of shards of a dimension with this entry of a `PartitionSpec`."""
-    return math.prod(mesh.shape[axis] for axis in ((cut,) if isinstance(cut, str) else cut or ()))
+    return math.prod(mesh.shape[axis] for axis in ((entry,) if isinstance(entry, str) else entry or ()))
 
 
 def state_shardings(state: Any, params: Any, optimizer: optax.GradientTransformation, mesh: Mesh) -> Any:
@@ -122,8 +122,8 @@ def with_axis_rules(rules: Rules, mesh: Mesh) -> Callable[[F], F]:
     """
 
     def place(x: jax.Array, names: Axes) -> jax.Array:
-        cuts = spec(names, rules, mesh)
-        fits = (cut if size % shards_of(cut, mesh) == 0 else None for size, cut in zip(x.shape, cuts, strict=True))
+        sizes = zip(x.shape, spec(names, rules, mesh), strict=True)
+        fits = (entry if size % shards_of(entry, mesh) == 0 else None for size, entry in sizes)
         return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*fits)))
 
     def wrap(function: F) -> F:
@@ -144,4 +144,4 @@ def with_axis_rules(rules: Rules, mesh: Mesh) -> Callable[[F], F]:
 def num_shards(*names: AxisName) -> int:
     """Returns the number of shards of an array of these dimensions by the rules of `with_axis_rules`; 1 without any."""
     active = _active.get()
-    return 1 if active is None else math.prod(shards_of(cut, active[1]) for cut in spec(names, *active))
+    return 1 if active is None else math.prod(shards_of(entry, active[1]) for entry in spec(names, *active))

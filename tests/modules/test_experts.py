@@ -117,7 +117,7 @@ def test_cached_step_equals_the_whole():
 @pytest.mark.full
 @pytest.mark.parametrize("text", ["data=2,expert=4", "fsdp=2,expert=2,tensor=2"])
 def test_on_a_mesh_of_experts(text, monkeypatch):
-    """Kernels and gathered tokens cut over experts, sentences over data: the same numbers, forward and gradient."""
+    """Kernels and gathered tokens sharded over experts, sentences over data: the same numbers, forward and gradient."""
     placement = sharding.Placement(sharding.mesh(text))
     net, params = layer(capacity_factor=1.0)
     x, key = normal(4, 6, D), jax.random.key(0)

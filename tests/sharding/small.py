@@ -33,7 +33,7 @@ def loss(net, params, batch, key):
 
 
 def network(placement, config=CONFIG):
-    """As a task makes it: each device attends with its rows and heads, round a ring where lengths are cut."""
+    """As a task makes it: each device attends with its rows and heads, round a ring where lengths are sharded."""
     attention = sharding.sharded_attention(placement.mesh)
     return pure(models.EncoderDecoder, config, attention=attention)
 

@@ -23,7 +23,7 @@ MORE = {
     "context=8": 1,
     "slice=2,data=2,tensor=2": 1.7,
 }
-"""And how many devices share the parameters; biases of hidden units are cut by `tensor` alone."""
+"""And how many devices share the parameters; biases of hidden units are sharded over `tensor` alone."""
 MESHES = [ALL_AXES, *(pytest.param(text, marks=pytest.mark.full) for text in MORE)]
 
 
@@ -115,7 +115,7 @@ def test_a_dimension_that_cannot_be_cut_is_named():
 
 
 def test_the_message_has_a_way_out():
-    """A vocabulary that no axis divides need not be cut."""
+    """A vocabulary that no axis divides need not be sharded."""
     net = pure(models.EncoderDecoder, models.EncoderDecoderConfig(63, 63, **SIZES))
     mesh = sharding.mesh("tensor=2,fsdp=4")
     advice = re.escape('Placement(mesh, {**sharding.RULES, "vocab": ()})')
