@@ -308,7 +308,6 @@ def test_settings_that_contradict(tmp_path):
         TASK.check_init(config, vision.VisionConfig(model=network))
     network = dataclasses.replace(network, widths=(6, 12))
     TASK.check_init(config, vision.VisionConfig(model=network))
-    TASK.check_init(config, vision.VisionConfig(model=dataclasses.replace(network, attention_stage=1, d_attention=3)))
     attending = vision.VisionConfig(model=dataclasses.replace(network, attention="gain"))
     options = " ".join(f"--model.image.{text}" for text in ("attention gain", "attention_stage 2", "d_attention 1"))
     with pytest.raises(ConfigError, match=f"attention is gain in that run and none in these settings; add {options}$"):
