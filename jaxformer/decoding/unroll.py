@@ -10,7 +10,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxformer.decoding.api import Hypotheses, S, Step, check_capacity, check_state, ends_of, filler, is_any, limits
+from jaxformer.decoding.api import (
+    Hypotheses,
+    S,
+    Step,
+    check_ends,
+    check_start,
+    check_state,
+    ends_of,
+    filler,
+    is_any,
+    limits,
+)
 from jaxformer.decoding.best import first_highest
 from jaxformer.decoding.prefix import Prefix, begin
 from jaxformer.decoding.shrinking import StepOfRows, run
@@ -79,7 +90,7 @@ def unroll(
     Returns:
       Hypotheses ``[B, K]`` with ``scores == log_probs``, in which forced tokens do not count.
     """
-    check_capacity(state, start.tokens.shape[2], bos)
+    check_start(state, start.tokens.shape[2], bos)
     last = start.tokens[:, :, 0] if bos is None else jnp.full(start.lengths.shape, bos, jnp.int32)
     lengths = jnp.full(start.lengths.shape, 0 if bos is not None else 1, jnp.int32)
     rules = _Rules(ends_of(eos), pad, as_transforms(transforms), None, False)
@@ -115,6 +126,7 @@ def _unroll(
         scores, state = step(last, state)
         history = History(tokens, lengths, start.sentences[rows])
         choices = next_log_probs(scores, history)
+        check_ends(rules.ends, choices.shape[-1])
         chosen = choose(choices, history).astype(jnp.int32)
         forced = lengths < progress.forced
         gained = jnp.take_along_axis(choices, chosen[..., None], axis=-1)[..., 0]
@@ -187,7 +199,8 @@ def greedy(
 
     Raises:
       ConfigError: `max_length` is below 1, or a prefix is longer; there is neither `bos` nor a prefix.
-      ValueError: the state has room for fewer tokens than `max_length` needs.
+      ValueError: the state has room for fewer tokens than `max_length` needs; there are several `bos`; an `eos` is
+        not in the vocabulary.
 
     >>> import jax.numpy as jnp
     >>> from jaxformer.decoding import TreeState
@@ -353,7 +366,7 @@ def _extend(
     sampled: bool = False,
 ) -> Hypotheses:
     """Extends the prefix of each sentence with the tokens that `choose` picks: see `greedy`."""
-    check_capacity(state, max_length, bos)
+    check_start(state, max_length, bos)
     start = begin(state, max_length, bos=bos, pad=filler(pad), prefix=prefix)
     shape = start.last.shape
     repeated = lambda x: jnp.broadcast_to(x[:, None], shape)
