@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
         examples.extend({"corpus": name, "number": number, **row} for number, row in enumerate(rows, 1))
 
     scores = runner.evaluate(options.run, predictor, **data, say=say, keep=keep)
-    if not processes.first():
+    if not processes.is_first():
         return 0
     for name, corpus_scores in scores.items():
         print(name)

@@ -126,9 +126,9 @@ def save(run: pathlib.Path, names: Sequence[str]) -> None:
     path = run / FILE
     has_begun = (run / "config.json").exists() and holds_run(run)
     # The run that this one starts from may have been a classifier of other classes.
-    if processes.first() and (not path.exists() or (load(run) != tuple(names) and not has_begun)):
+    if processes.is_first() and (not path.exists() or (load(run) != tuple(names) and not has_begun)):
         write_text(path, json.dumps({"classes": list(names)}, indent=1, ensure_ascii=False) + "\n")
-    storage.shared(path)
+    storage.wait_for_file(path)
 
 
 def load(run: pathlib.Path) -> tuple[str, ...]:

@@ -36,5 +36,5 @@ def adopt(out: pathlib.Path, saved: TaskConfig, config: TaskConfig, done: int, s
     changes = [f"{name} is now {after[name]}, was {before[name]}" for name in after if after[name] != before[name]]
     for change in changes:
         say(change)
-    if saved != config and processes.first():  # settings of the place, which are not reported, are saved too
+    if saved != config and processes.is_first():  # settings of the place, which are not reported, are saved too
         rundir.write_config(out, config.task, config)
