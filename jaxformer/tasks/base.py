@@ -36,7 +36,7 @@ from jaxformer.tasks.one_behind import one_behind
 Say = Callable[[str], None]
 """A function that shows one line to the user."""
 
-Keep = Callable[[str, Sequence[Mapping[str, Any]]], None]
+OnExamples = Callable[[str, Sequence[Mapping[str, Any]]], None]
 """A function that takes the name of a corpus, and a row for each example: its prediction and its own scores."""
 
 
@@ -372,11 +372,11 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
 
     @abc.abstractmethod
     def evaluate(
-        self, config: ConfigT, corpus: CorpusT, predictor: PredictorT, *, split: str, say: Say, keep: Keep
+        self, config: ConfigT, corpus: CorpusT, predictor: PredictorT, *, split: str, say: Say, on_examples: OnExamples
     ) -> dict[str, list[Score]]:
         """Returns the scores of a split ("test" or "validation"), by name of the corpus.
 
-        A task that scores single examples passes their rows to `keep`.
+        A task that scores single examples passes their rows to `on_examples`.
 
         Raises:
           DataError: there is no such split.

@@ -23,7 +23,7 @@ from jaxformer.files import local_path, write_text
 from jaxformer.multihost import cluster, processes, storage
 from jaxformer.sharding import Placement
 from jaxformer.tasks import registry, restore, resume, run_lock, rundir, warm_start
-from jaxformer.tasks.base import Corpus, Data, Keep, Predictor, Say, TaskConfig
+from jaxformer.tasks.base import Corpus, Data, OnExamples, Predictor, Say, TaskConfig
 from jaxformer.tasks.registry import AnyTask
 from jaxformer.tasks.training_setup import TrainingSetup, check_memory, make_training_setup
 from jaxformer.tasks.validation import Validation as Validation
@@ -370,7 +370,7 @@ def evaluate(
     files: Sequence[Path] = (),
     data_dir: Path = "",
     say: Say | None = None,
-    keep: Keep = lambda name, rows: None,
+    on_examples: OnExamples = lambda name, rows: None,
 ) -> dict[str, list[Score]]:
     """Returns the scores of a run on a split of its data, by name of the corpus.
 
@@ -379,7 +379,7 @@ def evaluate(
       split: "test" or "validation"; by default the task's `default_split`.
       files: other test data instead: of a translator, the file of sentences and that of their translations.
       data_dir: the folder of the corpora, if they have moved since training.
-      keep: called with the name of a corpus, and a row for each example: its prediction and its own scores.
+      on_examples: called with the name of a corpus, and a row for each example: its prediction and its own scores.
 
     Raises:
       ConfigError: the run was trained on other data, which may contain the held-out part of this data.
@@ -396,4 +396,4 @@ def evaluate(
             config = changed(config, {"data": {"directory": data_dir}})
         corpus, split = task.read(config), split or task.default_split
         rundir.check_data(run, corpus.fingerprints)
-    return task.evaluate(config, corpus, predictor or load(run), split=split, say=say or print, keep=keep)
+    return task.evaluate(config, corpus, predictor or load(run), split=split, say=say or print, on_examples=on_examples)

@@ -60,7 +60,9 @@ class TestContract(TaskContract):
 
     def test_captions_are_kept(self, config, run):
         kept = {}
-        scores = jaxformer.evaluate(run, split="validation", say=str, keep=lambda name, rows: kept.update({name: rows}))
+        scores = jaxformer.evaluate(
+            run, split="validation", say=str, on_examples=lambda name, rows: kept.update({name: rows})
+        )
         rows = kept["validation"]
         own = bleu([row["hypothesis"] for row in rows], [row["references"] for row in rows])
         assert scores["validation"] == [own]

@@ -54,7 +54,9 @@ class TestContract(TaskContract):
 
     def test_examples_are_kept(self, config, run):
         kept = {}
-        scores = jaxformer.evaluate(run, split="validation", say=str, keep=lambda name, rows: kept.update({name: rows}))
+        scores = jaxformer.evaluate(
+            run, split="validation", say=str, on_examples=lambda name, rows: kept.update({name: rows})
+        )
         right = np.mean([row["label"] == row["guess"] for row in kept["validation"]])
         assert scores["validation"][0].value == pytest.approx(100 * right)
         assert all(row["image"].split("/")[-2] == row["label"] for row in kept["validation"])
