@@ -44,13 +44,13 @@ LossSums = tuple[jax.Array, jax.Array, dict[str, jax.Array]]
 """The loss summed over a batch, the number of its terms, and further sums."""
 
 
-def added(results: Iterable[LossSums]) -> dict[str, Any]:
+def sum_losses(results: Iterable[LossSums]) -> dict[str, Any]:
     """Adds the results of `Network.validation_loss` over batches, in float64: "loss", "count", and the further sums.
 
     Each is read once the next one is asked for, so that the device need not wait for the host.
 
     >>> import jax.numpy as jnp
-    >>> sums = added([(jnp.float32(3), jnp.float32(2), {"correct": jnp.float32(1)})] * 2)
+    >>> sums = sum_losses([(jnp.float32(3), jnp.float32(2), {"correct": jnp.float32(1)})] * 2)
     >>> {name: float(value) for name, value in sums.items()}
     {'loss': 6.0, 'count': 4.0, 'correct': 2.0}
     """
@@ -365,7 +365,7 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
         """Returns the metrics of a validation besides the loss; none by default.
 
         Args:
-          sums: the results of `Network.validation_loss`, `added` over the validation data.
+          sums: the results of `Network.validation_loss`, summed over the validation data by `sum_losses`.
         """
         del config, corpus, data, predictor, sums
         return {}

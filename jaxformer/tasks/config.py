@@ -251,7 +251,7 @@ class TaskConfig:
     train: TrainConfig = TrainConfig()
     """Steps, validation, checkpoints."""
 
-    def like(self, source: TaskConfig) -> Self:
+    def with_settings_of(self, source: TaskConfig) -> Self:
         """Returns these settings with those that must be as in `source`, the run that `init_from` names."""
         del source
         return self

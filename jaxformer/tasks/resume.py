@@ -15,7 +15,7 @@ from jaxformer.tasks.base import Say, TaskConfig
 from jaxformer.tasks.history import flat
 
 
-def adopt(out: pathlib.Path, saved: TaskConfig, config: TaskConfig, done: int, say: Say) -> None:
+def change_settings(out: pathlib.Path, saved: TaskConfig, config: TaskConfig, done: int, say: Say) -> None:
     """Gives a run of `done` steps the settings of `config` from here on: reports the changes, and saves config.json.
 
     Raises:

@@ -149,7 +149,7 @@ def _train(
         outputs.checkpoints, done = checkpoints, int(state.step)
         if profile:
             outputs.profile = open_profile(out / "profile", profile, start=done, steps=config.train.steps, say=say)
-        resume.adopt(out, saved or config, config, done, say)
+        resume.change_settings(out, saved or config, config, done, say)
         try:
             if processes.is_first():
                 _write_provenance(out, config, corpus, data, placement)

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from jaxformer import training
-from jaxformer.tasks.base import Corpus, Data, TaskConfig, added
+from jaxformer.tasks.base import Corpus, Data, TaskConfig, sum_losses
 from jaxformer.tasks.registry import AnyTask
 from jaxformer.tasks.training_setup import TrainingSetup
 
@@ -26,7 +26,7 @@ class Validation:
     def __call__(self, state: training.TrainState) -> Mapping[str, float]:
         params, setup = training.best_params(state), self._setup
         batches = setup.on_devices(self._data.validation_batches(setup.rows))
-        sums = added(self._loss(params, batch) for batch in batches)
+        sums = sum_losses(self._loss(params, batch) for batch in batches)
         predictor = self._task.predictor(
             self._config, self._data.vocabulary, setup.network.net, params, setup.placement, (int(state.step),)
         )
