@@ -84,7 +84,7 @@ def planned(model: str, topology: str, mesh: str, batch_size: int, length: int) 
     sent: dict[str, float] = {}
     for collective in result.collectives:
         name = f"{collective.kind} along {','.join(collective.axes)}"
-        sent[name] = sent.get(name, 0.0) + collective.wire * collective.count
+        sent[name] = sent.get(name, 0.0) + collective.bytes_sent * collective.count
     data = as_data(result, [])
     facts = {name: data[name] for name in ("topology", "mesh", "batch", "memory")}
     largest = dataclasses.asdict(result.collectives[0]) if result.collectives else None
@@ -93,7 +93,7 @@ def planned(model: str, topology: str, mesh: str, batch_size: int, length: int) 
 
 def restored(plan: dict[str, Any]) -> Forecast:
     """Returns the forecast of a plan in the file, with one collective for all of a kind and mesh axes."""
-    from jaxformer.planning.forecast import DeviceMemory, conclude
+    from jaxformer.planning.forecast import DeviceMemory, make_forecast
     from jaxformer.tasks.registry import resolve
     from jaxformer.tasks.translation import TASK
 
@@ -101,7 +101,7 @@ def restored(plan: dict[str, Any]) -> Forecast:
     network = TASK.network(config, config.data.vocab_size)
     costs = network.costs(tuple(plan["batch"]))
     sent = [_collective(*name.split(" along "), wire, mesh) for name, wire in plan["collectives"].items()]
-    return conclude(costs, plan["topology"], mesh, DeviceMemory(**plan["memory"]), sent or None)
+    return make_forecast(costs, plan["topology"], mesh, DeviceMemory(**plan["memory"]), sent or None)
 
 
 def _collective(kind: str, along: str, sent: float, mesh: dict[str, int]) -> Collective:
@@ -111,7 +111,7 @@ def _collective(kind: str, along: str, sent: float, mesh: dict[str, int]) -> Col
     axes = tuple(along.split(","))
     devices = 2 if kind == "collective-permute" else math.prod(mesh[axis] for axis in axes)
     single_byte = Collective(kind, 1, 1, devices, axes, 1, "")
-    size = round(sent / single_byte.wire)
+    size = round(sent / single_byte.bytes_sent)
     return dataclasses.replace(single_byte, bytes=size, largest=size)
 
 

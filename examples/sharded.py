@@ -41,7 +41,7 @@ def start(mesh: jax.sharding.Mesh):
         return *net.bind(params).cross_entropy(**batch), {}  # sum, count, other metrics
 
     state, shardings = training.create_sharded(net, OPTIMIZER, jax.random.key(0), placement=placement)
-    return net, placement, state, training.make_step(placement.under(loss), OPTIMIZER, shardings=shardings)
+    return net, placement, state, training.make_step(placement.with_axis_rules(loss), OPTIMIZER, shardings=shardings)
 
 
 def losses(mesh: jax.sharding.Mesh, steps: int, *, show: bool = False) -> list[float]:
@@ -60,7 +60,7 @@ def losses(mesh: jax.sharding.Mesh, steps: int, *, show: bool = False) -> list[f
 
 
 def describe(name: str, x: jax.Array) -> None:
-    """Prints how an array is cut, and which device holds which part."""
+    """Prints how an array is sharded, and which device holds which part."""
     print(f"{name}: {list(x.shape)}, sharded over {tuple(x.sharding.spec)}")
     for shard in x.addressable_shards:
         ranges = [part.indices(size) for part, size in zip(shard.index, x.shape, strict=True)]

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from jaxformer import functional, masks, sharding
+from jaxformer import decoding, functional, masks, sharding
 
 PAGE = (pathlib.Path(__file__).parents[1] / "docs" / "map.md").read_text(encoding="utf-8")
 NAMES = re.findall(
@@ -62,6 +62,21 @@ def test_every_public_name_is_listed(module):
     }
     missing = {name for name in public - parts if not re.search(rf"\b{name}\b", PAGE)}
     assert not missing
+
+
+ALIASES = {
+    functional: "Arrangement FeatureMap Frequencies RotaryScaling ScoreFunction Similarity",
+    decoding: "Choose ReadPrefix StepOfRows",
+    sharding: "Rules",
+}
+
+
+@pytest.mark.parametrize("module", ALIASES)
+def test_types_of_functions_of_ones_own_are_public(module):
+    """They are aliases, which do not say where they come from."""
+    for name in ALIASES[module].split():
+        assert hasattr(module, name)
+        assert re.search(rf"\b{name}\b", PAGE), name
 
 
 @pytest.mark.full

@@ -37,7 +37,7 @@ def build(spec):
             "pad": PAD,
             "forced_end": "never",
             "transforms": [decoding.min_length(length + 1, eos=EOS)],
-            "narrow": lambda rows: step_in(context.take(rows)),
+            "step_of_rows": lambda rows: step_in(context.take(rows)),
         }
         if beam_size == 1:
             return decoding.greedy(step_in(context), state, **options)

@@ -9,7 +9,7 @@ import numpy as np
 
 from experiments.captioning.boxes import Box
 from experiments.captioning.statements import NUMBERS, truth
-from jaxformer.inspection.attention_maps import Map, entropy
+from jaxformer.inspection.attention_maps import AttentionMap, entropy
 
 CLASSES = {
     "colors": "blue black yellow color colors colored",
@@ -77,7 +77,7 @@ def word_class(word: str) -> str:
     return next((name for name, words in CLASSES.items() if word.lower() in words.split()), FUNCTION)
 
 
-def entropies(maps: Sequence[Map]) -> dict[str, tuple[float, int]]:
+def entropies(maps: Sequence[AttentionMap]) -> dict[str, tuple[float, int]]:
     """Returns the mean entropy of the attention of each class of words, as a share of the largest; and their number."""
     found: dict[str, list[float]] = {}
     for one in maps:
@@ -86,7 +86,7 @@ def entropies(maps: Sequence[Map]) -> dict[str, tuple[float, int]]:
     return {name: (float(np.mean(values)), len(values)) for name, values in sorted(found.items())}
 
 
-def movement(maps: Sequence[Map], grid: tuple[int, int]) -> float:
+def movement(maps: Sequence[AttentionMap], grid: tuple[int, int]) -> float:
     """Returns the mean distance between the centers of attention of two words, as a share of the picture's width.
 
     It is 0 where no caption has two words.

@@ -120,7 +120,7 @@ def do(
     def make() -> Mapping[str, Any]:
         rows = list[Mapping[str, Any]]()
         seconds = command.train(config, run, end)
-        scores = jaxformer.evaluate(run, split="test", keep=lambda name, found: rows.extend(found))
+        scores = jaxformer.evaluate(run, split="test", on_examples=lambda name, found: rows.extend(found))
         metrics = {score.name: score.value for score in scores["test"]}
         return {**metrics, "rows": rows, "steps": steps, "seconds": seconds, "encoder steps": encoder}
 

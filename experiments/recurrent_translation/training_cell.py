@@ -61,7 +61,7 @@ def run_cell(cell: Cell, config: TranslationConfig, out: pathlib.Path, scale: Sc
 def _results(cell: Cell, run: pathlib.Path, translator: Translator, out: pathlib.Path, scale: Scale) -> dict[str, Any]:
     """Returns scores, translations of example sentences, alignment errors and gradients; draws maps."""
     rows: dict[str, Sequence[Mapping[str, Any]]] = {}
-    scores = jaxformer.evaluate(run, translator, split="test", keep=rows.__setitem__, say=lambda text: None)
+    scores = jaxformer.evaluate(run, translator, split="test", on_examples=rows.__setitem__, say=lambda text: None)
     write_text(out / "hypotheses" / f"{cell.name}.json", json.dumps(rows, ensure_ascii=False))
     results: dict[str, Any] = {"scores": {name: {s.name: s.value for s in some} for name, some in scores.items()}}
     pictures = out / "pictures"

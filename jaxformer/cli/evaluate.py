@@ -51,11 +51,11 @@ def main(arguments: Sequence[str]) -> int:
     say = functools.partial(print_line, runtime.console())
     examples: list[dict[str, object]] = []
 
-    def keep(name: str, rows: Sequence[Mapping[str, object]]) -> None:
+    def on_examples(name: str, rows: Sequence[Mapping[str, object]]) -> None:
         examples.extend({"corpus": name, "number": number, **row} for number, row in enumerate(rows, 1))
 
-    scores = runner.evaluate(options.run, predictor, **data, say=say, keep=keep)
-    if not processes.first():
+    scores = runner.evaluate(options.run, predictor, **data, say=say, on_examples=on_examples)
+    if not processes.is_first():
         return 0
     for name, corpus_scores in scores.items():
         print(name)

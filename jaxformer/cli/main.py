@@ -78,7 +78,7 @@ def script() -> int:
     with _stopping_at_once(sys.argv[1:2]):
         code = main()
     if code not in (0, 85) and "jaxformer.multihost.cluster" in sys.modules:
-        sys.modules["jaxformer.multihost.cluster"].leave(code)
+        sys.modules["jaxformer.multihost.cluster"].exit_process(code)
     return code
 
 

@@ -99,14 +99,16 @@ def report(name: str, forecast: Forecast, hints: Sequence[str], *, rows: int = 1
     ]
     if hints:
         lines += ["", "what would make it fit", *(f"  {hint}" for hint in hints)]
-    if forecast.estimate is None and not forecast.unread:
+    if forecast.estimate is None and not forecast.collectives_error:
         return "\n".join(lines)
     arithmetic = (
         f"arithmetic: {forecast.flops / 1e12:,.2f} TFLOP a step; with what the backward pass computes again "
-        f"{forecast.computed / 1e12:,.2f}, {forecast.computed / devices / 1e12:,.3f} a device"
+        f"{forecast.computed_flops / 1e12:,.2f}, {forecast.computed_flops / devices / 1e12:,.3f} a device"
     )
     if forecast.estimate is None:
-        return "\n".join([*lines, "", f"collectives and time of a step: unknown; {forecast.unread}", "", arithmetic])
+        return "\n".join(
+            [*lines, "", f"collectives and time of a step: unknown; {forecast.collectives_error}", "", arithmetic]
+        )
     lines += ["", *_traffic(forecast, rows), "", arithmetic]
     best = forecast.estimate
     least = "at least " if forecast.uncounted_loops else ""
@@ -125,22 +127,23 @@ def _traffic(forecast: Forecast, rows: int) -> list[str]:
     """Returns the lines about collectives: the `rows` groups that take longest, and the sum of the rest."""
     from jaxformer.planning.hlo import group
 
-    groups = sorted(group(forecast.collectives), key=lambda collective: -collective.wire * collective.count)
-    sent = sum(collective.wire * collective.count for collective in groups)
+    groups = sorted(group(forecast.collectives), key=lambda collective: -collective.bytes_sent * collective.count)
+    sent = sum(collective.bytes_sent * collective.count for collective in groups)
     loops = forecast.uncounted_loops
     lines = [
         f"collectives of a step: {'at least ' if loops else ''}{sent / MIB:,.1f} MiB sent by each device",
         "        MiB   times   sends MiB",
     ]
     lines += [
-        f"  {collective.bytes / MIB:9.3f}  {collective.count:6}  {collective.wire * collective.count / MIB:10.2f}  "
+        f"  {collective.bytes / MIB:9.3f}  {collective.count:6}  "
+        f"{collective.bytes_sent * collective.count / MIB:10.2f}  "
         f"{collective.kind} along {','.join(collective.axes) or 'nothing'}"
         + (", for each iteration of a loop" if collective.uncounted_loops else "")
         for collective in groups[:rows]
     ]
     if groups[rows:]:
         count = sum(collective.count for collective in groups[rows:])
-        left = sum(collective.wire * collective.count for collective in groups[rows:]) / MIB
+        left = sum(collective.bytes_sent * collective.count for collective in groups[rows:]) / MIB
         lines.append(f"  {count:17}  {left:10.2f}  the rest, in {len(groups) - rows} sizes")
     if loops:
         lines.append("  loops whose iterations depend on data, so that one of each is counted:")

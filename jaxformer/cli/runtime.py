@@ -68,14 +68,14 @@ def join(config: Any, out: pathlib.Path, *, devices: int | None = None) -> None:
     flags = {name: os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")}
     versions = {"python": platform.python_version(), "jax": jax.__version__, "code": code.hexdigest(), **flags}
     settings = {name: json.dumps(value) for name, value in flat(to_data(config)).items()}
-    cluster.agree({**settings, **versions, "--out": str(out)})
+    cluster.check_equal({**settings, **versions, "--out": str(out)})
 
 
 def console() -> Console:
     """Returns a console on standard error, so that results can be piped; it is quiet except in the first process."""
     from jaxformer.training.progress import StderrConsole
 
-    return StderrConsole(quiet=not processes.first())
+    return StderrConsole(quiet=not processes.is_first())
 
 
 def draw_curves(run: pathlib.Path) -> pathlib.Path:

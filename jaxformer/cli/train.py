@@ -72,6 +72,6 @@ def main(arguments: Sequence[str]) -> int:
     runtime.start(compile_cache=not options.no_compile_cache)
     output = {"console": runtime.console(), "profile": options.profile, "hooks": [runtime.KeepCode()]}
     result = runner.train(config, options.out, began=STARTED, **output)
-    if processes.first():
+    if processes.is_first():
         save_besides(options.out / "curves.png", lambda path: runtime.draw_curves(path.parent))
     return runtime.EXIT_CODES.get(result.reason, 0)

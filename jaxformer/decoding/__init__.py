@@ -16,7 +16,6 @@ from jaxformer.decoding.ensembles import StackedState as StackedState
 from jaxformer.decoding.ensembles import ensemble as ensemble
 from jaxformer.decoding.ensembles import mean_log_probs as mean_log_probs
 from jaxformer.decoding.ensembles import stacked_ensemble as stacked_ensemble
-from jaxformer.decoding.narrow import Narrow as Narrow
 from jaxformer.decoding.penalties import CoverageState as CoverageState
 from jaxformer.decoding.penalties import GNMTPenalty as GNMTPenalty
 from jaxformer.decoding.penalties import LengthPenalty as LengthPenalty
@@ -24,10 +23,12 @@ from jaxformer.decoding.penalties import Normalization as Normalization
 from jaxformer.decoding.penalties import Patience as Patience
 from jaxformer.decoding.penalties import Stopping as Stopping
 from jaxformer.decoding.prefix import Prefix as Prefix
+from jaxformer.decoding.prefix import ReadPrefix as ReadPrefix
 from jaxformer.decoding.rerank import bleu_utilities as bleu_utilities
 from jaxformer.decoding.rerank import chrf_utilities as chrf_utilities
 from jaxformer.decoding.rerank import minimum_bayes_risk as minimum_bayes_risk
 from jaxformer.decoding.rerank import rerank as rerank
+from jaxformer.decoding.shrinking import StepOfRows as StepOfRows
 from jaxformer.decoding.transforms import ForcedEnd as ForcedEnd
 from jaxformer.decoding.transforms import History as History
 from jaxformer.decoding.transforms import Transform as Transform
@@ -39,6 +40,7 @@ from jaxformer.decoding.transforms import min_p as min_p
 from jaxformer.decoding.transforms import temperature as temperature
 from jaxformer.decoding.transforms import top_k as top_k
 from jaxformer.decoding.transforms import top_p as top_p
+from jaxformer.decoding.unroll import Choose as Choose
 from jaxformer.decoding.unroll import forced as forced
 from jaxformer.decoding.unroll import greedy as greedy
 from jaxformer.decoding.unroll import sample as sample

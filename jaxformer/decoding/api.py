@@ -103,7 +103,18 @@ class Hypotheses:
 
 def ends_of(eos: int | tuple[int, ...] | None) -> tuple[int, ...]:
     """Returns the tokens that end a sequence: one, several, or none."""
-    return () if eos is None else eos if isinstance(eos, tuple) else (eos,)
+    return () if eos is None else tuple(eos) if isinstance(eos, tuple | list) else (eos,)
+
+
+def check_ends(ends: tuple[int, ...], vocab_size: int) -> None:
+    """Checks that the tokens that end a sequence are in the vocabulary: no other one would ever be chosen.
+
+    Raises:
+      ValueError: one is not.
+    """
+    known = [token for token in ends if not isinstance(token, jax.Array)]
+    if outside := [token for token in known if not 0 <= token < vocab_size]:
+        raise ValueError(f"eos must be in [0, V = {vocab_size}), or None if no token ends a sequence, got {outside[0]}")
 
 
 def is_any(tokens: jax.Array, among: tuple[int, ...]) -> jax.Array:
@@ -132,12 +143,19 @@ def check_state(state: State) -> tuple[int, int]:
     return state.shape
 
 
-def check_capacity(state: State, max_length: int, bos: int | None) -> None:
-    """Checks that a state has room for what a search of at most `max_length` tokens reads: `bos`, and all but the last.
+def check_start(state: State, max_length: int, bos: int | None) -> None:
+    """Checks that `bos` is one token, and that a state has room for what a search of `max_length` tokens reads.
+
+    It reads `bos` and all tokens but the last.
 
     Raises:
-      ValueError: its `capacity` is lower.
+      ValueError: there are several `bos`, or the `capacity` of the state is lower.
     """
+    if bos is not None and jnp.size(bos) != 1:
+        raise ValueError(
+            f"bos must be one token for all sequences, got an array of shape {list(jnp.shape(bos))}; give tokens that "
+            "differ as prefix=tokens[:, None], with bos=None"
+        )
     capacity, needed = getattr(state, "capacity", None), max_length - (bos is None)
     if capacity is not None and capacity < needed:
         raise ValueError(

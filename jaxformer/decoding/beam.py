@@ -16,7 +16,8 @@ from jaxformer.decoding.api import (
     S,
     State,
     Step,
-    check_capacity,
+    check_ends,
+    check_start,
     check_state,
     ends_of,
     filler,
@@ -25,7 +26,6 @@ from jaxformer.decoding.api import (
     limits,
 )
 from jaxformer.decoding.best import top_scores
-from jaxformer.decoding.narrow import Narrow, run
 from jaxformer.decoding.penalties import (
     CoverageState,
     LengthPenalty,
@@ -35,6 +35,7 @@ from jaxformer.decoding.penalties import (
     check_penalty,
 )
 from jaxformer.decoding.prefix import Prefix, Start, begin
+from jaxformer.decoding.shrinking import StepOfRows, run
 from jaxformer.decoding.transforms import ForcedEnd, History, Transforms, chain, well_formed
 from jaxformer.errors import ConfigError
 
@@ -134,7 +135,7 @@ def beam_search(
     max_lengths: Int[Array, " B"] | None = None,
     prefix: Prefix[S] | Int[Array, "B P"] | None = None,
     transforms: Transforms = (),
-    narrow: Narrow[S] | None = None,
+    step_of_rows: StepOfRows[S] | None = None,
     trace: BeamTrace | None = None,
 ) -> Hypotheses:
     r"""Finds the `beam_size` best sequences of each sentence, ranked by :math:`\log p / L^\alpha` (Graves 2012).
@@ -159,12 +160,13 @@ def beam_search(
       forced_end, max_lengths, prefix: see `greedy`. With "never", or without `eos`, hypotheses that reach the limit
         count as finished.
       transforms: see `jaxformer.decoding.transforms`.
-      narrow: makes the step of the remaining sentences (`Narrow`); with it, complete sentences leave the batch.
+      step_of_rows: makes the step of the sentences that remain (`StepOfRows`), so that complete ones leave the batch.
       trace: records what each step considered, kept and pruned. The steps then run one by one, so this call must not
         be inside `jax.jit`.
 
     Raises:
-      ValueError: `beam_size` is not that of the state, which may also have too little room; a `trace` inside `jax.jit`.
+      ValueError: `beam_size` is not that of the state, which may also have too little room, or times the vocabulary
+        not below 2**31; a `trace` inside `jax.jit`.
       ConfigError: a penalty below 0 or not finite; a coverage penalty without a `CoverageState`; an unknown rule; see
         also `greedy`.
 
@@ -185,7 +187,7 @@ def beam_search(
         raise ConfigError(f"stopping must be first, now, limit or a Patience, got {stopping!r}")
     if isinstance(length_penalty, float | int):
         length_penalty = LengthPenalty(length_penalty)
-    check_capacity(state, max_length, bos)
+    check_start(state, max_length, bos)
     start = begin(state, max_length, bos=bos, pad=filler(pad), prefix=prefix)
     token_limits = jnp.maximum(limits(max_lengths, max_length, batch), start.forced)
     ends = {"eos": eos, "forced_end": forced_end, "max_lengths": token_limits}
@@ -205,11 +207,12 @@ def beam_search(
         scores, state = step(beam.last, beam.state)
         lengths = jnp.broadcast_to(beam.lengths[:, None], beam.last.shape)
         choices = next_log_probs(scores, History(beam.tokens, lengths, sentences))
+        check_ends(rules.ends, choices.shape[-1])
         return _advance(beam, choices, state, rules)
 
     beam = _first(start, token_limits, filler(pad))
     if trace is None:
-        return run(beam, lambda step: lambda beam, rows: advance(step, beam, rows)[0], step, narrow)
+        return run(beam, lambda step: lambda beam, rows: advance(step, beam, rows)[0], step, step_of_rows)
     one_step = jax.jit(lambda beam: advance(step, beam, jnp.arange(batch, dtype=jnp.int32)))
     while not beam.stopped.all():
         active = ~np.asarray(beam.stopped)
@@ -357,7 +360,9 @@ def _propose(
 
     They are chosen from the best of each hypothesis, so fewer than K V values are sorted.
     """
-    batch, _, vocab_size = choices.shape
+    batch, beam_size, vocab_size = choices.shape
+    if beam_size * vocab_size >= 2**31:
+        raise ValueError(f"beam_size times the vocabulary must be below 2**31, got {beam_size} x {vocab_size}")
     best, tokens = top_scores(choices, min(count, vocab_size))
     totals = (best + log_probs[:, :, None]).reshape(batch, -1)
     totals, index = jax.lax.top_k(totals, min(count, totals.shape[1]))

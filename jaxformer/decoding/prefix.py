@@ -15,7 +15,7 @@ from jaxformer.dims import check_rank
 from jaxformer.errors import ConfigError
 
 
-class Read(Protocol[S]):
+class ReadPrefix(Protocol[S]):
     """Maps tokens ``[B, K, P]``, a state and lengths to the state after these tokens, read in one pass.
 
     The lengths, ``int32 [B, K]``, are from 0 to P; the tokens of a hypothesis after its length are padding.
@@ -36,7 +36,7 @@ class Prefix(Generic[S]):
     """``int32 [B, P]``"""
     lengths: jax.Array | None = None
     """The number of tokens of each prefix, ``int [B]``; P by default."""
-    read: Read[S] | None = None
+    read: ReadPrefix[S] | None = None
     """Computes the state after a prefix in one pass, such as
     ``lambda tokens, state, lengths: model.prefill(tokens, state, context, lengths=lengths)[1]``; by default the search
     takes one step for each token."""

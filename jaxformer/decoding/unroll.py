@@ -10,10 +10,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxformer.decoding.api import Hypotheses, S, Step, check_capacity, check_state, ends_of, filler, is_any, limits
+from jaxformer.decoding.api import (
+    Hypotheses,
+    S,
+    Step,
+    check_ends,
+    check_start,
+    check_state,
+    ends_of,
+    filler,
+    is_any,
+    limits,
+)
 from jaxformer.decoding.best import first_highest
-from jaxformer.decoding.narrow import Narrow, run
 from jaxformer.decoding.prefix import Prefix, begin
+from jaxformer.decoding.shrinking import StepOfRows, run
 from jaxformer.decoding.transforms import ForcedEnd, History, Transform, Transforms, as_transforms, chain, well_formed
 from jaxformer.functional.dropout import hashed_bits
 
@@ -79,7 +90,7 @@ def unroll(
     Returns:
       Hypotheses ``[B, K]`` with ``scores == log_probs``, in which forced tokens do not count.
     """
-    check_capacity(state, start.tokens.shape[2], bos)
+    check_start(state, start.tokens.shape[2], bos)
     last = start.tokens[:, :, 0] if bos is None else jnp.full(start.lengths.shape, bos, jnp.int32)
     lengths = jnp.full(start.lengths.shape, 0 if bos is not None else 1, jnp.int32)
     rules = _Rules(ends_of(eos), pad, as_transforms(transforms), None, False)
@@ -90,7 +101,7 @@ class _Rules(NamedTuple):
     ends: tuple[int, ...]
     pad: int
     transforms: tuple[Transform, ...]
-    narrow: Narrow[Any] | None
+    step_of_rows: StepOfRows[Any] | None
     may_be_stuck: bool
     """A hypothesis ends, without another token, where its rules leave none."""
 
@@ -115,6 +126,7 @@ def _unroll(
         scores, state = step(last, state)
         history = History(tokens, lengths, start.sentences[rows])
         choices = next_log_probs(scores, history)
+        check_ends(rules.ends, choices.shape[-1])
         chosen = choose(choices, history).astype(jnp.int32)
         forced = lengths < progress.forced
         gained = jnp.take_along_axis(choices, chosen[..., None], axis=-1)[..., 0]
@@ -148,7 +160,7 @@ def _unroll(
         forced=start.lengths,
         max_lengths=max_lengths,
     )
-    return run(progress, lambda step: functools.partial(advance, step), step, rules.narrow)
+    return run(progress, lambda step: functools.partial(advance, step), step, rules.step_of_rows)
 
 
 def greedy(
@@ -163,7 +175,7 @@ def greedy(
     prefix: Prefix[S] | Int[Array, "B P"] | None = None,
     forced_end: ForcedEnd = "scored",
     transforms: Transforms = (),
-    narrow: Narrow[S] | None = None,
+    step_of_rows: StepOfRows[S] | None = None,
 ) -> Hypotheses:
     """Takes the most probable token at every step, independently for each hypothesis.
 
@@ -180,14 +192,15 @@ def greedy(
       forced_end: the log-probability of an `eos` that the limit forces: "scored", its own, or the lowest finite one if
         a transform has removed it; "free", 0; "never", no `eos` is forced.
       transforms: one, or several in their order; see `jaxformer.decoding.transforms`.
-      narrow: makes the step of the remaining sentences (`Narrow`); with it, complete sentences leave the batch.
+      step_of_rows: makes the step of the sentences that remain (`StepOfRows`), so that complete ones leave the batch.
 
     Returns:
       Hypotheses ``[B, K]`` with ``scores == log_probs``.
 
     Raises:
       ConfigError: `max_length` is below 1, or a prefix is longer; there is neither `bos` nor a prefix.
-      ValueError: the state has room for fewer tokens than `max_length` needs.
+      ValueError: the state has room for fewer tokens than `max_length` needs; there are several `bos`; an `eos` is
+        not in the vocabulary.
 
     >>> import jax.numpy as jnp
     >>> from jaxformer.decoding import TreeState
@@ -207,7 +220,7 @@ def greedy(
         prefix=prefix,
         forced_end=forced_end,
         transforms=transforms,
-        narrow=narrow,
+        step_of_rows=step_of_rows,
     )
 
 
@@ -224,7 +237,7 @@ def sample(
     prefix: Prefix[S] | Int[Array, "B P"] | None = None,
     forced_end: ForcedEnd = "free",
     transforms: Transforms = (),
-    narrow: Narrow[S] | None = None,
+    step_of_rows: StepOfRows[S] | None = None,
 ) -> Hypotheses:
     """Draws every token from the model's distribution after the transforms, independently for each hypothesis.
 
@@ -239,7 +252,7 @@ def sample(
       key: one key or seed, into which the sentence's row in the batch is folded; or one key per sentence, ``[B]``,
         such as ``jax.vmap(jax.random.fold_in, (None, 0))(key, indices)`` for the sentences of a corpus. Keys are those
         of ``jax.random.key``, or the raw ones of ``jax.random.PRNGKey``.
-      step, state, max_length, bos, eos, pad, max_lengths, prefix, transforms, narrow: see `greedy`.
+      step, state, max_length, bos, eos, pad, max_lengths, prefix, transforms, step_of_rows: see `greedy`.
 
     Returns:
       Hypotheses ``[B, K]`` with ``scores == log_probs``, of the distribution after the transforms.
@@ -277,7 +290,7 @@ def sample(
         prefix=prefix,
         forced_end=forced_end,
         transforms=transforms,
-        narrow=narrow,
+        step_of_rows=step_of_rows,
         sampled=True,
     )
 
@@ -349,17 +362,17 @@ def _extend(
     prefix: Prefix[S] | Int[Array, "B P"] | None,
     forced_end: ForcedEnd,
     transforms: Transforms,
-    narrow: Narrow[S] | None,
+    step_of_rows: StepOfRows[S] | None,
     sampled: bool = False,
 ) -> Hypotheses:
     """Extends the prefix of each sentence with the tokens that `choose` picks: see `greedy`."""
-    check_capacity(state, max_length, bos)
+    check_start(state, max_length, bos)
     start = begin(state, max_length, bos=bos, pad=filler(pad), prefix=prefix)
     shape = start.last.shape
     repeated = lambda x: jnp.broadcast_to(x[:, None], shape)
     token_limits = jnp.maximum(limits(max_lengths, max_length, shape[0]), start.forced)
     ends = {"eos": eos, "forced_end": forced_end, "max_lengths": token_limits, "sampled": sampled}
-    rules = _Rules(ends_of(eos), filler(pad), well_formed(transforms, bos=bos, pad=pad, **ends), narrow, True)
+    rules = _Rules(ends_of(eos), filler(pad), well_formed(transforms, bos=bos, pad=pad, **ends), step_of_rows, True)
     history = start.history(jnp.arange(shape[0], dtype=jnp.int32))
     lengths = repeated(start.lengths)
     return _unroll(step, start.state, choose, history, start.last, lengths, repeated(token_limits), rules)

@@ -2,7 +2,10 @@
 
 from jaxformer.functional.attention import AttentionStatistics as AttentionStatistics
 from jaxformer.functional.attention import Explanation as Explanation
+from jaxformer.functional.attention import FeatureMap as FeatureMap
 from jaxformer.functional.attention import LinearState as LinearState
+from jaxformer.functional.attention import ScoreFunction as ScoreFunction
+from jaxformer.functional.attention import Similarity as Similarity
 from jaxformer.functional.attention import additive_attention as additive_attention
 from jaxformer.functional.attention import additive_similarity as additive_similarity
 from jaxformer.functional.attention import attention as attention
@@ -59,6 +62,8 @@ from jaxformer.functional.per_example import per_example_gradients as per_exampl
 from jaxformer.functional.per_example import per_example_losses as per_example_losses
 from jaxformer.functional.pooling import average_pool as average_pool
 from jaxformer.functional.pooling import max_pool as max_pool
+from jaxformer.functional.positions import Frequencies as Frequencies
+from jaxformer.functional.positions import RotaryScaling as RotaryScaling
 from jaxformer.functional.positions import alibi as alibi
 from jaxformer.functional.positions import learned as learned
 from jaxformer.functional.positions import linear_scaling as linear_scaling
@@ -87,6 +92,7 @@ from jaxformer.functional.recurrent import recurrent as recurrent
 from jaxformer.functional.recurrent import recurrent_start as recurrent_start
 from jaxformer.functional.recurrent import recurrent_step as recurrent_step
 from jaxformer.functional.recurrent import rnn_cell as rnn_cell
+from jaxformer.functional.residual import Arrangement as Arrangement
 from jaxformer.functional.residual import deep_norm as deep_norm
 from jaxformer.functional.residual import deep_norm_gains as deep_norm_gains
 from jaxformer.functional.residual import post_norm as post_norm

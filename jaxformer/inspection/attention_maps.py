@@ -19,7 +19,7 @@ BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 
 @dataclasses.dataclass(frozen=True)
-class PieceMap:
+class AttentionWeights:
     """Attention weights ``[L, N, T, S]`` between the pieces of a source and a target."""
 
     source: tuple[str, ...]
@@ -28,7 +28,7 @@ class PieceMap:
 
 
 @dataclasses.dataclass(frozen=True)
-class Map:
+class AttentionMap:
     """Weights ``[T, S]``: row t is the attention of target t over the source; rows sum to 1."""
 
     source: tuple[str, ...]
@@ -36,7 +36,7 @@ class Map:
     weights: np.ndarray
 
 
-def select(attention: PieceMap, *, layer: int | None = None, head: int | None = None) -> Map:
+def select(attention: AttentionWeights, *, layer: int | None = None, head: int | None = None) -> AttentionMap:
     """Selects one layer and head, or takes the mean over those not named.
 
     Raises:
@@ -47,10 +47,10 @@ def select(attention: PieceMap, *, layer: int | None = None, head: int | None = 
         if index is not None and not 0 <= index < size:
             raise ConfigError(f"{name} {index} is not one of 0 to {size - 1}")
     weights = weights.mean(0) if layer is None else weights[layer]
-    return Map(attention.source, attention.target, weights.mean(0) if head is None else weights[head])
+    return AttentionMap(attention.source, attention.target, weights.mean(0) if head is None else weights[head])
 
 
-def most_aligned(attention: PieceMap) -> tuple[int, int]:
+def most_aligned(attention: AttentionWeights) -> tuple[int, int]:
     """Returns the layer and head that come closest to an alignment: their weights reach the most source pieces.
 
     Most heads attend to neighbors or to the end of the sentence, and a mean over all heads blurs the one that attends
@@ -62,15 +62,15 @@ def most_aligned(attention: PieceMap) -> tuple[int, int]:
     return int(layer), int(head)
 
 
-def by_word(attention: Map) -> Map:
+def by_word(attention: AttentionMap) -> AttentionMap:
     """Merges pieces to words: a word gives the mean of its pieces' attention and receives the sum."""
     source, target = _words(attention.source), _words(attention.target)
     received = np.stack([attention.weights[:, indices].sum(1) for _, indices in source], 1)
     weights = np.stack([received[indices].mean(0) for _, indices in target])
-    return Map(tuple(word for word, _ in source), tuple(word for word, _ in target), weights)
+    return AttentionMap(tuple(word for word, _ in source), tuple(word for word, _ in target), weights)
 
 
-def between_words(attention: PieceMap, source: Sequence[str], target: Sequence[str]) -> PieceMap:
+def between_words(attention: AttentionWeights, source: Sequence[str], target: Sequence[str]) -> AttentionWeights:
     """Merges pieces to the words of the two texts; the end of each text stays a word of its own.
 
     A word gives the mean of its pieces' attention and receives the sum. A piece that covers several words counts for
@@ -86,7 +86,7 @@ def between_words(attention: PieceMap, source: Sequence[str], target: Sequence[s
     received, given = (_shares(*both) for both in ((attention.source, source), (attention.target, target)))
     given = given / given.sum(1, keepdims=True)
     weights = given @ np.asarray(attention.weights, np.float64) @ received.T
-    return PieceMap((*source, attention.source[-1]), (*target, attention.target[-1]), weights)
+    return AttentionWeights((*source, attention.source[-1]), (*target, attention.target[-1]), weights)
 
 
 def _shares(pieces: Sequence[str], words: Sequence[str]) -> np.ndarray:
@@ -134,7 +134,7 @@ SHADES = " .:-=+*#%@"
 """The characters of `as_text`, from a weight of 0 to one of 1."""
 
 
-def as_text(attention: Map) -> str:
+def as_text(attention: AttentionMap) -> str:
     """Writes the map in characters, darker for larger weights; the source's words are numbered below."""
     longest = max(map(display_width, attention.target))
     darkest = len(SHADES) - 1
@@ -146,10 +146,10 @@ def as_text(attention: Map) -> str:
     return "\n".join([*lines, "  ".join(f"{i} {word}" for i, word in enumerate(attention.source, 1))])
 
 
-def as_table(attention: Map, *, decimals: int = 3) -> str:
+def as_table(attention: AttentionMap, *, decimals: int = 3) -> str:
     """Writes the weights as numbers under the source's words, with the sum and the entropy, in nats, of each row.
 
-    >>> print(as_table(Map(("the", "cat"), ("le", "chat"), np.array([[0.9, 0.1], [0.25, 0.75]]))))
+    >>> print(as_table(AttentionMap(("the", "cat"), ("le", "chat"), np.array([[0.9, 0.1], [0.25, 0.75]]))))
             the    cat |    sum  entropy
       le  0.900  0.100 |  1.000    0.325
     chat  0.250  0.750 |  1.000    0.562

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from jaxformer.files import replacing
-from jaxformer.inspection.attention_maps import Map, PieceMap, by_word, display_width, select
+from jaxformer.inspection.attention_maps import AttentionMap, AttentionWeights, by_word, display_width, select
 
 # A relative folder counts as unset; matplotlib, which chooses its folders here, would make it in the working directory.
 _FOLDERS = {name: os.environ[name] for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME") if name in os.environ}
@@ -39,7 +39,7 @@ WORDS_ACROSS = 5
 INK, QUIET, ACCENT, SCORE, GRID = "#1f2933", "#9aa5b1", "#c2410c", "#0f766e", "#d9dee4"
 
 
-def attention_map(attention: Map, path: pathlib.Path, *, title: str | None = None) -> pathlib.Path:
+def attention_map(attention: AttentionMap, path: pathlib.Path, *, title: str | None = None) -> pathlib.Path:
     """Draws a map with the source's words across and the target's down; each row's strongest weight is marked.
 
     The suffix chooses PNG, SVG or PDF. Colors reach to the largest weight.
@@ -65,7 +65,7 @@ def attention_map(attention: Map, path: pathlib.Path, *, title: str | None = Non
     return _save(figure, path)
 
 
-def head_grid(attention: PieceMap, path: pathlib.Path, *, title: str | None = None) -> pathlib.Path:
+def head_grid(attention: AttentionWeights, path: pathlib.Path, *, title: str | None = None) -> pathlib.Path:
     """Draws every head of every layer as a small map between words: layers down, heads across, one scale of colors."""
     layers, heads = attention.weights.shape[:2]
     words = [[by_word(select(attention, layer=layer, head=head)) for head in range(heads)] for layer in range(layers)]
@@ -119,7 +119,7 @@ def image_maps(
 
 def caption_sheet(
     pictures: Sequence[np.ndarray],
-    captions: Sequence[Map],
+    captions: Sequence[AttentionMap],
     path: pathlib.Path,
     *,
     grid: tuple[int, int],

@@ -131,17 +131,23 @@ class TransformerCaptioner(Captioner):
         valid: Bool[Array, "B T"] | None = None,
         right_padded: bool = False,
         smoothing: float = 0.0,
+        z_loss: float = 0.0,
         key: jax.Array | None = None,
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """Returns the loss of the teacher-forced logits, (sum, count); see `Decoder.cross_entropy`."""
-        given = {"valid": valid, "right_padded": right_padded, "smoothing": smoothing, "key": key}
-        return self.decoder.cross_entropy(tokens, labels, self.encode(images), **given)
+        options = {"right_padded": right_padded, "smoothing": smoothing, "z_loss": z_loss, "key": key}
+        return self.decoder.cross_entropy(tokens, labels, self.encode(images), valid=valid, **options)
 
     def captured(
-        self, images: Float[Array, "B h w C"], tokens: Int[Array, "B T"], names: Collection[str] = ("decoder.cross",)
+        self,
+        images: Float[Array, "B h w C"],
+        tokens: Int[Array, "B T"],
+        names: Collection[str] = ("decoder.cross",),
+        *,
+        valid: Bool[Array, "B T"] | None = None,
     ) -> dict[str, CapturedAttention]:
         """Returns the arguments of the named attentions in every layer: "decoder.self", "decoder.cross"."""
-        intermediates = self.decoder.captured(tokens, self.encode(images))
+        intermediates = self.decoder.captured(tokens, self.encode(images), valid=valid)
         return select({f"decoder.{name}": attention for name, attention in intermediates.items()}, names)
 
     def step_weights(self) -> StepWeights:
@@ -229,6 +235,7 @@ class RecurrentCaptioner(Captioner):
         *,
         valid: Bool[Array, "B T"] | None = None,
         smoothing: float = 0.0,
+        z_loss: float = 0.0,
         doubly_stochastic: float = 0.0,
         key: jax.Array | None = None,
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
@@ -242,7 +249,8 @@ class RecurrentCaptioner(Captioner):
         x, weights = self.decoder(tokens, self.encode(images), valid=valid, key=key, copies=copies)
         table = copies if output is None else output.kernel[...].T
         with jax.named_scope("loss"):
-            total, count = sharding.linear_cross_entropy(x, table, labels, where=valid, smoothing=smoothing)
+            options = {"where": valid, "smoothing": smoothing, "z_loss": z_loss}
+            total, count = sharding.linear_cross_entropy(x, table, labels, **options)
             if doubly_stochastic:
                 total += doubly_stochastic * functional.doubly_stochastic_penalty(weights, where=valid)
         return total, count
@@ -294,10 +302,15 @@ class RecurrentCaptioner(Captioner):
             return total + estimate - jax.lax.stop_gradient(estimate) - entropy * spread, count
 
     def captured(
-        self, images: Float[Array, "B h w C"], tokens: Int[Array, "B T"], names: Collection[str] = ("decoder.cross",)
+        self,
+        images: Float[Array, "B h w C"],
+        tokens: Int[Array, "B T"],
+        names: Collection[str] = ("decoder.cross",),
+        *,
+        valid: Bool[Array, "B T"] | None = None,
     ) -> dict[str, CapturedWeights]:
         """Returns the weights of the attention to the grid, "decoder.cross", as of one layer with one head."""
-        _, weights = self.decoder(tokens, self.encode(images))
+        _, weights = self.decoder(tokens, self.encode(images), valid=valid)
         return select({"decoder.cross": CapturedWeights(weights[None, :, None])}, names)
 
     def step_weights(self) -> None:
@@ -315,7 +328,7 @@ class RecurrentCaptioner(Captioner):
         """Prepares to decode with `beam_size` hypotheses of each image; any `length` is possible.
 
         Raises:
-          ConfigError: `cache_dtype` is given.
+          ValueError: `cache_dtype` is given.
         """
         del length, weights
         return self.decoder.start(memory, beam_size=beam_size, cache_dtype=cache_dtype)

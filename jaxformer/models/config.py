@@ -50,6 +50,11 @@ class RotaryConfig:
             raise ValueError(f"the factor of rotary positions must be above 0 and finite, got {self.factor}")
         if self.scaling == "none" and self.factor != 1:
             raise ValueError(f"the factor of rotary positions, {self.factor}, has no effect: scaling is 'none'")
+        if self.scaling not in ("yarn", "llama3") and self.trained_length != RotaryConfig.trained_length:
+            raise ValueError(
+                f"the trained_length of rotary positions, {self.trained_length}, has no effect: scaling is "
+                f"{self.scaling!r}, not 'yarn' or 'llama3'"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +157,8 @@ class TransformerConfig:
     output_scale: float = 1.0
     """The factor of the states before the output projection; d_model ** -0.5 in the first T5."""
     initialization: Literal["scaled", "fairseq", "xavier"] = "scaled"
-    """The scale of initial kernels: `modules.initializers.scaled_gains`, `FAIRSEQ_GAINS`, or Xavier for each matrix."""
+    """The scale of initial kernels: `modules.initializers.scaled_gains`, `FAIRSEQ_GAINS`, or Xavier for each matrix.
+    With `norm_position` deep it is that of DeepNet."""
     remat: bool = False
     """Recomputes each block in the backward pass: less memory, a third more arithmetic."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
@@ -190,6 +196,7 @@ _READ_BY = {
     "max_distance": ("positions", ("t5", "relative_keys")),
     "position_offset": ("positions", ("learned",)),
     "experts": ("feed_forward", ("experts",)),
+    "initialization": ("norm_position", ("post", "pre", "sandwich")),
 }
 """The settings that have an effect only if another one has one of some values."""
 

@@ -169,15 +169,19 @@ class EncoderDecoder(nnx.Module):
         names: Collection[str],
         *,
         source_valid: Bool[Array, "B S"] | None = None,
+        target_valid: Bool[Array, "B T"] | None = None,
     ) -> dict[str, CapturedAttention]:
         """Returns the arguments of the named attentions in every layer, without dropout.
 
         Names: "encoder.self", "decoder.self", "decoder.cross". The weights of chosen heads and rows follow by
         ``captured["decoder.cross"].layer(2).weights(rows=..., heads=...)``; layers count from 0.
+
+        Args:
+          source_valid, target_valid: see `__call__`.
         """
         memory, intermediates = self.encoder.run(source, valid=source_valid, capture=("self",))
         result = {f"encoder.{name}": attention for name, attention in intermediates.items()}
-        intermediates = self.decoder.captured(target, memory)
+        intermediates = self.decoder.captured(target, memory, valid=target_valid)
         return select(result | {f"decoder.{name}": x for name, x in intermediates.items()}, names)
 
     def step_weights(self) -> StepWeights:

@@ -14,7 +14,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import functional
 from jaxformer.axes import constrain
-from jaxformer.errors import ConfigError
 from jaxformer.functional import RecurrentState
 from jaxformer.functional.dropout import site
 from jaxformer.functional.recurrent import scan_shared
@@ -187,10 +186,12 @@ class RecurrentDecoder(nnx.Module):
         """Prepares to decode with `beam_size` hypotheses of each sentence.
 
         Raises:
-          ConfigError: `cache_dtype` is given.
+          ValueError: `cache_dtype` is given.
         """
         if cache_dtype is not None:
-            raise ConfigError("cache_dtype needs a Transformer: a recurrent decoder keeps no keys and values")
+            raise ValueError(
+                f"cache_dtype must be None: a recurrent decoder keeps no keys and values, got {cache_dtype}"
+            )
         fixed = self.summary(memory)
         leaves = jnp.tanh(self.bridge(fixed)).astype(jnp.float32)
         leaves = jnp.broadcast_to(leaves[:, None], (leaves.shape[0], beam_size, leaves.shape[1]))

@@ -145,13 +145,14 @@ class Seq2Seq(nnx.Module):
         names: Collection[str] = ("decoder.cross",),
         *,
         source_valid: Bool[Array, "B S"] | None = None,
+        target_valid: Bool[Array, "B T"] | None = None,
     ) -> dict[str, CapturedWeights]:
         """Returns the weights of the named attentions, without dropout: "decoder.cross", if there is attention.
 
         Raises:
           ValueError: a name does not exist.
         """
-        _, weights = self.decoder(target, self.encode(source, source_valid=source_valid))
+        _, weights = self.decoder(target, self.encode(source, source_valid=source_valid), valid=target_valid)
         return select({} if weights is None else {"decoder.cross": CapturedWeights(weights[None, :, None])}, names)
 
     def step_weights(self) -> None:
@@ -169,7 +170,7 @@ class Seq2Seq(nnx.Module):
         """Prepares to decode with `beam_size` hypotheses of each sentence; any `length` is possible.
 
         Raises:
-          ConfigError: `cache_dtype` is given.
+          ValueError: `cache_dtype` is given.
         """
         del length, weights
         return self.decoder.start(memory, beam_size=beam_size, cache_dtype=cache_dtype)

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxformer import functional
 from jaxformer.dims import resolve_head_dim
-from jaxformer.functional.positions.rotary import Scaling
+from jaxformer.functional import RotaryScaling
 from jaxformer.functional.residual import Arrangement, DeepNormGains
 from jaxformer.models.config import RotaryConfig, TransformerConfig
 from jaxformer.modules import (
@@ -220,7 +220,7 @@ def _scheme(config: TransformerConfig, *, rngs: nnx.Rngs) -> PositionScheme | No
             return None
 
 
-def _scaling(rotary: RotaryConfig) -> Scaling | None:
+def _scaling(rotary: RotaryConfig) -> RotaryScaling | None:
     """Returns the scaling of rotary positions as a function."""
     match rotary.scaling:
         case "none":

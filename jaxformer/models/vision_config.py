@@ -61,6 +61,9 @@ class GridConfig:
                 raise ValueError(f"{name} must be at least 1, got {sizes}")
         if not self.widths:
             raise ValueError("widths must have one number for each stage, got none")
+        for name in ("attention_stage", "d_attention"):
+            if self.attention == "none" and getattr(self, name) != getattr(GridConfig, name):
+                raise ValueError(f"{name} has no effect: attention is 'none'")
         if self.attention_stage > len(self.widths) and self.attention != "none":
             raise ValueError(
                 f"attention_stage must be one of the {len(self.widths)} stages, got {self.attention_stage}"

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 from jaxformer import functional, masks
 from jaxformer.axes import constrain
 from jaxformer.dims import resolve_head_dim as resolve_head_dim
-from jaxformer.functional.attention.base import Score, row_of_positions
+from jaxformer.functional.attention.base import ScoreFunction, row_of_positions
 from jaxformer.functional.bias import Bias, Repeated
 from jaxformer.functional.cache import KeyValueCache, empty_cache, seen_positions, seen_slots, slots_of, write
 from jaxformer.modules.attention_function import (
@@ -56,7 +56,7 @@ class Logits:
 
     scale: float | None = None
     """The factor of the logits; None is ``H ** -0.5``."""
-    score: Score | None = None
+    score: ScoreFunction | None = None
     """An elementwise function of the scaled logits, such as `functional.soft_cap`."""
     qk_norm: bool = False
     """Normalizes queries and keys (see `functional.qk_norm`), with a learned scale for each."""

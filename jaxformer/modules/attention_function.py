@@ -12,7 +12,7 @@ import jax
 from jaxtyping import Array, Float
 
 from jaxformer import functional, masks
-from jaxformer.functional.attention.base import Score, at_positions
+from jaxformer.functional.attention.base import ScoreFunction, at_positions
 from jaxformer.functional.attention.weights_functions import has_weights, weights_function
 from jaxformer.functional.bias import Bias
 
@@ -42,7 +42,7 @@ class CapturedAttention:
     key_positions: jax.Array | None = None  # int [B, S] or [1, S]
     mask: masks.Mask | Array | None = None  # that of the call
     scale: float | None = dataclasses.field(default=None, metadata={"static": True})
-    score: Score | None = dataclasses.field(default=None, metadata={"static": True})
+    score: ScoreFunction | None = dataclasses.field(default=None, metadata={"static": True})
     attention: AttentionFunction = dataclasses.field(default=functional.attention, metadata={"static": True})
 
     def layer(self, index: int) -> CapturedAttention:

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxformer import functional
 from jaxformer.functional.bias import Bias
-from jaxformer.functional.positions.rotary import Scaling
+from jaxformer.functional.positions.rotary import RotaryScaling
 from jaxformer.modules.initializers import normal, xavier_uniform
 
 
@@ -44,7 +44,7 @@ class Rotary(PositionScheme):
         self,
         *,
         base: float = 10_000.0,
-        scaling: Scaling | None = None,
+        scaling: RotaryScaling | None = None,
         pairs: Literal["halves", "neighbors"] = "halves",
     ):
         self.base, self.scaling = base, scaling

@@ -140,13 +140,13 @@ def detect(
     return cluster
 
 
-def agree(settings: Mapping[str, str]) -> None:
+def check_equal(settings: Mapping[str, str]) -> None:
     """Checks that all processes call it with the same names and texts; they wait for each other and exchange hashes.
 
     Raises:
       ConfigError: in every process, with the names that differ and the processes and hosts that differ from process 0.
 
-    >>> agree({"seed": "1"})
+    >>> check_equal({"seed": "1"})
     """
     if jax.process_count() == 1:
         return
@@ -161,10 +161,10 @@ def agree(settings: Mapping[str, str]) -> None:
         raise ConfigError(f"not the same as in process 0 ({hosts[0]}): {'; '.join(mismatches)}")
 
 
-def differing(text: str) -> list[str]:
+def unequal_processes(text: str) -> list[str]:
     """Returns the names of the processes whose text is not that of process 0; all processes call it together.
 
-    >>> differing("alone")
+    >>> unequal_processes("alone")
     []
     """
     if jax.process_count() == 1:
@@ -173,7 +173,7 @@ def differing(text: str) -> list[str]:
     return [_named([i], hosts) for i in unlike] if unlike and (hosts := _hosts()) else []
 
 
-def leave(code: int) -> None:
+def exit_process(code: int) -> None:
     """Ends this process now, with this exit code, if it is one of several.
 
     At a usual exit JAX waits for all processes and aborts with a code of its own; a process that failed must not wait.
@@ -363,7 +363,7 @@ def _seconds(environment: Mapping[str, str], name: str, default: int) -> int:
 
 
 def _leave_after(hook: Any) -> Any:
-    return lambda *about: (hook(*about), leave(1))
+    return lambda *about: (hook(*about), exit_process(1))
 
 
 def _digest(text: str) -> bytes:

@@ -14,40 +14,40 @@ from jaxformer import hardware
 from jaxformer.errors import ConfigError, DataError
 
 
-def first() -> bool:
+def is_first() -> bool:
     """Returns True in the process that writes logs, pictures and every other file that exists once per run.
 
-    >>> first()
+    >>> is_first()
     True
     """
     return jax.process_index() == 0
 
 
-def wait(name: str) -> None:
+def barrier(name: str) -> None:
     """Waits until every process has called it with this name.
 
-    >>> wait("the tokenizer is saved")
+    >>> barrier("the tokenizer is saved")
     """
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(name)
 
 
-def everywhere(here: bool) -> bool:
+def all_true(here: bool) -> bool:
     """Returns True if `here` is true in every process.
 
-    >>> everywhere(True)
+    >>> all_true(True)
     True
     """
     return here if jax.process_count() == 1 else bool(multihost_utils.process_allgather(np.asarray(here)).all())
 
 
-def decided(by_first: bool) -> bool:
-    """Returns the value of the first process, because clocks and disks may differ.
+def broadcast(value: bool) -> bool:
+    """Returns the value that the first process has, because clocks and disks may differ.
 
-    >>> decided(False)
+    >>> broadcast(False)
     False
     """
-    return by_first if jax.process_count() == 1 else bool(multihost_utils.broadcast_one_to_all(np.asarray(by_first)))
+    return value if jax.process_count() == 1 else bool(multihost_utils.broadcast_one_to_all(np.asarray(value)))
 
 
 def raise_together(problem: ConfigError | DataError | OSError | None, message: str) -> None:
@@ -55,10 +55,10 @@ def raise_together(problem: ConfigError | DataError | OSError | None, message: s
 
     Otherwise the others would wait for the first, and abort with a code that says nothing.
     """
-    if decided(problem is None):
+    if broadcast(problem is None):
         return
     for kind in (ConfigError, DataError):
-        if decided(isinstance(problem, kind)):
+        if broadcast(isinstance(problem, kind)):
             raise problem or kind(message)
     raise problem or OSError(message)
 

@@ -17,7 +17,7 @@ SECONDS = 30.0
 """The time that storage has to show all processes the same; the Linux client of NFS caches a folder for as long."""
 
 
-def shared(path: pathlib.Path, *, seconds: float = SECONDS) -> None:
+def wait_for_file(path: pathlib.Path, *, seconds: float = SECONDS) -> None:
     """Waits until all processes see the same file at a path, or none.
 
     Raises:
@@ -26,7 +26,7 @@ def shared(path: pathlib.Path, *, seconds: float = SECONDS) -> None:
     _same(path, lambda: _digest(path), seconds)
 
 
-def shared_run(out: pathlib.Path, files: Iterable[str], *, seconds: float = SECONDS) -> None:
+def wait_for_run(out: pathlib.Path, files: Iterable[str], *, seconds: float = SECONDS) -> None:
     """Waits until all processes see the same run, or none, in a run directory: its files, log and checkpoints.
 
     Args:
@@ -47,8 +47,8 @@ def shared_run(out: pathlib.Path, files: Iterable[str], *, seconds: float = SECO
 
 def _same(path: pathlib.Path, seen: Callable[[], str], seconds: float) -> None:
     deadline = time.monotonic() + seconds
-    while unlike := cluster.differing(seen()):
-        if processes.decided(time.monotonic() >= deadline):
+    while unlike := cluster.unequal_processes(seen()):
+        if processes.broadcast(time.monotonic() >= deadline):
             raise cluster.DistributedError(
                 f"{path} still looks different to {', '.join(unlike)} than to process 0 after {seconds:.0f} s; "
                 "it must be on storage that all hosts share"

@@ -89,13 +89,13 @@ class Forecast:
     parameters: int
     flops: float
     """Operations of the model in a step, all devices together, without recomputation."""
-    computed: float
+    computed_flops: float
     """The same with recomputation."""
     memory: DeviceMemory
     collectives: tuple[Collective, ...]
-    """The collectives of one device; empty if they are unknown: the program does not fit, or `unread` says why."""
+    """The collectives of one device; empty if unknown: the program does not fit, or see `collectives_error`."""
     estimate: Roofline | None
-    unread: str = ""
+    collectives_error: str = ""
     """The reason why the collectives of a program that fits could not be read from it."""
     unit: str = "tokens"
     """The terms of the loss, which `tokens` counts."""
@@ -132,17 +132,17 @@ def forecast(workload: Workload, name: str, mesh: Mesh) -> Forecast:
     sizes = dict(mesh.shape)
     if program is None:
         peak = max(peak, available + 1)  # the compiler refused it, because it keeps some memory for itself
-    sent, unread = None, ""
+    sent, problem = None, ""
     if program is not None:
         try:
             sent = collectives(program.as_text() or "", sizes)
         except ValueError as error:
-            unread = str(error)  # the memory is known all the same
-    result = conclude(workload.costs, name, sizes, DeviceMemory(*state_bytes, peak, available), sent)
-    return dataclasses.replace(result, unread=unread)
+            problem = str(error)  # the memory is known all the same
+    result = make_forecast(workload.costs, name, sizes, DeviceMemory(*state_bytes, peak, available), sent)
+    return dataclasses.replace(result, collectives_error=problem)
 
 
-def conclude(
+def make_forecast(
     costs: Costs, name: str, mesh: dict[str, int], memory: DeviceMemory, sent: Sequence[Collective] | None
 ) -> Forecast:
     """Returns the forecast that follows from a program's memory and collectives.

@@ -52,7 +52,7 @@ class Collective:
     """The loops around it whose number of iterations is unknown: `count` is that of one iteration of each."""
 
     @property
-    def wire(self) -> float:
+    def bytes_sent(self) -> float:
         """The bytes that a device sends in each run, around a ring: (n - 1) / n of `bytes`, twice in an all-reduce."""
         if self.kind.startswith("collective"):
             return self.bytes

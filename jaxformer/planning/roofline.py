@@ -68,7 +68,7 @@ def roofline(
     >>> sheet.compute, sheet.memory, round(sheet.network, 6), sheet.bound       # 3 GB at 200 GB/s
     (0.01, 0.001, 0.015, 'network')
     """
-    network = sum(one.count * one.wire / _bandwidth(topology, mesh, one) for one in collectives)
+    network = sum(one.count * one.bytes_sent / _bandwidth(topology, mesh, one) for one in collectives)
     peak = {"bfloat16": topology.chip.bfloat16_flops, "float32": topology.chip.float32_flops}[dtype]
     return Roofline(flops / peak, touched / topology.chip.memory_bandwidth, network)
 
@@ -83,7 +83,7 @@ def _bandwidth(topology: Topology, mesh: Mapping[str, int], one: Collective) -> 
     """
     size, chip = math.prod(mesh.values()), topology.chip
     link = chip.link_bandwidth / 2 if one.devices == 2 and not chip.gpu else chip.link_bandwidth
-    joined = topology.joined or size // mesh.get("slice", 1)
+    joined = topology.gpus_per_host or size // mesh.get("slice", 1)
     along = [number for number, name in enumerate(mesh) if name in one.axes]
     numbers = np.arange(size).reshape(tuple(mesh.values()))
     groups = np.moveaxis(numbers, along, range(-len(along), 0)).reshape(-1, math.prod(mesh[name] for name in one.axes))

@@ -69,7 +69,7 @@ class Topology:
         return math.prod(self.shape)
 
     @property
-    def joined(self) -> int | None:
+    def gpus_per_host(self) -> int | None:
         """The number of consecutive devices that fast links join: the GPUs of a host, or None for a slice of TPUs."""
         return self.shape[-1] if self.chip.gpu else None
 
@@ -106,7 +106,7 @@ def parse(name: str) -> Topology:
     Raises:
       ConfigError: the chip is unknown, or has no slice of that shape; the message has the nearest name.
 
-    >>> parse("v5p:4x4x8").size, parse("h100:16x8").joined
+    >>> parse("v5p:4x4x8").size, parse("h100:16x8").gpus_per_host
     (128, 8)
     """
     kind, _, shape = name.partition(":")
@@ -119,9 +119,9 @@ def parse(name: str) -> Topology:
         many = f"a cluster of {kind}" if topology.chip.gpu else f"a slice of {kind}"
         further = "" if topology.chip.gpu else "; several slices are an axis of the mesh: slice=2,..."
         raise ConfigError(f"topology {name!r} has {topology.size} chips, but {many} has 1 to {largest}{further}")
-    if topology.joined and topology.joined > _GPUS_OF_A_HOST:
+    if topology.gpus_per_host and topology.gpus_per_host > _GPUS_OF_A_HOST:
         raise ConfigError(
-            f"topology {name!r} must be hosts x GPUs of a host, at most {_GPUS_OF_A_HOST}, got {topology.joined}"
+            f"topology {name!r} must be hosts x GPUs of a host, at most {_GPUS_OF_A_HOST}, got {topology.gpus_per_host}"
         )
     return topology
 

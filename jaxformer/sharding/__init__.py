@@ -1,8 +1,8 @@
 """Placement on a mesh of devices.
 
 `mesh` makes a mesh from a line of text. `shardings_like` and `state_shardings` return the shardings with which
-parameters and training state are born (``jax.jit(..., out_shardings=)``); `under`, inside ``jax.jit``, places
-activations. `Placement` holds a mesh and a rule table, and applies all of them to a run.
+parameters and training state are born (``jax.jit(..., out_shardings=)``); `with_axis_rules`, inside ``jax.jit``,
+shards activations. `Placement` holds a mesh and a rule table, and applies all of them to a run.
 """
 
 from jaxformer.sharding.attention import ring_attention as ring_attention
@@ -11,10 +11,11 @@ from jaxformer.sharding.mesh import AXES as AXES
 from jaxformer.sharding.mesh import mesh as mesh
 from jaxformer.sharding.placement import Placement as Placement
 from jaxformer.sharding.rules import RULES as RULES
+from jaxformer.sharding.rules import Rules as Rules
 from jaxformer.sharding.rules import shardings_like as shardings_like
 from jaxformer.sharding.rules import spec as spec
 from jaxformer.sharding.rules import state_shardings as state_shardings
-from jaxformer.sharding.rules import under as under
+from jaxformer.sharding.rules import with_axis_rules as with_axis_rules
 from jaxformer.sharding.tables import LinearLoss as LinearLoss
 from jaxformer.sharding.tables import linear_cross_entropy as linear_cross_entropy
 from jaxformer.sharding.tables import linear_r_drop as linear_r_drop

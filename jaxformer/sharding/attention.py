@@ -61,19 +61,19 @@ def sharded_attention(
 
     @with_weights(attention_weights)
     def attention(query: jax.Array, key: jax.Array, value: jax.Array, **options: Any) -> jax.Array:
-        batch_cut, heads_cut = _fitting(batch, query.shape[0], mesh), _fitting(heads, key.shape[2], mesh)
-        is_cut = implementation is None and shards_of(length, mesh) > 1 and query.shape[1] > 1
-        around = _without_positions(query, key, options) if is_cut else None
+        batch_axes, head_axes = _fitting(batch, query.shape[0], mesh), _fitting(heads, key.shape[2], mesh)
+        has_shards = implementation is None and shards_of(length, mesh) > 1 and query.shape[1] > 1
+        around = _without_positions(query, key, options) if has_shards else None
         if around is not None:
-            return ring_attention(mesh, length, batch=batch_cut, heads=heads_cut)(query, key, value, **around)
+            return ring_attention(mesh, length, batch=batch_axes, heads=head_axes)(query, key, value, **around)
         request = make_request(query, key, value, **options)
         with targets.compiling_for(targets.devices()[:1]):  # each device computes its own share, as if it were alone
             name = implementation or api.choose(request)
         if name in PARTITIONED_BY_XLA and shards_of(length, mesh) > 1:
-            request = _with_full_lengths(request, mesh, batch_cut, heads_cut)
+            request = _with_full_lengths(request, mesh, batch_axes, head_axes)
         if mesh.size == 1 or name in PARTITIONED_BY_XLA:
             return api.compute(request, name)
-        return _mapped(api.differentiable(request, name), name, mesh, batch_cut, heads_cut)
+        return _mapped(api.differentiable(request, name), name, mesh, batch_axes, head_axes)
 
     return attention
 
@@ -81,7 +81,7 @@ def sharded_attention(
 def _without_positions(query: jax.Array, key: jax.Array, options: Mapping[str, Any]) -> dict[str, Any] | None:
     """Returns the arguments of ring attention, which takes no positions; None if the result depends on them.
 
-    A cached step, which has positions too, has one query or a few: no length to cut.
+    A cached step, which has positions too, has one query or a few: no length to shard.
     """
     given = options.get("query_positions"), options.get("key_positions")
     rest = {name: x for name, x in options.items() if name not in ("query_positions", "key_positions")}
@@ -96,18 +96,18 @@ def _without_positions(query: jax.Array, key: jax.Array, options: Mapping[str, A
     return {**rest, "mask": mask} if same else None
 
 
-def _fitting(cut: MeshAxes, size: int, mesh: Mesh) -> MeshAxes:
-    return cut if size % shards_of(cut, mesh) == 0 else None
+def _fitting(axes: MeshAxes, size: int, mesh: Mesh) -> MeshAxes:
+    return axes if size % shards_of(axes, mesh) == 0 else None
 
 
 def _with_full_lengths(request: Request, mesh: Mesh, batch: MeshAxes, heads: MeshAxes) -> Request:
-    """Returns the request with arrays of full lengths on each device; only rows and heads stay cut.
+    """Returns the request with arrays of full lengths on each device; only rows and heads stay sharded.
 
-    Without this the compiler chooses the cuts, and cuDNN's partitioner refuses lengths that are cut.
+    Without this the compiler chooses the sharding, and cuDNN's partitioner refuses sharded lengths.
     """
-    place = lambda x, cuts: jax.lax.with_sharding_constraint(x, NamedSharding(mesh, cuts))
-    cuts = PartitionSpec(batch, None, heads)
-    query, key, value = (place(x, cuts) for x in (request.query, request.key, request.value))
+    place = lambda x, of_x: jax.lax.with_sharding_constraint(x, NamedSharding(mesh, of_x))
+    rows_and_heads = PartitionSpec(batch, None, heads)
+    query, key, value = (place(x, rows_and_heads) for x in (request.query, request.key, request.value))
     mask, bias = request.mask, request.bias
     if mask is not None:
         mask = jax.tree.map(place, mask, _mask_spec(mask, batch, heads))
@@ -132,24 +132,24 @@ def _mapped(request: Request, name: str, mesh: Mesh, batch: MeshAxes, heads: Mes
             raise ConfigError(f"attention implementation {name!r} cannot do this: {reason}")
         return api.implementations[name].run(share)
 
-    cut = PartitionSpec(batch, None, heads)
+    layout = PartitionSpec(batch, None, heads)
     array = request.bias is not None and not isinstance(request.bias, Bias)
     bias = _array_spec(request.bias, batch, heads) if array else PartitionSpec()
     rest = {"mask": _mask_spec(request.mask, batch, heads), "bias": bias, "sinks": PartitionSpec(heads)}
-    specs = cut, cut, cut, rest, PartitionSpec()
-    mapped = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=cut, check_vma=False)
+    specs = layout, layout, layout, rest, PartitionSpec()
+    mapped = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=layout, check_vma=False)
     key = None if request.dropout is None else request.dropout.key
     return mapped(request.query, request.key, request.value, {name: getattr(request, name) for name in rest}, key)
 
 
-def _origin(cut: MeshAxes, count: int) -> Any:
+def _origin(axes: MeshAxes, count: int) -> Any:
     """Returns the index of the first of this device's `count` rows or heads."""
-    return 0 if cut is None else jax.lax.axis_index(cut) * count
+    return 0 if axes is None else jax.lax.axis_index(axes) * count
 
 
 def _array_spec(x: Any, batch: MeshAxes, heads: MeshAxes) -> PartitionSpec:
     """Returns the `PartitionSpec` of an array ``[b, n, t, s]``: a dimension of 1 is replicated."""
-    return PartitionSpec(*(cut if size > 1 else None for cut, size in zip((batch, heads), x.shape, strict=False)))
+    return PartitionSpec(*(axes if size > 1 else None for axes, size in zip((batch, heads), x.shape, strict=False)))
 
 
 def _mask_spec(mask: Mask | None, batch: MeshAxes, heads: MeshAxes) -> Any:
@@ -168,14 +168,14 @@ def _mask_spec(mask: Mask | None, batch: MeshAxes, heads: MeshAxes) -> Any:
         case masks.Lengths() | masks.Padding() | masks.Segments():
             return jax.tree.map(lambda x: PartitionSpec(batch if x.shape[0] > 1 else None), mask)
         case masks.Dense(array):
-            cuts = _array_spec(array, batch, heads)
-            return dataclasses.replace(mask, array=cuts)  # pyright: ignore[reportArgumentType]
+            of_array = _array_spec(array, batch, heads)
+            return dataclasses.replace(mask, array=of_array)  # pyright: ignore[reportArgumentType]
         case _:
             return jax.tree.map(lambda _: PartitionSpec(), mask)
 
 
 def _can_be_sharded(mask: Mask) -> bool:
-    """Returns True if every mask in a combination has one row and head, or arrays that `_mask_spec` can cut."""
+    """Returns True if every mask in a combination has one row and head, or arrays that `_mask_spec` can shard."""
     match mask:
         case masks.And(left, right) | masks.Or(left, right):
             return _can_be_sharded(left) and _can_be_sharded(right)
@@ -233,7 +233,7 @@ def ring_attention(
         if reason := ring.refuse(request):
             raise ConfigError(f"ring attention cannot do this: {reason}")
         lengths = query.shape[1], key.shape[1]
-        _check_cuts(mesh, ((batch, "batch", query.shape[0]), (heads, "key heads", key.shape[2])))
+        _check_sizes(mesh, ((batch, "batch", query.shape[0]), (heads, "key heads", key.shape[2])))
         if zigzag and any(length % (2 * size) for length in lengths):
             raise ConfigError(f"zigzag over {size} devices needs lengths that {2 * size} divides, got {lengths}")
         if 0 in (query.shape[0], *lengths):
@@ -250,10 +250,10 @@ def ring_attention(
             dropout = None if request.dropout is None else Dropout(request.dropout.rate, dropout_key)
             return ring.attention(dataclasses.replace(share, dropout=dropout, **rest), devices)
 
-        cut = PartitionSpec(batch, axis, heads)
+        layout = PartitionSpec(batch, axis, heads)
         rest = {"mask": _mask_spec(request.mask, batch, heads), "bias": PartitionSpec(), "sinks": PartitionSpec(heads)}
-        specs = cut, cut, cut, rest, PartitionSpec()
-        mapped = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=cut, check_vma=False)
+        specs = layout, layout, layout, rest, PartitionSpec()
+        mapped = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=layout, check_vma=False)
         dropout_key = None if request.dropout is None else request.dropout.key
         given = {name: getattr(request, name) for name in rest}
         return mapped(query, key, value, given, dropout_key)[:, : lengths[0]]
@@ -261,11 +261,11 @@ def ring_attention(
     return attention if zigzag else with_weights(attention_weights)(attention)
 
 
-def _check_cuts(mesh: Mesh, cuts: tuple[tuple[MeshAxes, str, int], ...]) -> None:
-    for cut, name, count in cuts:
-        if count % shards_of(cut, mesh):
-            raise ConfigError(f"{name} = {count} cannot be sharded over {cut!r} = {shards_of(cut, mesh)}")
+def _check_sizes(mesh: Mesh, sizes: tuple[tuple[MeshAxes, str, int], ...]) -> None:
+    for axes, name, size in sizes:
+        if size % shards_of(axes, mesh):
+            raise ConfigError(f"{name} = {size} cannot be sharded over {axes!r} = {shards_of(axes, mesh)}")
 
 
-def _names(cut: MeshAxes) -> tuple[str, ...]:
-    return (cut,) if isinstance(cut, str) else cut or ()
+def _names(axes: MeshAxes) -> tuple[str, ...]:
+    return (axes,) if isinstance(axes, str) else axes or ()

@@ -14,7 +14,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDev
 
 from jaxformer.errors import ConfigError
 from jaxformer.sharding.mesh import AXES
-from jaxformer.sharding.rules import RULES, Rules, shardings_like, shards_of, spec, state_shardings, under
+from jaxformer.sharding.rules import RULES, Rules, shardings_like, shards_of, spec, state_shardings, with_axis_rules
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +140,7 @@ class Placement:
             where = getattr(x, "sharding", None) or planned
             size = math.prod(where.shard_shape(x.shape)) * x.dtype.itemsize
             name, shape = "/".join(str(getattr(key, "key", key)) for key in path), " x ".join(map(str, x.shape))
-            rows.append((name, shape or "scalar", ", ".join(map(str, of_x)), _cut(where, x.ndim), f"{size:,}"))
+            rows.append((name, shape or "scalar", ", ".join(map(str, of_x)), _as_text(where, x.ndim), f"{size:,}"))
             total += size
         count = sum(math.prod(x.shape) for _, x in arrays)
         rows.append(("all", f"{count:,}", "", "", f"{total:,}"))
@@ -152,16 +152,16 @@ class Placement:
         """Returns the shardings of the training state that `make()` makes; `params` are those of its parameters."""
         return state_shardings(jax.eval_shape(make), params, optimizer, self.mesh)
 
-    def under(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns `function` with placed activations; to be applied inside ``jax.jit``, like `rules.under`."""
-        return function if self.mesh.size == 1 else under(self.rules, self.mesh)(function)
+    def with_axis_rules(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns `function` with sharded activations, for use inside ``jax.jit``: see `sharding.with_axis_rules`."""
+        return function if self.mesh.size == 1 else with_axis_rules(self.rules, self.mesh)(function)
 
 
-def _cut(sharding: jax.sharding.Sharding, num_dims: int) -> str:
+def _as_text(sharding: jax.sharding.Sharding, num_dims: int) -> str:
     """Returns the mesh axes that shard each dimension, "-" for none; or the one device, or another kind of sharding."""
     if isinstance(sharding, SingleDeviceSharding):
         return f"whole on device {next(iter(sharding.device_set)).id}"
     if not isinstance(sharding, NamedSharding):
         return type(sharding).__name__
     entries = (*sharding.spec, *[None] * num_dims)[:num_dims]
-    return ", ".join("-" if not cut else cut if isinstance(cut, str) else " x ".join(cut) for cut in entries)
+    return ", ".join("-" if not axes else axes if isinstance(axes, str) else " x ".join(axes) for axes in entries)

@@ -1,9 +1,9 @@
 """Placement as data: a table from logical axis names to mesh axes, and its two uses.
 
 Parameters and optimizer moments are created where the table says (`shardings_like`, `state_shardings`); activations
-that a model names are placed while the function is traced (`under`). A mesh axis shards at most one dimension of an
-array, the first whose rule names it. So one table serves both: "model" is sharded over `fsdp` in a parameter, but not
-in an activation, whose batch is sharded over `fsdp` already.
+that a model names are placed while the function is traced (`with_axis_rules`). A mesh axis shards at most one dimension
+of an array, the first whose rule names it. So one table serves both: "model" is sharded over `fsdp` in a parameter, but
+not in an activation, whose batch is sharded over `fsdp` already.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from jaxformer.axes import Axes, AxisName
 from jaxformer.errors import ConfigError
 
 Rules = Mapping[AxisName, tuple[str, ...]]
+"""The mesh axes over which each logical axis is sharded, outermost first."""
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 RULES: Rules = {
@@ -71,12 +73,12 @@ def shardings_like(shapes: Any, names: Any, rules: Rules, mesh: Mesh) -> Any:
 
     def place(path: Any, shape: Any, names: Axes) -> NamedSharding:
         sharding = NamedSharding(mesh, spec(names, rules, mesh))
-        for dim, (size, cut) in enumerate(zip(shape.shape, sharding.spec, strict=True)):
-            shards = shards_of(cut, mesh)
+        for dim, (size, entry) in enumerate(zip(shape.shape, sharding.spec, strict=True)):
+            shards = shards_of(entry, mesh)
             if size % shards:
                 raise ConfigError(
                     f"params{jax.tree_util.keystr(path)} of shape {list(shape.shape)}: "
-                    f"dimension {dim} ({names[dim]}) cannot be sharded over {cut} = {shards}; "
+                    f"dimension {dim} ({names[dim]}) cannot be sharded over {entry} = {shards}; "
                     f'Placement(mesh, {{**sharding.RULES, "{names[dim]}": ()}}) shards no "{names[dim]}"'
                 )
         return sharding
@@ -84,9 +86,9 @@ def shardings_like(shapes: Any, names: Any, rules: Rules, mesh: Mesh) -> Any:
     return jax.tree_util.tree_map_with_path(place, shapes, names)
 
 
-def shards_of(cut: str | tuple[str, ...] | None, mesh: Mesh) -> int:
+def shards_of(entry: str | tuple[str, ...] | None, mesh: Mesh) -> int:
     """Returns the number of shards of a dimension with this entry of a `PartitionSpec`."""
-    return math.prod(mesh.shape[axis] for axis in ((cut,) if isinstance(cut, str) else cut or ()))
+    return math.prod(mesh.shape[axis] for axis in ((entry,) if isinstance(entry, str) else entry or ()))
 
 
 def state_shardings(state: Any, params: Any, optimizer: optax.GradientTransformation, mesh: Mesh) -> Any:
@@ -110,15 +112,18 @@ def state_shardings(state: Any, params: Any, optimizer: optax.GradientTransforma
     return type(state)(step=replicated, params=params, optimizer=moments, ema_params=ema_params, key=replicated)
 
 
-def under(rules: Rules, mesh: Mesh) -> Callable[[F], F]:
-    """Returns a decorator that places the activations that a function names, while the function is traced.
+def with_axis_rules(rules: Rules, mesh: Mesh) -> Callable[[F], F]:
+    """Returns a decorator that shards the activations that a function names, while the function is traced.
+
+    These are the arrays that it gives to `axes.constrain`, as `flax.linen.with_logical_constraint` does in a model of
+    Flax; the rules are like those of `flax.linen.logical_axis_rules`.
 
     It goes inside ``jax.jit``: outside, jit would reuse a program that was compiled for another placement.
     """
 
     def place(x: jax.Array, names: Axes) -> jax.Array:
-        cuts = spec(names, rules, mesh)
-        fits = (cut if size % shards_of(cut, mesh) == 0 else None for size, cut in zip(x.shape, cuts, strict=True))
+        sizes = zip(x.shape, spec(names, rules, mesh), strict=True)
+        fits = (entry if size % shards_of(entry, mesh) == 0 else None for size, entry in sizes)
         return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*fits)))
 
     def wrap(function: F) -> F:
@@ -137,6 +142,6 @@ def under(rules: Rules, mesh: Mesh) -> Callable[[F], F]:
 
 
 def num_shards(*names: AxisName) -> int:
-    """Returns the number of devices over which the rules of `under` shard an array of these dimensions; else 1."""
+    """Returns the number of shards of an array of these dimensions by the rules of `with_axis_rules`; 1 without any."""
     active = _active.get()
-    return 1 if active is None else math.prod(shards_of(cut, active[1]) for cut in spec(names, *active))
+    return 1 if active is None else math.prod(shards_of(entry, active[1]) for entry in spec(names, *active))

@@ -36,7 +36,7 @@ from jaxformer.tasks.one_behind import one_behind
 Say = Callable[[str], None]
 """A function that shows one line to the user."""
 
-Keep = Callable[[str, Sequence[Mapping[str, Any]]], None]
+OnExamples = Callable[[str, Sequence[Mapping[str, Any]]], None]
 """A function that takes the name of a corpus, and a row for each example: its prediction and its own scores."""
 
 
@@ -44,13 +44,13 @@ LossSums = tuple[jax.Array, jax.Array, dict[str, jax.Array]]
 """The loss summed over a batch, the number of its terms, and further sums."""
 
 
-def added(results: Iterable[LossSums]) -> dict[str, Any]:
+def sum_losses(results: Iterable[LossSums]) -> dict[str, Any]:
     """Adds the results of `Network.validation_loss` over batches, in float64: "loss", "count", and the further sums.
 
     Each is read once the next one is asked for, so that the device need not wait for the host.
 
     >>> import jax.numpy as jnp
-    >>> sums = added([(jnp.float32(3), jnp.float32(2), {"correct": jnp.float32(1)})] * 2)
+    >>> sums = sum_losses([(jnp.float32(3), jnp.float32(2), {"correct": jnp.float32(1)})] * 2)
     >>> {name: float(value) for name, value in sums.items()}
     {'loss': 6.0, 'count': 4.0, 'correct': 2.0}
     """
@@ -365,18 +365,18 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
         """Returns the metrics of a validation besides the loss; none by default.
 
         Args:
-          sums: the results of `Network.validation_loss`, `added` over the validation data.
+          sums: the results of `Network.validation_loss`, summed over the validation data by `sum_losses`.
         """
         del config, corpus, data, predictor, sums
         return {}
 
     @abc.abstractmethod
     def evaluate(
-        self, config: ConfigT, corpus: CorpusT, predictor: PredictorT, *, split: str, say: Say, keep: Keep
+        self, config: ConfigT, corpus: CorpusT, predictor: PredictorT, *, split: str, say: Say, on_examples: OnExamples
     ) -> dict[str, list[Score]]:
         """Returns the scores of a split ("test" or "validation"), by name of the corpus.
 
-        A task that scores single examples passes their rows to `keep`.
+        A task that scores single examples passes their rows to `on_examples`.
 
         Raises:
           DataError: there is no such split.

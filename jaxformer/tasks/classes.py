@@ -126,9 +126,9 @@ def save(run: pathlib.Path, names: Sequence[str]) -> None:
     path = run / FILE
     has_begun = (run / "config.json").exists() and holds_run(run)
     # The run that this one starts from may have been a classifier of other classes.
-    if processes.first() and (not path.exists() or (load(run) != tuple(names) and not has_begun)):
+    if processes.is_first() and (not path.exists() or (load(run) != tuple(names) and not has_begun)):
         write_text(path, json.dumps({"classes": list(names)}, indent=1, ensure_ascii=False) + "\n")
-    storage.shared(path)
+    storage.wait_for_file(path)
 
 
 def load(run: pathlib.Path) -> tuple[str, ...]:
@@ -153,20 +153,20 @@ def losses(logits: Float[Array, "B C"], labels: Int[Array, " B"], where: Bool[Ar
       where: True for examples to count; other rows only fill up a batch.
     """
     total, count = functional.cross_entropy(logits[:, None], labels[:, None], where=where[:, None])
-    guesses, num_classes = logits.argmax(-1), logits.shape[-1]
+    predictions, num_classes = logits.argmax(-1), logits.shape[-1]
     number = lambda chosen: jnp.where(where[:, None], jax.nn.one_hot(chosen, num_classes), 0.0).sum(0)
-    correct = (where & (guesses == labels)).astype(jnp.float32).sum()
-    return total, count, {"correct": correct, "labels": number(labels), "guesses": number(guesses)}
+    correct = (where & (predictions == labels)).astype(jnp.float32).sum()
+    return total, count, {"correct": correct, "labels": number(labels), "predictions": number(predictions)}
 
 
 def metrics(sums: Mapping[str, np.ndarray]) -> dict[str, float]:
     """Returns accuracy and Matthews correlation from the sums of `losses`."""
     correct, count = float(sums["correct"]), float(sums["labels"].sum())
-    correlation = matthews_of_counts(correct, sums["labels"], sums["guesses"])
+    correlation = matthews_of_counts(correct, sums["labels"], sums["predictions"])
     return {"accuracy": accuracy(correct, count).value, "matthews": correlation.value}
 
 
 def scores(labels: np.ndarray, probabilities: np.ndarray) -> list[Score]:
     """Returns accuracy and Matthews correlation, from class probabilities ``[examples, classes]``."""
-    guesses = probabilities.argmax(1)
-    return [accuracy(float((labels == guesses).sum()), len(labels)), matthews(labels, guesses)]
+    predictions = probabilities.argmax(1)
+    return [accuracy(float((labels == predictions).sum()), len(labels)), matthews(labels, predictions)]

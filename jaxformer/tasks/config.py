@@ -54,6 +54,10 @@ def words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
+MOST_CANDIDATES = 65_536
+"""The most candidates for minimum Bayes risk, which compares each with each."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GenerationConfig:
     """The settings of all text generation: the distribution of the next token, and the choice among candidates."""
@@ -99,8 +103,8 @@ class GenerationConfig:
             raise ValueError(f"min_p must be in [0, 1], got {self.min_p}")
         if self.seed >= 2**32:
             raise ValueError(f"seed must be less than 2**32, got {self.seed}")
-        if self.mbr == 1:
-            raise ValueError("mbr must be 0 or at least 2, got 1")
+        if self.mbr == 1 or self.mbr > MOST_CANDIDATES:
+            raise ValueError(f"mbr must be 0 or from 2 to {MOST_CANDIDATES:,}, got {self.mbr}")
         if self.forbid and not self.forbidden_phrases:
             raise ValueError(f"forbid names no word or phrase, got {self.forbid!r}")
 
@@ -247,7 +251,7 @@ class TaskConfig:
     train: TrainConfig = TrainConfig()
     """Steps, validation, checkpoints."""
 
-    def like(self, source: TaskConfig) -> Self:
+    def with_settings_of(self, source: TaskConfig) -> Self:
         """Returns these settings with those that must be as in `source`, the run that `init_from` names."""
         del source
         return self

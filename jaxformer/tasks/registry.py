@@ -169,10 +169,10 @@ def started(config: TaskConfig, out: pathlib.Path | None = None) -> TaskConfig:
     Raises:
       ConfigError: there is no such run, or `out` holds something else.
     """
-    if not config.init_from or type(config).like is TaskConfig.like:
+    if not config.init_from or type(config).with_settings_of is TaskConfig.with_settings_of:
         return config
     run = out if out is not None and holds_run(out) else split_init(config.init_from)[0]
-    return config.like(read_config(run))
+    return config.with_settings_of(read_config(run))
 
 
 def split_init(text: str) -> tuple[pathlib.Path, str]:

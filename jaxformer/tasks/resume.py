@@ -15,7 +15,7 @@ from jaxformer.tasks.base import Say, TaskConfig
 from jaxformer.tasks.history import flat
 
 
-def adopt(out: pathlib.Path, saved: TaskConfig, config: TaskConfig, done: int, say: Say) -> None:
+def change_settings(out: pathlib.Path, saved: TaskConfig, config: TaskConfig, done: int, say: Say) -> None:
     """Gives a run of `done` steps the settings of `config` from here on: reports the changes, and saves config.json.
 
     Raises:
@@ -36,5 +36,5 @@ def adopt(out: pathlib.Path, saved: TaskConfig, config: TaskConfig, done: int, s
     changes = [f"{name} is now {after[name]}, was {before[name]}" for name in after if after[name] != before[name]]
     for change in changes:
         say(change)
-    if saved != config and processes.first():  # settings of the place, which are not reported, are saved too
+    if saved != config and processes.is_first():  # settings of the place, which are not reported, are saved too
         rundir.write_config(out, config.task, config)

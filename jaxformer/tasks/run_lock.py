@@ -45,7 +45,7 @@ def held(out: pathlib.Path) -> Iterator[None]:
     """
     problem: OSError | ConfigError | None = None
     with contextlib.ExitStack() as stack:
-        if processes.first():
+        if processes.is_first():
             try:
                 stack.enter_context(_held_here(out))
             except (OSError, ConfigError) as error:

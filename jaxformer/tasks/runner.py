@@ -23,7 +23,7 @@ from jaxformer.files import local_path, write_text
 from jaxformer.multihost import cluster, processes, storage
 from jaxformer.sharding import Placement
 from jaxformer.tasks import registry, restore, resume, run_lock, rundir, warm_start
-from jaxformer.tasks.base import Corpus, Data, Keep, Predictor, Say, TaskConfig
+from jaxformer.tasks.base import Corpus, Data, OnExamples, Predictor, Say, TaskConfig
 from jaxformer.tasks.registry import AnyTask
 from jaxformer.tasks.training_setup import TrainingSetup, check_memory, make_training_setup
 from jaxformer.tasks.validation import Validation as Validation
@@ -64,7 +64,7 @@ def train(
       NonFiniteError: a loss or gradient was not finite: see `TrainConfig.nonfinite`.
       OutOfMemoryError: a step needs more memory than there is.
     """
-    out, console = local_path(out), console or StderrConsole(quiet=not processes.first())
+    out, console = local_path(out), console or StderrConsole(quiet=not processes.is_first())
     task, placement = registry.task_of(config), Placement(sharding.mesh(config.mesh))
     # All settings are checked before `out` is claimed, so that a mistake leaves no files.
     training.make_schedule(config.optimizer, steps=config.train.steps)
@@ -74,12 +74,12 @@ def train(
         profiled_steps(profile, start=0, steps=config.train.steps)
     task.check(config)
     _check_memory(task, config, placement)
-    storage.shared_run(out, _files(task))
+    storage.wait_for_run(out, _files(task))
     rundir.holds_run(out)  # refuses a folder of other files before anything is written there
     with run_lock.held(out):
-        storage.shared_run(out, _files(task))  # otherwise one process would resume the run that another begins
-        timer = training.PhaseTimer(out / "time.json" if processes.first() else None, began=began)
-        outputs = training.Outputs(hooks=hooks if processes.first() else (), timer=timer)
+        storage.wait_for_run(out, _files(task))  # otherwise one process would resume the run that another begins
+        timer = training.PhaseTimer(out / "time.json" if processes.is_first() else None, began=began)
+        outputs = training.Outputs(hooks=hooks if processes.is_first() else (), timer=timer)
         return _train_alone(task, config, out, placement, console, outputs, profile)
 
 
@@ -99,16 +99,18 @@ def _train_alone(
     if saved is not None:
         rundir.check_config(out, saved, config)
     corpus = task.read(config)
-    cluster.agree({f"{part} data": text for part, text in corpus.fingerprints.items()})  # before one of them writes
+    cluster.check_equal(
+        {f"{part} data": text for part, text in corpus.fingerprints.items()}
+    )  # before one of them writes
     if saved is not None:
         rundir.check_data(out, corpus.fingerprints)  # after agreeing, so that all processes refuse together
     try:
         if saved is None:
             _claim(out, task, config)
-            storage.shared_run(out, _files(task))
+            storage.wait_for_run(out, _files(task))
         return _train(task, config, corpus, out, placement, console, saved, outputs, profile)
     except (JaxformerError, OSError):
-        if processes.first():
+        if processes.is_first():
             rundir.release(out, task.vocabulary_files, earlier)  # only the data or the other run could show it
         raise
 
@@ -147,9 +149,9 @@ def _train(
         outputs.checkpoints, done = checkpoints, int(state.step)
         if profile:
             outputs.profile = open_profile(out / "profile", profile, start=done, steps=config.train.steps, say=say)
-        resume.adopt(out, saved or config, config, done, say)
+        resume.change_settings(out, saved or config, config, done, say)
         try:
-            if processes.first():
+            if processes.is_first():
                 _write_provenance(out, config, corpus, data, placement)
                 # A share of the peak counts the products of a whole step, which frozen parameters save in part.
                 outputs.peak_flops = None if config.tune.frozen else peak
@@ -204,7 +206,7 @@ def _files(task: AnyTask) -> tuple[str, ...]:
 
 def _claim(out: pathlib.Path, task: AnyTask, config: TaskConfig) -> None:
     """Makes `out` the run of this configuration; with `init_from`, copies the other run's vocabulary."""
-    if processes.first():
+    if processes.is_first():
         rundir.claim(out, task.name, config, task.vocabulary_files)
         if config.init_from:
             source, _ = registry.split_init(config.init_from)
@@ -278,7 +280,7 @@ def first_state(config: TaskConfig, setup: TrainingSetup, out: pathlib.Path, say
     for line in (f"starting from {config.init_from}:", *about.report()):
         say(line)
     _report_never_learned(setup, about, say)
-    if processes.first():
+    if processes.is_first():
         write_text(out / "init.json", json.dumps(dataclasses.asdict(about), indent=2) + "\n")
     ema = None if state.ema_params is None else jax.tree.map(jax.numpy.copy, params)
     return dataclasses.replace(state, params=params, ema_params=ema)
@@ -368,7 +370,7 @@ def evaluate(
     files: Sequence[Path] = (),
     data_dir: Path = "",
     say: Say | None = None,
-    keep: Keep = lambda name, rows: None,
+    on_examples: OnExamples = lambda name, rows: None,
 ) -> dict[str, list[Score]]:
     """Returns the scores of a run on a split of its data, by name of the corpus.
 
@@ -377,7 +379,7 @@ def evaluate(
       split: "test" or "validation"; by default the task's `default_split`.
       files: other test data instead: of a translator, the file of sentences and that of their translations.
       data_dir: the folder of the corpora, if they have moved since training.
-      keep: called with the name of a corpus, and a row for each example: its prediction and its own scores.
+      on_examples: called with the name of a corpus, and a row for each example: its prediction and its own scores.
 
     Raises:
       ConfigError: the run was trained on other data, which may contain the held-out part of this data.
@@ -394,4 +396,4 @@ def evaluate(
             config = changed(config, {"data": {"directory": data_dir}})
         corpus, split = task.read(config), split or task.default_split
         rundir.check_data(run, corpus.fingerprints)
-    return task.evaluate(config, corpus, predictor or load(run), split=split, say=say or print, keep=keep)
+    return task.evaluate(config, corpus, predictor or load(run), split=split, say=say or print, on_examples=on_examples)

@@ -136,7 +136,7 @@ def search(
     run = functools.partial(_search, options, placement is None or placement.num_batch_shards == 1)
     if placement is None:
         return run(weights, sources, key)
-    return jax.lax.with_sharding_constraint(placement.under(run)(weights, sources, key), placement.replicated)
+    return jax.lax.with_sharding_constraint(placement.with_axis_rules(run)(weights, sources, key), placement.replicated)
 
 
 def weights_of(
@@ -170,7 +170,7 @@ def _search(
         "prefix": prefix,
         # A forced end is not drawn, and a filter may have removed it.
         "forced_end": "free" if decode.uses_sampling and decode.forced_end == "scored" else decode.forced_end,
-        "narrow": run.narrow if alone else None,
+        "step_of_rows": run.step_of_rows if alone else None,
     }
     if decode.uses_sampling:
         keys = jax.vmap(lambda numbers: functools.reduce(jax.random.fold_in, numbers, key))(sources.numbers)
@@ -222,7 +222,7 @@ class _Run(NamedTuple):
     state: Any
     read: Any
     """Reads a prefix in one pass; None to read it by steps."""
-    narrow: Callable[[jax.Array], decoding.Step[Any]]
+    step_of_rows: Callable[[jax.Array], decoding.Step[Any]]
 
 
 def _are_stacked(nets: tuple[Net, ...]) -> bool:
@@ -249,7 +249,7 @@ def _start(options: Options, weights: tuple[Weights, ...], sources: Sources) -> 
         decoding.ensemble([run.step for run in runs], average=average),
         decoding.EnsembleState(tuple(run.state for run in runs)),
         read,
-        lambda sentences: decoding.ensemble([run.narrow(sentences) for run in runs], average=average),
+        lambda sentences: decoding.ensemble([run.step_of_rows(sentences) for run in runs], average=average),
     )
 
 
@@ -257,7 +257,10 @@ def _begun(net: Net, options: Options, weights: Weights, sources: Sources) -> An
     """Returns the encoder's memory of the inputs, and the model's context and state at the start."""
     model: Any = net.bind(weights.params)
     given = {} if weights.steps is None else {"weights": weights.steps}
-    given |= {"cache_dtype": jnp.bfloat16} if options.decode.cache_dtype == "bfloat16" else {}
+    if options.decode.cache_dtype == "bfloat16":
+        if getattr(net.config, "kind", "") == "recurrent":
+            raise ConfigError("cache_dtype needs a Transformer: a recurrent decoder keeps no keys and values")
+        given["cache_dtype"] = jnp.bfloat16
     if options.is_open:  # the last token is not read
         sizes = {"batch_size": len(sources.prefix), "length": options.max_length - 1}
         return None, *model.start(beam_size=options.num_hypotheses, **sizes, **given)
@@ -287,12 +290,12 @@ def _stacked(options: Options, weights: Weights, sources: Sources) -> _Run:
         prefill = lambda own, context, state: _prefilled(net, own, context, tokens, state, lengths)
         return decoding.StackedState(jax.vmap(prefill)(params, contexts, state.states))
 
-    def narrow(sentences: jax.Array) -> decoding.Step[Any]:
+    def step_of_rows(sentences: jax.Array) -> decoding.Step[Any]:
         few = jax.vmap(lambda context: context.take(sentences))(contexts)
         return decoding.stacked_ensemble(step, (params, few), average=options.decode.average)
 
     together = decoding.stacked_ensemble(step, (params, contexts), average=options.decode.average)
-    return _Run(together, decoding.StackedState(states), read, narrow)
+    return _Run(together, decoding.StackedState(states), read, step_of_rows)
 
 
 def _prefilled(net: Net, params: Params, context: Any, tokens: jax.Array, state: Any, lengths: jax.Array) -> Any:

@@ -110,11 +110,17 @@ class Searcher:
         Args:
           is_open, ends: see `Options`.
           prepare: a function that the program applies to the inputs before the model encodes them.
+
+        Raises:
+          ConfigError: there are too many hypotheses of an input.
         """
         if self.placement is not None:
             here = self.placement.rows_here(len(batch.numbers))
             batch = self.placement.assemble(jax.tree.map(lambda x: x[here], batch))
-        number = num_draws if decode.uses_sampling else decode.beam_size
+        number, vocab_size = num_draws if decode.uses_sampling else decode.beam_size, self.tokenizer.vocab_size
+        if number * vocab_size >= 2**31:
+            name = "decode.mbr or the number of texts" if decode.uses_sampling else "decode.beam_size"
+            raise ConfigError(f"{name} times the vocabulary must be below 2**31, got {number} x {vocab_size}")
         nets = tuple(model.net for model in self._models)
         special = self.tokenizer.special
         limits = self._limits

@@ -58,7 +58,7 @@ def make_run_tokenizer(
     normalizer = normalizer or TextNormalizer()
     path = saved_tokenizer(run) or run / FILES[kind == "characters"]
     problem: ConfigError | DataError | OSError | None = None
-    if processes.first() and not path.exists():
+    if processes.is_first() and not path.exists():
         try:
             if kind == "pretrained":
                 raise ConfigError("tokenizer pretrained comes with a run of `jaxformer convert`: give --init-from RUN")
@@ -68,7 +68,7 @@ def make_run_tokenizer(
         except (DataError, OSError) as error:
             problem = error
     processes.raise_together(problem, "process 0 cannot learn the tokenizer: see its message")
-    storage.shared(path)
+    storage.wait_for_file(path)
     tokenizer = load_tokenizer(path)
     if tokenizer.normalizer != normalizer:
         raise ConfigError(

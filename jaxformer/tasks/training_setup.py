@@ -102,7 +102,7 @@ class TrainingSetup(Generic[BatchT]):
         """Returns the jitted training step."""
         train = self.config.train
         return training.make_step(
-            self.placement.under(self._loss),
+            self.placement.with_axis_rules(self._loss),
             self.optimizer,
             num_microbatches=train.num_microbatches,
             nonfinite="skip" if train.nonfinite == "skip" else "abort",
@@ -132,7 +132,7 @@ class TrainingSetup(Generic[BatchT]):
     def costs(self, shape: tuple[int, ...]) -> Costs:
         """Returns the size and arithmetic of a step on a batch of this shape, on the devices of the mesh."""
         with targets.compiling_for(self.placement.mesh.devices.flatten().tolist()):
-            return self.placement.under(self.network.costs)(shape)
+            return self.placement.with_axis_rules(self.network.costs)(shape)
 
     def rows(self, num_rows: int) -> np.ndarray:
         """Returns the indices of a batch's rows that this process reads."""

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from jaxformer import training
-from jaxformer.tasks.base import Corpus, Data, TaskConfig, added
+from jaxformer.tasks.base import Corpus, Data, TaskConfig, sum_losses
 from jaxformer.tasks.registry import AnyTask
 from jaxformer.tasks.training_setup import TrainingSetup
 
@@ -19,12 +19,14 @@ class Validation:
     def __init__(self, task: AnyTask, config: TaskConfig, corpus: Corpus, data: Data[Any], setup: TrainingSetup):
         self._task, self._config, self._corpus, self._data, self._setup = task, config, corpus, data, setup
         placement = setup.placement
-        self._loss = jax.jit(placement.under(setup.network.validation_loss), out_shardings=placement.replicated)
+        self._loss = jax.jit(
+            placement.with_axis_rules(setup.network.validation_loss), out_shardings=placement.replicated
+        )
 
     def __call__(self, state: training.TrainState) -> Mapping[str, float]:
         params, setup = training.best_params(state), self._setup
         batches = setup.on_devices(self._data.validation_batches(setup.rows))
-        sums = added(self._loss(params, batch) for batch in batches)
+        sums = sum_losses(self._loss(params, batch) for batch in batches)
         predictor = self._task.predictor(
             self._config, self._data.vocabulary, setup.network.net, params, setup.placement, (int(state.step),)
         )

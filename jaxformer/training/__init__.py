@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from jaxformer.training.checkpoint import Checkpoints as Checkpoints
     from jaxformer.training.checkpoint import save_timeout as save_timeout
     from jaxformer.training.hooks import Hook as Hook
-    from jaxformer.training.kinds import CheckpointError as CheckpointError
-    from jaxformer.training.kinds import OtherModelError as OtherModelError
     from jaxformer.training.loop import Progress as Progress
     from jaxformer.training.loop import Result as Result
     from jaxformer.training.loop import fit as fit
@@ -28,6 +26,8 @@ if TYPE_CHECKING:
     from jaxformer.training.recorder import NonFiniteError as NonFiniteError
     from jaxformer.training.recorder import Outputs as Outputs
     from jaxformer.training.replicated import make_replicated_step as make_replicated_step
+    from jaxformer.training.shapes_and_dtypes import CheckpointError as CheckpointError
+    from jaxformer.training.shapes_and_dtypes import OtherModelError as OtherModelError
     from jaxformer.training.state import TrainState as TrainState
     from jaxformer.training.state import best_params as best_params
     from jaxformer.training.state import create as create
@@ -42,7 +42,7 @@ __getattr__ = lazy.members(
         "phase_timer": "PhaseTimer",
         "checkpoint": "Checkpoints save_timeout",
         "hooks": "Hook",
-        "kinds": "CheckpointError OtherModelError",
+        "shapes_and_dtypes": "CheckpointError OtherModelError",
         "loop": "Progress Result fit",
         "optimizers": "averaging freeze make_optimizer make_schedule",
         "profile": "Profile",

@@ -28,7 +28,13 @@ from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from jaxformer.multihost import processes
 from jaxformer.training.checksums import checksums, is_intact, signed
-from jaxformer.training.kinds import CheckpointError, OtherModelError, check_kinds, kinds, path_name
+from jaxformer.training.shapes_and_dtypes import (
+    CheckpointError,
+    OtherModelError,
+    check_shapes_and_dtypes,
+    path_name,
+    shapes_and_dtypes,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -111,11 +117,12 @@ class Checkpoints:
             averaged = any(path.startswith(".ema_params") for path in about["checksums"])
             field = "ema_params" if averaged else "params"
             target = {field: target}
-        wanted = kinds(target)
+        wanted = shapes_and_dtypes(target)
         if "kinds" in about:
-            check_kinds({path: (tuple(shape), name) for path, (shape, name) in about["kinds"].items()}, wanted, field)
+            saved = {path: (tuple(shape), name) for path, (shape, name) in about["kinds"].items()}
+            check_shapes_and_dtypes(saved, wanted, field)
         try:
-            check_kinds(kinds(self._manager.item_metadata(step)["state"]), wanted, field)
+            check_shapes_and_dtypes(shapes_and_dtypes(self._manager.item_metadata(step)["state"]), wanted, field)
         except OtherModelError as error:  # against what the save says of itself, these files are wrong
             raise CheckpointError(f"damaged: {error}") if "kinds" in about else error from None
         how = jax.tree.map(_how_to_read, target)
@@ -134,10 +141,10 @@ class Checkpoints:
             typed key.
         """
         obstacle = self._obstacle(state)  # Orbax would wait for its timeout
-        if not processes.everywhere(not obstacle):
+        if not processes.all_true(not obstacle):
             raise CheckpointError(f"cannot save step {step}: {obstacle or 'another process cannot write it'}")
         score = score if score is not None and math.isfinite(score) else None
-        own = {"checksums": _listed(checksums(state)), "kinds": kinds(state)}
+        own = {"checksums": _listed(checksums(state)), "kinds": shapes_and_dtypes(state)}
         about = signed({"step": step, "score": score, **own, **about})
         items = ocp.args.Composite(state=ocp.args.StandardSave(state), about=ocp.args.JsonSave(about))
         self._scores[step] = score
@@ -214,8 +221,8 @@ class Checkpoints:
         except Exception as error:  # a damaged file may raise almost any exception
             problem = f"{step_name} cannot be read: {_first_line(error)}"
             logger.debug("%s", step_name, exc_info=True)
-        if not processes.everywhere(restored is not None) or restored is None:
-            kind = CheckpointError if processes.everywhere(kind is not OtherModelError) else OtherModelError
+        if not processes.all_true(restored is not None) or restored is None:
+            kind = CheckpointError if processes.all_true(kind is not OtherModelError) else OtherModelError
             raise kind(problem or f"{step_name} cannot be read by another process")
         state, about, field = restored
         sums, saved = _listed(checksums(state)), about["checksums"]
@@ -259,17 +266,17 @@ class Checkpoints:
             return
         for step in steps:
             self._scores.pop(step, None)
-        if processes.first():
+        if processes.is_first():
             for step in steps:
                 renamed = self.directory / f"damaged-{step}"
                 shutil.rmtree(renamed, ignore_errors=True)
                 os.replace(self.directory / str(step), renamed)
-        processes.wait("damaged steps are renamed")
+        processes.barrier("damaged steps are renamed")
         self._manager.reload()
 
     def _remove_leftovers(self) -> None:
         """Removes the incomplete saves of killed processes, once, before the first save."""
-        if not self._leftovers_removed and processes.first():
+        if not self._leftovers_removed and processes.is_first():
             for path in self.directory.glob(f"*{ocp.utils.TMP_DIR_SUFFIX}*"):
                 shutil.rmtree(path)
         self._leftovers_removed = True

@@ -247,7 +247,7 @@ class _Clock:
         """
         if minutes <= 0 or (jax.process_count() > 1 and number % self.INTERVAL):
             return False
-        return processes.decided(self._timer.total() - since >= minutes * 60)
+        return processes.broadcast(self._timer.total() - since >= minutes * 60)
 
     def saved(self) -> None:
         self._saved = self._timer.total()

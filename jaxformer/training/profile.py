@@ -36,14 +36,14 @@ class Profile:
             self.close()
         elif self.due(number):
             self._running = True
-            if processes.first():
+            if processes.is_first():
                 jax.profiler.start_trace(self._directory, create_perfetto_trace=True)
 
     def close(self) -> None:
         """Stops the trace if it still runs, and writes it."""
         if self._running:
             self._running = False
-            if processes.first():
+            if processes.is_first():
                 jax.profiler.stop_trace()
 
 

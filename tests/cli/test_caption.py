@@ -8,7 +8,7 @@ import pytest
 
 from jaxformer.cli import caption
 from jaxformer.data.character_tokenizer import CharacterTokenizer
-from jaxformer.inspection.attention_maps import Map
+from jaxformer.inspection.attention_maps import AttentionMap
 from jaxformer.models import GridConfig, RecurrentCaptioner, RecurrentCaptionerConfig
 from jaxformer.modules.pure import Pure
 from jaxformer.tasks.captioning import CaptioningConfig, DecodeConfig, ImageCaptioner
@@ -31,7 +31,7 @@ class Seen(ImageCaptioner):
         return [[Candidate(f"cat {i}", -0.5 - i, ()) for i in range(n_best)] for _ in images]
 
     def attention_maps(self, images, captions):
-        return [Map(tuple("abcd"), tuple(text.split()), np.ones((2, 4)) / 4) for text in captions]
+        return [AttentionMap(tuple("abcd"), tuple(text.split()), np.ones((2, 4)) / 4) for text in captions]
 
 
 @pytest.fixture(autouse=True)

@@ -27,7 +27,7 @@ def asked(monkeypatch):
 
     def scored(run, predictor, **options):
         calls.append({"run": run, **options})
-        options["keep"]("corpus", EXAMPLES)
+        options["on_examples"]("corpus", EXAMPLES)
         return {"corpus": [SCORE]}
 
     monkeypatch.setattr(runner, "evaluate", scored)

@@ -19,7 +19,7 @@ from PIL import Image
 from jaxformer import training
 from jaxformer.cli import main
 from jaxformer.errors import ConfigError, DataError, JaxformerError
-from jaxformer.inspection.attention_maps import Map, as_text
+from jaxformer.inspection.attention_maps import AttentionMap, as_text
 from tests.data.pictures import bomb, encoded, picture
 
 
@@ -146,7 +146,7 @@ def test_pillow_says_nothing_of_an_image(monkeypatch, capsys, data, size, warnin
 
 
 def a_bug_of_ours():
-    as_text(Map(("one",), ("two", "rows"), np.ones((1, 1))))  # zip's ValueError, in a line of ours
+    as_text(AttentionMap(("one",), ("two", "rows"), np.ones((1, 1))))  # zip's ValueError, in a line of ours
 
 
 @pytest.mark.parametrize("bug", [a_bug_of_ours, lambda: raise_it(ValueError("of another package")), lambda: {}["x"]])

@@ -73,7 +73,7 @@ def test_loops_that_depend_on_data_are_named():
 
 
 def test_collectives_that_cannot_be_read():
-    found = dataclasses.replace(tight(2, 4, 10), collectives=(), estimate=None, unread="cannot read x")
+    found = dataclasses.replace(tight(2, 4, 10), collectives=(), estimate=None, collectives_error="cannot read x")
     text = plan.report("tight", found, [])
     assert "10.000  peak, of the 16 that JAX takes: it fits" in text
     assert "collectives and time of a step: unknown; cannot read x" in text

@@ -44,7 +44,7 @@ def test_compiled_programs_are_kept_where_only_their_owner_writes(tmp_path, monk
 def test_processes_agree_on_settings_code_versions_and_place(tmp_path, monkeypatch, capsys):
     agreed = []
     monkeypatch.setattr(cluster, "initialize", lambda devices: f"{devices} devices")
-    monkeypatch.setattr(cluster, "agree", agreed.append)
+    monkeypatch.setattr(cluster, "check_equal", agreed.append)
     monkeypatch.setenv("XLA_FLAGS", "--xla_some_flag=1")
     for config in (TranslationConfig(), TranslationConfig(seed=3)):
         runtime.join(config, tmp_path, devices=8)
@@ -59,7 +59,7 @@ def test_processes_agree_on_settings_code_versions_and_place(tmp_path, monkeypat
 
 @pytest.mark.parametrize("first", [True, False])
 def test_of_several_processes_the_first_speaks(monkeypatch, capsys, first):
-    monkeypatch.setattr(processes, "first", lambda: first)
+    monkeypatch.setattr(processes, "is_first", lambda: first)
     runtime.console().print("hello")
     out, err = capsys.readouterr()
     assert (out, err) == ("", "hello\n" if first else "")

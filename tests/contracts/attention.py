@@ -294,18 +294,18 @@ class AttentionContract:
     def test_eight_devices(self, name):
         """Four devices shard the batch and two the heads, without communication; results are placed like the inputs."""
         grid = Mesh(np.array(jax.devices()).reshape(4, 1, 2), ("data", "context", "tensor"))
-        cut = NamedSharding(grid, PartitionSpec("data", None, "tensor"))
+        layout = NamedSharding(grid, PartitionSpec("data", None, "tensor"))
         inputs, mask = arrays(batch=4), PLACED[name]
         expected, expected_slopes = self.gradients(*inputs, mask=mask)
         everywhere = jax.device_put(mask, NamedSharding(grid, PartitionSpec()))
-        placed = *jax.device_put(inputs, cut), None, everywhere, None
+        placed = *jax.device_put(inputs, layout), None, everywhere, None
         program = _attend_and_pull.lower(self.on(grid), *placed, rate=0.0, scale=None).compile()
         text = program.as_text() or ""
         for told in ("all-gather", "all-reduce", "all-to-all"):
             assert told not in text
         output, slopes = program(*placed)
         for got, want in zip((output, *slopes[:3]), (expected, *expected_slopes[:3]), strict=True):
-            assert got.sharding.is_equivalent_to(cut, got.ndim), got.sharding
+            assert got.sharding.is_equivalent_to(layout, got.ndim), got.sharding
             np.testing.assert_allclose(got, want, atol=4 * self.tolerance, rtol=0)
 
     def test_no_keys(self):

@@ -172,7 +172,8 @@ def test_pairs_of_parts(case):
 @pytest.mark.parametrize("pairs", ["halves", "neighbors"])
 @pytest.mark.parametrize("scaling", ["linear", "ntk", "yarn", "llama3"])
 def test_scaled_rotary_positions(scaling, pairs):
-    rotary = RotaryConfig(pairs=pairs, scaling=scaling, factor=4.0, trained_length=3)
+    trained = {"trained_length": 3} if scaling in ("yarn", "llama3") else {}
+    rotary = RotaryConfig(pairs=pairs, scaling=scaling, factor=4.0, **trained)
     check_law(models.LanguageModel, {"positions": "rotary", "rotary": rotary, "head_dim": 4})
 
 

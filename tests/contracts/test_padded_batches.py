@@ -1,14 +1,16 @@
 """Tasks promise that padding ends the rows of their batches: it does, and their losses then need no mask of it."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer import functional, masks, models
+from jaxformer import functional, masks, models, pure
 from jaxformer.data.batch import Batch, shifted
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.windows import OrderedWindows, RandomWindows, TokenStream
 from jaxformer.tasks import captioning, language_model, translation
+from tests.selection import first
 
 SIZE = {"d_model": 8, "num_heads": 2, "d_ff": 8}
 LAYERS = {"num_encoder_layers": 1, "num_decoder_layers": 1}
@@ -67,3 +69,19 @@ def test_losses_need_no_mask_of_padding(name):
     kinds = [mask for length, mask in given if length == 4]
     assert not any(isinstance(mask, masks.And) for mask in kinds)
     assert kinds.count(masks.causal()) == (0 if "recurrent" in name else 2)
+
+
+@pytest.mark.parametrize("kind", first([models.EncoderDecoder, models.TransformerCaptioner], models.EncoderDecoder))
+def test_captured_self_attention_knows_the_padding_of_the_target(kind):
+    """Also where padding does not end the rows."""
+    translates = kind is models.EncoderDecoder
+    captioner = models.TransformerCaptionerConfig(image=GRID, vocab_size=5, num_layers=1, **SIZE)
+    net = pure(kind, models.EncoderDecoderConfig(5, 5, **SIZE, **LAYERS) if translates else captioner)
+    tokens, name = jnp.zeros((2, 4), jnp.int32), "target_valid" if translates else "valid"
+    source = tokens if translates else jnp.zeros((2, 6, 6, 3))
+
+    def mask(params, valid):
+        return net.bind(params).captured(source, tokens, ["decoder.self"], **{name: valid})["decoder.self"].mask
+
+    leaves = jax.tree.leaves(jax.eval_shape(mask, net.shapes, jnp.ones((2, 4), bool)))
+    assert [leaf.shape[1:] for leaf in leaves] == [(2, 4)]  # of each layer

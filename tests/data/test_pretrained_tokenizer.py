@@ -66,7 +66,7 @@ def test_words_of_word_piece_begin_as_elsewhere():
     pieces = word.pieces([2, *word.encode(["The old % sees."])[0], 3])
     assert (pieces[0], pieces[-1]) == ("[CLS]", "[SEP]")
     assert "".join(pieces[1:-1]) == "▁the▁old[UNK]▁sees."
-    inner = attention_maps.Map(tuple(pieces[1:-1]), ("x",), np.ones((1, len(pieces) - 2)))
+    inner = attention_maps.AttentionMap(tuple(pieces[1:-1]), ("x",), np.ones((1, len(pieces) - 2)))
     assert attention_maps.by_word(inner).source == ("the", "old", "[UNK]", "sees", ".")
 
 

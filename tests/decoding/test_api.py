@@ -42,6 +42,32 @@ def test_state_leaves_must_agree():
             decoding.greedy(step, decoding.TreeState(tree), max_length=2, bos=BEGIN, eos=END)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"eos": 6}, r"eos must be in \[0, V = 6\), or None if no token ends a sequence, got 6"),
+        ({"eos": [END, -1]}, r"eos must be in \[0, V = 6\), .* got -1"),
+        ({"bos": jnp.array([1, 2])}, r"bos must be one token for all sequences, got an array of shape \[2\]"),
+    ],
+    ids=["beyond", "negative", "several"],
+)
+@pytest.mark.parametrize("search", [decoding.greedy, functools.partial(decoding.beam_search, beam_size=1)])
+def test_ends_and_beginnings_that_cannot_be(search, options, message):
+    step, _ = markov(0)
+    run = lambda state, **given: search(step, state, max_length=2, **{"bos": BEGIN, "eos": END} | given)
+    jax.eval_shape(functools.partial(run, eos=[END, 5]), start(1))  # a list as in a generation_config.json
+    with pytest.raises(ValueError, match=message):
+        jax.eval_shape(functools.partial(run, **options), start(1))
+
+
+def test_a_beam_whose_choices_have_no_number():
+    step = lambda tokens, state: (jnp.zeros((*tokens.shape, VOCAB)), state)
+    state = decoding.TreeState(jax.ShapeDtypeStruct((1, 2**29), jnp.float32))
+    search = functools.partial(decoding.beam_search, step, beam_size=2**29, max_length=2, bos=BEGIN, eos=END)
+    with pytest.raises(ValueError, match=r"^beam_size times the vocabulary must be below 2\*\*31, got 536870912 x 6"):
+        jax.eval_shape(search, state)
+
+
 @pytest.mark.parametrize("search", [decoding.greedy, decoding.beam_search, decoding.sample, decoding.forced])
 def test_a_bare_pytree_is_no_state(search):
     step, _ = markov(0)

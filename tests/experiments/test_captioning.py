@@ -22,7 +22,7 @@ from jaxformer.config import fingerprint
 from jaxformer.data.captions import captions_of, read_captions
 from jaxformer.data.images import label_images, read_images
 from jaxformer.errors import DataError
-from jaxformer.inspection.attention_maps import Map
+from jaxformer.inspection.attention_maps import AttentionMap
 from jaxformer.tasks.captioning import TASK
 
 
@@ -221,10 +221,10 @@ def test_grounding_counts_what_is_true_here_and_elsewhere():
 def test_metrics_of_attention():
     """I5 and I7: entropy by class of words, and the way of the center from word to word."""
     weights = np.array([[1 / 6] * 6, [0, 0, 0, 0, 0, 1.0], [1, 0, 0, 0, 0, 0]])
-    maps = [Map(tuple("abcdef"), ("a", "blue", "</s>"), weights)]
+    maps = [AttentionMap(tuple("abcdef"), ("a", "blue", "</s>"), weights)]
     assert entropies(maps) == {"colors": (0.0, 1), "function words": (pytest.approx(1.0), 1)}
     assert movement(maps, (2, 3)) == pytest.approx(np.hypot(0.5, 1) / 3)  # from the middle to the last place
-    assert movement([Map(tuple("abcdef"), ("a", "</s>"), weights[:2])], (2, 3)) == 0  # one word
+    assert movement([AttentionMap(tuple("abcdef"), ("a", "</s>"), weights[:2])], (2, 3)) == 0  # one word
     assert [word_class(word) for word in ("Tower", "2", "touching", "circles", "the")] == [
         "containers",
         "numbers",

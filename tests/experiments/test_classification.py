@@ -97,7 +97,7 @@ def test_records_of_another_encoder_are_refused(tmp_path, monkeypatch):
     """A training of the encoder may go on in its folder, which is all that the settings of a cell name."""
     monkeypatch.setattr(command, "steps_per_epoch", lambda config, pretrained: 4)
     monkeypatch.setattr(command.command, "train", lambda config, run, end: 1.0)
-    monkeypatch.setattr(command.jaxformer, "evaluate", lambda run, split, keep: {"test": []})
+    monkeypatch.setattr(command.jaxformer, "evaluate", lambda run, split, on_examples: {"test": []})
     given = (tmp_path / "out", tmp_path, tmp_path / "pretrained", {}, float("inf"))
     (tmp_path / "pretrained").mkdir()
     for steps in (2500, 5000):

@@ -35,7 +35,7 @@ def test_big_on_32(monkeypatch, constrained):
         monkeypatch.setattr(sharding.Placement, "under", lambda self, function: function)
     mesh = topology.mesh("h100:4x8", "fsdp=8,tensor=4")
     found = forecast(workload(shallow("fsdp=8,tensor=4"), mesh, shape=(512, 256)), "h100:4x8", mesh)
-    sent = sum(one.wire * one.count for one in found.collectives) / MIB
+    sent = sum(one.bytes_sent * one.count for one in found.collectives) / MIB
     figures = found.memory.peak / MIB, found.collectives[0].largest / MIB, sent
     assert found.memory.fits
     assert {one.axes for one in found.collectives} >= {("fsdp",), ("tensor",)}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from jaxformer.errors import ConfigError
 from jaxformer.inspection.attention_maps import (
-    Map,
+    AttentionMap,
     as_table,
     as_text,
     between_words,
@@ -24,7 +24,7 @@ from tests.inspection.small import Pieces, rows
 
 def test_words_and_punctuation():
     pieces = ("▁The", "▁Euro", "pe", "an", "▁l", "'", "accord", ",", "▁l", "’", "été", ".", "</s>")
-    found = by_word(Map(pieces, ("▁a", "</s>"), rows(0, 2, len(pieces))))
+    found = by_word(AttentionMap(pieces, ("▁a", "</s>"), rows(0, 2, len(pieces))))
     assert found.source == ("The", "European", "l'accord", ",", "l’été", ".", "</s>")
     assert found.target == ("a", "</s>")
 
@@ -42,13 +42,13 @@ def test_words_and_punctuation():
 )
 def test_what_follows_punctuation_is_another_word(pieces, words):
     """A row "(the" would hold the attention of two; signs of vowels are no punctuation."""
-    assert by_word(Map(pieces, ("▁a",), rows(0, 1, len(pieces)))).source == words
+    assert by_word(AttentionMap(pieces, ("▁a",), rows(0, 1, len(pieces)))).source == words
 
 
 def test_bytes_are_the_characters_they_spell():
     snow, cut = ("<0xE2>", "<0x98>", "<0x83>"), ("<0xC3>",)
     pieces = ("▁na", "<0xC3>", "<0xAF>", "ve", "▁", *snow, "▁<", "▁a", *cut, "</s>")
-    found = by_word(Map(pieces, ("▁a",), rows(0, 1, len(pieces))))
+    found = by_word(AttentionMap(pieces, ("▁a",), rows(0, 1, len(pieces))))
     assert found.source == ("naïve", "☃", "<", "a", "\ufffd", "</s>")
     np.testing.assert_allclose(found.weights.sum(1), 1)
 
@@ -61,7 +61,7 @@ def test_bytes_are_the_characters_they_spell():
 )
 def test_merging_keeps_every_piece_and_all_attention(source, target, seed):
     weights = rows(seed, len(target), len(source))
-    found = by_word(Map(tuple(source), tuple(target), weights))
+    found = by_word(AttentionMap(tuple(source), tuple(target), weights))
     assert "".join(found.source) == "".join(source).replace("▁", "")
     assert "".join(found.target) == "".join(target).replace("▁", "")
     np.testing.assert_allclose(found.weights.sum(1), 1, rtol=1e-9)
@@ -69,7 +69,7 @@ def test_merging_keeps_every_piece_and_all_attention(source, target, seed):
 
 def test_a_word_receives_the_sum_and_gives_the_mean():
     weights = np.array([[0.1, 0.2, 0.7], [0.3, 0.4, 0.3]])
-    found = by_word(Map(("▁a", "b", "▁c"), ("▁x", "y"), weights))
+    found = by_word(AttentionMap(("▁a", "b", "▁c"), ("▁x", "y"), weights))
     np.testing.assert_allclose(found.weights, [[0.5, 0.5]])
 
 
@@ -148,7 +148,7 @@ def test_rollout_is_the_product_of_layers_with_their_residual_paths():
 
 
 def test_text_is_darker_for_more():
-    found = Map(("one", "three"), ("un", "trois"), np.array([[1.0, 0.0], [0.4, 0.6]]))
+    found = AttentionMap(("one", "three"), ("un", "trois"), np.array([[1.0, 0.0], [0.4, 0.6]]))
     first, second, numbers, words = as_text(found).splitlines()
     assert first == "   un @@@   "
     assert second == "trois ===+++"
@@ -163,7 +163,7 @@ def test_text_is_darker_for_more():
 def test_a_table_can_be_read_back(source, decimals, seed):
     """Each number stands under the end of its word and is rounded, not cut; sums and entropies follow."""
     weights = rows(seed, 2, len(source))
-    header, *lines = as_table(Map(tuple(source), ("un", "trois"), weights), decimals=decimals).splitlines()
+    header, *lines = as_table(AttentionMap(tuple(source), ("un", "trois"), weights), decimals=decimals).splitlines()
     assert len({len(header), *map(len, lines)}) == 1
     assert header.split() == [*source, "|", "sum", "entropy"]
     ends, at = [], 0
@@ -179,7 +179,7 @@ def test_a_table_can_be_read_back(source, decimals, seed):
 
 
 def test_wide_letters_and_combining_marks_keep_columns_apart():
-    attention = Map(("\u732b\u732b\u732b", "e\u0301"), ("\u732b", "a"), np.full((2, 2), 0.5))
+    attention = AttentionMap(("\u732b\u732b\u732b", "e\u0301"), ("\u732b", "a"), np.full((2, 2), 0.5))
     assert as_table(attention).splitlines()[:2] == [
         "    \u732b\u732b\u732b      e\u0301 |    sum  entropy",
         "\u732b   0.500  0.500 |  1.000    0.693",

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from jaxformer.inspection import plots
-from jaxformer.inspection.attention_maps import Map
+from jaxformer.inspection.attention_maps import AttentionMap
 from tests.inspection.small import Pieces, rows
 
-MAP = Map(("The", "white", "house", "&"), ("La", "maison", "blanche"), rows(0, 3, 4))
+MAP = AttentionMap(("The", "white", "house", "&"), ("La", "maison", "blanche"), rows(0, 3, 4))
 HEADS = Pieces(("▁The", "▁white", "▁house"), ("▁La", "▁maison"), rows(0, 2, 3, 2, 3))
 LOG = [{"step": i, "loss": 5 / i} for i in range(1, 40)] + [
     {"step": 20, "validation_loss": 1.0, "validation_bleu": 10.0},
@@ -113,7 +113,7 @@ def test_a_sheet_shows_a_picture_once_a_word(tmp_path, figures):
     """I7: five words a row beside their picture; the weights of each lie over the whole picture, row by row."""
     pictures = [np.full((8, 12, 3), 40 * i, np.uint8) for i in (1, 2)]
     words = [("a", "red", "ball", "and", "a", "box"), ("a", "dog")]
-    captions = [Map(tuple("abcdef"), own, rows(i, len(own), 6)) for i, own in enumerate(words)]
+    captions = [AttentionMap(tuple("abcdef"), own, rows(i, len(own), 6)) for i, own in enumerate(words)]
     plots.caption_sheet(pictures, captions, tmp_path / "sheet.png", grid=(2, 3), titles=["one.png", "two.png"])
     grid = np.array(figures[0].axes).reshape(3, 6)
     titles = [[axes.get_title() for axes in row] for row in grid]
@@ -130,7 +130,7 @@ def test_dollars_are_no_formula(tmp_path):
     words = ("$x$", "$^$", r"\\$\\frac$")
     map_path, curves = tmp_path / "map.svg", tmp_path / "curves.svg"
     with matplotlib.rc_context({"svg.fonttype": "none"}):  # text as text, not as outlines
-        plots.attention_map(Map(words, words, rows(0, 3, 3)), map_path, title="a $y$ b")
+        plots.attention_map(AttentionMap(words, words, rows(0, 3, 3)), map_path, title="a $y$ b")
         plots.loss_curves(LOG, curves, title="$z$")
     drawn = map_path.read_text()
     assert all(drawn.count(f">{word}<") == 2 for word in words)
@@ -143,7 +143,7 @@ def test_characters_of_no_installed_font_are_named(tmp_path, figures, monkeypatc
     default = [font for font in plots.font_manager.fontManager.ttflist if font.name == plots.DEFAULT_FONT]
     monkeypatch.setattr(plots.font_manager.fontManager, "ttflist", default)
     words = ("a cat", "\N{FOX FACE}", "\u732b", "\t", "\N{IDEOGRAPHIC SPACE}")
-    plots.attention_map(Map(words, words, rows(0, 5, 5)), tmp_path / "map.png")
+    plots.attention_map(AttentionMap(words, words, rows(0, 5, 5)), tmp_path / "map.png")
     shown = [label.get_text() for label in figures[0].axes[0].get_yticklabels()]
     assert shown == ["a cat", "U+1F98A", "U+732B", "U+0009", "U+3000"]
 
@@ -166,7 +166,7 @@ def test_words_that_are_long_leave_room(tmp_path, figures, monkeypatch, letter, 
     monkeypatch.setattr(plots.font_manager.fontManager, "ttflist", default)
     word = letter * 100
     if draw == "map":
-        plots.attention_map(Map(("a", word), (word,), rows(0, 1, 2)), tmp_path / "map.png")
+        plots.attention_map(AttentionMap(("a", word), (word,), rows(0, 1, 2)), tmp_path / "map.png")
     else:
         plots.head_grid(Pieces(("a", word), (word,), rows(0, 1, 1, 1, 2)), tmp_path / "map.png")
     assert [label.get_text() for label in figures[0].axes[0].get_yticklabels()] == [
@@ -178,7 +178,7 @@ def test_a_map_of_a_text_is_drawn_smaller(tmp_path, monkeypatch):
     """Matplotlib refuses pictures of more than 65,536 pixels."""
     monkeypatch.setattr(plots, "LARGEST_SIDE", 300)
     words = tuple(f"w{i}" for i in range(20))
-    plots.attention_map(Map(words, ("a",), rows(0, 1, 20)), tmp_path / "map.png")
+    plots.attention_map(AttentionMap(words, ("a",), rows(0, 1, 20)), tmp_path / "map.png")
     assert max(plt.imread(tmp_path / "map.png").shape) == pytest.approx(300, abs=1)
 
 
@@ -187,7 +187,7 @@ def test_a_font_that_holds_a_character_is_used(tmp_path, figures):
     files = [plots.font_manager.findfont(name) for name in ("STIXGeneral", plots.DEFAULT_FONT)]
     character = min(plots._characters(files[0]) - plots._characters(files[1]))
     words = ("cat", character)
-    plots.attention_map(Map(words, words, rows(0, 2, 2)), tmp_path / "map.png")
+    plots.attention_map(AttentionMap(words, words, rows(0, 2, 2)), tmp_path / "map.png")
     label = figures[0].axes[0].get_yticklabels()[1]
     assert label.get_text() == character
     assert len(label.get_fontfamily()) == 2
@@ -199,7 +199,7 @@ def test_a_font_that_was_removed_is_not_used(tmp_path, figures, monkeypatch):
     gone = dataclasses.replace(fonts[0], fname=str(tmp_path / "gone.ttf"), name="Gone")
     default = [font for font in fonts if font.name == plots.DEFAULT_FONT]
     monkeypatch.setattr(plots.font_manager.fontManager, "ttflist", [gone, *default])
-    plots.attention_map(Map(("\u732b",), ("a",), rows(0, 1, 1)), tmp_path / "map.png")
+    plots.attention_map(AttentionMap(("\u732b",), ("a",), rows(0, 1, 1)), tmp_path / "map.png")
     assert [label.get_text() for label in figures[0].axes[0].get_xticklabels()] == ["U+732B"]
 
 

@@ -162,14 +162,15 @@ def test_padding_changes_nothing_and_no_row_sees_a_later_token_or_another_image(
 def test_the_loss_is_that_of_the_logits_with_every_parameter_in_it(name):
     model, labels = small(name), jnp.roll(TARGET, -1, 1)
     options = {"doubly_stochastic": 0.7} if name == "soft" else {}
+    shared = {"smoothing": 0.1, "z_loss": 0.01}
 
     def loss(params):
         bound = model.net.bind(params)
-        return bound.cross_entropy(IMAGES, TARGET, labels, valid=TARGET_VALID, smoothing=0.1, **options)
+        return bound.cross_entropy(IMAGES, TARGET, labels, valid=TARGET_VALID, **shared, **options)
 
     (total, count), gradients = quick(jax.value_and_grad(loss, has_aux=True))(model.params)
     logits = model.apply(model.params, IMAGES, TARGET, valid=TARGET_VALID)
-    expected, tokens = functional.cross_entropy(logits, labels, where=TARGET_VALID, smoothing=0.1)
+    expected, tokens = functional.cross_entropy(logits, labels, where=TARGET_VALID, **shared)
     if name == "soft":
         captured = model.call(models.RecurrentCaptioner.captured, model.params, IMAGES, TARGET)["decoder.cross"]
         weights = captured.layer(0).weights()[:, 0]

@@ -72,7 +72,7 @@ def test_choices_of_a_part():
     with pytest.raises(ValueError, match=r"^scaling must be one of \('none', 'yarn'\), got 'dynamic'"):
         check_fields(Shape(Part("dynamic")))
     with pytest.raises(ValueError, match=r"^trained_length must be at least 1, got 0"):
-        models.LanguageModelConfig(9, rotary=models.RotaryConfig(trained_length=0))
+        models.LanguageModelConfig(9, rotary=models.RotaryConfig(scaling="yarn", trained_length=0))
 
 
 @pytest.mark.parametrize(
@@ -102,6 +102,18 @@ def test_numbers_of_a_part(part, message):
             "^max_distance has .* is 'sinusoidal', not 't5' or 'relative_keys'$",
         ),
         (models.EncoderDecoderConfig, {"position_offset": 2}, "^position_offset has no effect: .*, not 'learned'$"),
+        (
+            models.LanguageModelConfig,
+            {"initialization": "xavier", "norm_position": "deep"},
+            "^initialization has no effect: norm_position is 'deep', not 'post' or 'pre' or 'sandwich'$",
+        ),
+        (
+            models.RotaryConfig,
+            {"scaling": "ntk", "trained_length": 9},
+            "^the trained_length .* 9, has no .* is .ntk., ",
+        ),
+        (models.GridConfig, {"d_attention": 8}, "^d_attention has no effect: attention is 'none'$"),
+        (models.ResidualNetworkConfig, {"attention_stage": 1}, "^attention_stage has no effect: attention is 'none'$"),
         (models.Seq2SeqConfig, {"d_attention": 8, "attention": "dot"}, "^d_attention has no effect: .* is 'dot', not "),
     ],
 )

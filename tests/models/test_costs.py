@@ -250,7 +250,8 @@ def fourth_channel(num_images, image_size, width):
 @pytest.mark.parametrize("widths", [(4,), (4, 6, 6), (5, 5)])
 def test_flops_of_a_residual_network(attention, widths):
     """An odd size is rounded up when it is halved."""
-    options = {"attention": attention, "attention_stage": len(widths), "d_attention": 3, "num_classes": 7}
+    options = {} if attention == "none" else {"attention_stage": len(widths), "d_attention": 3}
+    options |= {"attention": attention, "num_classes": 7}
     config = models.ResidualNetworkConfig(image_size=(8, 11), widths=widths, num_blocks=2, **options)
     net = pure(models.ResidualNetwork, config)
     found = graph.products(net.apply, net.shapes, jnp.zeros((5, 8, 11, 3)))

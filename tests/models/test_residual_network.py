@@ -16,7 +16,7 @@ SIZES = {"widths": (4, 6), "num_blocks": 1, "num_classes": 3, "image_size": (8, 
 
 @functools.cache
 def small(attention="none"):
-    config = models.ResidualNetworkConfig(**SIZES, attention=attention, d_attention=2)
+    config = models.ResidualNetworkConfig(**SIZES, attention=attention, d_attention=None if attention == "none" else 2)
     return Small(config, models.ResidualNetwork)
 
 

@@ -190,6 +190,16 @@ def test_refused(options, message):
         config.__post_init__()
 
 
+def test_a_recurrent_state_has_no_cache():
+    """The error is the core's: exit codes are for tasks."""
+    model = small("none")
+    sizes = {"beam_size": 1, "length": T, "cache_dtype": jnp.bfloat16}
+    start = lambda params, states: model.net.bind(params).start(models.encoder.Memory(states, None), **sizes)
+    with pytest.raises(ValueError, match="cache_dtype must be None: a recurrent decoder keeps no keys") as error:
+        jax.eval_shape(start, model.params, jnp.ones((B, S, 6)))
+    assert error.type is ValueError
+
+
 def test_a_model_needs_vocabularies():
     with pytest.raises(ValueError, match="must be at least 1, got"):
         pure(models.Seq2Seq, models.Seq2SeqConfig()).shapes

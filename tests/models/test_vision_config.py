@@ -31,6 +31,6 @@ def test_refusals(make, options, message):
 
 def test_derived_sizes():
     assert models.ResidualNetworkConfig(attention="gain").attention_dim == 8  # an eighth of 64
-    assert models.ResidualNetworkConfig(d_attention=3).attention_dim == 3
+    assert models.ResidualNetworkConfig(attention="gain", d_attention=3).attention_dim == 3
     assert models.VisionTransformerConfig().has_class_vector
     assert not models.VisionTransformerConfig(pooling="mean").has_class_vector

@@ -117,7 +117,7 @@ def test_cached_step_equals_the_whole():
 @pytest.mark.full
 @pytest.mark.parametrize("text", ["data=2,expert=4", "fsdp=2,expert=2,tensor=2"])
 def test_on_a_mesh_of_experts(text, monkeypatch):
-    """Kernels and gathered tokens cut over experts, sentences over data: the same numbers, forward and gradient."""
+    """Kernels and gathered tokens sharded over experts, sentences over data: the same numbers, forward and gradient."""
     placement = sharding.Placement(sharding.mesh(text))
     net, params = layer(capacity_factor=1.0)
     x, key = normal(4, 6, D), jax.random.key(0)
@@ -131,7 +131,7 @@ def test_on_a_mesh_of_experts(text, monkeypatch):
     monkeypatch.setattr(modules.experts, "constrain", spy)
     where = placement.params(net.net.shapes, net.net.axes)
     placed = jax.device_put(params, where), placement.assemble(x)
-    value, gradient = jax.jit(jax.value_and_grad(placement.under(loss)))(*placed)
+    value, gradient = jax.jit(jax.value_and_grad(placement.with_axis_rules(loss)))(*placed)
     assert ("experts", None, "model") in seen
     np.testing.assert_allclose(value, expected[0], rtol=1e-5)
     for name, want in expected[1].items():

@@ -257,8 +257,8 @@ def test_numbers_that_differ_are_named(three):
 
 
 def test_one_process_agrees_with_itself_and_leaves_as_usual():
-    cluster.agree({"seed": "1"})
-    cluster.leave(3)  # would end this process if it had others
+    cluster.check_equal({"seed": "1"})
+    cluster.exit_process(3)  # would end this process if it had others
     assert sys.excepthook is sys.__excepthook__
     assert not jax.distributed.is_initialized()
 
@@ -273,8 +273,8 @@ def test_processes_that_differ_are_named(three):
 
     three.send(*rows(sent))
     with pytest.raises(ValueError, match=r"process 0 \(a\): code of process 2 \(c\); seed of process 1 \(b\)"):
-        cluster.agree(sent[0])
+        cluster.check_equal(sent[0])
     sent = [sent[0], sent[0], {"x": "1"}]
     three.send(*list(rows(sent))[:1])
     with pytest.raises(ValueError, match=r"process 2 \(c\) know other settings"):
-        cluster.agree(sent[0])
+        cluster.check_equal(sent[0])

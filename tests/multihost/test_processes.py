@@ -8,13 +8,13 @@ from jaxformer.multihost import processes
 
 
 def test_one_process_decides_alone():
-    assert processes.first()
-    assert processes.everywhere(True)
-    assert not processes.everywhere(False)
-    assert processes.decided(True)
-    assert not processes.decided(False)
+    assert processes.is_first()
+    assert processes.all_true(True)
+    assert not processes.all_true(False)
+    assert processes.broadcast(True)
+    assert not processes.broadcast(False)
     assert not processes.asked_to_stop(3)
-    processes.wait("a place")
+    processes.barrier("a place")
 
 
 @pytest.fixture
@@ -26,13 +26,13 @@ def three(monkeypatch):
 @pytest.mark.parametrize(("others", "expected"), [((True, True), True), ((True, False), False)])
 def test_everywhere(three, others, expected):
     three("process_allgather", lambda mine: np.stack([mine, *map(np.asarray, others)]))
-    assert processes.everywhere(True) is expected
-    assert processes.everywhere(False) is False
+    assert processes.all_true(True) is expected
+    assert processes.all_true(False) is False
 
 
 def test_the_first_one_decides(three):
     three("broadcast_one_to_all", lambda mine: np.asarray(True))
-    assert processes.decided(False) is True
+    assert processes.broadcast(False) is True
 
 
 def test_asked_to_stop(three):
@@ -43,10 +43,10 @@ def test_asked_to_stop(three):
 def test_wait_names_the_place(three):
     places = []
     three("sync_global_devices", places.append)
-    processes.wait("the tokenizer is saved")
+    processes.barrier("the tokenizer is saved")
     assert places == ["the tokenizer is saved"]
 
 
 def test_the_first_writes(monkeypatch):
     monkeypatch.setattr(jax, "process_index", lambda: 2)
-    assert not processes.first()
+    assert not processes.is_first()

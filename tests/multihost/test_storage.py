@@ -9,22 +9,22 @@ from jaxformer.multihost import cluster, processes, storage
 
 @pytest.fixture
 def exchanges(monkeypatch):
-    """What `cluster.differing` returns, one after another; it keeps the texts that this process sent."""
+    """What `cluster.unequal_processes` returns, one after another; it keeps the texts that this process sent."""
     found, texts = [], []
-    monkeypatch.setattr(cluster, "differing", lambda text: texts.append(text) or found.pop(0))
+    monkeypatch.setattr(cluster, "unequal_processes", lambda text: texts.append(text) or found.pop(0))
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     return found, texts
 
 
 def test_one_process_shares_with_itself(tmp_path):
-    storage.shared(tmp_path / "none")
-    storage.shared_run(tmp_path / "none", ["config.json"])
+    storage.wait_for_file(tmp_path / "none")
+    storage.wait_for_run(tmp_path / "none", ["config.json"])
 
 
 def test_files_that_come_late_are_waited_for(exchanges, tmp_path):
     found, texts = exchanges
     found += [["process 2 (c)"], ["process 2 (c)"], []]
-    storage.shared(tmp_path / "tokenizer.model")
+    storage.wait_for_file(tmp_path / "tokenizer.model")
     assert (found, len(texts)) == ([], 3)
 
 
@@ -33,12 +33,12 @@ def test_the_first_process_ends_the_wait(exchanges, tmp_path, monkeypatch):
     found, _ = exchanges
     found += [["process 1 (b)", "process 2 (c)"]] * 3
     answers = [False, False, True]
-    monkeypatch.setattr(processes, "decided", lambda by_first: answers.pop(0))
+    monkeypatch.setattr(processes, "broadcast", lambda by_first: answers.pop(0))
     message = (
         r"run still looks different to process 1 \(b\), process 2 \(c\) than to process 0 after 7 s; it must be on"
     )
     with pytest.raises(cluster.DistributedError, match=message) as error:
-        storage.shared_run(tmp_path / "run", [], seconds=7)
+        storage.wait_for_run(tmp_path / "run", [], seconds=7)
     assert error.value.exit_code == 1
     assert answers == []
 
@@ -58,10 +58,10 @@ def test_what_is_compared(exchanges, tmp_path):
     for change in changes:
         change()
         found.append([])
-        storage.shared_run(run, ["config.json"])
+        storage.wait_for_run(run, ["config.json"])
     assert len(set(texts)) == len(changes)
     for same in (lambda: (run / "log.jsonl").write_text("more"), lambda: (run / "checkpoints" / "20.tmp").mkdir()):
         same()
         found.append([])
-        storage.shared_run(run, ["config.json"])
+        storage.wait_for_run(run, ["config.json"])
         assert texts[-1] == texts[len(changes) - 1]

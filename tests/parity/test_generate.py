@@ -82,8 +82,8 @@ def ours(name, search, *, beam_size, **options):
         memory = model.encode(source, source_valid=valid)
         context, state = model.start(memory, beam_size=beam_size, length=TOKENS)
         step = lambda tokens, state: model.step(tokens, state, context)
-        narrow = lambda rows: lambda tokens, state: model.step(tokens, state, context.take(rows))
-        return search(step, state, max_length=TOKENS, bos=bos, eos=eos, pad=pad, narrow=narrow, **options)
+        step_of_rows = lambda rows: lambda tokens, state: model.step(tokens, state, context.take(rows))
+        return search(step, state, max_length=TOKENS, bos=bos, eos=eos, pad=pad, step_of_rows=step_of_rows, **options)
 
     found = jax.device_get(run(params, jnp.asarray(SOURCE), jnp.asarray(VALID)))
     rows = [

@@ -91,7 +91,11 @@ def attend(x, params, gain):
 @pytest.mark.parametrize("attention", ["none", "scaled", "gain"])
 def test_a_residual_network(attention):
     config = models.ResidualNetworkConfig(
-        widths=(4, 6), num_blocks=2, num_classes=3, attention=attention, d_attention=2
+        widths=(4, 6),
+        num_blocks=2,
+        num_classes=3,
+        attention=attention,
+        d_attention=None if attention == "none" else 2,
     )
     net = pure(models.ResidualNetwork, config)
     params, images = drawn(net.shapes), array(2, 8, 8, 3)

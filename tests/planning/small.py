@@ -46,7 +46,7 @@ def lowered(config, mesh, shape, *, parts=1):
     placement = sharding.Placement(mesh)
     state = abstract_state(config, placement)
     shardings = jax.tree.map(lambda x: x.sharding, state)
-    within = placement.under(functools.partial(loss, network(placement, config)))
+    within = placement.with_axis_rules(functools.partial(loss, network(placement, config)))
     step = training.make_step(within, OPTIMIZER, num_microbatches=parts, shardings=shardings)
     place = lambda length, dtype: jax.ShapeDtypeStruct((num_rows, length), dtype, sharding=placement.rows)
     batch = {"source": place(source, jnp.int32), "source_valid": place(source, jnp.bool_)}
@@ -86,7 +86,7 @@ def tight(parameters, optimizer, peak, rows=96):
         tokens=rows * 48,
         parameters=10,
         flops=1e12,
-        computed=1.1e12,
+        computed_flops=1.1e12,
         memory=memory,
         collectives=(one,),
         estimate=Roofline(1, 2, 3),

@@ -15,7 +15,7 @@ from jaxformer.models.costs import (
 from jaxformer.modules import stack
 from jaxformer.planning import forecast as planning
 from jaxformer.planning import topology
-from jaxformer.planning.forecast import conclude, forecast, remedies
+from jaxformer.planning.forecast import forecast, make_forecast, remedies
 from tests.planning import reader
 from tests.planning.small import OPTIMIZER, lowered, maker, tight, workload
 from tests.sharding.small import network
@@ -49,9 +49,9 @@ def test_forecast(here):
     assert found.memory.optimizer == on_one(state.optimizer)
     assert found.memory.temporaries > found.memory.parameters  # the gradient alone has as many
     assert found.memory.fits
-    assert found.computed == encoder_decoder_computed_flops(MODEL, *SHAPE)
-    assert found.utilization(found.estimate.compute) == pytest.approx(found.flops / found.computed)
-    assert found.utilization(2 * found.estimate.compute) == pytest.approx(found.flops / found.computed / 2)
+    assert found.computed_flops == encoder_decoder_computed_flops(MODEL, *SHAPE)
+    assert found.utilization(found.estimate.compute) == pytest.approx(found.flops / found.computed_flops)
+    assert found.utilization(2 * found.estimate.compute) == pytest.approx(found.flops / found.computed_flops / 2)
 
 
 @pytest.mark.full
@@ -80,7 +80,7 @@ def test_a_program_that_cannot_be_read(here, monkeypatch):
     found = forecast(dataclasses.replace(step, lowered=SimpleNamespace(compile=lambda: odd)), "v5e:2x4", mesh)
     assert found.memory == forecast(step, "v5e:2x4", mesh).memory
     assert (found.collectives, found.estimate, found.uncounted_loops) == ((), None, [])
-    assert found.unread.startswith("cannot read which devices take part in: ")
+    assert found.collectives_error.startswith("cannot read which devices take part in: ")
 
 
 @pytest.mark.full
@@ -109,10 +109,10 @@ def test_the_estimate_is_that_of_a_device():
     """197 TFLOP/s of a v5e, and twice the peak of the memory at 819 GB/s, by hand."""
     costs = workload_costs(computed_flops=8 * 197e12, compute_dtype="bfloat16", unit="images")
     memory = dataclasses.replace(tight(2, 4, 40).memory, peak=819 * 10**9)
-    found = conclude(costs, "v5e:2x4", {"fsdp": 8}, memory, [])
+    found = make_forecast(costs, "v5e:2x4", {"fsdp": 8}, memory, [])
     assert (found.estimate.compute, found.estimate.memory, found.estimate.network) == (1, 2, 0)
     assert found.unit == "images"
-    assert conclude(costs, "v5e:2x4", {"fsdp": 8}, memory, None).estimate is None
+    assert make_forecast(costs, "v5e:2x4", {"fsdp": 8}, memory, None).estimate is None
 
 
 def workload_costs(**changes):

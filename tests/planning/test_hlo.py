@@ -119,7 +119,7 @@ def test_a_sum_of_which_each_keeps_a_piece():
     """A TPU's program writes a reduce-scatter as a fusion, with a sum in it; it sends half of what the sum would."""
     (found,) = hlo.collectives(FUSED, GRID)
     assert found == hlo.Collective("reduce-scatter", 32, 32, 4, ("data",), 1, "")
-    assert found.wire == 24
+    assert found.bytes_sent == 24
 
 
 ACROSS = """
@@ -276,7 +276,7 @@ def test_bytes_on_the_wire():
     """Of a ring of 4: three quarters of the whole, twice where it is summed and handed back."""
     one = functools.partial(hlo.Collective, bytes=400, largest=400, devices=4, axes=("data",), count=1, where="")
     kinds = {"all-gather": 300, "reduce-scatter": 300, "all-to-all": 300, "all-reduce": 600, "collective-permute": 400}
-    assert {kind: one(kind).wire for kind in kinds} == kinds
+    assert {kind: one(kind).bytes_sent for kind in kinds} == kinds
 
 
 def test_group_adds_counts():
@@ -354,7 +354,7 @@ def test_the_loss_sends_its_table_once(text, linear_loss):
     x = place((ROWS, LENGTH, 64), jnp.float32, "batch", "length", "model")
     table, labels = place((VOCAB, 64), jnp.float32, "vocab", "model"), place((ROWS, LENGTH), jnp.int32, "batch", None)
     loss = lambda x, table, labels: linear_loss(x, table, labels, chunk=2 * ROWS)[0]
-    gradient = jax.jit(jax.value_and_grad(sharding.under(sharding.RULES, mesh)(loss), (0, 1)))
+    gradient = jax.jit(jax.value_and_grad(sharding.with_axis_rules(sharding.RULES, mesh)(loss), (0, 1)))
     found = hlo.collectives(gradient.lower(x, table, labels).compile().as_text(), mesh.shape)
     assert max(one.count for one in found) == LENGTH // 2
     large = [one for one in found if one.largest >= VOCAB * 64]

@@ -9,7 +9,7 @@ import pytest
 from jax.test_util import check_grads
 
 from jaxformer import functional, masks, modules
-from jaxformer.inspection.attention_maps import Map, as_text
+from jaxformer.inspection.attention_maps import AttentionMap, as_text
 from tests.modules.small import built, quick
 from tests.seeds.example import OUTPUT, W_K, W_Q, W_V, WEIGHTS, K, Q, V, X
 from tests.selection import first
@@ -278,7 +278,7 @@ def test_a22_output_and_weights_come_together():
 def test_a22_labeled_map():
     """A T' x T map as text, with words on both sides; each row is darkest at its largest weight."""
     _, weights = example(X)
-    lines = as_text(Map(("The", "cat", "sat"), ("Le", "chat", "dort"), np.asarray(weights))).split("\n")
+    lines = as_text(AttentionMap(("The", "cat", "sat"), ("Le", "chat", "dort"), np.asarray(weights))).split("\n")
     assert [line.split()[0] for line in lines[:3]] == ["Le", "chat", "dort"]
     assert lines[-1].split() == ["1", "The", "2", "cat", "3", "sat"]
     cells = [[line[5 + 3 * j] for j in range(3)] for line in lines[:3]]

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from jaxformer import functional, masks
-from jaxformer.inspection.attention_maps import Map, as_table
+from jaxformer.inspection.attention_maps import AttentionMap, as_table
 from tests.seeds.generator import seeded
 
 
@@ -43,7 +43,7 @@ def test_x1_visualized_sentence():
     x, w_q, w_k = seeded(42, (5, 16), (16, 16), (16, 16))
     _, weights = functional.attention_head(x @ w_q, x @ w_k, x)
     words = tuple("I love cats and dogs".split())
-    header, *rows = (line.split() for line in as_table(Map(words, words, np.asarray(weights))).splitlines())
+    header, *rows = (line.split() for line in as_table(AttentionMap(words, words, np.asarray(weights))).splitlines())
     assert header == [*words, "|", "sum", "entropy"]
     assert [row[0] for row in rows] == list(words)
     assert [row[7] for row in rows] == ["1.000"] * 5

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxformer import functional, modules
-from jaxformer.inspection.attention_maps import PieceMap, select
+from jaxformer.inspection.attention_maps import AttentionWeights, select
 from jaxformer.modules.attention import resolve_head_dim
 from tests.modules.small import built, count, normal
 
@@ -77,7 +77,8 @@ def test_m6_the_built_in_has_biases():
     query, key, _ = net.call(modules.SelfAttention.project, params, x)
     heads = functional.attention_weights(query, key)
     words = tuple("abcde")
-    mean = select(PieceMap(words, words, np.asarray(heads)), layer=0).weights  # the one example stands as the layer
+    maps = AttentionWeights(words, words, np.asarray(heads))  # the one example stands as the layer
+    mean = select(maps, layer=0).weights
     assert (net.apply(params, x).shape, mean.shape) == ((1, 5, 8), (5, 5))
     np.testing.assert_allclose(mean, (heads[0, 0] + heads[0, 1]) / 2, atol=1e-6)
     np.testing.assert_allclose(mean.sum(-1), 1, rtol=1e-6)

@@ -11,7 +11,7 @@ from jaxformer import functional, masks, models
 from jaxformer.data.batch import Batch
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.subword_tokenizer import SubwordTokenizer
-from jaxformer.inspection.attention_maps import PieceMap, as_table, select
+from jaxformer.inspection.attention_maps import AttentionWeights, as_table, select
 from tests.models.small import model
 from tests.modules.small import normal
 from tests.training import copying
@@ -58,7 +58,7 @@ def test_t3_the_toy_pair_is_overfitted():
     assert network.encode(jnp.asarray(source)[None]).states.shape == (1, 3, 16)
     captured = network.captured(jnp.asarray(source)[None], jnp.asarray(pair.target[:1, :5]), ("decoder.cross",))
     weights = np.asarray(captured["decoder.cross"].layer(0).weights())
-    shown = select(PieceMap(tuple(words[:3]), (*words[3:], "</s>"), weights), layer=0)
+    shown = select(AttentionWeights(tuple(words[:3]), (*words[3:], "</s>"), weights), layer=0)
     lines = [line.split() for line in as_table(shown).splitlines()]
     assert lines[0] == [*words[:3], "|", "sum", "entropy"]
     assert [line[0] for line in lines[1:]] == ["I", "am", "a", "student", "</s>"]

@@ -33,7 +33,7 @@ def loss(net, params, batch, key):
 
 
 def network(placement, config=CONFIG):
-    """As a task makes it: each device attends with its rows and heads, round a ring where lengths are cut."""
+    """As a task makes it: each device attends with its rows and heads, round a ring where lengths are sharded."""
     attention = sharding.sharded_attention(placement.mesh)
     return pure(models.EncoderDecoder, config, attention=attention)
 
@@ -44,7 +44,7 @@ def placed(text, config=CONFIG, **options):
     net = network(placement, config)
     make = functools.partial(training.create, net.init, OPTIMIZER, jax.random.key(0))
     where = placement.state(make, placement.params(net.shapes, net.axes), OPTIMIZER)
-    within = placement.under(functools.partial(loss, net))
+    within = placement.with_axis_rules(functools.partial(loss, net))
     step = training.make_step(within, OPTIMIZER, shardings=where, **options)
     return make(shardings=where), step, placement.assemble(batch())
 

@@ -43,14 +43,14 @@ def both(mask, dropout, bias, *, implementation):
     if dropout:
         options["dropout"] = functional.Dropout(dropout, jax.random.key(3))
     grid = sharding.mesh(GRID)
-    cut = NamedSharding(grid, PartitionSpec("data", None, "tensor"))
+    layout = NamedSharding(grid, PartitionSpec("data", None, "tensor"))
 
     def pulled(attend, *given):
         output, pull = jax.vjp(functools.partial(attend, **options), *given[:3])
         return output, *pull(given[3])
 
     there = jax.jit(functools.partial(pulled, sharding.sharded_attention(grid, implementation=implementation)))
-    placed = jax.device_put((query, key, value, upstream), cut)
+    placed = jax.device_put((query, key, value, upstream), layout)
     here = quick(functools.partial(pulled, functional.attention))(query, key, value, upstream)
     return there, placed, here
 
@@ -58,7 +58,7 @@ def both(mask, dropout, bias, *, implementation):
 @pytest.mark.parametrize("dropout", [pytest.param(0.0, marks=pytest.mark.full), 0.3], ids=["", "dropout"])
 @pytest.mark.parametrize("name", first(MASKS, "not segments"))
 def test_blockwise(name, dropout):
-    """Rows, heads and what dropout keeps are those of the whole; the mask's arrays come cut."""
+    """Rows, heads and what dropout keeps are those of the whole; the mask's arrays come sharded."""
     bias = normal(1, 4, 1, 7, seed=1) if "not" in name else None
     there, placed, here = both(MASKS[name], dropout, bias, implementation="blockwise")
     for got, want in zip(there(*placed), here, strict=True):
@@ -76,7 +76,7 @@ def _without_devices(monkeypatch):
 @pytest.mark.usefixtures("_without_devices")
 @pytest.mark.parametrize("implementation", first(["reference", "blockwise", "xla", "splash", "tokamax"], "xla"))
 def test_nothing_is_gathered(implementation):
-    """No collective at all, forward or backward, with queries, keys and values cut by rows and heads."""
+    """No collective at all, forward or backward, with queries, keys and values sharded by rows and heads."""
     there, placed, here = both(MASKS["lengths"], 0.0, None, implementation=implementation)
     program = there.lower(*placed).compile()
     text = program.as_text()
@@ -95,8 +95,8 @@ from jaxformer.planning import topology
 
 pod, implementation = sys.argv[1:]
 grid = sharding.mesh("data=4,tensor=2", topology.devices(pod))
-cut = NamedSharding(grid, PartitionSpec("data", None, "tensor"))
-given = [jax.ShapeDtypeStruct((8, 256, 8, 128), jnp.bfloat16, sharding=cut)] * 3
+layout = NamedSharding(grid, PartitionSpec("data", None, "tensor"))
+given = [jax.ShapeDtypeStruct((8, 256, 8, 128), jnp.bfloat16, sharding=layout)] * 3
 attend = functools.partial(sharding.sharded_attention(grid, implementation=implementation), mask=masks.causal())
 
 def pulled(*given):
@@ -202,7 +202,7 @@ def test_what_does_not_divide_is_not_cut():
 
 
 def test_lengths_go_around_a_ring():
-    """Where the table cuts lengths; a single query, as in decoding, does not."""
+    """Where the table shards lengths; a single query, as in decoding, does not."""
     grid = sharding.mesh("data=2,context=4")
     query, key, value, _ = arrays(batch=4)
     on_mesh = jax.jit(sharding.sharded_attention(grid))
@@ -229,12 +229,12 @@ def test_queries_at_given_positions(text):
 
 @pytest.mark.parametrize("implementation", ["reference", "xla", "cudnn"])
 def test_a_cached_step_has_full_lengths(monkeypatch, implementation):
-    """Where the mesh cuts lengths: no kernel of one device meets a cut length, and the numbers are those of one."""
+    """Where the mesh shards lengths: no kernel of one device meets a part of one, and the numbers are those of one."""
     seen = []
 
     def run(request):
         for x in (request.query, request.key, request.value, request.mask.array):
-            jax.debug.inspect_array_sharding(x, callback=lambda cuts, x=x: seen.append(cuts.shard_shape(x.shape)))
+            jax.debug.inspect_array_sharding(x, callback=lambda found, x=x: seen.append(found.shard_shape(x.shape)))
         return api.reference.attention(request)[0]
 
     grid = sharding.mesh("data=2,context=2,tensor=2")
@@ -246,8 +246,8 @@ def test_a_cached_step_has_full_lengths(monkeypatch, implementation):
     kept = api.implementations[implementation]
     monkeypatch.setitem(api.implementations, implementation, kept._replace(run=run, refuse=lambda request: None))
     attend = jax.jit(functools.partial(sharding.sharded_attention(grid, implementation=implementation), **options))
-    cut = NamedSharding(grid, PartitionSpec("data", "context", "tensor"))
-    found = attend(*jax.device_put(given, cut))
+    layout = NamedSharding(grid, PartitionSpec("data", "context", "tensor"))
+    found = attend(*jax.device_put(given, layout))
     np.testing.assert_allclose(found, expected, atol=1e-5)
     assert seen == [(2, 4, 2, 4), (2, 8, key.shape[2] // 2, 4), (2, 8, key.shape[2] // 2, 3), (2, 1, 4, 8)]
 

@@ -55,7 +55,7 @@ def test_state_shardings():
 
 @pytest.mark.full
 def test_muon_on_a_mesh():
-    """Its momentum lies where the kernels do, and its updates, of matrices that are cut, are those of one device."""
+    """Its momentum lies where the kernels do, and its updates, of sharded matrices, are those of one device."""
     placement = sharding.Placement(sharding.mesh("fsdp=4,tensor=2"))
     names = {"query": ("model", "heads", "head_dim"), "down": ("hidden", "model"), "bias": ("model",)}
     sizes = {"query": (8, 2, 6), "down": (16, 8), "bias": (8,)}
@@ -73,8 +73,8 @@ def test_muon_on_a_mesh():
     with jax.numpy_dtype_promotion("standard"):
         given = gradients, optimizer.init(values), values
         expected = quick(optimizer.update)(*given)[0]
-        cut = jax.device_put(given, (params, where.optimizer, params))
-        found = quick(optimizer.update, out_shardings=(params, where.optimizer))(*cut)[0]
+        sharded = jax.device_put(given, (params, where.optimizer, params))
+        found = quick(optimizer.update, out_shardings=(params, where.optimizer))(*sharded)[0]
     for name in names:
         np.testing.assert_allclose(found[name], expected[name], atol=1e-4)
 
@@ -82,8 +82,8 @@ def test_muon_on_a_mesh():
 def test_one_device_needs_no_placing():
     alone = sharding.Placement(sharding.mesh("data=1", jax.devices()[:1]))
     function = lambda x: x
-    assert alone.under(function) is function
-    assert sharding.Placement(sharding.mesh("data=8")).under(function) is not function
+    assert alone.with_axis_rules(function) is function
+    assert sharding.Placement(sharding.mesh("data=8")).with_axis_rules(function) is not function
 
 
 NAMES = {"kernel": ("model", "hidden"), "gain": (), "bias": ("hidden",)}

@@ -23,7 +23,7 @@ MORE = {
     "context=8": 1,
     "slice=2,data=2,tensor=2": 1.7,
 }
-"""And how many devices share the parameters; biases of hidden units are cut by `tensor` alone."""
+"""And how many devices share the parameters; biases of hidden units are sharded over `tensor` alone."""
 MESHES = [ALL_AXES, *(pytest.param(text, marks=pytest.mark.full) for text in MORE)]
 
 
@@ -53,7 +53,7 @@ def test_gradients_leaf_by_leaf(text):
     params = net.init(jax.random.key(0))
     value = lambda f: jax.jit(jax.grad(lambda p, b: f(p, b, jax.random.key(1))[0]))
     want = value(functools.partial(loss, net))(params, batch())
-    within = placement.under(functools.partial(loss, network(placement)))
+    within = placement.with_axis_rules(functools.partial(loss, network(placement)))
     where = placement.params(net.shapes, net.axes)
     got = value(within)(jax.device_put(params, where), placement.assemble(batch()))
     got, want = jax.device_get((got, want))
@@ -93,7 +93,7 @@ def test_two_tables_two_placements():
     found = []
     for rules in (sharding.RULES, {"batch": ("tensor",)}):
         encode = lambda p, s: net.bind(p).encode(s).states
-        states = jax.jit(sharding.under(rules, grid)(encode))(params, batch()["source"])
+        states = jax.jit(sharding.with_axis_rules(rules, grid)(encode))(params, batch()["source"])
         found.append(states.sharding.spec)
     assert found[0][0] == "data"
     assert found[1][0] == "tensor"
@@ -115,7 +115,7 @@ def test_a_dimension_that_cannot_be_cut_is_named():
 
 
 def test_the_message_has_a_way_out():
-    """A vocabulary that no axis divides need not be cut."""
+    """A vocabulary that no axis divides need not be sharded."""
     net = pure(models.EncoderDecoder, models.EncoderDecoderConfig(63, 63, **SIZES))
     mesh = sharding.mesh("tensor=2,fsdp=4")
     advice = re.escape('Placement(mesh, {**sharding.RULES, "vocab": ()})')

@@ -84,5 +84,5 @@ def test_the_count_is_sent_with_the_gradient():
     def loss(table, batch):
         return sharding.linear_cross_entropy(batch["x"], table, batch["labels"], where=batch["labels"] > 0)
 
-    step = jax.jit(jax.value_and_grad(placement.under(loss), has_aux=True))
+    step = jax.jit(jax.value_and_grad(placement.with_axis_rules(loss), has_aux=True))
     assert step.lower(TABLE, batch).compile().as_text().count(" all-reduce(") == 1

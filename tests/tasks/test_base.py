@@ -11,7 +11,7 @@ from jaxformer import models
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.tasks import base, registry
-from jaxformer.tasks.base import Splits, Task, TaskConfig, added
+from jaxformer.tasks.base import Splits, Task, TaskConfig, sum_losses
 from jaxformer.tasks.language_model import TASK, LanguageModelingConfig
 from jaxformer.tasks.translation import TranslationConfig
 
@@ -124,7 +124,7 @@ def test_the_losses_of_a_batch_are_read_after_the_next_is_dispatched(monkeypatch
             yield number, 1, {}
 
     monkeypatch.setattr(base.jax, "device_get", lambda result: done.append("read") or result)
-    assert added(results()) == {"loss": 6, "count": 3}
+    assert sum_losses(results()) == {"loss": 6, "count": 3}
     assert done == ["dispatched", "dispatched", "read", "dispatched", "read", "read"]
 
 

@@ -34,6 +34,13 @@ def test_what_forbids_nothing_is_refused(text):
     assert GenerationConfig(forbid="").forbidden_phrases == ()
 
 
+@pytest.mark.parametrize("number", [1, 65_537, 2_000_000_000])
+def test_the_candidates_of_least_risk_can_be_compared(number):
+    """The last ended the process inside XLA."""
+    with pytest.raises(ValueError, match=f"mbr must be 0 or from 2 to 65,536, got {number}$"):
+        GenerationConfig(mbr=number)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

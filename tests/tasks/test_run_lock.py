@@ -145,13 +145,13 @@ def test_a_file_that_another_host_left_is_named(tmp_path, caplog, content, warne
 @pytest.mark.parametrize("error", [ConfigError, OSError])
 def test_the_other_processes_end_as_the_first_does(tmp_path, monkeypatch, error):
     """They hold nothing themselves, and are told."""
-    monkeypatch.setattr(processes, "first", lambda: False)
+    monkeypatch.setattr(processes, "is_first", lambda: False)
     enter_here = run_lock.held(tmp_path / "run")
-    monkeypatch.setattr(processes, "decided", lambda _: True)
+    monkeypatch.setattr(processes, "broadcast", lambda _: True)
     with enter_here:
         assert not (tmp_path / "run").exists()
     answers = iter([False, error is ConfigError, False])
-    monkeypatch.setattr(processes, "decided", lambda _: next(answers))
+    monkeypatch.setattr(processes, "broadcast", lambda _: next(answers))
     with pytest.raises(error, match="process 0 cannot use"):
         enter(tmp_path / "run")
 

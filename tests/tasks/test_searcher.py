@@ -1,13 +1,15 @@
 """The limits of the vocabulary that searches keep to; ensembles are tested with each predictor."""
 
+import types
+
 import pytest
 
 from jaxformer import demo
 from jaxformer.data.normalization import TextNormalizer
 from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.errors import ConfigError
-from jaxformer.tasks.config import GenerationConfig
-from jaxformer.tasks.searcher import limits_of
+from jaxformer.tasks.config import GenerationConfig, SearchConfig
+from jaxformer.tasks.searcher import Searcher, limits_of
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
@@ -44,3 +46,20 @@ def test_limits_are_of_the_text_that_a_tokenizer_sees(tmp_path):
     assert {tokenizer.normalized(ids) for ids in limits.sequences} == {"l' homme", " l' homme"}
     pieces = {int(t) for ids in tokenizer.encode_normalized(["l' homme", " l' homme"]) for t in ids}
     assert set(limits.allowed) == pieces | {tokenizer.special.eos}
+
+
+@pytest.mark.parametrize(
+    ("settings", "num_draws", "message"),
+    [
+        (
+            {"beam_size": 2**27},
+            1,
+            r"^decode\.beam_size times the vocabulary must be below 2.*, got 134217728 x 16$",
+        ),
+        ({"sample": True}, 2**30, r"^decode\.mbr or the number of texts times the vocabulary .*, got 1073741824 x 16$"),
+    ],
+)
+def test_more_scores_than_can_be_numbered(settings, num_draws, message):
+    predictor = types.SimpleNamespace(placement=None, tokenizer=types.SimpleNamespace(vocab_size=16))
+    with pytest.raises(ConfigError, match=message):
+        Searcher._hypotheses(predictor, SearchConfig(**settings), None, None, num_draws=num_draws, max_length=2)

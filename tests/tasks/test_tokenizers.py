@@ -36,8 +36,8 @@ def test_all_processes_end_as_the_one_that_learns_the_tokenizer(tmp_path, monkey
     """The others have learned nothing, and would wait for its file."""
     answers = {ConfigError: [False, True], DataError: [False, False, True], OSError: [False, False, False]}
     answer = iter(answers[kind])
-    monkeypatch.setattr(processes, "first", lambda: False)
-    monkeypatch.setattr(processes, "decided", lambda _: next(answer))
+    monkeypatch.setattr(processes, "is_first", lambda: False)
+    monkeypatch.setattr(processes, "broadcast", lambda _: next(answer))
     with pytest.raises(kind, match="process 0 cannot learn the tokenizer"):
         tokenizers.make_run_tokenizer(tmp_path, Text("abc"), None, kind="characters", vocab_size=0)
 

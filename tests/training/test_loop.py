@@ -162,7 +162,7 @@ def test_minutes_count_from_the_beginning_of_the_work():
 def test_several_processes_look_at_the_clock_often(monkeypatch):
     """However rarely they report."""
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    monkeypatch.setattr(processes, "decided", lambda answer: answer)
+    monkeypatch.setattr(processes, "broadcast", lambda answer: answer)
     clock = _Clock(settings(99, minutes=1.0, log_every=1000), training.PhaseTimer(began=time.monotonic() - 100))
     assert [number for number in range(1, 40) if clock.is_up(number)] == [10, 20, 30]
 

@@ -50,7 +50,7 @@ def test_a_resumed_run_without_these_steps_goes_on_without_a_trace(tmp_path, tex
 @pytest.mark.parametrize("bad", [2, 4])
 def test_a_process_that_writes_no_trace_reads_its_metrics_at_the_same_step(tmp_path, monkeypatch, bad):
     """Otherwise it would begin a step while the first process goes back from a NaN."""
-    monkeypatch.setattr(processes, "first", lambda: False)
+    monkeypatch.setattr(processes, "is_first", lambda: False)
     dispatched = []
 
     def numbers(start):

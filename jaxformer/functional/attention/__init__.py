@@ -16,15 +16,18 @@ additive, linear       other kinds of attention, which are not implementations o
 Implementations import `base` and not each other.
 """
 
+from jaxformer.functional.attention.additive import Similarity as Similarity
 from jaxformer.functional.attention.additive import additive_attention as additive_attention
 from jaxformer.functional.attention.additive import additive_similarity as additive_similarity
 from jaxformer.functional.attention.additive import dot_similarity as dot_similarity
 from jaxformer.functional.attention.additive import general_attention as general_attention
 from jaxformer.functional.attention.additive import multiplicative_attention as multiplicative_attention
 from jaxformer.functional.attention.api import attention as attention
+from jaxformer.functional.attention.base import ScoreFunction as ScoreFunction
 from jaxformer.functional.attention.base import masked_softmax as masked_softmax
 from jaxformer.functional.attention.explain import Explanation as Explanation
 from jaxformer.functional.attention.explain import explain_attention as explain_attention
+from jaxformer.functional.attention.linear import FeatureMap as FeatureMap
 from jaxformer.functional.attention.linear import LinearState as LinearState
 from jaxformer.functional.attention.linear import elu_plus_one as elu_plus_one
 from jaxformer.functional.attention.linear import linear_attention as linear_attention

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import targets
 from jaxformer.functional.attention import blockwise, reference
-from jaxformer.functional.attention.base import Derivatives, Request, Score, limit_derivatives, make_request
+from jaxformer.functional.attention.base import Derivatives, Request, ScoreFunction, limit_derivatives, make_request
 from jaxformer.functional.attention.vendor import jax_nn, splash, tokamax
 from jaxformer.functional.bias import Bias
 from jaxformer.functional.dropout import Dropout
@@ -49,7 +49,7 @@ def attention(
     mask: Mask | Bool[Array, ...] | None = None,
     bias: Float[Array, ...] | Bias | None = None,
     scale: float | Float[Array, ""] | None = None,
-    score: Score | None = None,
+    score: ScoreFunction | None = None,
     dropout: Dropout | None = None,
     sinks: Float[Array, " N"] | None = None,
     query_positions: Int[ArrayLike, "... T"] | None = None,

@@ -17,7 +17,7 @@ from jaxformer.functional.derivatives import once, reverse_only
 from jaxformer.functional.dropout import Dropout, flat_index, keep
 from jaxformer.masks import Mask, as_mask
 
-Score = Callable[[jax.Array], jax.Array]
+ScoreFunction = Callable[[jax.Array], jax.Array]
 """An elementwise function of the scaled logits, applied before bias and mask, such as `soft_cap`."""
 
 
@@ -45,7 +45,7 @@ class Request:
     mask: Mask | None
     bias: Array | Bias | None
     scale: float
-    score: Score | None
+    score: ScoreFunction | None
     dropout: Dropout | None
     sinks: Array | None = None  # [N]
 

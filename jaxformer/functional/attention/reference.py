@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxformer.functional.attention.base import Request, Score, keep_tile, masked_softmax
+from jaxformer.functional.attention.base import Request, ScoreFunction, keep_tile, masked_softmax
 from jaxformer.functional.bias import Bias, dense_bias
 from jaxformer.functional.dropout import Dropout
 from jaxformer.masks import Mask
@@ -24,7 +24,7 @@ def attention_head(
     kept: Bool[Array, "T S"] | None = None,
     rate: float = 0.0,
     scale: float | None = None,
-    score: Score | None = None,
+    score: ScoreFunction | None = None,
     sink: Float[Array, ""] | None = None,
     finite: bool = False,
 ) -> tuple[Float[Array, "T J"], Float[Array, "T S"]]:

@@ -84,7 +84,7 @@ class Ring:
     axis: str
     size: int
     dims: tuple[int, int, int, int]  # full B, N, T, S; positions beyond T and S are padding
-    cuts: tuple[Any, Any] = (None, None)  # mesh axes over which rows of the batch and heads are sharded
+    mesh_axes: tuple[Any, Any] = (None, None)  # over which rows of the batch and heads are sharded
     zigzag: bool = False
 
     @property
@@ -101,7 +101,7 @@ class Ring:
     def origin(self, query: Array) -> tuple[Any, Any]:
         """Returns the first row of the batch and the first head that a device holds."""
         first = lambda axis, count: 0 if axis is None else jax.lax.axis_index(axis) * count
-        return first(self.cuts[0], query.shape[0]), first(self.cuts[1], query.shape[2])
+        return first(self.mesh_axes[0], query.shape[0]), first(self.mesh_axes[1], query.shape[2])
 
     def block(self, local_length: int, largest: int) -> int:
         """Returns the largest block size, up to `largest`, that divides each chunk of a device."""
@@ -132,7 +132,7 @@ def attention(
     Raises:
       ValueError: the batch or the heads are sharded, and the bias combines queries with arrays of all rows or heads.
     """
-    if isinstance(request.bias, Bias) and ring.cuts != (None, None):
+    if isinstance(request.bias, Bias) and ring.mesh_axes != (None, None):
         blockwise.check_bias_of_shard(request.bias, request.query, ring.dims, "ring")
     local_queries, local_keys = request.query.shape[1], request.key.shape[1]
     query_block, key_block = query_block or block_size(request), key_block or block_size(request)

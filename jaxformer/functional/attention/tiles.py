@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxformer import targets
-from jaxformer.functional.attention.base import Request, Score, keep_tile
+from jaxformer.functional.attention.base import Request, ScoreFunction, keep_tile
 from jaxformer.functional.dropout import Dropout
 from jaxformer.masks import Mask
 
@@ -30,7 +30,7 @@ class Tiling:
     blocks: tuple[int, int]  # queries and keys of a tile
     part: tuple[int, int]  # rows of the batch and key heads that share a loop iteration
     scale: float
-    score: Score | None
+    score: ScoreFunction | None
     rate: float  # of dropout
     tree: Any  # the tree structure of a `Bias`; None for an array or no bias
     unpadded: bool  # every block is full, so no position needs to be compared with T and S

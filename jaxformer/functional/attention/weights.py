@@ -16,7 +16,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer.functional.attention import reference
-from jaxformer.functional.attention.base import Request, Score, make_request
+from jaxformer.functional.attention.base import Request, ScoreFunction, make_request
 from jaxformer.functional.bias import Bias, dense_bias
 from jaxformer.functional.hard_attention import weights_entropy
 from jaxformer.masks import Mask, dense
@@ -32,7 +32,7 @@ def attention_weights(
     mask: Mask | Bool[Array, ...] | None = None,
     bias: Float[Array, ...] | Bias | None = None,
     scale: float | None = None,
-    score: Score | None = None,
+    score: ScoreFunction | None = None,
     sinks: Float[Array, " N"] | None = None,
     query_positions: Int[ArrayLike, "... T"] | None = None,
     key_positions: Int[ArrayLike, "... S"] | None = None,
@@ -66,7 +66,7 @@ def attention_entropy(
     mask: Mask | Bool[Array, ...] | None = None,
     bias: Float[Array, ...] | Bias | None = None,
     scale: float | None = None,
-    score: Score | None = None,
+    score: ScoreFunction | None = None,
     sinks: Float[Array, " N"] | None = None,
     query_positions: Int[ArrayLike, "... T"] | None = None,
     key_positions: Int[ArrayLike, "... S"] | None = None,
@@ -117,7 +117,7 @@ def attention_statistics(
     mask: Mask | Bool[Array, ...] | None = None,
     bias: Float[Array, ...] | Bias | None = None,
     scale: float | None = None,
-    score: Score | None = None,
+    score: ScoreFunction | None = None,
     sinks: Float[Array, " N"] | None = None,
     query_positions: Int[ArrayLike, "... T"] | None = None,
     key_positions: Int[ArrayLike, "... S"] | None = None,
@@ -159,7 +159,7 @@ def top_alignments(
     mask: Mask | Bool[Array, ...] | None = None,
     bias: Float[Array, ...] | Bias | None = None,
     scale: float | None = None,
-    score: Score | None = None,
+    score: ScoreFunction | None = None,
     sinks: Float[Array, " N"] | None = None,
     query_positions: Int[ArrayLike, "... T"] | None = None,
     key_positions: Int[ArrayLike, "... S"] | None = None,

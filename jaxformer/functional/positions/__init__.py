@@ -11,6 +11,8 @@ from jaxformer.functional.positions.relative import relative_keys as relative_ke
 from jaxformer.functional.positions.relative import transformer_xl as transformer_xl
 from jaxformer.functional.positions.resize import resize_grid_positions as resize_grid_positions
 from jaxformer.functional.positions.resize import resize_positions as resize_positions
+from jaxformer.functional.positions.rotary import Frequencies as Frequencies
+from jaxformer.functional.positions.rotary import RotaryScaling as RotaryScaling
 from jaxformer.functional.positions.rotary import linear_scaling as linear_scaling
 from jaxformer.functional.positions.rotary import llama3_scaling as llama3_scaling
 from jaxformer.functional.positions.rotary import ntk_scaling as ntk_scaling

@@ -19,7 +19,7 @@ class Frequencies(NamedTuple):
     amplitude: float = 1.0
 
 
-Scaling = Callable[[Frequencies, float], Frequencies]
+RotaryScaling = Callable[[Frequencies, float], Frequencies]
 """A function of frequencies and their base that returns other frequencies, such as `linear_scaling`."""
 
 
@@ -28,7 +28,7 @@ def rotary(
     positions: Int[ArrayLike, "*B T"] | None = None,
     *,
     base: float = 10_000.0,
-    scaling: Scaling | None = None,
+    scaling: RotaryScaling | None = None,
     pairs: Literal["halves", "neighbors"] = "halves",
 ) -> Float[Array, "B T N H"]:
     r"""Rotates each pair of features of a query or key by an angle proportional to its position.
@@ -90,7 +90,7 @@ def _rotation(positions: ArrayLike, frequencies: Frequencies) -> tuple[Array, Ar
     return scaled(cos(angle)), scaled(sin(angle))
 
 
-def linear_scaling(factor: float) -> Scaling:
+def linear_scaling(factor: float) -> RotaryScaling:
     """Divides positions by `factor` (Chen et al. 2023, "Extending context window ... by position interpolation").
 
     >>> linear_scaling(4.0)(Frequencies(np.array([1.0, 0.1])), 100.0).radians.tolist()
@@ -99,7 +99,7 @@ def linear_scaling(factor: float) -> Scaling:
     return lambda frequencies, base: frequencies._replace(radians=frequencies.radians / factor)
 
 
-def ntk_scaling(factor: float) -> Scaling:
+def ntk_scaling(factor: float) -> RotaryScaling:
     """Enlarges the base ("NTK-aware"): the slowest frequency is that of `linear_scaling`, the fastest is unchanged.
 
     The base is multiplied by ``factor ** (H / (H - 2))`` (bloc97 2023; Peng et al. 2023, eq. 16).
@@ -121,7 +121,7 @@ def ntk_scaling(factor: float) -> Scaling:
     return scale
 
 
-def yarn_scaling(factor: float, length: int, *, fast: float = 32.0, slow: float = 1.0) -> Scaling:
+def yarn_scaling(factor: float, length: int, *, fast: float = 32.0, slow: float = 1.0) -> RotaryScaling:
     """Interpolates slow frequencies and keeps fast ones, with a ramp between, and sharpens logits (YaRN).
 
     Peng et al. 2023, "YaRN: efficient context window extension of large language models".
@@ -147,7 +147,7 @@ def yarn_scaling(factor: float, length: int, *, fast: float = 32.0, slow: float 
     return scale
 
 
-def llama3_scaling(factor: float, length: int, *, low: float = 1.0, high: float = 4.0) -> Scaling:
+def llama3_scaling(factor: float, length: int, *, low: float = 1.0, high: float = 4.0) -> RotaryScaling:
     """Divides frequencies of long wavelengths by `factor` and keeps those of short ones, as Llama 3.1 does.
 
     Wavelengths are long above ``length / low`` and short below ``length / high``; between them the change is gradual.

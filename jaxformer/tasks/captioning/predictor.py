@@ -14,7 +14,7 @@ import numpy as np
 from jaxformer.data.segmentation import SPACE
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError
-from jaxformer.inspection.attention_maps import Map, PieceMap, by_word, select
+from jaxformer.inspection.attention_maps import AttentionMap, AttentionWeights, by_word, select
 from jaxformer.models import RecurrentCaptioner, RecurrentCaptionerConfig, TransformerCaptioner
 from jaxformer.models import TransformerCaptionerConfig as TransformerConfig
 from jaxformer.modules.pure import Params, Pure
@@ -96,7 +96,7 @@ class ImageCaptioner(ImagePredictor, Searcher):
                 progress(count)
         return results
 
-    def attention(self, images: np.ndarray, captions: Sequence[str]) -> list[PieceMap]:
+    def attention(self, images: np.ndarray, captions: Sequence[str]) -> list[AttentionWeights]:
         """Returns the attention of each caption's pieces, and of its end, to the grid of its image, row by row.
 
         Raises:
@@ -109,7 +109,7 @@ class ImageCaptioner(ImagePredictor, Searcher):
         places = tuple(f"{SPACE}{row},{column}" for row in range(rows) for column in range(columns))
         eos, bos, pad = self.tokenizer.special.eos, self.tokenizer.special.bos, self.tokenizer.special.pad
         tokens = [np.append(ids, eos) for ids in self.tokenizer.encode(list(captions))]
-        found: list[PieceMap] = []
+        found: list[AttentionWeights] = []
         for start in range(0, len(images), self.decode.batch_size):
             batch, own = images[start : start + self.decode.batch_size], tokens[start : start + self.decode.batch_size]
             inputs = np.full((len(batch), self._padded(max(map(len, own)))), pad, np.int32)
@@ -118,10 +118,10 @@ class ImageCaptioner(ImagePredictor, Searcher):
             weights = np.asarray(_captured_weights(self.net, self.params, batch, inputs))
             for row, ids in enumerate(own):
                 pieces = (*self.tokenizer.pieces(ids[:-1]), "</s>")
-                found.append(PieceMap(places, pieces, weights[:, row, :, : len(ids)]))
+                found.append(AttentionWeights(places, pieces, weights[:, row, :, : len(ids)]))
         return found
 
-    def attention_maps(self, images: np.ndarray, captions: Sequence[str]) -> list[Map]:
+    def attention_maps(self, images: np.ndarray, captions: Sequence[str]) -> list[AttentionMap]:
         """Returns the attention of each caption's words, as the mean of all layers and heads: see `attention`."""
         return [by_word(select(pieces)) for pieces in self.attention(images, captions)]
 

@@ -27,7 +27,7 @@ from jaxformer.models import costs
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.sharding import Placement
-from jaxformer.tasks.base import Keep, Network, PlannedData, Say, Splits, Task, TaskConfig
+from jaxformer.tasks.base import Network, OnExamples, PlannedData, Say, Splits, Task, TaskConfig
 from jaxformer.tasks.captioning.config import CaptioningConfig, LossConfig
 from jaxformer.tasks.captioning.predictor import CaptionNet, ImageCaptioner
 from jaxformer.tasks.images import check_images, decode_images, image_shape, normalized
@@ -266,13 +266,13 @@ class Captioning(Task[CaptioningConfig, CaptionCorpus, DeviceBatch, Tokenizer, I
         *,
         split: str,
         say: Say,
-        keep: Keep,
+        on_examples: OnExamples,
     ) -> dict[str, list[Score]]:
         images = corpus.part(split)
         progress = Count(len(images), "images", say)
         best = [found[0] for found in predictor.candidates(decode_images(config, images), progress=progress)]
         references = captions_of(images)
-        keep(
+        on_examples(
             split,
             [
                 {"image": images.place(i), "references": list(own), "hypothesis": found.text, "score": found.score}

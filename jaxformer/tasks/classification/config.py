@@ -87,7 +87,7 @@ class ClassificationConfig(TaskConfig):
     data: DataConfig = DataConfig()
     """Texts and labels."""
 
-    def like(self, source: TaskConfig) -> Self:
+    def with_settings_of(self, source: TaskConfig) -> Self:
         model, data = getattr(source, "model", None), getattr(source, "data", None)
         if not isinstance(model, EncoderConfig) or not hasattr(data, "tokenizer"):  # it is refused later
             return self

@@ -136,7 +136,7 @@ def _words(pieces: Sequence[str], weights: np.ndarray) -> tuple[tuple[str, float
     """Returns the words between the class token and the end, with the weights of their pieces."""
     if len(pieces) < 3:
         return ()
-    inner = attention_maps.Map(tuple(pieces[1:-1]), ("class token",), weights[None, 1 : len(pieces) - 1])
+    inner = attention_maps.AttentionMap(tuple(pieces[1:-1]), ("class token",), weights[None, 1 : len(pieces) - 1])
     merged = attention_maps.by_word(inner)
     return tuple(zip(merged.source, merged.weights[0].tolist(), strict=True))
 

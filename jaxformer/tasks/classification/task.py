@@ -30,7 +30,7 @@ from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.sharding import Placement
 from jaxformer.tasks import classes, tokenizers
-from jaxformer.tasks.base import Data, Keep, Network, Say, Task, TaskConfig
+from jaxformer.tasks.base import Data, Network, OnExamples, Say, Task, TaskConfig
 from jaxformer.tasks.classes import LabeledCorpus
 from jaxformer.tasks.classification.config import SHAPE, ClassificationConfig
 from jaxformer.tasks.classification.predictor import ClassVocabulary, TextClassifier
@@ -251,7 +251,7 @@ class Classification(Task[ClassificationConfig, LabeledCorpus[Examples], DeviceB
         *,
         split: str,
         say: Say,
-        keep: Keep,
+        on_examples: OnExamples,
     ) -> dict[str, list[Score]]:
         examples = corpus.part(split)
         labels = corpus.indices(examples)
@@ -261,7 +261,7 @@ class Classification(Task[ClassificationConfig, LabeledCorpus[Examples], DeviceB
         if cut:
             say(f"{len(cut):,} of {len(examples):,} texts are cut to their first {predictor.max_length - 2} tokens")
         guesses = probabilities.argmax(1)
-        keep(
+        on_examples(
             split,
             [
                 {"text": text, "label": label, "guess": corpus.classes[guess], "probability": round(float(p), 4)}

@@ -21,7 +21,7 @@ from jaxformer.models import costs
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.sharding import Placement
-from jaxformer.tasks.base import Keep, LossSums, Network, PlannedData, Say, added
+from jaxformer.tasks.base import LossSums, Network, OnExamples, PlannedData, Say, sum_losses
 from jaxformer.tasks.language_model.config import LanguageModelingConfig
 from jaxformer.tasks.language_model.generator import TextGenerator
 from jaxformer.tasks.text import TextCorpus, TextTask
@@ -135,9 +135,9 @@ class LanguageModeling(TextTask[LanguageModelingConfig, DeviceBatch, TextGenerat
         *,
         split: str,
         say: Say,
-        keep: Keep,
+        on_examples: OnExamples,
     ) -> dict[str, list[Score]]:
-        del keep  # a text has no examples, only tokens
+        del on_examples  # a text has no examples, only tokens
         if predictor.others:
             raise ConfigError("a held-out text is scored by one language model; `jaxformer score` takes an ensemble")
         if split != "validation":
@@ -153,7 +153,7 @@ class LanguageModeling(TextTask[LanguageModelingConfig, DeviceBatch, TextGenerat
                 yield loss(predictor.params, batch)
                 progress(1)
 
-        sums = added(results())
+        sums = sum_losses(results())
         total, count = float(sums["loss"]), float(sums["count"])
         unknown = stream.num_unknown
         lost = f"; {unknown:,} tokens are unknown, and are scored as such" if unknown else ""

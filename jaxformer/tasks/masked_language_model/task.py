@@ -28,7 +28,7 @@ from jaxformer.models import costs
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.sharding import Placement
-from jaxformer.tasks.base import Keep, Network, PlannedData, Say, added
+from jaxformer.tasks.base import Network, OnExamples, PlannedData, Say, sum_losses
 from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingConfig
 from jaxformer.tasks.text import TextCorpus, TextTask
 from jaxformer.tasks.tokenizers import make_run_tokenizer, table_size
@@ -173,7 +173,7 @@ class MaskedPredictor:
 
     def scores(self, batches: Iterable[PackedBatch[np.ndarray]]) -> list[Score]:
         """Returns nats per masked token, perplexity and accuracy over all batches."""
-        sums = added(_validation_loss(self.network, self.params, batch) for batch in batches)
+        sums = sum_losses(_validation_loss(self.network, self.params, batch) for batch in batches)
         total, count, correct = (float(sums[name]) for name in ("loss", "count", "correct"))
         return [nats_per_token(total, count), perplexity(total, count), accuracy(correct, count)]
 
@@ -263,9 +263,9 @@ class MaskedLanguageModeling(TextTask[MaskedLanguageModelingConfig, DeviceBatch,
         *,
         split: str,
         say: Say,
-        keep: Keep,
+        on_examples: OnExamples,
     ) -> dict[str, list[Score]]:
-        del keep  # a text has no examples, only tokens
+        del on_examples  # a text has no examples, only tokens
         if split != "validation":
             raise DataError(f"a masked language model has no {split} data: use --split validation")
         packed = _packed(config, corpus.validation, predictor.tokenizer, shuffle=False)

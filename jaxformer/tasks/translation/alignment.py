@@ -11,14 +11,14 @@ from collections.abc import Sequence
 
 from jaxformer import demo
 from jaxformer.evaluation.alignments import alignment_error_rate, diagonal_links, strongest_links
-from jaxformer.inspection.attention_maps import PieceMap, between_words, select
+from jaxformer.inspection.attention_maps import AttentionWeights, between_words, select
 from jaxformer.tasks.translation.translator import Translator
 
 Head = tuple[int | None, int | None]
 """A decoder layer and a head; None for the mean over them."""
 
 
-def word_attention(translator: Translator, sources: Sequence[str], targets: Sequence[str]) -> list[PieceMap]:
+def word_attention(translator: Translator, sources: Sequence[str], targets: Sequence[str]) -> list[AttentionWeights]:
     """Returns the cross-attention of each pair, between the words that the gold alignments of `demo` link."""
     maps, spelled = translator.attentions(sources, targets), translator.tokenizer.normalizer.spelled
     return [
@@ -64,7 +64,7 @@ def options(head: Head) -> str:
     return f"--layer {layer}" if index is None else f"--layer {layer} --head {index}"
 
 
-def _links(words: PieceMap, head: Head) -> set[tuple[int, int]]:
+def _links(words: AttentionWeights, head: Head) -> set[tuple[int, int]]:
     layer, index = head
     links = strongest_links(select(words, layer=layer, head=index).weights[:-1])
     last = len(words.source) - 2  # before the end token

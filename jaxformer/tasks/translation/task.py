@@ -31,7 +31,7 @@ from jaxformer.models import costs
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.sharding import Placement
-from jaxformer.tasks.base import Data, Keep, Network, Say, Task
+from jaxformer.tasks.base import Data, Network, OnExamples, Say, Task
 from jaxformer.tasks.search import Net
 from jaxformer.tasks.tokenizers import make_run_tokenizer, run_tokenizer
 from jaxformer.tasks.translation.config import LossConfig, TranslationConfig
@@ -271,7 +271,14 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
         return {"bleu": bleu(greedy.translate(pairs.source), pairs.target, **how).value}
 
     def evaluate(
-        self, config: TranslationConfig, corpus: Corpora, predictor: Translator, *, split: str, say: Say, keep: Keep
+        self,
+        config: TranslationConfig,
+        corpus: Corpora,
+        predictor: Translator,
+        *,
+        split: str,
+        say: Say,
+        on_examples: OnExamples,
     ) -> dict[str, list[Score]]:
         parts = {"validation": corpus.validation} if split == "validation" else corpus.tests
         if not all(map(len, parts.values())):
@@ -292,7 +299,7 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
             say(f"{name}: {len(part):,} sentences translated in {time.perf_counter() - began:.1f} s")
             own = sentence_scores(translations, part.target, lowercase=lowercase, language=language)
             rows = zip(best, part.source, part.target, own, strict=True)
-            keep(
+            on_examples(
                 name,
                 [
                     {"source": source, "reference": target, "hypothesis": c.text, "score": c.score, **own}

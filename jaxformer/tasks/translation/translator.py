@@ -22,7 +22,7 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.alignments import Link, strongest_links
 from jaxformer.functional.losses import logits_per_chunk
 from jaxformer.inspection import attention_maps
-from jaxformer.inspection.attention_maps import PieceMap
+from jaxformer.inspection.attention_maps import AttentionWeights
 from jaxformer.modules.pure import Params
 from jaxformer.sharding import Placement
 from jaxformer.tasks.one_behind import one_behind
@@ -189,7 +189,7 @@ class Translator(Searcher):
             links[i] = sorted(link for link in strongest_links(weights) if link[0] < len(source))
         return links
 
-    def attention(self, source: str, target: str | None = None) -> PieceMap:
+    def attention(self, source: str, target: str | None = None) -> AttentionWeights:
         """Returns the cross-attention between a sentence and its translation, by default this model's own.
 
         Row t has the weights of the step that predicts target piece t.
@@ -200,7 +200,7 @@ class Translator(Searcher):
         target = self.translate([source])[0] if target is None else target
         return self.attentions([source], [target])[0]
 
-    def attentions(self, sources: Sequence[str], targets: Sequence[str]) -> list[PieceMap]:
+    def attentions(self, sources: Sequence[str], targets: Sequence[str]) -> list[AttentionWeights]:
         """Returns the cross-attention of each pair of a sentence and a translation: see `attention`.
 
         Tokens that each text begins with, such as the ``<s>`` of a BART, are left out, with the weights on them.
@@ -212,7 +212,7 @@ class Translator(Searcher):
             [np.append(ids, special.eos) for ids in encode_texts(self.tokenizer, texts, side)]
             for texts, side in _sides(sources, targets)
         )
-        found: list[PieceMap] = []
+        found: list[AttentionWeights] = []
         for start in range(0, len(columns), self.decode.batch_size):
             batch = slice(start, start + self.decode.batch_size)
             source, valid = self._padded(columns[batch])
@@ -220,7 +220,9 @@ class Translator(Searcher):
             weights = np.asarray(_cross_attention(self.net, self.params, source, valid, target))
             for row, (given, said) in enumerate(zip(columns[batch], labels[batch], strict=True)):
                 pieces = [(*self.tokenizer.pieces(ids[begin:-1]), "</s>") for ids in (given, said)]
-                found.append(PieceMap(pieces[0], pieces[1], weights[:, row, :, begin : len(said), begin : len(given)]))
+                found.append(
+                    AttentionWeights(pieces[0], pieces[1], weights[:, row, :, begin : len(said), begin : len(given)])
+                )
         return found
 
     def _padded(self, sequences: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

@@ -23,7 +23,7 @@ from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.sharding import Placement
 from jaxformer.tasks import classes
-from jaxformer.tasks.base import Keep, Network, PlannedData, Say, Task, TaskConfig
+from jaxformer.tasks.base import Network, OnExamples, PlannedData, Say, Task, TaskConfig
 from jaxformer.tasks.classes import Classes, LabeledCorpus
 from jaxformer.tasks.images import check_images, decode_images, image_shape, normalized
 from jaxformer.tasks.vision.config import VisionConfig
@@ -213,14 +213,14 @@ class Vision(Task[VisionConfig, ImageCorpus, DeviceBatch, Classes, ImageClassifi
         *,
         split: str,
         say: Say,
-        keep: Keep,
+        on_examples: OnExamples,
     ) -> dict[str, list[Score]]:
         images = corpus.part(split, source="PATH")
         labels = corpus.indices(images)
         decoded = decode_images(config, images)
         probabilities = predictor.probabilities(decoded, progress=Count(len(images), "images", say))
         rows = zip(labels, probabilities.argmax(1), probabilities, strict=True)
-        keep(
+        on_examples(
             split,
             [
                 {

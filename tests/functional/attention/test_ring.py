@@ -250,7 +250,7 @@ def test_a_bias_that_needs_all_heads_says_so():
 
 @pytest.mark.full
 def test_cross_attention_of_other_lengths():
-    """Queries and keys are cut each by their own length; neither needs to be a multiple."""
+    """Queries and keys are sharded each by their own length; neither needs to be a multiple."""
     query, _, _, upstream = long_arrays(10)
     _, key, value, _ = long_arrays(23)
     given = query, key, value, upstream

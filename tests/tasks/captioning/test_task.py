@@ -60,7 +60,9 @@ class TestContract(TaskContract):
 
     def test_captions_are_kept(self, config, run):
         kept = {}
-        scores = jaxformer.evaluate(run, split="validation", say=str, keep=lambda name, rows: kept.update({name: rows}))
+        scores = jaxformer.evaluate(
+            run, split="validation", say=str, on_examples=lambda name, rows: kept.update({name: rows})
+        )
         rows = kept["validation"]
         own = bleu([row["hypothesis"] for row in rows], [row["references"] for row in rows])
         assert scores["validation"] == [own]
@@ -308,7 +310,6 @@ def test_settings_that_contradict(tmp_path):
         TASK.check_init(config, vision.VisionConfig(model=network))
     network = dataclasses.replace(network, widths=(6, 12))
     TASK.check_init(config, vision.VisionConfig(model=network))
-    TASK.check_init(config, vision.VisionConfig(model=dataclasses.replace(network, attention_stage=1, d_attention=3)))
     attending = vision.VisionConfig(model=dataclasses.replace(network, attention="gain"))
     options = " ".join(f"--model.image.{text}" for text in ("attention gain", "attention_stage 2", "d_attention 1"))
     with pytest.raises(ConfigError, match=f"attention is gain in that run and none in these settings; add {options}$"):

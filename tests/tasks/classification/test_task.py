@@ -99,7 +99,9 @@ class TestContract(TaskContract):
 
     def test_examples_are_kept(self, config, run):
         kept = {}
-        scores = jaxformer.evaluate(run, split="validation", say=str, keep=lambda name, rows: kept.update({name: rows}))
+        scores = jaxformer.evaluate(
+            run, split="validation", say=str, on_examples=lambda name, rows: kept.update({name: rows})
+        )
         rows = kept["validation"]
         right = np.mean([row["label"] == row["guess"] for row in rows])
         assert scores["validation"][0].value == pytest.approx(100 * right)
@@ -142,7 +144,7 @@ def test_texts_that_are_cut_in_scoring_and_use_are_counted(tmp_path, monkeypatch
     assert messages == [f"text {n} has {size} tokens; only the first 18 are read" for n, size in ((4, 23), (6, 19))]
     assert vocabulary.tokenizer.encode(["She sees the old h"])[0].tolist() in read[0].reshape(3, 20)[:, 1:-1].tolist()
     said, long = list[str](), sum(len(text) > 18 for text in corpus.validation.texts)
-    TASK.evaluate(config, corpus, classifier, split="validation", say=said.append, keep=lambda *_: None)
+    TASK.evaluate(config, corpus, classifier, split="validation", say=said.append, on_examples=lambda *_: None)
     assert f"{long} of {len(corpus.validation)} texts are cut to their first 18 tokens" in said
 
 

@@ -122,7 +122,7 @@ def test_unknown_characters_of_a_held_out_text_are_counted(tmp_path):
     net = pure(models.LanguageModel, dataclasses.replace(config.model, vocab_size=tokenizer.vocab_size))
     predictor = TextGenerator(net, drawn(net.shapes), tokenizer, DecodeConfig(), window=16)
     said = []
-    given = {"split": "validation", "keep": lambda *_: None, "say": said.append}
+    given = {"split": "validation", "on_examples": lambda *_: None, "say": said.append}
     scores = TASK.evaluate(config, corpus, predictor, **given)["held-out text"]
     assert said[-1] == "held-out text: 11 tokens, 11 characters; 2 tokens are unknown, and are scored as such"
     assert len(scores) == 3
@@ -134,4 +134,6 @@ def test_a_text_is_not_scored_by_an_ensemble():
     """Its loss would be that of the first model alone."""
     several = types.SimpleNamespace(others=("another",))
     with pytest.raises(ConfigError, match="scored by one language model"):
-        TASK.evaluate(LanguageModelingConfig(), None, several, split="validation", say=print, keep=lambda *_: None)
+        TASK.evaluate(
+            LanguageModelingConfig(), None, several, split="validation", say=print, on_examples=lambda *_: None
+        )

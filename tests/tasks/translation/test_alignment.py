@@ -6,7 +6,7 @@ import pytest
 from jaxformer import demo
 from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.demo import Pair
-from jaxformer.inspection.attention_maps import PieceMap
+from jaxformer.inspection.attention_maps import AttentionWeights
 from jaxformer.tasks.translation import alignment
 
 PAIRS = [
@@ -33,7 +33,7 @@ class Fixed:
         weights[1, 0] = eye[end]
         for i, j in pair.alignment[:-1]:
             weights[1, 0, j] = 0.3 * eye[end] + 0.3 * eye[end - 1] + 0.4 * eye[i]
-        return PieceMap((*source, "</s>"), (*target, "</s>"), weights)
+        return AttentionWeights((*source, "</s>"), (*target, "</s>"), weights)
 
 
 def test_every_head_and_mean_is_scored():

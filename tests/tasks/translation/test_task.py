@@ -110,7 +110,7 @@ def test_a_run_in_lower_case_of_moses_words(tmp_path):
     parts = [corpora.validation, *corpora.tests.values()]
     perfect = Perfect(tokenizer, {s: t for part in parts for s, t in zip(part.source, part.target, strict=True)})
     kept = {}
-    scores = TASK.evaluate(config, corpora, perfect, split="test", say=str, keep=kept.__setitem__)
+    scores = TASK.evaluate(config, corpora, perfect, split="test", say=str, on_examples=kept.__setitem__)
     for name, (one, other, words) in scores.items():
         assert min(one.value, other.value, words.value) == pytest.approx(100)
         assert "case:lc" in one.signature
@@ -133,7 +133,9 @@ def test_moses_bleu_needs_the_language(tmp_path):
     perfect = Perfect(tokenizer, dict(zip(part.source, part.target, strict=True)))
     for language, names in (("fr", ["BLEU", "chrF2", "BLEU (lower-cased Moses)"]), ("", ["BLEU", "chrF2"])):
         said, config = [], changed(config, {"data": {"target_language": language}})
-        scores = TASK.evaluate(config, corpora, perfect, split="test", say=said.append, keep=lambda name, rows: None)
+        scores = TASK.evaluate(
+            config, corpora, perfect, split="test", say=said.append, on_examples=lambda name, rows: None
+        )
         assert [score.name for score in scores["few"]] == names
         assert any("data.target_language is not set" in line for line in said) == (not language)
 
@@ -278,4 +280,4 @@ def test_no_test_data(tmp_path):
     data = DataConfig(source="a", target="a", validation_source="a", validation_target="a", held_out=0)
     config = TranslationConfig(data=dataclasses.replace(data, directory=str(tmp_path)))
     with pytest.raises(DataError, match=r"no test data: the run's data\.held_out is 0"):
-        TASK.evaluate(config, TASK.read(config), object(), split="test", say=print, keep=lambda name, rows: None)
+        TASK.evaluate(config, TASK.read(config), object(), split="test", say=print, on_examples=lambda name, rows: None)

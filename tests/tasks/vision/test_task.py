@@ -54,7 +54,9 @@ class TestContract(TaskContract):
 
     def test_examples_are_kept(self, config, run):
         kept = {}
-        scores = jaxformer.evaluate(run, split="validation", say=str, keep=lambda name, rows: kept.update({name: rows}))
+        scores = jaxformer.evaluate(
+            run, split="validation", say=str, on_examples=lambda name, rows: kept.update({name: rows})
+        )
         right = np.mean([row["label"] == row["guess"] for row in kept["validation"]])
         assert scores["validation"][0].value == pytest.approx(100 * right)
         assert all(row["image"].split("/")[-2] == row["label"] for row in kept["validation"])
@@ -85,7 +87,7 @@ def steps_of(config, run, text, number=3):
 
 @pytest.mark.full
 def test_a_convolutional_network_on_eight_devices(tmp_path):
-    config = tiny(tmp_path, model=changed(CONVOLUTION, {"attention": "none"}))
+    config = tiny(tmp_path, model=changed(CONVOLUTION, {"attention": "none", "d_attention": None}))
     one, eight = (steps_of(config, tmp_path, text) for text in ("data=1", "data=2,fsdp=2,tensor=2"))
     np.testing.assert_allclose(eight, one, rtol=1e-5)
 

@@ -26,7 +26,7 @@ def test_complete_sentences_leave_the_batch(method):
     sizes = []
 
     def step_of(sentences):
-        rows = table[sentences]  # what is closed over must be narrowed, too
+        rows = table[sentences]  # what is closed over must be selected, too
 
         def step(tokens, state):
             jax.debug.callback(lambda: sizes.append(len(sentences)))
@@ -34,8 +34,8 @@ def test_complete_sentences_leave_the_batch(method):
 
         return step
 
-    def run(narrow):
-        given = {"max_lengths": limits, "bos": BEGIN, "eos": END, "narrow": step_of if narrow else None}
+    def run(shrinks):
+        given = {"max_lengths": limits, "bos": BEGIN, "eos": END, "step_of_rows": step_of if shrinks else None}
         given |= {"prefix": decoding.Prefix(words, jnp.arange(BATCH) % 3), "transforms": (decoding.no_repeat_ngram(2),)}
         given["transforms"] += (decoding.min_length(jnp.arange(BATCH) % 5 + 5, eos=END),)
         state = decoding.TreeState(jnp.zeros((BATCH, 2), jnp.int32))

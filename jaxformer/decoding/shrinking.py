@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Int
 from jaxformer.decoding.api import Hypotheses, S, Step
 
 
-class Narrow(Protocol[S]):
+class StepOfRows(Protocol[S]):
     """Maps the indices of some sentences, ``int32 [B2]``, to a `Step` for these alone.
 
     For example ``lambda sentences: functools.partial(step, context.take(sentences))``.
@@ -43,10 +43,12 @@ Advance: TypeAlias = Callable[[R, Int[Array, " B"]], R]
 """One step of a search; its second argument is the indices, in the full batch, of the sentences that are left."""
 
 
-def run(rows: R, advance_with: Callable[[Step[S]], Advance[R]], step: Step[S], narrow: Narrow[S] | None) -> Hypotheses:
+def run(
+    rows: R, advance_with: Callable[[Step[S]], Advance[R]], step: Step[S], step_of_rows: StepOfRows[S] | None
+) -> Hypotheses:
     """Returns the hypotheses when all sentences are complete.
 
-    With `narrow`, a batch of at least 8 rows drops its complete sentences as soon as three quarters of them are
+    With `step_of_rows`, a batch of at least 8 rows drops its complete sentences as soon as three quarters of them are
     complete, so that slow sentences do not keep all rows busy. The program then has one loop per number of rows.
 
     Args:
@@ -56,7 +58,7 @@ def run(rows: R, advance_with: Callable[[Step[S]], Advance[R]], step: Step[S], n
     sentences, found = jnp.arange(batch, dtype=jnp.int32), None
     while True:
         number = sentences.shape[0]
-        fewer = number // 4 if narrow is not None and number >= 8 else 0
+        fewer = number // 4 if step_of_rows is not None and number >= 8 else 0
         advance = advance_with(step)
         rows = jax.lax.while_loop(
             lambda rows, fewer=fewer: rows.active().sum() > fewer,
@@ -65,11 +67,11 @@ def run(rows: R, advance_with: Callable[[Step[S]], Advance[R]], step: Step[S], n
         )
         result = rows.result()
         found = result if found is None else _put(found, sentences, result)
-        if narrow is None or not fewer:
+        if step_of_rows is None or not fewer:
             return found
         left = jnp.argsort(~rows.active(), stable=True)[:fewer]  # those that are not complete come first
         rows, sentences = rows.take(left), sentences[left]
-        step = narrow(sentences)
+        step = step_of_rows(sentences)
 
 
 def _put(found: Hypotheses, sentences: jax.Array, result: Hypotheses) -> Hypotheses:

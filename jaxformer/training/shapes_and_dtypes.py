@@ -19,14 +19,14 @@ class OtherModelError(CheckpointError):
     """A checkpoint holds other arrays than those that are asked for; it is not damaged."""
 
 
-def kinds(tree: Any) -> dict[str, Any]:
+def shapes_and_dtypes(tree: Any) -> dict[str, Any]:
     """Returns the shape and the dtype of each leaf by its path; a leaf ``...`` stays as it is.
 
-    >>> kinds({"w": [np.zeros((2, 3), np.float32), ...]})
+    >>> shapes_and_dtypes({"w": [np.zeros((2, 3), np.float32), ...]})
     {'w/0': ((2, 3), 'float32'), 'w/1': Ellipsis}
     """
-    kind = lambda leaf: leaf if leaf is ... else (tuple(leaf.shape), np.dtype(leaf.dtype).name)
-    return {path_name(path): kind(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+    of_leaf = lambda leaf: leaf if leaf is ... else (tuple(leaf.shape), np.dtype(leaf.dtype).name)
+    return {path_name(path): of_leaf(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
 def path_name(path: Any) -> str:
@@ -34,7 +34,7 @@ def path_name(path: Any) -> str:
     return "/".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path)
 
 
-def check_kinds(saved: Mapping[str, Any], target: Mapping[str, Any], field: str = "") -> None:
+def check_shapes_and_dtypes(saved: Mapping[str, Any], target: Mapping[str, Any], field: str = "") -> None:
     """Checks paths, shapes and dtypes: Orbax would cast a dtype without a warning.
 
     Args:
