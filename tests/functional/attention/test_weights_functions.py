@@ -102,7 +102,7 @@ def wrapped(query, key, value, **options):
 def test_no_weights_are_made_up(attention):
     """Softmax weights of a function that may have others would be wrong."""
     assert not has_weights(attention)
-    with pytest.raises(ValueError, match=r"does not say what its weights are: decorate it with functional\.with_"):
+    with pytest.raises(ValueError, match=r"does not declare its weights: decorate it with functional\.with_"):
         weights_function(attention)
 
 
