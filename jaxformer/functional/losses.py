@@ -17,7 +17,7 @@ from jaxformer import targets
 from jaxformer.axes import constrain, has_known_values, placed, vary_alike
 
 ALIGNED = 16
-"""The number to a multiple of which a table's rows are padded on accelerators, as their matrix units require.
+"""A table's rows are padded to a multiple of this number on accelerators, as their matrix units require.
 
 Otherwise XLA would copy the gradient of the logits, which is much larger, to pad it: GPT-2 has 50,257 rows.
 """

@@ -145,7 +145,7 @@ def language_model_computed_flops(config: LanguageModelConfig, batch: int, lengt
 
 
 def cache_entries(config: TransformerConfig, num_layers: int) -> int:
-    """Returns how many numbers a stack caches for each decoded position: the key and value of every layer.
+    """Returns the count of numbers that a stack caches per decoded position: the key and value of every layer.
 
     A decoder with cross-attention also keeps as many for each position of its source.
     """

@@ -55,7 +55,7 @@ def make_step(
       ema_decay: decay of the moving average, if the state has one.
       shardings: a TrainState of shardings, as for `create`: the new state is placed like the old one.
       learning_rate: the optimizer's schedule, whose rate is then among the metrics. It is evaluated at the optimizer's
-        count of updates or, if there is none, as with ``optax.sgd(0.1)``, at the state's count of steps.
+        count of updates or, if it keeps no count, as with ``optax.sgd(0.1)``, at the state's count of steps.
 
     Raises:
       ValueError: `nonfinite` is unknown; when called, a loss whose result has another form.

@@ -134,7 +134,7 @@ def make_tiling(request: Request, blocks: tuple[int, int], *, unpadded: bool) ->
 
 
 def _part(request: Request) -> tuple[int, int]:
-    """Returns how many rows and key heads have tiles that fit in a single CPU's cache; all of them on other devices."""
+    """Returns the numbers of rows and key heads whose tiles fit in a single CPU's cache; all on other devices."""
     batch, num_kv_heads = request.query.shape[0], request.key.shape[2]
     single_cpu = [device.platform for device in targets.devices()] == ["cpu"]
     if not single_cpu or isinstance(request.bias, Bias):  # a Bias may hold values for every row or head

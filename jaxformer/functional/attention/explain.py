@@ -1,4 +1,4 @@
-"""The chosen attention implementation, the numerical errors of all that accept, and why the others refuse."""
+"""The chosen attention implementation, the numerical errors of those that accept, and why others refuse."""
 
 from __future__ import annotations
 

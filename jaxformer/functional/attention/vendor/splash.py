@@ -22,7 +22,7 @@ from jaxformer.functional.attention.logits import SoftCap
 from jaxformer.masks import And, Band, Lengths, Mask, Padding, Segments
 
 LANES = 128
-"""The number to a multiple of which lengths and head dims are padded."""
+"""Lengths and head dims are padded to a multiple of this number."""
 BLOCKS = (512, 256, 128)
 WIDEST = 256
 """The largest head dim that the kernel's authors test."""
