@@ -151,7 +151,7 @@ def _train(
         try:
             if processes.first():
                 _write_provenance(out, config, corpus, data, placement)
-                # Utilization assumes the products of a full step, some of which frozen parameters save.
+                # Utilization counts the products of a full step, although frozen parameters save some.
                 outputs.peak_flops = None if config.tune.frozen else peak
                 outputs.reporter = reporter(console, start=done, steps=config.train.steps, unit=setup.network.unit)
                 _open(outputs, config.train, out, done)
