@@ -31,7 +31,8 @@ def check_order(command: str, arguments: Sequence[str], config: str, settings: S
 
     Args:
       arguments: the command line.
-      config: the word that was parsed as CONFIG. settings: the remaining words.
+      config: the word that was parsed as CONFIG.
+      settings: the remaining words.
 
     Raises:
       ConfigError: a setting comes first.

@@ -63,8 +63,7 @@ def save_besides(path: pathlib.Path, write: Callable[[pathlib.Path], object]) ->
     """Saves a result that was already printed; if it cannot be written, there is a warning instead of an error.
 
     A symbolic link is replaced, not followed: in someone else's run it may point to any of this user's files. Returns
-      True if it was
-    saved.
+    True if it was saved.
     """
     try:
         if path.is_symlink():

@@ -23,8 +23,8 @@ class BatchPlan:
     Attributes:
       shapes: the batch shapes, shortest first.
       buckets: for each shape, the pairs that go into batches of it.
-      skipped: pairs that are longer than the largest shape. shuffle: True if each epoch has its own order; otherwise
-        every epoch is the same, shortest first.
+      skipped: pairs that are longer than the largest shape.
+      shuffle: True if each epoch has its own order; otherwise every epoch is the same, shortest first.
     """
 
     shapes: tuple[BatchShape, ...]

@@ -134,8 +134,8 @@ def fetch(
     A file appears under its name only when it is whole and its checksum is correct.
 
     Raises:
-      FetchError: an unknown name, a request that the server rejects, or a wrong checksum. DownloadError: no connection,
-        a lost connection, or a server error.
+      FetchError: an unknown name, a request that the server rejects, or a wrong checksum.
+      DownloadError: no connection, a lost connection, or a server error.
     """
     if name not in catalog:
         raise FetchError(f"no corpus {name!r}{did_you_mean(name, catalog)}")

@@ -102,8 +102,8 @@ def prepare_tokenizer(
     A damaged file is replaced, with a warning; a file that cannot be written also causes a warning.
 
     Args:
-      vocab_size: the vocabulary size of a subword tokenizer; a character tokenizer's follows from the text. normalizer:
-        the normalization of sentence pairs for a subword tokenizer; it is saved with the tokenizer.
+      vocab_size: the vocabulary size of a subword tokenizer; a character tokenizer's follows from the text.
+      normalizer: the normalization of sentence pairs for a subword tokenizer; it is saved with the tokenizer.
 
     Raises:
       ConfigError: the text cannot fill the vocabulary.

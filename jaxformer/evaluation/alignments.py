@@ -20,8 +20,9 @@ def alignment_error_rate(
     The counts are summed over sentences. Without `possible`, P = S and the rate is 1 - F1.
 
     Args:
-      alignments: A, the predicted links of each sentence pair. sure: S, the links that an alignment must have.
-        possible: P, the links that an alignment may have; sure links always count as possible too.
+      alignments: A, the predicted links of each sentence pair.
+      sure: S, the links that an alignment must have.
+      possible: P, the links that an alignment may have; sure links always count as possible too.
 
     >>> alignment_error_rate([{(0, 0), (1, 1)}], sure=[{(0, 0)}], possible=[{(1, 1), (1, 2)}])
     0.0

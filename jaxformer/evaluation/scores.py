@@ -40,8 +40,8 @@ def bleu(
     """Computes sacrebleu's BLEU (Post 2018); comparable with scores of the same signature.
 
     Args:
-      references: one or several for each hypothesis; the number may vary. language: a two-letter code that selects the
-        tokenizer: sacrebleu's own for zh, ja and ko, 13a for all others.
+      references: one or several for each hypothesis; the number may vary.
+      language: a two-letter code that selects the tokenizer: sacrebleu's own for zh, ja and ko, 13a for all others.
 
     Raises:
       ValueError: there is no hypothesis, or one without a reference, or their numbers differ.

@@ -63,7 +63,7 @@ def doubly_stochastic_penalty(
     The weights of each step sum to 1; the penalty is 0 if the weights of each position over all steps also sum to 1.
 
     Args:
-      where: True where a step is not padding; default: everywhere. A row of padding only counts as 0.
+      where: True where a step is not padding; default: everywhere. A row that is all padding counts as 0.
 
     >>> doubly_stochastic_penalty(jnp.eye(2)[None]).item()
     0.0

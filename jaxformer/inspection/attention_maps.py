@@ -77,8 +77,8 @@ def between_words(attention: PieceMap, source: Sequence[str], target: Sequence[s
     divided among them in proportion to its characters in each.
 
     Args:
-      attention: the attention between texts that end with one special token each. source, target: the words of each
-        text; joined, they are the text without its spaces.
+      attention: the attention between texts that end with one special token each.
+      source, target: the words of each text; joined, they are the text without its spaces.
 
     Raises:
       ValueError: the words and the pieces spell different texts.

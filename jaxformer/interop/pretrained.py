@@ -69,8 +69,7 @@ def load_pretrained(
     """Reads a model in the format of Hugging Face from a local folder.
 
     The tensors determine whether there is a head: BERT and RoBERTa become a `models.MaskedLanguageModel` or an encoder,
-      and ViT a
-    `models.VisionTransformer` or an encoder.
+    and ViT a `models.VisionTransformer` or an encoder.
 
     Args:
       mesh: the devices that share the parameters, by their axis names, or a `sharding.Placement` with its own rules,
@@ -118,8 +117,8 @@ def save_pretrained(
     Args:
       family: the ``model_type`` to write, one of `FAMILIES`.
       settings: further settings of ``config.json``, such as ``{"eos_token_id": 2}`` or those of `load_pretrained`;
-        settings that the model itself determines, such as sizes, are always written from the model. shard_bytes: the
-        maximum size of one file, in bytes.
+        settings that the model itself determines, such as sizes, are always written from the model.
+      shard_bytes: the maximum size of one file, in bytes.
 
     Raises:
       ConfigError: the package safetensors is not installed, the folder exists, the family is unknown, or the family

@@ -74,8 +74,8 @@ class Encoder(nnx.Module):
           tokens: ``int [B, S]``, or another input of the embeddings.
           valid: True where a token is not padding; default: everywhere.
           positions: absolute positions; 0, 1, 2, ... by default.
-          types: the type of each token, for a model with token types; default: 0. segments: the index of the packed
-            sequence that each token belongs to; tokens see only their own sequence.
+          types: the type of each token, for a model with token types; default: 0.
+          segments: the index of the packed sequence that each token belongs to; tokens see only their own sequence.
           key: the key of dropout; None means no dropout.
           copies: see `Embedding`.
         """

@@ -173,7 +173,7 @@ class EncoderDecoder(nnx.Module):
         """Returns the arguments of the named attentions in every layer, without dropout.
 
         Names: "encoder.self", "decoder.self", "decoder.cross". Get the weights of some heads and rows by
-          ``captured["decoder.cross"].layer(2).weights(rows=..., heads=...)``; layers count from 0.
+        ``captured["decoder.cross"].layer(2).weights(rows=..., heads=...)``; layers count from 0.
         """
         memory, intermediates = self.encoder.run(source, valid=source_valid, capture=("self",))
         result = {f"encoder.{name}": attention for name, attention in intermediates.items()}

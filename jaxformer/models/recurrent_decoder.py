@@ -118,11 +118,11 @@ class RecurrentDecoder(nnx.Module):
         """Builds a decoder from its parts.
 
         Args:
-          bridge: maps the fixed context to the initial states of all layers. readout: maps a state and its context to
-            an output.
+          bridge: maps the fixed context to the initial states of all layers.
+          readout: maps a state and its context to an output.
           alignment: attention over the memory; None to use the fixed context.
-          output: the output projection; None for the token embedding table. gate: maps a query to one number, whose
-            sigmoid multiplies the query's context; None for no gate.
+          output: the output projection; None for the token embedding table.
+          gate: maps a query to one number, whose sigmoid multiplies the query's context; None for no gate.
           feed: the input of a step besides its token: nothing, its context (the query is the previous state), or the
             previous output.
           summary: the function that computes the fixed context of a memory; by default the last states of both

@@ -132,8 +132,8 @@ def check_partial(attention: AttentionFunction, settings: Collection[str] = ()) 
       settings: the arguments that this layer passes because of its own settings, such as a scale.
 
     Raises:
-      ValueError: the partial binds such an argument, which the layer would override. TypeError: `attention` is not a
-        function but, for example, the name of an implementation.
+      ValueError: the partial binds such an argument, which the layer would override.
+      TypeError: `attention` is not a function but, for example, the name of an implementation.
     """
     if not callable(attention):
         raise TypeError(

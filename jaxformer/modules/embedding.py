@@ -159,8 +159,8 @@ class Embeddings(nnx.Module):
           tokens: ids in [0, V): see `Embedding`. At padding, where `valid` is False, any value is allowed.
           valid: True where a token is not padding, which determines each sequence's length; default: everywhere.
           positions: absolute positions; 0, 1, 2, ... by default. Under tracing their values are unknown, and a position
-            that a table does not have gets the vector of its last row. types: the type of each token, for a model with
-            token types; default: 0.
+            that a table does not have gets the vector of its last row.
+          types: the type of each token, for a model with token types; default: 0.
           copies: see `Embedding`.
 
         Raises:

@@ -19,7 +19,7 @@ class PatchEmbeddings(nnx.Module):
     """The input of a vision Transformer (Dosovitskiy et al. 2021): patches, a class token, learned positions.
 
     An image is split into squares of `patch_size` pixels, row by row. One matrix projects each to D features: a
-      convolution whose stride is the size of its kernel. The class token, if there is one, comes first.
+    convolution whose stride is the size of its kernel. The class token, if there is one, comes first.
     """
 
     def __init__(

@@ -124,8 +124,8 @@ class RecurrentStack(nnx.Module):
         """Returns the outputs of the last layer, and the last state of each layer and direction.
 
         Args:
-          states: the initial states in the same order; zeros by default. valid: True where a step is not padding;
-            default: everywhere. Padding has no effect.
+          states: the initial states in the same order; zeros by default.
+          valid: True where a step is not padding; default: everywhere. Padding has no effect.
           key: the key of dropout; None means no dropout.
 
         Raises:

@@ -191,8 +191,8 @@ def _check_counts(num_processes: int) -> None:
     """Checks that all processes were given this number of processes, and have the same number of devices.
 
     Raises:
-      ConfigError: the numbers of processes differ. DistributedError: the numbers of devices differ, perhaps because one
-        is broken.
+      ConfigError: the numbers of processes differ.
+      DistributedError: the numbers of devices differ, perhaps because one is broken.
     """
     hosts = _hosts()
     told = [int.from_bytes(bytes(row)) for row in _gathered(num_processes.to_bytes(4))]

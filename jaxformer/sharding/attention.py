@@ -202,8 +202,8 @@ def ring_attention(
       batch, heads: mesh axes that also shard the batch and the heads; None if they are replicated.
       zigzag: True if positions are in the order of `functional.zigzag`, which is load-balanced under a causal mask;
         weights cannot then be captured, because masks and biases have the original order. Nothing is padded: each of
-          the 2 P chunks of the length (P devices) is computed in blocks whose size divides it, so avoid chunks of prime
-          length.
+        the 2 P chunks of the length (P devices) is computed in blocks whose size divides it, so avoid chunks of prime
+        length.
 
     Raises:
       ConfigError: the mesh lacks an axis; when called, a size is not divisible, or a ring cannot compute the request.

@@ -27,7 +27,7 @@ class Watchdog:
 
     After that time, the watchdog prints the host, the process, its action and the stacks of all threads, and ends the
     process with `EXIT_CODE`. In a job of many processes, look at one that waits for a batch: the other processes wait
-      for it in the step.
+    for it in the step.
 
     >>> with Watchdog(60) as watchdog:
     ...     watchdog.at("in step 1")

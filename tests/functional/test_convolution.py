@@ -131,7 +131,7 @@ def test_refusals(kernel, options, message):
         unchecked(jnp.ones((1, 3, 2)), jnp.ones(kernel), **options)
     with pytest.raises(ValueError, match="kernel size and dilation must be at least 1, got 3 and 0"):
         functional.receptive_field(3, [1, 0])
-    with pytest.raises(ValueError, match="causal is for sequences"):
+    with pytest.raises(ValueError, match="causal is only for sequences"):
         functional.convolution(jnp.ones((1, 3, 3, 2)), jnp.ones((2, 2, 2, 2)), causal=True)
 
 

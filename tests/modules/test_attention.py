@@ -201,7 +201,7 @@ def test_captured_weights_are_those_of_the_attention_function():
 
 def test_captured_weights_without_a_function_are_refused():
     caught, _, _ = captured(adding)
-    with pytest.raises(ValueError, match=r"the attention function adding does not say .* functional\.with_weights"):
+    with pytest.raises(ValueError, match=r"the attention function adding does not declare .* functional\.with_weights"):
         caught.weights(mask=masks.causal())
 
 

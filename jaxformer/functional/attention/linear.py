@@ -57,8 +57,8 @@ def linear_attention(
 
     The sums are over ``s <= t`` if `causal`. A general mask would cost as much as this form saves, so only `valid` is
     supported. The features of each query are divided by the largest of them, which does not change the quotient. The
-      features of keys are not rescaled: below 1e-38 they are 0, which with the default map happens for elements below
-      -87. A query whose features are all 0, or that sees only keys whose features are all 0, gets 0.
+    features of keys are not rescaled: below 1e-38 they are 0, which with the default map happens for elements below
+    -87. A query whose features are all 0, or that sees only keys whose features are all 0, gets 0.
 
     Args:
       valid: True where a key is a real token; the other keys are inert, and a query that sees no key gets 0.

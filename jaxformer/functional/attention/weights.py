@@ -74,8 +74,8 @@ def attention_entropy(
     """Returns the entropy of each query's weights in nats; memory is O(S) unless positions are given.
 
     It is 0 if all weight is on one key, log S if it is spread evenly, and 0 in an empty row. With sinks it is the
-      entropy over the keys and the sink together: the weight of the sink is 1 minus the sum of the `attention_weights`.
-      The other arguments are the same as for `attention`.
+    entropy over the keys and the sink together: the weight of the sink is 1 minus the sum of the `attention_weights`.
+    The other arguments are the same as for `attention`.
 
     Raises:
       ValueError: shapes do not match.

@@ -32,7 +32,7 @@ def head_error_rates(translator: Translator, pairs: Sequence[demo.Pair]) -> dict
 
     Each target word is linked to the source word with the largest weight. The token that ends the source counts as its
     last punctuation mark, because both end the sentence: when they generate a period, some models attend to one of them
-      and some to the other.
+    and some to the other.
     """
     maps = word_attention(translator, [pair.english for pair in pairs], [pair.french for pair in pairs])
     num_layers, num_heads = maps[0].weights.shape[:2]

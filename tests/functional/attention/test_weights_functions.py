@@ -107,5 +107,5 @@ def test_no_weights_are_made_up(attention):
 
 
 def test_the_error_names_the_function():
-    with pytest.raises(ValueError, match="the attention function plain does not say"):
+    with pytest.raises(ValueError, match="the attention function plain does not declare"):
         weights_function(plain)
