@@ -294,8 +294,7 @@ def segments(query: ArrayLike, key: ArrayLike | None = None) -> Mask:
 def stored(mask: Mask) -> Mask:
     """Applies `mask` to the indices of queries and keys in their rows, even if their positions are given too.
 
-    >>> positions = np.array([[0, 1, 0]])  # two texts in one row; by position alone, the first token would see the
-    third
+    >>> positions = np.array([[0, 1, 0]])  # two texts in a row; by position, the first token sees the third
     >>> both = [x.at_positions(positions, positions).dense(3, 3) for x in (causal(), stored(causal()))]
     >>> [x[0, 0, 0].astype(int).tolist() for x in both]
     [[1, 0, 1], [1, 0, 0]]
