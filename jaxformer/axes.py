@@ -1,4 +1,4 @@
-"""The legend of the library: array shapes, logical axis names, and the seam for placement.
+"""The notation of the library: array shapes, logical axis names, and the hook for placement.
 
 Every signature of the library uses the same letters::
 
@@ -52,7 +52,7 @@ _active: contextvars.ContextVar[Place | None] = contextvars.ContextVar("place", 
 
 
 def constrain(x: jax.Array, *names: AxisName | None) -> jax.Array:
-    """Names the dimensions of an activation, so that an active rule table can place it; otherwise the identity.
+    """Names the dimensions of an activation, so that an active rule table can place it; the identity without one.
 
     Raises:
       ValueError: the number of names differs from the rank of `x`.
@@ -64,7 +64,7 @@ def constrain(x: jax.Array, *names: AxisName | None) -> jax.Array:
 
 
 def placed() -> bool:
-    """Returns True if a rule table is active, so that activations may be split over devices in any dimension."""
+    """Returns True if a rule table is active, so that activations may be sharded in any dimension."""
     return _active.get() is not None
 
 
@@ -79,10 +79,10 @@ def placing(place: Place) -> Iterator[None]:
 
 
 def vary_alike(arrays: TreeT) -> TreeT:
-    """Returns a tree of arrays that all vary over the axes of a mesh over which any of them does.
+    """Returns a tree of arrays that all vary over every mesh axis over which any of them varies.
 
-    Inside ``jax.shard_map``, the carry of a loop must have the axes of what is added to it, and a gradient those of its
-    primal. Anywhere else, and with ``check_vma=False``, arrays are returned unchanged.
+    Inside ``jax.shard_map``, the carry of a loop must vary over the axes of what is added to it, and a gradient over
+    the axes of its primal. Anywhere else, and with ``check_vma=False``, arrays are returned unchanged.
 
     >>> mesh = jax.sharding.Mesh(jax.devices()[:1], "data")
     >>> rows = jax.sharding.PartitionSpec("data")
@@ -103,7 +103,7 @@ def vary_alike(arrays: TreeT) -> TreeT:
 
 
 def has_known_values(*arrays: object) -> bool:
-    """Returns True if the values of arrays can be read here: none is traced, or in part on other processes' devices.
+    """Returns True if the values of arrays can be read here: none is traced, or partly on other processes' devices.
 
     >>> has_known_values(jax.numpy.ones(2), None)
     True

@@ -1,7 +1,7 @@
-"""The user's cache: one folder for everything that can be computed again, such as compiled programs and tokens.
+"""The user's cache: one folder for everything that can be recomputed, such as compiled programs and tokens.
 
-It is JAXFORMER_CACHE, else ``jaxformer`` in XDG_CACHE_HOME, else ``~/.cache/jaxformer``. As the XDG Base Directory
-Specification has it, an empty or relative XDG_CACHE_HOME counts as unset.
+It is JAXFORMER_CACHE, else ``jaxformer`` in XDG_CACHE_HOME, else ``~/.cache/jaxformer``. According to the XDG Base
+Directory Specification, an empty or relative XDG_CACHE_HOME counts as unset.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ OTHERS, GROUP, STICKY = 0o002, 0o020, 0o1000
 
 
 def user_cache(kind: str) -> pathlib.Path | None:
-    """Returns the folder `kind` of the user's cache, which is made if it is missing.
+    """Returns the folder `kind` of the user's cache, which is created if it is missing.
 
-    Its contents are trusted, compiled programs even executed. So a folder that other users own or can write is not
-    used. Returns None, after a warning with the reason, where there is no folder to use.
+    Its contents are trusted, and compiled programs are even executed, so a folder that other users own or can write to
+    is not used. If no folder can be used, a warning gives the reason, and the result is None.
 
     Raises:
       ConfigError: JAXFORMER_CACHE is not an absolute path.
@@ -36,7 +36,7 @@ def user_cache(kind: str) -> pathlib.Path | None:
 
 
 def data_cache(setting: str) -> pathlib.Path | None:
-    """Returns the folder of tokenized data: the one of the setting, else that of the user's cache."""
+    """Returns the folder of tokenized data: the setting's, or by default the one in the user's cache."""
     return local_path(setting) if setting else user_cache("data")
 
 
@@ -56,13 +56,13 @@ def _base() -> pathlib.Path | None:
 
 
 def _problem(folder: pathlib.Path) -> str:
-    """Makes a folder; returns the reason not to use it, or an empty text."""
+    """Creates a folder; returns the reason why it cannot be used, or an empty string."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = folder.resolve()
         for place in (folder, *folder.parents):
             about = place.stat()
-            # Who can write a parent can put another folder in the place of this one, except in a sticky one like /tmp.
+            # Users who can write to a parent could replace this folder, unless the parent is sticky, like /tmp.
             if about.st_uid not in (0, os.geteuid()):
                 return f"{place} belongs to another user"
             if about.st_mode & OTHERS and (place == folder or not about.st_mode & STICKY):

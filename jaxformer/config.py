@@ -1,6 +1,6 @@
 """Settings as frozen dataclasses: conversion to and from plain data, changes by name, and fingerprints.
 
-Plain data must fit exactly: an unknown key or a wrong type is an error that names the key and the nearest one.
+Plain data must match exactly: an unknown key or a wrong type is an error that names the key and suggests another.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from jaxformer.errors import ConfigError, did_you_mean
 T = TypeVar("T")
 
 PLACE = {"place": True}
-"""Metadata of a setting that affects only where a run is computed: a run may be resumed with another value."""
+"""Metadata of a setting that only affects where a run is computed: a run may be resumed with another value."""
 
 
 LATER = {"later": True}
-"""Metadata of a setting that a resumed run may have another value of, because it changes no completed step. Settings of
-the learning rate are checked: the rates of the completed steps must be the same."""
+"""Metadata of a setting that may differ in a resumed run, because it changes no completed step. Settings of the
+learning rate are checked: the rates of the completed steps must be the same."""
 
 
 LARGEST_FLOAT = 3.4e38
-"""Larger numbers are infinite in float32, in which models compute."""
+"""The largest float32; larger numbers would be infinite in models."""
 
 
 def to_data(config: Any) -> Any:
@@ -63,7 +63,7 @@ def from_data(kind: type[T], data: object, *, path: str = "") -> T:
 
 
 def changed(config: T, changes: Mapping[str, object]) -> T:
-    """Returns a configuration with some settings replaced; those of a nested part as a mapping.
+    """Returns a configuration with some settings replaced; settings of a nested part are given as a mapping.
 
     Another `kind` of a part, such as ``{"model": {"kind": "recurrent"}}``, keeps the settings that both kinds have.
 
@@ -98,7 +98,7 @@ def fingerprint(config: Any) -> str:
 
 
 def difference(old: object, new: object, path: str = "") -> str:
-    """Describes the first place in which two trees of plain data differ."""
+    """Describes the first difference between two trees of plain data."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in dict.fromkeys([*old, *new]):
             if old.get(key) != new.get(key):
@@ -121,7 +121,7 @@ def check_numbers(config: object) -> None:
     """Checks that the numbers of a configuration and its parts are finite in float32, and that counts fit in 32 bits.
 
     Raises:
-      ConfigError: one is not; the message has its dotted name.
+      ConfigError: a number is not; the message has its dotted name.
     """
     for name, value in _numbers(config):
         if isinstance(value, float) and not abs(value) <= LARGEST_FLOAT:
@@ -140,7 +140,7 @@ def _numbers(config: object, path: str = "") -> Iterator[tuple[str, int | float]
 
 
 def kinds_of(hint: Any) -> dict[object, type]:
-    """Returns the dataclasses of a union, the default first, by the only value of their field `kind`."""
+    """Returns the dataclasses of a union, the default first, by the value of their field `kind`."""
     kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else ()
     if not kinds or not all(dataclasses.is_dataclass(kind) for kind in kinds):
         return {}
@@ -148,7 +148,7 @@ def kinds_of(hint: Any) -> dict[object, type]:
 
 
 def _of_kinds(config: T, changes: Mapping[str, object]) -> T:
-    """Returns a configuration whose parts have the kinds that `changes` names, with the settings that both have."""
+    """Returns a configuration whose parts have the kinds in `changes`, and keep the settings that both kinds have."""
     hints = typing.get_type_hints(type(config))
     for name, change in changes.items():
         kind = kinds_of(hints.get(name)).get(change.get("kind")) if isinstance(change, Mapping) else None

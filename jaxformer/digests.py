@@ -9,7 +9,7 @@ from collections.abc import Iterable
 def short_digest(parts: Iterable[str | bytes]) -> str:
     """Returns 16 hexadecimal digits of the SHA-256 of all parts, joined; texts are encoded as UTF-8.
 
-    A text may be the name of a file that is not UTF-8, for whose bytes Python has surrogates.
+    A text may be a file name that is not UTF-8, whose bytes Python represents by surrogates.
 
     >>> short_digest(["a", b"b"]) == short_digest(["ab"]) != short_digest(["ba"])
     True

@@ -1,4 +1,4 @@
-"""Errors that a user can act on: a command prints their one line and ends with their exit code.
+"""Errors that a user can act on: a command prints them as one line and exits with their exit code.
 
 Any other exception that reaches the command line is a bug and keeps its traceback.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 
 class JaxformerError(Exception):
-    """Base class of the errors for users; `exit_code` is the exit code of a command that fails with it."""
+    """The base class of errors for users; `exit_code` is the exit code of a command that fails with the error."""
 
     exit_code = 1
 
@@ -28,7 +28,7 @@ class DataError(JaxformerError, ValueError):
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
-    """Returns ``"; did you mean 'x'?"`` for the nearest name, or the list of all names if none is near.
+    """Returns ``"; did you mean 'x'?"`` for the most similar name, or the list of all names if none is similar.
 
     >>> did_you_mean("widht", ["width", "depth"])
     "; did you mean 'width'?"

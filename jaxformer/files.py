@@ -17,23 +17,23 @@ from typing import BinaryIO
 from jaxformer.errors import ConfigError
 
 TEMPORARY = ".tmp-"
-"""The beginning of the names of files and folders that are not complete; a kill may leave them behind."""
+"""The prefix of incomplete files and folders, which a killed process may leave behind."""
 
 _IS_TEMPORARY = re.compile(re.escape(TEMPORARY) + "[0-9a-f]{8}-")
 
 ABANDONED = 24 * 3600.0
-"""The age in seconds, since its last change, at which a temporary file or folder was left behind by a kill."""
+"""The age in seconds, since the last change, after which a temporary file or folder counts as left behind."""
 
 
 def local_path(path: str | os.PathLike[str]) -> pathlib.Path:
     """Returns the path of a local file or folder; ``gs://bucket/run`` would become a folder named ``gs:``.
 
     Raises:
-      ConfigError: it is an address, or no file can have this name.
+      ConfigError: the path is a URL, or no file can have this name.
     """
     text = os.fspath(path)
     if "://" in text:
-        raise ConfigError(f"{text!r} is not a path: mount the bucket first, and name the place below it")
+        raise ConfigError(f"{text!r} is not a path: mount the bucket first, and give the path of the mount")
     if "\0" in text:
         raise ConfigError(f"{text!r} is not a path: it holds a NUL")
     return pathlib.Path(path)
@@ -41,7 +41,7 @@ def local_path(path: str | os.PathLike[str]) -> pathlib.Path:
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
-    """Yields a temporary path beside `path`, which takes its place when the block ends without an error.
+    """Yields a temporary path next to `path`, which replaces it when the block ends without an error.
 
     A symbolic link is followed, so that it remains a link, and a file keeps its permissions. A path that is not a
     regular file, such as ``/dev/stdout`` or a named pipe, is written to and not replaced. Missing folders are made;
@@ -62,7 +62,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
         if regular:
             if target.exists():
                 shutil.copymode(target, temporary)
-            _flush(temporary)  # otherwise a crash of the machine could leave an empty file under the name
+            _flush(temporary)  # otherwise a crash of the machine could leave an empty file
             os.replace(temporary, target)
         else:
             with temporary.open("rb") as source, _opened(target) as stream:
@@ -72,7 +72,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
-        with contextlib.suppress(OSError):  # what happened before matters more
+        with contextlib.suppress(OSError):  # the earlier error matters more
             temporary.unlink(missing_ok=True)
 
 
@@ -88,7 +88,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     """Checks, before any work is done, that a file can be written; writes nothing.
 
     Raises:
-      OSError: it is a folder, below a file, in a circle of links, or in a folder that this user may not write.
+      OSError: it is a folder, below a file, in a cycle of links, or in a folder that this user may not write to.
     """
     target = _followed(pathlib.Path(path))
     if _is_stream(target):
@@ -104,8 +104,8 @@ def check_new_folder(path: str | os.PathLike[str]) -> None:
     """Checks, before any work is done, that a folder can be created; writes nothing.
 
     Raises:
-      ConfigError: something has its name.
-      OSError: it is below a file, or in a folder that this user may not write.
+      ConfigError: the path exists.
+      OSError: the path is below a file, or in a folder that this user may not write to.
     """
     if os.path.lexists(path):
         raise ConfigError(f"{path} exists; name a new folder")
@@ -158,13 +158,13 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 def creating_folder(
     path: str | os.PathLike[str], *, mode: int = 0o700, replaceable: bool = False
 ) -> Iterator[pathlib.Path]:
-    """Yields a temporary folder beside `path`, which gets its name when the block ends without an error.
+    """Yields a temporary folder next to `path`, which is renamed to `path` when the block ends without an error.
 
     If another process has created `path` in the meantime, its folder stays and this one is removed.
 
     Args:
-      mode: the permissions, by default for this user alone; those that the umask takes away are taken away.
-      replaceable: the other process's folder holds the same, as that of a cache, so this is not an error.
+      mode: the permissions, by default for this user only; the umask applies.
+      replaceable: the other process's folder holds the same contents, as in a cache, so this is not an error.
 
     Raises:
       ConfigError: another process has created `path`, and it is not `replaceable`.
@@ -187,7 +187,7 @@ def creating_folder(
 
 
 def remove_folder(path: str | os.PathLike[str]) -> None:
-    """Removes a folder. It is renamed first, so that no other process finds half of it, or its name taken."""
+    """Removes a folder. It is renamed first, so that no other process finds it incomplete, or its name taken."""
     path = pathlib.Path(path)
     renamed = _temporary(path.parent, path.name)
     with contextlib.suppress(FileNotFoundError):  # another process was first
@@ -196,18 +196,18 @@ def remove_folder(path: str | os.PathLike[str]) -> None:
 
 
 def remove_abandoned(folder: str | os.PathLike[str]) -> None:
-    """Removes from a folder the temporary files and folders that killed processes left in it, once they are old.
+    """Removes old temporary files and folders that killed processes left in a folder.
 
-    No lock is needed: a process that is still at work changes its temporary folder more often than once in `ABANDONED`.
+    No lock is needed: a running process changes its temporary folder more often than every `ABANDONED` seconds.
     """
     for path in pathlib.Path(folder).glob(f"{TEMPORARY}*"):
-        with contextlib.suppress(OSError):  # another process was first, or the folder may only be read
+        with contextlib.suppress(OSError):  # another process was first, or the folder is read-only
             if _IS_TEMPORARY.match(path.name) and time.time() - path.lstat().st_mtime > ABANDONED:
                 _remove(path)
 
 
 def _temporary(folder: pathlib.Path, name: str) -> pathlib.Path:
-    """Returns a new path for what will have this name; processes of several containers have the same number."""
+    """Returns a new temporary path; it is random because processes in different containers may share a process id."""
     return folder / f"{TEMPORARY}{secrets.token_hex(4)}-{name}"
 
 

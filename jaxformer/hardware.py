@@ -1,4 +1,4 @@
-"""Data sheets of accelerators: the one table behind utilization in training and behind plans for target hardware."""
+"""Data sheets of accelerators: the single table for utilization in training and for plans on target hardware."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Chip:
     """The data sheet of one accelerator, per device as JAX sees it; bytes and seconds."""
 
     device_kinds: tuple[str, ...]
-    """Parts of JAX's ``device_kind`` that this chip is recognized by."""
+    """Parts of JAX's ``device_kind`` by which this chip is recognized."""
     memory: float
     """Bytes of its memory (HBM)."""
     bfloat16_flops: float
@@ -80,9 +80,10 @@ def canonical(name: str) -> str:
 
 
 def host_memory() -> int:
-    """Returns the bytes of main memory for this process: the machine's, or fewer if a control group says so.
+    """Returns the bytes of main memory for this process: the machine's, or fewer if a control group limits it.
 
-    The smallest limit counts, of the process's own group, such as a SLURM job's or a container's, and of all above it.
+    The smallest limit counts, of the process's own group, such as a SLURM job's or a container's, and of all its
+    ancestors.
     """
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for file in _limits_of_groups():
@@ -94,8 +95,8 @@ def host_memory() -> int:
 def _limits_of_groups() -> list[pathlib.Path]:
     """Returns the files that may hold memory limits of this process's control groups (man 7 cgroups).
 
-    A container may see its own group as the root, and still read the path that the host has for it, so the root counts
-    always and a path that leads nowhere is not an error.
+    A container may see its own group as the root, and still read the host's path for it, so the root is always
+    included, and a path that does not exist is not an error.
     """
     lines = ["0::/", "0:memory:/"]
     with contextlib.suppress(OSError, ValueError):
@@ -111,7 +112,7 @@ def _limits_of_groups() -> list[pathlib.Path]:
 
 
 def processor_name() -> str:
-    """Returns the name of the processor, such as "AMD EPYC 7763 64-Core Processor", or else of its architecture."""
+    """Returns the name of the processor, such as "AMD EPYC 7763 64-Core Processor", or else its architecture."""
     with contextlib.suppress(OSError):  # Linux has the file
         for line in pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("model name"):
@@ -120,10 +121,10 @@ def processor_name() -> str:
 
 
 def use_large_pages() -> None:
-    """Replaces this process by the same command with large pages of memory, which takes a seventh less time on a CPU.
+    """Replaces this process by the same command with huge pages of memory, which takes a seventh less time on a CPU.
 
-    The C library reads the setting when a process starts, so nothing may have been done before. If GLIBC_TUNABLES is
-    already set, even to an empty text, it stays, and so does the process.
+    The C library reads the setting when a process starts, so call this before doing anything else. If GLIBC_TUNABLES is
+    already set, even to an empty string, nothing is changed.
     """
     if sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
         os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"

@@ -1,4 +1,4 @@
-"""Packages whose names are imported when they are first used, so that settings can be read without importing JAX."""
+"""Lazy packages, whose names are imported at first use, so that settings can be read without importing JAX."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def require(package: str, *, what: str, extra: str) -> None:
       what: the beginning of the message, such as "exported programs need".
 
     Raises:
-      ConfigError: it is not.
+      ConfigError: the package is not installed.
     """
     if importlib.util.find_spec(package) is None:
         raise ConfigError(f"{what} the package {package}: pip install 'jaxformer[{extra}]'")
 
 
 def members(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """Returns the ``__getattr__`` of a package, and gives the package the ``__all__`` and ``__dir__`` of its names.
+    """Returns a ``__getattr__`` for a package, and sets its ``__all__`` and ``__dir__``.
 
-    These names are those of the table and what the package has imported from its own submodules before.
+    They list the names in the table and those that the package has already imported from its own submodules.
 
     Args:
       modules: the public names that each submodule holds, separated by spaces; submodules are also attributes.

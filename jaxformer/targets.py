@@ -1,4 +1,4 @@
-"""The target devices of a program: those of this machine, or those of another machine that it is compiled for."""
+"""The target devices of a program: this machine's, or those of another machine that it is compiled for."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _devices: contextvars.ContextVar[Sequence[Device]] = contextvars.ContextVar("dev
 
 
 def devices() -> Sequence[Device]:
-    """Returns the devices that a function being traced will run on: those of `compiling_for`, else all of JAX."""
+    """Returns the devices that a function being traced will run on: those of `compiling_for`, else all of JAX's."""
     return _devices.get() or jax.devices()
 
 

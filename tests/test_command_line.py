@@ -101,7 +101,7 @@ def test_other_data_of_the_same_names_do_not_go_on(run, monkeypatch, capsys):
 def test_runs_diff_and_replay(run, tmp_path, capsys):
     again = jaxformer("replay", run, "--steps", 3, cwd=run.parent)
     assert again.returncode == 0, again.stderr
-    assert again.stdout.splitlines()[-1] == "3 of 3 losses are the logged ones bit for bit"
+    assert again.stdout.splitlines()[-1] == "3 of 3 losses equal the logged ones bit for bit"
     other = tmp_path / "other"
     shutil.copytree(run, other, ignore=shutil.ignore_patterns("checkpoints", "tensorboard"))
     assert main(["diff", str(run), str(other)]) == 0

@@ -1,9 +1,9 @@
-"""The command line, one file a command."""
+"""The command line, one file per command."""
 
 import time
 
 STARTED = time.monotonic()
-"""The time near which this process began, on the monotonic clock."""
+"""The approximate time at which this process began, on the monotonic clock."""
 
 ANSWERS: dict[int, tuple[int, str]] = {}
-"""The exit code and the line of each signal that ends a process outside of training; it ignores the others."""
+"""The exit code and message for each signal that ends a process outside of training; other signals are ignored."""

@@ -25,14 +25,14 @@ from jaxformer.tasks.registry import resolve, started
 
 
 def check_order(command: str, arguments: Sequence[str], config: str, settings: Sequence[str]) -> None:
-    """Checks that CONFIG comes before its settings: before it is known, the word after a setting could be either.
+    """Checks that CONFIG comes before its settings; otherwise, the word after a setting would be ambiguous.
 
     A setting as one word, such as ``--train.steps=20``, may come first.
 
     Args:
       arguments: the command line.
-      config: the word that was taken for CONFIG.
-      settings: the words that were left.
+      config: the word that was parsed as CONFIG.
+      settings: the remaining words.
 
     Raises:
       ConfigError: a setting comes first.
@@ -59,17 +59,17 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "tokens_per_batch": ("batch_size", "max_tokens", "per_device_train_batch_size"),
     "warmup_steps": ("warmup", "warmup_updates"),
 }
-"""Last names of settings here, and what other toolkits call them."""
+"""The last parts of the names of settings, and their names in other toolkits."""
 
 
 def override(config: Any, arguments: Sequence[str]) -> Any:
-    """Returns the configuration with the settings of the arguments, such as ``--model.d_model 256``.
+    """Returns the configuration with settings replaced by arguments, such as ``--model.d_model 256``.
 
     An argument such as ``--model.kind recurrent`` comes before all others, because the kind has its own settings.
     Booleans have the forms ``--model.remat True``, ``--model.remat=true`` and ``--model.remat``.
 
     Raises:
-      ConfigError: an unknown setting (the message has the nearest one), or a value of the wrong type.
+      ConfigError: an unknown setting (the message suggests the most similar one), or a value of the wrong type.
     """
     kinds, others = _split_kinds(arguments, config)
     config = changed(config, {part: {"kind": kind} for part, kind in kinds.items()}) if kinds else config
@@ -91,12 +91,12 @@ def override(config: Any, arguments: Sequence[str]) -> Any:
             )
     except SystemExit as stopped:
         raise ConfigError(_message(output.getvalue())) from stopped
-    except ValueError as error:  # of a configuration that refuses a value
+    except ValueError as error:  # a configuration refuses a value
         raise ConfigError(str(error)) from error
 
 
 def _hint(name: str, settings: Iterable[str]) -> str:
-    """Returns words that name the settings meant by an unknown one, which may be the name in another toolkit.
+    """Returns a hint with the settings that an unknown name may mean, such as the name used in another toolkit.
 
     >>> _hint("batch_size", ["data.tokens_per_batch", "data.separator"])
     "; did you mean 'data.tokens_per_batch'?"
@@ -109,7 +109,7 @@ def _hint(name: str, settings: Iterable[str]) -> str:
 
 
 def resolved(reference: str, arguments: Sequence[str], out: pathlib.Path | None = None) -> Any:
-    """Returns a named configuration with the settings of the arguments, and those of the run that it starts from.
+    """Returns a named configuration with settings from the arguments and from the run that it starts from.
 
     Args:
       out: see `registry.started`.
@@ -123,7 +123,7 @@ def resolved(reference: str, arguments: Sequence[str], out: pathlib.Path | None 
 
 
 def settings_help(config: Any) -> str:
-    """Returns text with every setting as an argument with its value, its choices and its docstring, by section."""
+    """Returns the help text of all settings by section: argument, value, choices and docstring."""
     sections: dict[str, list[str]] = {}
     hints = _hints(config)
     for path, (value, text) in paths(config).items():
@@ -182,7 +182,7 @@ def field_docstrings(kind: type) -> dict[str, str]:
 
 
 def _split_kinds(arguments: Sequence[str], config: Any) -> tuple[dict[str, str], list[str]]:
-    """Returns the kind of each part whose class the arguments name, the last one if there are several; and the rest."""
+    """Returns the kind of each part that the arguments choose (the last one, if repeated), and the other arguments."""
     hints = typing.get_type_hints(type(config))
     kinds, rest, words = dict[str, str](), list[str](), list(arguments)
     while words:

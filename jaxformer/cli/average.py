@@ -31,12 +31,12 @@ def main(arguments: Sequence[str]) -> int:
 
     runtime.start()
     steps = runner.average(options.run, last=options.last, mesh=options.mesh)
-    fewer = f" (the run has kept no more of the last {options.last})" if len(steps) < options.last else ""
+    fewer = f" (the run keeps fewer than {options.last} checkpoints)" if len(steps) < options.last else ""
     number = "1 checkpoint, step" if len(steps) == 1 else f"{len(steps)} checkpoints, steps"
     print(f"averaged {number} {', '.join(map(str, steps))}{fewer}; use it with --checkpoint average")
     saved = {path.name: rundir.read_json(path) for path in sorted(options.run.glob("scores-*-average*.json"))}
     # The name of a test set, or a setting of an ensemble, may also be "average".
     saved = {name: about for name, about in saved.items() if about.get("settings", {}).get("checkpoint") == "average"}
     if old := [name for name, about in saved.items() if about.get("steps") != list(steps)]:
-        print(f"scores of an earlier average, until it is evaluated again: {', '.join(old)}", file=sys.stderr)
+        print(f"these scores are of an earlier average; evaluate again: {', '.join(old)}", file=sys.stderr)
     return 0

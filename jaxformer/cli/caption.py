@@ -33,7 +33,7 @@ EXAMPLES = """examples:
   jaxformer caption runs/boxes one.png --picture sheet.png
   jaxformer caption runs/boxes --file names.txt --out captions.txt
 
-An image of another size than the model's is scaled until it covers that size, and center-cropped. --picture draws each
+An image of another size than the model's is scaled to cover that size, and center-cropped. --picture draws each
 image once for each word of its best caption, overlaid with the attention of that word. Attention shows where a model
 looked, not why.
 """
@@ -43,7 +43,7 @@ MOST = 16
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints the captions of images whose names are arguments, or the lines of a file."""
+    """Prints the captions of images, named by arguments or by the lines of a file."""
     parser = argparse.ArgumentParser(
         prog="jaxformer caption",
         usage="jaxformer caption RUN [IMAGE ...] [options] [--decode.NAME VALUE ...]",

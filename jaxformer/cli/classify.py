@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jaxformer.tasks.vision import ClassifiedImage
 
     Classify = Callable[[Sequence[str], int], Iterable[str]]
-    """From inputs, and the number of the first of them, to the lines of the result."""
+    """A function from inputs, and the number of the first one, to the lines of the result."""
 
 EXAMPLES = """examples:
   jaxformer classify runs/sst2 "a gorgeous , witty , seductive movie ."
@@ -28,9 +28,9 @@ EXAMPLES = """examples:
   jaxformer classify runs/animals --file names.txt --json | jq .probabilities.cat
 
 Each line of the result has three columns: the class, the probability of every class, and the name of the image or, for
-a text, the words to which the class token attends most (the mean of all heads of the last layer). Of a text that is too
-long for the run, the first tokens are read, and a line on standard error says so. An image of another size than the
-model's is scaled until it covers that size, and center-cropped. --picture overlays each image with the attention of the
+a text, the words to which the class token attends most (the mean of all heads of the last layer). A text that is too
+long for the run is truncated, and a line on standard error reports that. An image of another size than the
+model's is scaled to cover that size, and center-cropped. --picture overlays each image with the attention of the
 last layer and the rollout of all layers. Attention shows where a model looked, not why.
 """
 
@@ -39,7 +39,7 @@ MOST = 32
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints the classes of arguments, else of the lines of a file, else of standard input."""
+    """Prints the classes of arguments, of the lines of a file, or of the lines of standard input."""
     parser = argparse.ArgumentParser(
         prog="jaxformer classify",
         usage="jaxformer classify RUN [TEXT ... | IMAGE ...] [options]",
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     if (options.words or 0) < 0:
         parser.error(f"--words must be at least 0, got {options.words}")
     if options.words is not None and options.json:
-        parser.error("--json has all words of a text, so --words has no effect")
+        parser.error("--json prints all words of a text, so --words has no effect")
     if options.picture and not (options.inputs or options.file):
         parser.error("--picture needs the names of images, or --file")
     config = configured(options, ())
@@ -105,7 +105,7 @@ def _texts(predictor: Predictor, options: argparse.Namespace) -> Classify:
 
 
 def _images(predictor: Predictor, options: argparse.Namespace) -> Classify:
-    """Returns a function from names of images to the lines of the result, which draws a picture if one is wanted."""
+    """Returns a function from names of images to the lines of the result, which draws a picture if requested."""
     from jaxformer.inspection import plots
     from jaxformer.tasks.vision import ImageClassifier
 
@@ -145,7 +145,7 @@ def _by_weight(pairs: Iterable[tuple[str, float]], number: int | None = None) ->
 
 
 OPTIONS = {"words": "classification", "picture": "vision"}
-"""The task whose runs alone take an option."""
+"""The task to which each option is restricted."""
 
 RESULTS = {"classification": _texts, "vision": _images}
 """The function from inputs to lines, by the task of the run; one of another package may bring a `TextClassifier`."""

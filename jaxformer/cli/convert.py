@@ -20,25 +20,25 @@ EXAMPLES = """examples:
   jaxformer convert downloads/opus-mt-en-de --out runs/en-de
   jaxformer translate runs/en-de "The house is old."
 
-The folder holds config.json, weights in safetensors and tokenizer.json, or source.spm, target.spm and vocab.json of a
-Marian, as huggingface_hub downloads them. Nothing is fetched and no code in it is run. GPT-2, Llama, Mistral and Qwen
-become language models, BERT and RoBERTa masked ones; T5, BART, Pegasus and Marian become translators of any text to
-text, with the search that the folder describes; docs/families.md has the details.
+The folder holds config.json, weights in safetensors, and tokenizer.json (for Marian: source.spm, target.spm and
+vocab.json), as huggingface_hub downloads them. Nothing is downloaded, and no code in the folder is run. GPT-2, Llama,
+Mistral and Qwen become language models, BERT and RoBERTa masked ones; T5, BART, Pegasus and Marian become translators
+of any text to text, with the search that the folder describes; docs/families.md has the details.
 """
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Makes a run of a pretrained model."""
+    """Makes a run from a pretrained model."""
     parser = argparse.ArgumentParser(
         prog="jaxformer convert",
-        description="Makes a run of a pretrained model of Hugging Face: generate, score, fill, and fine-tune it.",
+        description="Makes a run from a pretrained Hugging Face model: generate, score, fill, translate, fine-tune it.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("folder", metavar="FOLDER", type=local_path, help="the folder of the pretrained model")
-    parser.add_argument("--out", metavar="RUN", type=local_path, required=True, help="the run directory, which is new")
+    parser.add_argument("--out", metavar="RUN", type=local_path, required=True, help="the run directory to create")
     parser.add_argument(
-        "--length", type=int, default=0, help="the most tokens that a language model reads (default: up to 1,024)"
+        "--length", type=int, default=0, help="the context length of a language model (default: up to 1,024)"
     )
     options = parser.parse_args(arguments)
     if options.length < 0:

@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _write_grammar(out: pathlib.Path) -> int:
-    """Writes the built-in corpus, but not over the user's own texts, which may have the same usual names.
+    """Writes the built-in corpus, without overwriting the user's own texts, whose names may be the same.
 
     Raises:
       ConfigError: a file exists, and holds another text.
@@ -61,7 +61,7 @@ def _write_grammar(out: pathlib.Path) -> int:
     texts |= {out / f"{name}.fr": "".join(f"{pair.french}\n" for pair in of) for name, of in pairs.items()}
     for path, text in texts.items():
         if path.exists() and path.read_bytes() != text.encode():
-            raise ConfigError(f"{path} exists, and is another text; name another folder with --out")
+            raise ConfigError(f"{path} exists and holds another text; name another folder with --out")
     for path, text in texts.items():
         write_text(path, text)
     for name, of in pairs.items():

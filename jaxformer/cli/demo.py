@@ -18,7 +18,7 @@ EXAMPLES = """examples:
   jaxformer demo
   jaxformer demo --out runs/demo --train.steps 800
 
-The trained run is an ordinary one: use it with `jaxformer translate runs/demo "..."`.
+The result is an ordinary run: use it with `jaxformer translate runs/demo "..."`.
 """
 
 
@@ -86,7 +86,7 @@ def _show(run: pathlib.Path) -> int:
 def _align(translator: Translator, run: pathlib.Path, splits: GrammarSplits, source: str, target: str) -> str:
     """Prints alignment error rates and draws an attention map; returns the options of `jaxformer inspect` for it.
 
-    A model without attention has neither, and no options.
+    For a model without attention, it does neither, and there are no options.
     """
     from jaxformer.inspection import attention_maps, plots
     from jaxformer.tasks.translation import alignment
@@ -96,7 +96,7 @@ def _align(translator: Translator, run: pathlib.Path, splits: GrammarSplits, sou
         return ""
     rates = alignment.head_error_rates(translator, splits.validation)
     head = min(rates, key=rates.__getitem__)
-    print(f"\nWords are aligned by {alignment.describe(head)}, which errs least on validation sentences.")
+    print(f"\nWords are aligned by {alignment.describe(head)}, with the fewest errors on validation sentences.")
     print("Alignment error rate                 this model   diagonal")
     for name, pairs in (("unseen sentences", splits.seen), ("unseen combinations", splits.unseen)):
         rate, diagonal = alignment.head_error_rates(translator, pairs)[head], alignment.diagonal_error_rate(pairs)

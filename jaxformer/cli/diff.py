@@ -17,7 +17,7 @@ def main(arguments: Sequence[str]) -> int:
     """Shows how two runs differ; returns 0 if settings, versions, data and results are the same, else 1."""
     parser = argparse.ArgumentParser(
         prog="jaxformer diff",
-        description="Shows how two runs differ: settings, versions, data and results. Exits with 1 if they do. "
+        description="Shows how two runs differ: settings, versions, data and results. Exits with 1 if they differ. "
         "Translations of the same sentences are compared by paired bootstrap resampling.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,

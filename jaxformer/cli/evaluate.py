@@ -25,16 +25,16 @@ EXAMPLES = """examples:
   jaxformer evaluate runs/demo
   jaxformer evaluate runs/en-de --checkpoint average --decode.beam_size 5
   jaxformer evaluate runs/en-de --split validation --checkpoint last
-  jaxformer evaluate runs/one --ensemble runs/two runs/three    models that choose tokens together
+  jaxformer evaluate runs/one --ensemble runs/two runs/three    an ensemble
   jaxformer evaluate runs/en-de --files test_2017.en test_2017.de
 """
 
 LONGEST_CHANGES = 120
-"""Characters; the whole name of a file may have 255."""
+"""The maximum number of characters; a whole file name may have 255."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints the scores of a run and saves them in it; those of another search get a file of their own."""
+    """Prints the scores of a run and saves them in it; scores of another search are saved in a separate file."""
     options, settings = _options(arguments)
     config = configured(options, settings)
     from jaxformer.cli import runtime
@@ -96,7 +96,7 @@ def _options(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         type=local_path,
         default=(),
         metavar="FILE",
-        help="other test data of a translator: sentences and their translations, line by line, or one table",
+        help="other test data for a translator: sentences and their translations, line by line, or one table",
     )
     parser.add_argument("--data-dir", type=local_path, metavar="DIR", help="the folder of the corpora, if it has moved")
     rest, settings = split_settings(arguments)
@@ -127,9 +127,9 @@ def _save(run: pathlib.Path, name: str, about: Mapping[str, object], examples: S
 
 
 def _ensemble(others: Sequence[pathlib.Path]) -> str:
-    """Returns the part of a file's name that tells an ensemble from others, such as "-ensemble-of-2-0a1b2c3d".
+    """Returns the part of a file's name that identifies an ensemble, such as "-ensemble-of-2-0a1b2c3d".
 
-    The digest is that of the paths of the `others`, whose order changes nothing that is found.
+    The digest is computed from the paths of `others`, whose order does not affect results.
     """
     from jaxformer.digests import short_digest
 
@@ -138,10 +138,10 @@ def _ensemble(others: Sequence[pathlib.Path]) -> str:
 
 
 def _changes(config: Any, trained: Any) -> str:
-    """Returns the part of a file's name that tells another search from the one of the training, such as "-beam_size=8".
+    """Returns the part of a file's name that identifies a search other than the run's own, such as "-beam_size=8".
 
-    A value that cannot be a part, such as a path, has its digest there, and so have changes that are too many; the file
-    itself holds all settings. The number of inputs that are searched together changes nothing that is found.
+    A value that cannot be part of a name, such as a path, is replaced by its digest, and so are too many changes; the
+    file itself holds all settings. The batch size is left out, because it does not affect results.
     """
     from jaxformer.config import to_data
     from jaxformer.digests import short_digest
@@ -153,14 +153,14 @@ def _changes(config: Any, trained: Any) -> str:
 
 
 def _shown(text: str) -> str:
-    """Returns a text that can be a part of a file's name: itself, or its digest."""
+    """Returns a text if it can be part of a file's name, otherwise its digest."""
     from jaxformer.digests import short_digest
 
     return text if re.fullmatch(r"[a-zA-Z0-9_.+-]{1,30}", text) else short_digest([text])
 
 
 def _check_data(run: pathlib.Path, others: Sequence[pathlib.Path]) -> None:
-    """Checks that the runs of an ensemble have the same data; one of other data may have trained on what is scored.
+    """Checks that the runs of an ensemble have the same data; a run on other data may have trained on the test data.
 
     Raises:
       ConfigError: a run has other data.

@@ -15,9 +15,9 @@ EXAMPLES = """examples:
 
 The folder holds config.json, model.safetensors and the tokenizer, which AutoTokenizer and the Auto classes of
 transformers read, and the programs that serve its models. Language models become GPT-2, Llama, Mistral or Qwen, masked
-ones BERT or RoBERTa, translators Marian, Pegasus, BART or T5: the first that computes the same. docs/families.md says
-which settings have no such family. The search is written as far as transformers has its settings; the
-others are named.
+ones BERT or RoBERTa, translators Marian, Pegasus, BART or T5: the first family that can express the model.
+docs/families.md lists the settings that no family has. Search settings are written if transformers has them; the others
+are printed.
 """
 
 
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("run", metavar="RUN", type=local_path, help="a run directory")
-    parser.add_argument("--out", metavar="FOLDER", type=output_folder, required=True, help="the folder, which is new")
+    parser.add_argument("--out", metavar="FOLDER", type=output_folder, required=True, help="the folder to create")
     parser.add_argument("--checkpoint", default="best", help="best (default), last, average, or a step")
     parser.add_argument("--family", default="", metavar="TYPE", help="the model_type (default: the first that fits)")
     parser.add_argument("--mesh", default="", metavar="MESH", help="device mesh; default: a copy on every device")
@@ -42,5 +42,5 @@ def main(arguments: Sequence[str]) -> int:
     runtime.start()
     given = {"checkpoint": options.checkpoint, "family": options.family, "mesh": options.mesh}
     family = export(options.run, options.out, **given, say=functools.partial(print_line, runtime.console()))
-    print(f"{options.out} is a Hugging Face folder now, of model_type {family}")
+    print(f"{options.out} is now a Hugging Face folder of model_type {family}")
     return 0

@@ -22,12 +22,12 @@ EXAMPLES = """examples:
   echo "What is an [MASK] ?" | jaxformer fill runs/bert             line by line, as they come
 
 Each line of the result has a column for each [MASK]: its most probable tokens with their probabilities. All [MASK] of a
-text are predicted at once, each without knowing the others. A piece that begins a word is shown with "▁", a tab as
+text are predicted at once, independently of each other. A piece that begins a word is shown with "▁", a tab as
 "\\t" and a line break as "\\n".
 """
 
 _BREAKS = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
-"""Characters that end a column or a line, which are tokens of a model of characters."""
+"""Characters that end a column or a line; for a character model, they are tokens."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -78,7 +78,7 @@ def _lines(
         except DataError as error:
             raise DataError(f"{place} {number}: {error}") from error
         if options.json:
-            # A list, because two tokens may look alike, as those that are a part of a character each.
+            # A list, because two tokens may look alike, such as bytes of characters.
             masks = [[{"token": piece, "probability": share} for piece, share in best] for best in filled]
             yield as_json({"text": text, "masks": masks})
         else:

@@ -31,7 +31,7 @@ EXAMPLES = """examples:
 """
 
 OPTIONS = tuple(name for name in SHORT if name not in ("--sample", "--min-length"))
-"""The short options that a text without an end has; sampling is the default."""
+"""The short options for text continuation; sampling is the default."""
 
 
 def main(arguments: Sequence[str]) -> int:

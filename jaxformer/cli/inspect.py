@@ -41,10 +41,10 @@ def main(arguments: Sequence[str]) -> int:
     if not options.source.strip():
         parser.error("--source is empty")
     if settings and options.target is not None:
-        parser.error(f"with --target nothing is searched for; leave out {settings[0]}")
+        parser.error(f"with --target there is no search; leave out {settings[0]}")
     chosen = [f"--{name}" for name in ("layer", "head") if getattr(options, name) is not None]
     if options.mean and chosen:
-        parser.error(f"--mean is that of all layers and heads; leave out --mean or {' and '.join(chosen)}")
+        parser.error(f"--mean averages all layers and heads; leave out --mean or {' and '.join(chosen)}")
     if options.grid and (chosen or options.mean):
         parser.error(
             f"--grid draws every head of every layer; leave out --grid or {' and '.join(chosen or ['--mean'])}"
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _default_picture(run: pathlib.Path, parser: argparse.ArgumentParser) -> pathlib.Path:
     """Returns the picture of a command that prints nothing else, after checking that it can be written."""
-    if (run / DEFAULT_PICTURE).is_symlink():  # in someone else's run it may lead to any file of this user
+    if (run / DEFAULT_PICTURE).is_symlink():  # in someone else's run, it may point to any of this user's files
         parser.error(f"{run / DEFAULT_PICTURE} is a link; name another picture with --out")
     try:
         return picture(str(run / DEFAULT_PICTURE))

@@ -1,4 +1,4 @@
-"""The lines of standard input, in batches of those that wait, and those of files of names."""
+"""The lines of standard input, in batches of available lines, and of files that list images."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from jaxformer.errors import DataError
 
 
 def image_names(path: str | os.PathLike[str]) -> list[str]:
-    """Returns the lines of a file, the names of images.
+    """Returns the names of images in a file, one per line.
 
     Raises:
-      DataError: see `read_lines`; or there is no file of a name. The message has the line.
+      DataError: see `read_lines`; or an image does not exist. The message has the line.
     """
     names = read_lines(path)
     for number, name in enumerate(names, 1):
@@ -27,9 +27,9 @@ def image_names(path: str | os.PathLike[str]) -> list[str]:
 
 
 def standard_input(most: int = 1) -> Iterator[list[tuple[int, str]]]:
-    """Yields lines with their numbers, from 1: those that wait, at least one and at most `most` of them.
+    """Yields batches of available lines, at least one and at most `most`, with their numbers, from 1.
 
-    A line is never held back for another that has not come yet.
+    An available line is never delayed to wait for another one.
 
     Raises:
       DataError: a line is not UTF-8; the lines before it have been yielded.
@@ -51,7 +51,7 @@ def standard_input(most: int = 1) -> Iterator[list[tuple[int, str]]]:
 
 
 class _Lines:
-    """The bytes of standard input as lines; they are read here, since no stream says what it holds already."""
+    """The bytes of standard input as lines, read directly because streams cannot tell which lines are available."""
 
     def __init__(self) -> None:
         self._stream = sys.stdin.buffer  # bytes, because the decoding of text depends on the locale
@@ -63,7 +63,7 @@ class _Lines:
         self._rest, self._ended = b"", False
 
     def take(self, most: int) -> list[bytes]:
-        """Returns the lines that wait, at most `most`; waits for the first one. None are left at the end."""
+        """Waits for a line, and returns all available ones, at most `most`; returns none at the end of the input."""
         while not self._ended and (not self._lines or (len(self._lines) < most and self._ready())):
             self._read()
         return [self._lines.popleft() for _ in range(min(most, len(self._lines)))]

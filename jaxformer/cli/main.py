@@ -1,9 +1,9 @@
 """``jaxformer COMMAND``: runs a command, and turns errors into one line and an exit code.
 
-Exit codes: 0 done; 2 trying again cannot help, because the configuration or the data is wrong, a loss is not finite, or
-a device has too little memory; 85 stopped by SIGTERM after saving or before the first step, and the same command
-resumes; 130 the same by Ctrl-C; 70 stuck; 141 the reader of standard output has gone, as in ``| head``; 1 any other
-error.
+Exit codes: 0: done; 2: trying again cannot help, because the configuration or the data is wrong, a loss is not finite,
+or a device has too little memory; 85: stopped by SIGTERM after saving or before the first step, and the same command
+resumes; 130: the same for Ctrl-C; 70: stuck; 141: the reader of standard output has exited, as in ``| head``; 1: any
+other error.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ COMMANDS = {
     "fill": "predict the [MASK] tokens of texts with a masked language model",
     "classify": "classify texts or images, with probabilities and attention",
     "caption": "caption images, with the attention of each word",
-    "convert": "make a run of a pretrained model of Hugging Face",
-    "export": "write a run in the format of Hugging Face",
+    "convert": "make a run from a pretrained Hugging Face model",
+    "export": "write a run in Hugging Face format",
     "average": "average the parameters of a run's last checkpoints",
     "runs": "list runs with their states and scores",
     "diff": "show how two runs differ",
@@ -66,10 +66,10 @@ EXAMPLES = """examples:
 
 
 def script() -> int:
-    """Runs `main` as the console script; commands that run a model do so with large pages of memory."""
+    """Runs `main` as the console script; commands that run a model use huge pages of memory."""
     if sys.argv[1:2] and sys.argv[1] in HEAVY:
         use_large_pages()
-    # The number of a closed stream would go to the next file that is opened. Results that go to it are an error.
+    # The next file opened would get the descriptor of a closed stream. Writing results to a closed stream is an error.
     for name, flags, mode in (("stdin", os.O_RDONLY, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr", os.O_WRONLY, "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.open(os.devnull, flags), mode))  # noqa: SIM115
@@ -121,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _drop_unwritten() -> None:
-    """Drops the buffered output if it cannot be written: Python would try again at its end, and say so itself."""
+    """Drops buffered output that cannot be written: Python would try again at exit and print its own error."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -140,7 +140,7 @@ def _has_no_reader(stream: TextIO) -> bool:
 
 @contextlib.contextmanager
 def _stopping_at_once(command: Sequence[str]) -> Iterator[None]:
-    """Lets signals end the process, except in the training loop, which has handlers of its own.
+    """Lets signals end the process, except in the training loop, which has its own handlers.
 
     An exception would be lost where Python or C++ discards it, as in callbacks of the garbage collector, or become
     another one in the import of an extension. Files are replaced as a whole, so they survive this.
@@ -190,7 +190,7 @@ def _exit_code(error: Exception) -> int | None:
 
 
 def _code_of_jax_error(error: Exception) -> int | None:
-    """Returns 2 for an error of JAX about its variables or platforms, 1 if a device does not answer, else None."""
+    """Returns 2 for a JAX error about its variables or platforms, 1 if a device does not respond, else None."""
     file = pathlib.Path(traceback.extract_tb(error.__traceback__)[-1].filename).parts[-3:]
     if file == ("jax", "_src", "config.py") and isinstance(error, ValueError):
         return 2
@@ -211,12 +211,12 @@ def _out_of_memory(error: Exception) -> bool:
 
 
 def _shares_memory(error: Exception) -> bool:
-    """Returns True if the memory that ran out is the host's, which other programs may give back."""
+    """Returns True if host memory ran out, which other programs may free."""
     return isinstance(error, MemoryError) or importlib.import_module("jax").default_backend() == "cpu"
 
 
 def _nowhere(error: Exception) -> bool:
-    """Returns True for the error of a working directory that was removed; it names no file."""
+    """Returns True for the error about a removed working directory, which names no file."""
     try:
         os.getcwd()
     except FileNotFoundError:
@@ -233,7 +233,7 @@ def _message(error: Exception) -> str:
         about = (str(error).splitlines() or ["no memory left"])[0]
         return f"out of memory: {about}; choose a smaller batch or model"
     if isinstance(error, JaxformerError):
-        return shown(str(error))  # the name of a file may have any character
+        return shown(str(error))  # file names may contain any character
     if _missing_extra(error):
         return f"{error}; install it with: pip install 'jaxformer[train]'"
     return str(error) or f"JAX finds no device, JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')}"

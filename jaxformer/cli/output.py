@@ -21,7 +21,7 @@ _BREAKS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
 
 
 def shown(text: str) -> str:
-    r"""Returns a text on one line, control characters as escapes, which a terminal would obey.
+    r"""Returns a text on one line, with control characters, which a terminal would interpret, escaped.
 
     >>> print(shown("a\nb.png \x1b[2J"))
     a\nb.png \x1b[2J
@@ -41,13 +41,13 @@ def put(lines: Iterable[str], out: pathlib.Path | None = None) -> None:
 
 
 def say_programs(programs: Collection[object]) -> None:
-    """Says on standard error how many programs a search compiled."""
+    """Reports on standard error how many programs a search compiled."""
     count = len(programs)
     print(f"used {count} compiled search program{'s' * (count != 1)}", file=sys.stderr)
 
 
 def as_columns(number: int, candidate: Candidate, options: argparse.Namespace, *more: str) -> str:
-    """Returns a text with what ``--n-best`` and ``--scores`` put before it, and more columns after it."""
+    """Returns a text, preceded by the columns of ``--n-best`` and ``--scores``, and followed by more columns."""
     first = [str(number)] if options.n_best > 1 else []
     first += [f"{candidate.score:.4f}"] if options.n_best > 1 or options.scores else []
     return "\t".join([*first, candidate.text, *more])

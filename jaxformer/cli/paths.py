@@ -1,4 +1,4 @@
-"""The types of arguments that are paths or sentences, and results that a command saves besides printing them."""
+"""Argument types for paths and sentences, and saving of results that are also printed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def local_path(text: str) -> pathlib.Path:
     """Returns the path of a local file or folder.
 
     Raises:
-      argparse.ArgumentTypeError: the text is an address, or empty, as of a variable of the shell that is not set.
+      argparse.ArgumentTypeError: the text is a URL, or empty, as from an unset shell variable.
     """
     if not text:
         raise argparse.ArgumentTypeError("the path is empty")
@@ -33,7 +33,7 @@ def output_file(text: str) -> pathlib.Path:
     """Returns the path of a file to write, after checking that it can be written, before any work is done.
 
     Raises:
-      argparse.ArgumentTypeError: the path is an address or a folder, or it may not be written.
+      argparse.ArgumentTypeError: the path is a URL or a folder, or it may not be written.
     """
     path = local_path(text)
     if os.path.basename(text) in ("", ".", "..") and not path.is_dir():  # a path drops the slash at its end
@@ -49,7 +49,7 @@ def output_folder(text: str) -> pathlib.Path:
     """Returns the path of a folder to write files in, after checking that it is one or can be made.
 
     Raises:
-      argparse.ArgumentTypeError: the path is an address or a file, or files cannot be written there.
+      argparse.ArgumentTypeError: the path is a URL or a file, or files cannot be written there.
     """
     path = local_path(text)
     try:
@@ -60,10 +60,10 @@ def output_folder(text: str) -> pathlib.Path:
 
 
 def save_besides(path: pathlib.Path, write: Callable[[pathlib.Path], object]) -> bool:
-    """Saves a result of a run that was printed already; if it cannot be written, there is a warning and no error.
+    """Saves a result that was already printed; if it cannot be written, there is a warning instead of an error.
 
-    A link gives way to the file: in someone else's run it may lead to any file of this user. Returns True if it was
-    saved.
+    A symbolic link is replaced, not followed: in someone else's run it may point to any of this user's files. Returns
+    True if it was saved.
     """
     try:
         if path.is_symlink():

@@ -27,7 +27,7 @@ MIB, GIB = 2**20, 2**30
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints the memory and the traffic of a step; returns 0 if it fits, 2 if it does not or cannot be compiled."""
+    """Prints the memory and communication of a step; returns 0 if it fits, 2 if it does not or cannot be compiled."""
     parser = argparse.ArgumentParser(
         prog="jaxformer plan",
         usage="jaxformer plan CONFIG --topology TOPOLOGY [--mesh MESH] [--batch ROWSxLENGTH] [--field value ...]",
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--topology", required=True, help=machines)
     parser.add_argument("--batch", metavar="ROWSxLENGTH", help="default: the batch of the longest sentences")
     parser.add_argument("--mesh", help="axes and sizes, such as fsdp=32,tensor=4; default: CONFIG's")
-    parser.add_argument("--json", action="store_true", help="everything, on standard output")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
     options, rest = parser.parse_known_args(arguments)
     shape = _shape(options.batch)
     from jaxformer.cli.arguments import check_order, resolved
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
     import jax
     from rich.console import Console
 
-    jax.config.update("jax_platforms", "cpu")  # a TPU of this machine stays free for other processes
+    jax.config.update("jax_platforms", "cpu")  # leaves this machine's TPU free for other processes
     from jaxformer.tasks import planner
 
     with Console(stderr=True).status(f"compiling the training step for {options.topology}: a minute or two"):
@@ -82,7 +82,7 @@ def as_data(forecast: Forecast, hints: Sequence[str]) -> dict[str, Any]:
 
 
 def report(name: str, forecast: Forecast, hints: Sequence[str], *, rows: int = 12) -> str:
-    """Returns a forecast in words, with the `rows` groups of collectives that take longest."""
+    """Returns a forecast as text, with the `rows` groups of collectives that take longest."""
     devices = math.prod(forecast.mesh.values())
     mesh = ",".join(f"{axis}={size}" for axis, size in forecast.mesh.items())
     memory = forecast.memory

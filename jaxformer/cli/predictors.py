@@ -20,7 +20,7 @@ SHARED = {
     "caption": "default: all devices share the images",
     "evaluate": "default: all devices share translation and captioning; each computes all of any other task",
 }
-"""The work of the devices of a mesh for a command, in the help; for other commands each computes everything."""
+"""The way devices share the work of a command, for the help text; for other commands, each computes everything."""
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -78,14 +78,14 @@ def add_ensemble_option(parser: argparse.ArgumentParser) -> None:
 
 
 class _Split(argparse.Action):
-    """Refuses an option that `split_settings` should have taken, such as an abbreviated one."""
+    """Rejects an option that `split_settings` should have consumed, such as an abbreviated one."""
 
     def __call__(self, parser: argparse.ArgumentParser, *rest: object, **options: object) -> None:
         parser.error("search options must be written in full")
 
 
 def split_settings(arguments: Sequence[str], short: Collection[str] = ()) -> tuple[list[str], list[str]]:
-    """Splits off the settings of the search, ``--decode.x 1`` or ``--decode.x=1``; returns other arguments first.
+    """Separates the settings of the search, ``--decode.x 1`` or ``--decode.x=1``; returns the other arguments first.
 
     Args:
       short: the options of `SHORT` that the command has.
@@ -118,7 +118,7 @@ def configured(options: argparse.Namespace, settings: Sequence[str]) -> TaskConf
     """Returns the configuration of a run with these settings of its search. It imports neither JAX nor a task.
 
     Raises:
-      ConfigError: it is no run, or a setting is wrong, or the command would ignore it.
+      ConfigError: the folder is not a run, a setting is wrong, or the command would ignore a setting.
     """
     from jaxformer.cli.arguments import override
     from jaxformer.tasks.config import GenerationConfig
@@ -132,7 +132,7 @@ def configured(options: argparse.Namespace, settings: Sequence[str]) -> TaskConf
 
 
 def load(options: argparse.Namespace, config: TaskConfig, command: str) -> Predictor:
-    """Returns the predictor of a run, under the result of `configured`.
+    """Returns the predictor of a run, with the configuration from `configured`.
 
     Raises:
       ConfigError: the command cannot use a predictor of this run's task.
@@ -151,10 +151,10 @@ def load(options: argparse.Namespace, config: TaskConfig, command: str) -> Predi
 
 
 def load_ensemble(options: argparse.Namespace, config: TaskConfig, command: str) -> Predictor:
-    """Returns the predictor of a run, or of this and those of ``--ensemble`` together.
+    """Returns the predictor of a run, or of an ensemble of it and the runs of ``--ensemble``.
 
     Raises:
-      ConfigError: see `load`; or the runs do not fit together, or those of their task make no ensemble.
+      ConfigError: see `load`; or the runs are not compatible, or their task does not support ensembles.
     """
     first: Any = load(options, config, command)
     if options.ensemble and not hasattr(first, "ensemble_with"):
@@ -162,7 +162,7 @@ def load_ensemble(options: argparse.Namespace, config: TaskConfig, command: str)
     others = []
     for run in options.ensemble:
         given = argparse.Namespace(**{**vars(options), "run": run})
-        other = configured(given, ())  # the first run's search is that of all
+        other = configured(given, ())  # the first run's search applies to all
         if other.task != config.task:
             raise ConfigError(f"{run} is a run of {other.task}, but {options.run} is one of {config.task}")
         others.append(load(given, other, command))

@@ -16,8 +16,8 @@ def main(arguments: Sequence[str]) -> int:
     """Trains the first steps of a run again; returns 0 if each loss is the logged one bit for bit, else 1."""
     parser = argparse.ArgumentParser(
         prog="jaxformer replay",
-        description="Trains the first steps of a run again, and says whether each loss is the logged one bit for bit. "
-        "Exits with 1 if one is not.",
+        description="Trains the first steps of a run again, and reports whether each loss is bitwise equal. "
+        "Exits with 1 if one differs.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     from jaxformer.tasks.registry import read_config
 
-    read_config(options.run)  # a mistyped name is answered before JAX is imported
+    read_config(options.run)  # reports a mistyped name before JAX is imported
     from jaxformer.cli import runtime
     from jaxformer.tasks.replay import replay
 
@@ -37,5 +37,5 @@ def main(arguments: Sequence[str]) -> int:
         print(
             f"step {step.step}: {step.loss!r} " + ("the same" if step.same else f"IS NOT {step.logged!r}"), flush=True
         )
-    print(f"{same} of {options.steps} losses are the logged ones bit for bit")
+    print(f"{same} of {options.steps} losses equal the logged ones bit for bit")
     return 0 if same == options.steps else 1

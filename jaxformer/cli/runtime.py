@@ -29,24 +29,24 @@ EXIT_CODES = {"terminated": 85, "time": 85, "interrupted": 130}
 
 
 class KeepCode(Hook):
-    """A hook that keeps the exit code of a training that has ended: SIGTERM would ask for the same command again."""
+    """A hook that keeps the exit code of completed training: the exit code of SIGTERM would request a restart."""
 
     def ended(self, step: int, reason: str) -> None:
-        """Lets the process ignore SIGTERM, because what is left takes a moment."""
+        """Lets the process ignore SIGTERM, because it is about to end."""
         ANSWERS.pop(signal.SIGTERM, None)
 
 
 class _OneLine(logging.Formatter):
-    """A format of log messages in which a terminal obeys nothing that the name of a file or a run holds."""
+    """A log format that escapes control characters in the names of files and runs."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return shown(super().formatMessage(record))
 
 
 def start(*, compile_cache: bool = True) -> None:
-    """Configures this process: compiled programs are kept in the user's cache, unless JAX was told another place."""
+    """Configures this process: compiled programs are kept in the user's cache, unless JAX is configured otherwise."""
     logging.basicConfig()
-    for handler in logging.root.handlers:  # the import of Orbax has made one
+    for handler in logging.root.handlers:  # importing Orbax installs one
         if type(handler) is logging.StreamHandler:
             handler.setFormatter(_OneLine("%(levelname)s: %(message)s"))
     logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax logs every directory that it reads

@@ -19,8 +19,8 @@ from jaxformer.cli.predictors import (
 )
 from jaxformer.errors import DataError
 
-EXAMPLES = """  --decode.batch_size N  the pairs that are scored at once, of a translation model
-  --decode.average KIND  with --ensemble, log or probability: what is averaged
+EXAMPLES = """  --decode.batch_size N  the number of pairs per batch, for a translation model
+  --decode.average KIND  with --ensemble, what is averaged: log or probability
 
 examples:
   jaxformer score runs/en-de --source test.en --target test.de
@@ -28,8 +28,8 @@ examples:
   jaxformer score lm --source my.txt --json                   a language model: log-probabilities of each token
   jaxformer score runs/one --source test.en --target test.de --ensemble runs/two
 
-Each line of the result has the log-probability of the text and its mean per token. Of a translation they include its
-end; a language model scores no end, and not the first token, which it begins with.
+Each line of the result has the log-probability of the text and its mean per token. For a translation, they include
+its end token; a language model scores neither an end token nor the first token, which it begins with.
 """
 
 
@@ -88,10 +88,10 @@ def _lines(scorer, given: list[list[str]], pairs: bool, in_full: bool, say) -> I
 
 
 def _from_standard_input(pairs: bool) -> Iterator[list[tuple[int, tuple[str, ...]]]]:
-    """Yields batches of lines with their numbers, each line as its texts.
+    """Yields batches of lines with their numbers; each line is split into its texts.
 
     Raises:
-      DataError: there should be two, with a tab between them; the lines before have been yielded.
+      DataError: a line does not have two texts, separated by a tab; the lines before it have been yielded.
     """
     from jaxformer.cli.lines import standard_input
 

@@ -24,7 +24,7 @@ Nothing is allocated: parameters are counted from shapes. `jaxformer plan` compi
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints the sizes of published models: tables of several, everything about one."""
+    """Prints the sizes of published models: tables for several, all details for one."""
     parser = argparse.ArgumentParser(
         prog="jaxformer sizes",
         description="Counts the parameters, FLOPs and bytes of published models, built with this library's settings.",
@@ -33,14 +33,14 @@ def main(arguments: Sequence[str]) -> int:
         allow_abbrev=False,
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(PRESETS)}; default: all")
-    parser.add_argument("--json", action="store_true", help="everything, on standard output")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
     options = parser.parse_args(arguments)
     for name in options.names:
         if name not in PRESETS:
             raise ConfigError(f"unknown model {name!r}{did_you_mean(name, PRESETS)}")
     import jax
 
-    jax.config.update("jax_platforms", "cpu")  # accelerators stay free for other processes
+    jax.config.update("jax_platforms", "cpu")  # leaves accelerators free for other processes
     from jaxformer.models.sizes import sizes
 
     found = {name: sizes(PRESETS[name]) for name in options.names or PRESETS}
@@ -57,7 +57,7 @@ NOTES = """\
 GFLOP per token: forward and backward pass, attention over whole sequences included. Training: parameters, gradients
 and Adam's two moments in float32, without activations. Decoding: parameters, and keys and values of one sequence of
 the given length (in an encoder-decoder also of its source), in bfloat16. Data and machines as published. The products
-of Transformer-XL's positions, in XLNet and Gopher, are not counted."""
+with Transformer-XL's positions, in XLNet and Gopher, are not counted."""
 
 
 def as_data(preset: Preset, size: Sizes) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def as_data(preset: Preset, size: Sizes) -> dict[str, Any]:
 
 
 def parameters_table(found: Mapping[str, Sizes]) -> str:
-    """Returns the parameters beside the published ones, with the reasons of differences."""
+    """Returns the numbers of parameters beside the published ones, with reasons for differences."""
     rows = [
         (
             name,
@@ -115,7 +115,7 @@ def costs_table(found: Mapping[str, Sizes]) -> str:
 
 
 def detail(name: str, preset: Preset, size: Sizes) -> str:
-    """Returns everything about one model in words."""
+    """Returns everything about one model as text."""
     config, hours = preset.config, preset.run.device_hours
     lines = [
         f"{name} ({preset.paper}): {size.family}, {size.num_layers} layers, D = {config.d_model:,}, "
@@ -147,7 +147,7 @@ def detail(name: str, preset: Preset, size: Sizes) -> str:
 
 
 def _bytes(title: str, parts: Sequence[str], held: Mapping[str, object]) -> str:
-    """Returns the gigabytes of these parts and their sum, for each type of numbers."""
+    """Returns the gigabytes of these parts and their sum, for each dtype."""
     rows = [[dtype, *(number(getattr(one, part) / 1e9) for part in (*parts, "total"))] for dtype, one in held.items()]
     return table([title, *parts, "total"], rows)
 
@@ -176,7 +176,7 @@ def count(value: float) -> str:
 
 
 def number(value: float) -> str:
-    """Returns a number with three digits, or with all before its point."""
+    """Returns a number with three significant digits, but without dropping digits before the decimal point."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 

@@ -27,7 +27,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="jaxformer train",
         usage="jaxformer train CONFIG --out RUN [--field value ...]",
-        description="Trains a configuration into a run directory, or resumes the run that is there.",
+        description="Trains a configuration in a run directory, or resumes the run in it.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -39,16 +39,16 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--data-dir",
         metavar="DIR",
-        help="the folder of the corpora; default: the working directory, then JAXFORMER_DATA",
+        help="the folder of the corpora; default: the working directory, then $JAXFORMER_DATA",
     )
     parser.add_argument("--devices", type=int, metavar="N", help="stop unless all hosts together have N devices")
-    parser.add_argument("--settings", action="store_true", help="print every setting of CONFIG and stop")
+    parser.add_argument("--settings", action="store_true", help="print every setting of CONFIG and exit")
     parser.add_argument("--no-compile-cache", action="store_true", help="compile every program again")
     parser.add_argument(
         "--profile",
         default="",
         metavar="STEPS",
-        help="trace steps FIRST:LAST, or a number of them, in RUN/profile",
+        help="trace steps FIRST:LAST, or a number of steps, to RUN/profile",
     )
     options, rest = parser.parse_known_args(arguments)
     from jaxformer.cli.arguments import check_order, resolved, settings_help

@@ -37,7 +37,7 @@ EXAMPLES = """examples:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints the translations of arguments, else of a file, else of standard input."""
+    """Prints the translations of arguments, of a file, or of standard input."""
     parser = argparse.ArgumentParser(
         prog="jaxformer translate",
         usage="jaxformer translate RUN [SENTENCE ...] [options] [--decode.NAME VALUE ...]",

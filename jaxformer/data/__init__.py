@@ -1,4 +1,4 @@
-"""Everything between files and batches: sources of texts and images, tokenizers, batch plans, pipeline."""
+"""The data pipeline, from files to batches: sources of texts and images, tokenizers, batch plans, prefetching."""
 
 from jaxformer import lazy
 

@@ -1,4 +1,4 @@
-"""Batches of sentence pairs as arrays. Padding is decided where a batch is made; later code reads only the masks."""
+"""Batches of sentence pairs as arrays. Padding is marked where a batch is made; later code reads only the masks."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ BatchShape = tuple[int, int, int]
 """Rows, source length, target length."""
 
 Rows = Callable[[int], np.ndarray]
-"""Maps the number of rows of a full batch to the indices, in order, of the rows to make; further rows are empty."""
+"""Maps the number of rows of a full batch to the sorted indices of the rows to make; rows beyond the batch are
+empty."""
 
 Sequences = Sequence[np.ndarray] | Ragged
 """Token sequences, without `bos` and `eos`."""
 
 ArrayT = TypeVar("ArrayT")
-"""The arrays of a batch: ``np.ndarray`` where the batch is made, ``jax.Array`` on devices."""
+"""The type of a batch's arrays: ``np.ndarray`` on the host, ``jax.Array`` on devices."""
 
 
 @jax.tree_util.register_dataclass
@@ -31,7 +32,7 @@ class Batch(Generic[ArrayT]):
     """B pairs, padded on the right: the source ends with `eos`; `labels` are `target` shifted by one position."""
 
     source: ArrayT  # int32 [B, S]
-    source_valid: ArrayT  # Bool [B, S], True where a token is real
+    source_valid: ArrayT  # Bool [B, S], False at padding
     target: ArrayT  # int32 [B, T], begins with bos
     labels: ArrayT  # int32 [B, T], ends with eos
     target_valid: ArrayT  # Bool [B, T]
@@ -55,7 +56,7 @@ class Batch(Generic[ArrayT]):
 def shifted(
     sequences: Sequences, shape: tuple[int, int], special: SpecialTokens
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the inputs, the labels and a mask of real tokens for teacher forcing: see `Batch` and `pad`."""
+    """Returns the inputs, the labels and a padding mask for teacher forcing: see `Batch` and `pad`."""
     labels, valid = pad(sequences, shape, special)
     tokens = np.full_like(labels, special.pad)
     tokens[:, 1:] = np.where(valid[:, 1:], labels[:, :-1], special.pad)
@@ -64,7 +65,7 @@ def shifted(
 
 
 def pad(sequences: Sequences, shape: tuple[int, int], special: SpecialTokens) -> tuple[np.ndarray, np.ndarray]:
-    """Returns rows of tokens, each followed by `eos` and padded, and a mask that is True at the real tokens."""
+    """Returns rows of tokens, each followed by `eos` and padded, and a mask that is False at padding."""
     ragged = sequences if isinstance(sequences, Ragged) else Ragged.join(sequences)
     rows, lengths = np.arange(len(ragged)), ragged.lengths
     if lengths.max(initial=-1) >= shape[1]:

@@ -1,8 +1,8 @@
 """The batch plan: the pairs of batch i as a pure function of the lengths, a seed and i.
 
 A run that is resumed on any number of hosts sees the same data in the same order. Pairs are grouped by length
-into a small number of batch shapes, each holding about the same number of padded tokens, so that a run compiles a
-small number of programs and little of its work is padding.
+into a small number of batch shapes, each holding about the same number of padded tokens, so that a run compiles few
+programs and spends little work on padding.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from jaxformer.errors import ConfigError
 
 @dataclasses.dataclass(frozen=True)
 class BatchPlan:
-    """The batches of one corpus; `make_batch_plan` makes it.
+    """The batches of one corpus, made by `make_batch_plan`.
 
     Attributes:
       shapes: the batch shapes, shortest first.
       buckets: for each shape, the pairs that go into batches of it.
-      skipped: pairs left out because they are longer than the largest shape.
-      shuffle: True if each epoch has an order of its own; otherwise every epoch is the same, shortest first.
+      skipped: pairs that are longer than the largest shape.
+      shuffle: True if each epoch has its own order; otherwise every epoch is the same, shortest first.
     """
 
     shapes: tuple[BatchShape, ...]
@@ -96,7 +96,7 @@ def make_batch_plan(
       source_lengths, target_lengths: tokens of each pair, eos not counted.
       max_length: pairs with a side longer than this, eos included, are skipped.
       multiple_of: rows of a batch are a multiple of this, so that a mesh of that many devices divides them.
-      length_multiple: lengths of batches are a multiple of this, for meshes that shard them.
+      length_multiple: lengths of batches are a multiple of this, for meshes that shard lengths.
 
     Raises:
       ConfigError: no pair is short enough, or `tokens_per_batch` cannot hold `multiple_of` of the longest pairs.
@@ -120,12 +120,12 @@ def make_batch_plan(
 
 
 def num_rows(tokens_per_batch: int, length: int, multiple_of: int = 8) -> int:
-    """Returns the number of rows of a batch of sentences of this length."""
+    """Returns the number of rows in a batch of sequences of this length."""
     return max(multiple_of, tokens_per_batch // length // multiple_of * multiple_of)
 
 
 def replan(plan: BatchPlan, source_lengths: np.ndarray, target_lengths: np.ndarray) -> BatchPlan:
-    """Plans another corpus in order and in the shapes of `plan`, so that validation compiles no further programs."""
+    """Plans another corpus, in order, with the shapes of `plan`, so that validation compiles no additional shapes."""
     longer = np.maximum(source_lengths, target_lengths) + 1
     limits = np.array([shape[1] for shape in plan.shapes])
     bucket_of = np.searchsorted(limits, longer)
@@ -136,7 +136,7 @@ def replan(plan: BatchPlan, source_lengths: np.ndarray, target_lengths: np.ndarr
 def _limits(longer: np.ndarray, num_shapes: int, multiple: int) -> np.ndarray:
     """Returns at most `num_shapes` upper lengths that leave the least padding, by dynamic programming.
 
-    Only multiples of a step are tried, so the table stays small even for long sentences.
+    Only multiples of a step are tried, so the table stays small even for long sequences.
     """
     top = -(-int(longer.max()) // multiple) * multiple
     step = multiple * max(1, -(-top // (128 * multiple)))

@@ -1,4 +1,4 @@
-"""Images with captions: read from tables and JSON files, and batches of them."""
+"""Images with captions: reading them from tables and JSON files, and making batches."""
 
 from __future__ import annotations
 
@@ -119,14 +119,14 @@ class CaptionBatch(Generic[ArrayT]):
     images: ArrayT  # uint8 [B, h, w, C]
     tokens: ArrayT  # int32 [B, T], begins with bos
     labels: ArrayT  # int32 [B, T], ends with eos
-    valid: ArrayT  # Bool [B, T], True where a token is real; a row without tokens fills up the batch
+    valid: ArrayT  # Bool [B, T], False at padding; rows without tokens fill up the batch
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlannedCaptions(PlannedExamples):
-    """Decoded images with tokenized captions, the plan of their batches, and random changes of the images.
+    """Decoded images with tokenized captions, the plan of their batches, and random augmentation of the images.
 
-    Batch i is a pure function of these, the seed of the plan and i.
+    Batch i is a pure function of the above, the seed of the plan and i.
     """
 
     images: np.ndarray  # uint8 [N, h, w, C]
@@ -137,7 +137,7 @@ class PlannedCaptions(PlannedExamples):
     augmentation: Augmentation | None = None
 
     def batch(self, step: int, *, rows: Rows | None = None) -> CaptionBatch[np.ndarray]:
-        """Makes batch number `step`; `rows` are those to make, by default all."""
+        """Makes batch number `step`; `rows` selects the rows to make, by default all."""
         (_, _, length), examples, images = self.chosen(step, rows, self.owners)
         captions = [self.captions[i] for i in examples]
         return CaptionBatch(images, *shifted(captions, (len(images), length), self.special))
@@ -153,7 +153,7 @@ def caption_plan(
       max_length: captions longer than this, eos included, are skipped.
 
     Raises:
-      DataError: every caption is longer.
+      DataError: every caption is longer than `max_length`.
     """
     kept = lengths < max_length
     if not kept.any():

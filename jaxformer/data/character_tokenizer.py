@@ -24,8 +24,8 @@ _AS_IS = TextNormalizer()
 class CharacterTokenizer:
     """One token for each character of a training text; other characters become `unk`.
 
-    The ids that the special tokens leave free go to the characters in order. Decoding is exact for characters of the
-    vocabulary, line breaks among them.
+    Ids that are not special tokens are assigned to the characters in order. Decoding is exact for characters in the
+    vocabulary, including line breaks.
 
     >>> tokenizer = CharacterTokenizer("abc")
     >>> tokenizer.encode(["cab!"])[0].tolist(), tokenizer.decode([6, 4, 5, 2])
@@ -39,7 +39,7 @@ class CharacterTokenizer:
     start: tuple[int, ...] = ()
     """The tokens that a text begins with: none."""
     by_line: bool = True
-    """True if the tokens of a text are those of its lines: a token is a character."""
+    """True: the tokens of a text are the tokens of its lines, one after another."""
 
     def __init__(self, characters: str, special: SpecialTokens = _DEFAULT):
         if list(characters) != sorted(set(characters)):
@@ -90,7 +90,7 @@ class CharacterTokenizer:
 
     @property
     def normalizer(self) -> TextNormalizer:
-        """The form of the text: as it is."""
+        """The normalization of text: none."""
         return _AS_IS
 
     @property
@@ -104,7 +104,7 @@ class CharacterTokenizer:
         return short_digest([json.dumps(self._content())])
 
     def encode(self, lines: Sequence[str], side: Side = "source") -> list[np.ndarray]:
-        """Returns the token ids of each line, int32, without `bos` and `eos`; `side` makes no difference."""
+        """Returns the token ids of each line, int32, without `bos` and `eos`; `side` has no effect."""
         del side
         id_of, unk = self._id_of, self._special.unk
         return [np.fromiter((id_of.get(character, unk) for character in line), np.int32, len(line)) for line in lines]

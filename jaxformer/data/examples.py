@@ -1,4 +1,4 @@
-"""Labeled texts from plain files, and batches of them."""
+"""Labeled texts: reading them from plain files, and making batches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jaxformer.errors import DataError
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-    """Texts, the label of each, and the file that they came from."""
+    """Texts with their labels, and the file that they were read from."""
 
     texts: tuple[str, ...]
     labels: tuple[str, ...]
@@ -42,7 +42,7 @@ class Examples:
         return tuple(sorted(set(self.labels)))
 
     def split(self, held_out: float) -> tuple[Examples, Examples]:
-        """Splits off about a share `held_out` of the examples, chosen by a hash; equal texts stay together.
+        """Holds out a fraction of about `held_out` of the examples, chosen by a hash; equal texts stay together.
 
         Raises:
           DataError: a part would be empty.
@@ -56,7 +56,7 @@ class Examples:
         return rest, part
 
     def first(self, number: int) -> Examples:
-        """Returns `number` examples chosen by a hash, or all if there are fewer; larger choices contain smaller."""
+        """Returns `number` examples chosen by a hash, or all if there are fewer; larger sets contain smaller ones."""
         keys = [short_digest([text]) for text in self.texts]
         chosen = sorted(sorted(range(len(self)), key=keys.__getitem__)[:number])
         return Examples(tuple(self.texts[i] for i in chosen), tuple(self.labels[i] for i in chosen), self.file)
@@ -75,7 +75,7 @@ def read_examples(
     Args:
       columns: the columns of the label and of the text, counted from 0. With a space as `separator` there are two: the
         line up to the first space, and the rest.
-      label_end: the label ends before this text, such as ":" in "LOC:city".
+      label_end: a delimiter that ends the label, such as ":" in "LOC:city".
       classes: the allowed labels; any by default.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Known corpora: their addresses, their checksums, and downloading."""
+"""Known corpora: addresses, checksums, and downloading."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LARGEST = 1 << 30
 """The number of bytes after which downloading or unpacking a file stops; every file of the catalog is far smaller."""
 
 BUSY = 408, 429
-"""The answers below 500 of a server that may answer otherwise later: a timeout, and too many requests."""
+"""HTTP status codes below 500 that are worth a retry: a timeout, and too many requests."""
 
 
 class FetchError(JaxformerError):
@@ -134,15 +134,15 @@ def fetch(
     A file appears under its name only when it is whole and its checksum is correct.
 
     Raises:
-      FetchError: an unknown name, a refusal of the server, or a wrong checksum.
-      DownloadError: no connection, a lost one, or an error of the server.
+      FetchError: an unknown name, a request that the server rejects, or a wrong checksum.
+      DownloadError: no connection, a lost connection, or a server error.
     """
     if name not in catalog:
         raise FetchError(f"no corpus {name!r}{did_you_mean(name, catalog)}")
     root = pathlib.Path(os.path.abspath(directory))
     paths = []
     for file in catalog[name].files:
-        path = pathlib.Path(os.path.abspath(root / file.path))  # links lead where their maker wants
+        path = pathlib.Path(os.path.abspath(root / file.path))  # links are followed on purpose
         if not path.is_relative_to(root):
             raise FetchError(f"{file.path} would leave {root}")
         if not (path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == file.sha256):

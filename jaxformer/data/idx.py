@@ -22,7 +22,7 @@ _GZIP = b"\x1f\x8b"
 
 
 def is_idx(path: str | os.PathLike[str]) -> bool:
-    """Returns True if a file begins like an IDX file, of bytes or of wider numbers, or like a gzip file that does.
+    """Returns True if a file begins like an IDX file of any number type, gzipped or not.
 
     A file that is not regular, such as a pipe, is not opened, because reading would consume its data.
 

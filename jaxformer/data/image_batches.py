@@ -20,29 +20,30 @@ from jaxformer.data.token_cache import cached_sequences
 from jaxformer.errors import ConfigError
 
 CHUNK = 64
-"""The number of images that a thread decodes at once."""
+"""The number of images that a thread decodes per task."""
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ImageBatch(Generic[ArrayT]):
-    """B images with the number of the class of each."""
+    """B images with their class indices."""
 
     images: ArrayT  # uint8 [B, h, w, C]
     labels: ArrayT  # int32 [B]
-    valid: ArrayT  # Bool [B]; a row without an image fills up the batch
+    valid: ArrayT  # Bool [B]; rows without an image fill up the batch
 
 
 @dataclasses.dataclass(frozen=True)
 class Augmentation:
-    """The random changes of training images."""
+    """Random augmentation of training images."""
 
     shift: int = 0
-    """The largest shift in pixels, down or up, and left or right; the pixels it uncovers are black."""
+    """The maximum shift in pixels, vertically and horizontally; uncovered pixels are black."""
     flip: bool = False
-    """Mirrors half of the images, left to right."""
+    """Flips half of the images horizontally."""
     crop: float = 1.0
-    """The smallest side of a random crop that is scaled up, as a share of the image's side; 1 for no crop."""
+    """The minimum side of a random crop, as a fraction of the image's side; crops are scaled to full size. 1 for no
+    crop."""
 
     def __post_init__(self) -> None:
         at_least(0, self, "shift")
@@ -50,7 +51,7 @@ class Augmentation:
             raise ConfigError(f"crop must be more than 0 and at most 1, got {self.crop}")
 
     def __call__(self, images: np.ndarray, draws: np.ndarray) -> np.ndarray:
-        """Returns changed images, uint8 ``[B, h, w, C]``, given six uniform draws in [0, 1) for each, ``[B, 6]``.
+        """Returns augmented images, uint8 ``[B, h, w, C]``, given six uniform draws in [0, 1) for each, ``[B, 6]``.
 
         An image is cropped (the first number sets the side, the next two the row and column), then flipped (the
         fourth), then shifted (rows by the fifth, columns by the last). Crops are interpolated linearly.
@@ -96,7 +97,7 @@ def draws(seed: int, epoch: int, number: int) -> np.ndarray:
 
 
 class PlannedExamples:
-    """Decoded images, the plan of batches of examples with an image each, and the images' random changes."""
+    """Decoded images, the plan of batches of examples with one image each, and random augmentation."""
 
     images: np.ndarray  # uint8 [N, h, w, C]
     plan: BatchPlan
@@ -122,7 +123,7 @@ class PlannedExamples:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlannedImages(PlannedExamples):
-    """Decoded images with their classes, the plan of their batches, and their random changes.
+    """Decoded images with their classes, the plan of their batches, and random augmentation.
 
     Batch i is a pure function of the images, the seed of the plan and i.
     """
@@ -133,7 +134,7 @@ class PlannedImages(PlannedExamples):
     augmentation: Augmentation | None = None
 
     def batch(self, step: int, *, rows: Rows | None = None) -> ImageBatch[np.ndarray]:
-        """Makes batch number `step`; `rows` are those to make, by default all."""
+        """Makes batch number `step`; `rows` selects the rows to make, by default all."""
         _, examples, images = self.chosen(step, rows, np.arange(len(self.images)))
         labels = np.zeros(len(images), np.int32)
         labels[: len(examples)] = self.labels[examples]
@@ -141,14 +142,14 @@ class PlannedImages(PlannedExamples):
 
 
 def image_plan(number: int, batch_size: int, *, seed: int = 0, shuffle: bool = True) -> BatchPlan:
-    """Plans batches of `batch_size` of a number of images; each epoch has an order of its own if `shuffle`."""
+    """Plans batches of `batch_size` of a number of images; each epoch has its own order if `shuffle`."""
     return BatchPlan(((batch_size, 1, 1),), (np.arange(number),), np.zeros(0, np.int64), seed, shuffle)
 
 
 def decode_all(
     images: LabeledImages, shape: tuple[int, int, int], cache: str | os.PathLike[str] | None, *, resize: Resize
 ) -> np.ndarray:
-    """Decodes images in several threads, uint8 ``[N, *shape]``, or reads them from `cache` if it has them already.
+    """Decodes images in several threads, uint8 ``[N, *shape]``, or reads them from `cache`.
 
     Broken images are thus found before training, which reads a memory-mapped file; see `cached_sequences`.
 

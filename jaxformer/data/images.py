@@ -27,7 +27,7 @@ from jaxformer.errors import DataError
 
 try:
     from lzma import LZMAError
-except ImportError:  # Python was built without it, and reads no archive that needs it
+except ImportError:  # Python was built without it, and cannot read archives that need it
     LZMAError = OSError
 
 LARGEST_FILE = 1 << 28
@@ -37,7 +37,7 @@ LARGEST_IMAGE = 1 << 26
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """Pillow's names of the formats that are read. Others, such as EPS, would start programs."""
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-"""The endings of the names of images in folders and archives; other files there are ignored."""
+"""The file name extensions of images in folders and archives; other files are ignored."""
 Resize = Literal["refuse", "fit"]
 """The treatment of an image of another size: an error, or scaling until it covers the size and a center crop."""
 
@@ -61,7 +61,7 @@ _BROKEN = (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ImageStore:
-    """A store of numbered images; `read_images` opens one."""
+    """A collection of images; `read_images` opens one."""
 
     place: str
     """The path of the store."""
@@ -70,8 +70,8 @@ class ImageStore:
     checksums: tuple[int, ...]
     """The CRC-32 of each image's file or pixels."""
     reading: Callable[[], contextlib.AbstractContextManager[Callable[[int], Image.Image]]]
-    """Opens the store and yields a function that decodes an image, which threads may share. It raises `DataError`, with
-    the place of the image."""
+    """Opens the store and yields a thread-safe function that decodes an image. It raises `DataError` with the path of
+    the image."""
 
 
 def _folder(path: pathlib.Path) -> ImageStore:
@@ -80,7 +80,7 @@ def _folder(path: pathlib.Path) -> ImageStore:
 
     def read(i: int) -> Image.Image:
         data, place = read_file(path / names[i]), str(path / names[i])
-        if zlib.crc32(data) != checksums[i]:  # decoded images are kept under the checksum
+        if zlib.crc32(data) != checksums[i]:  # decoded images are cached under the checksum
             raise DataError(f"{place} has changed since it was first read; start again")
         return decode(data, place)
 
@@ -132,7 +132,7 @@ def _array(path: pathlib.Path) -> ImageStore:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LabeledImages:
-    """Some images of a store, with the label of each."""
+    """Some images of a store, with their labels."""
 
     store: ImageStore
     indices: tuple[int, ...]
@@ -157,7 +157,7 @@ class LabeledImages:
         return f"{self.store.place}/{self.store.names[self.indices[number]]}"
 
     def split(self, held_out: float) -> tuple[LabeledImages, LabeledImages]:
-        """Splits off about a share `held_out` of the images, chosen by a hash; equal images stay together.
+        """Holds out a fraction of about `held_out` of the images, chosen by a hash; equal images stay together.
 
         Raises:
           DataError: a part would be empty.
@@ -167,7 +167,7 @@ class LabeledImages:
         return self.take(map(int, rest.target)), self.take(map(int, part.target))
 
     def first(self, number: int) -> LabeledImages:
-        """Returns `number` images chosen by a hash, or all if there are fewer; larger choices contain smaller."""
+        """Returns `number` images chosen by a hash, or all if there are fewer; larger subsets contain smaller ones."""
         order = sorted(range(len(self)), key=lambda i: hashlib.sha256(self._key(i).encode()).digest())
         return self.take(sorted(order[:number]))
 
@@ -243,7 +243,7 @@ def label_images(
 
 
 def decode(data: bytes, place: str) -> Image.Image:
-    """Returns an image upright, in mode L or RGB, with 8 bits per channel.
+    """Decodes an image, upright, in mode L or RGB, with 8 bits per channel.
 
     16 bits of gray are rounded to 8; of 16 bits of a color, Pillow keeps the upper 8, except in a PPM. Palette colors
     are looked up, a transparent image is placed on white, and previews in a photograph (MPO) are ignored.
@@ -260,7 +260,7 @@ def decode(data: bytes, place: str) -> Image.Image:
                 raise DataError(
                     f"{place} claims {image.width} x {image.height} pixels; an image has at most {LARGEST_IMAGE:,}"
                 )
-            if (frames := getattr(image, "n_frames", 1)) > 1 and image.format != "MPO":  # a phone's, with previews
+            if (frames := getattr(image, "n_frames", 1)) > 1 and image.format != "MPO":  # photographs with previews
                 raise DataError(f"{place} holds {frames} images; save one of them")
             tags = getattr(image, "tag_v2", {})  # of a TIFF; Pillow neither scales 12 bits nor inverts 16
             if image.mode.startswith("I;16") and (tags.get(258, (16,)) != (16,) or tags.get(262) == 0):

@@ -25,7 +25,7 @@ class MarianTokenizer:
     """The pieces of ``source.spm`` and ``target.spm``, numbered by ``vocab.json``.
 
     A source that begins with the code of a language, such as ``>>fra<<`` of models with several target languages,
-    begins with the token of that name. Pieces that the vocabulary lacks become `unk`.
+    begins with the token of the same name. Pieces that the vocabulary lacks become `unk`.
 
     Raises:
       ValueError: a model is damaged, ids are not distinct numbers from 0 on, or a special token is not below
@@ -76,12 +76,12 @@ class MarianTokenizer:
 
     @property
     def special(self) -> SpecialTokens:
-        """The special tokens; the decoder begins with that of padding."""
+        """The special tokens; the decoder begins with the padding token."""
         return self._special
 
     @property
     def normalizer(self) -> TextNormalizer:
-        """The form of the text: as it is. The models have a normalization of their own."""
+        """The normalization of text: none. The models have their own normalization."""
         return _AS_IS
 
     @property
@@ -113,7 +113,7 @@ class MarianTokenizer:
         return self.encode(lines, "target")
 
     def segmentations(self, text: str) -> list[tuple[int, ...]]:
-        """Returns the segmentation of a target text; others are not known."""
+        """Returns the only known segmentation of a target text."""
         return [tuple(self._encoded(text, "target"))]
 
     def decode(self, ids: Iterable[int]) -> str:

@@ -1,4 +1,4 @@
-"""Splitting text into words by the rules of Moses (Koehn et al. 2007), and joining them, by sacremoses."""
+"""Tokenization of text into words by the rules of Moses (Koehn et al. 2007), and detokenization, with sacremoses."""
 
 from __future__ import annotations
 

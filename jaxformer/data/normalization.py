@@ -1,4 +1,4 @@
-"""The form in which a tokenizer sees text: lowercased, split into words, or unchanged. It is part of the tokenizer."""
+"""The normalization of text as a part of tokenizers: lowercased, split into words, or unchanged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIELD = 1000
 
 @dataclasses.dataclass(frozen=True)
 class TextNormalizer:
-    """The form of text that a tokenizer sees; by default it is unchanged.
+    """The normalization of text before tokenization; none by default.
 
     >>> normalizer = TextNormalizer(lowercase=True, pretokenize="moses", source_language="en", target_language="fr")
     >>> normalizer(["L'homme dort."], "target")
@@ -34,7 +34,8 @@ class TextNormalizer:
     """Split text into words, separated by spaces, before it is split into subwords."""
     source_language: str = ""
     target_language: str = ""
-    """The rules for words of each side, as two-letter codes; empty without `pretokenize`."""
+    """The language of each side, as two-letter codes, which selects the rules for words; empty without
+    `pretokenize`."""
 
     @property
     def described(self) -> str:
@@ -44,7 +45,7 @@ class TextNormalizer:
 
     @property
     def versions(self) -> list[str]:
-        """The versions of what the form depends on: the letters of Python, and the splitter of words."""
+        """The versions that the result depends on: Python's Unicode data, and the word tokenizer."""
         letters = [f"unicode {unicodedata.unidata_version}"] if self.lowercase else []
         return letters + ([f"sacremoses {moses.VERSION}"] if self.pretokenize == "moses" else [])
 
@@ -65,7 +66,7 @@ class TextNormalizer:
         return moses.detokenize(text, self._language("target")) if self.pretokenize == "moses" else text
 
     def spelled(self, words: Sequence[str], side: Side) -> list[str]:
-        """Returns the characters of each word in normalized text, without spaces."""
+        """Returns the characters that each word has in normalized text, without spaces."""
         return ["".join(line.split()) for line in self(words, side)]
 
     def _language(self, side: Side) -> str:

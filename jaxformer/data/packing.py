@@ -25,7 +25,7 @@ class PackedBatch(Generic[ArrayT]):
     """B rows of T tokens. Each text is ``bos`` (the class token, [CLS]), its tokens, and ``eos`` ([SEP])."""
 
     tokens: ArrayT  # int32 [B, T]
-    segments: ArrayT  # int32 [B, T]: the number of the text in its row, from 1; 0 for padding
+    segments: ArrayT  # int32 [B, T]: the index of the text in its row, from 1; 0 for padding
     positions: ArrayT  # int32 [B, T]: the position in the text
     special: SpecialTokens = dataclasses.field(metadata={"static": True})
 
@@ -34,9 +34,9 @@ class PackedBatch(Generic[ArrayT]):
 class PackedTexts:
     """Batches of packed texts, a pure function of the seed and the step.
 
-    A text of more than ``length - 2`` tokens is cut into parts of that many. Texts are put into rows in an order drawn
-    by `seed`, each into the last row if it still fits. The content of each row stays the same; the order of rows
-    changes with each epoch if `shuffle` is True.
+    A text of more than ``length - 2`` tokens is split into parts of at most this length. Texts are packed into rows in
+    a random order given by `seed`, each into the last row if it still fits. The content of each row stays the same; the
+    order of rows changes with each epoch if `shuffle` is True.
 
     >>> texts = Ragged(np.arange(10, 16), np.array([0, 3, 4, 6]))
     >>> packed = PackedTexts(texts, SpecialTokens(), length=8, batch_size=2, seed=0, shuffle=False)
@@ -94,12 +94,12 @@ class PackedTexts:
 
     @property
     def fill(self) -> float:
-        """The share of the positions of all rows that hold a token."""
+        """The fraction of the positions of all rows that hold a token."""
         return float((self.parts[:, 1] - self.parts[:, 0] + 2).sum() / (self.num_rows * self.length))
 
     @property
     def num_cut(self) -> int:
-        """The number of texts that were cut into parts."""
+        """The number of texts that were split into parts."""
         return int((self.texts.lengths > self.length - 2).sum())
 
     @property
@@ -140,7 +140,7 @@ class PackedTexts:
 
 
 def _ranges(lengths: np.ndarray) -> np.ndarray:
-    """Returns 0, 1, ... below each length, end to end."""
+    """Returns 0, 1, ..., length - 1 for each length, concatenated."""
     return np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
 
 

@@ -1,4 +1,4 @@
-"""A stream of batches: sentence pairs are tokenized once, then gathered batch by batch, ahead of time."""
+"""A stream of batches: sentence pairs are tokenized once; batches are gathered and prefetched."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 B = TypeVar("B")
 
 PLANNED = 4
-"""The number of segmentations of each sentence that determine how long those drawn in each epoch may be."""
+"""The number of sampled segmentations per sentence that determine the maximum length of those drawn in each epoch. """
 
 TRIES = 8
 """The largest number of draws for a sentence whose segmentations do not fit its batch."""
@@ -42,7 +42,7 @@ TRIES = 8
 
 @dataclasses.dataclass(frozen=True)
 class Redrawn:
-    """Segmentations that are drawn in each epoch, as functions of the seed, the epoch and the sentence alone."""
+    """Segmentations that are drawn in each epoch, as pure functions of the seed, the epoch and the sentence."""
 
     tokenizer: SubwordTokenizer
     alpha: float
@@ -99,11 +99,11 @@ def prepare_tokenizer(
 ) -> Tokenizer:
     """Trains a tokenizer on all lines of a text, or reads it from `cache` if an earlier call saved it.
 
-    A damaged file is replaced, with a warning; where no file can be written, a warning says so.
+    A damaged file is replaced, with a warning; a file that cannot be written also causes a warning.
 
     Args:
-      vocab_size: the vocabulary size of a subword tokenizer; that of a character tokenizer follows from the text.
-      normalizer: the form in which a subword tokenizer sees sentence pairs; it is saved with the tokenizer.
+      vocab_size: the vocabulary size of a subword tokenizer; a character tokenizer's follows from the text.
+      normalizer: the normalization of sentence pairs for a subword tokenizer; it is saved with the tokenizer.
 
     Raises:
       ConfigError: the text cannot fill the vocabulary.
@@ -184,8 +184,8 @@ def make_batch(tokens: Tokens, plan: BatchPlan, step: int, *, rows: Rows | None 
     """Makes batch number `step` of the plan: a pure function of its arguments.
 
     With several segmentations, each epoch chooses one of them for each sentence. With segmentations that are `redrawn`,
-    each epoch draws another one that fits the batch. The plan stays the same: a sentence is planned for the longest of
-    `PLANNED` segmentations, so few draws are too long, and no further shapes are compiled.
+      each epoch draws another one that fits the batch. The plan stays the same: a sentence is planned for the longest
+      of `PLANNED` segmentations, so few draws are too long, and no more shapes are compiled.
 
     Args:
       rows: the rows to make; all by default.
@@ -227,7 +227,7 @@ class _Steps(grain.sources.RandomAccessDataSource, Generic[B]):
 def batches(
     make: Callable[[int], B], *, start: int = 0, stop: int | None = None, read_ahead: int = 16, num_threads: int = 1
 ) -> Iterator[B]:
-    """Iterates over ``make(start), make(start + 1), ...``, made ahead by Grain's threads; endless without `stop`."""
+    """Iterates over ``make(start), make(start + 1), ...``, prefetched by Grain's threads; endless without `stop`."""
     stop = 2**62 if stop is None else stop
     options = grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=read_ahead)
     return iter(grain.MapDataset.source(_Steps(make, start, stop)).to_iter_dataset(options))

@@ -28,8 +28,8 @@ _AS_IS = TextNormalizer()
 class PretrainedTokenizer:
     """The vocabulary of a pretrained model, with the normalization and the rules of its ``tokenizer.json``.
 
-    Truncation and padding in the file are not used, and the tokens that it puts around a text (its template) are left
-    to those who make batches, as with other tokenizers.
+    Truncation and padding in the file are not used, and the tokens that it puts around a text (its template) are added
+    when batches are made, as for other tokenizers.
 
     Raises:
       ConfigError: the package tokenizers is not installed.
@@ -90,7 +90,7 @@ class PretrainedTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """The number of token ids, added ones included; an id below it may be of no token."""
+        """The number of token ids, added tokens included; some ids may be unused."""
         return self._vocab_size
 
     @property
@@ -106,7 +106,7 @@ class PretrainedTokenizer:
 
     @property
     def normalizer(self) -> TextNormalizer:
-        """The form of the text: as it is. The file has a normalization of its own."""
+        """The normalization of text: none. The file has its own normalization."""
         return _AS_IS
 
     @property
@@ -115,7 +115,7 @@ class PretrainedTokenizer:
         return short_digest([self._content, json.dumps(dataclasses.asdict(self._special))])
 
     def is_special(self, token: int) -> bool:
-        """Returns True if the file says that a token is special, and no part of text."""
+        """Returns True if the file declares a token as special, not as part of the text."""
         return token in self._added
 
     def id_of(self, piece: str) -> int | None:
@@ -123,7 +123,7 @@ class PretrainedTokenizer:
         return self._tokenizer.token_to_id(piece)
 
     def encode(self, lines: Sequence[str], side: Side = "source") -> list[np.ndarray]:
-        """Returns the token ids of each line, int32, without `bos` and `eos`; `side` makes no difference.
+        """Returns the token ids of each line, int32, without `bos` and `eos`; `side` has no effect.
 
         Special tokens that are written in a text, such as ``<|endoftext|>``, become their ids.
 
@@ -140,7 +140,7 @@ class PretrainedTokenizer:
     encode_normalized = encode
 
     def segmentations(self, text: str) -> list[tuple[int, ...]]:
-        """Returns the segmentation of a text; others are not known."""
+        """Returns the only known segmentation of a text."""
         return [tuple(self.encode([text])[0].tolist())]
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -171,7 +171,7 @@ def _parsed(content: str) -> Any:
 
     try:
         return tokenizers.Tokenizer.from_str(content)
-    except BaseException as error:  # the library raises Exception itself, and a panic of Rust is no Exception
+    except BaseException as error:  # the library raises Exception itself, and a Rust panic is a BaseException
         if isinstance(error, KeyboardInterrupt):
             raise
         raise ValueError(f"it describes no tokenizer: {error}") from None

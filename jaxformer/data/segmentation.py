@@ -1,4 +1,4 @@
-"""Random segmentations of text into subwords, repeatable on every machine.
+"""Random segmentations of text into subwords, reproducible on every machine.
 
 sentencepiece can sample too, but it salts its generator differently in each process, even with a fixed seed.
 """
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from jaxformer.errors import ConfigError
 
 SPACE = "\u2581"
-"""The character that sentencepiece writes for a space; pieces hold it only as their first character."""
+"""The character that sentencepiece writes for a space; in a piece, it can only come first."""
 
 Draw = Callable[[], float]
 """A source of random numbers in [0, 1), such as ``random.Random(seed).random``."""
@@ -64,7 +64,7 @@ class Subwords:
 
 
 def segmentations(subwords: Subwords, line: str, *, most: int) -> list[tuple[int, ...]]:
-    """Returns the tokens of every segmentation of a line; a character that is not a piece is spelled.
+    """Returns the tokens of every segmentation of a line; a character that is not a piece is spelled in bytes.
 
     Raises:
       ConfigError: there are more than `most`.
@@ -103,7 +103,7 @@ def unigram_sampler(subwords: Subwords, alpha: float) -> Sampler:
 
 
 def bpe_sampler(subwords: Subwords, alpha: float) -> Sampler:
-    """Returns a sampler that leaves out each merge with probability `alpha` (BPE-dropout, Provilkov et al. 2020)."""
+    """Returns a sampler that drops each merge with probability `alpha` (BPE-dropout, Provilkov et al. 2020)."""
     pieces = functools.partial(_merge, subwords, alpha)
     return lambda line, draw: subwords.tokens(piece for word in _WORD.findall(line) for piece in pieces(word, draw))
 
@@ -128,7 +128,7 @@ def _lattice(subwords: Subwords, word: str, *, alpha: float) -> list[tuple[list[
 
 
 def _merge(subwords: Subwords, alpha: float, word: str, draw: Draw) -> list[str]:
-    """Returns the pieces of a word after its best merges, in order, except those that are left out."""
+    """Returns the pieces of a word after its best merges, in order, except for dropped ones."""
     edges = list(range(len(word) + 1))
     left_out: set[tuple[int, int, int]] = set()
     while True:

@@ -16,15 +16,15 @@ from jaxformer.errors import DataError
 from jaxformer.files import local_path
 
 LARGEST_STREAM = 1 << 30
-"""The most bytes read from a file that is not regular, such as a pipe; a device like ``/dev/zero`` never ends."""
+"""The maximum number of bytes read from a file that is not regular, such as a pipe; ``/dev/zero`` never ends."""
 
 _PACKED = {"gunzip": (0, b"\x1f\x8b"), "unzip": (0, b"PK\3\4"), "tar -xf": (257, b"ustar")}
-"""Commands that unpack files, and the place and the mark by which these are known; a tar of texts is valid UTF-8."""
+"""Commands that unpack files, and the offset and signature that identify these files; a tar of texts is valid UTF-8."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Parallel:
-    """Aligned sentences, and the numbers of the lines that were left out, counted from 1."""
+    """Aligned sentences, and the line numbers, from 1, of pairs that were skipped."""
 
     source: tuple[str, ...]
     target: tuple[str, ...]
@@ -60,7 +60,7 @@ def locate(name: str, directory: str = "") -> pathlib.Path:
     JAXFORMER_DATA.
 
     Raises:
-      ConfigError: it is an address, such as that of a bucket.
+      ConfigError: the name is a URL, such as the address of a bucket.
     """
     path = pathlib.Path(os.path.expanduser(local_path(name)))  # pathlib's own refuses a file named ~x
     if path.is_absolute() or (not directory and os.path.exists(path)):  # False for a name that no file can have
@@ -157,7 +157,7 @@ def split_by_source(pairs: Parallel, *, held_out: Sequence[int], seed: int) -> l
 
     Only the rest keeps the numbers of the lines that were skipped in the file.
 
-    Corpora repeat sentences with other translations; a split by lines would leak them from training into test.
+    Corpora repeat sentences with different translations; a split by lines would leak them from training into test.
     A hash of each source sentence and `seed` chooses its part, so the split does not depend on the file's order.
 
     Args:

@@ -12,8 +12,8 @@ MIN_SUBWORDS = 260
 class SpecialTokens:
     """The ids of padding, beginning of sequence, end of sequence and unknown text in one vocabulary.
 
-    They belong to a tokenizer and are saved with it; the defaults are those of a vocabulary trained here. Two of them
-    may share an id, as in vocabularies whose decoders begin with `pad`.
+    They belong to a tokenizer and are saved with it; the defaults are for vocabularies trained by this library. Two of
+    them may share an id, as in vocabularies whose decoders begin with `pad`.
 
     >>> SpecialTokens(pad=1, bos=0)
     SpecialTokens(pad=1, bos=0, eos=2, unk=3)
@@ -34,7 +34,7 @@ class SpecialTokens:
 
     @property
     def has_unknown(self) -> bool:
-        """True if `unk` is a token of its own; otherwise the vocabulary spells every character."""
+        """True if `unk` is a separate token; otherwise the vocabulary can spell every character."""
         return self.unk not in (self.pad, self.bos, self.eos)
 
     @property

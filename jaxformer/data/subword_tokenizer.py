@@ -1,4 +1,4 @@
-"""Lossless subwords by sentencepiece, which is imported in this file only."""
+"""Lossless subword tokenization by sentencepiece, which is imported in this file only."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class SubwordTokenizer:
     start: tuple[int, ...] = ()
     """The tokens that a text begins with: none."""
     by_line: bool = True
-    """True if the tokens of a text are those of its lines: a line break is one token."""
+    """True: the tokens of a text are the tokens of its lines, one after another."""
 
     def __init__(self, model: bytes):
         self._model = model
@@ -87,7 +87,7 @@ class SubwordTokenizer:
 
         Args:
           lines: normalized text.
-          normalizer: the form of the lines, in which `encode` puts other text.
+          normalizer: the normalization of the lines, which `encode` applies to other text.
 
         Raises:
           ConfigError: the corpus cannot fill the vocabulary, or has too many characters for it; the message names the
@@ -132,7 +132,7 @@ class SubwordTokenizer:
 
     @property
     def normalizer(self) -> TextNormalizer:
-        """The form of the text that is split into subwords; it is saved with the model."""
+        """The normalization of text before it is split into subwords; it is saved with the model."""
         return self._normalizer
 
     @property
@@ -149,11 +149,11 @@ class SubwordTokenizer:
         return [np.asarray(ids, np.int32) for ids in self._processor.encode([_escape(line) for line in lines])]
 
     def sample(self, lines: Sequence[str], side: Side = "source", *, seed: int, alpha: float = 0.2) -> list[np.ndarray]:
-        """Draws a segmentation of each line, a function of `lines`, `seed` and `alpha` alone.
+        """Draws a segmentation of each line, as a pure function of `lines`, `seed` and `alpha`.
 
         Args:
-          alpha: unigram, exponent of the probabilities, more diverse if smaller (Kudo 2018); BPE, probability of
-            leaving out a merge, more diverse if larger (Provilkov et al. 2020).
+          alpha: for unigram, the exponent of the probabilities, more diverse if smaller (Kudo 2018); for BPE, the
+            probability of dropping a merge, more diverse if larger (Provilkov et al. 2020).
         """
         draw, sample = random.Random(seed).random, self._sampler(alpha)  # noqa: S311 - data, not a secret
         spaced = (_escape(line).replace(" ", SPACE) for line in self._normalizer(lines, side))
@@ -216,7 +216,7 @@ class SubwordTokenizer:
 
 
 def _refusal(reason: str, vocab_size: int) -> str:
-    """Returns the message for a vocabulary that sentencepiece refuses to train, from its reason."""
+    """Returns the error message for a vocabulary that sentencepiece cannot train, from its reason."""
     if most := re.search(r"a value <= (\d+)", reason):
         return f"vocab_size must be at most {most[1]} for this corpus, got {vocab_size}"
     if fewest := re.search(r"required_chars\. \d+ vs (\d+)", reason):

@@ -13,7 +13,8 @@ from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError, DataError
 
 LONGEST = 1000
-"""Characters after which `Text.lines` cuts a line; sentencepiece does not train on lines of more than 4,192 bytes."""
+"""The number of characters after which `Text.lines` splits a line; sentencepiece does not train on lines of more than
+4,192 bytes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Text:
         return short_digest([self.characters])
 
     def lines(self) -> list[str]:
-        """Returns the text in parts that join to it: cut after each line break, and inside lines longer than `LONGEST`.
+        """Returns the parts of the text, split after each line break, and inside lines longer than `LONGEST`.
 
         >>> Text("To be,\\nor not").lines()
         ['To be,\\n', 'or not']
@@ -64,7 +65,7 @@ def read_text(*paths: str | os.PathLike[str]) -> Text:
 
 
 def split_text(text: Text, *, held_out: float = 0.1) -> tuple[Text, Text]:
-    """Splits a text into training text and held-out text; the latter is the last part, a share `held_out` of all.
+    """Splits a text into training text and held-out text; the latter is the last fraction `held_out`.
 
     Characters are counted, so 0.1 gives the public split of tinyshakespeare (1,003,854 and 111,540 characters).
 

@@ -1,4 +1,4 @@
-"""Tokenized text kept as memory-mapped arrays, so that it is tokenized once."""
+"""A cache of tokenized text as memory-mapped arrays, so that it is tokenized once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DAMAGED = FileNotFoundError, NotADirectoryError, EOFError, TypeError, ValueErro
 
 @dataclasses.dataclass(frozen=True)
 class Ragged:
-    """Token sequences end to end: sequence i is ``tokens[offsets[i]:offsets[i + 1]]``."""
+    """Concatenated token sequences: sequence i is ``tokens[offsets[i]:offsets[i + 1]]``."""
 
     tokens: np.ndarray
     offsets: np.ndarray
@@ -40,7 +40,7 @@ class Ragged:
 
     @staticmethod
     def join(sequences: Sequence[np.ndarray]) -> Ragged:
-        """Returns copies of `sequences` end to end.
+        """Returns copies of `sequences`, concatenated.
 
         >>> Ragged.join([np.array([7, 8]), np.array([9])]).offsets.tolist()
         [0, 2, 3]
@@ -58,7 +58,7 @@ class Ragged:
 
 
 def _offsets(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Returns the offsets of sequences that lie end to end, ``int64 [sequences + 1]``."""
+    """Returns the offsets of concatenated sequences, ``int64 [sequences + 1]``."""
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
@@ -142,7 +142,7 @@ def _read(
     arrays = {}
     for name in names:
         mapped = np.load(folder / f"{name}.npy", mmap_mode="r")
-        tokens = mapped.view(np.ndarray)  # a slice of numpy's own class of mapped arrays takes five times as long
+        tokens = mapped.view(np.ndarray)  # slicing numpy's memmap class takes five times as long
         offsets = np.load(folder / f"{name}-offsets.npy")
         ends = len(offsets) == num_sequences + 1 and (offsets[0], offsets[-1]) == (0, len(tokens))
         if not ends or (offsets[1:] < offsets[:-1]).any():

@@ -1,4 +1,4 @@
-"""The protocol of tokenizers, and the file of any of them."""
+"""The protocol of tokenizers, and reading their files."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ class Tokenizer(Protocol):
 
     @property
     def start(self) -> tuple[int, ...]:
-        """The tokens that a text begins with, which `encode` leaves out; none for a vocabulary trained here."""
+        """The tokens that a text begins with, which `encode` omits; empty for vocabularies trained by this library."""
         ...
 
     @property
     def by_line(self) -> bool:
-        """True if the tokens of a text are those of its lines, one after the other."""
+        """True if the tokens of a text are the tokens of its lines, one after another."""
         ...
 
     @property
     def normalizer(self) -> TextNormalizer:
-        """The form of the text that is split into tokens."""
+        """The normalization of text before tokenization."""
         ...
 
     @property
@@ -84,19 +84,19 @@ class Tokenizer(Protocol):
 
 
 def encode_texts(tokenizer: Tokenizer, texts: Sequence[str], side: Side = "source") -> list[np.ndarray]:
-    """Returns the token ids of each text, int32, with those that a text begins with, and without `bos` and `eos`."""
+    """Returns the token ids of each text, int32, with the tokens in `Tokenizer.start`, without `bos` and `eos`."""
     found, start = tokenizer.encode(texts, side), np.asarray(tokenizer.start, np.int32)
     return [np.concatenate([start, ids]) for ids in found] if len(start) else found
 
 
 _SPLITTERS = {SubwordTokenizer: "sentencepiece", MarianTokenizer: "sentencepiece", PretrainedTokenizer: "tokenizers"}
-"""The package that splits text for each kind of tokenizer."""
+"""The package that tokenizes text for each kind of tokenizer."""
 
 
 def cache_key(tokenizer: Tokenizer) -> str:
     """Returns a hash of everything that tokens depend on: the tokenizer, and the programs that split text.
 
-    The fingerprint of a tokenizer is that of its content alone, so that a run can be resumed with other versions.
+    The fingerprint of a tokenizer covers its content only, so that a run can be resumed with other package versions.
     """
     packages = [package for kind, package in _SPLITTERS.items() if isinstance(tokenizer, kind)]
     versions = [f"{package} {importlib.metadata.version(package)}" for package in packages]
@@ -109,7 +109,7 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
 
     Raises:
       DataError: the file is missing, unreadable or damaged.
-      ConfigError: the tokenizer is that of a pretrained model, and the package tokenizers is not installed.
+      ConfigError: the tokenizer belongs to a pretrained model, and the package tokenizers is not installed.
     """
     try:
         data = pathlib.Path(path).read_bytes()

@@ -1,9 +1,9 @@
-"""Vocabularies that were trained here as ``tokenizer.json``, the file of Hugging Face's package tokenizers.
+"""Export of vocabularies trained by this library as ``tokenizer.json``, the file of Hugging Face's package tokenizers.
 
-The tokens of a text are the same, with two exceptions. Where a text spells a special token or a byte, such as ``</s>``
-or ``<0x0A>``, the package takes the token. Where two segmentations of a unigram vocabulary are equally probable, the
-package may take the other. Tokens of bytes that are no UTF-8 may be decoded with another number of replacement
-characters.
+The tokens of a text are the same, with two exceptions. Where a text contains the name of a special token or byte, such
+as ``</s>`` or ``<0x0A>``, the package produces that token. Where two segmentations of a unigram vocabulary are equally
+probable, the package may choose the other one. Byte tokens that are not valid UTF-8 may be decoded with another number
+of replacement characters.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jaxformer.data.subword_tokenizer import ESCAPE, SubwordTokenizer
 from jaxformer.errors import ConfigError
 
 NAMES = {"pad": "<pad>", "bos": "<s>", "eos": "</s>", "unk": "<unk>"}
-"""The names of special tokens, which are those of sentencepiece."""
+"""The names of special tokens, as in sentencepiece."""
 
 MASK = "[MASK]"
 """The name of the mask token, the first after the vocabulary."""
@@ -34,10 +34,10 @@ def tokenizer_json(tokenizer: SubwordTokenizer | CharacterTokenizer, *, frame: F
       mask: adds the mask token.
 
     Raises:
-      ConfigError: the text is lower-cased or split into words first, which the file cannot say.
+      ConfigError: text is lowercased or split into words first, which the file cannot express.
     """
     if tokenizer.normalizer != type(tokenizer.normalizer)():
-        raise ConfigError(f"a tokenizer.json has no form of text with {tokenizer.normalizer.described}")
+        raise ConfigError(f"a tokenizer.json cannot express the normalization {tokenizer.normalizer.described}")
     special = {name: getattr(tokenizer.special, kind) for kind, name in NAMES.items()}
     added = sorted((token, name) for name, token in special.items())
     added += [(tokenizer.vocab_size, MASK)] if mask else []

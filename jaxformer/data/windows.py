@@ -24,7 +24,7 @@ class TextBatch(Generic[ArrayT]):
 
     tokens: ArrayT  # int32 [B, T]
     labels: ArrayT  # int32 [B, T]
-    valid: ArrayT  # Bool [B, T], True where the token and its label are real
+    valid: ArrayT  # Bool [B, T], False at padding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ class TokenStream:
 
     @property
     def num_unknown(self) -> int:
-        """The number of tokens that stand for text outside of the vocabulary; 0 if the vocabulary spells all text."""
+        """The number of unknown tokens; 0 if the vocabulary can spell all text."""
         return int((self.tokens == self.special.unk).sum()) if self.special.has_unknown else 0
 
 
@@ -78,7 +78,7 @@ class RandomWindows:
 
     @property
     def steps_per_epoch(self) -> int:
-        """The number of batches that hold as many tokens as the text; being random, they repeat and miss some."""
+        """The number of batches that hold as many tokens as the text; random windows repeat some and miss others."""
         return -(-self.stream.num_labels // (self.batch_size * self.length))
 
     def batch(self, step: int, *, rows: Rows | None = None) -> TextBatch[np.ndarray]:

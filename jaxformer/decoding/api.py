@@ -1,13 +1,13 @@
 """The contract between a search and a model, and the result of every search.
 
-A model is one function, ``step(tokens, state) -> (scores, state)``. It takes the last token of each of K hypotheses of
-B sentences, ``int32 [B, K]``, and returns the scores of every possible next token, ``[B, K, V]``: logits, or
-log-probabilities. The state holds everything that differs between hypotheses, such as the position of
-each. `step` closes over constants (the encoder's output, its keys and values).
+A model is one function, ``step(tokens, state) -> (scores, state)``. It takes the last token of each of K hypotheses
+for each of the B rows of a batch, ``int32 [B, K]``, and returns the scores of every possible next token, ``[B, K, V]``:
+logits, or log-probabilities. The state holds everything that differs between hypotheses, such as their positions.
+`step` closes over constants (the encoder's output, its keys and values).
 
-A search knows only `shape`, `reorder` and `take` of a state, so a state may also hold arrays that the hypotheses of a
-sentence share. A state with room for a fixed number of tokens has an attribute `capacity` too: an int, or None if there
-is no limit. A search that might need more is refused.
+A search uses only `shape`, `reorder` and `take` of a state, so a state may also hold arrays that the hypotheses of a
+row share. A state with room for a fixed number of tokens also has an attribute `capacity`: an int, or None if there is
+no limit. A search that might need more raises an error.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ T = TypeVar("T")
 
 
 class State(Protocol):
-    """The memory of a model between steps: a pytree whose structure, shapes and dtypes no step changes."""
+    """The memory of a model between steps: a pytree whose structure, shapes and dtypes never change."""
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The numbers of sentences, B, and of hypotheses of each, K."""
+        """The number of rows, B, and of hypotheses per row, K."""
         ...
 
     def reorder(self, parents: jax.Array, /) -> Self:
-        """Replaces hypothesis k of sentence b with the one at ``parents[b, k]``; `parents` is ``int32 [B, K]``."""
+        """Replaces hypothesis k of row b with the one at ``parents[b, k]``; `parents` is ``int32 [B, K]``."""
         ...
 
     def take(self, sentences: jax.Array, /) -> Self:
-        """Selects sentences by index, ``int32 [B2]``, with all their hypotheses."""
+        """Selects rows by index, ``int32 [B2]``, with all their hypotheses."""
         ...
 
 
@@ -47,7 +47,7 @@ S = TypeVar("S", bound=State)
 
 
 class Step(Protocol[S]):
-    """One step of a model: last tokens ``[B, K]`` and state to scores ``[B, K, V]`` and state."""
+    """One step of a model, from last tokens ``[B, K]`` and a state to scores ``[B, K, V]`` and the next state."""
 
     def __call__(self, tokens: jax.Array, state: S, /) -> tuple[jax.Array, S]: ...
 
@@ -55,7 +55,7 @@ class Step(Protocol[S]):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TreeState(Generic[T]):
-    """A state that is any pytree in which every leaf begins ``[B, K, ...]``; `step` reads and replaces its `tree`.
+    """A state around any pytree whose leaves all have leading dimensions ``[B, K]``; `step` reads and replaces `tree`.
 
     >>> import jax.numpy as jnp
     >>> state = TreeState({"position": jnp.array([[3, 4]])})
@@ -67,7 +67,7 @@ class TreeState(Generic[T]):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The numbers of sentences, B, and of hypotheses of each, K.
+        """The number of rows, B, and of hypotheses per row, K.
 
         Raises:
           ValueError: the leaves do not all begin with the same two dimensions.
@@ -78,27 +78,27 @@ class TreeState(Generic[T]):
         return next(iter(shapes))
 
     def reorder(self, parents: jax.Array, /) -> TreeState[T]:
-        """Replaces hypothesis k of sentence b with hypothesis ``parents[b, k]`` of that sentence."""
+        """Replaces hypothesis k of row b with hypothesis ``parents[b, k]`` of that row."""
         return TreeState(gather(self.tree, parents))
 
     def take(self, sentences: jax.Array, /) -> TreeState[T]:
-        """Selects sentences by index, with all their hypotheses."""
+        """Selects rows by index, with all their hypotheses."""
         return TreeState(jax.tree.map(lambda leaf: leaf[sentences], self.tree))
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Hypotheses:
-    """Decoded sequences, K for each of B sentences; a beam search and `rerank` return the best first.
+    """Decoded sequences, K for each of B rows; a beam search and `rerank` return the best first.
 
     The tokens of a prefix come first and count in `lengths`, but not in log-probabilities.
     """
 
     tokens: jax.Array  # int32 [B, K, T]: without bos, with eos if it was reached, then pad
-    lengths: jax.Array  # int32 [B, K]: tokens, eos included
+    lengths: jax.Array  # int32 [B, K]: the number of tokens, eos included
     log_probs: jax.Array  # float32 [B, K]: sum over the chosen tokens
     scores: jax.Array  # float32 [B, K]: the values that rank hypotheses
-    token_log_probs: jax.Array  # float32 [B, K, T]: of each chosen token; 0 for a prefix and for pad
+    token_log_probs: jax.Array  # float32 [B, K, T]: one per chosen token; 0 for a prefix and for pad
 
 
 def ends_of(eos: int | tuple[int, ...] | None) -> tuple[int, ...]:
@@ -118,18 +118,18 @@ def check_ends(ends: tuple[int, ...], vocab_size: int) -> None:
 
 
 def is_any(tokens: jax.Array, among: tuple[int, ...]) -> jax.Array:
-    """Returns True for each token that is one of a few."""
+    """Returns True for each token that is in `among`."""
     return functools.reduce(operator.or_, (tokens == token for token in among), jnp.zeros_like(tokens, bool))
 
 
 def gather(tree: T, indices: Int[Array, "B K2"]) -> T:
-    """Selects hypotheses of each sentence, in every leaf ``[B, K, ...]`` of a pytree."""
+    """Selects hypotheses of each row, in every leaf ``[B, K, ...]`` of a pytree."""
     sentences = jnp.arange(indices.shape[0])[:, None]
     return jax.tree.map(lambda leaf: leaf[sentences, indices], tree)
 
 
 def check_state(state: State) -> tuple[int, int]:
-    """Checks that an object is a decoding state, and returns its B and K.
+    """Checks that an object is a decoding state; returns its B and K.
 
     Raises:
       ValueError: a member is missing.
@@ -144,12 +144,12 @@ def check_state(state: State) -> tuple[int, int]:
 
 
 def check_start(state: State, max_length: int, bos: int | None) -> None:
-    """Checks that `bos` is one token, and that a state has room for what a search of `max_length` tokens reads.
+    """Checks that `bos` is one token, and that a state has room for the tokens that a search reads.
 
-    It reads `bos` and all tokens but the last.
+    These are `bos` and all of `max_length` but the last.
 
     Raises:
-      ValueError: there are several `bos`, or the `capacity` of the state is lower.
+      ValueError: `bos` is several tokens, or the state's `capacity` is lower.
     """
     if bos is not None and jnp.size(bos) != 1:
         raise ValueError(
@@ -170,7 +170,7 @@ def filler(pad: int | None) -> int:
 
 
 def limits(max_lengths: Int[Array, " B"] | None, max_length: int, batch: int) -> Int[Array, " B"]:
-    """Returns the maximum number of tokens per sentence, eos included: from 1 to `max_length`, which is at least 1."""
+    """Returns the maximum number of tokens of each row, eos included, from 1 to `max_length`."""
     if max_length < 1:
         raise ConfigError(f"max_length must be at least 1, got {max_length}")
     requested = max_length if max_lengths is None else jnp.asarray(max_lengths)

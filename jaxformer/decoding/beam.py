@@ -41,24 +41,24 @@ from jaxformer.errors import ConfigError
 
 
 class _Beam(NamedTuple, Generic[S]):
-    tokens: jax.Array  # int32 [B, K, T]: of the live hypotheses, best first
-    lengths: jax.Array  # int32 [B]: their tokens
+    tokens: jax.Array  # int32 [B, K, T]: the live hypotheses, best first
+    lengths: jax.Array  # int32 [B]: the number of tokens of each live hypothesis
     token_log_probs: jax.Array  # float32 [B, K, T]
     log_probs: jax.Array  # float32 [B, K]
-    last: jax.Array  # int32 [B, K]: their last tokens
+    last: jax.Array  # int32 [B, K]: the last token of each live hypothesis
     state: S
     finished: Hypotheses  # [B, K], best first; the score of an empty slot is minus infinity
     num_finished: jax.Array  # int32 [B]: including those not among the best K
-    stopped: jax.Array  # Bool [B]: the search of this sentence is complete
+    stopped: jax.Array  # Bool [B]: the search for this row is complete
     max_lengths: jax.Array  # int32 [B]
     prefix_lengths: jax.Array  # int32 [B]
 
     def active(self) -> jax.Array:
-        """Returns True for each sentence that is not complete."""
+        """Returns True for each row that is not complete."""
         return ~self.stopped
 
     def take(self, sentences: jax.Array, /) -> _Beam[S]:
-        """Selects sentences by index."""
+        """Selects rows by index."""
         others = jax.tree.map(lambda leaf: leaf[sentences], self._replace(state=None))
         return others._replace(state=self.state.take(sentences))
 
@@ -83,9 +83,9 @@ class BeamTrace:
     """A record of a beam search, for teaching and debugging: pass it to `beam_search` as `trace`."""
 
     num_candidates: int = 0
-    """The number of continuations to record per step and sentence, best first; at least the 2K of the search."""
+    """The number of continuations to record per step and row, best first; at least the 2K that the search considers."""
     steps: list[list[list[Continuation]]] = dataclasses.field(default_factory=list)
-    """The continuations of each step and sentence; none once the search of the sentence has stopped."""
+    """The continuations of each step and row; empty once the search for that row has stopped."""
 
     def _add(self, considered: _Considered, active: np.ndarray) -> None:
         tokens, lengths, log_probs, scores, live, finished = (np.asarray(x) for x in considered)
@@ -138,37 +138,37 @@ def beam_search(
     step_of_rows: StepOfRows[S] | None = None,
     trace: BeamTrace | None = None,
 ) -> Hypotheses:
-    r"""Finds the `beam_size` best sequences of each sentence, ranked by :math:`\log p / L^\alpha` (Graves 2012).
+    r"""Finds the `beam_size` best sequences for each row, ranked by :math:`\log p / L^\alpha` (Graves 2012).
 
     Each step considers the best 2K continuations of the K live hypotheses. Those among the best K that end with `eos`
-    compete for the K finished places; the best K that do not end stay live. The search is one ``while_loop``; a
-    sentence's result does not depend on the others in its batch. Wu et al. 2016 use a similar score (`GNMTPenalty`).
-    If the transforms leave no token for any live hypothesis, the search ends, with those if none has finished.
+    compete for the K finished slots; the best K that do not end stay live. The search is one ``while_loop``; the result
+    of a row does not depend on the other rows of the batch. Wu et al. 2016 use a similar score (`GNMTPenalty`). If the
+    transforms leave no token for any live hypothesis, the search ends; if none has finished, it returns the live ones.
 
     Args:
-      step, state: see `jaxformer.decoding.api`; the state holds `beam_size` equal hypotheses per sentence.
+      step, state: see `jaxformer.decoding.api`; the state holds `beam_size` equal hypotheses per row.
       max_length: the maximum number of tokens, `eos` and prefix included; static.
       bos, eos, pad: see `greedy`. Without `eos`, only the limit ends a sequence.
-      length_penalty: :math:`\alpha`, where L counts `eos` and prefix; or a `LengthPenalty` that counts otherwise, or a
-        `GNMTPenalty`.
+      length_penalty: :math:`\alpha`, where L counts `eos` and prefix; or a `LengthPenalty` that counts differently, or
+        a `GNMTPenalty`.
       coverage_penalty: the weight of the coverage of the source (`CoverageState.coverage`) in the score of a finished
         hypothesis; the state must be a `CoverageState`.
-      stopping: the rule by which the search of a sentence stops, at its limit at the latest. "first": K hypotheses
-        are finished. "now": and the best live one, with its present score, would not be among the best K. "limit": and
-        no live one can still get there, because its score is at most that of its present log p at `max_lengths`
-        (later tokens only lower log p). `Patience`: ``factor * K`` are finished.
+      stopping: the rule that stops the search for a row before its length limit. "first": K hypotheses have finished.
+        "now": K have finished, and the best live one, with its present score, would not be among the best K. "limit": K
+        have finished, and no live one can still be among the best K: its score is at most that of its present log p at
+        `max_lengths` (later tokens only lower log p). `Patience`: ``factor * K`` have finished.
       forced_end, max_lengths, prefix: see `greedy`. With "never", or without `eos`, hypotheses that reach the limit
         count as finished.
       transforms: see `jaxformer.decoding.transforms`.
-      step_of_rows: makes the step of the sentences that remain (`StepOfRows`), so that complete ones leave the batch.
+      step_of_rows: makes the step for the remaining rows (`StepOfRows`), so that complete rows leave the batch.
       trace: records what each step considered, kept and pruned. The steps then run one by one, so this call must not
         be inside `jax.jit`.
 
     Raises:
-      ValueError: `beam_size` is not that of the state, which may also have too little room, or times the vocabulary
-        not below 2**31; a `trace` inside `jax.jit`.
-      ConfigError: a penalty below 0 or not finite; a coverage penalty without a `CoverageState`; an unknown rule; see
-        also `greedy`.
+      ValueError: the state holds a number of hypotheses other than `beam_size`, or has too little room; `beam_size`
+        times the vocabulary is not below 2**31; a `trace` inside `jax.jit`.
+      ConfigError: a penalty below 0 or not finite; a coverage penalty without a `CoverageState`; an unknown stopping
+        rule; see also `greedy`.
 
     >>> import jax.numpy as jnp
     >>> from jaxformer.decoding import TreeState
@@ -179,7 +179,7 @@ def beam_search(
     """
     batch, num_hypotheses = check_state(state)
     if num_hypotheses != beam_size:
-        raise ValueError(f"the state holds {num_hypotheses} hypotheses of each sentence, but beam_size is {beam_size}")
+        raise ValueError(f"the state holds {num_hypotheses} hypotheses per row, but beam_size is {beam_size}")
     check_penalty("coverage_penalty", coverage_penalty)
     if coverage_penalty and not isinstance(state, CoverageState):
         raise ConfigError(f"coverage_penalty needs a state that is a CoverageState, got {type(state).__name__}")
@@ -222,7 +222,7 @@ def beam_search(
 
 
 def _first(start: Start[S], max_lengths: jax.Array, pad: int) -> _Beam[S]:
-    """Returns the beam before the first choice; a sentence whose prefix reaches its limit is finished."""
+    """Returns the beam before the first choice; a row whose prefix reaches its limit is finished."""
     full = start.forced >= max_lengths
     only = full[:, None] & (jnp.arange(start.last.shape[1])[None] == 0)
     empty = jnp.zeros(start.tokens.shape, jnp.float32)
@@ -250,7 +250,7 @@ def _first(start: Start[S], max_lengths: jax.Array, pad: int) -> _Beam[S]:
 
 
 def _advance(beam: _Beam[S], choices: Float[Array, "B K V"], state: S, rules: _Rules) -> tuple[_Beam[S], _Considered]:
-    """Returns the beam after one more token, from the log-probabilities of the next tokens and the state after them."""
+    """Returns the beam after one more token, from the log-probabilities of next tokens and the model's new state."""
     beam_size, length = choices.shape[1], beam.tokens.shape[2]
     forced = (beam.lengths < beam.prefix_lengths)[:, None]
     given = jnp.take_along_axis(beam.tokens, jnp.minimum(beam.lengths, length - 1)[:, None, None], 2)
@@ -268,7 +268,7 @@ def _advance(beam: _Beam[S], choices: Float[Array, "B K V"], state: S, rules: _R
     # An eos finishes a hypothesis only if it is among the best K; so beam search with K = 1 is greedy search.
     complete = ends | at_limit if rules.forced_end == "never" else ends
     finishing = complete & (jnp.arange(ends.shape[1]) < beam_size)[None]
-    # A stopped sentence keeps its result while the others in the batch continue.
+    # A stopped row keeps its result while the other rows continue.
     finishing &= jnp.isfinite(log_probs) & ~beam.stopped[:, None]
     scores = _scores(log_probs, _counted(lengths, beam, rules), ends, parents, state, rules)
     eligible = jnp.where(finishing, scores, -jnp.inf)
@@ -301,7 +301,7 @@ def _advance(beam: _Beam[S], choices: Float[Array, "B K V"], state: S, rules: _R
 
 
 def _with_fragments(beam: _Beam[S], dead: Bool[Array, " B"], finished: Hypotheses, rules: _Rules) -> Hypotheses:
-    """Returns the finished hypotheses: for a `dead` sentence without any, those that were live before this step."""
+    """Returns the finished hypotheses; a `dead` row without any gets the ones that were live before this step."""
     shape = beam.last.shape
     lengths = jnp.broadcast_to(beam.lengths[:, None], shape)
     parents = jnp.broadcast_to(jnp.arange(shape[1])[None], shape)
@@ -313,7 +313,7 @@ def _with_fragments(beam: _Beam[S], dead: Bool[Array, " B"], finished: Hypothese
 
 
 def _counted(lengths: Int[Array, " B"], beam: _Beam[S], rules: _Rules) -> Int[Array, " B"]:
-    """Returns the lengths in a score, at least 1: without the prefixes if the penalty does not count them."""
+    """Returns the lengths that the penalty sees, at least 1: without the prefix if the penalty does not count it."""
     counted = lengths if getattr(rules.normalize, "count_prefix", True) else lengths - beam.prefix_lengths
     return jnp.maximum(counted, 1)
 
@@ -321,7 +321,7 @@ def _counted(lengths: Int[Array, " B"], beam: _Beam[S], rules: _Rules) -> Int[Ar
 def _scores(
     log_probs: jax.Array, counted: jax.Array, ends: jax.Array, parents: jax.Array, state: State, rules: _Rules
 ) -> Float[Array, "B C"]:
-    """Returns the scores that continuations have when finished; `state` is that of their parents after the step."""
+    """Returns the scores of continuations if they were finished; `state` is their parents' state after the step."""
     scores = rules.normalize(log_probs, jnp.broadcast_to(counted[:, None], log_probs.shape), ended=ends)
     if not rules.coverage_penalty:
         return scores
@@ -332,7 +332,7 @@ def _scores(
 def _stops(
     beam: _Beam[S], best_live: jax.Array, worst: jax.Array, num_finished: jax.Array, rules: _Rules
 ) -> Bool[Array, " B"]:
-    """Returns True for each sentence whose search the stopping rule ends.
+    """Returns True for each row whose search the stopping rule ends.
 
     Args:
       beam: the beam before this step.
@@ -356,9 +356,9 @@ def _stops(
 def _propose(
     choices: Float[Array, "B K V"], log_probs: Float[Array, "B K"], count: int
 ) -> tuple[Int[Array, "B C"], Int[Array, "B C"], Float[Array, "B C"], Float[Array, "B C"]]:
-    """Returns a sentence's best `count` continuations: parents, tokens, the tokens' log-probabilities, and totals.
+    """Returns the best `count` continuations of a row: parents, tokens, the tokens' log-probabilities, and totals.
 
-    They are chosen from the best of each hypothesis, so fewer than K V values are sorted.
+    They are chosen among the best of each hypothesis, so that fewer than K V values are sorted.
     """
     batch, beam_size, vocab_size = choices.shape
     if beam_size * vocab_size >= 2**31:
@@ -371,12 +371,12 @@ def _propose(
 
 
 def _best(old: Hypotheses, new: Hypotheses) -> tuple[Hypotheses, Bool[Array, "B C"]]:
-    """Returns the best of both, as many as `old` has, and True for those of `new` that are among them."""
+    """Merges two sets and keeps as many of the best as `old` has; also returns True for each of `new` that is kept."""
     both = jax.tree.map(lambda a, b: jnp.concatenate([a, b], 1), old, new)
     _, chosen = jax.lax.top_k(both.scores, old.scores.shape[1])
     return gather(both, chosen), _among(chosen - old.scores.shape[1], new.scores.shape[1])
 
 
 def _among(indices: Int[Array, "B K"], count: int) -> Bool[Array, "B C"]:
-    """Returns True at c < `count` if c is among a sentence's indices."""
+    """Returns True at c < `count` if c is among the indices of a row."""
     return (indices[:, None] == jnp.arange(count)[None, :, None]).any(-1)

@@ -1,4 +1,4 @@
-"""Argmax and top-k by passes that XLA vectorizes on a CPU, where its own `argmax` and `top_k` are scalar loops."""
+"""Argmax and top-k in passes that XLA vectorizes on a CPU; there, its own `argmax` and `top_k` are scalar loops."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def top_scores(
 ) -> tuple[Float[Array, "*batch count"], Int[Array, "*batch count"]]:
     """Returns the `count` highest scores and their indices, ties in order of index, like ``jax.lax.top_k``.
 
-    All are in the `count` blocks with the highest maxima or after the last whole block, so only these are sorted.
+    The highest scores are in the `count` blocks with the highest maxima or after the last whole block: only these are
+    sorted.
 
     >>> [x.tolist() for x in top_scores(jnp.array([[1.0, 3.0, 2.0, 3.0]]), 2)]
     [[[3.0, 3.0]], [[1, 3]]]

@@ -1,4 +1,4 @@
-"""Transforms that depend on the tokens so far or on a list of words: no repeats, forbidden sequences, shortlists."""
+"""Transforms that depend on the tokens so far or on a list: no repeated n-grams, forbidden sequences, shortlists."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _NoRepeat:
         length, past = history.tokens.shape[2], self.size - 1
         if length < self.size:
             return scores
-        num_grams = length - past  # n-gram i is tokens[i : i + n]; after its other tokens, its last is banned
+        num_grams = length - past  # n-gram i is tokens[i : i + n]; its last token is banned after the others
         repeats = jnp.arange(num_grams)[None, None] + past < history.lengths[..., None]
         for i in range(past):
             index = jnp.maximum(history.lengths - past + i, 0)
@@ -73,7 +73,7 @@ class _ForbidSequences:
 
 
 def forbid_sequences(sequences: Sequence[Sequence[int]], *, normalized: bool = True) -> Transform:
-    """Forbids sequences, such as the tokens of a word: the last token of each after its other tokens.
+    """Forbids sequences, such as the tokens of a word, by banning the last token of each after its other tokens.
 
     A sequence of one token is forbidden everywhere. The tokens of a prefix count; `bos` does not.
 
@@ -116,12 +116,12 @@ class _Shortlist:
 
 
 def shortlist(tokens: Int[Array, "*B M"], *, normalized: bool = False) -> Transform:
-    """Allows only the tokens of a list, such as the likely translations of the words of each sentence.
+    """Allows only the tokens of a list, such as the likely translations of each source sentence's words.
 
     Args:
-      tokens: ids ``[M]`` for all sentences, or ``[B, M]`` for each; negative ids are padding. Include `eos`.
-      normalized: see `forbid`; by default the listed tokens share all probability, as with Marian's and CTranslate2's
-        shortlists.
+      tokens: ids ``[M]`` for all rows, or ``[B, M]``, a list for each; negative ids are padding. Include `eos`.
+      normalized: see `forbid`; by default the probability of the other tokens is shared among the listed ones, as in
+        the shortlists of Marian and CTranslate2.
 
     >>> import jax.numpy as jnp
     >>> history = History(jnp.zeros((1, 1, 1), jnp.int32), jnp.zeros((1, 1), jnp.int32), jnp.arange(1))

@@ -1,4 +1,4 @@
-"""Ensembles: several models whose steps become one step, so that they choose tokens together."""
+"""Ensembles: the steps of several models, combined into one step that averages their predictions."""
 
 from __future__ import annotations
 
@@ -26,54 +26,54 @@ class EnsembleState:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The numbers of sentences, B, and of hypotheses of each, K."""
+        """The number of rows, B, and of hypotheses per row, K."""
         return self.states[0].shape
 
     @property
     def capacity(self) -> int | None:
-        """The number of tokens that every model has room for; None if there is no limit."""
+        """The number of tokens for which every model has room; None if there is no limit."""
         return min((n for s in self.states if (n := getattr(s, "capacity", None)) is not None), default=None)
 
     def reorder(self, parents: jax.Array, /) -> EnsembleState:
-        """Replaces hypothesis k of sentence b with hypothesis ``parents[b, k]`` of that sentence, in every model."""
+        """Replaces hypothesis k of row b with hypothesis ``parents[b, k]`` of that row, in every model."""
         return EnsembleState(tuple(state.reorder(parents) for state in self.states))
 
     def take(self, sentences: jax.Array, /) -> EnsembleState:
-        """Selects sentences by index, with all their hypotheses."""
+        """Selects rows by index, with all their hypotheses."""
         return EnsembleState(tuple(state.take(sentences) for state in self.states))
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class StackedState:
-    """The states of models of equal shapes, as one state whose leaves have a leading dimension of models."""
+    """The states of models of equal shapes, stacked: every leaf has a leading dimension of models."""
 
     states: Any
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The numbers of sentences, B, and of hypotheses of each, K."""
+        """The number of rows, B, and of hypotheses per row, K."""
         return self._first().shape
 
     @property
     def capacity(self) -> int | None:
-        """The number of tokens that every model has room for; None if there is no limit."""
+        """The number of tokens for which every model has room; None if there is no limit."""
         return getattr(self._first(), "capacity", None)
 
     def _first(self) -> Any:
         return jax.tree.map(lambda leaf: leaf[0], self.states)
 
     def reorder(self, parents: jax.Array, /) -> StackedState:
-        """Replaces hypothesis k of sentence b with hypothesis ``parents[b, k]`` of that sentence, in every model."""
+        """Replaces hypothesis k of row b with hypothesis ``parents[b, k]`` of that row, in every model."""
         return StackedState(jax.vmap(lambda state: state.reorder(parents))(self.states))
 
     def take(self, sentences: jax.Array, /) -> StackedState:
-        """Selects sentences by index, with all their hypotheses."""
+        """Selects rows by index, with all their hypotheses."""
         return StackedState(jax.vmap(lambda state: state.take(sentences))(self.states))
 
 
 def ensemble(steps: Sequence[Step[Any]], *, average: Average = "probability") -> Step[EnsembleState]:
-    """Returns the step of several models with one vocabulary; its state is an `EnsembleState` of their states.
+    """Returns the combined step of several models with one vocabulary; its state is an `EnsembleState`.
 
     The scores are log-probabilities. With "log" they are not normalized, but a search normalizes all scores.
 
@@ -102,11 +102,11 @@ def ensemble(steps: Sequence[Step[Any]], *, average: Average = "probability") ->
 def stacked_ensemble(
     step: Callable[[Any, jax.Array, Any], tuple[jax.Array, Any]], models: Any, *, average: Average = "probability"
 ) -> Step[StackedState]:
-    """Returns the step of models of equal shapes, computed as one by ``jax.vmap``; its state is a `StackedState`.
+    """Returns the combined step of models of equal shapes, computed by ``jax.vmap``; its state is a `StackedState`.
 
     Args:
       step: ``step(model, tokens, state) -> (scores, state)`` of one model.
-      models: a pytree of what differs between the M models (parameters, contexts), stacked: leaves are ``[M, ...]``.
+      models: a pytree of everything that differs between the M models (parameters, contexts), with leaves ``[M, ...]``.
 
     Raises:
       ConfigError: `average` is neither "log" nor "probability".

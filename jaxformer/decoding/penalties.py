@@ -1,4 +1,4 @@
-"""The scores by which a beam ranks hypotheses, and the rules by which it stops.
+"""The scores that rank the hypotheses of a beam search, and the rules that stop it.
 
 Toolkits normalize by length in different ways and stop at different times, so the same model gives different
 translations; ``docs/search.md`` compares them.
@@ -26,7 +26,7 @@ class Normalization(Protocol):
     def __call__(self, log_probs: jax.Array, lengths: jax.Array, *, ended: jax.Array | bool) -> jax.Array:
         """Returns the scores of hypotheses of these lengths; `ended` is True where the last token is `eos`.
 
-        The score must not decrease if a hypothesis becomes longer at the same log-probability, which is at most 0.
+        The score must not decrease when a hypothesis gets longer at the same log-probability, which is at most 0.
         """
         ...
 
@@ -35,7 +35,7 @@ class Normalization(Protocol):
 class LengthPenalty:
     r"""Normalization of log-probabilities by length, :math:`\log p / L^\alpha`.
 
-    `eos` always counts in log p; `count_eos` is about L, which is at least 1.
+    log p always includes `eos`; `count_eos` concerns only L, which is at least 1.
 
     Raises:
       ConfigError: the exponent is negative or not finite.
@@ -49,11 +49,11 @@ class LengthPenalty:
     exponent: float = 1.0
     """:math:`\\alpha`: 0 favors short sequences, 1 is the mean log-probability of a token."""
     count_eos: bool = True
-    """True if L counts `eos`; False if L is the number of tokens before it, as in textbooks whose sentences have no
+    """True if L counts `eos`; False if L is the number of tokens before it, as in textbooks whose sequences have no
     `eos`."""
     count_prefix: bool = True
-    """True if L counts the tokens of a prefix, as in CTranslate2; False if it counts those that the search chose alone,
-    as in Hugging Face after a prompt."""
+    """True if L counts the tokens of a prefix, as in CTranslate2; False if it counts only the tokens that the search
+    chose, as in Hugging Face after a prompt."""
 
     def __post_init__(self) -> None:
         check_penalty("length_penalty", self.exponent)
@@ -90,7 +90,7 @@ class GNMTPenalty:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class CoverageState(Generic[S]):
-    """A model's state, with the attention that each source token has received so far, for a `coverage_penalty`.
+    """A model's state with the attention that each source token has received so far, for a `coverage_penalty`.
 
     A step adds the attention weights of its token to `attended`:
     ``decoding.CoverageState(inner, state.attended + weights)``.
@@ -101,27 +101,27 @@ class CoverageState(Generic[S]):
 
     @classmethod
     def start(cls, state: S, valid: Bool[Array, "B S"]) -> CoverageState[S]:
-        """Returns the state before the first token; `valid` is True where a source token is real."""
+        """Returns the state before the first token; `valid` is True where a source token is not padding."""
         attended = jnp.broadcast_to(~valid[:, None], (*state.shape, valid.shape[1])).astype(jnp.float32)
         return cls(state, attended)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The numbers of sentences, B, and of hypotheses of each, K."""
+        """The number of rows, B, and of hypotheses per row, K."""
         return self.state.shape
 
     @property
     def capacity(self) -> int | None:
-        """The number of tokens that the state has room for; None if there is no limit."""
+        """The number of tokens for which the state has room; None if there is no limit."""
         return getattr(self.state, "capacity", None)
 
     def reorder(self, parents: jax.Array, /) -> CoverageState[S]:
-        """Replaces hypothesis k of sentence b with hypothesis ``parents[b, k]`` of that sentence."""
+        """Replaces hypothesis k of row b with hypothesis ``parents[b, k]`` of that row."""
         attended = jnp.take_along_axis(self.attended, parents[..., None], axis=1)
         return CoverageState(self.state.reorder(parents), attended)
 
     def take(self, sentences: jax.Array, /) -> CoverageState[S]:
-        """Selects sentences by index, with all their hypotheses."""
+        """Selects rows by index, with all their hypotheses."""
         return CoverageState(self.state.take(sentences), self.attended[sentences])
 
     def coverage(self) -> Float[Array, "B K"]:
@@ -147,12 +147,12 @@ class Patience:
             raise ConfigError(f"patience must be positive and finite, got {self.factor}")
 
     def needed(self, beam_size: int) -> int:
-        """Returns the number of finished hypotheses at which the search of a sentence stops; halves round up."""
+        """Returns the number of finished hypotheses at which the search for a row stops; halves round up."""
         return max(1, math.floor(min(self.factor * beam_size, 2**30) + 0.5))  # fits in 32 bits
 
 
 Stopping: TypeAlias = Literal["first", "now", "limit"] | Patience
-"""The rule by which the search of a sentence stops: see `beam_search`."""
+"""The rule that stops the search for a row: see `beam_search`."""
 
 
 def check_penalty(name: str, value: float) -> None:

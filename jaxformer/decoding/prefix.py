@@ -1,4 +1,4 @@
-"""Forced first tokens of sequences, and the point from which a search continues after them."""
+"""Forced first tokens of sequences, and the start of a search that continues after them."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class ReadPrefix(Protocol[S]):
 
 @dataclasses.dataclass(frozen=True)
 class Prefix(Generic[S]):
-    """Forced first tokens of the sequences of each sentence.
+    """Forced first tokens of the sequences of each row.
 
     They are part of `Hypotheses.tokens` and count in lengths and limits, but not in log-probabilities. An `eos` among
-    them does not end a sequence. A sentence whose prefix reaches its limit gets no further token.
+    them does not end a sequence. A row whose prefix reaches its limit gets no further token.
     """
 
     tokens: jax.Array

@@ -1,7 +1,7 @@
-r"""Minimum Bayes risk with chrF or BLEU, on the device: candidates are ranked by their utility against one another.
+r"""Minimum Bayes risk reranking with chrF or BLEU, on the device: every candidate serves as a reference for the others.
 
-The candidates of a sentence are rows of ids: of characters for chrF, of words for BLEU. Equal n-grams are found by
-sorting, not by hashing, so no two different n-grams are ever counted as one.
+Each candidate is a row of ids: of characters for chrF, of words for BLEU. Equal n-grams are found by sorting, not by
+hashing, so different n-grams never collide.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from jaxformer.decoding.api import Hypotheses, gather
 def minimum_bayes_risk(utilities: Float[Array, "K M"], weights: Float[Array, " M"] | None = None) -> Float[Array, " K"]:
     r"""Returns each candidate's expected utility, :math:`\sum_m w_m u(h_k, r_m)`; the best has the highest.
 
-    (Kumar and Byrne 2004; with samples of the model as references: Eikema and Aziz 2020.)
+    (Kumar and Byrne 2004; with samples from the model as references: Eikema and Aziz 2020.)
 
     Args:
-      utilities: of candidate k with reference m, such as `chrf_utilities` or `bleu_utilities`.
+      utilities: the utility of candidate k against reference m, from `chrf_utilities` or `bleu_utilities`, for example.
       weights: the probabilities of the references; equal by default.
 
     >>> import jax.numpy as jnp
@@ -46,7 +46,7 @@ def rerank(hypotheses: Hypotheses, scores: Float[Array, "B K"]) -> Hypotheses:
 def chrf_utilities(
     tokens: Int[Array, "K T"], lengths: Int[Array, " K"], *, order: int = 6, beta: float = 2.0
 ) -> Float[Array, "K K"]:
-    """Returns chrF of every candidate k with every candidate m as its reference (Popovic 2015), from 0 to 100.
+    """Returns the chrF of every candidate k against every candidate m as its reference (Popovic 2015), from 0 to 100.
 
     Args:
       tokens: the ids of each candidate's characters, without whitespace; those after `lengths` are ignored.
@@ -68,7 +68,7 @@ def chrf_utilities(
 
 
 def bleu_utilities(tokens: Int[Array, "K T"], lengths: Int[Array, " K"], *, order: int = 4) -> Float[Array, "K K"]:
-    """Returns sentence BLEU of every candidate k with every candidate m as its reference, from 0 to 100.
+    """Returns the sentence BLEU of every candidate k against every candidate m as its reference, from 0 to 100.
 
     N-gram orders that a candidate is too short for are left out; orders without a match are smoothed as by sacrebleu's
     "exp" (Chen and Cherry 2014, method 3).
@@ -96,10 +96,10 @@ def bleu_utilities(tokens: Int[Array, "K T"], lengths: Int[Array, " K"], *, orde
 def _statistics(
     tokens: Int[Array, "K T"], lengths: Int[Array, " K"], order: int
 ) -> tuple[Float[Array, "O K K"], Float[Array, "O K"]]:
-    """Returns, for each order, the number of n-grams of candidate k that m has too, and the number that k has."""
+    """Returns, for each order, the number of n-grams that candidates k and m share, and the number of n-grams of k."""
 
     def longer(grams: jax.Array, size: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        # An n-gram is the pair of its first n - 1 tokens and its last one; its position is that of its first token.
+        # An n-gram is the pair of its first n - 1 tokens and its last one; its position is its first token's.
         where = jnp.arange(tokens.shape[1])[None] < lengths[:, None] - size
         grams = _dense(grams, jnp.roll(tokens, -size, 1), where)
         return grams, (_matches(grams, where), where.sum(1).astype(jnp.float32))
@@ -120,7 +120,7 @@ def _dense(first: Int[Array, "K T"], second: Int[Array, "K T"], where: Bool[Arra
 
 
 def _matches(grams: Int[Array, "K T"], where: Bool[Array, "K T"]) -> Float[Array, "K K"]:
-    """Returns the number of n-grams of each candidate that each other one has too, each counted at most as often."""
+    """Returns the clipped n-gram matches of every pair of candidates: the smaller of their two counts, summed."""
     number, size = grams.shape[0], grams.size
     rows = jnp.arange(number)[:, None]
     counts = jnp.zeros((number, max(size, 1)), jnp.float32).at[rows, grams].add(where.astype(jnp.float32))

@@ -1,4 +1,4 @@
-"""Batches that lose their finished sentences: a loop that continues with fewer rows."""
+"""A decoding loop that drops finished rows from the batch and continues with fewer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxformer.decoding.api import Hypotheses, S, Step
 
 
 class StepOfRows(Protocol[S]):
-    """Maps the indices of some sentences, ``int32 [B2]``, to a `Step` for these alone.
+    """Maps the indices of some rows, ``int32 [B2]``, to a `Step` for these rows only.
 
     For example ``lambda sentences: functools.partial(step, context.take(sentences))``.
     """
@@ -22,14 +22,14 @@ class StepOfRows(Protocol[S]):
 
 
 class SearchProgress(Protocol):
-    """The progress of a search, one row for each sentence."""
+    """The progress of a search, for each row of the batch."""
 
     def active(self) -> Bool[Array, " B"]:
-        """Returns True for each sentence that is not complete."""
+        """Returns True for each row that is not complete."""
         ...
 
     def take(self, sentences: jax.Array, /) -> Self:
-        """Selects sentences by index."""
+        """Selects rows by index."""
         ...
 
     def result(self) -> Hypotheses:
@@ -40,16 +40,16 @@ class SearchProgress(Protocol):
 R = TypeVar("R", bound=SearchProgress)
 
 Advance: TypeAlias = Callable[[R, Int[Array, " B"]], R]
-"""One step of a search; its second argument is the indices, in the full batch, of the sentences that are left."""
+"""One step of a search; its second argument holds the indices, in the full batch, of the rows that are left."""
 
 
 def run(
     rows: R, advance_with: Callable[[Step[S]], Advance[R]], step: Step[S], step_of_rows: StepOfRows[S] | None
 ) -> Hypotheses:
-    """Returns the hypotheses when all sentences are complete.
+    """Runs a search until all rows are complete, and returns the hypotheses.
 
-    With `step_of_rows`, a batch of at least 8 rows drops its complete sentences as soon as three quarters of them are
-    complete, so that slow sentences do not keep all rows busy. The program then has one loop per number of rows.
+    With `step_of_rows`, a batch of at least 8 rows drops the complete rows as soon as three quarters are complete, so
+    that no work is wasted on them while long rows continue. The program then has one loop for each number of rows.
 
     Args:
       advance_with: maps a step of the model to a step of the search.
@@ -69,7 +69,7 @@ def run(
         found = result if found is None else _put(found, sentences, result)
         if step_of_rows is None or not fewer:
             return found
-        left = jnp.argsort(~rows.active(), stable=True)[:fewer]  # those that are not complete come first
+        left = jnp.argsort(~rows.active(), stable=True)[:fewer]  # rows that are not complete come first
         rows, sentences = rows.take(left), sentences[left]
         step = step_of_rows(sentences)
 

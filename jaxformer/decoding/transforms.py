@@ -1,9 +1,10 @@
 """Transforms of the scores of the next token: masks, filters and temperatures, which can be chained.
 
-A transform maps scores ``[B, K, V]`` and a history to scores. Its attribute `normalized` says what it acts on. False:
-the step's own scores, before log-softmax, so that the probabilities of a step still add up to 1, as in
-CTranslate2. True: log-probabilities, after log-softmax, so that the probability of removed tokens is lost, as in
+A transform maps scores ``[B, K, V]`` and a history to scores. Its attribute `normalized` tells where it is applied.
+False: to the step's scores, before log-softmax, so that the probabilities of a step still add up to 1, as in
+CTranslate2. True: to log-probabilities, after log-softmax, so that the probability of removed tokens is lost, as in
 Hugging Face.
+
 Any callable with that attribute is a transform; the transforms of this module are frozen dataclasses and pytrees.
 """
 
@@ -25,7 +26,8 @@ from jaxformer.errors import ConfigError
 Scores: TypeAlias = Float[Array, "B K V"]
 
 ForcedEnd: TypeAlias = Literal["scored", "free", "never"]
-"""The log-probability of an `eos` that the limit forces: its own ("scored") or 0 ("free"); "never" forces none.
+"""The log-probability of an `eos` forced at the length limit: the model's ("scored") or 0 ("free"); "never" forces
+none.
 
 An `eos` that a transform has removed is forced too. With "scored" it has the lowest finite log-probability, so that a
 beam prefers every other hypothesis.
@@ -35,10 +37,10 @@ beam prefers every other hypothesis.
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class History:
-    """The sequences so far, of K hypotheses of B sentences.
+    """The sequences so far, of K hypotheses for each of B rows.
 
-    `sentences` is the row of each sentence in the full batch. It indexes arrays with one entry per sentence, because a
-    search may drop the rows of finished sentences.
+    `sentences` holds the index of each row in the full batch. Arrays with one entry per row of the full batch are
+    indexed by it, because a search may drop finished rows.
     """
 
     tokens: jax.Array  # int32 [B, K, T]: prefix included, bos not; only the first `lengths` count
@@ -47,7 +49,7 @@ class History:
 
 
 class Transform(Protocol):
-    """A function of scores and history; `normalized` says whether it takes log-probabilities or the step's scores."""
+    """A function of scores and history; `normalized` tells whether it takes log-probabilities or the step's scores."""
 
     @property
     def normalized(self) -> bool: ...
@@ -86,7 +88,7 @@ Transforms: TypeAlias = Transform | Chain | Sequence[Transform]
 
 
 def as_transforms(transforms: Transforms) -> tuple[Transform, ...]:
-    """Returns the transforms of a sequence of them, of a chain, or of one alone."""
+    """Returns a tuple of transforms from a sequence of them, a chain, or a single one."""
     if isinstance(transforms, Chain):
         return transforms.transforms
     return (transforms,) if callable(transforms) else tuple(transforms)
@@ -95,7 +97,7 @@ def as_transforms(transforms: Transforms) -> tuple[Transform, ...]:
 def chain(*transforms: Transform) -> Chain:
     """Returns the function from scores and history to float32 log-probabilities that a search applies at each step.
 
-    Transforms that are not `normalized` come first, in the given order; then log-softmax; then the others, in order.
+    Transforms that are not `normalized` come first, in the given order; then log-softmax; then the normalized ones.
 
     >>> import jax.numpy as jnp
     >>> history = History(jnp.zeros((1, 1, 1), jnp.int32), jnp.zeros((1, 1), jnp.int32), jnp.zeros(1, jnp.int32))
@@ -109,10 +111,10 @@ def chain(*transforms: Transform) -> Chain:
 
 
 def for_sampling(transforms: Transforms) -> tuple[Transform, ...]:
-    """Returns transforms as `sample` applies them: first those that are `normalized`, then the others, then softmax.
+    """Returns transforms as `sample` applies them: first the `normalized` ones, then the others, then softmax.
 
-    So a filter such as `top_k` chooses among the tokens that the rules allow, in whatever order they are given, and
-    the log-probability of a draw is that of the distribution it was drawn from, as in Hugging Face.
+    So, whatever the order in which they are given, a filter such as `top_k` chooses among the tokens that the rules
+    allow, and a sampled token has its log-probability in the distribution it was drawn from, as in Hugging Face.
 
     >>> import jax.numpy as jnp
     >>> history = History(jnp.zeros((1, 1, 1), jnp.int32), jnp.zeros((1, 1), jnp.int32), jnp.zeros(1, jnp.int32))
@@ -135,7 +137,7 @@ class _Temperature:
     normalized = False
 
     def __call__(self, scores: Scores, history: History) -> Scores:
-        # Scores are relative to the highest, whose quotient is then 0: large quotients may round to equal values or
+        # Scores are relative to the highest, which becomes 0: large quotients could round to equal values or
         # overflow. Outside the bounds, the dtype may round the value or its reciprocal to 0.
         top = scores.max(-1, keepdims=True)
         top = jnp.where(jnp.isfinite(top), top, 0)
@@ -173,7 +175,7 @@ class _TopK:
 
 
 def top_k(count: int) -> Transform:
-    """Keeps the `count` highest scores, and those equal to the lowest of them (Fan et al. 2018).
+    """Keeps the `count` highest scores, and any that tie with the lowest of them (Fan et al. 2018).
 
     Raises:
       ConfigError: `count` is below 1.
@@ -257,7 +259,7 @@ class _Forbid:
 
 
 def forbid(tokens: Sequence[int], *, normalized: bool = True) -> Transform:
-    """Forbids the choice of any of `tokens`.
+    """Forbids `tokens`: they are never chosen.
 
     Args:
       tokens: ids; static.
@@ -289,14 +291,14 @@ class _MinLength:
 
 
 def min_length(lengths: int | Int[Array, " B"], *, eos: int | tuple[int, ...], normalized: bool = True) -> Transform:
-    """Forbids `eos` until a sequence with it has at least `lengths` tokens, a prefix included.
+    """Forbids `eos` in a sequence that would then have fewer than `lengths` tokens, prefix and `eos` included.
 
-    Where a `bos` precedes the tokens, Hugging Face's ``min_length=n``, which counts it, is n here; for a prompt
-    without one it is n + 1, as are its ``min_new_tokens=n`` and, with ``normalized=False``, CTranslate2's
-    ``min_decoding_length=n``. At a lower limit of the search, `eos` is forced nevertheless: see `ForcedEnd`.
+    If a `bos` precedes the tokens, Hugging Face's ``min_length=n``, which counts it, is n here. For a prompt without
+    `bos` it is n + 1, and so are Hugging Face's ``min_new_tokens=n`` and, with ``normalized=False``, CTranslate2's
+    ``min_decoding_length=n``. If `max_lengths` is lower, `eos` is still forced there: see `ForcedEnd`.
 
     Args:
-      lengths: one number for all sentences, or one for each.
+      lengths: one number for all rows, or one for each.
       normalized: see `forbid`.
 
     >>> import jax.numpy as jnp
@@ -315,7 +317,7 @@ class ForceEnd:
     max_lengths: jax.Array  # int32 [B]
     eos: int | tuple[int, ...] = dataclasses.field(metadata={"static": True})
     free: bool = dataclasses.field(default=False, metadata={"static": True})
-    """True if a forced `eos` has log-probability 0, as in Hugging Face; False if it has its own."""
+    """True if a forced `eos` has log-probability 0, as in Hugging Face; False if it keeps the model's."""
     normalized = True
 
     def __call__(self, scores: Scores, history: History) -> Scores:
@@ -336,15 +338,15 @@ def well_formed(
     forced_end: ForcedEnd = "scored",
     sampled: bool = False,
 ) -> tuple[Transform, ...]:
-    """Appends the rules of every search: `pad` and `bos` are never chosen, and `forced_end` rules at the limit.
+    """Appends the rules of every search: `pad` and `bos` are never chosen, and `forced_end` applies at the limit.
 
     A `bos` or a `pad` that also ends a sequence, as BART's and GPT-2's do, may be chosen.
 
     Args:
-      sampled: True for draws, whose transforms, and the rules about `pad` and `bos`, are `for_sampling`.
+      sampled: True if `for_sampling` orders the transforms and the rules about `pad` and `bos`.
 
     Raises:
-      ConfigError: `forced_end` has another value.
+      ConfigError: `forced_end` is unknown.
     """
     if forced_end not in get_args(ForcedEnd):
         raise ConfigError(f"forced_end must be one of {', '.join(get_args(ForcedEnd))}, got {forced_end!r}")
@@ -357,7 +359,7 @@ def well_formed(
 
 
 def _per_sentence(value: int | jax.Array, history: History) -> jax.Array:
-    """Returns one number, or one per sentence of the full batch, as ``[1, 1]`` or ``[B, 1]``."""
+    """Returns one number, or one per row of the full batch, as ``[1, 1]`` or ``[B, 1]``."""
     value = jnp.asarray(value)
     return value[None, None] if value.ndim == 0 else value[history.sentences][:, None]
 

@@ -1,4 +1,4 @@
-"""One loop over steps, and three ways to choose tokens: greedy, sampled and forced."""
+"""One loop over decoding steps, and three ways to choose tokens: greedy, sampled and forced."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ class _Progress(NamedTuple, Generic[S]):
     lengths: jax.Array  # int32 [B, K]: filled positions of `tokens`
     log_probs: jax.Array  # float32 [B, K]
     token_log_probs: jax.Array  # float32 [B, K, T]
-    forced: jax.Array  # int32 [B, K]: positions that the search does not choose
+    forced: jax.Array  # int32 [B, K]: the number of tokens that the search does not choose
     max_lengths: jax.Array  # int32 [B, K]
 
     def active(self) -> jax.Array:
-        """Returns True for each sentence that is not complete."""
+        """Returns True for each row that is not complete."""
         return ~self.done.all(1)
 
     def take(self, sentences: jax.Array, /) -> _Progress[S]:
-        """Selects sentences by index."""
+        """Selects rows by index."""
         others = jax.tree.map(lambda leaf: leaf[sentences], self._replace(state=None))
         return others._replace(state=self.state.take(sentences))
 
@@ -76,19 +76,19 @@ def unroll(
 
     Args:
       step, state: see `jaxformer.decoding.api`.
-      choose: sees the log-probabilities after all transforms.
+      choose: picks tokens from the log-probabilities after all transforms.
       pad: the token that fills the positions after the end; it may also be chosen.
       start: the ``lengths`` forced tokens of each hypothesis, then `pad`, in a buffer of length T.
       bos: the token before the first; None if the first forced token begins the sequence.
       eos: the token that ends a sequence, or several; None if there is no such token.
       max_lengths: the maximum number of tokens of each hypothesis, forced ones included; at most T.
-      transforms: see `jaxformer.decoding.transforms`; none are added here.
+      transforms: see `jaxformer.decoding.transforms`; the rules of `well_formed` are not added.
 
     Raises:
       ValueError: the state has room for fewer tokens than T.
 
     Returns:
-      Hypotheses ``[B, K]`` with ``scores == log_probs``, in which forced tokens do not count.
+      Hypotheses ``[B, K]`` with ``scores == log_probs``; the log-probabilities of forced tokens do not count.
     """
     check_start(state, start.tokens.shape[2], bos)
     last = start.tokens[:, :, 0] if bos is None else jnp.full(start.lengths.shape, bos, jnp.int32)
@@ -103,7 +103,7 @@ class _Rules(NamedTuple):
     transforms: tuple[Transform, ...]
     step_of_rows: StepOfRows[Any] | None
     may_be_stuck: bool
-    """A hypothesis ends, without another token, where its rules leave none."""
+    """True if a hypothesis ends, without another token, where the transforms leave none."""
 
 
 def _unroll(
@@ -182,17 +182,17 @@ def greedy(
     Args:
       step, state: see `jaxformer.decoding.api`.
       max_length: the maximum number of tokens, `eos` and prefix included; static.
-      bos: the token before the first, never chosen unless it is `eos`; None if the prefix, then of at least one token,
-        begins the sequence.
+      bos: the token before the first, never chosen unless it is `eos`; None if the prefix, which then has at least
+        one token, begins the sequence.
       eos: the token that ends a sequence, or several; None if no token does.
-      pad: the token that fills the positions after the end, never chosen unless it is `eos`, as for GPT-2. By default 0
-        fills them, and may be chosen.
-      max_lengths: the maximum number of tokens per sentence, at most `max_length`.
+      pad: the token that fills the positions after the end, never chosen unless it is `eos`, as for GPT-2. By default
+        they are filled with 0, which may also be chosen.
+      max_lengths: the maximum number of tokens of each row, at most `max_length`.
       prefix: the first tokens of each sequence; a `Prefix` if their lengths differ, or to read them in one pass.
-      forced_end: the log-probability of an `eos` that the limit forces: "scored", its own, or the lowest finite one if
-        a transform has removed it; "free", 0; "never", no `eos` is forced.
-      transforms: one, or several in their order; see `jaxformer.decoding.transforms`.
-      step_of_rows: makes the step of the sentences that remain (`StepOfRows`), so that complete ones leave the batch.
+      forced_end: the log-probability of an `eos` that is forced at the length limit. "scored": the model's, or the
+        lowest finite number if a transform has removed `eos`. "free": 0. "never": no `eos` is forced.
+      transforms: one transform, or several in order; see `jaxformer.decoding.transforms`.
+      step_of_rows: makes the step for the remaining rows (`StepOfRows`), so that complete rows leave the batch.
 
     Returns:
       Hypotheses ``[B, K]`` with ``scores == log_probs``.
@@ -241,25 +241,25 @@ def sample(
 ) -> Hypotheses:
     """Draws every token from the model's distribution after the transforms, independently for each hypothesis.
 
-    Rules such as `min_length` come before filters such as `top_k`, in whatever order they are given: see
-    `for_sampling`. A hypothesis for which the rules leave no token ends there, without another one.
+    Rules such as `min_length` are applied before filters such as `top_k`, whatever the order in which they are given:
+    see `for_sampling`. If they leave no token for a hypothesis, it ends there.
 
-    The random bits of a token are a function of the sentence's key, the hypothesis and the token's position, so they do
-    not depend on the other sentences, their number or padding. Hypotheses are not sorted by score.
+    The random bits of a token are a function of the row's key, the hypothesis and the token's position, so they do not
+    depend on the other rows, on the batch size or on padding. Hypotheses are not sorted by score.
 
     Args:
       forced_end: see `greedy`; "free" by default, because an `eos` that is forced is not drawn.
-      key: one key or seed, into which the sentence's row in the batch is folded; or one key per sentence, ``[B]``,
-        such as ``jax.vmap(jax.random.fold_in, (None, 0))(key, indices)`` for the sentences of a corpus. Keys are those
-        of ``jax.random.key``, or the raw ones of ``jax.random.PRNGKey``.
+      key: one key or seed, into which the index of each row is folded; or one key per row, ``[B]``,
+        such as ``jax.vmap(jax.random.fold_in, (None, 0))(key, indices)`` for the examples of a corpus. Keys come
+        from ``jax.random.key`` or, as raw keys, from ``jax.random.PRNGKey``.
       step, state, max_length, bos, eos, pad, max_lengths, prefix, transforms, step_of_rows: see `greedy`.
 
     Returns:
-      Hypotheses ``[B, K]`` with ``scores == log_probs``, of the distribution after the transforms.
+      Hypotheses ``[B, K]`` with ``scores == log_probs``, log-probabilities in the distribution after the transforms.
 
     Raises:
       ConfigError: see `greedy`.
-      ValueError: see `greedy`; `key` is neither one key nor one per sentence.
+      ValueError: see `greedy`; `key` is neither one key nor one per row.
 
     >>> import jax, jax.numpy as jnp
     >>> from jaxformer.decoding import TreeState, top_k
@@ -306,23 +306,23 @@ def forced(
     prefix_lengths: Int[Array, " B"] | None = None,
     transforms: Transforms = (),
 ) -> Hypotheses:
-    """Computes the log-probabilities of given sequences: those of each token, and their sums.
+    """Computes the log-probabilities of given sequences: of each token, and their sums (teacher forcing).
 
-    With the transforms of a greedy or beam search, or with ``for_sampling([*transforms, forbid([bos, pad])])`` of a
-    sample, they equal those that it returned, except for an `eos` that was forced as "free" or although a transform
-    had removed it.
+    With the transforms of a greedy or beam search, or for samples with
+    ``for_sampling([*transforms, forbid([bos, pad])])``, they equal the ones that the search returned, except for an
+    `eos` that was forced as "free" or that a transform had removed.
 
     Args:
       step, state: see `jaxformer.decoding.api`.
       tokens: without `bos`; `eos` counts like any other token.
       lengths: the number of tokens of each sequence, at most T; later ones are ignored.
-      bos: the token before the first; None if the first token of each sequence is read but not scored.
-      prefix_lengths: the number of first tokens, per sentence, that are not scored; 0 by default.
+      bos: the token before the first; None if the first token of each sequence is read without being scored.
+      prefix_lengths: for each row, the number of first tokens that are not scored; 0 by default.
       transforms: see `jaxformer.decoding.transforms`.
 
     Raises:
-      ValueError: `tokens` or `lengths` have another B or K than the state, which may also have room for fewer
-        tokens than T.
+      ValueError: `tokens` or `lengths` have another B or K than the state, or the state has room for fewer than T
+        tokens.
 
     >>> import jax.numpy as jnp
     >>> from jaxformer.decoding import TreeState
@@ -333,7 +333,7 @@ def forced(
     """
     shape = check_state(state)
     if tokens.shape[:2] != shape or lengths.shape != shape:
-        raise ValueError(f"tokens and lengths must begin {shape} as the state, got {tokens.shape} and {lengths.shape}")
+        raise ValueError(f"tokens and lengths must begin {shape} like the state, got {tokens.shape}, {lengths.shape}")
     first = 0 if bos is not None else 1
     unscored = jnp.full(shape[:1], first) if prefix_lengths is None else jnp.maximum(prefix_lengths, first)
     position = jnp.arange(tokens.shape[2])[None, None]
@@ -365,7 +365,7 @@ def _extend(
     step_of_rows: StepOfRows[S] | None,
     sampled: bool = False,
 ) -> Hypotheses:
-    """Extends the prefix of each sentence with the tokens that `choose` picks: see `greedy`."""
+    """Extends the prefix of each row with the tokens that `choose` picks: see `greedy`."""
     check_start(state, max_length, bos)
     start = begin(state, max_length, bos=bos, pad=filler(pad), prefix=prefix)
     shape = start.last.shape
@@ -379,20 +379,20 @@ def _extend(
 
 
 def _keys_of_sentences(key: jax.Array | int, batch: int) -> jax.Array:
-    """Returns one key for each sentence, ``[B]``: see `sample`."""
+    """Returns one key for each row, ``[B]``: see `sample`."""
     keys = jax.random.key(key) if isinstance(key, int | np.integer) else jnp.asarray(key)
     is_raw = keys.dtype == jnp.uint32 and keys.shape[-1:] == jax.eval_shape(jax.random.PRNGKey, 0).shape
     keys = jax.random.wrap_key_data(keys) if is_raw else keys
     if not jnp.issubdtype(keys.dtype, jax.dtypes.prng_key) or keys.shape not in ((), (batch,)):
         got = f"{keys.dtype}{list(keys.shape)}"
-        raise ValueError(f"key must be a seed, one jax.random.key, or {batch} keys, one per sentence; got {got}")
+        raise ValueError(f"key must be a seed, one jax.random.key, or {batch} keys, one per row; got {got}")
     return keys if keys.ndim else jax.vmap(jax.random.fold_in, (None, 0))(keys, jnp.arange(batch))
 
 
 def _gumbel(key: jax.Array, size: int) -> Float[Array, " V"]:
     """Returns Gumbel noise: the argmax of log-probabilities plus this noise is a draw from their distribution.
 
-    The bits are the same under every vmap and mesh.
+    The random bits do not depend on vmap or on the mesh.
     """
     bits = hashed_bits(key, jnp.arange(size, dtype=jnp.uint32))
     uniform = ((bits >> 9).astype(jnp.float32) + 0.5) * jnp.float32(2**-23)  # never 0 or 1

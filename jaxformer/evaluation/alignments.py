@@ -20,9 +20,9 @@ def alignment_error_rate(
     The counts are summed over sentences. Without `possible`, P = S and the rate is 1 - F1.
 
     Args:
-      alignments: A, the links of each sentence to evaluate.
+      alignments: A, the predicted links of each sentence pair.
       sure: S, the links that an alignment must have.
-      possible: P, the links that it may have; sure links are possible whether or not they are given again.
+      possible: P, the links that an alignment may have; sure links always count as possible too.
 
     >>> alignment_error_rate([{(0, 0), (1, 1)}], sure=[{(0, 0)}], possible=[{(1, 1), (1, 2)}])
     0.0
@@ -47,7 +47,7 @@ def alignment_error_rate(
 
 
 def strongest_links(weights: np.ndarray) -> set[Link]:
-    """Links each target word to the source word of largest weight, by weights ``[T, S]`` (Garg et al. 2019)."""
+    """Links each target word to the source word with the largest weight in ``[T, S]`` (Garg et al. 2019)."""
     return {(int(source), target) for target, source in enumerate(weights.argmax(-1))}
 
 

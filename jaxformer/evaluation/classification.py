@@ -32,7 +32,7 @@ def matthews(labels: Sequence[int] | np.ndarray, predictions: Sequence[int] | np
     'Matthews correlation 57.74  [times 100, 4 predictions]'
 
     Raises:
-      ValueError: there are no labels, or another number of predictions; or they are not one class an example.
+      ValueError: there are no labels, or another number of predictions; or they are not one class per example.
     """
     labels, predictions = np.asarray(labels), np.asarray(predictions)
     if labels.shape != predictions.shape or labels.ndim != 1 or labels.size == 0:
@@ -46,7 +46,7 @@ def matthews(labels: Sequence[int] | np.ndarray, predictions: Sequence[int] | np
 
 
 def matthews_of_counts(correct: float, labels: np.ndarray, predictions: np.ndarray) -> Score:
-    """Returns 100 times the Matthews correlation from the number of correct predictions and those of each class.
+    """Returns 100 times the Matthews correlation from the correct predictions and the counts of each class.
 
     With n examples, c correct predictions, and t and p the counts of each class among labels and predictions:
     ``(c n - t p) / sqrt((n^2 - p p) (n^2 - t t))``; 0 if all labels, or all predictions, are of one class.

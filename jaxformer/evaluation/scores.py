@@ -1,4 +1,4 @@
-"""Scores of translations and of language models, each with the signature that says how it was computed."""
+"""Scores of translations and of language models, each with a signature that describes how it was computed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jaxformer.errors import ConfigError
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """A score with its name, its signature (the way it was computed) and the decimals to print."""
+    """A score with its name, its signature (how it was computed) and the number of decimals to print."""
 
     name: str
     value: float
@@ -40,8 +40,8 @@ def bleu(
     """Computes sacrebleu's BLEU (Post 2018); comparable with scores of the same signature.
 
     Args:
-      references: one or several for each hypothesis; their numbers may differ.
-      language: a two-letter code; the words of zh, ja and ko are those of sacrebleu for it, of all others those of 13a.
+      references: one or several for each hypothesis; the number may vary.
+      language: a two-letter code that selects the tokenizer: sacrebleu's own for zh, ja and ko, 13a for all others.
 
     Raises:
       ValueError: there is no hypothesis, or one without a reference, or their numbers differ.
@@ -64,7 +64,7 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: boo
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """The scores of two systems on the same sentences, and the probability that chance makes such a difference.
+    """The scores of two systems on the same sentences, and the p-value of their difference.
 
     >>> print(Comparison(Score("BLEU", 39.8, "..."), Score("BLEU", 40.7, "..."), 0.0329))
     BLEU 39.80 | 40.70, p = 0.033
@@ -87,10 +87,10 @@ def paired_bootstrap(
     language: str = "",
     draws: int = 1000,
 ) -> Comparison:
-    """Compares the BLEU of two systems by paired bootstrap resampling, that of sacrebleu (Koehn 2004).
+    """Compares the BLEU of two systems by paired bootstrap resampling, as in sacrebleu (Koehn 2004).
 
-    The sentences are drawn `draws` times, with replacement. A p-value of 0.05 or more says that another sample of
-    sentences could well have turned the difference around. It says nothing about other seeds of the training.
+    The sentences are drawn `draws` times, with replacement. A p-value of 0.05 or more means that another sample of
+    sentences could well have reversed the difference. It says nothing about other training seeds.
 
     Args:
       language: see `bleu`.
@@ -105,16 +105,16 @@ def paired_bootstrap(
     test: Any = PairedTest(systems, {"bleu": metric}, [list(references)], "bs", n_samples=draws)
     signatures, results = test()
     first, second = (Score(name, result.score, str(signatures["BLEU"])) for result in results["BLEU"])
-    # sacrebleu counts larger differences only, and so finds equal systems different, with the smallest of all p-values.
+    # sacrebleu counts larger differences only, so it gives equal systems the smallest of all p-values.
     return Comparison(first, second, 1.0 if first.value == second.value else results["BLEU"][1].p_value)
 
 
 def sentence_scores(
     hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False, language: str = ""
 ) -> list[dict[str, float]]:
-    """Computes each sentence's BLEU, without the n-gram orders that it is too short for, and its chrF2.
+    """Computes the BLEU of each sentence, without n-gram orders for which it is too short, and its chrF2.
 
-    They show where a system is weak; their mean is not the corpus score.
+    Sentence scores show where a system is weak; their mean is not the corpus score.
     """
     _check(hypotheses, references)
     metrics = {

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float
 
 
 class Bias:
-    """A term added to the scaled logits. Biases combine with ``+``, with arrays that broadcast to [B, N, T, S] too.
+    """A term added to the scaled logits. Biases combine with ``+``, also with arrays that broadcast to [B, N, T, S].
 
     To add a new kind, write a subclass that defines `tile`, and register it as a pytree
     (``jax.tree_util.register_dataclass``) whose leaves are the learned arrays.
@@ -29,7 +29,7 @@ class Bias:
     [[-10, -8, -6], [-12, -10, -8]]
     """
 
-    __array_ufunc__ = None  # a NumPy array leaves the sum to `__radd__`
+    __array_ufunc__ = None  # lets NumPy arrays defer to `__radd__`
 
     def tile(self, query: Array, query_index: Array, key_index: Array) -> Array:
         """Returns the bias at these absolute positions, ``float [b, n, t, s]`` with b in {1, B} and n in {1, N}.
@@ -41,13 +41,13 @@ class Bias:
         raise NotImplementedError(f"{type(self).__name__} does not define tile")
 
     def at(self, offset: int | jax.Array) -> Bias:
-        """Returns the same bias with query positions that start at `offset`, as in decoding with a cache."""
+        """Returns the bias for query positions that start at `offset`, as in decoding with a cache."""
         return Shifted(self, jnp.asarray(offset, jnp.int32))
 
     def at_positions(self, query: Array, query_positions: Array, key_positions: Array | np.ndarray) -> Bias:
         """Returns the bias of queries and keys at these absolute positions, ``int [b, T]`` and ``int [b, S]``.
 
-        The dimension b is 1 or B. The queries are those of `tile`: ``[B, N, T, H]``, multiplied by the scale.
+        The dimension b is 1 or B. As in `tile`, the queries ``[B, N, T, H]`` are already multiplied by the scale.
 
         Raises:
           ValueError: the bias holds arrays with one entry for each example, and positions differ between examples.
@@ -76,10 +76,10 @@ class Bias:
         return DenseBias(jax.vmap(one_example, (0, *axes))(query, *index))
 
     def take_heads(self, first: int | jax.Array, count: int) -> Bias:
-        """Returns the same bias for `count` heads from `first` on, as on a device that holds only these.
+        """Returns the bias for `count` heads from `first` on, as on a device that holds only these heads.
 
-        Its `tile` gets the queries of these heads. The default computes the tile of all heads and keeps a part. A bias
-        that combines queries with arrays of all heads must take the parts of its arrays instead.
+        Its `tile` gets the queries of these heads. The default computes the tile of all heads and selects from it. A
+        bias that combines queries with arrays of all heads must select from its arrays instead.
         """
         return HeadsOf(self, jnp.asarray(first, jnp.int32), count)
 
@@ -104,7 +104,7 @@ class DenseBias(Bias):
         del query
         rows = self.array if self.array.shape[2] == 1 else self.array[:, :, query_index]
         tile = rows if rows.shape[3] == 1 else rows[..., key_index]
-        if jnp.issubdtype(tile.dtype, jnp.floating):  # the gradient of broadcasting is a sum in the dtype
+        if jnp.issubdtype(tile.dtype, jnp.floating):  # the gradient of broadcasting would be summed in this dtype
             tile = tile.astype(np.promote_types(tile.dtype, np.float32))
         return jnp.broadcast_to(tile, (*tile.shape[:2], query_index.shape[0], key_index.shape[0]))
 
@@ -132,7 +132,7 @@ class Sum(Bias):
 
 
 def with_four_dims(array: Array) -> Array:
-    """Returns an array with leading dimensions of size 1, as many as it lacks to have the four of [B, N, T, S]."""
+    """Adds leading dimensions of size 1, so that an array has the four dimensions of [B, N, T, S]."""
     return array.reshape(*(1,) * (4 - array.ndim), *array.shape)
 
 
@@ -148,7 +148,7 @@ def terms(bias: Bias) -> list[Bias]:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Repeated(Bias):
-    """A bias of keys that share their positions, `count` at a time, as in a cache with lanes."""
+    """A bias for keys that share positions in groups of `count`, as in a cache with lanes."""
 
     bias: Bias
     count: int = dataclasses.field(metadata={"static": True})
@@ -197,7 +197,7 @@ def dense_bias(
     rows: Array | None = None,
     allowed: Bool[Array, "_ _ _ _"] | None = None,
 ) -> Float[Array, "b n t s"]:
-    """Returns the bias of the queries at `rows` (all by default) and of every key, as an array.
+    """Returns the bias for the queries at `rows` (all by default) and for every key, as an array.
 
     Queries without a key in `allowed`, the mask of these rows, are replaced by 0: they may hold NaN, and 0 times NaN
     would reach the gradients of the bias.
@@ -213,6 +213,6 @@ def dense_bias(
         scaled = jnp.where(allowed.any(3)[..., None], scaled, 0)
     if one_tile:
         return bias.tile(scaled, rows, jnp.arange(num_keys))
-    # Each row is computed by itself because the chosen rows need not be consecutive.
+    # Each row is computed separately because the chosen rows need not be consecutive.
     row_bias = lambda row, index: bias.tile(row[:, :, None], index[None], jnp.arange(num_keys))[:, :, 0]
     return jax.vmap(row_bias, (2, 0), 2)(scaled, rows)

@@ -1,8 +1,8 @@
 """The key-value cache of incremental decoding, passed and returned like any other array.
 
-The hypotheses (beams) of a sentence may share a cache. It then has K lanes at each position, one for each hypothesis,
-and a map of lanes records which lane holds the token of each hypothesis. Reordering hypotheses, as beam search does
-after every token, moves rows of that map, not keys and values.
+The hypotheses of a beam search for one row of the batch may share a cache. It then has K lanes at each position, one
+for each hypothesis, and a map of lanes records which lane holds the token of each hypothesis. Reordering hypotheses, as
+beam search does after every token, permutes that map, not keys and values.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 MOST_LANES = 8
-"""The largest number of hypotheses of a sentence that share a cache.
+"""The largest number of hypotheses per row that share a cache.
 
-Each hypothesis computes the logits of all lanes and masks those of the others. For a small beam that costs less than
-moving keys and values, but the cost grows with the square of the number of hypotheses.
+Each hypothesis computes the logits of all lanes and masks the lanes of the others. For a small beam that costs less
+than moving keys and values, but the cost grows with the square of the number of hypotheses.
 """
 
 
 class KeyValueCache(NamedTuple):
     """Keys and values of the positions decoded so far, in S slots of each row.
 
-    If a row belongs to a sentence, position t in lane l is slot ``t K + l``; if it belongs to one hypothesis, position
+    If K hypotheses share a row, position t in lane l is slot ``t K + l``; if each hypothesis has its own row, position
     t is slot t. Unwritten slots are 0.
 
     >>> import jax.numpy as jnp
@@ -58,13 +58,13 @@ def write(
     def set_row(cached: Array, new: Array, slots: Array) -> Array:
         return cached.at[:, slots].set(new.swapaxes(0, 1).astype(cached.dtype), mode="drop")
 
-    # One scatter with batch dimensions, which stays in place and stays on its device where B is sharded.
+    # One scatter with batch dimensions: it works in place, and on each device's shard of B.
     set_rows = jax.vmap(set_row)
     return KeyValueCache(set_rows(cache.key, key, slots), set_rows(cache.value, value, slots))
 
 
 def first_lanes(batch: int, beam_size: int, length: int) -> Int[Array, "B K L"] | None:
-    """Returns the map of lanes of an empty cache, or None if each hypothesis has a cache of its own."""
+    """Returns the map of lanes of an empty cache, or None if each hypothesis has its own cache."""
     if not 1 < beam_size <= MOST_LANES:
         return None
     return jnp.broadcast_to(jnp.arange(beam_size, dtype=jnp.int32)[None, :, None], (batch, beam_size, length))
@@ -73,10 +73,10 @@ def first_lanes(batch: int, beam_size: int, length: int) -> Int[Array, "B K L"] 
 def take_lanes(lanes: Int[Array, "B K L"], position: Int[Array, "B K"], count: int) -> Int[Array, "B K L"]:
     """Returns the map of lanes after each hypothesis takes a lane at each of its next `count` positions.
 
-    It takes one that no hypothesis needs: a lane that holds the past of a longer hypothesis stays untouched.
+    It takes a lane that no hypothesis needs: a lane that holds the past of a longer hypothesis is not overwritten.
 
     Args:
-      lanes: the lane of each hypothesis' token at each position; only those before `position` count.
+      lanes: the lane of each hypothesis's token at each position; only positions before `position` count.
       position: the next position of each hypothesis.
 
     >>> import jax.numpy as jnp
@@ -90,11 +90,11 @@ def take_lanes(lanes: Int[Array, "B K L"], position: Int[Array, "B K"], count: i
     index = positions.reshape(positions.shape[0], 1, -1)
     held = jnp.take_along_axis(lanes, index, 2, mode="clip").reshape(-1, beam_size, beam_size, count)  # [B, J, K, T]
     of_each = position[:, :, None, None]
-    needs = of_each > positions[:, None]  # [B, J, K, T]: hypothesis J has a past there
+    needs = of_each > positions[:, None]  # [B, J, K, T]: hypothesis J has a token there
     free = ~(needs[..., None] & (held[..., None] == lane[None, None, None, None])).any(1)  # [B, K, T, lane]
     writes = ~needs & (positions[:, None] < of_each + count)
     earlier = np.tri(beam_size, k=-1, dtype=bool).T[None, :, :, None]  # J < K
-    rank = (writes & earlier).sum(1)[..., None]  # [B, K, T, 1]: the hypotheses that choose first
+    rank = (writes & earlier).sum(1)[..., None]  # [B, K, T, 1]: the number of hypotheses that choose first
     chosen = (free & (free.cumsum(-1) == rank + 1)).argmax(-1).astype(lanes.dtype)
     here = jnp.arange(length)[None, None, None] == positions[..., None]  # [B, K, T, L]
     return jnp.where(here.any(2), jnp.where(here, chosen[..., None], 0).sum(2, dtype=lanes.dtype), lanes)
@@ -107,10 +107,10 @@ def slots_of(lanes: Int[Array, "B K L"], positions: Int[Array, "B K T"]) -> Int[
 
 
 def seen_positions(positions: Int[Array, "... T"], length: int, window: int | None = None) -> Bool[Array, "... T L"]:
-    """Returns True for those of the first `length` positions that each position sees.
+    """Returns, for each position, True at those of the first `length` positions that it sees.
 
     Args:
-      window: the number of positions, its own included, that each one sees; None for its whole past.
+      window: the number of positions, including its own, that each position sees; None for its whole past.
 
     >>> import jax.numpy as jnp
     >>> seen_positions(jnp.array([1, 3]), 5, window=2).astype(int).tolist()
@@ -123,7 +123,7 @@ def seen_positions(positions: Int[Array, "... T"], length: int, window: int | No
 def seen_slots(
     lanes: Int[Array, "B K L"], positions: Int[Array, "B K T"], window: int | None = None
 ) -> Bool[Array, "B Q S"]:
-    """Returns True for the slots that hold what each position of a hypothesis sees: see `seen_positions` (S = L K)."""
+    """Returns True for the slots that each position of a hypothesis sees: see `seen_positions` (S = L K)."""
     batch, beam_size, length = lanes.shape
     own = lanes[..., None] == jnp.arange(beam_size)[None, None, None]  # [B, K, L, lane]
     past = seen_positions(positions, length, window)  # [B, K, T, L]

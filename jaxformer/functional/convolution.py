@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float
 from jaxformer.functional.sums import add_shared
 
 DIMENSIONS = {1: ("NHC", "HIO", "NHC"), 2: ("NHWC", "HWIO", "NHWC")}
-"""The order of the dimensions of input, kernel and output, by the number of those that are not batch or features."""
+"""The dimension orders of input, kernel and output, by the number of spatial dimensions."""
 
 
 def convolution(
@@ -30,21 +30,21 @@ def convolution(
 
     .. math:: y_u = \sum_{k=0}^{K-1} x_{u \cdot stride + k \cdot dilation - p} W_k + b
 
-    The offset p is :math:`\lfloor (K - 1) dilation / 2 \rfloor`, so that a position sees equally far on both sides, or
-    :math:`(K - 1) dilation` if `causal`, so that it sees the past and itself. The input is padded with zeros, and there
-    are :math:`\lceil T / stride \rceil` outputs. With ``padding="valid"`` p is 0 and no window reaches beyond the end.
-    In two dimensions the same holds for rows and for columns.
+    The offset p is :math:`\lfloor (K - 1) dilation / 2 \rfloor`, so that a position sees equally far in both
+    directions, or :math:`(K - 1) dilation` if `causal`, so that it sees only the past and itself. The input is padded
+    with zeros, and there are :math:`\lceil T / stride \rceil` outputs. With ``padding="valid"`` p is 0 and no window
+    reaches beyond the end. In two dimensions the same holds for rows and for columns.
 
     To copy PyTorch weights, pass ``weight.permute(2, 1, 0)`` of a ``Conv1d`` or ``weight.permute(2, 3, 1, 0)`` of a
     ``Conv2d`` as `kernel`; its ``padding=K // 2`` with odd K and dilation 1 is "same". Parameters are cast to the dtype
     of `x`.
 
     Args:
-      valid: True where a position is real; default: everywhere. Padding is read as 0, even if it holds NaN or Inf.
-        Output u is 0 if position ``u * stride`` is padding, and the gradient of padding is 0.
+      valid: True where a position is not padding; default: everywhere. Padding is read as 0, even if it holds NaN or
+        Inf. Output u is 0 if position ``u * stride`` is padding, and the gradient of padding is 0.
 
     Raises:
-      ValueError: the kernel is empty, `stride` or `dilation` is below 1, shapes do not fit, `causal` is given for
+      ValueError: the kernel is empty, `stride` or `dilation` is below 1, shapes do not match, `causal` is given for
         images, or ``padding="valid"`` with `valid` or `causal`.
 
     >>> x = jnp.array([1.0, 2.0, 3.0, 4.0]).reshape(1, 4, 1)
@@ -65,17 +65,17 @@ def convolution(
     if stride < 1:
         raise ValueError(f"stride must be at least 1, got {stride}")
     if (causal and x.ndim > 3) or (padding == "valid" and (causal or valid is not None)):
-        raise ValueError("causal is for sequences, and padding='valid' for neither causal nor a mask of real positions")
+        raise ValueError("causal is only for sequences, and padding='valid' excludes causal and valid")
     if valid is not None:  # before the product: 0 times NaN is NaN
         x = jnp.where(valid[..., None], x, 0)
     reaches = [(size - 1) * dilation for size in kernel.shape[:-2]]
     befores = [reach if causal else reach // 2 for reach in reaches]
     every = (slice(None), *[slice(None, None, stride)] * len(reaches))  # the positions of the outputs
     kernel = kernel.astype(x.dtype)
-    if not any(reaches):  # one product; XLA's strided gradient would multiply by zeros
+    if not any(reaches):  # a single product; XLA's strided gradient would multiply by zeros
         y = x[every] @ kernel.reshape(kernel.shape[-2:])
     else:
-        if x.ndim == 4 and x.shape[-1] == 3 and stride == 1:  # a third of the time of XLA's gradient of the kernel
+        if x.ndim == 4 and x.shape[-1] == 3 and stride == 1:  # takes a third of the time of XLA's kernel gradient
             x, kernel = (jnp.pad(z, [(0, int(axis == at)) for axis in range(4)]) for z, at in ((x, 3), (kernel, 2)))
         y = jax.lax.conv_general_dilated(
             x,

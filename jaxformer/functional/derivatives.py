@@ -1,4 +1,4 @@
-"""Guards that reject derivatives that a function lacks, with an error that names an alternative.
+"""Guards that reject unsupported derivatives of a function with an error that names an alternative.
 
 A function with a custom backward pass (``jax.custom_vjp``) has a gradient but no forward-mode derivative, and a loop of
 unknown length in that pass rules out a second reverse-mode derivative. JAX's own errors name neither the function nor
@@ -62,7 +62,7 @@ def not_reversed(tree: T, reason: str) -> T:
 
 
 def _primitive(name: str) -> Primitive:
-    """Returns a linear primitive with one argument and the parameter `reason`, without implementation and lowering."""
+    """Returns a linear primitive with one argument and the parameter `reason`, without implementation or lowering."""
     primitive = Primitive(name)
     primitive.def_abstract_eval(lambda aval, *, reason: aval)
     batching.defvectorized(primitive)
@@ -73,7 +73,7 @@ def _raise(*_: Any, reason: str) -> Any:
     raise ValueError(reason)
 
 
-# Applied to a tangent. The backward pass transposes it and never computes it.
+# Applied to a tangent. The backward pass transposes it without ever evaluating it.
 _no_forward = _primitive("no_forward_mode")
 _no_forward.def_impl(_raise)
 mlir.register_lowering(_no_forward, _raise)

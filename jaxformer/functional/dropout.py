@@ -1,8 +1,8 @@
 """Dropout whose bits are a pure function of a key and an index.
 
 The bits are one integer hash of the element's absolute index, with the key folded in. They are the same under every
-mesh, ``vmap`` and attention implementation, a tiled kernel recomputes any tile in its backward pass, and the hash
-fuses into the surrounding arithmetic, where ``jax.random.bernoulli`` costs a separate pass.
+mesh, ``vmap`` and attention implementation; a tiled kernel can recompute any tile in its backward pass; and the hash
+fuses into the surrounding arithmetic, while ``jax.random.bernoulli`` costs a separate pass.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def site(key: jax.Array | None, name: str) -> jax.Array | None:
 def mix32(bits: UInt32[Array, "*dims"]) -> UInt32[Array, "*dims"]:
     """Returns a hash of each 32-bit word: a one-to-one multiply-xorshift mixer that maps 0 to 0.
 
-    The constants are those of Chris Wellons's search for low-bias 32-bit hashes ("lowbias32").
+    The constants are from Chris Wellons's search for low-bias 32-bit hashes ("lowbias32").
 
     >>> mix32(jnp.arange(3, dtype=jnp.uint32)).tolist()
     [0, 1753845952, 3507691905]
@@ -58,7 +58,7 @@ def mix32(bits: UInt32[Array, "*dims"]) -> UInt32[Array, "*dims"]:
 
 
 class WideIndex(NamedTuple):
-    """The index of an element of an array of more than 2**32 elements, as two words of 32 bits."""
+    """The index of an element in an array of more than 2**32 elements, as two 32-bit words."""
 
     low: UInt32[Array, ...]
     high: UInt32[Array, ...]
@@ -99,7 +99,7 @@ def _wide_index(dims: tuple[int, ...], indices: tuple[Array, ...]) -> WideIndex:
     low = high = jnp.uint32(0)
     for size, index in zip(dims, indices, strict=True):
         size %= 2**32
-        # The product of two words, by halves.
+        # The product of two words, in halves.
         size_low, size_high = jnp.uint32(size & 0xFFFF), jnp.uint32(size >> 16)
         low_low, low_high = low & 0xFFFF, low >> 16
         middle = low_high * size_low + (low_low * size_low >> 16)
@@ -130,7 +130,7 @@ def dropout(x: Float[Array, "*dims"], *, rate: float, key: jax.Array | None) -> 
         raise ValueError(f"dropout rate must be in [0, 1), got {rate}")
     if key is None or rate == 0:
         return x
-    # In bfloat16 the factor itself would be rounded, and all results would be too small or too large alike.
+    # In bfloat16 the factor itself would be rounded, and all results would be biased in the same direction.
     wide = x.astype(np.promote_types(x.dtype, np.float32))
     scaled = (wide * jnp.asarray(1 / (1 - rate), wide.dtype)).astype(x.dtype)
     return jnp.where(keep(key, rate, every_index(x.shape)), scaled, jnp.zeros((), x.dtype))

@@ -127,15 +127,15 @@ def mixture_of_experts(
 ) -> Float[Array, "T D"]:
     """Returns ``sum_i weight_i expert_i(x)`` over the experts of each token.
 
-    With a capacity, use ``jax.vmap`` to lift it over groups of tokens, such as the sentences of a batch. Without one,
-    tokens do not depend on each other; pass all of them as one group, because ``jax.vmap`` does not support the grouped
-    product, or use ``jax.lax.map``.
+    With a capacity, use ``jax.vmap`` over groups of tokens, such as the rows of a batch. Without one, tokens do not
+    depend on each other; pass all of them as one group, because ``jax.vmap`` does not support the grouped product, or
+    use ``jax.lax.map``.
 
     Args:
       routing: the routing of these tokens.
-      capacity: the number of tokens that an expert takes; first choices come before second ones, early tokens before
-        late ones. A token gets 0 from an expert that is full, and only its residual path continues. None is no limit:
-        no token is dropped (Gale et al. 2022, "MegaBlocks"). See `expert_capacity`.
+      capacity: the maximum number of tokens per expert; first choices come before second ones, early tokens before late
+        ones. A token gets 0 from an expert that is full, so that only its residual path remains. None for no limit: no
+        token is dropped (Gale et al. 2022, "MegaBlocks"). See `expert_capacity`.
       place: a function applied to the buffer ``[E, C, D]``, which groups tokens by expert, before and after the
         experts; it can shard the buffer over experts (Lepikhin et al. 2020, "GShard").
 
@@ -153,12 +153,12 @@ def mixture_of_experts(
 
 
 def expert_capacity(num_tokens: int, num_experts: int, num_experts_per_token: int, capacity_factor: float) -> int:
-    """Returns `capacity_factor` times the number of tokens per expert of an even distribution, at least 1.
+    """Returns `capacity_factor` times the number of tokens per expert if they were spread evenly, at least 1.
 
     >>> expert_capacity(64, 8, 2, 1.25)
     20
     """
-    factor = Fraction(str(capacity_factor))  # as it is written: the float 1.1 is more than 11/10, so 11 would become 12
+    factor = Fraction(str(capacity_factor))  # as written: the float 1.1 is above 11/10, so 11 would become 12
     return max(1, math.ceil(factor * num_tokens * num_experts_per_token / num_experts))
 
 
@@ -187,7 +187,8 @@ def _limited(x, routing, experts, activation, capacity, place):
     taken = jax.nn.one_hot(chosen, num_experts, dtype=jnp.int32)
     row = (jnp.cumsum(taken, axis=0) * taken).sum(-1) - 1
     token = jnp.tile(jnp.arange(num_tokens), count)
-    # Tokens beyond the capacity, and those without an expert, are written to and read from outside of the buffer.
+    # Tokens beyond the capacity or without an expert have indices outside of the buffer: writes are dropped, reads give
+    # 0.
     buffer = jnp.zeros((num_experts, capacity, x.shape[1]), x.dtype).at[chosen, row].set(x[token], mode="drop")
 
     def product(y: Array, kernels: Array) -> Array:

@@ -30,8 +30,9 @@ def relu(x: Float[Array, "*dims"]) -> Float[Array, "*dims"]:
 def gelu(x: Float[Array, "*dims"]) -> Float[Array, "*dims"]:
     """Returns ``x Phi(x)`` with the exact normal distribution function Phi (Hendrycks and Gimpel 2016).
 
-    Phi is computed from the error function in float32, as PyTorch does, with an error of 1e-7, which below -5 is more
-    than its value. `jax.nn.gelu` uses the complementary error function, which is exact there and takes twice the time.
+    Phi is computed from the error function in float32, as PyTorch does, with an error of 1e-7, which is larger than Phi
+    itself below -5. `jax.nn.gelu` uses the complementary error function, which is accurate there and takes twice the
+    time.
 
     >>> [round(y, 4) for y in gelu(jnp.array([-1.0, 1.0, 3.0])).tolist()]
     [-0.1587, 0.8413, 2.996]
@@ -41,12 +42,12 @@ def gelu(x: Float[Array, "*dims"]) -> Float[Array, "*dims"]:
 
 
 def gelu_tanh(x: Float[Array, "*dims"]) -> Float[Array, "*dims"]:
-    """Returns `gelu` with Phi approximated by tanh, as in GPT-2 and in the first code of BERT.
+    """Returns `gelu` with Phi approximated by tanh, as in GPT-2 and in BERT's original code.
 
     >>> [round(y, 4) for y in gelu_tanh(jnp.array([-1.0, 1.0, 3.0])).tolist()]
     [-0.1588, 0.8412, 2.9964]
     """
-    wide = x.astype(np.float32) if x.dtype == np.float16 else x  # the cube of 41 is more than the largest float16
+    wide = x.astype(np.float32) if x.dtype == np.float16 else x  # the cube of 41 exceeds the largest float16
     return jax.nn.gelu(wide, approximate=True).astype(x.dtype)
 
 
@@ -70,7 +71,7 @@ def feed_forward(
 ) -> Float[Array, "*batch E"]:
     """Returns ``activation(x w_in + b_in) w_out + b_out`` (Vaswani et al. 2017, eq. 2).
 
-    The network is the same at every position: row i of the result depends on row i of `x` alone.
+    The network is the same at every position: row i of the result depends only on row i of `x`.
 
     >>> feed_forward(jnp.array([[1.0, -2.0]]), jnp.eye(2), jnp.ones(2), jnp.ones((2, 1)), None).tolist()
     [[2.0]]
@@ -104,8 +105,8 @@ def linear(
     [[16.0]]
     """
     kernel = kernel.astype(x.dtype)
-    # With batch and length as one dimension, the gradient of the kernel needs no transposed copies, which were a tenth
-    # of a training step on a CPU. On a mesh they stay two, because length may be split over devices.
+    # With batch and length merged, the gradient of the kernel needs no transposed copies, which took a tenth of a
+    # training step on a CPU. On a mesh they stay separate, because length may be sharded.
     rows = x if x.ndim < 3 or placed() else jax.lax.collapse(x, 0, x.ndim - 1)
     y = jnp.matmul(rows, kernel)
     if bias is not None:

@@ -10,10 +10,10 @@ from jaxtyping import Array, Bool, Float, Int
 def pick_position(
     weights: Float[Array, "*batch S"], noise: Float[Array, "*batch S"] | None = None
 ) -> Int[Array, "*batch"]:
-    r"""Picks a position of each row of attention weights: :math:`\arg\max_s (\log a_s + g_s)`.
+    r"""Picks a position from each row of attention weights: :math:`\arg\max_s (\log a_s + g_s)`.
 
-    With Gumbel noise it is a draw from the weights (Maddison et al. 2014); without noise it is the most probable
-    position. Noise that is infinite at one position forces it.
+    With Gumbel noise g it is a draw from the weights (Maddison et al. 2014); without noise it is the most probable
+    position. Infinite noise at one position forces that position.
 
     >>> pick_position(jnp.array([[0.2, 0.5, 0.3]])).tolist()
     [1]
@@ -30,19 +30,19 @@ def reinforce(
     baseline: Float[Array, ""],
     where: Bool[Array, "B T"] | None = None,
 ) -> Float[Array, ""]:
-    r"""Returns a surrogate loss: its gradient estimates that of the negative expected reward (Williams 1992).
+    r"""Returns a surrogate loss whose gradient estimates the gradient of the negative expected reward (Williams 1992).
 
     .. math:: -\sum_t \Big[\sum_{u \ge t} (r_u - b)\Big] \log p(s_t)
 
-    Each choice is credited only with rewards from its own step on. Rewards are constants here; if they depend on
-    parameters, add their own gradient elsewhere. Any baseline that does not depend on the choices leaves the expected
+    Each choice is credited only with rewards from its own step on. Rewards are treated as constants; if they depend on
+    parameters, add their gradient elsewhere. Any baseline that does not depend on the choices leaves the expected
     gradient unchanged; a good one lowers the variance.
 
     Args:
-      log_probs: the log-probability of each choice. Where `where` is False it may be anything here, but the slope of
-        ``jnp.log(0)`` is not: take ``jnp.log(jnp.where(where, probabilities, 1.0))``.
+      log_probs: the log-probability of each choice. Where `where` is False it may be anything, but the gradient of
+        ``jnp.log(0)`` is not finite: use ``jnp.log(jnp.where(where, probabilities, 1.0))``.
       rewards: the reward of each step, which depends on its choice and on earlier ones.
-      where: True where a step is real; default: everywhere.
+      where: True where a step is not padding; default: everywhere.
 
     >>> log_probs, rewards = jnp.log(jnp.array([[0.5, 0.25]])), jnp.array([[1.0, 2.0]])
     >>> jax.grad(lambda x: reinforce(x, rewards, baseline=jnp.float32(0.5)))(log_probs).tolist()
@@ -63,7 +63,7 @@ def doubly_stochastic_penalty(
     The weights of each step sum to 1; the penalty is 0 if the weights of each position over all steps also sum to 1.
 
     Args:
-      where: True where a step is real; default: everywhere. A row without a real step counts 0.
+      where: True where a step is not padding; default: everywhere. A row that is all padding counts as 0.
 
     >>> doubly_stochastic_penalty(jnp.eye(2)[None]).item()
     0.0

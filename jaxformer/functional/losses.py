@@ -17,9 +17,9 @@ from jaxformer import targets
 from jaxformer.axes import constrain, has_known_values, placed, vary_alike
 
 ALIGNED = 16
-"""The divisor of an accelerator's number of table rows, which its matrix units require; more rows fill up a table.
+"""A table's rows are padded to a multiple of this number on accelerators, as their matrix units require.
 
-XLA would otherwise copy the gradient of the logits, which is much larger, to fill it up: GPT-2 has 50,257 rows.
+Otherwise XLA would copy the gradient of the logits, which is much larger, to pad it: GPT-2 has 50,257 rows.
 """
 
 
@@ -40,12 +40,12 @@ def cross_entropy(
 
     which needs no array of log-probabilities. `z_loss` keeps :math:`\log Z` near 0 (Chowdhery et al. 2022).
 
-    A counted label outside of [0, V), such as the -100 of other libraries for "no label", is an error, except where its
-    value is unknown: within a traced function it is counted, and adds :math:`\log Z` as if its logit were 0. Leave
-    such labels out with `where`.
+    A counted label outside of [0, V), such as the -100 that other libraries use for "no label", is an error, unless its
+    value is unknown: under tracing it is counted, and adds :math:`\log Z` as if its logit were 0. Exclude such labels
+    with `where`.
 
     Args:
-      where: True for labels to count; the others add nothing, and their logits may hold anything.
+      where: True for labels to count; other labels add nothing, and their logits may hold anything.
 
     Raises:
       ValueError: `smoothing` is not in [0, 1), or a label is not in [0, V) where it counts.
@@ -75,7 +75,7 @@ def cross_entropy(
 
 
 def check_labels(labels: Array, where: Array | None, vocab_size: int) -> None:
-    """Checks the labels that count, if their values are known: neither traced nor those of other processes."""
+    """Checks the labels that count, if their values are available: neither traced nor held by other processes."""
     if not has_known_values(labels, where):
         return
     values = np.asarray(labels)
@@ -85,7 +85,7 @@ def check_labels(labels: Array, where: Array | None, vocab_size: int) -> None:
     if outside.any():
         raise ValueError(
             f"labels must be in [0, V = {vocab_size}) where they count, got {values[outside][0]}; "
-            "leave labels out with where=, as in where=labels >= 0"
+            "exclude labels with where=, as in where=labels >= 0"
         )
 
 
@@ -97,7 +97,7 @@ def _chosen(labels: Integer[Array, "*batch"], shape: tuple[int, ...]) -> Bool[Ar
 
 
 def logits_per_chunk() -> int:
-    """Returns the number of logits that a target device holds at a time: 2**22 in a CPU's cache, else 2**28 (1 GiB)."""
+    """Returns the number of logits that a device computes at a time: 2**22 for a CPU's cache, else 2**28 (1 GiB)."""
     return 1 << (22 if targets.devices()[0].platform == "cpu" else 28)
 
 
@@ -113,21 +113,22 @@ def linear_cross_entropy(
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Returns the `cross_entropy` of the logits ``x table^T`` without holding all of them.
 
-    The logits of some positions at a time are computed, used and discarded. Their gradient is computed in the same
-    pass, because the gradient of a sum is known up to a factor before the backward pass begins (Hsu et al. 2024, "Liger
-    Kernel"). Memory is that of one chunk instead of ``B T V``. A CPU, whose cache holds a chunk, takes half the time.
+    The logits of one chunk of positions at a time are computed, used and discarded. Their gradient is computed in the
+    same pass, because the gradient of a sum is known up to a factor before the backward pass begins (Hsu et al. 2024,
+    "Liger Kernel"). Memory is for one chunk instead of ``B T V`` logits. On a CPU, whose cache holds a chunk, it takes
+    half the time.
 
     Args:
       table: the output projection, with a row for each label. It is cast to the dtype of `x`; sums are float32. A table
-        ``[G, C, V, D]`` is one copy for each of G groups of rows and C parts of the length, so that devices need not
+        ``[G, C, V, D]`` has one copy for each of G groups of rows and C parts of the length, so that devices need not
         communicate (`jaxformer.sharding.linear_cross_entropy`).
-      where: True for labels to count; the others add nothing, and their `x` may hold anything. Labels outside of
-        [0, V) are counted or refused, as by `cross_entropy`.
-      chunk: the number of positions at a time, over the full batch; by default as many as fit a device of each group
+      where: True for labels to count; other labels add nothing, and their `x` may hold anything. Labels outside of [0,
+        V) are treated as by `cross_entropy`.
+      chunk: the number of positions to compute at a time, over the full batch; by default as many as fit on the devices
         (see `logits_per_chunk`).
 
     Raises:
-      ValueError: `smoothing` is not in [0, 1), shapes do not fit, or a label is not in [0, V) where it counts.
+      ValueError: `smoothing` is not in [0, 1), shapes do not match, or a label is not in [0, V) where it counts.
 
     >>> import jax.numpy as jnp
     >>> total, count = linear_cross_entropy(jnp.ones((1, 3, 2)), jnp.zeros((4, 2)), jnp.array([[0, 1, 2]]))
@@ -158,7 +159,7 @@ def linear_cross_entropy(
 
 
 def chunks_of(length: int, batch: int, parts: int, chunk: int) -> int:
-    """Returns the number of chunks of about `chunk` positions of a batch, whose length is cut into parts."""
+    """Returns the number of chunks of about `chunk` positions in a batch whose length is split into parts."""
     return max(1, -(-length // parts // max(1, chunk // max(1, batch * parts))))
 
 
@@ -185,7 +186,7 @@ class _CrossEntropy(NamedTuple):
     z_loss: float
     num_chunks: int
     vocab_size: int
-    """V; the logits may have further columns, which do not count."""
+    """V; the logits may have more columns, which do not count."""
 
     def value(self, logits: Array, labels: Array, where: Array) -> Array:
         logits = logits[..., : self.vocab_size]
@@ -197,7 +198,7 @@ class _CrossEntropy(NamedTuple):
         if logits.shape[-1] > self.vocab_size:
             real = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1) < self.vocab_size
             target, logits = jnp.where(real, target, 0.0), jnp.where(real, logits, jnp.finfo(jnp.float32).min)
-        # XLA reads all logits once for each sum, so there are two of them, and their maximum.
+        # XLA reads all logits once for each reduction, so there are only three: two sums and the maximum.
         top = logits.max(-1, keepdims=True)
         powers = jnp.exp(logits - top)
         weight = powers.sum(-1, keepdims=True)
@@ -212,9 +213,9 @@ class _CrossEntropy(NamedTuple):
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def linear_loss(loss: LogitLoss, x: Array, copies: Array, labels: Array, where: Array) -> Array:
-    """Returns a loss of the logits ``x table^T``, computed and dropped in chunks, with its gradient in the same pass.
+    """Returns a loss of the logits ``x table^T``, computed and discarded in chunks, with its gradient in the same pass.
 
-    Where the chunks are of one group of rows, the counted positions are in the first, and the others are skipped.
+    If there is only one group of rows, the counted positions are in the first chunks, and the other chunks are skipped.
 
     Args:
       x: states ``[B, T, D]``, or ``[B, T, P, D]`` with P rows of logits for each label.
@@ -246,7 +247,7 @@ def _linear_loss_jvp(loss, primals, tangents):
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _value_and_gradients(loss: LogitLoss, *arrays: Array) -> tuple[Array, Array, Array]:
-    # A function with its own derivative rule is evaluated as a whole. Otherwise, `jax.grad` would move loop constants
+    # A function with its own derivative rule is evaluated as a whole. Otherwise, `jax.grad` would hoist loop constants
     # out of the loop: several arrays as large as the logits of a chunk.
     return _loop_with_gradients(loss, *arrays)
 
@@ -257,7 +258,7 @@ def _value_and_gradients_jvp(loss, primals, tangents):
 
 
 def _loop_with_gradients(loss: LogitLoss, x: Array, copies: Array, labels: Array, where: Array):
-    # With a copy of the table for each group of rows and part of their length, the loop needs no communication.
+    # With a copy of the table for each group of rows and each part of the length, the loop needs no communication.
     table, (groups, parts, vocab_size, d_model) = copies.astype(x.dtype), copies.shape
     order = _counted_first(loss.num_chunks, copies, where)
 
@@ -269,7 +270,7 @@ def _loop_with_gradients(loss: LogitLoss, x: Array, copies: Array, labels: Array
         value, d_logits = loss.value_and_gradient(logits, labels, where)
         d_logits = d_logits.astype(x.dtype)
         d_x = jnp.einsum("gcnv,gcvd->gcnd", d_logits, table, preferred_element_type=jnp.float32)
-        # [D, V], because it is cheaper to transpose a few features than many logits.
+        # [D, V], because transposing a few features is cheaper than transposing many logits.
         d_chunk = jnp.einsum("gcnd,gcnv->gcdv", x, d_logits, preferred_element_type=jnp.float32)
         d_copies = constrain(d_copies + d_chunk, *names)
         return (total + value, d_copies), d_x.astype(x.dtype).reshape(states.shape)
@@ -289,9 +290,9 @@ def _rows(x: Array) -> Array:
 
 
 def _counted_first(num_chunks: int, copies: Array, where: Array) -> Array | None:
-    """Returns the positions ``[B * T]`` with the counted ones first; None if there is nothing to gain by it.
+    """Returns the positions ``[B * T]`` with the counted ones first; None if that would not save time.
 
-    With several groups of rows, or parts of their length, positions would move between devices.
+    With several groups of rows, or several parts of the length, positions would move between devices.
     """
     if num_chunks == 1 or copies.shape[:2] != (1, 1):
         return None
@@ -299,7 +300,7 @@ def _counted_first(num_chunks: int, copies: Array, where: Array) -> Array | None
 
 
 def _skipping(visit: Callable[..., Any], output: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a step of a scan that leaves out the chunks without counted positions; their output is `output`."""
+    """Returns a step of a scan that skips the chunks without counted positions; their output is `output`."""
 
     def step(sums, chunk):
         return jax.lax.cond(chunk[-1].any(), visit, lambda sums, chunk: (sums, output(chunk)), sums, chunk)
@@ -308,13 +309,13 @@ def _skipping(visit: Callable[..., Any], output: Callable[..., Any]) -> Callable
 
 
 def _split(num_chunks: int, copies: Array, order: Array | None, *arrays: Array) -> tuple[Array, ...]:
-    """Splits ``[B, T, ...]`` into ``[chunks, G, C, n, ...]``: some positions of each part of each group of rows.
+    """Splits ``[B, T, ...]`` into ``[chunks, G, C, n, ...]``: n positions of each part of each group of rows.
 
     The split is along T because a mesh may shard the batch, and within each part because a mesh may shard the parts.
     Zeros pad the last chunk.
 
     Args:
-      order: the positions of the one group in the order in which they are split; see `_counted_first`.
+      order: the order of positions if there is only one group; see `_counted_first`.
     """
     groups, parts = copies.shape[:2]
 

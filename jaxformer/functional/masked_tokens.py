@@ -22,16 +22,16 @@ def mask_tokens(
     where: Bool[Array, "B T"] | None = None,
     rate: float = 0.15,
 ) -> tuple[Int[Array, "B T"], Bool[Array, "B T"]]:
-    """Chooses tokens of each row to predict, and hides most of them (Devlin et al. 2019, 3.1).
+    """Chooses the tokens of each row to predict, and masks most of them (Devlin et al. 2019, 3.1).
 
-    Of the n eligible tokens of a row, ``num_masked(n, rate)`` are chosen. Each of these becomes `mask` with probability
-    0.8, a random token that is not special with probability 0.1, and stays with probability 0.1. The result is a
-    function of the key, the same under every sharding.
+    Of the n eligible tokens of a row, ``num_masked(n, rate)`` are chosen. Each of these is replaced by `mask` with
+    probability 0.8, replaced by a random token that is not special with probability 0.1, and kept with probability 0.1.
+    The result is a function of the key, the same under every sharding.
 
     Args:
       mask: the id of the mask token.
       vocab_size: the upper bound of random token ids, exclusive.
-      special: the ids that are neither chosen nor drawn.
+      special: the ids that are neither chosen for prediction nor drawn as random tokens.
       where: True where a token may be chosen, if it is not special; default: everywhere.
 
     Returns:
@@ -59,7 +59,7 @@ def mask_tokens(
     counts = np.array([num_masked(length, rate) for length in range(tokens.shape[1] + 1)], np.int32)
     chosen = may & (rank < jnp.asarray(counts)[may.sum(-1)][:, None])
     random = (draw % jnp.uint32(num_drawn)).astype(tokens.dtype)
-    for token in fixed:  # in rising order, so that each makes room for itself
+    for token in fixed:  # in ascending order, so that each shifts the draws past itself
         random += (random >= token).astype(tokens.dtype)
     threshold = lambda share: jnp.uint32(int(share * 2**32))
     hidden = jnp.where(change < threshold(0.8), jnp.asarray(mask, tokens.dtype), random)
@@ -67,7 +67,7 @@ def mask_tokens(
 
 
 def num_masked(length: int, rate: float) -> int:
-    """Returns the number of tokens to choose: ``rate * length``, rounded, and at least 1 unless one of them is 0.
+    """Returns the number of tokens to choose: ``rate * length``, rounded, and at least 1 unless rate or length is 0.
 
     Raises:
       ValueError: `rate` is not in [0, 1].

@@ -1,4 +1,4 @@
-"""Layer normalization in both published forms, and root-mean-square normalization. Statistics are float32."""
+"""Layer normalization in both published forms, and root-mean-square normalization, with statistics in float32."""
 
 from __future__ import annotations
 

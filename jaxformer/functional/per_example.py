@@ -1,7 +1,7 @@
-"""Losses and gradients of each example of a batch, from a batch loss.
+"""The loss and the gradient of each example of a batch, from a batch loss.
 
 They identify unusual training examples: those with a large loss, a large gradient, or a gradient that points away from
-that of examples known to be good.
+the gradients of examples known to be good.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ ParamsT = TypeVar("ParamsT")
 BatchT = TypeVar("BatchT")
 ResultT = TypeVar("ResultT")
 Loss = Callable[[ParamsT, BatchT], tuple[jax.Array, jax.Array]]
-"""``loss(params, batch) -> (sum, count)``, summed over a batch whose leaves ``[B, ...]`` begin with its examples."""
+"""``loss(params, batch) -> (sum, count)``, summed over a batch whose leaves are ``[B, ...]``."""
 
 
 def per_example_losses(
     loss: Loss[ParamsT, BatchT], params: ParamsT, batch: BatchT, *, batch_size: int | None = None
 ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
-    """Returns the sum and the count of the loss of each example; their sums over B are those of the batch.
+    """Returns the loss sum and the count of each example; summed over B, they are the batch's sum and count.
 
     An example is a batch of one row, so the loss must not mix examples, as batch normalization would. A row of padding
     has the sum 0 and the count 0.
 
     Args:
-      batch_size: the number of examples that are computed at once; None for all. With 1 there is no ``jax.vmap``, which
+      batch_size: the number of examples to compute at a time; None for all. With 1, ``jax.vmap`` is not used, which
         experts without a capacity do not support.
 
     Raises:
@@ -50,9 +50,9 @@ def per_example_gradients(
     r"""Returns the gradient of each example's loss sum, with leaves ``[B, ...]``, and the `per_example_losses`.
 
     The gradient of the batch's mean loss, :math:`\sum_i s_i / \sum_i n_i`, is the sum of these gradients over B,
-    divided by the sum of the counts. The inner product of an example's gradient with that of another set is the
-    example's influence on the loss of that set in one step of gradient descent; with itself, it is the influence on its
-    own loss (TracIn, Pruthi et al. 2020).
+    divided by the sum of the counts. The inner product of an example's gradient with the gradient of a set of examples
+    is its influence on the loss of that set in one step of gradient descent; the product with itself is its influence
+    on its own loss (TracIn, Pruthi et al. 2020).
 
     The result takes the memory of B copies of `params`, so pass a few examples at a time.
 
@@ -71,7 +71,7 @@ def per_example_gradients(
 
 
 def _each(function: Callable[[BatchT], ResultT], batch: BatchT, batch_size: int | None) -> ResultT:
-    """Applies a function to each example as a batch of one row, `batch_size` at once; results begin with ``B``."""
+    """Applies a function to each example as a batch of one row, `batch_size` at a time; results are ``[B, ...]``."""
     rows = jax.tree.map(lambda leaf: leaf[:, None], batch)
     if batch_size is None:
         try:

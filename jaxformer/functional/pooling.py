@@ -44,5 +44,5 @@ def _windows(x: Array, size: int, stride: int | None, start: float, combine: Cal
             f"a window of 1 to {min(x.shape[1:-1])} positions must move by 1 or more, got {size} by {stride}"
         )
     dims = x.ndim - 2
-    initial = np.asarray(start, x.dtype)  # a constant, by which JAX knows the operation and its derivative
+    initial = np.asarray(start, x.dtype)  # a constant, from which JAX recognizes the operation and its derivative
     return jax.lax.reduce_window(x, initial, combine, (1, *[size] * dims, 1), (1, *[stride] * dims, 1), "VALID")

@@ -12,7 +12,7 @@ from jaxformer.functional.losses import check_labels, chunks_of, cross_entropy, 
 
 
 def duplicate_rows(x: Array) -> Array:
-    """Repeats each row of ``[B, ...]``, next to itself, so that devices that shard the rows need not communicate.
+    """Repeats each row of ``[B, ...]`` next to itself, so that devices that shard the rows need not communicate.
 
     >>> duplicate_rows(jnp.array([3, 5])).tolist()
     [3, 3, 5, 5]
@@ -28,7 +28,7 @@ def symmetric_divergence(
     .. math:: \tfrac12 D(p \| q) + \tfrac12 D(q \| p) = \tfrac12 \sum_v (p_v - q_v)(\log p_v - \log q_v)
 
     Args:
-      where: True for rows to count; the others add nothing, and may hold anything.
+      where: True for rows to count; other rows add nothing, and may hold anything.
 
     >>> total, count = symmetric_divergence(jnp.log(jnp.array([[0.5, 0.5]])), jnp.log(jnp.array([[0.25, 0.75]])))
     >>> round(float(total), 4), int(count)       # 1/8 log 3
@@ -38,7 +38,7 @@ def symmetric_divergence(
     if where is not None:
         first, second = (jnp.where(where[..., None], x, 0.0) for x in (first, second))
     p, q = jax.nn.log_softmax(first), jax.nn.log_softmax(second)
-    both = (p > -jnp.inf) | (q > -jnp.inf)  # a class that neither can choose adds nothing
+    both = (p > -jnp.inf) | (q > -jnp.inf)  # a class that is impossible under both adds nothing
     p, q = (jnp.where(both, x, 0.0) for x in (p, q))
     rows = 0.5 * ((jnp.exp(p) - jnp.exp(q)) * (p - q)).sum(-1)
     if where is None:
@@ -58,8 +58,8 @@ def r_drop(
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     r"""Returns the loss of two passes with different dropout: the sum over the counted labels, and their number.
 
-    It is the mean of both cross entropies and :math:`\alpha / 2` times the `symmetric_divergence`: half of the paper's
-    sum, so that the scale is that of a cross entropy, with the paper's weight :math:`\alpha`.
+    It is the mean of both cross entropies plus :math:`\alpha / 2` times the `symmetric_divergence`: half of the paper's
+    sum, so that it has the scale of a cross entropy, with the paper's weight :math:`\alpha`.
 
     Args:
       weight: :math:`\alpha`.
@@ -93,14 +93,14 @@ def linear_r_drop(
     """Returns the `r_drop` of the logits ``x table^T`` without holding all of them, as `linear_cross_entropy` does.
 
     Args:
-      x: the states of two passes over each sentence, in neighboring rows, as a model computes them from
+      x: the states of two passes over each sequence, in neighboring rows, as a model computes them from
         `duplicate_rows` of a batch; `labels` and `where` are the same for both.
       table: see `linear_cross_entropy`.
       weight, where, smoothing, z_loss: see `r_drop`.
-      chunk: the number of positions at a time, over the full batch.
+      chunk: the number of positions to compute at a time, over the full batch.
 
     Raises:
-      ValueError: `smoothing` is not in [0, 1), shapes do not fit, or a label is not in [0, V) where it counts.
+      ValueError: `smoothing` is not in [0, 1), shapes do not match, or a label is not in [0, V) where it counts.
 
     >>> labels = duplicate_rows(jnp.array([[0, 1, 2]]))
     >>> total, count = linear_r_drop(jnp.ones((2, 3, 2)), jnp.zeros((4, 2)), labels, weight=5.0)

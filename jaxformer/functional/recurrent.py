@@ -1,8 +1,8 @@
-"""Recurrent networks: the cells RNN, GRU and LSTM, and `recurrent`, which runs one over a sequence.
+"""Recurrent networks: RNN, GRU and LSTM cells, and `recurrent`, which runs a cell over a sequence.
 
-A cell combines two products: that of the input, which is computed for all steps at once because it does not depend on
-the state, and that of the previous state. Gates are in PyTorch's order, with a bias for each product, so that weights
-can be copied: ``weight_ih_l0.reshape(G, H, D).permute(2, 0, 1)`` is `RecurrentWeights.input`, and so on.
+A cell combines two matrix products: one of the input, which is computed for all steps at once because it does not
+depend on the state, and one of the previous state. Gates are in PyTorch's order, with a bias for each product, so that
+weights can be copied: ``weight_ih_l0.reshape(G, H, D).permute(2, 0, 1)`` is `RecurrentWeights.input`, and so on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jaxformer.functional.derivatives import reverse_only
 from jaxformer.functional.dropout import Dropout, dropout
 
 NO_FORWARD = (
-    "a recurrent network has a gradient and no forward-mode derivative (jax.jvp, jax.linearize); "
+    "a recurrent network has a gradient but no forward-mode derivative (jax.jvp, jax.linearize); "
     "a loop over recurrent_step has all"
 )
 
@@ -51,7 +51,8 @@ class RecurrentWeights(NamedTuple):
 
 
 Cell = Callable[[jax.Array, jax.Array, RecurrentState], RecurrentState]
-"""A function of the gate terms ``[..., G, H]`` of input and of state, and the state; returns the next state."""
+"""A function of the gate terms ``[..., G, H]`` of the input and of the state, and of the state; returns the next
+state."""
 
 
 def rnn_cell(
@@ -106,7 +107,7 @@ def lstm_cell(
     if state.memory is None:
         raise ValueError(
             "the state of an LSTM has a memory, got None; a cell that calls lstm_cell starts from "
-            "state=RecurrentState(zeros, zeros), as recurrent_start(lstm_cell, shape) returns it"
+            "state=RecurrentState(zeros, zeros), as returned by recurrent_start(lstm_cell, shape)"
         )
     gates = inputs + recurrent
     entry, forget, exit_ = (jax.nn.sigmoid(gates[..., gate, :]) for gate in (0, 1, 3))
@@ -158,19 +159,19 @@ def recurrent(
 ) -> tuple[Float[Array, "B T H"], RecurrentState]:
     """Runs a cell over a sequence; returns the hidden states of all steps and the last state.
 
-    A step at padding keeps the state and outputs 0. The contents of padding, even NaN and Inf, do not change the
-    results by a bit, and their gradient is 0.
+    A step at padding keeps the state and outputs 0. The contents of padding, even NaN and Inf, do not change a bit of
+    the results, and their gradient is 0.
 
     Args:
-      state: the state before the first step; by default `recurrent_start`. A cell of your own that has a memory, or
-        calls `lstm_cell`, needs ``RecurrentState(zeros, zeros)``.
-      valid: True where a step is real; default: everywhere.
-      reverse: runs from the last step to the first; outputs stay at their inputs' places.
+      state: the state before the first step; by default `recurrent_start`. A custom cell that has a memory, or calls
+        `lstm_cell`, needs ``RecurrentState(zeros, zeros)``.
+      valid: True where a step is not padding; default: everywhere.
+      reverse: run from the last step to the first; outputs keep the positions of their inputs.
       dropout: variational dropout of the state (Gal and Ghahramani 2016): one mask for all steps, before the product.
 
     Raises:
-      ValueError: shapes do not fit (the message has the actual and expected values), or it is differentiated in forward
-        mode.
+      ValueError: shapes do not match (the message has the actual and expected values), or it is differentiated in
+        forward mode.
 
     >>> import jax.numpy as jnp
     >>> weights = RecurrentWeights(jnp.ones((1, 1, 1)), jnp.ones((1, 1, 1)), jnp.zeros((1, 1)), jnp.zeros((1, 1)))
@@ -209,12 +210,12 @@ def _steps_forward(static, inputs, kernel, biases, state, valid, multiplier):
 
 
 def _steps_backward(static, residuals, upstream):
-    """Runs backward through the steps; the cell is recomputed, its product with the weights is not.
+    """Runs backward through the steps; the cell is recomputed, but not its product with the weights.
 
     The gradient of the weights is one product over all steps, not a sum over steps, so a mesh reduces it once.
     """
     (cell, reverse, dtype), (inputs, saved, kernel, biases, valid, multiplier) = static, residuals
-    transposed = kernel.astype(dtype).transpose(1, 2, 0)  # here and not in each step
+    transposed = kernel.astype(dtype).transpose(1, 2, 0)  # here, not in each step
 
     def step(d_state: RecurrentState, given):
         d_output, inputs, (state, product), valid = given
@@ -223,7 +224,7 @@ def _steps_backward(static, residuals, upstream):
         d_inputs, d_product, d_state = backward((d_state, d_output.astype(jnp.float32)))
         d_kept = _product("bgh,ghd->bd", d_product.astype(dtype), transposed)
         d_hidden = d_state.hidden + (d_kept if multiplier is None else d_kept * multiplier)
-        # A cell that only adds the two has one gradient for both, which is kept once.
+        # A cell that only adds the two has the same gradient for both, which is stored once.
         return RecurrentState(d_hidden, d_state.memory), (d_product, None if d_inputs is d_product else d_inputs)
 
     given = upstream[0], inputs, saved, valid
@@ -239,7 +240,7 @@ _steps.defvjp(_steps_forward, _steps_backward)
 
 
 def _scan(static, inputs, kernel, biases, state, valid, multiplier, *, save=False):
-    """Returns the outputs, with the state before each step and its product if `save`, and the last state."""
+    """Returns the outputs and the last state; with `save`, also the state before each step and its product."""
     cell, reverse, dtype = static
     kernel = kernel.astype(dtype)
 
@@ -255,10 +256,10 @@ def _scan(static, inputs, kernel, biases, state, valid, multiplier, *, save=Fals
 
 
 def scan_shared(step: Callable, shared, carry, xs, others=None):
-    """Runs ``step(shared, carry, x, other) -> carry, output`` over a sequence; returns what `jax.lax.scan` does.
+    """Runs ``step(shared, carry, x, other) -> carry, output`` over a sequence; returns the same as `jax.lax.scan`.
 
     The gradient of `shared`, the weights that all steps use, is computed once, after the backward pass through the
-    steps. The transpose of `jax.lax.scan` would add to it, and on a mesh reduce it, in each step. Only the carry of
+    steps. The transpose of `jax.lax.scan` would update it, and on a mesh reduce it, in each step. Only the carry of
     each step is saved for the backward pass; the rest is recomputed.
 
     Args:
@@ -271,7 +272,7 @@ def scan_shared(step: Callable, shared, carry, xs, others=None):
 
     >>> step = lambda weight, carry, x, _: (weight * carry + x, carry)
     >>> last = lambda weight: scan_shared(step, weight, jnp.float32(1), jnp.ones(3))[0]
-    >>> last(2.0).item(), jax.grad(last)(2.0).item()                                  # of w^3 + w^2 + w + 1
+    >>> last(2.0).item(), jax.grad(last)(2.0).item()                                  # w^3 + w^2 + w + 1
     (15.0, 17.0)
     """
     return _scan_shared(step, *vary_alike((*reverse_only((shared, carry, xs), NO_FORWARD), others)))
@@ -310,7 +311,7 @@ _scan_shared.defvjp(_scan_shared_forward, _scan_shared_backward)
 
 
 def _biased(inputs: Array, product: Array, biases: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Returns the contributions of inputs and state to the gates of a step, with the biases.
+    """Returns the contributions of inputs and state to the gates of a step, including the biases.
 
     The barrier makes the inputs of this step a separate array: on CPU, XLA does not vectorize a loop that reads each
     gate from the array of all steps.

@@ -1,4 +1,4 @@
-"""Arrangements of normalization around a residual connection, one short function for each."""
+"""Arrangements of normalization around a residual connection, one short function each."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class DeepNormGains(NamedTuple):
 def deep_norm_gains(num_encoder_layers: int, num_decoder_layers: int) -> tuple[DeepNormGains, DeepNormGains]:
     """Returns the gains of the encoder and of the decoder (Wang et al. 2022, table 2).
 
-    A depth of 0 for one of them means a model with only the other.
+    A depth of 0 for either means a model with only the other.
 
     Raises:
       ValueError: a depth is below 0, or both are 0.

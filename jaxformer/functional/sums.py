@@ -1,4 +1,4 @@
-"""Sums with terms that many positions share, whose gradients are sums over all of these positions."""
+"""Sums with a term that many positions share, such as a bias, whose gradient is a sum over all these positions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def add_shared(x: Float[Array, "*dims"], term: Float[Array, ...]) -> Float[Array
     term = term.reshape((1,) * (x.ndim - term.ndim) + term.shape)
     if jnp.finfo(x.dtype).bits >= 32:
         return x + term.astype(x.dtype)
-    x, term = vary_alike((x, term))  # before broadcasting, so that a mesh adds up gradients of the term's size
+    x, term = vary_alike((x, term))  # before broadcasting, so that a mesh reduces gradients of the term's size
     return x + _spread(x.shape, x.dtype, term)
 
 
@@ -33,5 +33,5 @@ def _spread(shape: tuple[int, ...], dtype: jnp.dtype, term: Array) -> Array:
 
 @_spread.defjvp
 def _spread_jvp(shape, dtype, primals, tangents):
-    """Broadcasts in float32, in which the transpose then sums; the sum itself stays one that XLA joins to a product."""
+    """Broadcasts in float32, in which the transpose then sums; XLA can still fuse the addition with a product."""
     return _spread(shape, dtype, *primals), jnp.broadcast_to(tangents[0].astype(jnp.float32), shape).astype(dtype)

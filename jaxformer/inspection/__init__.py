@@ -1,4 +1,4 @@
-"""Attention maps as arrays, tables and text, pictures of them and of loss curves, and beam search step by step."""
+"""Attention maps as arrays, tables and text, plots of attention and loss curves, and traces of beam search."""
 
 from jaxformer import lazy
 

@@ -15,7 +15,7 @@ from jaxformer.data.segmentation import SPACE
 from jaxformer.errors import ConfigError
 
 BYTE = re.compile("<0x[0-9A-F]{2}>")
-"""The form of a byte of a character that is not in the vocabulary."""
+"""The form of a byte token, which spells part of a character outside the vocabulary."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +37,7 @@ class AttentionMap:
 
 
 def select(attention: AttentionWeights, *, layer: int | None = None, head: int | None = None) -> AttentionMap:
-    """Selects one layer and head, or takes the mean over those not named.
+    """Selects a layer and a head, or takes the mean over layers or heads if none is given.
 
     Raises:
       ConfigError: there is no such layer or head.
@@ -51,11 +51,11 @@ def select(attention: AttentionWeights, *, layer: int | None = None, head: int |
 
 
 def most_aligned(attention: AttentionWeights) -> tuple[int, int]:
-    """Returns the layer and head that come closest to an alignment: their weights reach the most source pieces.
+    """Returns the layer and head that come closest to an alignment: their attention covers the most source pieces.
 
-    Most heads attend to neighbors or to the end of the sentence, and a mean over all heads blurs the one that attends
-    to the words being translated. Reach is the sum, over all source pieces except the last one (the end of
-    the sentence), of the largest weight that any target piece gives them.
+    Most heads attend to neighbors or to the end of the sentence, and a mean over all heads blurs the head that attends
+    to the words being translated. Coverage is the sum, over all source pieces except the last one (the end of the
+    sentence), of the largest weight that any target piece gives them.
     """
     reach = np.asarray(attention.weights)[..., :-1].max(-2).sum(-1)
     layer, head = np.unravel_index(reach.argmax(), reach.shape)
@@ -63,7 +63,7 @@ def most_aligned(attention: AttentionWeights) -> tuple[int, int]:
 
 
 def by_word(attention: AttentionMap) -> AttentionMap:
-    """Merges pieces to words: a word gives the mean of its pieces' attention and receives the sum."""
+    """Merges pieces to words: a target word has the mean of its pieces' weights, a source word the sum."""
     source, target = _words(attention.source), _words(attention.target)
     received = np.stack([attention.weights[:, indices].sum(1) for _, indices in source], 1)
     weights = np.stack([received[indices].mean(0) for _, indices in target])
@@ -71,14 +71,14 @@ def by_word(attention: AttentionMap) -> AttentionMap:
 
 
 def between_words(attention: AttentionWeights, source: Sequence[str], target: Sequence[str]) -> AttentionWeights:
-    """Merges pieces to the words of the two texts; the end of each text stays a word of its own.
+    """Merges pieces to the words of the two texts; the end of each text stays a separate word.
 
-    A word gives the mean of its pieces' attention and receives the sum. A piece that covers several words counts for
-    each by its share of characters there.
+    A target word has the mean of its pieces' weights, a source word the sum. A piece that covers several words is
+    divided among them in proportion to its characters in each.
 
     Args:
-      attention: of texts that end with one special token each.
-      source: the words of the source, which spell it without its spaces; likewise `target`.
+      attention: the attention between texts that end with one special token each.
+      source, target: the words of each text; joined, they are the text without its spaces.
 
     Raises:
       ValueError: the words and the pieces spell different texts.
@@ -119,8 +119,8 @@ def rollout(weights: np.ndarray) -> np.ndarray:
 
     .. math:: \prod_{l=L}^{1} (\bar A_l + I) / 2
 
-    :math:`\bar A_l` is the mean of the heads of layer l, and I stands for the residual path. Row t says how much of
-    each input token the state of t consists of, as far as attention alone goes; rows sum to 1.
+    :math:`\bar A_l` is the mean of the heads of layer l, and I stands for the residual path. Row t is the share of each
+    input token in the state of token t, considering attention only; rows sum to 1.
 
     >>> rollout(np.array([[[[0.0, 1.0], [0.0, 1.0]]]])).tolist()
     [[0.5, 0.5], [0.0, 1.0]]
@@ -131,11 +131,11 @@ def rollout(weights: np.ndarray) -> np.ndarray:
 
 
 SHADES = " .:-=+*#%@"
-"""The characters of `as_text`, from a weight of 0 to one of 1."""
+"""The characters of `as_text`, from weight 0 to weight 1."""
 
 
 def as_text(attention: AttentionMap) -> str:
-    """Writes the map in characters, darker for larger weights; the source's words are numbered below."""
+    """Writes the map as text, with darker characters for larger weights; the source words are numbered below."""
     longest = max(map(display_width, attention.target))
     darkest = len(SHADES) - 1
     lines = [
@@ -147,7 +147,7 @@ def as_text(attention: AttentionMap) -> str:
 
 
 def as_table(attention: AttentionMap, *, decimals: int = 3) -> str:
-    """Writes the weights as numbers under the source's words, with the sum and the entropy, in nats, of each row.
+    """Writes the weights as a table under the source words, with the sum and the entropy, in nats, of each row.
 
     >>> print(as_table(AttentionMap(("the", "cat"), ("le", "chat"), np.array([[0.9, 0.1], [0.25, 0.75]]))))
             the    cat |    sum  entropy
@@ -185,7 +185,7 @@ def _right(text: str, width: int) -> str:
 def _words(pieces: Sequence[str]) -> list[tuple[str, list[int]]]:
     """Returns words and the indices of their pieces; punctuation and special tokens stand alone.
 
-    A space that is a piece of its own belongs to the word that it opens, also if that is punctuation.
+    A space that is a separate piece belongs to the word that follows it, even if that is punctuation.
     """
     words: list[tuple[str, list[int]]] = []
     ended = True

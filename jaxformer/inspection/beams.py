@@ -9,7 +9,7 @@ from jaxformer.decoding import BeamTrace
 
 
 def as_text(trace: BeamTrace, word: Callable[[int], str], *, sentence: int = 0) -> str:
-    """Writes what each step of a beam search considered, best first: probability, its logarithm, score, fate, words.
+    """Writes what each step considered, best first: probability, log-probability, score, outcome, words.
 
     Args:
       trace: a trace that `decoding.beam_search` has filled.

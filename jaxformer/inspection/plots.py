@@ -1,4 +1,4 @@
-"""Pictures, by matplotlib: attention maps, also over images, and loss curves."""
+"""Plots, by matplotlib: attention maps, also over images, and loss curves."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LARGEST_SIDE = 1 << 14
 """Pixels of the longer side of a PNG; matplotlib cannot draw more than 2 ** 16."""
 
 LONGEST_LABEL = 20
-"""Characters of a word beside a map, after which it is cut."""
+"""The number of characters after which a word beside a map is truncated."""
 
 WORDS_ACROSS = 5
 """Words in each row of a sheet of captions."""
@@ -42,7 +42,7 @@ INK, QUIET, ACCENT, SCORE, GRID = "#1f2933", "#9aa5b1", "#c2410c", "#0f766e", "#
 def attention_map(attention: AttentionMap, path: pathlib.Path, *, title: str | None = None) -> pathlib.Path:
     """Draws a map with the source's words across and the target's down; each row's strongest weight is marked.
 
-    The suffix chooses PNG, SVG or PDF. Colors reach to the largest weight.
+    The suffix chooses PNG, SVG or PDF. The color scale ends at the largest weight.
     """
     rows, columns = attention.weights.shape
     source, target = _labels(attention.source), _labels(attention.target)
@@ -66,7 +66,7 @@ def attention_map(attention: AttentionMap, path: pathlib.Path, *, title: str | N
 
 
 def head_grid(attention: AttentionWeights, path: pathlib.Path, *, title: str | None = None) -> pathlib.Path:
-    """Draws every head of every layer as a small map between words: layers down, heads across, one scale of colors."""
+    """Draws every head of every layer as a small map between words: layers down, heads across, one color scale."""
     layers, heads = attention.weights.shape[:2]
     words = [[by_word(select(attention, layer=layer, head=head)) for head in range(heads)] for layer in range(layers)]
     rows, columns = words[0][0].weights.shape
@@ -100,7 +100,7 @@ def image_maps(
     *,
     titles: Sequence[str],
 ) -> pathlib.Path:
-    """Draws pictures, uint8 ``[h, w, C]``, one a row, and beside each its maps laid over it in gray.
+    """Draws images, uint8 ``[h, w, C]``, one per row, and beside each its maps, overlaid on a gray copy.
 
     Args:
       maps: by name, weights ``[rows, columns]`` of a grid over the picture; colors reach to each map's largest.
@@ -125,7 +125,7 @@ def caption_sheet(
     grid: tuple[int, int],
     titles: Sequence[str],
 ) -> pathlib.Path:
-    """Draws each picture, uint8 ``[h, w, C]``, and beside it a gray copy for each word with the word's attention.
+    """Draws each image, uint8 ``[h, w, C]``, and beside it a gray copy for each word, overlaid with its attention.
 
     Args:
       captions: the weights of each word over the positions of a grid, row by row.
@@ -164,10 +164,10 @@ def _show(axes: Axes, picture: np.ndarray, title: str, weights: np.ndarray | Non
 
 
 def loss_curves(log: Iterable[Mapping[str, object]], path: pathlib.Path, *, title: str = "") -> pathlib.Path:
-    """Draws the training objective, the validation loss, and the first other validation figure on its own axis.
+    """Draws the training loss, the validation loss, and the first other validation metric on its own axis.
 
     Args:
-      log: entries with a "step" and some of "loss", "validation_loss" and "validation_..." (any other figure).
+      log: entries with a "step" and some of "loss", "validation_loss" and "validation_..." (any other metric).
     """
     entries = list(log)
     figure = _figure((7, 4))
@@ -184,7 +184,7 @@ def loss_curves(log: Iterable[Mapping[str, object]], path: pathlib.Path, *, titl
         axes.plot(validated, validation, color=ACCENT, marker="o", markersize=3, label="validation loss")
     axes.set_xlabel("step", color=INK)
     axes.set_ylabel("loss in nats", color=INK)
-    if not (np.concatenate([losses, validation]) < 0).any():  # hard attention takes an entropy off
+    if not (np.concatenate([losses, validation]) < 0).any():  # hard attention subtracts an entropy
         axes.set_ylim(0, None)
     axes.grid(axis="y", color=GRID, linewidth=0.5)
     if name := _other_figure(entries):
@@ -206,13 +206,13 @@ def _figure(size: tuple[float, float]) -> Figure:
 
 
 def _other_figure(entries: Iterable[Mapping[str, object]]) -> str | None:
-    """Returns the first validation figure with a value, besides the loss."""
+    """Returns the name of the first validation metric with a value, besides the loss."""
     names = (name for entry in entries for name, value in entry.items() if value is not None)
     return next((name for name in names if name.startswith("validation_") and name != "validation_loss"), None)
 
 
 def _right_axis(left: Axes, steps: np.ndarray, values: np.ndarray, *, name: str) -> None:
-    """Draws a figure on the right-hand axis, from 0 up unless it is negative somewhere."""
+    """Draws a metric on the right-hand axis, which starts at 0 unless there are negative values."""
     axes = left.twinx()
     axes.plot(steps, values, color=SCORE, linestyle="--", marker="o", markersize=3, label=f"validation {name}")
     axes.set_ylabel(name, color=SCORE)
@@ -234,7 +234,7 @@ def _cells(axes: Axes, weights: np.ndarray, *, top: float) -> AxesImage:
 
 
 def _labels(words: Sequence[str]) -> list[str]:
-    """Returns words, cut so that room is left for a map."""
+    """Returns words, truncated to leave room for a map."""
     return [word if len(word) <= LONGEST_LABEL else f"{word[: LONGEST_LABEL - 1]}…" for word in words]
 
 
@@ -264,7 +264,7 @@ def _smooth(values: np.ndarray) -> np.ndarray:
 
 
 def _choose_fonts(figure: Figure) -> None:
-    """Adds the installed fonts that hold the characters of a figure; a character of no font is named by its number."""
+    """Adds the installed fonts that hold the characters of a figure; others are replaced by their numbers."""
     texts = [text for text in figure.findobj(Text) if isinstance(text, Text)]
     missing = {character for text in texts for character in text.get_text()} - {" ", "\n"}
     missing -= _characters(font_manager.findfont(DEFAULT_FONT))

@@ -1,11 +1,11 @@
-"""The same model in other parameters, so that a family of Hugging Face can say it.
+"""Conversion of a model to equivalent parameters that a Hugging Face model family can express.
 
     found = equivalent.fitted(net, params)
     interop.save_pretrained("mine", found.net, found.params, family=found.family)
 
-Exact changes turn most models that are trained here into models of a family. Absent biases and token types become
-zeros. The dimensions of the model get another order, in which the sines of positions come before the cosines, as in
-Marian. And the factor of the embeddings moves into the table, as in GPT-2.
+Exact changes turn most models trained by this library into models of a family. Missing biases and token types become
+zeros. The dimensions of the model are reordered so that the sines of positions come before the cosines, as in Marian.
+The factor of the embeddings is moved into the table, as in GPT-2.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def fitted(net: Pure, params: Params, *, family: str = "") -> Fitted:
     """Returns a model of a family of Hugging Face with the same outputs, up to rounding.
 
     Args:
-      family: the ``model_type``; by default, the first of `CANDIDATES` that can say the model.
+      family: the ``model_type``; by default, the first of `CANDIDATES` that can express the model.
 
     Raises:
-      ConfigError: no family can say the model (the message has the first difference from each), or the family is
-        unknown or one of another kind of model.
+      ConfigError: no family can express the model (the message has the first difference from each), or the family is
+        unknown or for another kind of model.
     """
     known, kind = CANDIDATES.get(net.model, ()), net.model.__name__
     if not known:
@@ -58,7 +58,7 @@ def fitted(net: Pure, params: Params, *, family: str = "") -> Fitted:
     if family and family not in known:
         raise ConfigError(f"a {family} is no {kind}; the families of that are {', '.join(known)}")
     reasons: dict[str, str] = {}
-    for changes in ((), _CHANGES):  # as it is, if possible
+    for changes in ((), _CHANGES):  # unchanged, if possible
         for name in (family,) if family else known:
             changed = _changed(net, params, name, changes)
             try:
@@ -116,7 +116,7 @@ def with_sines_before_cosines(net: Pure, params: Params, family: str) -> tuple[P
 
 
 def with_plain_embeddings(net: Pure, params: Params, family: str) -> tuple[Pure, Params]:
-    """Returns a language model whose token vectors have a factor of 1; a tied output keeps its logits by its norm."""
+    """Returns a language model with an embedding factor of 1; with tied embeddings, the final norm keeps the logits."""
     config = net.config
     scale = config.d_model**0.5 if getattr(config, "embedding_scale", 1.0) is None else config.embedding_scale
     if family not in CANDIDATES[models.LanguageModel] or scale in (0.0, 1.0) or not config.has_final_norm:

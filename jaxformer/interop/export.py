@@ -1,6 +1,6 @@
-"""Programs as bytes: a compiled-ahead function of a model that runs without this library (``jax.export``).
+"""Programs as bytes: an exported function of a model that runs without this library (``jax.export``).
 
-One artifact serves many batch sizes and lengths, if they are symbols, and several platforms::
+One artifact serves many batch sizes and lengths, if they are symbolic, and several platforms::
 
     batch, length = jax.export.symbolic_shape("b, s", constraints=["s <= 512"])
     source = jax.ShapeDtypeStruct((batch, length), jnp.int32)
@@ -15,10 +15,10 @@ One artifact serves many batch sizes and lengths, if they are symbols, and sever
     data = serialize(program)
     hypotheses = deserialize(data).call(params, tokens)
 
-Results equal those of ``jax.jit`` to the bit. The constraint matters: up to it, sinusoidal positions are constants, as
-under ``jax.jit``; without one, the program computes them, with other roundings. Attention over symbolic dimensions is
-"reference", which no device is needed for. With fixed shapes, lower under `jaxformer.targets.compiling_for`, or the
-program may hold a kernel of the exporting machine.
+Results are bitwise equal to those of ``jax.jit``. The constraint matters: with it, sinusoidal positions are constants,
+as under ``jax.jit``; without it, the program computes them, with other rounding. Attention over symbolic dimensions is
+"reference", which runs on any device. With fixed shapes, lower under `jaxformer.targets.compiling_for`, or the program
+may hold a kernel of the exporting machine.
 
 JAX reads an artifact for six months, so it is a build product: keep the parameters and the configuration.
 

@@ -1,4 +1,4 @@
-"""A family of models of Hugging Face, as the functions that read and write its files see it."""
+"""A Hugging Face model family: the settings and tensors that reading and writing its files need."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ class Family:
     """
 
     net: Callable[[Settings, Mapping[str, Shape]], Pure]
-    """Makes the model of a ``config.json`` and of the tensors that there are."""
+    """Makes the model from a ``config.json`` and the shapes of the tensors in the file."""
     settings: Callable[[Pure], dict[str, Any]]
     """Makes the ``config.json`` of a model."""
     table: Callable[[Pure], Table]
     """The sources of the parameters."""
     prefix: str = ""
-    """The beginning of the base model's names in files of models with a head."""
+    """The prefix of the base model's names in files of models with a head."""
     heads: tuple[str, ...] = ()
-    """The beginnings of names that never have the prefix."""
+    """Beginnings of names that never have the prefix."""
     copies: Callable[[Pure], Mapping[str, str]] = lambda net: {}
     """Names under which a file may repeat a tensor, or hold it instead, and its name in the table; tensors that are
     there twice are compared."""
     repeated: Callable[[Pure], tuple[str, ...]] = lambda net: ()
-    """Those of the copies that are written too, because transformers ties fewer tables than the model."""
+    """The copies that are written too, because transformers ties fewer tables than the model."""
     ignored: tuple[str, ...] = ()
-    """Patterns of tensors that no model here has a parameter for."""
+    """Patterns of tensors for which models of this library have no parameter."""
     computed: Callable[[Pure], Mapping[str, tuple[Shape, Callable[[], Any]]]] = lambda net: {}
     """Tensors that a file may hold although they are not parameters, such as sinusoids, as shapes and functions that
     compute them; they are compared."""

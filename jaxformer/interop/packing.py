@@ -1,10 +1,10 @@
-"""Parameters made of the tensors of other programs, and tensors made of parameters.
+"""Conversion between the tensors of other programs and parameters.
 
 PyTorch's linear layers hold ``[out, in]``, one for queries, keys and values each, and one tensor for each layer. Here
 they are ``[in, out]``, heads are dimensions, queries, keys and values of one kernel are side by side, and the layers of
 a stack are the first dimension.
 
-A family of models is a table: a tree like that of the parameters, whose leaves are a `Source`.
+A model family is described by a table: a tree like the parameters' tree, whose leaves are `Source` objects.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Packing:
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """The tensors that a parameter is made of."""
+    """The tensors from which a parameter is made."""
 
     names: tuple[str, ...]
     """Their names in a file; ``{}`` stands for the number of the layer."""
     packing: Packing
     optional: bool = False
-    """True if files may lack it; the parameter is then zero."""
+    """True if files may lack these tensors; the parameter is then zero."""
 
     @property
     def stacked(self) -> bool:
@@ -149,7 +149,7 @@ def cross_attention(query: str, key: str, value: str, output: str) -> Table:
 
 
 def matched(table: Table, leaves: Mapping[str, Any], path: str = "") -> Iterator[tuple[Any, Source]]:
-    """Yields each parameter's shape and its source; sources that the model has no parameter for are left out.
+    """Yields each parameter's shape and its source; sources without a parameter in the model are skipped.
 
     Args:
       leaves: a tree of shapes.

@@ -44,12 +44,12 @@ FAMILIES: Mapping[str, Family] = {
 CONFIG = "config.json"
 
 _NOT_KEPT = ("_name_or_path", "auto_map", "quantization_config", "transformers_version")
-"""Settings of another file that would say something wrong of a new one."""
+"""Settings of the original file that would be wrong in a new one."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Pretrained:
-    """A model from a folder, and what it says about itself."""
+    """A model read from a folder, with its settings."""
 
     net: Pure
     """The model as pure functions."""
@@ -60,7 +60,7 @@ class Pretrained:
     settings: Mapping[str, Any]
     """The ``config.json``, with the ids of special tokens, such as ``eos_token_id``."""
     unused: tuple[str, ...]
-    """The names of known tensors that the model has no parameter for, such as the pooler of BERT."""
+    """The names of known tensors for which the model has no parameter, such as BERT's pooler."""
 
 
 def load_pretrained(
@@ -68,12 +68,12 @@ def load_pretrained(
 ) -> Pretrained:
     """Reads a model in the format of Hugging Face from a local folder.
 
-    The tensors decide on the head: BERT and RoBERTa become a `models.MaskedLanguageModel` or an encoder, and ViT a
-    `models.VisionTransformer` or an encoder.
+    The tensors determine whether there is a head: BERT and RoBERTa become a `models.MaskedLanguageModel` or an encoder,
+    and ViT a `models.VisionTransformer` or an encoder.
 
     Args:
-      mesh: the devices that share the parameters, by their axis names, or a `sharding.Placement` with rules of its own,
-        such as for a vocabulary that the mesh does not divide; each parameter is placed as soon as it is read. By
+      mesh: the devices that share the parameters, by their axis names, or a `sharding.Placement` with its own rules,
+        such as for a vocabulary size that the mesh does not divide; each parameter is placed as soon as it is read. By
         default all are on one device.
       changes: settings of the model's configuration that change no parameter, such as ``dropout=0.0``,
         ``compute_dtype="bfloat16"`` or ``remat=True``.
@@ -82,7 +82,7 @@ def load_pretrained(
       ConfigError: the package safetensors is not installed; a change is unknown or changes the parameters; or the mesh
         does not divide a parameter.
       DataError: a file is missing or damaged, the family is unknown, a setting has no counterpart here, or names or
-        shapes of tensors are not those that the settings imply.
+        shapes of tensors differ from what the settings imply.
     """
     folder = files.local_path(folder)
     if not os.path.isdir(folder):
@@ -116,13 +116,13 @@ def save_pretrained(
 
     Args:
       family: the ``model_type`` to write, one of `FAMILIES`.
-      settings: further settings of ``config.json``, such as ``{"eos_token_id": 2}`` or those of `load_pretrained`; what
-        the model itself decides, such as sizes, is written as it is in the model.
-      shard_bytes: the most bytes of one file.
+      settings: further settings of ``config.json``, such as ``{"eos_token_id": 2}`` or those of `load_pretrained`;
+        settings that the model itself determines, such as sizes, are always written from the model.
+      shard_bytes: the maximum size of one file, in bytes.
 
     Raises:
-      ConfigError: the package safetensors is not installed, the folder exists, the family is unknown, or the model
-        cannot be said in its settings; the message has the first difference.
+      ConfigError: the package safetensors is not installed, the folder exists, the family is unknown, or the family
+        cannot express the model; the message has the first difference.
       ValueError: the parameters do not belong to the model.
     """
     folder = files.local_path(folder)
@@ -273,7 +273,7 @@ def sayable(net: Pure, kind: str, given: Mapping[str, Any] | None = None) -> dic
       given: further settings.
 
     Raises:
-      ConfigError: the family is unknown, or cannot say the model; the message has the first difference.
+      ConfigError: the family is unknown, or cannot express the model; the message has the first difference.
     """
     if kind not in FAMILIES:
         raise ConfigError(f"family {kind!r} is not known{did_you_mean(kind, FAMILIES)}")
@@ -324,9 +324,9 @@ def _unpacked(family: Family, net: Pure, params: Params) -> Iterator[tuple[str, 
 
 
 def effective(config: TransformerConfig) -> dict[str, Any]:
-    """Returns the settings that decide what a model computes from its parameters, defaults resolved.
+    """Returns the settings that determine what a model computes from its parameters, with defaults resolved.
 
-    Left out are those of training and of precision, and those of parts that the model does not have.
+    Settings of training and precision, and of parts that the model does not have, are omitted.
     """
     found = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     found["num_kv_heads"] = config.num_kv_heads or config.num_heads

@@ -1,4 +1,4 @@
-"""The settings of Hugging Face's ``config.json``, read with checks; no setting that matters is passed over."""
+"""Checked reading of settings from Hugging Face's ``config.json``; no setting that matters is ignored."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MAX_SIZE = 2**24
 
 
 def get(settings: Settings, name: str, default: T) -> T:
-    """Returns a setting of the type of its default, which stands for a setting that is missing or null.
+    """Returns a setting, checked to have the type of its default, which replaces a missing or null setting.
 
     Raises:
       DataError: it has another type, a size is negative or larger than that of any model, or another number is negative
@@ -48,7 +48,7 @@ def get(settings: Settings, name: str, default: T) -> T:
 
 
 def require(settings: Settings, **values: Any) -> None:
-    """Checks settings that the models here have one value of; those that are missing or null have it.
+    """Checks settings for which this library supports a single value; missing or null settings have that value.
 
     Raises:
       DataError: one has another value.
@@ -59,10 +59,10 @@ def require(settings: Settings, **values: Any) -> None:
 
 
 def renamed(settings: Settings, names: Mapping[str, str]) -> Settings:
-    """Returns settings in which those under a second name, which Hugging Face reads too, have their own.
+    """Returns settings in which alternative names, which Hugging Face reads too, are replaced by the main names.
 
     Args:
-      names: own names by the second names, such as ``{"num_attention_heads": "n_head"}``.
+      names: main names by alternative names, such as ``{"num_attention_heads": "n_head"}``.
 
     Raises:
       DataError: a setting has different values under its two names.
@@ -88,7 +88,7 @@ def shared(settings: Settings, first: str, second: str, default: T) -> T:
 
 
 def activation(settings: Settings, name: str, default: str) -> str:
-    """Returns the name that an activation has here.
+    """Returns this library's name for an activation.
 
     Raises:
       DataError: it is unknown.
@@ -100,5 +100,5 @@ def activation(settings: Settings, name: str, default: str) -> str:
 
 
 def their_activation(name: str) -> str:
-    """Returns the name that one of our activations has there."""
+    """Returns Hugging Face's name for one of our activations."""
     return _THEIR_ACTIVATIONS[name]

@@ -1,4 +1,4 @@
-"""T5 in both versions, and mT5 and Flan-T5, which are of the second."""
+"""T5 in versions 1.0 and 1.1; mT5 and Flan-T5 have the architecture of 1.1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The vision Transformer: an encoder of images, alone or with a classifier."""
+"""The vision Transformer: an image encoder, alone or with a classification head."""
 
 from __future__ import annotations
 

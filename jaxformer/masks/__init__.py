@@ -1,8 +1,8 @@
 """Attention masks: a small algebra of objects that define which keys a query may attend to.
 
-True means *attend*. A mask is not an array: it computes one tile at a time, so that a kernel can build the ``[T, S]``
-square tile by tile. A kernel skips the blocks that `Mask.key_range` rules out at trace time and those that
-`Mask.live_ranges` rules out at run time::
+True means *attend*. A mask is not an array: a kernel asks it for one ``[t, s]`` tile of the ``[T, S]`` square at a
+time. A kernel skips the blocks that `Mask.key_range` rules out at trace time and those that `Mask.live_ranges` rules
+out at run time::
 
     mask = causal() & padding(tokens != pad)      # a decoder over a padded batch
     mask = causal() | prefix(lengths)             # a prefix language model
@@ -15,9 +15,9 @@ square tile by tile. A kernel skips the blocks that `Mask.key_range` rules out a
     infinity, every output and every other gradient is unchanged bit for bit, and its own gradient is 0;
 (c) at any masked pair with finite contents the weight is exactly 0.
 
-The contract does not promise that a NaN which *some* query may see stays out of the rows that may not see it.
+The contract does not promise that a NaN that *some* query may see stays out of the rows that may not see it.
 
-The functions below raise `ValueError` for a wrong rank, dtype or number, with the actual and expected values.
+The functions below raise `ValueError` for a wrong rank, dtype or value; the message has the actual and expected ones.
 """
 
 from jaxformer.masks.algebra import UNBOUNDED as UNBOUNDED

@@ -13,7 +13,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 UNBOUNDED = sys.maxsize
-"""The stop of a `Mask.key_range` that rules out no later keys."""
+"""The stop of a `Mask.key_range` that extends to the last key."""
 
 
 class Mask:
@@ -33,7 +33,7 @@ class Mask:
     finite: bool = False
     """True if all queries, keys and values are known to be finite, so that masked ones need not be replaced by 0.
 
-    A combination knows it if one of its masks does.
+    It is True for a combination if it is True for one of its masks.
     """
 
     def tile(self, query_index: jax.Array, key_index: jax.Array) -> jax.Array:
@@ -53,7 +53,7 @@ class Mask:
         """Returns, for blocks of queries, data-dependent ranges of all keys that they may attend to.
 
         The types are ``int [q], int [q] -> int32 [q or 1, b], int32 [q or 1, b]`` (start and stop) with b in {1, B}.
-        The result is None if the data rule out nothing. It need not repeat the limits of `key_range`.
+        The result is None if the data rule out no keys. It need not respect the limits of `key_range`.
 
         >>> from jaxformer.masks import padding
         >>> [x.tolist() for x in padding([[False, True, True, False]]).live_ranges(np.array([0]), np.array([4]))]
@@ -65,7 +65,7 @@ class Mask:
     def ranges(self, query_start: np.ndarray, query_stop: np.ndarray) -> tuple[Any, Any]:
         """Returns the intersection of `key_range` and `live_ranges`, with the shapes of the latter.
 
-        The result is a pair of NumPy arrays, ``int32 [q, 1]``, if the data rule out nothing.
+        The result is a pair of NumPy arrays, ``int32 [q, 1]``, if the data rule out no keys.
 
         >>> from jaxformer.masks import lengths, window
         >>> [x.tolist() for x in (window(1) & lengths([6])).ranges(np.array([0, 4]), np.array([4, 8]))]
@@ -79,7 +79,7 @@ class Mask:
         return jnp.maximum(first, live[0]), jnp.minimum(last, live[1])
 
     def at_positions(self, query: jax.Array | np.ndarray, key: jax.Array | np.ndarray) -> Mask:
-        """Returns the mask of queries and keys that are at these absolute positions, ``int [b, T]`` and ``int [b, S]``.
+        """Returns the mask for queries and keys at these absolute positions, ``int [b, T]`` and ``int [b, S]``.
 
         The dimension b is 1 or B. A mask that holds one entry for each stored query or key, such as `padding`, is
         returned unchanged.
@@ -92,7 +92,7 @@ class Mask:
             return Dense(self.tile(jnp.asarray(query[0]), jnp.asarray(key[0])))
         batch = max(query.shape[0], key.shape[0])
         tile = jax.vmap(self.tile)(*(jnp.broadcast_to(x, (batch, x.shape[1])) for x in (query, key)))
-        examples = jnp.arange(batch)  # of a mask with arrays of its own, example i at the positions of example i
+        examples = jnp.arange(batch)  # if the mask has arrays, example i of the mask is used for example i
         return Dense(tile[:, 0] if tile.shape[1] == 1 else tile[examples, examples])
 
     def check(self, num_queries: int, num_keys: int) -> None:
@@ -233,7 +233,7 @@ class Dense(Mask):
         return jnp.broadcast_to(tile, (*tile.shape[:2], query_index.shape[0], key_index.shape[0]))
 
     def at_positions(self, query, key):
-        del query, key  # it holds an entry for each stored pair
+        del query, key  # the array has an entry for each stored pair
         return self
 
     def check(self, num_queries, num_keys):
@@ -268,7 +268,7 @@ def from_torch(array: ArrayLike, *, num_heads: int = 1) -> Mask:
 
     Args:
       array: ``Bool [T, S]`` or, as PyTorch stores one for each head, ``Bool [B * num_heads, T, S]``.
-      num_heads: the heads that an array of rank 3 has; with 1, all heads share its masks.
+      num_heads: the number of heads in an array of rank 3; with 1, all heads share the mask.
 
     Raises:
       ValueError: the array is not Boolean, or its first dimension is not a multiple of `num_heads`.
@@ -289,9 +289,9 @@ def from_torch(array: ArrayLike, *, num_heads: int = 1) -> Mask:
 
 
 def from_binary(array: ArrayLike) -> Mask:
-    """Returns the mask of an array of 1 (attend) and 0 (masked), of any dtype; ranks as for `dense`.
+    """Returns the mask of an array of 1 (attend) and 0 (masked) of any dtype, with the ranks that `dense` accepts.
 
-    Values of traced arrays are unknown, so within `jax.jit` they are not checked, and all but 1 are masked.
+    Values of traced arrays are unknown, so inside `jax.jit` they are not checked, and all values but 1 are masked.
 
     Raises:
       ValueError: a value is neither 0 nor 1, as in an additive mask of 0 and minus infinity.
@@ -314,7 +314,7 @@ def as_mask(mask: Mask | ArrayLike) -> Mask:
     """Returns a mask unchanged, or the mask of a Boolean array (see `dense`).
 
     Raises:
-      TypeError: it is None, or a function such as `causal` that was not called.
+      TypeError: the argument is None, or a function such as `causal` that was not called.
 
     >>> from jaxformer.masks import causal
     >>> as_mask([[True, False]]).dense(1, 2)[0, 0].astype(int).tolist(), as_mask(causal()) == causal()

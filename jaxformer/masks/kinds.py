@@ -17,7 +17,7 @@ _static = {"static": True}
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Band(Mask):
-    """Allows keys from `before` positions behind the query to `after` positions ahead of it; None is no limit."""
+    """Allows keys from `before` positions behind the query to `after` positions ahead of it; None for no limit."""
 
     before: int | None = dataclasses.field(metadata=_static)
     after: int | None = dataclasses.field(metadata=_static)
@@ -75,7 +75,7 @@ class Lengths(Mask):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Prefix(Lengths):
-    """Allows the keys at the positions before `length` of each example, in any order of the stored keys."""
+    """Allows the keys at positions below each example's `length`, whatever the order in which keys are stored."""
 
     def at_positions(self, query, key):
         return Mask.at_positions(self, query, key)
@@ -163,7 +163,7 @@ class BlockSparse(Mask):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Stored(Mask):
-    """Allows what a mask allows for the places of stored queries and keys, whatever their positions."""
+    """Applies a mask to the indices at which queries and keys are stored, whatever their positions."""
 
     mask: Mask
 
@@ -189,7 +189,7 @@ class Stored(Mask):
 
 
 def _ends(live: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns the first True and one past the last of each row of ``Bool [q, b, S]``; 0 and 0 for a row without one."""
+    """Returns the indices of the first True and past the last in each row of ``Bool [q, b, S]``; 0 and 0 if none."""
     stop = live.shape[2] - live[..., ::-1].argmax(2)
     return live.argmax(2).astype(jnp.int32), jnp.where(live.any(2), stop, 0).astype(jnp.int32)
 
@@ -263,7 +263,7 @@ def _per_example(length: ArrayLike) -> jax.Array:
 def padding(valid: ArrayLike) -> Mask:
     """Allows the keys that are True in ``Bool [B, S]``; only keys are masked, so padded queries still have rows.
 
-    ``Bool [S]`` is of one example, as for `attention_head`: the mask is the same for all examples of a batch.
+    ``Bool [S]`` applies to all examples of a batch, and to `attention_head`, which has one.
 
     >>> padding([[True, True, False]]).dense(2, 3)[0, 0].astype(int).tolist()
     [[1, 1, 0], [1, 1, 0]]
@@ -279,7 +279,7 @@ def padding(valid: ArrayLike) -> Mask:
 
 
 def segments(query: ArrayLike, key: ArrayLike | None = None) -> Mask:
-    """Allows a query to see keys of its segment: ``int [B, T]`` and ``int [B, S]`` (by default the query's).
+    """Allows a query to see keys of its segment, from ``int [B, T]`` and ``int [B, S]`` (by default, the same).
 
     >>> segments([[1, 1, 2]]).dense(3, 3)[0, 0].astype(int).tolist()
     [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
@@ -292,9 +292,9 @@ def segments(query: ArrayLike, key: ArrayLike | None = None) -> Mask:
 
 
 def stored(mask: Mask) -> Mask:
-    """Allows what `mask` allows by the places of queries and keys in their rows, where positions are given as well.
+    """Applies `mask` to the indices of queries and keys in their rows, even if their positions are given too.
 
-    >>> positions = np.array([[0, 1, 0]])  # of two texts in a row; by positions alone, the first token sees the third
+    >>> positions = np.array([[0, 1, 0]])  # two texts in a row; by position, the first token sees the third
     >>> both = [x.at_positions(positions, positions).dense(3, 3) for x in (causal(), stored(causal()))]
     >>> [x[0, 0, 0].astype(int).tolist() for x in both]
     [[1, 0, 1], [1, 0, 0]]

@@ -1,4 +1,4 @@
-"""Complete networks: encoder, decoder, encoder-decoder, language models, models of images; and their costs."""
+"""Complete networks (encoders, decoders, encoder-decoders, language models, vision models) and their costs."""
 
 from __future__ import annotations
 

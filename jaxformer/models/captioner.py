@@ -1,4 +1,4 @@
-"""Captioners: sentences about images, by attention to the grid of a convolutional network."""
+"""Image captioning models: text from images, by attention to the feature grid of a convolutional network."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from jaxformer.modules import (
 
 
 class Captioner(nnx.Module):
-    """The parts that captioners share: the memory of an image, and the steps of a search."""
+    """The parts that captioners share: the memory of an image, and decoding steps."""
 
     decoder: Any
 
@@ -60,7 +60,7 @@ class Captioner(nnx.Module):
         self.shape = *image.image_size, image.num_channels
 
     def encode(self, images: Float[Array, "B h w C"]) -> Memory:
-        """Returns the memory of images: the features of each position of the grid, row by row.
+        """Returns the memory of images: the features at each position of the grid, row by row.
 
         Raises:
           ValueError: the images have another size.
@@ -75,19 +75,19 @@ class Captioner(nnx.Module):
         return Memory(x, None)
 
     def step(self, tokens: Int[Array, "B K"], state: Any, context: Any) -> tuple[Float[Array, "B K V"], Any]:
-        """Returns the logits after one more token of each hypothesis: that row of the teacher-forced logits."""
+        """Returns the logits after one more token of each hypothesis, equal to a row of the teacher-forced logits."""
         return self.decoder.prefill(tokens[..., None], state, context)
 
     def attending_step(
         self, tokens: Int[Array, "B K"], state: Any, context: Any
     ) -> tuple[Float[Array, "B K V"], Float[Array, "B K S"], Any]:
-        """Returns the logits, the attention to the grid and the state: see the decoder's method of this name."""
+        """Returns the logits, the attention to the grid and the state: see the decoder's method of the same name."""
         return self.decoder.attending_step(tokens, state, context)
 
     def prefill(
         self, tokens: Int[Array, "B K T"], state: Any, context: Any, *, lengths: Int[Array, "B K"] | None = None
     ) -> tuple[Float[Array, "B K V"], Any]:
-        """Returns the logits after T more tokens of each hypothesis, as T times `step`: see the decoder."""
+        """Returns the logits after T more tokens of each hypothesis, as after T calls of `step`: see the decoder."""
         return self.decoder.prefill(tokens, state, context, lengths=lengths)
 
 
@@ -117,7 +117,7 @@ class TransformerCaptioner(Captioner):
         """Returns teacher-forced logits, float32: row t scores the token after ``tokens[:, :t + 1]``.
 
         Args:
-          valid: True where a token is real; default: everywhere.
+          valid: True where a token is not padding; default: everywhere.
           key: the key of dropout; None means no dropout.
         """
         return self.decoder(tokens, self.encode(images), valid=valid, key=key)
@@ -163,7 +163,7 @@ class TransformerCaptioner(Captioner):
         weights: StepWeights | None = None,
         cache_dtype: DTypeLike | None = None,
     ) -> tuple[Context, DecoderState]:
-        """Prepares to decode `length` positions with `beam_size` hypotheses of each image: see `Decoder.start`."""
+        """Prepares to decode `length` positions with `beam_size` hypotheses per image: see `Decoder.start`."""
         sizes = {"batch_size": memory.states.shape[0], "beam_size": beam_size, "length": length}
         return self.decoder.start(memory, **sizes, weights=weights, cache_dtype=cache_dtype)
 
@@ -171,11 +171,11 @@ class TransformerCaptioner(Captioner):
 class RecurrentCaptioner(Captioner):
     r"""``images, tokens -> logits`` as in Show, Attend and Tell; use it through ``pure(RecurrentCaptioner, config)``.
 
-    The first states of the LSTM are learned maps of the mean feature, :math:`c_0, h_0 = \tanh(W \bar a + b)`. Each step
-    attends to the grid by additive attention from the last state, and reads :math:`[y_{t-1}; z_t]`; its output is
-    :math:`\tanh(W_o [h_t; z_t])` and its logits are those of `Seq2Seq` (Xu et al. 2015, 3.1). With soft attention,
-    :math:`z_t` is the mean of the grid, weighted by attention; with hard attention it is the feature of one position,
-    which is drawn from the weights in training, and otherwise is the most probable one. With `context_gate`,
+    The initial states of the LSTM are learned maps of the mean feature, :math:`c_0, h_0 = \tanh(W \bar a + b)`. Each
+    step attends to the grid by additive attention from the previous state, and reads :math:`[y_{t-1}; z_t]`; its output
+    is :math:`\tanh(W_o [h_t; z_t])` and its logits are computed as in `Seq2Seq` (Xu et al. 2015, 3.1). With soft
+    attention, :math:`z_t` is the mean of the grid, weighted by attention; with hard attention it is the feature of one
+    position, which is drawn from the weights in training, and is the most probable one otherwise. With `context_gate`,
     :math:`z_t` is multiplied by :math:`\beta_t = \sigma(w \cdot h_{t-1} + b)` (4.2.1).
     """
 
@@ -220,7 +220,7 @@ class RecurrentCaptioner(Captioner):
         """Returns teacher-forced logits, float32: row t scores the token after ``tokens[:, :t + 1]``.
 
         Args:
-          valid: True where a token is real; default: everywhere.
+          valid: True where a token is not padding; default: everywhere.
           key: the key of dropout; None means no dropout.
           noise: the noise of hard attention, see `functional.pick_position`; None for the most probable positions.
         """
@@ -268,18 +268,19 @@ class RecurrentCaptioner(Captioner):
         mean: Bool[Array, " B"] | None = None,
         key: jax.Array | None = None,
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        r"""Returns the loss with the positions that `noise` draws, (sum, count), for hard attention.
+        r"""Returns the loss with the positions that `noise` selects, (sum, count), for hard attention.
 
-        With Gumbel noise, the expected gradient is that of :math:`-E[\log p(y \mid s)]`, the bound of Xu et al. 2015,
-        4.1, over the draws s: to the gradient of the log-probability of the tokens it adds that of
-        `functional.reinforce`, whose baseline is the parameter `baseline`. The baseline has the gradient of a squared
-        error, so gradient descent on the mean loss at a rate of 0.1 makes it the moving average of the log-probability
-        of a token, with a decay of 0.9. Neither term changes the value.
+        With Gumbel noise, the expected gradient is the gradient of :math:`-E[\log p(y \mid s)]`, the bound of Xu et al.
+        2015, 4.1, over the draws s: the gradient of `functional.reinforce`, whose baseline is the parameter `baseline`,
+        is added to the gradient of the tokens' log-probability. The baseline has the gradient of a squared error, so
+        gradient descent on the mean loss at a rate of 0.1 makes it the moving average of the log-probability of a
+        token, with a decay of 0.9. Neither term changes the value of the loss.
 
         Args:
           noise: see `functional.pick_position`.
           entropy: the factor of the entropy of each step's weights, which is subtracted from the loss.
-          mean: True for rows that attend softly and have the exact gradient, which lowers the variance; default: none.
+          mean: True for rows that use soft attention, with its exact gradient, which lowers the variance; default:
+            none.
 
         Raises:
           ValueError: the attention is soft.
@@ -295,7 +296,7 @@ class RecurrentCaptioner(Captioner):
             real = jnp.ones(labels.shape, bool) if valid is None else valid
             drawn = real if mean is None else real & ~mean[:, None]
             chosen = jnp.take_along_axis(weights, functional.pick_position(weights, noise)[..., None], 2)[..., 0]
-            log_probs = jnp.log(jnp.where(drawn, chosen, 1.0))  # a weight of 0 that is not drawn has slope 0, not NaN
+            log_probs = jnp.log(jnp.where(drawn, chosen, 1.0))  # an undrawn weight of 0 has gradient 0, not NaN
             estimate = functional.reinforce(log_probs, rewards, baseline=baseline, where=drawn)
             estimate += jnp.where(real, jnp.square(rewards - baseline) / 2, 0.0).sum()
             spread = jnp.where(real, functional.weights_entropy(weights), 0.0).sum()
@@ -325,7 +326,7 @@ class RecurrentCaptioner(Captioner):
         weights: None = None,
         cache_dtype: DTypeLike | None = None,
     ) -> tuple[RecurrentContext, RecurrentDecoderState]:
-        """Prepares to decode with `beam_size` hypotheses of each image; any `length` is possible.
+        """Prepares to decode with `beam_size` hypotheses per image; any `length` is possible.
 
         Raises:
           ValueError: `cache_dtype` is given.

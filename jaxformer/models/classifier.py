@@ -1,4 +1,4 @@
-"""A classifier of sequences: an encoder, one vector of it, and a linear layer (Devlin et al. 2019, 3.2)."""
+"""A sequence classifier: an encoder, pooling to one vector, and a linear layer (Devlin et al. 2019, 3.2)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from jaxformer.modules.attention_function import Intermediates
 class Classifier(nnx.Module):
     """``tokens -> logits`` of the classes; use it through ``pure(Classifier, config)``.
 
-    Its encoder has the parameters of `MaskedLanguageModel`'s, under the same paths. With no layers, mean pooling and
-    no positions it is the average of token vectors with a linear layer.
+    Its encoder has the same parameters as `MaskedLanguageModel`'s, under the same paths. With no layers, mean pooling
+    and no positions, it is a linear layer on the average of token vectors.
 
     Raises:
       ValueError: there are fewer than two classes.
@@ -52,7 +52,7 @@ class Classifier(nnx.Module):
         """Returns logits, float32.
 
         Args:
-          valid: True where a token is real; default: everywhere. Pooling by class token reads the first one.
+          valid: True where a token is not padding; default: everywhere. Class-token pooling reads the first token.
           key: the key of dropout; None means no dropout.
         """
         return self.run(tokens, valid=valid, key=key)[0]
@@ -64,9 +64,9 @@ class Classifier(nnx.Module):
         valid: Bool[Array, "B T"] | None = None,
         key: jax.Array | None = None,
     ) -> tuple[Float[Array, "B C"], Float[Array, ""]]:
-        """Returns the logits, and the weighted load-balancing loss of the experts, which is for the mean loss.
+        """Returns the logits, and the weighted load-balancing loss of the experts, to be added to the mean loss.
 
-        The second is 0 without experts and without a `key`.
+        The latter is 0 without experts or without a `key`.
 
         Args:
           valid, key: see `__call__`.
@@ -91,7 +91,7 @@ class Classifier(nnx.Module):
         key: jax.Array | None = None,
         capture: Collection[str] = (),
     ) -> tuple[Float[Array, "B C"], Intermediates]:
-        """Returns the logits, and the intermediates of the encoder that `capture` names; see `Encoder.run`."""
+        """Returns the logits, and the intermediates of the encoder named in `capture`; see `Encoder.run`."""
         memory, intermediates = self.encoder.run(inputs, valid=valid, key=key, capture=capture)
         return self._logits(memory.states, valid, key), intermediates
 
@@ -114,6 +114,6 @@ class Classifier(nnx.Module):
             x = x[:, 0]
         elif valid is None:
             x = x.mean(1)
-        else:  # a row without tokens, which fills up a batch, gets zeros
+        else:  # a row without tokens, which only fills up a batch, gets zeros
             x = jnp.where(valid[..., None], x, 0.0).sum(1) / jnp.maximum(valid.sum(1, keepdims=True), 1).astype(x.dtype)
         return self.output(functional.dropout(x, rate=self.dropout, key=site(key, "pooled")))

@@ -35,16 +35,16 @@ class RotaryConfig:
     base: float = 10_000.0
     """The base of the frequencies."""
     pairs: Literal["halves", "neighbors"] = "halves"
-    """The features that rotate together: k and k + H / 2 (Llama), or neighbors (the paper; interleaved)."""
+    """The pairs of features that rotate together: k and k + H / 2 (Llama), or neighbors (the paper; "interleaved")."""
     scaling: Literal["none", "linear", "ntk", "yarn", "llama3"] = "none"
-    """The change of frequencies for contexts longer than the trained one."""
+    """The scaling of frequencies for contexts longer than in training."""
     factor: float = 1.0
-    """The factor by which the context is longer."""
+    """The ratio of the longer context to the one in training."""
     trained_length: int = 2048
     """The context that the model was trained on, for yarn and llama3."""
 
     def __post_init__(self) -> None:
-        if not 1 < self.base < math.inf:  # from 1 down, no frequency is slower than the first
+        if not 1 < self.base < math.inf:  # at 1 or below, no frequency is slower than the first
             raise ValueError(f"the base of rotary positions must be above 1 and finite, got {self.base}")
         if not 0 < self.factor < math.inf:
             raise ValueError(f"the factor of rotary positions must be above 0 and finite, got {self.factor}")
@@ -62,14 +62,14 @@ class ExpertsConfig:
     """A mixture of experts in place of each feed-forward network."""
 
     num_experts: int = 8
-    """The number of networks."""
+    """The number of experts."""
     num_experts_per_token: int = 2
-    """The number of networks that each token is sent to (top-k routing)."""
+    """The number of experts that each token is sent to (top-k routing)."""
     capacity_factor: float | None = None
-    """The tokens that an expert takes in training, relative to an even share; None for no limit, for which XLA may
-    compute every expert for every token on a GPU."""
+    """The maximum number of tokens per expert in training, relative to an even share; None for no limit, in which case
+    XLA may compute every expert for every token on a GPU."""
     gated: bool = False
-    """Makes the experts gated networks."""
+    """Use gated feed-forward networks (GLU) as experts."""
     load_balancing_weight: float = 0.01
     """The weight of the load-balancing loss in training."""
 
@@ -82,87 +82,87 @@ class ExpertsConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TransformerConfig:
-    """The settings that every transformer has. `docs/families.md` has those of published model families."""
+    """The settings of every transformer. `docs/families.md` lists the settings of published model families."""
 
     d_model: int = 512
     """D, the dimension of the model."""
     num_heads: int = 8
     """N, the number of attention heads."""
     num_kv_heads: int | None = None
-    """K, the number of key heads, which must divide `num_heads`; None for as many as `num_heads`."""
+    """K, the number of key heads, which must divide `num_heads`; None for `num_heads`."""
     head_dim: int | None = None
     """H, the dimension of a head; None for `d_model / num_heads`."""
     d_ff: int = 2048
     """F, the dimension inside the feed-forward network."""
     feed_forward: Literal["plain", "gated", "experts"] = "plain"
-    """The feed-forward network: two linear maps, three with a gate (GLU; with the activation silu it is SwiGLU, with
-    gelu GEGLU), or a mixture of experts."""
+    """The feed-forward network: two linear layers, three with a gate (GLU; SwiGLU with the activation silu, GEGLU with
+    gelu), or a mixture of experts."""
     experts: ExpertsConfig = ExpertsConfig()
     """The mixture of experts."""
     activation: Activation = "relu"
     """The feed-forward nonlinearity; silu is also called swish."""
     dropout: float = 0.1
-    """Probability of dropping embeddings and sublayer outputs."""
+    """The probability of dropping embeddings and sublayer outputs."""
     attention_dropout: float = 0.0
-    """Probability of dropping attention weights."""
+    """The probability of dropping attention weights."""
     activation_dropout: float = 0.0
-    """Probability of dropping hidden units of the feed-forward network; must be 0 with experts."""
+    """The probability of dropping hidden units of the feed-forward network; must be 0 with experts."""
     norm: Literal["layer", "layer_deviation", "rms"] = "layer"
-    """Layer normalization, with epsilon added to the variance or to the deviation, or root mean square."""
+    """The norm: layer normalization, with epsilon added to the variance or to the standard deviation, or RMS norm."""
     norm_position: NormPosition = "post"
-    """The position of the norms: after the residual sum (the paper's), before the sublayer, before and after it, or
-    after a sum with a larger skip path (DeepNet)."""
+    """The position of the norms: after the residual sum (the paper), before the sublayer, before and after it, or after
+    a residual sum with a scaled-up skip path (DeepNet)."""
     norm_epsilon: float = 1e-5
     """The epsilon of the norms; see `norm`."""
     final_norm: bool | None = None
-    """A norm after the last block; None for one if the last block does not end in a norm."""
+    """Adds a norm after the last block; None adds one if the last block does not end in a norm."""
     positions: Positions = "sinusoidal"
-    """The position scheme: vectors added to token vectors (sines and cosines alternating or in halves, learned, the
-    number t, the number t / (N - 1)), or inside self-attention."""
+    """The position scheme: vectors that are added to token vectors (sines and cosines, interleaved or in halves;
+    learned vectors; the number t; the number t / (N - 1)), or a scheme inside self-attention."""
     max_positions: int = 512
-    """Longest sequence with learned positions."""
+    """The length of the table of learned positions."""
     position_offset: int = 0
     """The row of position 0 in the table of learned positions; 2 in BART and RoBERTa."""
     rotary: RotaryConfig = RotaryConfig()
     """Rotary positions."""
     num_buckets: int = 32
-    """Buckets of distances of t5 positions."""
+    """The number of distance buckets of t5 positions."""
     max_distance: int = 128
-    """The distance from which all distances count as equal, in t5 positions and (usually smaller) in relative keys."""
+    """The distance beyond which distances are treated alike, in t5 positions and (usually smaller) relative keys."""
     embedding_scale: float | None = None
     """The factor of token vectors; None for sqrt(d_model)."""
     embedding_norm: bool = False
     """Normalizes the sum of token and position vectors, as in BERT and BART."""
     num_token_types: int = 0
-    """The number of token types, each with a vector, as in BERT; 0 for none."""
+    """The number of token types, each with a learned vector, as in BERT; 0 for none."""
     attention_bias: bool = False
     """Adds biases to the projections of queries, keys and values."""
     attention_output_bias: bool | None = None
-    """Adds biases to the output projections of attention; None for the value of `attention_bias`."""
+    """Adds biases to the output projections of attention; None to follow `attention_bias`."""
     feed_forward_bias: bool = True
     """Adds biases to the feed-forward network; experts have none."""
     attention_scale: float | None = None
-    """The factor of the logits of attention; None for head_dim ** -0.5, 1 in T5."""
+    """The scale of the attention logits; None for head_dim ** -0.5; 1 in T5."""
     attention_soft_cap: float | None = None
-    """Keeps the logits of attention between minus and plus this value, by tanh (Gemma 2)."""
+    """Soft cap: keeps attention logits between minus and plus this value, by tanh (Gemma 2)."""
     qk_norm: bool = False
-    """Normalizes queries and keys by their root mean square, with the epsilon of the norms (Qwen 3)."""
+    """QK-norm: divides queries and keys by their root mean square, with the epsilon of the norms (Qwen 3)."""
     attention_sinks: bool = False
-    """Adds a learned logit for each head, which takes weight from the keys."""
+    """Adds a learned logit for each head that takes weight away from the keys (gpt-oss)."""
     attention_window: int | None = None
-    """The number of tokens, itself included, that a token of a decoder sees, those just before it (Mistral); None for
-    no limit. Encoders, and attention from one sequence to another, have none. Caches still hold all tokens."""
+    """Sliding-window attention: the number of tokens that a decoder token sees, itself and those just before it
+    (Mistral); None for no limit. Encoders and cross-attention have no window. Caches still hold all tokens."""
     output_bias: bool = False
-    """Adds a bias to the logits of tokens, as in Marian and BART."""
+    """Adds a learned bias to the output logits, as in Marian and BART."""
     output_scale: float = 1.0
-    """The factor of the states before the output projection; d_model ** -0.5 in the first T5."""
+    """The factor of the states before the output projection; d_model ** -0.5 in T5 1.0."""
     initialization: Literal["scaled", "fairseq", "xavier"] = "scaled"
     """The scale of initial kernels: `modules.initializers.scaled_gains`, `FAIRSEQ_GAINS`, or Xavier for each matrix.
     With `norm_position` deep it is that of DeepNet."""
     remat: bool = False
-    """Recomputes each block in the backward pass: less memory, a third more arithmetic."""
+    """Recomputes each block in the backward pass (activation checkpointing): less memory, a third more FLOPs."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Activations' dtype; parameters, softmax, norms, logits and loss stay float32."""
+    """The dtype of activations; parameters, softmax, norms, logits and loss stay float32."""
 
     def __post_init__(self) -> None:
         layers = ["num_layers"] if isinstance(self, EncoderConfig) else []
@@ -198,14 +198,14 @@ _READ_BY = {
     "experts": ("feed_forward", ("experts",)),
     "initialization": ("norm_position", ("post", "pre", "sandwich")),
 }
-"""The settings that have an effect only if another one has one of some values."""
+"""The settings that only have an effect if another setting has one of the given values."""
 
 
 def check_fields(config: object, *may_be_zero: str) -> None:
-    """Checks the choices, the sizes and the rates of dropout of a shape and its parts, by names and types of fields.
+    """Checks the choices, sizes and dropout rates of a configuration and its parts, by names and types of fields.
 
     Args:
-      may_be_zero: the names of sizes that may be 0, besides those that are replaced from the data.
+      may_be_zero: the names of sizes that may be 0, besides the ones that are filled in from the data.
 
     Raises:
       ValueError: an unknown choice, a size that is too small or not an integer, or a rate that is not in [0, 1).
@@ -227,7 +227,7 @@ def check_fields(config: object, *may_be_zero: str) -> None:
 
 
 def _check_integers(name: str, kind: Any, value: object) -> None:
-    """Checks the value of a field for a whole number, or for several."""
+    """Checks that the value of an integer field is an integer, or a tuple of integers."""
     kinds = typing.get_args(kind) or (kind,)
     if int in kinds and float not in kinds and typing.get_origin(kind) is not tuple:
         if value is not None and not isinstance(value, numbers.Integral):
@@ -245,14 +245,14 @@ _OTHER_NAMES = {
     **{"rope": "rotary", "sine": "sinusoidal", "layernorm": "layer", "rmsnorm": "rms", "swish": "silu"},
     **{"swiglu": "gated", "geglu": "gated", "moe": "experts", "bf16": "bfloat16", "fp32": "float32"},
 }
-"""Choices by their names elsewhere, which are not spelled alike."""
+"""Choices by the different names that other libraries use for them."""
 
 
 def check_decoder_positions(config: TransformerConfig) -> None:
-    """Checks that positions do not need the length of a sequence that is still growing.
+    """Checks that positions do not depend on the final length of a sequence, which a decoder does not know.
 
     Raises:
-      ValueError: they do.
+      ValueError: they depend on it.
     """
     if config.positions == "normalized":
         raise ValueError("positions must not be 'normalized', t / (N - 1), in a decoder: N is not known before the end")
@@ -260,16 +260,16 @@ def check_decoder_positions(config: TransformerConfig) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncoderConfig(TransformerConfig):
-    """The shape of a stand-alone encoder: of tokens or, with an image size, of patches of images."""
+    """The shape of a stand-alone encoder of tokens or, with an image size, of image patches."""
 
     vocab_size: int = dataclasses.field(default=0, kw_only=False)
     """The number of token ids."""
     num_layers: int = 6
-    """The number of blocks; 0 for embeddings alone."""
+    """The number of blocks; 0 for embeddings only."""
     image_size: tuple[int, int] | None = None
-    """Height and width of the images; None for tokens."""
+    """The height and width of the images; None for tokens."""
     patch_size: int = 16
-    """The side of a patch in pixels."""
+    """The height and width of a patch, in pixels."""
     num_channels: int = 3
     """The number of color channels."""
 
@@ -291,7 +291,7 @@ class EncoderConfig(TransformerConfig):
 
     @property
     def has_class_vector(self) -> bool:
-        """True if a learned vector comes before the patches of an image."""
+        """True if a class token comes before the patches of an image."""
         return True
 
 
@@ -300,20 +300,21 @@ class ClassifierConfig(EncoderConfig):
     """The shape of a classifier: an encoder, and a linear layer on one vector of the sequence."""
 
     num_classes: int = 0
-    """The number of classes; 0 is replaced by that of the data before the model is built."""
+    """The number of classes; 0 is replaced by the data's before the model is built."""
     pooling: Literal["class_token", "mean"] = "class_token"
-    """The vector that is classified: the state of the first token, or the mean of the states of all real ones."""
+    """The vector that is classified: the state of the first token, or the mean of the states of all tokens that are not
+    padding."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.num_layers == 0 and self.pooling == "class_token":
             raise ValueError(
-                "without layers the state of the first token says nothing of the others; set pooling='mean'"
+                "without layers, the state of the first token does not depend on the others; set pooling='mean'"
             )
 
     @property
     def has_class_vector(self) -> bool:
-        """True if a learned vector comes before the patches of an image: the one that is classified."""
+        """True if a class token comes before the patches of an image: the one that is classified."""
         return self.pooling == "class_token"
 
 
@@ -341,7 +342,7 @@ class EncoderDecoderConfig(TransformerConfig):
 
     @property
     def length_limit(self) -> int | None:
-        """The length of the longest sequence that has positions; None if there is no limit."""
+        """The length of the longest sequence for which there are positions; None if there is no limit."""
         return self.max_positions if self.positions == "learned" else None
 
 
@@ -349,7 +350,7 @@ def check_tied_vocabularies(tie_embeddings: str, source: int, target: int) -> No
     """Checks that vocabularies of these sizes can share one table.
 
     Raises:
-      ValueError: they cannot.
+      ValueError: they have to share one, but the sizes differ.
     """
     if tie_embeddings in ("inputs", "all") and source != target:
         raise ValueError(
@@ -360,11 +361,11 @@ def check_tied_vocabularies(tie_embeddings: str, source: int, target: int) -> No
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LanguageModelConfig(TransformerConfig):
-    """The shape of a language model of a small size.
+    """The shape of a language model, small by default.
 
-    Of the defaults, the norms before the sublayers, the learned positions and the tied embeddings are GPT-2's choices
-    (Radford et al. 2019). Three are not: token vectors are multiplied by sqrt(d_model), GELU is exact, and attention
-    has no biases; `families.gpt2` sets them as GPT-2 does.
+    Pre-norm, learned positions and tied embeddings are the choices of GPT-2 (Radford et al. 2019). Three defaults
+    differ from GPT-2: token vectors are multiplied by sqrt(d_model), GELU is exact, and attention has no biases;
+    `families.gpt2` has GPT-2's values.
     """
 
     vocab_size: int = dataclasses.field(default=0, kw_only=False)
@@ -378,10 +379,10 @@ class LanguageModelConfig(TransformerConfig):
     positions: Positions = "learned"
     """The position scheme: see `TransformerConfig`."""
     tie_embeddings: bool = True
-    """Uses the table of the token embeddings as the output projection."""
+    """Uses the token embedding table as the output projection."""
     causal: bool = True
-    """Lets a token see only itself and the tokens before it. Without this mask, training learns to copy the next token,
-    which does not exist yet when text is generated: the loss falls to 0 and the text is nonsense."""
+    """Lets a token see only itself and the tokens before it. Without this mask, the model learns to copy the next
+    token, which does not exist yet when text is generated: the loss falls to 0, and generated text is nonsense."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -393,7 +394,7 @@ class LanguageModelConfig(TransformerConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DecoderConfig(LanguageModelConfig):
-    """The shape of a stand-alone decoder, which may read a memory of any width: states of an encoder, or images."""
+    """The shape of a stand-alone decoder, which may read a memory of any dimension: states of an encoder, or images."""
 
     memory_dim: int | None = None
     """The dimension of the memory; None for a decoder without cross-attention."""

@@ -1,8 +1,8 @@
-"""The numbers of parameters and floating-point operations of a model, from its configuration.
+"""The number of parameters and floating-point operations (FLOPs) of a model, from its configuration.
 
 Multiply-adds of matrix products count as 2 operations; softmax, norms, activations and biases, a few percent, are left
-out, as is usual for *model* FLOPs; so is the channel of zeros that `functional.convolution` adds to RGB. A backward
-pass costs twice a forward pass.
+out, as is usual for *model* FLOPs, and so is the channel of zeros that `functional.convolution` adds to RGB. A backward
+pass costs twice as much as a forward pass.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ def encoder_decoder_computed_flops(
     """Returns the operations of a forward and a backward pass with recomputation.
 
     `Stack` recomputes the two products of attention or, with `remat`, each full block, except the last product of a
-    pre-norm block, which no gradient needs. The products are counted for fused attention, too, although its results
-    are kept and its backward pass recomputes only one of them. A few layers without `remat` on one device recompute
-    nothing (`modules.stack.UNROLLED`): the devices are those of `targets.devices`.
+    pre-norm block, which no gradient needs. Both products are counted for fused attention too, although its results are
+    saved and its backward pass recomputes only one of them. A few layers without `remat` on one device (see
+    `targets.devices`) recompute nothing: see `modules.stack.UNROLLED`.
     """
     encoder, decoder = config.num_encoder_layers, config.num_decoder_layers
     seen = _seen(config, target_length) + source_length
@@ -82,7 +82,7 @@ def encoder_parameters(config: EncoderConfig) -> int:
 
 
 def encoder_flops(config: EncoderConfig, batch: int, length: int) -> float:
-    """Returns floating-point operations of one forward pass; the stack only, without the projection of patches."""
+    """Returns floating-point operations of one forward pass of the stack, without the projection of patches."""
     return _stack_flops(config, config.num_layers, batch, length)
 
 
@@ -98,7 +98,7 @@ def seq2seq_flops(config: Seq2SeqConfig, batch: int, source_length: int, target_
     source = 2 * 2 * gates * half * (d_model + (num_encoder - 1) * d_hidden + num_encoder * half)
     inputs = d_model + fed_size(config) + (num_decoder - 1) * d_hidden
     target = 2 * gates * d_hidden * (inputs + num_decoder * d_hidden)
-    target += 2 * d_model * (2 * d_hidden + config.target_vocab_size)  # the output and its logits
+    target += 2 * d_model * (2 * d_hidden + config.target_vocab_size)  # the output layer and the logits
     bridge = 2 * d_hidden**2 * config.num_state_vectors
     pair, size = 0, config.d_attention or d_hidden
     if config.attention in ("additive", "concat"):
@@ -109,7 +109,7 @@ def seq2seq_flops(config: Seq2SeqConfig, batch: int, source_length: int, target_
 
 
 def seq2seq_training_flops(config: Seq2SeqConfig, batch: int, source_length: int, target_length: int) -> float:
-    """Returns the operations of a forward and a backward pass, which recomputes nothing."""
+    """Returns the operations of a forward and a backward pass; nothing is recomputed."""
     return 3 * seq2seq_flops(config, batch, source_length, target_length)
 
 
@@ -121,8 +121,8 @@ def language_model_parameters(config: LanguageModelConfig) -> int:
 def language_model_flops(config: LanguageModelConfig, batch: int, length: int) -> float:
     """Returns floating-point operations of one forward pass over a padded batch.
 
-    The causal mask saves none; with an `attention_window` of W tokens, W pairs of each token count, as in kernels that
-    skip the others.
+    All pairs count under the causal mask; with an `attention_window` of W tokens, W pairs per token count, as in
+    kernels that skip the others.
     """
     stack = _stack_flops(config, config.num_layers, batch, length, seen=_seen(config, length))
     return stack + _logits_flops(config, batch * length, config.vocab_size)
@@ -145,9 +145,9 @@ def language_model_computed_flops(config: LanguageModelConfig, batch: int, lengt
 
 
 def cache_entries(config: TransformerConfig, num_layers: int) -> int:
-    """Returns the count of numbers that a stack caches for each decoded position: a key and a value in every layer.
+    """Returns the count of numbers that a stack caches per decoded position: the key and value of every layer.
 
-    A decoder with cross-attention keeps as many again for each position of its source.
+    A decoder with cross-attention also keeps as many for each position of its source.
     """
     return 2 * num_layers * _attention_dims(config)[1]
 
@@ -163,7 +163,7 @@ def encoder_recomputed_flops(config: EncoderConfig, batch: int, length: int) -> 
 
 
 def masked_language_model_flops(config: EncoderConfig, batch: int, length: int, num_masked: int) -> float:
-    """Returns floating-point operations of a forward pass over a batch, with `num_masked` logits a row."""
+    """Returns floating-point operations of a forward pass over a batch, with `num_masked` predictions per row."""
     head = 2.0 * batch * num_masked * config.d_model**2 + _logits_flops(config, batch * num_masked, config.vocab_size)
     return encoder_flops(config, batch, length) + head
 
@@ -195,7 +195,7 @@ def classifier_computed_flops(config: ClassifierConfig, batch: int, length: int)
 
 
 def vision_transformer_flops(config: VisionTransformerConfig, batch: int) -> float:
-    """Returns floating-point operations of one forward pass, with the projection of patches."""
+    """Returns floating-point operations of one forward pass, including the projection of patches."""
     length, patches = num_patches(config) + config.has_class_vector, batch * num_patches(config)
     projection = 2.0 * patches * config.num_channels * config.patch_size**2 * config.d_model
     return projection + classifier_flops(config, batch, length)
@@ -213,12 +213,12 @@ def num_patches(config: VisionTransformerConfig) -> int:
 
 
 def residual_network_flops(config: ResidualNetworkConfig, batch: int) -> float:
-    """Returns floating-point operations of one forward pass; zeros around the images count as pixels."""
+    """Returns floating-point operations of one forward pass; zero padding counts as pixels."""
     return grid_flops(config, batch) + 2.0 * batch * config.widths[-1] * config.num_classes
 
 
 def grid_flops(config: GridConfig, batch: int) -> float:
-    """Returns floating-point operations of a forward pass up to the grid; zeros around the images count as pixels."""
+    """Returns floating-point operations of a forward pass up to the grid; zero padding counts as pixels."""
     (height, width), widths = config.image_size, config.widths
     total = 2.0 * 9 * height * width * config.num_channels * widths[0]
     for stage, features in enumerate(widths, 1):
@@ -250,7 +250,7 @@ def captioner_flops(config: RecurrentCaptionerConfig | TransformerCaptionerConfi
     token += 2 * d_hidden * (size + config.context_gate) + positions * 2 * (
         size + (config.attention == "soft") * d_memory
     )
-    token += 2 * d_model * (d_hidden + d_memory + config.vocab_size)  # the output and its logits
+    token += 2 * d_model * (d_hidden + d_memory + config.vocab_size)  # the output layer and the logits
     once = 2 * d_memory * (positions * size + config.num_state_vectors * d_hidden)
     return image + float(batch) * (once + length * token)
 
@@ -258,7 +258,7 @@ def captioner_flops(config: RecurrentCaptionerConfig | TransformerCaptionerConfi
 def captioner_computed_flops(
     config: RecurrentCaptionerConfig | TransformerCaptionerConfig, batch: int, length: int
 ) -> float:
-    """Returns the operations of a step of training with recomputation; see `encoder_decoder_computed_flops`."""
+    """Returns the operations of a training step with recomputation; see `encoder_decoder_computed_flops`."""
     training = 3 * captioner_flops(config, batch, length)
     if isinstance(config, RecurrentCaptionerConfig):
         return training
@@ -274,7 +274,7 @@ def captioner_computed_flops(
 
 
 def _seen(config: TransformerConfig, length: int) -> int:
-    """Returns the number of tokens that count as seen by each token of a decoder."""
+    """Returns the number of tokens that each token of a decoder is counted to see."""
     return length if config.attention_window is None else min(length, config.attention_window)
 
 
@@ -286,7 +286,7 @@ def _attention_dims(config: TransformerConfig) -> tuple[int, int]:
 
 
 def _feed_forward_matrices(config: TransformerConfig) -> int:
-    """Returns the number of D x F products of a token in the feed-forward network."""
+    """Returns the number of D x F matrices in the feed-forward network."""
     gated = config.experts.gated if config.feed_forward == "experts" else config.feed_forward == "gated"
     return (3 if gated else 2) * (config.experts.num_experts_per_token if config.feed_forward == "experts" else 1)
 
@@ -303,10 +303,10 @@ def _stack_flops(
 ) -> float:
     """Returns the operations of a stack's forward pass, with cross-attention if there is a memory.
 
-    Products of position schemes with queries (Shaw, Transformer-XL) and the routing of experts are left out.
+    Products of queries with position vectors (Shaw, Transformer-XL) and expert routing are left out.
 
     Args:
-      seen: the number of tokens that self-attention computes for each token; None for all.
+      seen: the number of tokens that each token sees in self-attention; None for all.
     """
     d_model, tokens = config.d_model, float(batch * length)
     queries, keys = _attention_dims(config)
@@ -331,7 +331,7 @@ def _logits_flops(config: TransformerConfig, tokens: int, vocab_size: int) -> fl
 
 
 def _looped(config: TransformerConfig, num_layers: int) -> int:
-    """Returns the number of layers of a stack that compute attention again: none if their loop is unrolled."""
+    """Returns the number of layers of a stack that recompute attention: none if the loop is unrolled."""
     return 0 if is_unrolled(num_layers, remat=config.remat) else num_layers
 
 
@@ -339,7 +339,7 @@ def _recomputed_flops(config: TransformerConfig, *, pairs: int, tokens: int, sta
     """Returns the operations that a backward pass repeats.
 
     Args:
-      pairs: the number of pairs of positions that attend, over all layers that are not unrolled.
+      pairs: the number of query-key pairs, over all layers that are not unrolled.
       tokens: the number of tokens, over all layers.
       stacks: the operations of the forward pass of all stacks.
     """

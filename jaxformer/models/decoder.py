@@ -1,4 +1,4 @@
-"""The decoder: embeddings, a stack of blocks with or without cross-attention, a final norm, and the output."""
+"""The decoder: embeddings, a stack of blocks with or without cross-attention, a final norm, and logits."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from jaxformer.modules.attention_function import Intermediates
 
 
 class Decoder(nnx.Module):
-    """``tokens, memory -> logits``; without cross-attention a language model, ``tokens -> logits``."""
+    """``tokens, memory -> logits``; without cross-attention, a language model, ``tokens -> logits``."""
 
     def __init__(
         self,
@@ -56,10 +56,10 @@ class Decoder(nnx.Module):
         causal: bool = True,
         window: int | None = None,
     ):
-        """Composes a decoder from its parts.
+        """Builds a decoder from its parts.
 
         Args:
-          output: the output projection; None uses the table of the token embeddings.
+          output: the output projection; None for the token embedding table.
           bias: a bias of self-attention that all layers share.
           output_bias: adds a learned bias to the logits.
           output_scale: the factor of the states before the output projection.
@@ -67,8 +67,8 @@ class Decoder(nnx.Module):
           window: the number of tokens, itself included, that a token sees by self-attention; None for no limit.
 
         Raises:
-          ValueError: the position vectors depend on the length of the sequence, which is not known while it grows, or
-            the window is below 1 or has no causal mask.
+          ValueError: the position vectors depend on the final length of the sequence, which is unknown during decoding,
+            or the window is below 1 or used without a causal mask.
         """
         vectors = embeddings.positions
         if causal and vectors is not None and vectors.needs_length:
@@ -94,15 +94,16 @@ class Decoder(nnx.Module):
         """Returns teacher-forced logits, float32: row t scores the token after ``tokens[:, :t + 1]``.
 
         Args:
-          valid: True where a token is real; default: everywhere.
-          positions: absolute positions, 0, 1, 2, ... by default: where a token is, not what it sees. The causal mask
-            hides what comes after a token in the row and, without `segments`, also what is at a later position, so that
-            rows in another order than their positions see no future either. A window of W tokens hides what is W or
-            more places before a token and, without `segments`, also what is W or more positions before it. Within a
-            traced function, positions beyond a learned table have its last vector; outside, they are refused.
-          segments: the number of the packed sequence that each token belongs to; tokens see only their own sequence, in
-            the order of the row. Give `positions` that begin again with each sequence, unless they are only relative.
-            All sequences of a row see the same memory.
+          valid: True where a token is not padding; default: everywhere.
+          positions: absolute positions, 0, 1, 2, ... by default. They place tokens, but do not widen what a token sees:
+            the causal mask hides the tokens after it in the row and, without `segments`, also those at later positions,
+            so that a row that is not in the order of its positions does not see the future either. A window of W tokens
+            hides tokens W or more places before it in the row and, without `segments`, also those W or more positions
+            before it. Under tracing, positions beyond a learned table get its last vector; otherwise they raise an
+            error.
+          segments: the index of the packed sequence that each token belongs to; tokens see only their own sequence, in
+            the order of the row. Pass `positions` that restart with each sequence, unless the scheme is relative. All
+            sequences of a row see the same memory.
           key: the key of dropout; None means no dropout.
 
         Raises:
@@ -137,10 +138,10 @@ class Decoder(nnx.Module):
           valid, positions, segments: see `__call__`.
           where: True for labels to count, such as those of completions (prompts are `valid` too); default: `valid`.
           right_padded: promises that `valid` is False only at the ends of rows. A causal mask alone then hides padding
-            from every real token, and attention functions can use their causal kernels, without a mask of each row.
+            from every other token, and attention functions can use their causal kernels, without a mask for each row.
           smoothing, z_loss: see `functional.cross_entropy`.
           copies: see `Embedding`.
-          linear_loss: the loss of the states and the output table, with the arguments of `linear_cross_entropy`.
+          linear_loss: computes the loss from states and output table, with the arguments of `linear_cross_entropy`.
         """
         check_rank("tokens", tokens, "B T")
         given: dict[str, Any] = {"valid": valid, "positions": positions, "segments": segments}
@@ -190,19 +191,19 @@ class Decoder(nnx.Module):
         weights: StepWeights | None = None,
         cache_dtype: DTypeLike | None = None,
     ) -> tuple[Context, DecoderState]:
-        """Prepares to decode `length` positions with `beam_size` hypotheses of each of `batch_size` sentences.
+        """Prepares to decode `length` positions with `beam_size` hypotheses for each of `batch_size` rows.
 
         The logits of a `step` beyond `length` are NaN.
 
         Args:
           weights: the result of `step_weights`, if it has been computed before.
-          cache_dtype: the dtype of the cached keys and values; by default that of the computation.
+          cache_dtype: the dtype of the cached keys and values; by default, the dtype of activations.
 
         Raises:
           ValueError: there are fewer position vectors than `length`, or the attention function takes no positions.
         """
         self.embeddings.check_length(length)
-        if weights is None:  # a table that is read in place needs no copy
+        if weights is None:  # a tied table is read in place, without a copy
             weights = StepWeights(self.stack.unstacked(), None if self.output is None else self.output.kernel[...])
         states = None if memory is None else memory.states
         lanes = first_lanes(batch_size, beam_size, length)
@@ -221,11 +222,11 @@ class Decoder(nnx.Module):
     ) -> tuple[Float[Array, "B K V"], DecoderState]:
         """Returns the logits after one more token of each hypothesis, equal to that row of the teacher-forced logits.
 
-        A step sees only the past, even without the causal mask. Beyond the positions that `start` prepared, logits are
-        NaN, and keys and values are not stored.
+        A step sees only the past, even in a model without the causal mask. Beyond the positions that `start` prepared,
+        logits are NaN, and keys and values are not stored.
 
         Raises:
-          ValueError: `tokens` do not have two dimensions, sentences and hypotheses.
+          ValueError: `tokens` do not have two dimensions, rows and hypotheses.
         """
         check_rank("tokens", tokens, "B K")
         return self.prefill(tokens[..., None], state, context)
@@ -241,8 +242,8 @@ class Decoder(nnx.Module):
         """Returns the logits after T more tokens of each hypothesis, computed at once, as after T calls of `step`.
 
         Args:
-          lengths: the number of tokens of each hypothesis, from 0 to T, if they differ; what comes after them is
-            padding, which later tokens overwrite. The logits of a length of 0 are those of padding.
+          lengths: the number of tokens of each hypothesis, from 0 to T, if they differ; the rest is padding, which
+            later tokens overwrite. For a length of 0, the logits are meaningless.
         """
         return self._prefill(tokens, state, context, lengths, None)
 
@@ -257,7 +258,7 @@ class Decoder(nnx.Module):
           ValueError: there is no cross-attention.
         """
         if context.memory[-1] is None:
-            raise ValueError("a decoder without cross-attention attends to no memory")
+            raise ValueError("a decoder without cross-attention has no attention to a memory")
         captured: Intermediates = {}
         check_rank("tokens", tokens, "B K")
         logits, state = self._prefill(tokens[..., None], state, context, None, captured)
@@ -312,7 +313,7 @@ class Decoder(nnx.Module):
         copies: Array | None = None,
         capture: Collection[str] = (),
     ) -> tuple[Array, Intermediates]:
-        """Returns the final states and the intermediates of the layers that `capture` names."""
+        """Returns the final states and the intermediates of the layers named in `capture`."""
         with jax.named_scope("embedding"):
             x = self.embeddings(tokens, valid=valid, positions=positions, key=site(key, "embedding"), copies=copies)
         mask = self._mask(None if right_padded and self.causal else valid, positions, segments)
@@ -337,7 +338,7 @@ class Decoder(nnx.Module):
         if self.causal and positions is None:
             parts.append(past)
         elif self.causal:
-            parts.append(masks.stored(past))  # by places, since positions may begin again or repeat
+            parts.append(masks.stored(past))  # by index, since positions may restart or repeat
             if segments is None:
                 parts.append(past)  # by positions too, since rows may be in any order
         if valid is not None:

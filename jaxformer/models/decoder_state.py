@@ -1,4 +1,4 @@
-"""The inputs and outputs of a decoder's steps: its parameters, what hypotheses share, and what differs between them."""
+"""The arrays of decoding steps: parameters, a context that hypotheses share, and a state that differs between them."""
 
 from __future__ import annotations
 
@@ -14,50 +14,50 @@ from jaxformer.modules.pure import Params
 
 
 class StepWeights(NamedTuple):
-    """The parameters of a decoder in the form that its steps read; see `Decoder.step_weights`."""
+    """The parameters of a decoder in the layout that steps read fastest; see `Decoder.step_weights`."""
 
     layers: tuple[Params, ...]  # of each block
-    output: jax.Array | None  # [D, V]; None reads the table of the token embeddings
+    output: jax.Array | None  # [D, V]; None for the token embedding table
 
 
 class Context(NamedTuple):
-    """The arrays that the hypotheses of a sentence share: computed once by `start`, never tiled by hypotheses."""
+    """The arrays that the hypotheses of a row share: computed once by `start`, never repeated for each hypothesis."""
 
     memory: tuple[KeyValue | None, ...]  # of each layer, [B, S, N, H]; None without cross-attention
     valid: jax.Array | None  # Bool [B, S]
     weights: StepWeights
 
     def take(self, sentences: Int[Array, " B2"]) -> Context:
-        """Returns the context of these sentences only, in this order."""
+        """Returns the context of these rows only, in this order."""
         memory, valid = jax.tree.map(lambda leaf: leaf[sentences], (self.memory, self.valid))
         return Context(memory, valid, self.weights)
 
 
 class DecoderState(NamedTuple):
-    """The arrays that differ between hypotheses. Only `reorder` and `take` may assume a layout of its leaves.
+    """The arrays that differ between hypotheses. Only `reorder` and `take` may rely on the layout of the leaves.
 
     Each hypothesis has its own position, which is also the number of tokens that it has seen. For prefixes
-    of different lengths, give the lengths to `prefill`, or step through the longest and then set the lengths with
+    of different lengths, give the lengths to `prefill`, or step through the longest one and then set the lengths with
     ``state._replace(position=lengths)``: the mask hides later positions, and later steps overwrite them.
     """
 
     position: jax.Array  # int32 [B, K]: the next token's
-    lanes: jax.Array | None  # int32 [B, K, L]: the map of lanes of caches that a sentence's hypotheses share
-    caches: tuple[KeyValueCache, ...]  # of each layer; without lanes, each hypothesis has a row of its own
+    lanes: jax.Array | None  # int32 [B, K, L]: the map of lanes of caches that a row's hypotheses share
+    caches: tuple[KeyValueCache, ...]  # of each layer; without lanes, each hypothesis has its own row
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The numbers of sentences, B, and of hypotheses of each, K."""
+        """The number of rows, B, and of hypotheses per row, K."""
         batch_size, beam_size = self.position.shape
         return batch_size, beam_size
 
     @property
     def capacity(self) -> int:
-        """The number of positions, as given to `Decoder.start`, which a search compares with its limit."""
+        """The number of positions given to `Decoder.start`, which a search compares with its length limit."""
         return (self.caches[0].key if self.lanes is None else self.lanes).shape[2]
 
     def reorder(self, parents: Int[Array, "B K"]) -> DecoderState:
-        """Replaces each hypothesis with its parent, a hypothesis of the same sentence."""
+        """Replaces each hypothesis with its parent, a hypothesis of the same row."""
         sentences = jnp.arange(parents.shape[0])[:, None]
         position = self.position[sentences, parents]
         if self.lanes is not None:
@@ -66,7 +66,7 @@ class DecoderState(NamedTuple):
         return DecoderState(position, None, jax.tree.map(lambda leaf: leaf[rows], self.caches))
 
     def take(self, sentences: Int[Array, " B2"]) -> DecoderState:
-        """Returns the state of these sentences only, in this order."""
+        """Returns the state of these rows only, in this order."""
         position, lanes = jax.tree.map(lambda leaf: leaf[sentences], (self.position, self.lanes))
         beam_size = self.shape[1] if self.lanes is None else 1
         rows = (sentences[:, None] * beam_size + jnp.arange(beam_size)[None]).reshape(-1)

@@ -29,21 +29,21 @@ from jaxformer.modules.attention_function import Intermediates
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """The states of an encoder, and which of them are real: everything that a decoder needs."""
+    """The states of an encoder and its padding mask: everything that a decoder needs."""
 
     states: jax.Array  # [B, S, D]
     valid: jax.Array | None  # Bool [B, S]
 
     @property
     def mask(self) -> masks.Mask | None:
-        """The mask of the real tokens; None if all are real."""
+        """The mask that hides padding; None if there is no padding."""
         return None if self.valid is None else masks.padding(self.valid)
 
 
 class Encoder(nnx.Module):
-    """``tokens -> Memory``; every token sees every real one.
+    """``tokens -> Memory``; every token sees all tokens that are not padding.
 
-    `embeddings` may be any module that returns the input of the stack, such as `PatchEmbeddings` of images. Without a
+    `embeddings` may be any module that returns the input of the stack, such as `PatchEmbeddings` for images. Without a
     stack, the states are the embeddings.
     """
 
@@ -72,10 +72,10 @@ class Encoder(nnx.Module):
 
         Args:
           tokens: ``int [B, S]``, or another input of the embeddings.
-          valid: True where a token is real; default: everywhere.
+          valid: True where a token is not padding; default: everywhere.
           positions: absolute positions; 0, 1, 2, ... by default.
-          types: the type of each token, of a model with types; default: 0.
-          segments: the number of the packed sequence that each token belongs to; tokens see only their own sequence.
+          types: the type of each token, for a model with token types; default: 0.
+          segments: the index of the packed sequence that each token belongs to; tokens see only their own sequence.
           key: the key of dropout; None means no dropout.
           copies: see `Embedding`.
         """
@@ -106,10 +106,11 @@ class Encoder(nnx.Module):
         capture: Collection[str] = (),
         **embedding_inputs: Array | None,
     ) -> tuple[Memory, Intermediates]:
-        """Returns the memory and the intermediates of the layers that `capture` names; see `Stack`.
+        """Returns the memory and the intermediates of the layers named in `capture`; see `Stack`.
 
         Args:
-          embedding_inputs: further arguments of the embeddings, such as `types`; None for those to leave out.
+          embedding_inputs: additional arguments of the embeddings, such as `types`; arguments that are None are
+            omitted.
         """
         further = {name: x for name, x in embedding_inputs.items() if x is not None}
         with jax.named_scope("embedding"):

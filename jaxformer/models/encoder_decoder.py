@@ -85,7 +85,7 @@ class EncoderDecoder(nnx.Module):
         """Returns teacher-forced logits, float32: row t scores the token after ``target[:, :t + 1]``.
 
         Args:
-          source_valid, target_valid: True where a token is real; default: everywhere.
+          source_valid, target_valid: True where a token is not padding; default: everywhere.
           key: the key of dropout; None means no dropout.
         """
         memory = self.encode(source, source_valid=source_valid, key=site(key, "encoder"))
@@ -94,7 +94,7 @@ class EncoderDecoder(nnx.Module):
     def encode(
         self, source: Int[Array, "B S"], *, source_valid: Bool[Array, "B S"] | None = None, key: jax.Array | None = None
     ) -> Memory:
-        """Returns the memory of a source; every source token sees every real one."""
+        """Returns the memory of a source; every source token sees all source tokens that are not padding."""
         return self.encoder(source, valid=source_valid, key=key)
 
     def decode(
@@ -173,7 +173,7 @@ class EncoderDecoder(nnx.Module):
     ) -> dict[str, CapturedAttention]:
         """Returns the arguments of the named attentions in every layer, without dropout.
 
-        Names: "encoder.self", "decoder.self", "decoder.cross". The weights of chosen heads and rows follow by
+        Names: "encoder.self", "decoder.self", "decoder.cross". Get the weights of some heads and rows by
         ``captured["decoder.cross"].layer(2).weights(rows=..., heads=...)``; layers count from 0.
 
         Args:
@@ -197,7 +197,7 @@ class EncoderDecoder(nnx.Module):
         weights: StepWeights | None = None,
         cache_dtype: DTypeLike | None = None,
     ) -> tuple[Context, DecoderState]:
-        """Prepares to decode `length` positions with `beam_size` hypotheses of each sentence.
+        """Prepares to decode `length` positions with `beam_size` hypotheses per row.
 
         The logits of a `step` beyond `length` are NaN.
 

@@ -1,7 +1,7 @@
 """The settings of published model families, as functions that return configurations.
 
 Each takes the vocabulary size and the sizes of a checkpoint (`d_model`, `num_heads`, `d_ff`, layers, ...) and sets what
-its family has in common. `docs/families.md` has the same settings as a table.
+all members of its family have in common. `docs/families.md` has the same settings as a table.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ _T5: dict[str, Any] = {
 
 
 def bert(vocab_size: int, **sizes: Any) -> EncoderConfig:
-    """Returns the shape of BERT (Devlin et al. 2019), without its heads."""
+    """Returns the shape of BERT (Devlin et al. 2019), without output heads."""
     return EncoderConfig(vocab_size, **_BERT | sizes)
 
 
 def roberta(vocab_size: int, **sizes: Any) -> EncoderConfig:
-    """Returns the shape of RoBERTa (Liu et al. 2019), without its heads.
+    """Returns the shape of RoBERTa (Liu et al. 2019), without output heads.
 
-    It counts positions by real tokens: ``positions = cumsum(valid) * valid - 1``.
+    Pass its positions, which do not count padding: ``positions = cumsum(valid) * valid - 1``.
     """
     switches: dict[str, Any] = {"position_offset": 2, "num_token_types": 1, "norm_epsilon": 1e-5}
     return EncoderConfig(vocab_size, **_BERT | switches | sizes)
@@ -109,7 +109,7 @@ def llama(vocab_size: int, **sizes: Any) -> LanguageModelConfig:
 
 
 def vit(image_size: tuple[int, int], **sizes: Any) -> EncoderConfig:
-    """Returns the shape of the vision Transformer (Dosovitskiy et al. 2021), without its head."""
+    """Returns the shape of the vision Transformer (Dosovitskiy et al. 2021), without its classification head."""
     switches: dict[str, Any] = {"positions": "learned", "norm_position": "pre", "norm_epsilon": 1e-12}
     switches |= {"activation": "gelu", "attention_bias": True}
     return EncoderConfig(image_size=image_size, **switches | sizes)
@@ -143,5 +143,5 @@ def table() -> str:
 
 
 def _text(value: object, config: TransformerConfig) -> str:
-    """Returns a setting as text, which does not depend on the sizes of `table`."""
+    """Returns a setting as text that does not depend on the sizes used in `table`."""
     return "d_model^-0.5" if value == config.d_model**-0.5 else str(value)

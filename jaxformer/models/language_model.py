@@ -41,11 +41,11 @@ class LanguageModel(nnx.Module):
         """Returns logits, float32: row t scores the token after ``tokens[:, :t + 1]``.
 
         Args:
-          valid: True where a token is real; default: everywhere.
-          positions: absolute positions, 0, 1, 2, ... by default; no token sees one that comes after it in the row or,
-            without `segments`, one at a later position: see `Decoder`.
-          segments: the number of the packed text that each token belongs to; tokens see only their own text. Give
-            `positions` that begin again with each text, unless they are only relative.
+          valid: True where a token is not padding; default: everywhere.
+          positions: absolute positions, 0, 1, 2, ... by default; a token sees neither tokens after it in the row nor,
+            without `segments`, tokens at later positions: see `Decoder`.
+          segments: the index of the packed text that each token belongs to; tokens see only their own text. Pass
+            `positions` that restart with each text, unless the scheme is relative.
           key: the key of dropout; None means no dropout.
 
         Raises:
@@ -99,7 +99,7 @@ class LanguageModel(nnx.Module):
     ) -> dict[str, CapturedAttention]:
         """Returns the arguments of the named attentions in every layer, without dropout.
 
-        The name is "decoder.self". The weights of chosen heads and rows follow by
+        The name is "decoder.self". Get the weights of some heads and rows by
         ``captured["decoder.self"].layer(2).weights(rows=..., heads=...)``; layers count from 0.
 
         Args:
@@ -121,7 +121,7 @@ class LanguageModel(nnx.Module):
         weights: StepWeights | None = None,
         cache_dtype: DTypeLike | None = None,
     ) -> tuple[Context, DecoderState]:
-        """Prepares to decode `length` positions, prefixes included, with `beam_size` hypotheses of each text.
+        """Prepares to decode `length` positions, prefixes included, with `beam_size` hypotheses per row.
 
         The logits of a `step` beyond `length` are NaN.
 

@@ -1,4 +1,4 @@
-"""The masked language model: an encoder that predicts masked tokens from both sides (Devlin et al. 2019, BERT)."""
+"""The masked language model: a bidirectional encoder that predicts masked tokens (Devlin et al. 2019, BERT)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from jaxformer.modules import AttentionFunction, CapturedAttention, Embeddings, 
 
 
 class MaskedLanguageModel(nnx.Module):
-    """``tokens -> logits`` of the token at each place; use it through ``pure(MaskedLanguageModel, config)``.
+    """``tokens -> logits`` of the token at each position; use it through ``pure(MaskedLanguageModel, config)``.
 
-    The head is that of BERT: ``norm(activation(x W + b)) table^T + bias``, with the table of the token embeddings.
+    The output head is BERT's: ``norm(activation(x W + b)) table^T + bias``, with the token embedding table.
 
     Raises:
       ValueError: the configuration is for images.
@@ -84,8 +84,8 @@ class MaskedLanguageModel(nnx.Module):
 
         Args:
           masked_positions: the positions of the tokens to predict.
-          labels: the tokens that were there.
-          where: True for the positions to count; rows with fewer of them repeat some position.
+          labels: the original tokens at these positions.
+          where: True for the positions to count; rows with fewer positions than others are filled with repeated ones.
           valid, positions, types, segments, key: see `Encoder`.
         """
         check_rank("tokens", tokens, "B T")
@@ -96,7 +96,7 @@ class MaskedLanguageModel(nnx.Module):
         memory, intermediates = self.encoder.run(tokens, key=key, capture=capture, **given)
         x = self._head(memory.states, masked_positions)
         with jax.named_scope("loss"):
-            if copies.shape[1] > 1:  # the parts of a length that P positions need not have
+            if copies.shape[1] > 1:  # P positions need not be divisible into the parts of the length
                 copies = embedding.tokens.copies(*masked_positions.shape, dtype=embedding.dtype)
             x, table = with_bias(x, copies, self.output_bias)
             total, count = sharding.linear_cross_entropy(x, table, labels, where=where)

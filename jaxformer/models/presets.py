@@ -1,4 +1,4 @@
-"""Published models by name: their shapes, their published sizes, and the cost of their training as published.
+"""Published models by name: their shapes, published sizes, and published training costs.
 
 `jaxformer.models.sizes` computes their sizes. Importing this module imports no JAX.
 """
@@ -14,12 +14,12 @@ from jaxformer.models import families
 from jaxformer.models.config import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig, RotaryConfig
 
 ModelConfig = EncoderConfig | EncoderDecoderConfig | LanguageModelConfig
-"""The configurations that a preset may have: for `make_encoder`, `EncoderDecoder` or `LanguageModel`."""
+"""The configuration of a preset: for `make_encoder`, `EncoderDecoder` or `LanguageModel`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingRun:
-    """The data and the machines of a published training run; None for what was not published."""
+    """The data and the hardware of a published training run; None for what was not published."""
 
     data: float | None = None
     """Bytes of text."""
@@ -28,7 +28,7 @@ class TrainingRun:
     device: str = ""
     """The accelerator."""
     hours: int | None = None
-    """The length of the training."""
+    """The duration of the training."""
 
     @property
     def device_hours(self) -> int | None:
@@ -41,21 +41,22 @@ class Preset:
     """A published model."""
 
     config: ModelConfig
-    """Its shape, without the heads of its pre-training."""
+    """The shape, without pre-training heads."""
     length: int
-    """Tokens of a sequence in its training; of the source and of the target in an encoder-decoder."""
+    """The sequence length in training, in tokens; for an encoder-decoder, the length of the source and of the
+    target."""
     published: float
-    """The number of parameters, as the paper states it."""
+    """The number of parameters stated in the paper."""
     paper: str
     """The publication."""
     released: int | None = None
-    """Parameters of the released checkpoint, exactly."""
+    """The exact number of parameters of the released checkpoint."""
     absent: tuple[tuple[str, int], ...] = ()
-    """Parts of the released checkpoint that the shape here does not have, with their parameters."""
+    """Parts of the released checkpoint that are missing in this shape, with their numbers of parameters."""
     note: str = ""
     """The reason why the number of parameters differs from the published one."""
     run: TrainingRun = TrainingRun()
-    """Its training."""
+    """The published training run."""
 
 
 def _transformer(d_model: int) -> EncoderDecoderConfig:
@@ -75,13 +76,13 @@ def _t5(d_model: int, d_ff: int, num_heads: int, head_dim: int, num_layers: int)
 
 
 def _xlnet() -> EncoderConfig:
-    """Returns the shape of XLNet-Large as it reads a text after pre-training: one stream, and no mask."""
+    """Returns the shape of XLNet-Large as used after pre-training: one stream, and no mask."""
     options: dict[str, Any] = {"positions": "transformer_xl", "activation": "gelu", "norm_epsilon": 1e-12}
     return EncoderConfig(32_000, **_deep(1024, 24, 16, 512) | options)
 
 
 def _gopher() -> LanguageModelConfig:
-    """Returns the shape of Gopher: GPT-2's with root mean square norms and the positions of Transformer-XL."""
+    """Returns the shape of Gopher: GPT-2 with root mean square norms and the positions of Transformer-XL."""
     options: dict[str, Any] = {"positions": "transformer_xl", "norm": "rms"}
     return families.gpt2(32_000, **_deep(16_384, 80, 128, 2048) | options)
 
@@ -96,8 +97,8 @@ def _pooler(d_model: int) -> tuple[tuple[str, int], ...]:
 
 
 _GB = 1e9
-_CORRECTED = "the paper's count is wrong, as its repository says; the released checkpoint has exactly ours"
-_RELEASED = "the published figure is rounded; the released checkpoint has exactly ours"
+_CORRECTED = "the paper's count is wrong, according to its repository; the released checkpoint has exactly our count"
+_RELEASED = "the published figure is rounded; the released checkpoint has exactly our count"
 
 
 def _gpt2(d_model: int, num_layers: int, num_heads: int, published: float, released: int) -> Preset:
@@ -176,7 +177,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             770e6,
             "Raffel et al. 2020",
             737_668_096,
-            note="the paper says about 770 M; the released checkpoint has exactly ours",
+            note="the paper says about 770 M; the released checkpoint has exactly our count",
         ),
         "t5-3b": Preset(
             _t5(1024, 16_384, 32, 128, 24), 512, 2.8e9, "Raffel et al. 2020", 2_851_598_336, note=_RELEASED
@@ -227,4 +228,4 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         "llama3-8b": Preset(_llama3(), 8192, 8e9, "Dubey et al. 2024", 8_030_261_248, note=_RELEASED),
     }
 )
-"""Published models by name, in the order of their publication by family."""
+"""Published models by name, grouped by family, in order of publication."""

@@ -28,16 +28,16 @@ Feed = Literal["nothing", "context", "output"]
 
 
 class RecurrentContext(NamedTuple):
-    """The arrays that the hypotheses of a sentence share: computed once by `start`, never tiled by hypotheses."""
+    """The arrays that the hypotheses of a row share: computed once by `start`, never repeated for each hypothesis."""
 
-    fixed: jax.Array  # [B, M]: the summary of the memory that sets the first state
-    states: jax.Array | None  # [B, S, M], of the memory; None without attention
+    fixed: jax.Array  # [B, M]: the summary of the memory that sets the initial state
+    states: jax.Array | None  # [B, S, M]: the states of the memory; None without attention
     keys: jax.Array | None  # [B, S, A]
     valid: jax.Array | None  # Bool [B, S]
-    mean: jax.Array | None = None  # Bool [B]: with hard attention, True where all steps see the mean
+    mean: jax.Array | None = None  # Bool [B]: with hard attention, True where all steps use the mean
 
     def take(self, sentences: Int[Array, " B2"]) -> RecurrentContext:
-        """Returns the context of these sentences only, in this order."""
+        """Returns the context of these rows only, in this order."""
         return jax.tree.map(lambda leaf: leaf[sentences], self)
 
 
@@ -49,24 +49,24 @@ class RecurrentDecoderState(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The numbers of sentences, B, and of hypotheses of each, K."""
+        """The number of rows, B, and of hypotheses per row, K."""
         batch_size, beam_size, _ = self.layers[0].hidden.shape
         return batch_size, beam_size
 
     def reorder(self, parents: Int[Array, "B K"]) -> RecurrentDecoderState:
-        """Replaces each hypothesis with its parent, a hypothesis of the same sentence."""
+        """Replaces each hypothesis with its parent, a hypothesis of the same row."""
         sentences = jnp.arange(parents.shape[0])[:, None]
         return jax.tree.map(lambda leaf: leaf[sentences, parents], self)
 
     def take(self, sentences: Int[Array, " B2"]) -> RecurrentDecoderState:
-        """Returns the state of these sentences only, in this order."""
+        """Returns the state of these rows only, in this order."""
         return jax.tree.map(lambda leaf: leaf[sentences], self)
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class CapturedWeights:
-    """Captured weights of an attention without queries and keys of heads; the first dimension is the layers."""
+    """Captured weights of an attention that has no queries and keys of heads; the first dimension is layers."""
 
     values: jax.Array  # [L, B, N, T, S]
 
@@ -114,19 +114,20 @@ class RecurrentDecoder(nnx.Module):
         hard: bool = False,
         dropout: float = 0.0,
     ):
-        """Takes the parts.
+        """Builds a decoder from its parts.
 
         Args:
-          bridge: from the fixed context to the first states of all layers.
-          readout: from a state and its context to an output.
-          alignment: attention over the memory; None for the fixed context.
-          output: the output projection; None uses the table of the token embeddings.
-          gate: from a query to one number, whose sigmoid multiplies the context that the query sees; None for no gate.
-          feed: what a step sees besides its token: nothing, its context (the query is the last state), or the last
-            output.
+          bridge: maps the fixed context to the initial states of all layers.
+          readout: maps a state and its context to an output.
+          alignment: attention over the memory; None to use the fixed context.
+          output: the output projection; None for the token embedding table.
+          gate: maps a query to one number, whose sigmoid multiplies the query's context; None for no gate.
+          feed: the input of a step besides its token: nothing, its context (the query is the previous state), or the
+            previous output.
           summary: the function that computes the fixed context of a memory; by default the last states of both
             directions.
-          hard: each step sees one state of the memory instead of a mean: see `functional.pick_position`.
+          hard: hard attention: each step uses one state of the memory instead of a mean: see
+            `functional.pick_position`.
           dropout: the probability of dropping an entry of an output before the logits.
         """
         self.embeddings, self.stack, self.bridge, self.readout = embeddings, stack, bridge, readout
@@ -149,11 +150,11 @@ class RecurrentDecoder(nnx.Module):
         """Returns the outputs of a teacher-forced target, and the weights of attention, if there is any.
 
         Args:
-          valid: True where a token is real; default: everywhere.
+          valid: True where a token is not padding; default: everywhere.
           key: the key of dropout; None means no dropout.
           copies: see `Embedding`.
           noise: with hard attention, see `functional.pick_position`; None for the most probable positions.
-          mean: with hard attention, True for rows that attend softly; default: none.
+          mean: with hard attention, True for rows that use soft attention; default: none.
         """
         with jax.named_scope("embedding"):
             x = self.embeddings(tokens, valid=valid, key=site(key, "embedding"), copies=copies)
@@ -161,7 +162,7 @@ class RecurrentDecoder(nnx.Module):
         context = context._replace(mean=mean)
         layers_key = site(key, "layers")
         if self.feed == "output" or (self.feed == "context" and self.alignment is not None):
-            # A step needs the result of the one before it.
+            # A step needs the result of the previous one.
             steps, valid = jnp.moveaxis(x, 1, 0)[:, :, None], None if valid is None else valid[:, None]
             scanned = self._scan(steps, state, context, valid=valid, key=layers_key, noise=noise)[:2]
             outputs, weights = jax.tree.map(lambda leaf: jnp.moveaxis(leaf[:, :, 0], 0, 1), scanned)
@@ -183,7 +184,7 @@ class RecurrentDecoder(nnx.Module):
     def start(
         self, memory: Memory, *, beam_size: int, cache_dtype: DTypeLike | None = None
     ) -> tuple[RecurrentContext, RecurrentDecoderState]:
-        """Prepares to decode with `beam_size` hypotheses of each sentence.
+        """Prepares to decode with `beam_size` hypotheses per row.
 
         Raises:
           ValueError: `cache_dtype` is given.
@@ -235,7 +236,7 @@ class RecurrentDecoder(nnx.Module):
         x = self.embeddings.step(tokens[..., None], jnp.zeros_like(tokens[..., None])).reshape(*tokens.shape, -1)
         outputs, weights, state = self._advance(x, state, context)
         if weights is None:
-            raise ValueError("a decoder with a fixed context attends to no memory")
+            raise ValueError("a decoder with a fixed context has no attention to a memory")
         return self.logits(outputs), weights.astype(jnp.float32), state
 
     def _scan(
@@ -270,7 +271,7 @@ class RecurrentDecoder(nnx.Module):
         valid = None if valid is None else jnp.moveaxis(valid, -1, 0)
         noise = None if noise is None else jnp.moveaxis(noise, 1, 0)[:, :, None]
         shared, others = (parameters, context), (valid, noise, *keys)
-        if num_shards("batch") == 1:  # nothing is sent, and nothing is computed twice
+        if num_shards("batch") == 1:  # no communication, and nothing is computed twice
             step = lambda state, given: advance(shared, state, *given)
             state, (outputs, weights) = jax.lax.scan(step, state, (x, others))
         else:
@@ -323,9 +324,9 @@ def _beside(x: Array, features: Array) -> Array:
 
 
 def _last_states(memory: Memory) -> Float[Array, "B H"]:
-    """Returns the forward state of the last real token, concatenated with the backward state of the first.
+    """Returns the forward state of the last token (not padding), concatenated with the backward state of the first.
 
-    An empty sentence has the state that both directions begin with, zeros.
+    For an empty sequence it is the initial state of both directions, zeros.
     """
     forward, backward = jnp.split(memory.states, 2, -1)
     if not memory.states.shape[1]:

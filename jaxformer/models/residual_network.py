@@ -18,9 +18,9 @@ from jaxformer.modules.attention_function import Intermediates
 
 
 class ResidualBlock(nnx.Module):
-    """``x + conv(relu(norm(conv(relu(norm(x))))))``, He et al. 2016b; a stride or another width projects the skip path.
+    """``x + conv(relu(norm(conv(relu(norm(x))))))``, He et al. 2016b; a stride or new width projects the skip path.
 
-    Norms are layer norms of each position: unlike batch norms they keep no averages and see no other example.
+    Norms are layer norms of each position: unlike batch norms, they keep no running averages and do not mix examples.
     """
 
     def __init__(self, in_features: int, out_features: int, *, stride: int = 1, rngs: nnx.Rngs):
@@ -73,7 +73,7 @@ class FeatureGrid(nnx.Module):
         """Returns the features of each position of the grid, at least 0.
 
         Args:
-          intermediates: gets the arguments of the attention under "self".
+          intermediates: receives the arguments of the attention under "self".
         """
         x = self.stem(images.astype(self.dtype))
         for name in self.order:
@@ -86,7 +86,7 @@ class FeatureGrid(nnx.Module):
 class ResidualNetwork(FeatureGrid):
     """``images -> logits`` of the classes; use it through ``pure(ResidualNetwork, config)``.
 
-    The mean of all positions of the `FeatureGrid`, and a linear layer.
+    The mean over all positions of the `FeatureGrid`, and a linear layer.
 
     Raises:
       ValueError: there are fewer than two classes.
@@ -106,13 +106,13 @@ class ResidualNetwork(FeatureGrid):
         self.dropout = config.dropout
 
     def __call__(self, images: Float[Array, "B h w C"], *, key: jax.Array | None = None) -> Float[Array, "B K"]:
-        """Returns logits, float32; `key` is that of dropout, None for no dropout."""
+        """Returns logits, float32; `key` is for dropout, None for no dropout."""
         return self.run(images, key=key)[0]
 
     def captured(
         self, images: Float[Array, "B h w C"], names: Collection[str] = ("grid",)
     ) -> dict[str, CapturedAttention]:
-        """Returns the arguments of the attention to the grid, without dropout, under its name, "grid".
+        """Returns the arguments of the attention over the grid, without dropout, under its name, "grid".
 
         Raises:
           ValueError: there is no attention of this name.
@@ -123,7 +123,7 @@ class ResidualNetwork(FeatureGrid):
     def run(
         self, images: Float[Array, "B h w C"], *, key: jax.Array | None = None
     ) -> tuple[Float[Array, "B K"], Intermediates]:
-        """Returns the logits, and the `CapturedAttention` to the grid under "self", if there is attention."""
+        """Returns the logits and, if there is attention over the grid, its `CapturedAttention` under "self"."""
         intermediates: Intermediates = {}
         pooled = self.features(images, intermediates=intermediates).astype(jnp.float32).mean((1, 2))
         return self.output(functional.dropout(pooled, rate=self.dropout, key=site(key, "pooled"))), intermediates

@@ -27,8 +27,8 @@ from jaxformer.modules import Alignment, Embedding, Embeddings, Linear, Recurren
 class Seq2Seq(nnx.Module):
     r"""``source, target -> logits``, with the methods of `EncoderDecoder`; use it through ``pure(Seq2Seq, config)``.
 
-    The encoder reads the source in both directions; its last states, the fixed context, set the first state of the
-    decoder by ``tanh(W c)``. With the state :math:`s_t`, the context :math:`c_t` and the table E of tokens, each output
+    The encoder reads the source in both directions; its last states, the fixed context c, set the initial state of the
+    decoder, ``tanh(W c)``. With the state :math:`s_t`, the context :math:`c_t` and the table E of tokens, each output
     is :math:`\tilde h_t = \tanh(W_c [s_t; c_t])` (Luong et al. 2015, 3) and the logits are :math:`E \tilde h_t`.
 
     ==================  =======================================  =========================================
@@ -167,7 +167,7 @@ class Seq2Seq(nnx.Module):
         weights: None = None,
         cache_dtype: DTypeLike | None = None,
     ) -> tuple[RecurrentContext, RecurrentDecoderState]:
-        """Prepares to decode with `beam_size` hypotheses of each sentence; any `length` is possible.
+        """Prepares to decode with `beam_size` hypotheses per row; any `length` is possible.
 
         Raises:
           ValueError: `cache_dtype` is given.
@@ -178,7 +178,7 @@ class Seq2Seq(nnx.Module):
     def step(
         self, tokens: Int[Array, "B K"], state: RecurrentDecoderState, context: RecurrentContext
     ) -> tuple[Float[Array, "B K V"], RecurrentDecoderState]:
-        """Returns the logits after one more token of each hypothesis: that row of the teacher-forced logits."""
+        """Returns the logits after one more token of each hypothesis, equal to a row of the teacher-forced logits."""
         return self.prefill(tokens[..., None], state, context)
 
     def attending_step(
@@ -195,17 +195,17 @@ class Seq2Seq(nnx.Module):
         *,
         lengths: Int[Array, "B K"] | None = None,
     ) -> tuple[Float[Array, "B K V"], RecurrentDecoderState]:
-        """Returns the logits after T more tokens of each hypothesis, as T times `step`: see `RecurrentDecoder`."""
+        """Returns the logits after T more tokens of each hypothesis, as after T calls of `step`."""
         return self.decoder.prefill(tokens, state, context, lengths=lengths)
 
 
 def feed_of(config: Seq2SeqConfig) -> Feed:
-    """Returns the additional input of a decoder step, besides its token."""
+    """Returns the kind of input that a decoder step has besides its token."""
     if config.attention in ("none", "additive"):
         return "context"
     return "output" if config.input_feeding else "nothing"
 
 
 def fed_size(config: Seq2SeqConfig) -> int:
-    """Returns the number of features that a decoder step sees besides its token."""
+    """Returns the number of input features of a decoder step besides its token."""
     return {"context": config.hidden_size, "output": config.d_model, "nothing": 0}[feed_of(config)]

@@ -21,16 +21,17 @@ class Seq2SeqConfig:
     cell: CellName = "lstm"
     """The cell: Elman's network, gated recurrent unit, or long short-term memory."""
     attention: Literal["none", "additive", "dot", "general", "concat"] = "additive"
-    """The decoder's view of the source: one fixed vector (none), or a mean by attention. Bahdanau's (additive) has
-    the last state as its query, and its result enters the next state; Luong's have the new state as their query."""
+    """The decoder's view of the source: one fixed vector (none), or attention. Bahdanau's (additive) uses the previous
+    state as the query, and its result enters the next state; Luong's (dot, general, concat) use the new state as the
+    query."""
     input_feeding: bool = False
     """Feeds the output of Luong's attention into the next state (input feeding)."""
     d_model: int = 512
     """D, the dimension of token vectors and of the decoder's output."""
     d_hidden: int | None = None
-    """H, the dimension of the decoder's state, half of it in each direction of the encoder; None for `d_model`."""
+    """H, the dimension of the decoder's state; each direction of the encoder has half of it. None for `d_model`."""
     d_attention: int | None = None
-    """A, the dimension inside additive and concat attention; None for that of the state."""
+    """A, the dimension inside additive and concat attention; None for the state's dimension."""
     num_encoder_layers: int = 1
     """The number of bidirectional encoder layers."""
     num_decoder_layers: int = 1
@@ -38,11 +39,12 @@ class Seq2SeqConfig:
     tie_embeddings: Literal["none", "inputs", "decoder", "all"] = "all"
     """The embeddings that share one table: none; source and target; target and output; source, target and output."""
     dropout: float = 0.1
-    """Probability of dropping embeddings, the states between two layers, and outputs."""
+    """The probability of dropping embeddings, states between layers, and outputs."""
     state_dropout: float = 0.0
-    """Probability of dropping an entry of a state, the same in all steps of a sentence (variational dropout)."""
+    """The probability of dropping an entry of a state, the same entries in all steps of a sequence (variational
+    dropout)."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Activations' dtype; parameters, gates, states, softmax, logits and loss stay float32."""
+    """The dtype of activations; parameters, gates, states, softmax, logits and loss stay float32."""
 
     def __post_init__(self) -> None:
         check_fields(self)

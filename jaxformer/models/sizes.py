@@ -1,4 +1,4 @@
-"""The size of published models: parameters, arithmetic, bytes of training and decoding. Nothing is allocated."""
+"""The size of published models: parameters, FLOPs, and the memory for training and decoding. Nothing is allocated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxformer.models.config import EncoderConfig, EncoderDecoderConfig
 from jaxformer.models.presets import Preset
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2}
-"""The bytes of a number of each dtype."""
+"""The bytes per number of each dtype."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,11 +30,11 @@ class TrainingBytes:
 
 @dataclasses.dataclass(frozen=True)
 class DecodingBytes:
-    """The bytes of the arrays kept while one sequence is decoded up to the trained length."""
+    """The bytes of the arrays kept while one sequence is decoded up to the training length."""
 
     parameters: int
     cache: int
-    """Keys and values of all layers; in an encoder-decoder also those of a source of the same length."""
+    """The keys and values of all layers; in an encoder-decoder, also of a source of the same length."""
 
     @property
     def total(self) -> int:
@@ -54,18 +54,18 @@ class Sizes:
     difference: float
     """The number of parameters relative to the published one, minus 1."""
     forward_flops: float
-    """Operations of a forward pass for each token of a sequence of the trained length, attention included; in an
-    encoder-decoder the tokens of the source and the target count."""
+    """The operations of a forward pass per token of a sequence of the training length, attention included; in an
+    encoder-decoder, the tokens of source and target count."""
     training: dict[str, TrainingBytes]
     """The bytes, by the dtype of parameters, gradients and moments."""
     decoding: dict[str, DecodingBytes]
     """The bytes, by the dtype of parameters and cache; empty for an encoder, which decodes nothing."""
     cache_token: int
-    """Numbers in the cache for each position of a sequence."""
+    """The count of cached numbers per position of a sequence."""
 
     @property
     def training_flops(self) -> float:
-        """Operations of a forward and a backward pass for each token."""
+        """The operations of a forward and a backward pass per token."""
         return 3 * self.forward_flops
 
 

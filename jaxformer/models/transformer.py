@@ -117,7 +117,7 @@ def output_logits(x: jax.Array, tokens: Embedding, kernel: jax.Array | None) -> 
 
 
 def decoder_options(config: TransformerConfig) -> dict[str, Any]:
-    """Returns the arguments of a decoder for its output, its loss and the reach of its self-attention."""
+    """Returns the arguments of a decoder for its output, its loss and its attention window."""
     return {
         "output_bias": config.output_bias,
         "output_scale": config.output_scale,
@@ -149,7 +149,7 @@ def make_stack(
 
     Args:
       memory_dim: the dimension of the memory that the blocks read by cross-attention; None for blocks without it.
-      gains: those of `functional.deep_norm`, by default for a model with only this stack.
+      gains: the gains of `functional.deep_norm`, by default for a model with only this stack.
     """
     deep = functional.deep_norm_gains(num_layers, 0)[0] if gains is None else gains
     arrangement = _arrangement(config, deep)
@@ -191,7 +191,7 @@ def _arrangement(config: TransformerConfig, deep: DeepNormGains) -> Arrangement:
 
 
 def _initial_gains(config: TransformerConfig, num_layers: int, deep: DeepNormGains) -> Gains:
-    if config.norm_position == "deep":  # the paper's; its queries and keys have a gain of 1
+    if config.norm_position == "deep":  # the paper's gains; for queries and keys they are 1
         return Gains(value=deep.beta, output=deep.beta, up=deep.beta, down=deep.beta)
     if config.initialization == "scaled":
         return scaled_gains(num_layers, after_residual=config.norm_position == "post")
@@ -251,16 +251,16 @@ def _feed_forward(
 
 
 def with_bias(x: jax.Array, table: jax.Array, bias: nnx.Param | None) -> tuple[jax.Array, jax.Array]:
-    """Returns states and a table whose product includes the bias, by features that are 1 in every state.
+    """Appends the bias to states and table as a feature that is 1 in every state, so that their product includes it.
 
-    In a narrow dtype, which the table gets, a second feature has the rest of the bias: the logits stay float32.
+    If the dtype is narrow, a second feature holds the rounding error of the bias, so that it keeps float32 precision.
     """
     if bias is None:
         return x, table
     parts = [bias[...]]
     if jnp.finfo(x.dtype).bits < 32:
         bits = jnp.finfo(x.dtype)
-        # A cast there and back is what compilers leave out.
+        # Compilers may remove a cast to a narrower dtype and back.
         rounded = jax.lax.stop_gradient(jax.lax.reduce_precision(parts[0], bits.nexp, bits.nmant))
         parts = [rounded, parts[0] - rounded]
     columns = jnp.broadcast_to(jnp.stack(parts, -1), (*table.shape[:-1], len(parts))).astype(table.dtype)
@@ -272,7 +272,7 @@ def select(captured: Mapping[str, T], names: Collection[str]) -> dict[str, T]:
     """Returns the named entries of `captured`.
 
     Raises:
-      ValueError: a name does not exist; the message has the names that do.
+      ValueError: a name does not exist; the message lists the names that do.
       TypeError: `names` is one string.
     """
     if isinstance(names, str):

@@ -1,4 +1,4 @@
-"""The vision Transformer (Dosovitskiy et al. 2021): the encoder over patches, and its change of image size."""
+"""The vision Transformer (Dosovitskiy et al. 2021): an encoder over patches, also resized to other image sizes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from jaxformer.modules.pure import Params
 class VisionTransformer(Classifier):
     """``images -> logits`` of the classes; use it through ``pure(VisionTransformer, config)``.
 
-    `Classifier` over patches in place of tokens. A class vector before the patches is classified. With mean pooling
-    there is no such vector, and the mean of all patches is classified.
+    It is a `Classifier` over patches instead of tokens. A class token before the patches is classified. With mean
+    pooling there is no class token, and the mean of all patches is classified.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class VisionTransformer(Classifier):
         super().__init__(config, attention=attention, rngs=rngs)
 
     def __call__(self, images: Float[Array, "B h w C"], *, key: jax.Array | None = None) -> Float[Array, "B K"]:
-        """Returns logits, float32; `key` is that of dropout, None for no dropout."""
+        """Returns logits, float32; `key` is for dropout, None for no dropout."""
         return self.run(images, key=key)[0]
 
     def training_logits(

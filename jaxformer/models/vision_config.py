@@ -1,4 +1,4 @@
-"""The shapes of models of images. Importing them imports no JAX."""
+"""The shapes of vision models. Importing them imports no JAX."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class VisionTransformerConfig(ClassifierConfig):
     kind: Literal["transformer"] = "transformer"
     """The kind of the network."""
     image_size: tuple[int, int] = (32, 32)  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Height and width of the images, multiples of `patch_size`."""
+    """The height and width of the images, multiples of `patch_size`."""
     patch_size: int = 4
-    """The side of a patch in pixels."""
+    """The height and width of a patch, in pixels."""
     d_model: int = 128
     """D, the dimension of the model."""
     num_heads: int = 4
@@ -29,28 +29,28 @@ class VisionTransformerConfig(ClassifierConfig):
     activation: Activation = "gelu"
     """The feed-forward nonlinearity."""
     positions: Positions = "learned"
-    """Patches have learned positions; no other kind can be chosen."""
+    """The position scheme; patches always have learned positions."""
     attention_bias: bool = True
     """Adds biases to the projections of queries, keys and values."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GridConfig:
-    """The shape of a residual convolutional network up to its grid of features, which may attend to itself."""
+    """The shape of a residual convolutional network up to its grid of features, with optional self-attention."""
 
     image_size: tuple[int, int] = (32, 32)
-    """Height and width of the images; the network itself takes images of any size."""
+    """The height and width of the images; the network itself takes images of any size."""
     num_channels: int = 3
     """The number of color channels."""
     widths: tuple[int, ...] = (32, 64, 128)
-    """The features of each stage; every stage but the first halves the height and width."""
+    """The number of features of each stage; every stage except the first halves height and width."""
     num_blocks: int = 2
-    """The number of residual blocks of a stage, with two convolutions each."""
+    """The number of residual blocks per stage, with two convolutions each."""
     attention: Literal["none", "scaled", "gain"] = "none"
-    """Self-attention over the grid: with logits divided by sqrt(C') and a plain residual sum, or with plain logits and
-    a learned gain that begins at 0 (Zhang et al. 2019, SAGAN)."""
+    """Self-attention over the grid: with logits divided by sqrt(C') and a plain residual sum, or with unscaled logits
+    and a learned gain that starts at 0 (Zhang et al. 2019, SAGAN)."""
     attention_stage: int = 2
-    """The stage, from 1, after which there is attention."""
+    """The stage, counted from 1, that attention follows."""
     d_attention: int | None = None
     """C', the dimension of queries, keys and values; None for an eighth of the stage's features."""
 
@@ -76,7 +76,7 @@ class GridConfig:
 
     @property
     def grid_size(self) -> tuple[int, int]:
-        """Height and width of the last stage."""
+        """The height and width of the last stage."""
         height, width = (-(-size // 2 ** (len(self.widths) - 1)) for size in self.image_size)
         return height, width
 
@@ -88,8 +88,8 @@ class ResidualNetworkConfig(GridConfig):
     kind: Literal["convolution"] = "convolution"
     """The kind of the network."""
     num_classes: int = 0
-    """The number of classes; 0 is replaced by that of the data before the model is built."""
+    """The number of classes; 0 is replaced by the data's before the model is built."""
     dropout: float = 0.0
-    """Probability of dropping the mean feature before the classes."""
+    """The probability of dropping entries of the mean feature before the output layer."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Activations' dtype; parameters, norms, logits and loss stay float32."""
+    """The dtype of activations; parameters, norms, logits and loss stay float32."""

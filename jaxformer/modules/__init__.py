@@ -1,7 +1,7 @@
-"""Flax modules that own parameters and call `jaxformer.functional`; `pure` turns them into functions again.
+"""Flax modules that own parameters and call `jaxformer.functional`; `pure` turns them into pure functions.
 
-A module that draws its initial parameters takes ``rngs=``. One that draws none, such as `LayerNorm`, whose scale begins
-at 1, or `Block`, which is made of other modules, does not.
+A module that draws random initial parameters takes ``rngs=``. A module that does not, such as `LayerNorm`, whose scale
+starts at 1, or `Block`, which is composed of other modules, takes none.
 """
 
 from jaxformer.modules import positions as positions

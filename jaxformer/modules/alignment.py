@@ -1,4 +1,4 @@
-"""Attention of one head with learned or plain similarity: the alignments of recurrent translation."""
+"""Single-head attention with a learned or plain similarity: the alignment of recurrent translation models."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AlignmentKind = Literal["additive", "dot", "general", "concat"]
 
 
 class Alignment(nnx.Module):
-    r"""Attention over a memory by one of four similarities of a query q and a state k of the memory.
+    r"""Attention over a memory, with one of four similarities between a query q and a state k of the memory.
 
     ============  =============================================  ==============================
     kind          similarity                                     source
@@ -40,7 +40,7 @@ class Alignment(nnx.Module):
           hidden_dim: A, the dimension inside tanh.
 
         Raises:
-          ValueError: the kind is unknown, or queries and memory differ in size, but "dot" multiplies them.
+          ValueError: the kind is unknown, or it is "dot", and queries and memory differ in size.
         """
         if kind not in get_args(AlignmentKind):
             raise ValueError(f"kind must be one of {', '.join(get_args(AlignmentKind))}, got {kind!r}")
@@ -54,7 +54,7 @@ class Alignment(nnx.Module):
         self.v = None if v is None else nnx.Param(v, axes=("hidden",))
 
     def keys(self, memory: Float[Array, "B S M"]) -> Float[Array, "B S A"]:
-        """Returns the part of the similarity that does not depend on queries, computed once for each memory."""
+        """Returns the part of the similarity that does not depend on queries; compute it once for each memory."""
         return memory if self.w_key is None else constrain(self.w_key(memory), "batch", "length", "hidden")
 
     def __call__(
@@ -69,7 +69,7 @@ class Alignment(nnx.Module):
 
         Args:
           keys: the result of the method `keys` for this memory.
-          valid: True where a state of the memory is real; default: everywhere.
+          valid: True where a state of the memory is not padding; default: everywhere.
         """
         query = query if self.w_query is None else self.w_query(query)
         mask = None if valid is None else masks.padding(valid)

@@ -52,10 +52,10 @@ class Output(nnx.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Logits:
-    """Options for the logits of queries and keys, other than projections and positions."""
+    """Options for the attention logits, other than projections and positions."""
 
     scale: float | None = None
-    """The factor of the logits; None is ``H ** -0.5``."""
+    """The factor of the logits; None for ``H ** -0.5``."""
     score: ScoreFunction | None = None
     """An elementwise function of the scaled logits, such as `functional.soft_cap`."""
     qk_norm: bool = False
@@ -63,7 +63,7 @@ class Logits:
     qk_norm_epsilon: float = 1e-6
     """The epsilon of these norms."""
     sinks: bool = False
-    """Adds a learned logit to each head, which takes weight from the keys (`sinks` of `functional.attention`)."""
+    """Adds a learned logit to each head that takes weight away from the keys (`sinks` of `functional.attention`)."""
 
 
 PLAIN_LOGITS = Logits()
@@ -116,7 +116,7 @@ class MultiHeadAttention(nnx.Module):
             "query_positions": query_positions,
             "key_positions": key_positions,
         }
-        # An attention function of the user need not take the arguments that it is not given.
+        # A custom attention function need not accept arguments that are never passed to it.
         optional = {name: x for name, x in optional.items() if x is not None}
         dropout = None if key is None or not self.dropout else functional.Dropout(self.dropout, key)
         return self.output(self.attention(query, keys, values, mask=mask, dropout=dropout, **optional))
@@ -131,7 +131,7 @@ class MultiHeadAttention(nnx.Module):
         query_positions: ArrayLike | None = None,
         key_positions: ArrayLike | None = None,
     ) -> CapturedAttention:
-        """Returns the arguments that determine the weights."""
+        """Returns the arguments of the attention call that determine its weights."""
         sinks = None if self.sinks is None else self.sinks[...]
         given = {"query_positions": query_positions, "key_positions": key_positions}
         positions = {name: None if x is None else jnp.asarray(x) for name, x in given.items()}
@@ -149,7 +149,7 @@ class SelfAttention(MultiHeadAttention):
     """Multi-head self-attention (Vaswani et al. 2017, 3.2.2) with one fused projection.
 
     The kernel ``[D, K, G + 2, H]`` holds, for each of K key heads, its G query heads, its key and its value: one
-    matrix product computes all three, and a mesh can split it over heads without cutting through any of them.
+    matrix product computes all three, and a mesh can shard it over heads without splitting any of them.
     """
 
     def __init__(
@@ -171,9 +171,10 @@ class SelfAttention(MultiHeadAttention):
         """Initializes the parameters.
 
         Args:
-          num_kv_heads: the number of key heads, as many as query heads by default.
+          num_kv_heads: the number of key heads, by default the number of query heads.
           head_dim: by default ``d_model / num_heads``.
-          bias, output_bias: True for biases of queries, keys and values, and of the output (by default like `bias`).
+          bias, output_bias: True for biases in the projections of queries, keys and values, and of the output (by
+            default as `bias`).
           positions: the position scheme; none by default.
         """
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
@@ -199,7 +200,7 @@ class SelfAttention(MultiHeadAttention):
         bias = None if self.bias is None else self.bias[...].reshape(-1)
         fused = functional.linear(x, kernel.reshape(kernel.shape[0], -1), bias)
         fused = fused.reshape(*x.shape[:2], *kernel.shape[1:])
-        # The gradient of a split is one concatenation; that of slices is a sum of padded arrays.
+        # The gradient of a split is one concatenation; the gradient of slices is a sum of padded arrays.
         query, keys, values = jax.lax.split(fused, (kernel.shape[2] - 2, 1, 1), axis=3)
         query = query.reshape(*x.shape[:2], query.shape[2] * query.shape[3], kernel.shape[-1])
         names = ("batch", "length", "heads", "head_dim")
@@ -219,7 +220,7 @@ class SelfAttention(MultiHeadAttention):
         """Returns the attention of a sequence to itself.
 
         Args:
-          bias: a term of the logits in addition to that of the position scheme, such as one that all layers share.
+          bias: a bias of the logits in addition to the position scheme's, such as one that all layers share.
           positions: absolute positions; 0, 1, 2, ... by default.
         """
         query, keys, values = self.project(x)
@@ -255,15 +256,15 @@ class SelfAttention(MultiHeadAttention):
         window: int | None = None,
         bias: Bias | None = None,
     ) -> tuple[Float[Array, "B Q D"], KeyValueCache]:
-        """Computes T positions of each of K hypotheses of a sentence (Q = K T), which attend to their own past.
+        """Computes T positions of each of K hypotheses (Q = K T), which attend to their own past.
 
-        Each row equals that of the full forward pass with a causal mask, or with ``masks.window(window - 1)``.
+        Each result equals that of the full forward pass with a causal mask, or with ``masks.window(window - 1)``.
 
         Args:
           lanes: the map of lanes of a cache that the hypotheses share, after `take_lanes` for these positions; None if
             each has its own cache.
-          window: the number of positions, its own included, that each position sees; None for its whole past. The
-            cache holds the others all the same.
+          window: the number of positions, including its own, that each position sees; None for its whole past. The
+            cache still holds all positions.
         """
         num_slots = cache.key.shape[2]
         if lanes is None:
@@ -316,7 +317,7 @@ class CrossAttention(MultiHeadAttention):
         """Initializes the parameters.
 
         Args:
-          memory_dim: the dimension of the memory, by default `d_model`. See `SelfAttention` for the others.
+          memory_dim: the dimension of the memory, by default `d_model`. See `SelfAttention` for the other arguments.
         """
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         memory_dim = d_model if memory_dim is None else memory_dim
@@ -338,7 +339,7 @@ class CrossAttention(MultiHeadAttention):
         """Returns the keys and values of a memory.
 
         Raises:
-          ValueError: the memory has another dimension than that of the parameters.
+          ValueError: the dimension of the memory is not the one that the parameters were created for.
         """
         if memory.shape[2:] != self.key_value.shape[:1]:
             raise ValueError(f"memory must be [B, S, {self.key_value.shape[0]}], got shape {list(memory.shape)}")
@@ -360,8 +361,8 @@ class CrossAttention(MultiHeadAttention):
         """Returns the attention of a sequence to a memory.
 
         Args:
-          positions: the absolute positions of the queries, for attention functions that use them; those of the memory
-            are always 0, 1, 2, ...
+          positions: the absolute positions of the queries, for attention functions that use them; the positions of the
+            memory are always 0, 1, 2, ...
         """
         query = self._norm_query(_project(x, self.query, self.query_bias))
         query = constrain(query, "batch", "length", "heads", "head_dim")
@@ -381,7 +382,7 @@ class CrossAttention(MultiHeadAttention):
 
 
 def _project(x: Array, kernel: nnx.Param, bias: nnx.Param | None) -> Array:
-    """Maps ``[B, T, D]`` to ``[B, T, *heads]`` by one matrix product."""
+    """Projects ``[B, T, D]`` to ``[B, T, *heads]`` with one matrix product."""
     shape = kernel[...].shape
     flat_bias = None if bias is None else bias[...].reshape(-1)
     flat = functional.linear(x, kernel[...].reshape(shape[0], -1), flat_bias)

@@ -1,4 +1,4 @@
-"""The interface between attention layers and attention functions: what a layer passes, and what a call captures."""
+"""The interface between attention layers and attention functions: the arguments of a call, and their capture."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ from jaxformer.functional.attention.weights_functions import has_weights, weight
 from jaxformer.functional.bias import Bias
 
 Intermediates = dict[str, Any]
-"""Intermediate results of a layer: a `CapturedAttention` under "self" and "cross", a routing under "experts"."""
+"""Intermediate results of a layer: a `CapturedAttention` under "self" and "cross", a `Routing` under "experts"."""
 
 AttentionFunction = Callable[..., Array]
 """A function with the signature of `functional.attention`: ``query, key, value, *, mask, dropout``.
 
 `mask` is a `Mask`, a Boolean array or None (``masks.as_mask(mask).dense(T, S)`` is the array), and `dropout` is None if
 nothing is dropped. A layer with a bias, a scale, a score, sinks or given positions passes these too, under the names of
-`functional.attention`. Cached steps pass `query_positions` and `key_positions`; whole sequences have positions 0, 1, 2,
-... and pass none. Its weights can be inspected if it is decorated with `functional.with_weights`.
+`functional.attention`. Cached steps pass `query_positions` and `key_positions`; for full sequences the positions are 0,
+1, 2, ... and are not passed. The weights of a function can be inspected if it is decorated with
+`functional.with_weights`.
 """
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class CapturedAttention:
-    """The arguments of one attention call that determine its weights; arrays of a stack begin with a dimension L."""
+    """The arguments of an attention call that determine its weights; for a stack, arrays have a leading dimension L."""
 
     query: jax.Array  # [B, T, N, H]
     key: jax.Array  # [B, S, K, H]
@@ -40,7 +41,7 @@ class CapturedAttention:
     sinks: jax.Array | None = None  # [N]
     query_positions: jax.Array | None = None  # int [B, T]
     key_positions: jax.Array | None = None  # int [B, S] or [1, S]
-    mask: masks.Mask | Array | None = None  # that of the call
+    mask: masks.Mask | Array | None = None  # the mask of the call
     scale: float | None = dataclasses.field(default=None, metadata={"static": True})
     score: ScoreFunction | None = dataclasses.field(default=None, metadata={"static": True})
     attention: AttentionFunction = dataclasses.field(default=functional.attention, metadata={"static": True})
@@ -49,10 +50,10 @@ class CapturedAttention:
         """Returns one layer of a stack; layers count from 0.
 
         Raises:
-          ValueError: there is no such layer, or this is one layer already.
+          ValueError: there is no such layer, or this is a single layer already.
         """
         if self.query.ndim != 5:
-            raise ValueError(f"this is one layer already: queries have shape {list(self.query.shape)}")
+            raise ValueError(f"this is a single layer already: queries have shape {list(self.query.shape)}")
         check_layer(index, self.query.shape[0])
         return jax.tree.map(lambda x: x[index], self)
 
@@ -63,18 +64,19 @@ class CapturedAttention:
         rows: Sequence[int] | None = None,
         heads: Sequence[int] | None = None,
     ) -> Float[Array, "*L B heads rows S"]:
-        """Returns the weights, as `functional.attention_weights`; with sinks, rows sum to less than 1.
+        """Returns the weights, like `functional.attention_weights`; with sinks, rows sum to less than 1.
 
-        Those of a stack are the weights of all its layers, with a dimension L; `layer` chooses one.
+        For a stack, these are the weights of all layers, with a leading dimension L; `layer` selects one.
 
-        An attention function of your own brings its own weights: see `functional.with_weights`.
+        For a custom attention function, its own weights function is used: see `functional.with_weights`.
 
         Args:
-          mask: in place of the mask of the captured call, which is the default; `dataclasses.replace` of the field
-            `mask` with None shows the weights that it hides.
+          mask: a mask to use instead of the one of the captured call; to see the weights without any mask, first
+            replace the field `mask` with None (`dataclasses.replace`).
 
         Raises:
-          ValueError: the attention function brings no weights, or they take no positions and the layer has some.
+          ValueError: the attention function has no weights function, or the layer has positions and that function does
+            not accept them.
         """
         if self.query.ndim == 5:
             return jax.vmap(lambda layer: layer.weights(mask=mask, rows=rows, heads=heads))(self)
@@ -85,15 +87,15 @@ class CapturedAttention:
             check_takes_positions(function)
             optional |= {"query_positions": self.query_positions, "key_positions": self.key_positions}
         optional |= {"rows": rows, "heads": heads}
-        # As in a layer, the function need not take the arguments that it is not given.
+        # As in a layer, the function need not accept arguments that are never passed to it.
         return function(self.query, self.key, mask=mask, **{name: x for name, x in optional.items() if x is not None})
 
 
 def check_layer(index: int, num_layers: int) -> None:
-    """Checks the index of a layer, because JAX would take the last one for an index beyond it.
+    """Checks the index of a layer, because JAX would clamp an index that is too large.
 
     Raises:
-      ValueError: it is not in [-num_layers, num_layers).
+      ValueError: the index is not in [-num_layers, num_layers).
     """
     if not -num_layers <= index < num_layers:
         raise ValueError(f"layers count from 0 to {num_layers - 1}, got {index}")
@@ -102,10 +104,10 @@ def check_layer(index: int, num_layers: int) -> None:
 def position_free(attention: AttentionFunction) -> AttentionFunction:
     """Marks an attention function as independent of positions, so that cached steps can use it.
 
-    A cached step computes one late row. A function that depends on positions, such as one with its own bias of
-    distances, must take `query_positions` and `key_positions`; one that does not take them is rejected unless it is
-    wrapped in this function. The mask and the bias that the model passes are still computed at their positions.
-    Weights that the function brings (`functional.with_weights`) are independent of positions too.
+    A cached step computes one late row. A function that depends on positions, such as one with its own distance bias,
+    must take `query_positions` and `key_positions`; one that does not take them is rejected unless it is wrapped in
+    this function. The mask and the bias that the model passes are still computed at the right positions. The weights
+    function of `functional.with_weights` counts as independent of positions too.
     """
 
     @functools.wraps(attention)
@@ -124,14 +126,14 @@ def position_free(attention: AttentionFunction) -> AttentionFunction:
 
 
 def check_partial(attention: AttentionFunction, settings: Collection[str] = ()) -> None:
-    """Checks that an attention function is no ``functools.partial`` of arguments that a layer passes itself.
+    """Checks that an attention function is not a ``functools.partial`` with arguments that a layer passes itself.
 
     Args:
       settings: the arguments that this layer passes because of its own settings, such as a scale.
 
     Raises:
-      ValueError: it binds one of them, which the layer would override, so that it would have no effect.
-      TypeError: it is not a function but, for example, the name of an implementation.
+      ValueError: the partial binds such an argument, which the layer would override.
+      TypeError: `attention` is not a function but, for example, the name of an implementation.
     """
     if not callable(attention):
         raise TypeError(
@@ -141,12 +143,12 @@ def check_partial(attention: AttentionFunction, settings: Collection[str] = ()) 
     while isinstance(attention, functools.partial):
         if bound := [name for name in settings if name in attention.keywords]:
             raise ValueError(
-                f"this layer passes {bound[0]!r} itself, by its own setting, so that of a functools.partial has no "
+                f"this layer passes {bound[0]!r} from its own setting, so the one in the functools.partial has no  "
                 "effect; remove one of the two"
             )
         if bound := [name for name in _OF_THE_LAYER if name in attention.keywords]:
             raise ValueError(
-                f"a layer passes {bound[0]!r} itself, so that of a functools.partial has no effect; give a function "
+                f"a layer passes {bound[0]!r} itself, so the one in functools.partial has no effect; give a function "
                 "that combines both, such as def local(query, key, value, *, mask, **kwargs): return "
                 "F.attention(query, key, value, mask=mask & masks.window(W), **kwargs); the mask may be None"
             )
@@ -157,10 +159,10 @@ _OF_THE_LAYER = ("mask", "bias", "dropout", "query_positions", "key_positions")
 
 
 def check_takes_positions(attention: AttentionFunction) -> None:
-    """Checks that a function of attention, or of its weights, takes `query_positions` and `key_positions`.
+    """Checks that an attention or weights function takes `query_positions` and `key_positions`.
 
     Raises:
-      ValueError: it takes neither them nor any keyword, so a cached step could be silently wrong.
+      ValueError: it takes neither these nor arbitrary keywords, so a cached step could be silently wrong.
     """
     parameters = inspect.signature(attention).parameters
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):

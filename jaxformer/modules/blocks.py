@@ -1,4 +1,4 @@
-"""The transformer block: one class for encoder, decoder and decoder-only, distinguished by mask and cross-attention."""
+"""The transformer block: one class for encoder, decoder and decoder-only; they differ by mask and cross-attention."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ MemoryT = TypeVar("MemoryT")
 
 
 class Block(nnx.Module):
-    """Self-attention, cross-attention if `cross` is given, feed-forward; each in ``arrangement(x, sublayer, norm)``.
+    """Self-attention, cross-attention with `cross`, and feed-forward, each in ``arrangement(x, sublayer, norm)``.
 
-    `norm` constructs the norm that `arrangement` takes; `functional.sandwich_norm` takes a `NormPair`.
+    `norm` constructs the norm that is passed to `arrangement`; for `functional.sandwich_norm` it is a `NormPair`.
     Without a mask it is an encoder block; with `masks.causal` a decoder-only block; with both `masks.causal` and
     `cross`, the decoder block of an encoder-decoder.
     """
@@ -61,11 +61,11 @@ class Block(nnx.Module):
         key: jax.Array | None = None,
         intermediates: Intermediates | None = None,
     ) -> Float[Array, "B T D"]:
-        """Returns the states of whole sequences.
+        """Returns the states of full sequences.
 
         Args:
-          valid: True where a token is real; experts ignore the others.
-          bias: a term of the logits of self-attention that all layers share.
+          valid: True where a token is not padding; experts ignore padding.
+          bias: a bias of the self-attention logits that all layers share.
           positions: absolute positions; 0, 1, 2, ... by default.
 
         Raises:
@@ -121,7 +121,7 @@ class Block(nnx.Module):
 
         Raises:
           ValueError: an attention function does not take positions (see `position_free`), or the memory is missing or
-            of no use.
+            not needed.
         """
         self._check_memory(memory)
         check_takes_positions(self.attention.attention)
@@ -144,10 +144,10 @@ class Block(nnx.Module):
         bias: Bias | None = None,
         intermediates: Intermediates | None = None,
     ) -> tuple[Float[Array, "B Q D"], KeyValueCache]:
-        """Computes T positions of K hypotheses (Q = K T); the rows equal those of the full forward pass.
+        """Computes T positions of K hypotheses (Q = K T); the results equal those of the full forward pass.
 
-        The map of `lanes` and the `window` are those of `SelfAttention.step`.
-        If `intermediates` is a dict, it gets the arguments of cross-attention under "cross".
+        For `lanes` and `window`, see `SelfAttention.step`. If `intermediates` is a dict, it receives the arguments of
+        cross-attention under "cross".
         """
         caches = [cache]
 
@@ -157,7 +157,7 @@ class Block(nnx.Module):
 
         x = self.arrangement(x, self_attention, self.attention_norm)
         if (cross := self.cross) is not None:
-            # The hypotheses of a sentence take the place of the queries of a sequence, so they share one memory.
+            # The hypotheses of a row are treated as the queries of one sequence, so they share one memory.
             row_positions = positions.reshape(x.shape[:2])
             cross_attention = lambda y: cross(
                 y, _required(memory), mask=memory_mask, positions=row_positions, intermediates=intermediates
@@ -169,7 +169,7 @@ class Block(nnx.Module):
     def _check_memory(self, memory: Array | None) -> None:
         if self.cross is None and memory is not None:
             raise ValueError(
-                f"a block without cross-attention reads no memory, got one of shape {list(memory.shape)}; "
+                f"a block without cross-attention cannot read a memory, got one of shape {list(memory.shape)}; "
                 "give the block `cross`, or the configuration of a decoder `memory_dim`"
             )
 

@@ -33,10 +33,10 @@ class Convolution(nnx.Module):
         axes: tuple[AxisName | None, AxisName | None] = ("model", "hidden"),
         rngs: nnx.Rngs,
     ):
-        """Draws the parameters.
+        """Initializes the parameters.
 
         Args:
-          kernel_size: the length of a kernel for sequences, or its rows and columns for images.
+          kernel_size: the length of the kernel for sequences, or its height and width for images.
           axes: the logical axes of the inputs and the outputs.
 
         Raises:
@@ -54,7 +54,7 @@ class Convolution(nnx.Module):
     def __call__(
         self, x: Float[Array, "B *T D"], *, valid: Bool[Array, "B ..."] | None = None, key: jax.Array | None = None
     ) -> Float[Array, "B *U E"]:
-        """Returns the convolution; padding (`valid` False) has no effect and outputs 0. There is no dropout."""
+        """Returns the convolution; padding (`valid` False) has no effect and outputs 0. Dropout is not supported."""
         del key
         bias = None if self.bias is None else self.bias[...]
         options = {"stride": self.stride, "dilation": self.dilation, "causal": self.causal, "valid": valid}
@@ -63,7 +63,7 @@ class Convolution(nnx.Module):
 
 
 class ConvolutionStack(nnx.Module):
-    """Residual convolutions, ``x + activation(convolution(x))``, whose dilations grow: 1, growth, growth^2, ...
+    """Residual convolutions, ``x + activation(convolution(x))``, with growing dilations: 1, growth, growth^2, ...
 
     With ``growth=1`` every layer is plain and m layers see ``m (K - 1) + 1`` positions. With ``growth=kernel_size``
     they see ``K^m`` (van den Oord et al. 2016; Bai et al. 2018).
@@ -96,7 +96,7 @@ class ConvolutionStack(nnx.Module):
 
     @property
     def receptive_field(self) -> int:
-        """The number of positions that a position sees."""
+        """The number of input positions that each output position sees."""
         return functional.receptive_field(self.kernel_size, self.dilations)
 
     def __call__(

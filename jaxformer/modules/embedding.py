@@ -1,4 +1,4 @@
-"""Token embeddings, which may also be the output projection, position vectors, and the sum of both."""
+"""Token embeddings (which may also serve as the output projection), position vectors, and the sum of both."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from jaxformer.sharding import tables
 
 
 class Embedding(nnx.Module):
-    """A table of token vectors, looked up and multiplied by `scale` on the way in.
+    """A table of token vectors; a looked-up vector is multiplied by `scale`.
 
-    The default scale is ``sqrt(D)`` (Vaswani et al. 2017, 3.4). Tied to the output projection, the same table scores
-    each token on the way out (Press and Wolf 2017).
+    The default scale is ``sqrt(D)`` (Vaswani et al. 2017, 3.4). With tied embeddings, the same table is the output
+    projection (Press and Wolf 2017).
     """
 
     def __init__(self, vocab_size: int, d_model: int, *, scale: float | None = None, rngs: nnx.Rngs):
@@ -43,10 +43,10 @@ class Embedding(nnx.Module):
         """Returns ``scale table[tokens]``, in `dtype`.
 
         Args:
-          tokens: ids in [0, V). Within a traced function their values are unknown, and are not checked: an id of at
-            least V has the vector of the last one, and a negative one counts from the end.
-          copies: the result of the method `copies`, if several uses share it; None computes it.
-          where: True where an id counts, default everywhere; ids elsewhere, as of padding, are not checked.
+          tokens: ids in [0, V). Under tracing their values are unknown and not checked: an id of at least V has the
+            vector of the last one, and a negative id counts from the end.
+          copies: the result of the method `copies`, if several uses share it; if None, it is computed.
+          where: True where an id counts, by default everywhere; other ids, such as padding, are not checked.
 
         Raises:
           ValueError: ids are not integers, or one is outside of [0, V); the message has the one farthest outside.
@@ -68,12 +68,12 @@ class Embedding(nnx.Module):
 
 
 class PositionVectors(nnx.Module):
-    """Vectors of positions that are added to token vectors; a subclass computes them."""
+    """Position vectors that are added to token vectors; subclasses compute them."""
 
     max_length: int | None = None
-    """The longest length for which every position has a vector; None is no limit."""
+    """The longest length for which every position has a vector; None for no limit."""
     offset: int = 0
-    """The number of positions before 0 that have vectors: the row of position 0 in a table."""
+    """The row of position 0 in the table, which is the number of negative positions that have vectors."""
     needs_length: bool = False
     """True if a vector depends on the length of its sequence, which a decoder does not know."""
 
@@ -85,7 +85,7 @@ class PositionVectors(nnx.Module):
 
 
 class SinusoidalPositions(PositionVectors):
-    """`functional.sinusoidal`; nothing is learned."""
+    """The vectors of `functional.sinusoidal`, which has no parameters."""
 
     def __init__(self, d_model: int, *, layout: Literal["interleaved", "halves"] = "interleaved"):
         self.d_model = d_model
@@ -114,7 +114,7 @@ class LearnedPositions(PositionVectors):
 
 
 class RawPositions(PositionVectors):
-    """Each position t as a vector of equal numbers, t or t / (N - 1): the simplest baselines for position vectors."""
+    """Each position t as a vector of equal entries, t or t / (N - 1): the simplest baselines for position vectors."""
 
     def __init__(self, d_model: int, *, normalized: bool):
         self.d_model, self.needs_length = d_model, normalized
@@ -127,7 +127,7 @@ class RawPositions(PositionVectors):
 
 
 class Embeddings(nnx.Module):
-    """The input of a stack: token vectors plus position vectors and types, a norm if there is one, and dropout."""
+    """The input of a stack: the sum of token, position and type vectors, an optional norm, and dropout."""
 
     def __init__(
         self,
@@ -156,16 +156,16 @@ class Embeddings(nnx.Module):
         """Returns the vectors of full sequences.
 
         Args:
-          tokens: ids in [0, V): see `Embedding`. Those of padding, where `valid` is False, may be any.
-          valid: True where a token is real, which determines the length of each sequence; default: everywhere.
-          positions: absolute positions; 0, 1, 2, ... by default. Within a traced function their values are unknown,
-            and the vector of one that a table does not have is that of its last row.
-          types: the type of each token, of a model with types; default: 0.
+          tokens: ids in [0, V): see `Embedding`. At padding, where `valid` is False, any value is allowed.
+          valid: True where a token is not padding, which determines each sequence's length; default: everywhere.
+          positions: absolute positions; 0, 1, 2, ... by default. Under tracing their values are unknown, and a position
+            that a table does not have gets the vector of its last row.
+          types: the type of each token, for a model with token types; default: 0.
           copies: see `Embedding`.
 
         Raises:
           ValueError: `tokens` or `positions` do not have two dimensions, `valid` has another shape, a table has no
-            vector for a token, a type or a position, or there are types and no table of them.
+            vector for a token, a type or a position, or there are types but no table for them.
         """
         check_rank("tokens", tokens, "B T")
         if valid is not None and valid.shape != tokens.shape:
@@ -176,9 +176,9 @@ class Embeddings(nnx.Module):
         else:
             check_rank("positions", positions, "B T")
             self._check_given(positions)
-        # Positions are a constant of the program, unless they would make it large.
+        # Positions are a constant of the program, unless that would make it large.
         index = first_positions(length, most=(1 << 20) // self.d_model)[None] if positions is None else positions
-        # A row without tokens, which fills up a batch, has no length; its vectors may be any.
+        # A row without tokens, which only fills up a batch, has length 0; its vectors do not matter.
         count = length if valid is None else jnp.maximum(valid.sum(1, keepdims=True), 1)
         x = self._sum(tokens, index, count, types, copies, valid)
         return functional.dropout(x, rate=self.dropout, key=key)
@@ -186,7 +186,7 @@ class Embeddings(nnx.Module):
     def step(
         self, tokens: Int[Array, "B K T"], positions: Int[Array, "B K T"], *, types: Int[Array, "B K T"] | None = None
     ) -> Float[Array, "B Q D"]:
-        """Returns the vectors of T tokens of each hypothesis at their positions, in one dimension Q = K T."""
+        """Returns the vectors of T tokens of each hypothesis at their positions, along one dimension Q = K T."""
         check_rank("tokens", tokens, "B K T")
         flat = lambda x: x.reshape(x.shape[0], -1)
         return self._sum(flat(tokens), flat(positions), 0, None if types is None else flat(types), None)
@@ -195,7 +195,7 @@ class Embeddings(nnx.Module):
         """Checks that there are position vectors for a sequence of this length.
 
         Raises:
-          ValueError: there are fewer; the message has both lengths.
+          ValueError: there are too few; the message has both lengths.
         """
         if self.positions is not None and self.positions.max_length is not None:
             check_positions(length, self.positions.max_length)
@@ -212,11 +212,11 @@ class Embeddings(nnx.Module):
     def _sum(self, tokens: Array, positions, length, types, copies: Array | None, valid: Array | None = None) -> Array:
         x = self.tokens(tokens, dtype=self.dtype, copies=copies, where=valid)
         if self.positions is not None:
-            vectors = self.positions(positions, length)[:, : x.shape[1]]  # there are more for a symbolic length
+            vectors = self.positions(positions, length)[:, : x.shape[1]]  # a symbolic length has more
             x = add_shared(x, vectors)
         if self.types is not None:
             x = x + self.types(jnp.zeros_like(tokens) if types is None else types, dtype=self.dtype, where=valid)
         elif types is not None:
-            raise ValueError("embeddings without token types take no types; set num_token_types")
+            raise ValueError("these embeddings have no token types, but types were given; set num_token_types")
         x = x if self.norm is None else self.norm(x)
         return constrain(x, "batch", "length", "model")

@@ -16,9 +16,9 @@ from jaxformer.modules.initializers import UNIT_GAINS, Gains, xavier_uniform
 class MixtureOfExperts(nnx.Module):
     """A feed-forward layer that sends each token to a few of `num_experts` networks; F = 4D by default.
 
-    It replaces `FeedForward`. With a capacity, each sentence of a batch is a group with a capacity of its own, and the
-    kernels and the tokens gathered for each expert have the logical axis "experts", so that a mesh can shard them.
-    Without one, all tokens are sorted together, which suits one device. Given `intermediates`, the layer records its
+    It replaces `FeedForward`. With a capacity, each row of a batch is a group with its own capacity, and the kernels
+    and the tokens gathered for each expert have the logical axis "experts", so that a mesh can shard them. Without a
+    capacity, all tokens are sorted together, which suits a single device. Given `intermediates`, the layer records its
     `Routing` there under "experts", for `functional.load_balancing_loss`.
     """
 
@@ -39,7 +39,7 @@ class MixtureOfExperts(nnx.Module):
 
         Args:
           capacity_factor: the capacity of an expert in training (when there is a key), relative to an even share of the
-            tokens; None for no limit, for which XLA may compute every expert for every token on a GPU.
+            tokens; None for no limit, in which case XLA may compute every expert for every token on a GPU.
         """
         if not 1 <= num_experts_per_token <= num_experts:
             raise ValueError(
@@ -68,7 +68,7 @@ class MixtureOfExperts(nnx.Module):
         intermediates: Intermediates | None = None,
     ) -> Float[Array, "B T D"]:
         """Returns the mixture of the experts' outputs. Without `valid`, padding takes capacity like any other token."""
-        with jax.default_matmul_precision("highest"):  # float32 operands alone may be rounded to bfloat16 or TF32
+        with jax.default_matmul_precision("highest"):  # otherwise, float32 operands may be rounded to bfloat16 or TF32
             logits = functional.linear(x.astype("float32"), self.router[...], None)
         chosen = self.num_experts_per_token
         routing = functional.route(logits, chosen, normalize=chosen > 1, valid=valid)

@@ -15,7 +15,7 @@ from jaxformer.modules.linear import Linear
 
 
 class FeedForward(nnx.Module):
-    """Two linear maps with biases and an activation between them, F = 4D by default: see `functional.feed_forward`."""
+    """Two linear layers with biases and an activation in between, F = 4D by default: see `functional.feed_forward`."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class FeedForward(nnx.Module):
         key: jax.Array | None = None,
         intermediates: Intermediates | None = None,
     ) -> Float[Array, "B T D"]:
-        del valid, intermediates  # each token by itself; nothing is recorded
+        del valid, intermediates  # tokens are independent; nothing is recorded
         hidden = constrain(self.activation(self.up(x)), "batch", "length", "hidden")
         return self.down(functional.dropout(hidden, rate=self.dropout, key=key))
 
@@ -50,7 +50,7 @@ class FeedForward(nnx.Module):
 class GatedFeedForward(nnx.Module):
     """`functional.gated_feed_forward`: SwiGLU by default, GEGLU with `functional.gelu`.
 
-    F = 8D/3 by default, which has as many parameters as two linear maps with 4D (Shazeer 2020).
+    F = 8D/3 by default, with as many parameters as two linear layers with F = 4D (Shazeer 2020).
     """
 
     def __init__(

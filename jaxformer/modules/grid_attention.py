@@ -1,4 +1,4 @@
-"""Self-attention over the grid of a convolutional network."""
+"""Self-attention over the feature grid of a convolutional network."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from jaxformer.modules.attention_function import AttentionFunction, Intermediate
 
 
 class GridAttention(nnx.Module):
-    r"""Self-attention of the positions of a grid, each with D features, added to the grid.
+    r"""Self-attention over the positions of a grid with D features each, added to the grid.
 
-    Queries, keys and values are 1 x 1 convolutions to C' features with biases, and so is the output back to D: a linear
-    map of each position, so that the grid is a sequence of h w tokens without positions. Two published forms:
+    Queries, keys and values are 1 x 1 convolutions to C' features, with biases, and the output is one back to D: linear
+    maps of each position, so that the grid is treated as a sequence of h w tokens without positions. Two published
+    forms:
 
     * "scaled": :math:`x + W_o\, softmax(q k^T / \sqrt{C'})\, v`.
-    * "gain": :math:`x + \gamma W_o\, softmax(q k^T)\, v` with :math:`\gamma = 0` at first, so that a network begins
-      without it (Zhang et al. 2019, SAGAN).
+    * "gain": :math:`x + \gamma W_o\, softmax(q k^T)\, v` with :math:`\gamma` initialized to 0, so that the network
+    starts without attention (Zhang et al. 2019, SAGAN).
     """
 
     def __init__(
@@ -50,9 +51,9 @@ class GridAttention(nnx.Module):
     def __call__(
         self, x: Float[Array, "B h w D"], *, intermediates: Intermediates | None = None
     ) -> Float[Array, "B h w D"]:
-        """Returns the grid with its attention added; `intermediates` gets the `CapturedAttention` under "self"."""
+        """Returns the grid plus its attention; `intermediates` receives the `CapturedAttention` under "self"."""
         tokens = x.reshape(x.shape[0], -1, x.shape[3])
         y = self.attention(tokens, intermediates=intermediates).reshape(x.shape)
-        if self.gain is not None:  # multiplied in float32, in which the gradient of the gain is summed
+        if self.gain is not None:  # in float32, so that the gradient of the gain is summed in float32
             y = (self.gain[...].reshape(1, 1, 1, 1) * y.astype(self.gain.dtype)).astype(y.dtype)
         return x + y

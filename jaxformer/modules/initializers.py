@@ -1,9 +1,9 @@
 """The distributions of initial parameters.
 
-The random bits are those of dropout, a hash of (key, index), and not of ``jax.random``: on CPU a threefry draw of a
+The random bits are a hash of (key, index), as for dropout, and not from ``jax.random``: on a CPU, a threefry draw for a
 stack of layers takes 0.6 s to compile, and a model has a dozen of them (the hash shortened the compilation of an
-initialization from 8.6 s to 1.0 s).
-Bits that depend on an absolute index are also the same under every sharding of the parameters.
+initialization from 8.6 s to 1.0 s). Bits that depend on an absolute index are also the same under every sharding of the
+parameters.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jaxformer.functional.dropout import every_index, hashed_bits
 
 @functools.partial(jax.jit, static_argnames="shape")
 def uniform(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Returns values uniform in (-1, 1): 23 random bits plus one half, so symmetric and never at the ends."""
+    """Returns values uniform in (-1, 1): 23 random bits plus one half, so that they are symmetric and never -1 or 1."""
     bits = hashed_bits(key, every_index(shape)) >> 9
     return (bits.astype(jnp.float32) + 0.5) * 2**-22 - 1
 
@@ -45,7 +45,7 @@ class Gains(NamedTuple):
 
     query_key: float = 1.0
     value: float = 1.0
-    output: float = 1.0  # of attention, back to the dimension of the model
+    output: float = 1.0  # the output projection of attention
     up: float = 1.0
     down: float = 1.0
 
@@ -53,18 +53,19 @@ class Gains(NamedTuple):
 UNIT_GAINS = Gains()
 
 FAIRSEQ_GAINS = Gains(query_key=0.5**0.5, value=0.5**0.5)
-"""Those of fairseq's attention: the bound of one ``[D, 3D]`` matrix for queries, keys and values (Ott et al. 2019)."""
+"""The gains of fairseq's attention: the bound of one ``[D, 3D]`` matrix for queries, keys and values (Ott et al.
+2019)."""
 
 
 def scaled_gains(num_layers: int, *, after_residual: bool) -> Gains:
-    """Returns the default gains: queries, keys and values at a half and, under post-norm, outputs by depth.
+    """Returns the default gains: 0.5 for queries, keys and values and, under post-norm, outputs scaled by depth.
 
-    Xavier's bound for each ``[D, D]`` matrix starts attention too large; `FAIRSEQ_GAINS` are 0.71. Under post-norm
-    (`after_residual`), the outputs of sublayers are also divided by ``sqrt(2 num_layers)`` (Radford et al. 2019),
-    because every norm divides the skip path by the deviation of the sum, so large sublayer outputs drown it out.
+    With Xavier's bound for each ``[D, D]`` matrix, attention starts too large; `FAIRSEQ_GAINS` are 0.71. Under
+    post-norm (`after_residual`), the outputs of sublayers are also divided by ``sqrt(2 num_layers)`` (Radford et al.
+    2019), because every norm divides the skip path by the deviation of the sum, so large sublayer outputs drown it out.
 
-    Validation loss in nats per token after 500 updates of Multi30k en-de (4 + 4 layers, D = 128), of one seed and, in
-    the last two columns, of up to three later ones, whose intervals are in experiments/initialization:
+    Validation loss in nats per token after 500 updates of Multi30k en-de (4 + 4 layers, D = 128), for one seed and, in
+    the last two columns, for up to three later seeds, whose intervals are in experiments/initialization:
 
     ============================  =========  ========  =========  ========
     gains                         post-norm  pre-norm  post-norm  pre-norm

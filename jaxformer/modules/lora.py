@@ -1,4 +1,4 @@
-"""Low-rank adapters of any network's matrices (Hu et al. 2022, LoRA), and parameters chosen by patterns."""
+"""Low-rank adapters for the matrices of any network (Hu et al. 2022, LoRA), and selection of parameters by patterns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def parameter_name(path: tuple[Any, ...]) -> str:
 
 
 def matching(params: Params, patterns: Sequence[str]) -> Params:
-    """Returns True for each parameter whose name matches a pattern, in which ``*`` is any text.
+    """Returns True for each parameter whose name matches a pattern, where ``*`` stands for any text.
 
     >>> matching({"encoder": {"norm": 1, "kernel": 2}, "output": 3}, ["encoder/n*"])
     {'encoder': {'kernel': False, 'norm': True}, 'output': False}
@@ -37,7 +37,7 @@ def matching(params: Params, patterns: Sequence[str]) -> Params:
     names = [parameter_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
     for pattern in patterns:
         if not fnmatch.filter(names, pattern):
-            raise ValueError(f"no parameter matches {pattern!r}; there are {', '.join(names)}")
+            raise ValueError(f"no parameter matches {pattern!r}; the parameters are {', '.join(names)}")
     fits = lambda path, _: any(fnmatch.fnmatchcase(parameter_name(path), pattern) for pattern in patterns)
     return jax.tree_util.tree_map_with_path(fits, params)
 
@@ -56,11 +56,11 @@ class LoRA(Pure[ModelT, ConfigT]):
         return Pure(self.model, self.config, parts=self.parts)
 
     def init(self, key: jax.Array) -> Params:
-        """Returns new parameters, with adapters under "lora"; B is 0, so the function is that of the base network."""
+        """Returns new parameters, with adapters under "lora"; B is 0, so the results equal the base network's."""
         return self.base.init(key) | {ADAPTERS: self._adapters(functools.partial(_initial, key))}
 
     def bind(self, params: Params) -> ModelT:
-        """Returns the model with the merged parameters; the gradient reaches the adapters through them."""
+        """Returns the model with the merged parameters; gradients flow through them to the adapters."""
         check_shapes(params, self.shapes)
         return self.base.bind(self.merged(params))
 
@@ -71,13 +71,13 @@ class LoRA(Pure[ModelT, ConfigT]):
 
     @functools.cached_property
     def shapes(self) -> Params:
-        """The parameters' shapes and dtypes, including those of the adapters."""
+        """The shapes and dtypes of the parameters, adapters included."""
         shape = lambda size: jax.ShapeDtypeStruct(size, jnp.dtype("float32"))
         return self.base.shapes | {ADAPTERS: self._adapters(lambda _, a, b: {"a": shape(a), "b": shape(b)})}
 
     @functools.cached_property
     def axes(self) -> Params:
-        """The logical axis names of each parameter; adapters are small, and only their layers are named."""
+        """The logical axis names of each parameter; adapters are small, so only their layer dimension is named."""
         names = lambda size: (*("layers",) * (len(size) - 2), None, None)
         return self.base.axes | {ADAPTERS: self._adapters(lambda _, a, b: {"a": names(a), "b": names(b)})}
 
@@ -109,14 +109,14 @@ class LoRA(Pure[ModelT, ConfigT]):
 def lora(
     net: Pure[ModelT, ConfigT], *, rank: int, targets: Sequence[str], alpha: float = 16.0
 ) -> LoRA[ModelT, ConfigT]:
-    """Returns a network with low-rank adapters in addition to the parameters of `net`, which keep their paths.
+    """Returns a network with the parameters of `net`, under the same paths, and additional low-rank adapters.
 
     A kernel with a dimension of heads is treated as a matrix between the model dimension and all heads; queries, keys
-    and values share one kernel and so one A. Each of the stacked layers has its own adapters. To train only the
+    and values share one kernel, so they share one A. Each of the stacked layers has its own adapters. To train only the
     adapters, freeze the parameters of `net`.
 
     Args:
-      rank: the columns of A and rows of B.
+      rank: the number of columns of A and of rows of B.
       targets: patterns of the names of the matrices, such as ``"encoder/*/attention/*"``; vectors are skipped.
       alpha: the product A B is multiplied by ``alpha / rank``.
 
@@ -143,9 +143,10 @@ def lora(
 
 
 def _as_matrix(shape: tuple[int, ...], names: tuple[Any, ...]) -> tuple[int, int]:
-    """Returns the rows and columns of an array as a matrix: the dimension of the model, and the product of the rest.
+    """Returns the shape of an array as a matrix: the model dimension, and the product of the other dimensions.
 
-    If neither its first nor its last dimension is the model's, it is split so that rows and columns are most alike.
+    If neither the first nor the last dimension is the model's, it is split into rows and columns that are as equal as
+    possible.
     """
     splits = [(math.prod(shape[:i]), math.prod(shape[i:])) for i in range(1, len(shape))]
     if names[0] == "model":
@@ -166,6 +167,6 @@ def _added(params: Params, adapters: Params, scale: float) -> Params:
         if isinstance(value, dict):
             result[name] = _added(value, part, scale)
         else:
-            # The scale comes first: a product and a sum may be rounded once or twice, depending on the program.
+            # The scale is applied first: a product and a sum may be rounded once or twice, depending on the program.
             result[name] = value + jnp.matmul(scale * part["a"], part["b"]).reshape(value.shape)
     return result

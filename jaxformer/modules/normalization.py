@@ -14,7 +14,7 @@ from jaxformer.axes import AxisName
 
 
 class LayerNorm(nnx.Module):
-    """`functional.layer_norm` with a learned scale (ones) and bias (zeros)."""
+    """`functional.layer_norm` with a learned scale (initially 1) and bias (initially 0)."""
 
     def __init__(self, d_model: int, *, epsilon: float = 1e-5, form: Literal["variance", "deviation"] = "variance"):
         self.scale = nnx.Param(jnp.ones(d_model), axes=("model",))
@@ -27,7 +27,7 @@ class LayerNorm(nnx.Module):
 
 
 class RMSNorm(nnx.Module):
-    """`functional.rms_norm` with a learned scale (ones)."""
+    """`functional.rms_norm` with a learned scale (initially 1)."""
 
     def __init__(self, dim: int, *, epsilon: float = 1e-6, axis: AxisName = "model"):
         self.scale = nnx.Param(jnp.ones(dim), axes=(axis,))

@@ -16,10 +16,10 @@ from jaxformer.modules.initializers import normal
 
 
 class PatchEmbeddings(nnx.Module):
-    """The input of a vision Transformer (Dosovitskiy et al. 2021): patches, a class vector, learned positions.
+    """The input of a vision Transformer (Dosovitskiy et al. 2021): patches, a class token, learned positions.
 
-    An image is cut into squares of `patch_size` pixels, row by row. One matrix maps each to D features: a convolution
-    whose stride is the size of its kernel. The class vector, if there is one, comes first.
+    An image is split into squares of `patch_size` pixels, row by row. One matrix projects each to D features: a
+    convolution whose stride is the size of its kernel. The class token, if there is one, comes first.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class PatchEmbeddings(nnx.Module):
         positions: Int[Array, "B S"] | None = None,
         key: jax.Array | None = None,
     ) -> Float[Array, "B S D"]:
-        """Returns the vectors of images; S is the number of patches, and one more with a class vector.
+        """Returns the vectors of images; S is the number of patches, plus one with a class token.
 
         Args:
           positions: rows of the table of positions; 0, 1, 2, ... by default.

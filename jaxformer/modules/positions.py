@@ -20,25 +20,25 @@ from jaxformer.modules.initializers import normal, xavier_uniform
 
 
 class PositionScheme(nnx.Module):
-    """The base class of position schemes, which override its methods; it uses no positions itself."""
+    """The base class of position schemes, which override its methods; the base class uses no positions."""
 
     def rotate(self, x: Float[Array, "B T N H"], positions: Int[ArrayLike, "... T"] | None) -> Float[Array, "B T N H"]:
-        """Returns queries or keys rotated to these positions (0, 1, 2, ... by default); keys are cached afterward."""
+        """Returns queries or keys rotated to these positions (0, 1, 2, ... by default); rotated keys are cached."""
         del positions
         return x
 
     def bias(self, query: Float[Array, "B T N H"], scale: float | None) -> tuple[Float[Array, "B T N H"], Bias | None]:
-        """Returns the queries for the products with keys, and a bias of the logits or None.
+        """Returns the queries to multiply with keys, and a bias of the logits or None.
 
         Args:
-          scale: the factor of the logits; None is ``H ** -0.5``.
+          scale: the factor of the logits; None for ``H ** -0.5``.
         """
         del scale
         return query, None
 
 
 class Rotary(PositionScheme):
-    """Rotary positions (Su et al. 2021): see `functional.rotary`; nothing is learned."""
+    """Rotary positions (Su et al. 2021): see `functional.rotary`. It has no parameters."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Rotary(PositionScheme):
 
 
 class Alibi(PositionScheme):
-    """Linear biases (Press et al. 2022): see `functional.alibi`; nothing is learned."""
+    """Linear biases (Press et al. 2022): see `functional.alibi`. It has no parameters."""
 
     def __init__(self, num_heads: int):
         self.linear = functional.alibi(num_heads)
@@ -79,7 +79,7 @@ class RelativeKeys(PositionScheme):
 
 
 class TransformerXL(PositionScheme):
-    """Projected sinusoids of distances, with a content and a position bias of each head (Dai et al. 2019)."""
+    """Projected sinusoids of distances, with a content and a position bias for each head (Dai et al. 2019)."""
 
     def __init__(self, d_model: int, num_heads: int, head_dim: int, *, rngs: nnx.Rngs):
         kernel = xavier_uniform(rngs.params(), (d_model, num_heads, head_dim), fan_in=d_model, fan_out=d_model)
@@ -94,7 +94,7 @@ class TransformerXL(PositionScheme):
 class T5Bias(nnx.Module):
     """The bias of T5: a learned number for each head and bucket of distances; one table serves all layers of a stack.
 
-    Call it once and give the result to the blocks as `bias`. See `functional.t5_bias`.
+    Call it once and pass the result to the blocks as `bias`. See `functional.t5_bias`.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Modules as pure functions: a module class and its configuration become functions over a plain dict.
+"""Modules as pure functions: a module class and its configuration become functions of a plain dict of parameters.
 
-Everything outside `modules` and `models` sees parameters as one nested dict of arrays. Flax NNX holds and names
-parameters; transformations are those of JAX (``jax.jit``, ``jax.grad``, ``jax.vmap``, ``jax.lax.scan``).
+Everything outside `modules` and `models` sees parameters as one nested dict of arrays. Flax NNX only holds and names
+parameters; transformations are JAX's own (``jax.jit``, ``jax.grad``, ``jax.vmap``, ``jax.lax.scan``).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Pure(Generic[ModelT, ConfigT]):
     model: Callable[..., ModelT]
     config: ConfigT
     parts: tuple[tuple[str, Hashable], ...] = dataclasses.field(default=(), kw_only=True)
-    """The other keyword arguments of the model, in the order of their names."""
+    """The other keyword arguments of the model, sorted by name."""
 
     def init(self, key: jax.Array) -> Params:
         """Returns new parameters. Under ``jax.jit`` with ``out_shardings`` they are created sharded."""
@@ -41,8 +41,8 @@ class Pure(Generic[ModelT, ConfigT]):
     def bind(self, params: Params) -> ModelT:
         """Returns the model with these parameters; its methods are called as usual.
 
-        Within a traced function it has no run-time cost. Bind inside the function that is transformed, so that the
-        parameters are among its arguments::
+        Inside a traced function, binding has no run-time cost. Bind inside the function that is transformed, so that
+        the parameters are among its arguments::
 
             jax.jit(lambda params, source: net.bind(params).encode(source))
 
@@ -84,7 +84,7 @@ class _Abstract(Generic[ModelT]):
 
 @functools.lru_cache(maxsize=64)
 def _abstract(net: Pure[ModelT, Any]) -> _Abstract[ModelT]:
-    """Returns the graph, the shapes and the axes of a model. Equal ones share them: to trace one takes 0.1 s."""
+    """Returns the graph, shapes and axes of a model, cached for equal models because tracing takes 0.1 s."""
     graphs: list[nnx.GraphDef[ModelT]] = []
     names: list[Params] = []
 
@@ -101,20 +101,20 @@ def _abstract(net: Pure[ModelT, Any]) -> _Abstract[ModelT]:
 def pure(model: Callable[..., ModelT], config: ConfigT, /, **parts: Any) -> Pure[ModelT, ConfigT]:
     """Returns a module class ``model(config, *, rngs)`` as functions over a plain nested dict of arrays.
 
-    Whatever the module holds as ``nnx.Param``, at any depth, is a parameter, so layers of Flax are fine. The metadata
-    `axes` names the dimensions of one, ``nnx.Param(x, axes=("model", "heads"))``; `jaxformer.sharding` places arrays on
-    a mesh by these names (see `jaxformer.axes`). A parameter without it is not sharded. Other state, such as the
+    Every ``nnx.Param`` in the module, at any depth, is a parameter, so Flax layers can be used. The metadata `axes`
+    names the dimensions of a parameter, ``nnx.Param(x, axes=("model", "heads"))``; `jaxformer.sharding` places arrays
+    on a mesh by these names (see `jaxformer.axes`). A parameter without `axes` is not sharded. Other state, such as the
     statistics of ``nnx.BatchNorm`` or the counter of ``nnx.Dropout``, is not supported: functions of parameters and
     inputs have nowhere to keep it. `functional.dropout` takes a key as an argument instead.
 
     Args:
-      parts: other keyword arguments of the model, such as ``attention=`` for an attention function of your own. Equal
-        models, configurations and parts make equal results.
+      parts: other keyword arguments of the model, such as ``attention=`` for a custom attention function. Equal models,
+        configurations and parts give equal results.
 
     Raises:
-      TypeError: the configuration is not of the class that the model's annotation names (if that is a dataclass); the
-        model takes no such keyword argument, a part is not hashable, or the model is a module in place of its class;
-        when used, the module holds other state than parameters.
+      TypeError: the configuration is not an instance of the class in the model's annotation (if that is a dataclass);
+        the model takes no such keyword argument, a part is not hashable, or the model is a module instance instead of
+        its class; when used, the module holds state other than parameters.
 
     >>> from jaxformer import functional, models
     >>> config = models.EncoderDecoderConfig(100, 100, d_model=16, num_heads=2, d_ff=32)
@@ -156,7 +156,7 @@ def _check_config(model: Callable[..., Any], config: Any) -> None:
 
 
 def _check_parts(model: Callable[..., Any], parts: Mapping[str, Any]) -> None:
-    """Checks names and values before a model is made, which may be much later."""
+    """Checks names and values now, because the model may be created much later."""
     name = getattr(model, "__name__", model)
     # The signature of a module class is that of its metaclass.
     function = functools.partial(model.__init__, None) if isinstance(model, type) else model
@@ -177,7 +177,7 @@ def check_shapes(params: Params, expected: Params) -> None:
     """Checks the paths and shapes of parameters; NNX itself would accept a wrong shape.
 
     Raises:
-      ValueError: a path or shape differs; the message has the first difference.
+      ValueError: a path or shape differs; the message shows the first difference.
     """
     got = {jax.tree_util.keystr(path): x.shape for path, x in jax.tree_util.tree_leaves_with_path(params)}
     want = {jax.tree_util.keystr(path): x.shape for path, x in jax.tree_util.tree_leaves_with_path(expected)}
@@ -193,7 +193,7 @@ def split_params(module: ModuleT) -> tuple[nnx.GraphDef[ModuleT], nnx.State]:
     """Returns the graph of a module and its parameters.
 
     Raises:
-      TypeError: the module holds other state; the message has the paths and types of it.
+      TypeError: the module holds other state; the message lists its paths and types.
     """
     graph, params, others = nnx.split(module, nnx.Param, ...)
     if found := nnx.to_flat_state(others):
@@ -207,7 +207,7 @@ def split_params(module: ModuleT) -> tuple[nnx.GraphDef[ModuleT], nnx.State]:
 
 
 def _names(variable: nnx.Variable) -> nnx.Variable:
-    """Returns the variable with its axis names in place of its value, "layers" for stacked dimensions."""
+    """Returns the variable with its value replaced by its axis names, "layers" for stacked dimensions."""
     names = variable.get_metadata().get("axes")
     if names is None:
         return variable.replace((None,) * variable[...].ndim)

@@ -1,4 +1,4 @@
-"""Recurrent layers: one cell with its weights, and stacks of layers in one direction or in both."""
+"""Recurrent layers: a cell with its weights, and unidirectional or bidirectional stacks of layers."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ CELLS: dict[CellName, tuple[Cell, int]] = {
 
 
 class Recurrent(nnx.Module):
-    """One cell with its weights, for one direction.
+    """A cell with its weights, for one direction.
 
-    The forget gates of an LSTM begin open, with a bias of 1 (Jozefowicz et al. 2015).
+    The forget gates of an LSTM start open, with a bias of 1 (Jozefowicz et al. 2015).
     """
 
     def __init__(self, in_features: int, hidden_size: int, *, cell: CellName = "lstm", rngs: nnx.Rngs):
@@ -68,13 +68,13 @@ class Recurrent(nnx.Module):
 
     @property
     def weights(self) -> RecurrentWeights:
-        """The weights for `functional.recurrent`, replicated on every device: shards would be sent in every step."""
+        """The weights for `functional.recurrent`, replicated on every device: shards would be gathered every step."""
         whole = lambda kernel: constrain(kernel[...], None, None, None)
         return RecurrentWeights(whole(self.input), whole(self.hidden), self.input_bias[...], self.hidden_bias[...])
 
 
 class RecurrentStack(nnx.Module):
-    """Layers of cells, with dropout between them and on their states.
+    """A stack of recurrent layers, with dropout between layers and on states.
 
     A bidirectional layer has a cell for each direction; their outputs, `hidden_size` from each, are concatenated.
     """
@@ -124,8 +124,8 @@ class RecurrentStack(nnx.Module):
         """Returns the outputs of the last layer, and the last state of each layer and direction.
 
         Args:
-          states: the first states in the same order; zeros by default.
-          valid: True where a step is real; default: everywhere. Padding has no effect.
+          states: the initial states in the same order; zeros by default.
+          valid: True where a step is not padding; default: everywhere. Padding has no effect.
           key: the key of dropout; None means no dropout.
 
         Raises:
@@ -152,14 +152,14 @@ class RecurrentStack(nnx.Module):
         key: jax.Array | None = None,
         state_key: jax.Array | None = None,
     ) -> tuple[Float[Array, "*batch H"], tuple[RecurrentState, ...]]:
-        """Returns the output and the states after one more input; for layers of one direction only.
+        """Returns the output and the states after one more input; for unidirectional layers only.
 
         Args:
           key: the key of dropout between layers, different in each step.
-          state_key: the key of dropout on states, the same in all steps of a sentence.
+          state_key: the key of dropout on states, the same in all steps of a sequence.
 
         Raises:
-          ValueError: the layers have two directions, or there is not one state for each layer.
+          ValueError: the layers are bidirectional, or there is not one state for each layer.
         """
         if len(self.directions) > 1:
             raise ValueError("a bidirectional stack has no step: the states of one direction depend on later inputs")

@@ -1,7 +1,7 @@
-"""The ways to process a sequence, as layers of one interface: recurrence, convolution, attention, linear attention.
+"""Sequence layers with one interface: recurrence, convolution, attention and linear attention.
 
-Each maps ``x [B, T, D]`` to ``[B, T, D]`` and knows which positions are real, so that they are interchangeable.
-`Convolution` and `ConvolutionStack` are such layers themselves.
+Each maps ``x [B, T, D]`` to ``[B, T, D]`` and takes a mask of padding, so that they are interchangeable. `Convolution`
+and `ConvolutionStack` have this interface too.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from jaxformer.modules.recurrent import CellName, RecurrentStack
 
 
 class SequenceLayer(Protocol):
-    """A layer that maps a sequence to one of equal shape.
+    """A layer that maps a sequence to another one of the same shape.
 
-    The contents of padding (`valid` False), even NaN and Inf, change no other output and no gradient; its own output
-    and gradient are 0. `key` is that of dropout; None means no dropout.
+    The contents of padding (`valid` False), even NaN and Inf, do not affect any other output or gradient; the output
+    and gradient at padding are 0. `key` is the key of dropout; None means no dropout.
     """
 
     def __call__(self, x: Array, *, valid: Array | None = None, key: jax.Array | None = None) -> Array: ...
 
 
 class RecurrentLayer(nnx.Module):
-    """A `RecurrentStack` of one layer; if it is bidirectional, each direction has D / 2 of the outputs."""
+    """A `RecurrentStack` of one layer; if it is bidirectional, each direction outputs D / 2 features."""
 
     def __init__(self, d_model: int, *, cell: CellName = "lstm", bidirectional: bool = False, rngs: nnx.Rngs):
         """Creates the layer.
@@ -51,7 +51,7 @@ class RecurrentLayer(nnx.Module):
 
 
 class AttentionLayer(nnx.Module):
-    """Self-attention with a mask of its own: ``masks.causal()``, or ``masks.window(r)`` for restricted attention."""
+    """Self-attention with a fixed mask, such as ``masks.causal()``, or ``masks.window(r)`` for restricted attention."""
 
     def __init__(self, attention: SelfAttention, *, mask: masks.Mask | None = None):
         self.attention, self.mask = attention, mask
@@ -68,10 +68,10 @@ class AttentionLayer(nnx.Module):
 
 
 class LinearAttentionLayer(nnx.Module):
-    """`functional.linear_attention` between the projections of a `SelfAttention`.
+    """`functional.linear_attention` with the projections of a `SelfAttention`.
 
-    Its position scheme may rotate queries and keys (before the feature map). A bias, a scale or a score is not
-    possible, because linear attention has no logits.
+    The position scheme may rotate queries and keys (before the feature map). A bias, a scale or a score is not
+    supported, because linear attention has no logits.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class LinearAttentionLayer(nnx.Module):
         if given := [name for name, value in options.items() if value is not None]:
             raise ValueError(f"linear attention must be given a SelfAttention without {given[0]}: it has no logits")
         if attention.kernel.shape[2] != 3:
-            raise ValueError("linear attention must have as many key heads as query heads; leave out num_kv_heads")
+            raise ValueError("linear attention must have as many key heads as query heads; omit num_kv_heads")
         self.attention, self.causal, self.feature_map = attention, causal, feature_map
 
     def __call__(

@@ -1,4 +1,4 @@
-"""A stack of equal blocks: parameters stacked along a first dimension, applied by one ``lax.scan``."""
+"""A stack of identical blocks: parameters are stacked along a leading dimension and applied by one ``lax.scan``."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from jaxformer.modules.attention_function import Intermediates
 from jaxformer.modules.pure import ModelT, Params, split_params
 
 UNROLLED = {"cpu": 4, "gpu": 12}
-"""The largest number of layers whose loop is unrolled, on one device of a kind and without `remat`.
+"""The largest number of layers whose loop is unrolled, on a single CPU or GPU and without `remat`.
 
 XLA then keeps what the backward pass would recompute, and stacks no results. On a CPU, a training step of 4 or 4 + 4
-layers takes 9 to 14 % less time, 1.6 to 1.9 times the memory, and 40 to 50 % more time to compile. On an H200, one of
-6 + 6 layers (D = 1024, 16,384 tokens) takes 57 ms for 67, 12.8 GB for 10.6, and 25 s to compile for 16 in a loop.
-TPUs have not been measured, and on a mesh the loop lets XLA fetch the parameters of the next layer early.
+layers takes 9 to 14 % less time, 1.6 to 1.9 times the memory, and 40 to 50 % more time to compile. On an H200, a step
+of 6 + 6 layers (D = 1024, 16,384 tokens) takes 57 ms instead of 67, 12.8 GB instead of 10.6, and 25 s to compile
+instead of 16. TPUs have not been measured, and on a mesh the loop lets XLA prefetch the parameters of the next layer.
 """
 
 FUSED = ("dot_product_attention_fwd_wrapper",)
-"""The primitives of attention kernels that give their results no name: cuDNN's in `jax.nn`."""
+"""The primitives of attention kernels whose results have no checkpoint name: cuDNN's in `jax.nn`."""
 
 _products_or_named = jax.checkpoint_policies.save_from_both_policies(
     jax.checkpoint_policies.dots_with_no_batch_dims_saveable, jax.checkpoint_policies.save_only_these_names(RESIDUAL)
@@ -35,12 +35,12 @@ _products_or_named = jax.checkpoint_policies.save_from_both_policies(
 
 
 def _is_kept(primitive: Primitive, *args: Any, **params: Any) -> Any:
-    """Decides, as a policy of `jax.checkpoint`, whether the backward pass reads a result or computes it again."""
+    """Decides, as a policy of `jax.checkpoint`, whether a result is saved for the backward pass or recomputed."""
     return primitive.name in FUSED or _products_or_named(primitive, *args, **params)
 
 
 def is_unrolled(num_layers: int, *, remat: bool) -> bool:
-    """Returns True if the loop over this many layers is unrolled, on the devices that a program is traced for.
+    """Returns True if the loop over this many layers is unrolled on the devices that a program is traced for.
 
     >>> is_unrolled(2, remat=True)
     False
@@ -52,9 +52,9 @@ def is_unrolled(num_layers: int, *, remat: bool) -> bool:
 class Stack(nnx.Module, Generic[ModelT]):
     """`num_layers` blocks made by ``make_block(rngs)``.
 
-    One traced block serves them all, so compile time does not grow with `num_layers` beyond `UNROLLED`. The backward
-    pass recomputes the operations between products with parameters, except fused attentions, or, with `remat`, each
-    block from its input.
+    The block is traced once, so compile time does not grow with `num_layers` beyond `UNROLLED`. The backward pass
+    recomputes the operations between products with parameters, except fused attention, or, with `remat`, each block
+    from its input.
     """
 
     def __init__(
@@ -82,10 +82,10 @@ class Stack(nnx.Module, Generic[ModelT]):
         capture: Collection[str] = (),
         **shared: Any,
     ) -> tuple[Float[Array, "B T D"], Intermediates]:
-        """Applies the blocks one after another; all get `args` and `shared`, and `key` is split among them.
+        """Applies the blocks one after another; all receive `args` and `shared`, and `key` is split among them.
 
-        Returns the result and the intermediates that `capture` names ("self", "cross", "experts"), whose arrays begin
-        with a dimension of layers.
+        Returns the result and the intermediates named in `capture` ("self", "cross", "experts"), whose arrays have a
+        leading dimension of layers.
         """
         graph, stacked = nnx.split(self.layers, nnx.Param)
 
@@ -96,8 +96,8 @@ class Stack(nnx.Module, Generic[ModelT]):
             return x, {name: value for name, value in (intermediates or {}).items() if name in capture}
 
         keys = None if key is None else jax.random.split(key, self.num_layers)
-        # Only products with parameters and fused attentions are kept for the backward pass: recomputing the operations
-        # between them is faster than reading their results (by 10 % on CPU). XLA cannot merge scan iterations, so
+        # Only products with parameters and fused attention are saved for the backward pass: recomputing the operations
+        # between them is faster than reading their results (by 10 % on a CPU). XLA cannot merge scan iterations, so
         # prevent_cse is not needed; in an unrolled loop it may keep what it would recompute, which is faster still.
         policy = None if self.remat else _is_kept
         body = jax.checkpoint(body, prevent_cse=False, policy=policy)

@@ -1,4 +1,4 @@
-"""Processes that find each other, agree and stop together."""
+"""Multi-process runs: processes that find each other, agree on settings and stop together."""
 
 from jaxformer import lazy
 

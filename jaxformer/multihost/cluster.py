@@ -1,4 +1,4 @@
-"""The processes of one run: they find each other, agree on their settings, and do not delay each other's end.
+"""The processes of one run: they find each other, agree on their settings, and do not block each other's exit.
 
 The first source that gives an address wins: arguments, or JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID
 together; the launchers that JAX detects by itself (SLURM under srun, Open MPI, Kubernetes, TPU). If none
@@ -22,7 +22,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src.clusters import ClusterEnv  # jax has no public way to ask what it would detect, only one that raises
+from jax._src.clusters import ClusterEnv  # JAX has no public way to ask what it would detect
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxformer.errors import ConfigError, JaxformerError
@@ -33,20 +33,20 @@ PROCESS_COUNTS = {
     "SLURM_NTASKS": "SLURM",
     "SKYPILOT_NUM_NODES": "SkyPilot",
 }
-"""The variables in which launchers say how many processes they start."""
+"""The environment variables in which launchers give the number of processes."""
 
-_this_process: Cluster | None = None  # the cluster of this process, once it has others
+_this_process: Cluster | None = None  # the cluster of this process, once it is connected
 
 
 class DistributedError(JaxformerError, RuntimeError):
-    """The processes of a run did not find each other, or devices are missing: another start may help."""
+    """The processes of a run did not find each other, or devices are missing: a restart may help."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """The place of this process among those of a run, and the source that says so.
+    """The rank of this process in a run, and where this information comes from.
 
-    `local_devices` are the GPUs of this host that the process uses; () stands for all.
+    `local_devices` are the GPUs of this host that the process uses; () for all.
     """
 
     method: str
@@ -69,11 +69,11 @@ def initialize(
     *,
     devices: int | None = None,
 ) -> Cluster:
-    """Connects this process with the others of its run; it must be called before anything touches a device.
+    """Connects this process with the other processes of its run; call it before anything uses a device.
 
-    JAXFORMER_INIT_TIMEOUT (300) is the number of seconds that the others may take to connect. After
-    JAXFORMER_HEARTBEAT_TIMEOUT (100) seconds of silence a process counts as dead, and all processes end. An uncaught
-    exception ends this process at once; JAX would wait for the others.
+    JAXFORMER_INIT_TIMEOUT (300) is the number of seconds that the other processes may take to connect. After
+    JAXFORMER_HEARTBEAT_TIMEOUT (100) seconds without a heartbeat, a process counts as dead, and all processes end. An
+    uncaught exception ends this process at once; JAX would wait for the other processes.
 
     Args:
       coordinator: ``host:port`` of process 0.
@@ -81,8 +81,8 @@ def initialize(
 
     Raises:
       ConfigError: settings that contradict each other, in this process or between processes, or more devices.
-      DistributedError: the others did not connect, the coordinator's port is in use, the processes have different
-        numbers of devices, or all together have fewer.
+      DistributedError: other processes did not connect, the coordinator's port is in use, the processes have different
+        numbers of devices, or there are too few devices in all.
 
     >>> initialize(devices=jax.device_count()).num_processes
     1
@@ -162,7 +162,7 @@ def check_equal(settings: Mapping[str, str]) -> None:
 
 
 def unequal_processes(text: str) -> list[str]:
-    """Returns the names of the processes whose text is not that of process 0; all processes call it together.
+    """Returns the names of the processes whose text differs from process 0's; all processes must call it.
 
     >>> unequal_processes("alone")
     []
@@ -176,7 +176,7 @@ def unequal_processes(text: str) -> list[str]:
 def exit_process(code: int) -> None:
     """Ends this process now, with this exit code, if it is one of several.
 
-    At a usual exit JAX waits for all processes and aborts with a code of its own; a process that failed must not wait.
+    At a normal exit, JAX waits for all processes and aborts with its own exit code; a failed process must not wait.
     The first process ends last, because the others abort as soon as it is gone.
     """
     if _this_process is not None:
@@ -188,11 +188,11 @@ def exit_process(code: int) -> None:
 
 
 def _check_counts(num_processes: int) -> None:
-    """Checks that all processes were told this number of processes, and have the same number of devices.
+    """Checks that all processes were given this number of processes, and have the same number of devices.
 
     Raises:
-      ConfigError: another number of processes.
-      DistributedError: another number of devices, perhaps because one is broken.
+      ConfigError: the numbers of processes differ.
+      DistributedError: the numbers of devices differ, perhaps because one is broken.
     """
     hosts = _hosts()
     told = [int.from_bytes(bytes(row)) for row in _gathered(num_processes.to_bytes(4))]

@@ -1,4 +1,4 @@
-"""A forecast of one training step on target hardware: the step that is trained, compiled ahead of time for it.
+"""A forecast of a training step on target hardware: the same step as in training, compiled ahead of time.
 
 A task describes its step as a `Workload`; nothing here knows the task.
 """
@@ -23,29 +23,29 @@ from jaxformer.training.state import TrainState
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    """The size of one training step of a task; a task computes it without any device."""
+    """The costs of one training step of a task, which the task computes without any device."""
 
     batch: tuple[int, ...]
     """The shape of the padded batch: its rows, then the lengths that the task has."""
     description: str
     """The batch in words, such as "512 x 256 source and 512 x 256 target tokens"."""
     tokens: int
-    """Terms of the loss in the batch, padding included, which throughput counts."""
+    """The number of loss terms in the batch, padding included, which throughput counts."""
     parameters: int
     """The number of parameters."""
     flops: float
     """Floating-point operations of the model in a step, all devices together."""
     computed_flops: float
-    """The same with the recomputation of the backward pass."""
+    """The operations including recomputation in the backward pass."""
     compute_dtype: str
     """The type of the matrix products' operands, "bfloat16" or "float32"."""
     unit: str = "tokens"
-    """The terms of the loss, in the plural."""
+    """The plural name of the loss terms, such as "tokens"."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """One training step of a task, lowered for the devices of a mesh, which need not be here."""
+    """One training step of a task, lowered for the devices of a mesh, which need not exist on this machine."""
 
     lowered: jax.stages.Lowered
     """The training step, lowered for the batch of `costs`."""
@@ -62,7 +62,7 @@ class DeviceMemory:
     optimizer: int
     """Moments, and the moving average if there is one."""
     peak: int
-    """The peak of all memory in use; for a program that does not fit, as far as the compiler says."""
+    """The peak of all memory in use; for a program that does not fit, the compiler's estimate."""
     available: int
     """The part of the device's memory that JAX will take."""
 
@@ -96,17 +96,17 @@ class Forecast:
     """The collectives of one device; empty if unknown: the program does not fit, or see `collectives_error`."""
     estimate: Roofline | None
     collectives_error: str = ""
-    """The reason why the collectives of a program that fits could not be read from it."""
+    """The reason why the collectives of a program that fits could not be read from its text."""
     unit: str = "tokens"
     """The terms of the loss, which `tokens` counts."""
 
     @property
     def uncounted_loops(self) -> list[str]:
-        """The loops that count as one iteration, because their number depends on data."""
+        """The loops that count as one iteration, because their number of iterations depends on data."""
         return sorted({loop for collective in self.collectives for loop in collective.uncounted_loops})
 
     def utilization(self, seconds: float) -> float:
-        """Returns the share of the machine's bfloat16 peak that the model uses in a step of this length (MFU)."""
+        """Returns the model FLOP utilization (MFU) of a step of this duration, relative to the bfloat16 peak."""
         peak = topology.parse(self.topology).chip.bfloat16_flops
         return self.flops / (seconds * math.prod(self.mesh.values()) * peak)
 
@@ -116,8 +116,8 @@ def forecast(workload: Workload, name: str, mesh: Mesh) -> Forecast:
 
     Args:
       workload: lowered for the devices of `mesh`.
-      name: the topology, such as "v5p:4x4x8"; a mesh that begins ``slice=2`` has two of them. A topology of GPUs
-        has all hosts, such as "h100:16x8".
+      name: the topology, such as "v5p:4x4x8"; a mesh that begins with ``slice=2`` has two such slices. A topology of
+        GPUs includes all hosts, such as "h100:16x8".
       mesh: the mesh of the workload, from `topology.mesh`.
 
     Raises:
@@ -137,7 +137,7 @@ def forecast(workload: Workload, name: str, mesh: Mesh) -> Forecast:
         try:
             sent = collectives(program.as_text() or "", sizes)
         except ValueError as error:
-            problem = str(error)  # the memory is known all the same
+            problem = str(error)  # the memory is still known
     result = make_forecast(workload.costs, name, sizes, DeviceMemory(*state_bytes, peak, available), sent)
     return dataclasses.replace(result, collectives_error=problem)
 

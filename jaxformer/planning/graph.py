@@ -1,4 +1,4 @@
-"""Matrix products in the graph of a traced function: their operations, and how many of them wait for one another.
+"""Matrix products in the graph of a traced function: their operations, and the longest chain of dependent ones.
 
 XLA's own cost analysis counts the body of a loop once; here each product is counted as often as it runs.
 """

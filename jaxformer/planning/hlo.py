@@ -25,7 +25,7 @@ _ACROSS = re.compile(r'^\((.*?), u32.* send\(.*_xla_megascale_transfer_type="(\w
 """A TPU's message to other slices: through its host, over the slow network."""
 _CALLS = re.compile(r"\b(condition|body|calls|to_apply|true_computation|false_computation)=%?([\w.\-]+)")
 _CONTINUED = re.compile(r'"async_collective_fusion_config":\{"flag_start":"\d')
-"""A later part of a TPU's collective that several fusions carry out; the part that starts it has the flag -1."""
+"""A later part of a TPU collective that several fusions implement; the part that starts it has the flag -1."""
 _IOTA = r"\[([\d,]+)\](?:T\(([\d,]+)\))?"
 _BRANCHES = re.compile(r"\b(?:branch_computations|called_computations)=\{([^}]*)\}")
 
@@ -49,7 +49,7 @@ class Collective:
     where: str
     """The name of the operation in the program."""
     uncounted_loops: tuple[str, ...] = ()
-    """The loops around it whose number of iterations is unknown: `count` is that of one iteration of each."""
+    """The loops around it whose number of iterations is unknown: `count` assumes one iteration of each."""
 
     @property
     def bytes_sent(self) -> float:
@@ -91,7 +91,7 @@ def collectives(text: str, mesh: Mapping[str, int]) -> list[Collective]:
 
 
 def group(collectives: Iterable[Collective]) -> list[Collective]:
-    """Merges collectives of one kind, size and mesh axes, and adds their counts; `where` is that of the first."""
+    """Merges collectives of one kind, size and mesh axes, and adds their counts; `where` is taken from the first."""
     groups: dict[tuple, Collective] = {}
     for one in collectives:
         key = one.kind, one.bytes, one.axes, one.uncounted_loops

@@ -1,4 +1,4 @@
-"""A roofline of one training step: the best time that the data sheet allows. It is an estimate, not a measurement."""
+"""The roofline of a training step: the best time that the data sheet allows. It is an estimate, not a measurement."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from jaxformer.planning.hlo import Collective
 from jaxformer.planning.topology import Topology
 
 _SHARED = "all-gather", "all-reduce", "reduce-scatter"
-"""Collectives whose traffic out of a host or slice all devices there can share."""
+"""Collectives whose traffic out of a host or slice can be shared by all of its devices."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Roofline:
-    """Seconds of a step for computation, memory and network, each by itself at the rates of the data sheet."""
+    """The seconds that a step needs for computation, memory and network, each alone at the rates of the data sheet."""
 
     compute: float
     """Matrix products at the chip's peak."""

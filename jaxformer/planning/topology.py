@@ -104,7 +104,7 @@ def parse(name: str) -> Topology:
     """Returns the topology of a name such as ``v5p:4x4x8``, a torus of TPUs, or ``h100:16x8``, 16 hosts of 8 GPUs.
 
     Raises:
-      ConfigError: the chip is unknown, or has no slice of that shape; the message has the nearest name.
+      ConfigError: the chip is unknown, or has no slice of that shape; the message suggests the most similar name.
 
     >>> parse("v5p:4x4x8").size, parse("h100:16x8").gpus_per_host
     (128, 8)
@@ -144,7 +144,7 @@ def devices(name: str, *, slices: int = 1) -> Sequence[Any]:
 
 
 def mesh(name: str, text: str) -> Mesh:
-    """Returns the mesh of a line such as ``slice=2,fsdp=256`` over the devices of a topology, one or several slices.
+    """Returns the mesh of a string such as ``slice=2,fsdp=256`` over the devices of one or several slices.
 
     Raises:
       ConfigError: an unknown topology, a mesh that does not fit it, or no compiler for it.
@@ -158,7 +158,7 @@ def _tpus(topology: Topology, slices: int) -> Sequence[Any]:
     name = f"{topology.kind}:{shape}"
     if importlib.util.find_spec("libtpu") is None:
         raise ConfigError(f"compiling for {name} needs libtpu, but no TPU: pip install '{wanted_libtpu()}'")
-    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # otherwise it asks the cloud for the type of the TPU
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # otherwise libtpu queries the cloud for the TPU type
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # a TPU has one process; compiling for one needs no TPU
     options = {"num_slices": slices} if slices > 1 else {}
     try:

@@ -1,8 +1,8 @@
 """Placement on a mesh of devices.
 
-`mesh` makes a mesh from a line of text. `shardings_like` and `state_shardings` return the shardings with which
-parameters and training state are born (``jax.jit(..., out_shardings=)``); `with_axis_rules`, inside ``jax.jit``,
-shards activations. `Placement` holds a mesh and a rule table, and applies all of them to a run.
+`mesh` makes a mesh from a string. `shardings_like` and `state_shardings` return the shardings with which parameters and
+training state are created (``jax.jit(..., out_shardings=)``); `with_axis_rules`, inside ``jax.jit``, places
+activations. `Placement` holds a mesh and a rule table, and applies all of these to a training run.
 """
 
 from jaxformer.sharding.attention import ring_attention as ring_attention

@@ -23,29 +23,30 @@ from jaxformer.masks import Mask
 from jaxformer.sharding.rules import RULES, Rules, shards_of, spec
 
 MeshAxes = str | tuple[str, ...] | None
-"""The mesh axes over which a dimension is sharded; None if it is not."""
+"""The mesh axes over which a dimension is sharded; None if it is replicated."""
 
 PARTITIONED_BY_XLA = ("reference", "xla", "cudnn")
-"""Implementations that the compiler can shard along batch and heads. The others hold loops or kernels, whose operands
-it would gather on every device."""
+"""Implementations that the compiler can shard along batch and heads. The others contain loops or kernels, and the
+compiler would gather their operands on every device."""
 
 
 def sharded_attention(
     mesh: Mesh, *, rules: Rules = RULES, implementation: str | None = None
 ) -> Callable[..., jax.Array]:
-    """Returns `functional.attention` on a mesh: each device computes its own rows of the batch and its own heads.
+    """Returns `functional.attention` on a mesh: each device computes its shard of the batch and of the heads.
 
     Nothing is gathered. If the table shards lengths (mesh axis `context`) and no implementation is named,
-    self-attention and cross-attention without positions are computed on a ring. So is self-attention with positions
-    that its mask and bias do not use, as in training on packed rows whose positions are in the token vectors. Other
-    positions, as in a cached step, need ``[T, S]`` arrays of mask and bias: then each device has the full lengths.
+    self-attention and cross-attention without positions are computed on a ring. The same holds for self-attention with
+    positions that its mask and bias do not use, as in training on packed rows whose positions are added to the token
+    vectors. Other positions, as in a cached step, need mask and bias as ``[T, S]`` arrays: each device then has the
+    full lengths.
 
-    The result is called with global arrays, inside ``jit``, by a model that takes it as an argument:
+    A model that takes the result as an argument calls it with global arrays, inside ``jit``:
     ``pure(Model, config, attention=sharded_attention(mesh))``.
 
     Args:
-      rules: the table; its "batch", "heads" and "length" name the mesh axes that shard them.
-      implementation: as in `functional.attention`, with the full lengths on each device; None chooses.
+      rules: the rule table; its entries "batch", "heads" and "length" name the mesh axes that shard these dimensions.
+      implementation: as in `functional.attention`, with the full lengths on each device; None chooses one.
 
     Raises:
       ConfigError: the implementation is unknown; when called, if it or the ring cannot compute the request.
@@ -67,7 +68,7 @@ def sharded_attention(
         if around is not None:
             return ring_attention(mesh, length, batch=batch_axes, heads=head_axes)(query, key, value, **around)
         request = make_request(query, key, value, **options)
-        with targets.compiling_for(targets.devices()[:1]):  # each device computes its own share, as if it were alone
+        with targets.compiling_for(targets.devices()[:1]):  # each device computes its shard independently
             name = implementation or api.choose(request)
         if name in PARTITIONED_BY_XLA and shards_of(length, mesh) > 1:
             request = _with_full_lengths(request, mesh, batch_axes, head_axes)
@@ -81,7 +82,7 @@ def sharded_attention(
 def _without_positions(query: jax.Array, key: jax.Array, options: Mapping[str, Any]) -> dict[str, Any] | None:
     """Returns the arguments of ring attention, which takes no positions; None if the result depends on them.
 
-    A cached step, which has positions too, has one query or a few: no length to shard.
+    A cached step also has positions, but only a few queries, so there is no length to shard.
     """
     given = options.get("query_positions"), options.get("key_positions")
     rest = {name: x for name, x in options.items() if name not in ("query_positions", "key_positions")}
@@ -101,9 +102,9 @@ def _fitting(axes: MeshAxes, size: int, mesh: Mesh) -> MeshAxes:
 
 
 def _with_full_lengths(request: Request, mesh: Mesh, batch: MeshAxes, heads: MeshAxes) -> Request:
-    """Returns the request with arrays of full lengths on each device; only rows and heads stay sharded.
+    """Returns the request with arrays of full lengths on each device; only batch and heads stay sharded.
 
-    Without this the compiler chooses the sharding, and cuDNN's partitioner refuses sharded lengths.
+    Without this, the compiler chooses the shardings, and cuDNN's partitioner rejects sharded lengths.
     """
     place = lambda x, of_x: jax.lax.with_sharding_constraint(x, NamedSharding(mesh, of_x))
     rows_and_heads = PartitionSpec(batch, None, heads)
@@ -117,7 +118,7 @@ def _with_full_lengths(request: Request, mesh: Mesh, batch: MeshAxes, heads: Mes
 
 
 def _mapped(request: Request, name: str, mesh: Mesh, batch: MeshAxes, heads: MeshAxes) -> jax.Array:
-    """Computes each device's own rows and heads with the named implementation."""
+    """Computes each device's shard of the batch and of the heads with the named implementation."""
     dims = request.query.shape[0], request.query.shape[2], request.query.shape[1], request.key.shape[1]
 
     def local(
@@ -143,7 +144,7 @@ def _mapped(request: Request, name: str, mesh: Mesh, batch: MeshAxes, heads: Mes
 
 
 def _origin(axes: MeshAxes, count: int) -> Any:
-    """Returns the index of the first of this device's `count` rows or heads."""
+    """Returns the global index of the first of this device's `count` rows or heads."""
     return 0 if axes is None else jax.lax.axis_index(axes) * count
 
 
@@ -153,9 +154,10 @@ def _array_spec(x: Any, batch: MeshAxes, heads: MeshAxes) -> PartitionSpec:
 
 
 def _mask_spec(mask: Mask | None, batch: MeshAxes, heads: MeshAxes) -> Any:
-    """Returns the `PartitionSpec` of a mask's arrays: those of rows are sharded like rows, others replicated.
+    """Returns the `PartitionSpec` of a mask's arrays: arrays with an entry per row are sharded like rows, others not.
 
-    If a mask of the user's own has several rows or heads, all are replicated: parts of the others would not fit it.
+    If a custom mask has several rows or heads, all arrays are replicated, because shards of the others would not match
+    it.
     """
     if mask is not None and not _can_be_sharded(mask):
         batch = heads = None
@@ -197,13 +199,14 @@ def ring_attention(
     with global arrays, under ``jit`` or not.
 
     Args:
-      batch, heads: mesh axes that also shard the batch and the heads; None for none.
+      batch, heads: mesh axes that also shard the batch and the heads; None if they are replicated.
       zigzag: True if positions are in the order of `functional.zigzag`, which is load-balanced under a causal mask;
-        captured weights then raise an error, because masks and biases have the other order. Nothing is padded then: a
-        chunk, one of 2 P of the length, is computed in blocks whose size divides it, so avoid chunks of prime length.
+        weights cannot then be captured, because masks and biases have the original order. Nothing is padded: each of
+        the 2 P chunks of the length (P devices) is computed in blocks whose size divides it, so avoid chunks of prime
+        length.
 
     Raises:
-      ConfigError: the mesh lacks an axis; when called, a size is not divisible, or a ring cannot compute this.
+      ConfigError: the mesh lacks an axis; when called, a size is not divisible, or a ring cannot compute the request.
 
     >>> import numpy as np
     >>> mesh = Mesh(np.array(jax.devices()[:1]), ("context",))
@@ -242,7 +245,7 @@ def ring_attention(
         dims = query.shape[0], query.shape[2], *lengths
         devices = ring.Ring(axis, size, dims, (batch, heads), zigzag)
         query, key, value = request.query, request.key, request.value
-        if not zigzag:  # padding would move the chunks of a zigzag
+        if not zigzag:  # padding would shift the chunks of a zigzag
             query, key, value = (ring.fill(x, size) for x in (query, key, value))
 
         def local(query: jax.Array, key: jax.Array, value: jax.Array, rest: Mapping[str, Any], dropout_key: Any):

@@ -1,4 +1,4 @@
-"""The mesh of devices, from a line such as ``data=8,tensor=4``."""
+"""The mesh of devices, from a string such as ``data=8,tensor=4``."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ AXES = ("slice", "data", "fsdp", "expert", "context", "tensor")
 
 
 def mesh(text: str = "", devices: Sequence[Any] | None = None) -> Mesh:
-    """Returns the mesh of a line of ``axis=size`` pairs with commas between; if it is empty, all devices are `data`.
+    """Returns the mesh of comma-separated ``axis=size`` pairs; if the text is empty, all devices are on axis `data`.
 
-    Axes are laid out in the order of `AXES`, not of the line, so that neighbors on the last axes are neighbors in the
+    Axes are laid out in the order of `AXES`, not of the text, so that neighbors on the last axes are neighbors in the
     machine. One size may be ``*``, which stands for the remaining devices.
 
     Args:
       devices: the devices of the mesh; all by default.
 
     Raises:
-      ConfigError: a line that does not parse, an unknown axis (the nearest is named), or sizes whose product is not the
-        number of devices.
+      ConfigError: a text that does not parse, an unknown axis (the message suggests the most similar name), or sizes
+        whose product is not the number of devices.
 
     >>> dict(mesh("data=*", jax.devices()[:1]).shape)
     {'data': 1}
@@ -47,22 +47,22 @@ def mesh(text: str = "", devices: Sequence[Any] | None = None) -> Mesh:
 
 
 def num_slices(text: str) -> int:
-    """Returns the number of slices that the line of a mesh names.
+    """Returns the number of slices in the text of a mesh.
 
     Raises:
-      ConfigError: the line leaves the number open, and there are no devices to count.
+      ConfigError: the text leaves the number open (``slice=*``), and there are no devices to count.
 
     >>> num_slices("slice=2,fsdp=*"), num_slices("data=8")
     (2, 1)
     """
     slices = _sizes(text).get("slice", 1) if text else 1
     if not slices:
-        raise ConfigError(f"mesh {text!r}: say how many slices, such as slice=2; a topology is one of them")
+        raise ConfigError(f"mesh {text!r}: say how many slices, such as slice=2; a topology describes one slice")
     return slices
 
 
 def parse(text: str, num_devices: int) -> dict[str, int]:
-    """Returns the axis sizes of a line, with ``*`` computed from the number of devices."""
+    """Returns the axis sizes in the text of a mesh, with ``*`` computed from the number of devices."""
     sizes = _sizes(text)
     for name in (name for name, size in sizes.items() if size == 0):
         others = math.prod(size for size in sizes.values() if size)
@@ -73,7 +73,7 @@ def parse(text: str, num_devices: int) -> dict[str, int]:
 
 
 def _sizes(text: str) -> dict[str, int]:
-    """Returns the axis sizes of a line, 0 for ``*``."""
+    """Returns the axis sizes in the text of a mesh, 0 for ``*``."""
     sizes: dict[str, int] = {}
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\w+)\s*=\s*([0-9]{1,9}|\*)\s*", part)
@@ -94,7 +94,7 @@ def _sizes(text: str) -> dict[str, int]:
 
 
 def _slices(devices: Sequence[Any]) -> set[int]:
-    """Returns the slices of TPUs. JAX also numbers hosts of GPUs as slices; they need no axis and count as one."""
+    """Returns the slice indices of TPUs. JAX also numbers GPU hosts as slices; they need no axis and count as one."""
     return {getattr(device, "slice_index", 0) if device.platform == "tpu" else 0 for device in devices}
 
 

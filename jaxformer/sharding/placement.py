@@ -1,4 +1,4 @@
-"""The placement of a run: one mesh, one rule table, and their effect on states, batches and functions."""
+"""The placement of a training run: one mesh, one rule table, and their effect on states, batches and functions."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from jaxformer.sharding.rules import RULES, Rules, shardings_like, shards_of, sp
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """A mesh and the table that maps logical axes to it; hashable, so it can be static in a program.
+    """A mesh and the rule table that maps logical axes to it; hashable, so it can be a static argument of ``jax.jit``.
 
     Raises:
-      ConfigError: the mesh has axes that are not `Auto`, or only axes that no rule names.
+      ConfigError: the mesh has axes that are not `Auto`, or all its axes are unknown to the rules.
 
     >>> from jaxformer import sharding
     >>> placement = Placement(sharding.mesh("data=1", jax.devices()[:1]))
@@ -43,7 +43,7 @@ class Placement:
                 f"jax.make_mesh: give it axis_types=(jax.sharding.AxisType.Auto,) * {len(names)}"
             )
         named = {axis for axes in self.rules.values() for axis in axes}
-        if self.mesh.size > 1 and named.isdisjoint(names):  # all devices would compute the same
+        if self.mesh.size > 1 and named.isdisjoint(names):  # all devices would do the same work
             raise ConfigError(
                 f"no rule names a mesh axis of {names}; name the axes as in sharding.AXES, {', '.join(AXES)}, or give "
                 f'Placement(mesh, {{**sharding.RULES, "batch": ("{names[0]}",)}}) and further rules'
@@ -59,29 +59,29 @@ class Placement:
 
     @property
     def replicated(self) -> NamedSharding:
-        """The sharding of a replicated array: all of it on every device."""
+        """The sharding of a replicated array, which every device holds in full."""
         return NamedSharding(self.mesh, PartitionSpec())
 
     @property
     def num_batch_shards(self) -> int:
-        """The number of shards of the rows of a batch."""
+        """The number of shards along the rows of a batch."""
         return shards_of(self.rows.spec[0], self.mesh)
 
     @property
     def num_length_shards(self) -> int:
-        """The number of shards of lengths that are divisible by it."""
+        """The number of shards along a sequence length that it divides."""
         return shards_of(spec(("length",), self.rules, self.mesh)[0], self.mesh)
 
     @property
     def rows(self) -> NamedSharding:
-        """The sharding of a batch along its rows, as the table says; the other dimensions are not sharded."""
+        """The sharding of a batch along its rows, from the rule table; the other dimensions are not sharded."""
         return NamedSharding(self.mesh, spec(("batch",), self.rules, self.mesh))
 
     def rows_here(self, num_rows: int, *, parts: int = 1) -> np.ndarray:
-        """Returns the indices, in order, of the rows that this process's devices hold and that it must read.
+        """Returns the sorted indices of the rows that this process must read, because its devices hold them.
 
         The batch is filled up to a multiple of `num_batch_shards` times `parts`. On a torus, neighbors along a mesh
-        axis are seldom neighbors in a host, so these rows are often scattered.
+        axis are seldom on the same host, so these rows are often scattered.
         """
         num_rows += -num_rows % (self.num_batch_shards * parts)
         size = num_rows // self.num_batch_shards
@@ -93,10 +93,10 @@ class Placement:
         return sorted(here)
 
     def assemble(self, local: Any) -> Any:
-        """Returns arrays of the rows of all processes, from those of `rows_here`, without any communication.
+        """Returns global arrays, from the rows in `rows_here` of each process, without any communication.
 
         Raises:
-          ConfigError: the shards of this process do not divide the number of rows.
+          ConfigError: the number of rows is not divisible by this process's number of shards.
         """
         num_shards, local = len(self._shards_here()), jax.tree.map(np.asarray, local)
         for x in jax.tree.leaves(local):
@@ -107,7 +107,7 @@ class Placement:
                     f"rows in this process, got {got}; rows_here(number) gives the rows of a batch that is filled up"
                 )
         if self.rows.is_fully_addressable:
-            return jax.device_put(local, self.rows)  # all arrays at once, in half of the time
+            return jax.device_put(local, self.rows)  # all arrays at once, in half the time
         grow = lambda x: (len(x) // num_shards * self.num_batch_shards, *x.shape[1:])
         return jax.tree.map(lambda x: jax.make_array_from_process_local_data(self.rows, x, grow(x)), local)
 
@@ -116,14 +116,14 @@ class Placement:
         return shardings_like(shapes, names, self.rules, self.mesh)
 
     def describe(self, params: Any, names: Any) -> str:
-        """Returns a table of the parameters: names, shapes, logical axes, shardings, and bytes on a device.
+        """Returns a table of the parameters: names, shapes, logical axes, shardings, and bytes per device.
 
         Args:
-          params: arrays, which may lie elsewhere than the rules say, or shapes (``net.shapes``).
+          params: arrays, which may be placed differently from what the rules say, or shapes (``net.shapes``).
           names: the axis names of each parameter (``net.axes``).
 
         Raises:
-          ConfigError: the mesh axes of a dimension do not divide it; the message has the parameter.
+          ConfigError: the mesh axes of a dimension do not divide it; the message names the parameter.
 
         >>> from jaxformer import sharding
         >>> shapes, names = {"kernel": jax.ShapeDtypeStruct((8, 4), np.float32)}, {"kernel": ("model", "hidden")}
@@ -149,18 +149,18 @@ class Placement:
         return "\n".join(lines)
 
     def state(self, make: Callable[..., Any], params: Any, optimizer: optax.GradientTransformation) -> Any:
-        """Returns the shardings of the training state that `make()` makes; `params` are those of its parameters."""
+        """Returns the shardings of the training state that `make()` makes; `params` are its parameters' shardings."""
         return state_shardings(jax.eval_shape(make), params, optimizer, self.mesh)
 
     def with_axis_rules(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns `function` with sharded activations, for use inside ``jax.jit``: see `sharding.with_axis_rules`."""
+        """Returns `function` with its activations placed, for use inside ``jax.jit``; see `rules.with_axis_rules`."""
         return function if self.mesh.size == 1 else with_axis_rules(self.rules, self.mesh)(function)
 
 
 def _as_text(sharding: jax.sharding.Sharding, num_dims: int) -> str:
-    """Returns the mesh axes that shard each dimension, "-" for none; or the one device, or another kind of sharding."""
+    """Describes a sharding: the mesh axes of each dimension, "-" for none; or the single device; or another kind."""
     if isinstance(sharding, SingleDeviceSharding):
-        return f"whole on device {next(iter(sharding.device_set)).id}"
+        return f"all on device {next(iter(sharding.device_set)).id}"
     if not isinstance(sharding, NamedSharding):
         return type(sharding).__name__
     entries = (*sharding.spec, *[None] * num_dims)[:num_dims]

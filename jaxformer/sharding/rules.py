@@ -1,9 +1,9 @@
-"""Placement as data: a table from logical axis names to mesh axes, and its two uses.
+"""Placement as data: a rule table from logical axis names to mesh axes, and its two uses.
 
-Parameters and optimizer moments are created where the table says (`shardings_like`, `state_shardings`); activations
-that a model names are placed while the function is traced (`with_axis_rules`). A mesh axis shards at most one dimension
-of an array, the first whose rule names it. So one table serves both: "model" is sharded over `fsdp` in a parameter, but
-not in an activation, whose batch is sharded over `fsdp` already.
+Parameters and optimizer moments are created where the table places them (`shardings_like`, `state_shardings`);
+activations whose axes a model names are placed while the function is traced (`with_axis_rules`). A mesh axis shards at
+most one dimension of an array: the first whose rule names it. So one table serves both: "model" is sharded over `fsdp`
+in a parameter, but not in an activation, whose batch is already sharded over `fsdp`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def spec(names: Axes, rules: Rules, mesh: Mesh) -> PartitionSpec:
     free, entries = set(mesh.axis_names), []
     for name in names:
         axes_of_name = rules.get(name, ()) if name is not None else ()
-        if isinstance(axes_of_name, str):  # its letters name no axis, so that nothing would be sharded
+        if isinstance(axes_of_name, str):  # iterated by letters, it would shard nothing
             raise TypeError(f"the mesh axes of {name!r} must be a tuple, such as ({axes_of_name!r},), got a string")
         taken = tuple(axis for axis in axes_of_name if axis in free)
         free -= set(taken)
@@ -68,7 +68,7 @@ def shardings_like(shapes: Any, names: Any, rules: Rules, mesh: Mesh) -> Any:
     """Returns a sharding for every array of a tree, from its axis names.
 
     Raises:
-      ConfigError: the mesh axes of a dimension do not divide it; the message has the parameter.
+      ConfigError: the mesh axes of a dimension do not divide it; the message names the parameter.
     """
 
     def place(path: Any, shape: Any, names: Axes) -> NamedSharding:
@@ -113,12 +113,12 @@ def state_shardings(state: Any, params: Any, optimizer: optax.GradientTransforma
 
 
 def with_axis_rules(rules: Rules, mesh: Mesh) -> Callable[[F], F]:
-    """Returns a decorator that shards the activations that a function names, while the function is traced.
+    """Returns a decorator for functions that call `axes.constrain`: it places their activations during tracing.
 
-    These are the arrays that it gives to `axes.constrain`, as `flax.linen.with_logical_constraint` does in a model of
-    Flax; the rules are like those of `flax.linen.logical_axis_rules`.
+    `axes.constrain` is like `flax.linen.with_logical_constraint`; the rules are like those of
+    `flax.linen.logical_axis_rules`.
 
-    It goes inside ``jax.jit``: outside, jit would reuse a program that was compiled for another placement.
+    Use it inside ``jax.jit``: outside, jit would reuse a program that was compiled for another placement.
     """
 
     def place(x: jax.Array, names: Axes) -> jax.Array:
@@ -142,6 +142,6 @@ def with_axis_rules(rules: Rules, mesh: Mesh) -> Callable[[F], F]:
 
 
 def num_shards(*names: AxisName) -> int:
-    """Returns the number of shards of an array of these dimensions by the rules of `with_axis_rules`; 1 without any."""
+    """Returns the number of shards of an array of these dimensions by the rules of `with_axis_rules`; 1 without."""
     active = _active.get()
     return 1 if active is None else math.prod(shards_of(entry, active[1]) for entry in spec(names, *active))

@@ -1,4 +1,4 @@
-"""A table of vectors that embeds and scores tokens, with one copy for each group of devices."""
+"""Embedding tables that also score tokens, with one copy for each group of devices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jaxformer.functional.losses import logits_per_chunk
 from jaxformer.sharding.rules import num_shards
 
 LinearLoss = Callable[..., tuple[jax.Array, jax.Array]]
-"""A loss of states and an output table, with the arguments of `linear_cross_entropy`."""
+"""A loss computed from states and an output table, with the arguments of `linear_cross_entropy`."""
 
 
 def table_copies(
@@ -25,14 +25,14 @@ def table_copies(
 ) -> Float[Array, "G C V D"]:
     """Returns a copy of a table for each of G groups of a batch's rows and each of C parts of its length.
 
-    G and C are the numbers of devices over which the active rules shard the batch and the length. Each device uses
-    its own copy, so the gradients of all uses are added where they arise and are summed over devices once. Otherwise
-    the gradient of a table that source, target and output share would be sent three times in a step.
+    G and C are the numbers of devices over which the active rules shard the batch and the length. Each device uses its
+    own copy, so the gradients of all uses are added locally and are summed over devices once. Otherwise the gradient of
+    a table that source, target and output share would be sent three times per step.
 
     Args:
-      rows: the number of rows of the batch; there is one group if the devices do not divide it.
-      length: the length of the sequences, or a common divisor of the lengths of several uses; there is one part if
-        the devices do not divide it.
+      rows: the number of rows of the batch; there is one group if it is not divisible by the number of devices.
+      length: the length of the sequences, or a common divisor of the lengths of several uses; there is one part if it
+        is not divisible.
       dtype: the dtype in which the copies are used. Their values are rounded to it, so that less is sent; the copies
         and their gradients are float32.
 
@@ -61,17 +61,17 @@ def _copies_jvp(counts, dtype, primals, tangents):
 def lookup(
     copies: Float[Array, "G C V D"], tokens: Int[Array, "B ..."], *, where: Bool[Array, "B ..."] | None = None
 ) -> Float[Array, "B ... D"]:
-    """Returns ``table[tokens]``; each group of rows and part of their length reads its own copy.
+    """Returns ``table[tokens]``; each group of rows and each part of the length reads its own copy.
 
-    Token ids must be in [0, V). Those of a traced function are not checked: an id of at least V reads the last row,
+    Token ids must be in [0, V). Under tracing they are not checked: an id of at least V reads the last row,
     and a negative one counts from the end.
 
     Args:
       copies: the result of `table_copies` for this number of rows, and for a length that divides that of `tokens`.
-      where: True where an id counts, default everywhere; ids elsewhere, as of padding, are not checked.
+      where: True where an id counts, by default everywhere; other ids, such as padding, are not checked.
 
     Raises:
-      ValueError: an id is outside of [0, V); the message has the one that is farthest outside.
+      ValueError: an id is outside of [0, V); the message has the one farthest outside.
 
     >>> copies = table_copies(jnp.eye(3), rows=2, dtype=jnp.dtype("float32"))
     >>> lookup(copies, jnp.array([[2], [0]])).tolist()
@@ -85,7 +85,7 @@ def lookup(
 
 
 def _check_ids(ids: Array, where: Array | None, vocab_size: int) -> None:
-    """Checks the ids that count, if their values are known: neither traced nor those of other processes."""
+    """Checks the ids that count, if their values are available: neither traced nor held by other processes."""
     if not has_known_values(ids, where):
         return
     values = np.asarray(ids).astype(np.int64)
@@ -108,12 +108,12 @@ def linear_cross_entropy(
     z_loss: float = 0.0,
     chunk: int | None = None,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Computes `functional.linear_cross_entropy` on a mesh: the table and its gradient are sent once, not once a chunk.
+    """Computes `functional.linear_cross_entropy` on a mesh; the table and its gradient are sent once, not per chunk.
 
     Args:
       table: the output projection, with a row for each label, or the `table_copies` that all its uses share.
       where, smoothing, z_loss: see `functional.linear_cross_entropy`.
-      chunk: the number of positions at a time, over the batch of all devices; by default as many as fit each device.
+      chunk: the number of positions to compute at a time, over all devices; by default as many as fit in their memory.
 
     Raises:
       ValueError: see `functional.linear_cross_entropy`.
@@ -153,7 +153,7 @@ def linear_r_drop(
 
 
 def _shared(x: Array, table: Array, chunk: int | None, *, rows: int) -> tuple[Array, int]:
-    """Returns the copies of a table, and the positions that are computed at a time."""
+    """Returns the copies of a table, and the number of positions to compute at a time."""
     if table.ndim == 2:
         table = table_copies(table, rows=rows, length=x.shape[1], dtype=x.dtype)
     if chunk is None:

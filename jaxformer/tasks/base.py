@@ -1,6 +1,6 @@
 """The interface of a task: its data, its network and its predictor.
 
-A task reads a corpus, prepares batches, builds a network with its loss, and makes a predictor of trained parameters.
+A task reads a corpus, prepares batches, builds a network with its loss, and makes a predictor from trained parameters.
 The runner does the work that all tasks share: run directories, meshes, checkpoints, training, validation, averaging,
 planning. A new task is one module with a configuration (a `TaskConfig`), these classes, and the value ``TASK``;
 `registry` lists its name.
@@ -37,17 +37,17 @@ Say = Callable[[str], None]
 """A function that shows one line to the user."""
 
 OnExamples = Callable[[str, Sequence[Mapping[str, Any]]], None]
-"""A function that takes the name of a corpus, and a row for each example: its prediction and its own scores."""
+"""A function that takes the name of a corpus and one row per example: its prediction and its scores."""
 
 
 LossSums = tuple[jax.Array, jax.Array, dict[str, jax.Array]]
-"""The loss summed over a batch, the number of its terms, and further sums."""
+"""The loss summed over a batch, the number of its terms, and additional sums."""
 
 
 def sum_losses(results: Iterable[LossSums]) -> dict[str, Any]:
-    """Adds the results of `Network.validation_loss` over batches, in float64: "loss", "count", and the further sums.
+    """Adds the results of `Network.validation_loss` over batches, in float64: "loss", "count", and the additional sums.
 
-    Each is read once the next one is asked for, so that the device need not wait for the host.
+    Each result is read only after the next one has been requested, so that the device need not wait for the host.
 
     >>> import jax.numpy as jnp
     >>> sums = sum_losses([(jnp.float32(3), jnp.float32(2), {"correct": jnp.float32(1)})] * 2)
@@ -67,7 +67,7 @@ class Corpus(Protocol):
 
     @property
     def fingerprints(self) -> Mapping[str, str]:
-        """A hash of each part that must not change during a run; `train` and `validation` at least."""
+        """A hash of each part that must not change during a run, including `train` and `validation`."""
         ...
 
 
@@ -138,7 +138,7 @@ class Data(abc.ABC, Generic[VocabularyT]):
     @property
     @abc.abstractmethod
     def report(self) -> Sequence[str]:
-        """Lines that describe the data, and the examples that were left out."""
+        """Lines that describe the data, including skipped examples."""
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -181,9 +181,9 @@ class Network(abc.ABC, Generic[BatchT]):
 
     net: Pure[Any, Any]
     largest_batch: tuple[int, int]
-    """Rows and length of the batch that needs the most memory."""
+    """The number of rows and the length of the batch that needs the most memory."""
     unit: ClassVar[str] = "tokens"
-    """The name, in the plural, of the terms that the loss counts."""
+    """The plural name of the terms that the loss counts, such as "tokens"."""
 
     @property
     def num_parameters(self) -> int:
@@ -202,12 +202,12 @@ class Network(abc.ABC, Generic[BatchT]):
 
     @property
     def compute_dtype(self) -> str:
-        """The dtype of the matrix products' operands; by default the model's setting of this name."""
+        """The dtype of the matrix products' operands; by default, the model's setting of the same name."""
         return self.net.config.compute_dtype
 
     @abc.abstractmethod
     def loss(self, params: Params, batch: BatchT, key: jax.Array | None) -> LossSums:
-        """Returns the training loss summed over a batch, the number of its terms, and further sums for the log."""
+        """Returns the training loss summed over a batch, the number of its terms, and additional sums for the log."""
 
     def validation_loss(self, params: Params, batch: BatchT) -> LossSums:
         """Returns the loss by which models are compared, as sum and number of terms, and sums for `validation_metrics`.
@@ -218,7 +218,7 @@ class Network(abc.ABC, Generic[BatchT]):
 
     @abc.abstractmethod
     def shape(self, batch: BatchT) -> tuple[int, ...]:
-        """Returns the number of rows of a batch, then its lengths, that of the predicted sequence last."""
+        """Returns the number of rows of a batch, then its lengths, with the predicted sequence's length last."""
 
     def planned_shape(self, num_rows: int, length: int) -> tuple[int, ...]:
         """Returns the `shape` of a batch of `num_rows` rows whose sequences all have this length."""
@@ -263,7 +263,7 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
 
     name: ClassVar[str]
     commands: ClassVar[tuple[str, ...]] = ()
-    """The subcommands that use its predictor, besides those that every task has."""
+    """The subcommands that use the task's predictor, besides those of every task."""
     vocabulary_files: ClassVar[tuple[str, ...]] = ("tokenizer.model", "tokenizer.json")
     """The names that a saved vocabulary may have in a run directory."""
     metrics: ClassVar[Mapping[str, bool]] = {}
@@ -273,7 +273,7 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
     config: type[ConfigT]
 
     def check(self, config: ConfigT) -> None:
-        """Checks settings against each other, before anything is read.
+        """Checks that settings are compatible with each other, before anything is read.
 
         Raises:
           ConfigError: two settings contradict each other; the message names both.
@@ -281,7 +281,7 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
         del config
 
     def check_init(self, config: ConfigT, source: TaskConfig) -> None:
-        """Checks settings against those of the run that `init_from` names, before anything is read.
+        """Checks that settings are compatible with the run that `init_from` names, before anything is read.
 
         Raises:
           ConfigError: this run cannot start from that one.
@@ -302,10 +302,10 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
         """
 
     def read_test(self, config: ConfigT, files: Sequence[str | os.PathLike[str]]) -> CorpusT:
-        """Reads files as a corpus that has a test part and nothing else; by default there are no such files.
+        """Reads files as a corpus with only a test part; by default, this is not supported.
 
         Raises:
-          ConfigError: the task has none, or takes another number of files.
+          ConfigError: the task does not support this, or takes another number of files.
           DataError: a file is missing or malformed.
         """
         del config, files
@@ -337,7 +337,7 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
         """
 
     def smaller_batch(self, config: ConfigT, num_rows: int) -> str:
-        """Returns the option for batches of `num_rows` rows; by default, or if it would be refused, an empty string."""
+        """Returns the option for batches of `num_rows` rows; an empty string by default or if training rejects it."""
         del config, num_rows
         return ""
 

@@ -37,7 +37,7 @@ def check_names(setting: str) -> None:
     """Checks the setting `data.classes`.
 
     Raises:
-      ConfigError: it names one class, or one of them twice.
+      ConfigError: the setting names only one class, or a class twice.
     """
     names = words(setting)
     if len(names) != len(set(names)) or len(names) == 1:
@@ -66,7 +66,7 @@ class LabeledCorpus(Splits[LabeledT]):
         return ", ".join(f"{name} {count:,}" for name, count in zip(self.classes, counts, strict=True))
 
     def warnings(self) -> list[str]:
-        """Returns a line for classes that the training or validation data lack, and for those of a single example."""
+        """Returns warnings about classes without training or validation data, or with a single example."""
         lines = []
         parts = [part for part in (self.train, self.validation, self.test) if part is not None]
         number = collections.Counter(label for part in parts for label in part.labels)
@@ -122,10 +122,10 @@ def choose(train: Examples | LabeledImages, named: Sequence[str], place: str) ->
 
 
 def save(run: pathlib.Path, names: Sequence[str]) -> None:
-    """Writes the names of a run's classes, unless it has begun with others; all processes of the run call this."""
+    """Writes the names of a run's classes, unless it was started with others; all processes of the run call this."""
     path = run / FILE
     has_begun = (run / "config.json").exists() and holds_run(run)
-    # The run that this one starts from may have been a classifier of other classes.
+    # The run that this one starts from may have been a classifier with other classes.
     if processes.is_first() and (not path.exists() or (load(run) != tuple(names) and not has_begun)):
         write_text(path, json.dumps({"classes": list(names)}, indent=1, ensure_ascii=False) + "\n")
     storage.wait_for_file(path)

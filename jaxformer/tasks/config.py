@@ -14,14 +14,15 @@ from jaxformer.training.config import OptimizerConfig, TrainConfig
 
 @dataclasses.dataclass(frozen=True)
 class TuneConfig:
-    """The parameters that are trained: all of them, some, or adapters of low rank (LoRA)."""
+    """The parameters to train: all, some, or low-rank adapters (LoRA)."""
 
     frozen: str = ""
-    """Patterns of names of parameters that are not trained, such as "encoder/*", separated by commas."""
+    """Comma-separated patterns of the names of parameters to freeze, such as "encoder/*"."""
     rank: int = 0
-    """The rank of adapters of the matrices that `targets` names; 0 for none. Adapters freeze nothing: see `frozen`."""
+    """The rank of the adapters of the matrices in `targets`; 0 for no adapters. Adapters freeze nothing: see
+    `frozen`."""
     targets: str = "*/attention/*"
-    """Patterns of names of the matrices with adapters, separated by commas."""
+    """Comma-separated patterns of the names of matrices that get adapters."""
     alpha: float = 16.0
     """The product of an adapter's two matrices is scaled by alpha / rank."""
 
@@ -60,38 +61,39 @@ MOST_CANDIDATES = 65_536
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GenerationConfig:
-    """The settings of all text generation: the distribution of the next token, and the choice among candidates."""
+    """The settings of text generation: the distribution of the next token, and the choice among candidates."""
 
     without_search: ClassVar[Mapping[str, tuple[str, ...]]] = {"score": ("average", "batch_size")}
-    """The commands that generate no text, each with the settings that it reads."""
+    """The commands that do not generate text, each with the settings that it uses."""
 
     temperature: float = 1.0
     """Logits are divided by this number before sampling."""
     top_k: int = 0
-    """Sample from this many most probable tokens; 0 for all."""
+    """Sample from this number of most probable tokens; 0 for all."""
     top_p: float = 1.0
-    """Sample from the fewest most probable tokens with at least this total probability (nucleus sampling)."""
+    """Sample from the smallest set of most probable tokens with at least this total probability (nucleus sampling)."""
     min_p: float = 0.0
-    """Sample from the tokens that are at least this many times as probable as the most probable one."""
+    """Sample from the tokens whose probability is at least this fraction of the highest one (min-p sampling)."""
     seed: int = 0
-    """The seed of sampling: samples are a function of it, the number of the text and the token's position."""
+    """The seed of sampling; samples are a function of the seed, the index of the text and the token's position."""
     no_repeat_ngram_size: int = 0
-    """No n-gram of this many tokens occurs twice; 0 for no limit."""
+    """The length, in tokens, of n-grams that must not occur twice; 0 for no limit."""
     renormalize: bool = False
-    """Give the probability of tokens that rules remove to the others, as ``renormalize_logits`` of Hugging Face; draws
-    always do."""
+    """Renormalize probabilities after rules have removed tokens, like Hugging Face's ``renormalize_logits``; sampling
+    always renormalizes."""
     forbid: str = ""
-    """Words or phrases that are never generated, separated by commas; case-sensitive."""
+    """Comma-separated words or phrases that are never generated; case-sensitive."""
     shortlist: str = ""
-    """A file of words; only their pieces are generated."""
+    """A file of words; only the subwords of these words are generated (a shortlist)."""
     mbr: int = 0
-    """Choose among this many candidates the one most similar to the others (minimum Bayes risk); 0 for none."""
+    """The number of candidates among which to choose the one most similar to the others (minimum Bayes risk); 0 for
+    none."""
     utility: Literal["chrf", "bleu"] = "chrf"
-    """The similarity of candidates for minimum Bayes risk."""
+    """The similarity (utility) of candidates for minimum Bayes risk."""
     average: Literal["probability", "log"] = "probability"
-    """An ensemble averages its models' probabilities, or their logarithms."""
+    """The average that an ensemble takes: of its models' probabilities, or of their log-probabilities."""
     cache_dtype: Literal["model", "bfloat16"] = "model"
-    """The dtype of the key-value cache: the one that the model computes in, or bfloat16, half the size of float32."""
+    """The dtype of the key-value cache: the dtype of activations, or bfloat16, half the size of float32."""
 
     def __post_init__(self) -> None:
         at_least(0, self, "temperature", "top_k", "min_p", "no_repeat_ngram_size", "seed", "mbr")
@@ -114,7 +116,7 @@ class GenerationConfig:
         return words(self.forbid)
 
     def check_read(self, given: Iterable[str], *, command: str, is_ensemble: bool = False) -> None:
-        """Checks that a command reads the settings that were given with it; a default value is never refused.
+        """Checks that a command uses the settings that were passed to it; default values are always accepted.
 
         Raises:
           ConfigError: the command would ignore a setting.
@@ -135,37 +137,38 @@ class GenerationConfig:
     @property
     def _unread_by_draws(self) -> dict[str, str]:
         """The settings that sampling ignores in all tasks, each with the reason."""
-        return {"renormalize": "draws always give the probability of what is forbidden to the others"}
+        return {"renormalize": "sampling always renormalizes"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SearchConfig(GenerationConfig):
-    """The search for output sentences given an input: beam search or sampling."""
+    """The search for output text given an input: beam search or sampling."""
 
     beam_size: int = 4
-    """Live hypotheses per sentence; 1 is greedy search."""
+    """The number of live hypotheses per input; 1 is greedy search."""
     length_penalty: float = 1.0
-    """The exponent of the length that divides the log-probability of a sentence; 0 for no normalization."""
+    """The exponent of the length by which a hypothesis's log-probability is divided; 0 for no length normalization."""
     normalization: Literal["tokens", "words", "gnmt"] = "tokens"
-    """The length: all tokens, the tokens before the end, or (5 + tokens) / 6 as in Wu et al. 2016."""
+    """The length used in normalization: all tokens, the tokens before the end token, or (5 + tokens) / 6 as in Wu et
+    al. 2016."""
     coverage_penalty: float = 0.0
-    """The weight of a penalty for positions of the input that get little attention (Wu et al. 2016)."""
+    """The weight of the coverage penalty for input positions that get little attention (Wu et al. 2016)."""
     stopping: Literal["first", "now", "limit", "patience"] = "first"
-    """The rule by which the search of a sentence stops; docs/search.md explains the four."""
+    """The rule that stops the search for an input; docs/search.md explains the four."""
     patience: float = 1.0
-    """The search stops after patience * beam_size finished sentences, with stopping "patience"."""
+    """The search stops after patience * beam_size finished hypotheses; only with stopping "patience"."""
     forced_end: Literal["scored", "free", "never"] = "scored"
-    """The log-probability of an end token that the limit forces: its own, or 0; or none is forced."""
+    """The log-probability of an end token that is forced at the length limit: the model's, or 0; or none is forced."""
     sample: bool = False
-    """Sample sentences instead of searching for the most probable ones."""
+    """Sample instead of searching for the most probable output."""
     candidates: Literal["samples", "beam"] = "samples"
     """The candidates for minimum Bayes risk: samples, or the best of the beam."""
     batch_size: int = 64
-    """Inputs searched together."""
+    """The number of inputs per batch."""
     max_length: int = 0
-    """The most tokens of a sentence, its end included; 0 for no such limit."""
+    """The maximum number of output tokens, end token included; 0 for no such limit."""
     min_length: int = 0
-    """The fewest tokens of a sentence, its end not included."""
+    """The minimum number of output tokens, end token not included."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -239,7 +242,7 @@ class TaskConfig:
     name: str = "run"
     """The run's name in logs and plots."""
     seed: int = 0
-    """The seed of parameters, dropout and the order of the data."""
+    """The seed of the initial parameters, dropout and the order of the data."""
     init_from: str = ""
     """Start from the parameters of another run, RUN or RUN:CHECKPOINT, and use its tokenizer if it has one."""
     mesh: str = dataclasses.field(default="", metadata=PLACE)
@@ -247,12 +250,12 @@ class TaskConfig:
     optimizer: OptimizerConfig = OptimizerConfig()
     """Adam or Muon, and the schedule."""
     tune: TuneConfig = TuneConfig()
-    """The parameters that are trained."""
+    """The parameters to train."""
     train: TrainConfig = TrainConfig()
     """Steps, validation, checkpoints."""
 
     def with_settings_of(self, source: TaskConfig) -> Self:
-        """Returns these settings with those that must be as in `source`, the run that `init_from` names."""
+        """Returns these settings, with the ones that must agree taken from `source`, the run that `init_from` names."""
         del source
         return self
 

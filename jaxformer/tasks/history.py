@@ -1,4 +1,4 @@
-"""Runs as their files describe them: lists of runs, and the differences of two. Importing this imports no JAX."""
+"""Facts about runs, from their files: lists of runs, and differences of two runs. Importing this imports no JAX."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jaxformer.training.phase_timer import ENDS, read_starts
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """The facts in the files of a run."""
+    """The facts about a run in its files."""
 
     path: pathlib.Path
     task: str
@@ -74,7 +74,7 @@ def _read_run(path: pathlib.Path) -> Run:
 
 
 def find_runs(folder: pathlib.Path) -> list[Run]:
-    """Returns the runs in a folder and the folders below it, which may be runs themselves, by path.
+    """Returns the runs in a folder and all folders below it, including folders of runs, by path.
 
     Symbolic links are followed. A run that cannot be read has the reason as its state.
     """
@@ -94,9 +94,9 @@ def _configs(folder: pathlib.Path) -> Iterator[pathlib.Path]:
     for root, folders, files in os.walk(folder, followlinks=True):
         try:
             about = os.stat(root)
-        except OSError:  # a training has removed it
+        except OSError:  # a training process has removed it
             continue
-        if (about.st_dev, about.st_ino) in seen:  # the links may form a circle
+        if (about.st_dev, about.st_ino) in seen:  # links may form a cycle
             folders.clear()
             continue
         seen.add((about.st_dev, about.st_ino))
@@ -106,7 +106,7 @@ def _configs(folder: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def differences(a: Run, b: Run) -> dict[str, list[tuple[str, object, object]]]:
-    """Returns the differences of two runs, (name, in a, in b), by section: settings, versions, data, results."""
+    """Returns the differences between two runs, (name, in a, in b), by section: settings, versions, data, results."""
     sections = {
         "settings": ({**a.settings, "task": a.task}, {**b.settings, "task": b.task}),
         "versions": (_versions(a.provenance), _versions(b.provenance)),

@@ -18,7 +18,7 @@ from jaxformer.modules.pure import Pure
 
 
 def image_shape(model: Any) -> tuple[int, int, int]:
-    """Returns the height, width and channels of a model's images, by its configuration or the `image` part of it."""
+    """Returns the height, width and channels of a model's images, from its configuration or its `image` part."""
     own = getattr(model, "image", model)
     return *own.image_size, own.num_channels
 
@@ -46,7 +46,7 @@ def decode_images(config: Any, images: LabeledImages) -> np.ndarray:
 
 
 def normalized(images: jax.Array) -> jax.Array:
-    """Returns pixels from 0 to 255 as numbers from -1 to 1."""
+    """Scales pixels from [0, 255] to [-1, 1]."""
     return images.astype(jnp.float32) / 127.5 - 1
 
 

@@ -1,4 +1,4 @@
-"""Results that are read one behind their dispatch, so that the host works while the device computes the next."""
+"""Results that are read one step after their dispatch, so that host and device work at the same time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def one_behind(results: Iterable[T]) -> Iterator[T]:
-    """Yields each result once the next one has been asked for; two of them exist at a time.
+    """Yields each result after the next one has been requested; two of them exist at a time.
 
     JAX dispatches a computation and returns before it ends. If the results of batches are read in a loop over this
     iterator, the device computes one batch while the host reads the one before.

@@ -14,7 +14,7 @@ from jaxformer.tasks.base import TaskConfig
 from jaxformer.tasks.training_setup import TrainingSetup, make_training_setup
 
 RowsAndLength = tuple[int, int]
-"""Rows and length of a batch."""
+"""The number of rows and the length of a batch."""
 
 
 def plan(config: TaskConfig, name: str, *, shape: RowsAndLength | None = None) -> tuple[Forecast, list[str]]:
@@ -43,7 +43,7 @@ def planned_setup(config: TaskConfig, mesh: Mesh) -> TrainingSetup:
 
 
 def workload(config: TaskConfig, mesh: Mesh, *, shape: RowsAndLength | None = None) -> Workload:
-    """Lowers the training step of a configuration for the devices of a mesh, which need not be on this machine.
+    """Lowers the training step of a configuration for the devices of a mesh, which need not exist on this machine.
 
     Raises:
       ConfigError: the model cannot take a batch of this shape, such as one that is longer than its positions.

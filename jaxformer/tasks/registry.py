@@ -73,7 +73,7 @@ CONFIGS = {
     "vision": ("jaxformer.tasks.vision.config", "VisionConfig"),
     "captioning": ("jaxformer.tasks.captioning.config", "CaptioningConfig"),
 }
-"""The configuration class of each task that has it in a module without JAX; for others it is ``TASK.config``."""
+"""The configuration class of each task that has one in a module without JAX; for other tasks it is ``TASK.config``."""
 
 AnyTask: TypeAlias = "Task[Any, Any, Any, Any, Any]"
 
@@ -161,7 +161,7 @@ def configure(reference: str | os.PathLike[str], **settings: Any) -> TaskConfig:
 
 
 def started(config: TaskConfig, out: pathlib.Path | None = None) -> TaskConfig:
-    """Returns a configuration with the settings that must be as in the run that `init_from` names, if it names one.
+    """Returns a configuration with the settings that must agree with the run that `init_from` names, if there is one.
 
     Args:
       out: the run to train, whose own settings are taken if it has begun, because the other may be gone by then.
@@ -198,7 +198,7 @@ def resolve(reference: str) -> TaskConfig:
         return _resolve(reference)
     except SyntaxError as error:
         raise ConfigError(f"{reference}: {error.filename}, line {error.lineno}: {error.msg}") from error
-    except SystemExit as error:  # a program that was named by mistake; its exit code would be taken for ours
+    except SystemExit as error:  # a program named by mistake; its exit code would become ours
         raise ConfigError(f"{reference} ends the process; a configuration is a function that returns one") from error
 
 

@@ -71,7 +71,7 @@ def replay(run: pathlib.Path, *, steps: int) -> Iterator[Replayed]:
 
 
 def _left_out(run: pathlib.Path) -> list[int]:
-    """Returns the numbers of the batches that a run left out, as the last checkpoint that is not damaged has them."""
+    """Returns the numbers of the batches that a run skipped, from the last intact checkpoint."""
     if not (run / "checkpoints").is_dir():
         return []
     with restore.open_checkpoints(run) as saved:

@@ -110,7 +110,7 @@ def choose_step(saved: training.Checkpoints, checkpoint: str) -> int:
 
 
 def without_moments(state: training.TrainState) -> training.TrainState:
-    """Returns an abstract state without that of the optimizer, two thirds of a checkpoint, which is then not read."""
+    """Returns an abstract state without the optimizer's, two thirds of a checkpoint, which is then not read."""
     return dataclasses.replace(state, optimizer=jax.tree.map(lambda _: ..., state.optimizer))
 
 

@@ -16,7 +16,7 @@ from jaxformer.tasks.history import flat
 
 
 def change_settings(out: pathlib.Path, saved: TaskConfig, config: TaskConfig, done: int, say: Say) -> None:
-    """Gives a run of `done` steps the settings of `config` from here on: reports the changes, and saves config.json.
+    """Applies the settings of `config` to a run with `done` steps: reports the changes, and saves config.json.
 
     Raises:
       ConfigError: a completed step would have had another learning rate, or fewer steps are wanted than are done.

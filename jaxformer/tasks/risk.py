@@ -1,4 +1,4 @@
-"""Minimum Bayes risk: the expected utility of texts against one another, computed on the device."""
+"""Minimum Bayes risk: the expected utility of candidate texts, computed on the device."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def ranked(
 def expected_utilities(
     texts: Sequence[Sequence[str]], utility: Literal["chrf", "bleu"], language: str = ""
 ) -> np.ndarray:
-    """Returns the mean utility of each candidate, ``[B, K]``, with every candidate of its sentence as the reference.
+    """Returns the mean utility of each candidate, ``[B, K]``, with every candidate of the same row as the reference.
 
     Utilities are sacrebleu's sentence scores, from 0 to 100: chrF2, or BLEU without the n-gram orders that a text is
     too short for.
@@ -67,5 +67,5 @@ def expected_utilities(
 @functools.partial(jax.jit, static_argnums=0)
 def _expected(utility: str, ids: jax.Array, lengths: jax.Array) -> jax.Array:
     compute = decoding.chrf_utilities if utility == "chrf" else decoding.bleu_utilities
-    # One sentence at a time: its n-grams are counted in a table of K x K T entries.
+    # One row at a time: its n-grams are counted in a table of K x K T entries.
     return jax.lax.map(lambda given: decoding.minimum_bayes_risk(compute(*given)), (ids, lengths))

@@ -75,15 +75,15 @@ def _held_here(out: pathlib.Path) -> Iterator[None]:
 
 
 def _check_links(out: pathlib.Path) -> None:
-    """Checks that no file of a run is a link: in someone else's run it may lead to any file of this user."""
+    """Checks that no file of a run is a link: in someone else's run, it may point to any of this user's files."""
     for path in out.iterdir():
         if path.is_symlink() and not path.is_dir():
             raise ConfigError(f"{path} is a link, through which training would write; put the file in its place")
 
 
 def _release(descriptor: int, path: pathlib.Path) -> None:
-    """Removes the lock file before its lock ends, so that it cannot be the file of the next holder."""
-    with contextlib.suppress(OSError):  # it is gone, or the filesystem has become read-only
+    """Removes the lock file before releasing its lock, so that it cannot be the next holder's file."""
+    with contextlib.suppress(OSError):  # already removed, or the filesystem has become read-only
         if _is_at(descriptor, path):
             path.unlink()
     os.close(descriptor)
@@ -165,7 +165,7 @@ def _holder(descriptor: int) -> str:
 
 
 def _read(descriptor: int) -> dict[str, str | int]:
-    """Returns the facts about the holder; an empty dictionary if they are not completely written."""
+    """Returns the facts about the holder; an empty dictionary if they are incomplete."""
     try:
         facts = json.loads(os.pread(descriptor, 1 << 20, 0))
         return {name: facts[name] for name in ("host", "process", "since", "command")}

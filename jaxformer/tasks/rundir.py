@@ -1,18 +1,18 @@
-"""The run directory: the files of a training run, which suffice to use, resume and repeat it.
+"""The run directory: the files of a training run, which are sufficient to use, resume and repeat it.
 
 ::
 
     run/
       config.json        the task and its resolved configuration
-      provenance.json    versions, platform, hashes of the data; for each start its date, command, commit and devices
-      tokenizer.model    the vocabulary (tokenizer.json for characters or of a pretrained model)
-      classes.json       of a classifier: the names of the classes
+      provenance.json    versions, platform, hashes of the data; for each start, its date, command, commit and devices
+      tokenizer.model    the vocabulary (tokenizer.json for characters or pretrained models)
+      classes.json       for a classifier: the names of the classes
       checkpoints/       parameters, optimizer, position in the data
       average/           after `jaxformer average`: the averaged parameters
-      pretrained/        after `jaxformer convert`, in place of checkpoints: the parameters
+      pretrained/        after `jaxformer convert`, instead of checkpoints: the parameters
       init.json          with `init_from`: the parameters taken from the other run, and the reasons for the rest
       log.jsonl          every training step and validation, once
-      time.json          where the time went, for each start
+      time.json          the time spent on each part of the work, for each start
       profile/           with --profile: a trace of some steps
       tensorboard/       with `train.tensorboard`: event files
       tracker.json       with `train.log_to`: the tracker's identifier of the run
@@ -69,7 +69,7 @@ def holds_run(out: pathlib.Path) -> bool:
         if (out / "config.json").exists():
             if any((out / "checkpoints").glob("[0-9]*")):
                 return True
-            if not {"task", "config"} <= read_json(out / "config.json").keys():  # as of a model of Hugging Face
+            if not {"task", "config"} <= read_json(out / "config.json").keys():  # as in a Hugging Face folder
                 raise ConfigError(f"{out} holds the config.json of another program; choose another directory")
             if (out / "average").is_dir():
                 raise ConfigError(f"{out} holds averaged parameters but no checkpoints; choose another directory")
@@ -86,12 +86,12 @@ def holds_run(out: pathlib.Path) -> bool:
 
 
 def is_pretrained(run: pathlib.Path) -> bool:
-    """Returns True if `jaxformer convert` has made this run."""
+    """Returns True if `jaxformer convert` made this run."""
     return (run / PRETRAINED).is_dir()
 
 
 def check_trained(run: pathlib.Path) -> None:
-    """Checks that a run was trained here, so that it has data.
+    """Checks that a run was made by training, so that it has data.
 
     Raises:
       ConfigError: `jaxformer convert` made it.
@@ -117,7 +117,7 @@ def check_config(out: pathlib.Path, saved: Any, config: Any) -> None:
 
 
 def check_data(out: pathlib.Path, hashes: Mapping[str, str]) -> None:
-    """Checks that a run to be resumed or scored was trained on this data, by hashes of its parts.
+    """Checks, by hashes, that a run to be resumed or scored was trained on this data.
 
     Raises:
       ConfigError: it was trained on other data, for which its parameters and the order of its batches are wrong; or
@@ -130,10 +130,10 @@ def check_data(out: pathlib.Path, hashes: Mapping[str, str]) -> None:
 
 
 def check_vocabulary(out: pathlib.Path, fingerprint: str) -> None:
-    """Checks that a run still has the vocabulary that its parameters were trained with, by its hash.
+    """Checks, by its hash, that a run still has the vocabulary with which its parameters were trained.
 
     Raises:
-      ConfigError: it has another one, for example one learned again instead of copied from `init_from`.
+      ConfigError: it has another one, for example one that was retrained instead of copied from `init_from`.
     """
     path = out / "provenance.json"
     saved = read_json(path).get("tokenizer", fingerprint) if path.exists() else fingerprint
@@ -154,7 +154,7 @@ def write_config(out: pathlib.Path, task: str, config: Any) -> None:
     """Writes config.json."""
     saved = {"task": task, "config": to_data(config)}
     text = json.dumps(saved, indent=2, ensure_ascii=False)
-    if any("\ud800" <= character <= "\udfff" for character in text):  # of a file name that is not UTF-8
+    if any("\ud800" <= character <= "\udfff" for character in text):  # from a file name that is not UTF-8
         text = json.dumps(saved, indent=2)
     write_text(out / "config.json", f"{text}\n")
 
@@ -181,7 +181,7 @@ def release(out: pathlib.Path, vocabulary_files: Iterable[str], earlier: bytes |
     if earlier is None:
         (out / "config.json").unlink(missing_ok=True)
     else:
-        with contextlib.suppress(OSError):  # as of a full disk, which may be the error that is raised already
+        with contextlib.suppress(OSError):  # such as a full disk, which may be the original error
             write_bytes(out / "config.json", earlier)
     for name in ("tensorboard", "profile"):
         shutil.rmtree(out / name, ignore_errors=True)
@@ -207,7 +207,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns a JSON object; refuses a repeated name, whose last value Python would keep."""
+    """Returns a JSON object; rejects a repeated name, for which Python would keep the last value."""
     table = dict(pairs)
     if len(table) < len(pairs):
         names = [name for name, _ in pairs]
@@ -243,7 +243,7 @@ def write_provenance(out: pathlib.Path, *, start: Mapping[str, Any] | None = Non
 def _code() -> dict[str, Any]:
     """Returns the git commit and state of this package's source, or else of the working directory's repository.
 
-    The state is unknown, None, where asking for it would run a filter that the repository itself names.
+    The state is None (unknown) if determining it would run a filter program that the repository configures.
     """
     for folder in (pathlib.Path(__file__).parent, pathlib.Path.cwd()):
         # A package that is installed inside another project's folder is not part of that repository.
@@ -260,7 +260,7 @@ def _code() -> dict[str, Any]:
 def _git(folder: pathlib.Path, *words: str) -> str:
     """Returns the output of a git command; empty without git, or outside a repository.
 
-    The programs that a repository can name, which may be someone else's, are not run.
+    Programs that a repository, which may be someone else's, configures are not run.
     """
     git = shutil.which("git")
     if git is None:

@@ -51,8 +51,8 @@ def train(
 
     Args:
       console: the console that shows progress; by default standard error.
-      hooks: objects that are told of steps, validations, checkpoints and the end; see `training.Hook`.
-      profile: steps to trace into ``out/profile``: FIRST:LAST, or a number of steps after the tenth of this start.
+      hooks: objects that are called after steps, validations and checkpoints, and at the end; see `training.Hook`.
+      profile: the steps to trace to ``out/profile``: FIRST:LAST, or a number of steps after the tenth of this start.
       began: the `time.monotonic()` at which the work began; by default now.
 
     Raises:
@@ -62,7 +62,7 @@ def train(
       CheckpointError: a checkpoint cannot be written or read.
       DistributedError: the processes see different files in `out`, perhaps because they do not share its storage.
       NonFiniteError: a loss or gradient was not finite: see `TrainConfig.nonfinite`.
-      OutOfMemoryError: a step needs more memory than there is.
+      OutOfMemoryError: a step needs more memory than is available.
     """
     out, console = local_path(out), console or StderrConsole(quiet=not processes.is_first())
     task, placement = registry.task_of(config), Placement(sharding.mesh(config.mesh))
@@ -126,7 +126,7 @@ def _train(
     outputs: training.Outputs,
     profile: str,
 ) -> training.Result:
-    """Trains in a run directory that has this configuration or, if it is resumed, one that fits: `saved`."""
+    """Trains in a run directory that has this configuration or, if resumed, a compatible one: `saved`."""
     say = functools.partial(print_line, console)
     data = _prepare(task, config, corpus, out, say)
     if saved is not None:
@@ -153,7 +153,7 @@ def _train(
         try:
             if processes.is_first():
                 _write_provenance(out, config, corpus, data, placement)
-                # A share of the peak counts the products of a whole step, which frozen parameters save in part.
+                # Utilization counts the products of a full step, although frozen parameters save some.
                 outputs.peak_flops = None if config.tune.frozen else peak
                 outputs.reporter = reporter(console, start=done, steps=config.train.steps, unit=setup.network.unit)
                 _open(outputs, config.train, out, done)
@@ -200,7 +200,7 @@ def _check_memory(task: AnyTask, config: TaskConfig, placement: Placement) -> No
 
 
 def _files(task: AnyTask) -> tuple[str, ...]:
-    """Returns the names of the files of a run that a resumed training reads."""
+    """Returns the names of the files of a run that are read when it is resumed."""
     return "config.json", "provenance.json", *task.vocabulary_files
 
 
@@ -287,7 +287,7 @@ def first_state(config: TaskConfig, setup: TrainingSetup, out: pathlib.Path, say
 
 
 def _report_never_learned(setup: TrainingSetup, about: warm_start.WarmStart | None, say: Say) -> None:
-    """Warns of frozen parameters that no training has changed."""
+    """Warns about frozen parameters that were never trained."""
     if setup.frozen is not None and (names := warm_start.never_learned(setup.frozen, about)):
         say(
             f"WARNING: {len(names)} parameters that tune.frozen names keep their initial values, because init_from "
@@ -327,7 +327,7 @@ def load(
 
 
 def predictor(run: pathlib.Path, config: TaskConfig, *, checkpoint: str = "best", mesh: str = "") -> Predictor:
-    """Returns the predictor of a run under a configuration that may differ from the saved one in `decode` only."""
+    """Returns the predictor of a run with a configuration that may differ from the saved one in `decode` only."""
     task = registry.task_of(config)
     vocabulary = task.vocabulary(run)
     rundir.check_vocabulary(run, vocabulary.fingerprint)
@@ -340,11 +340,11 @@ def average(run: Path, *, last: int = 5, mesh: str = "") -> list[int]:
     """Averages the parameters of the last checkpoints (Vaswani et al. 2017, 6.1) into ``run/average``.
 
     Returns the steps that were averaged: fewer than `last` if the run has kept fewer. The best checkpoint, which is
-    kept longer, is averaged only if it is among the last. The old average stays until the new one is complete.
+      kept longer, is averaged only if it is among the last. The old average is kept until the new one is complete.
 
     Raises:
       ConfigError: `last` is less than 1, or `run` is not a run; or another process averages it.
-      CheckpointError: it has no checkpoint yet, or a damaged one.
+      CheckpointError: the run has no checkpoint yet, or a damaged one.
     """
     if last < 1:
         raise ConfigError(f"last must be at least 1, got {last}")
@@ -377,7 +377,7 @@ def evaluate(
     Args:
       predictor: the result of `load`; by default for the best checkpoint.
       split: "test" or "validation"; by default the task's `default_split`.
-      files: other test data instead: of a translator, the file of sentences and that of their translations.
+      files: other test data instead: for a translator, the file of sentences and the file of their translations.
       data_dir: the folder of the corpora, if they have moved since training.
       on_examples: called with the name of a corpus, and a row for each example: its prediction and its own scores.
 

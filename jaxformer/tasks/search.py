@@ -1,4 +1,4 @@
-"""The search that tasks share: one model or several encode inputs and generate text, in one compiled program."""
+"""The search that tasks share: one or several models encode inputs and generate text, in one compiled program."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jaxformer.sharding import Placement
 from jaxformer.tasks.config import GenerationConfig, SearchConfig
 
 Net = Pure[Any, Any]
-"""A model to search with: it has the methods `encode` (not a language model), `start`, `step` and `prefill`."""
+"""A model to search with: it has the methods `encode` (except for language models), `start`, `step` and `prefill`."""
 
 Prepare = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """A hashable function of the arguments of a model's `encode`."""
@@ -49,7 +49,7 @@ class Scored:
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """A generated text with the score that ranked it; `candidate` puts it on one line, without tabs."""
+    """A generated text with its score; `candidate` puts the text on one line, without tabs."""
 
     text: str
     score: float
@@ -57,7 +57,7 @@ class Candidate:
     log_prob: float = 0.0
     """The sum of `token_log_probs`."""
     token_log_probs: tuple[float, ...] = ()
-    """The log-probabilities of `tokens`, and of the end if it was reached; 0 for tokens of a prefix."""
+    """The log-probabilities of `tokens`, and of the end token if it was reached; 0 for tokens of a prefix."""
 
 
 class VocabularyLimits(NamedTuple):
@@ -68,13 +68,13 @@ class VocabularyLimits(NamedTuple):
     sequences: tuple[tuple[int, ...], ...] = ()
     """Sequences of tokens that are never completed."""
     allowed: tuple[int, ...] = ()
-    """The only tokens that are chosen, the end among them; empty for all tokens."""
+    """The only tokens that may be chosen, including the end token; empty for all tokens."""
 
     def transforms(self, *, normalized: bool) -> list[decoding.Transform]:
         """Returns the transforms that enforce these limits.
 
         Args:
-          normalized: see `decoding.forbid`; the tokens of a shortlist always share all probability.
+          normalized: see `decoding.forbid`; the probability of other tokens is always shared among a shortlist's.
         """
         found = [decoding.forbid(self.forbidden, normalized=normalized)] if self.forbidden else []
         found += [decoding.forbid_sequences(self.sequences, normalized=normalized)] if self.sequences else []
@@ -96,11 +96,11 @@ class Sources(NamedTuple):
     """The inputs of a search, and the arguments that differ between them."""
 
     inputs: Mapping[str, Any]  # the arguments of the model's `encode`, [B, ...]; empty for a language model
-    max_lengths: Any  # int32 [B]: the maximum number of tokens of a sentence
-    min_lengths: Any  # int32 [B]: the minimum, the end included
-    prefix: Any  # int32 [B, P]: the first tokens of each sentence
+    max_lengths: Any  # int32 [B]: the maximum number of output tokens
+    min_lengths: Any  # int32 [B]: the minimum, end token included
+    prefix: Any  # int32 [B, P]: the first tokens of each output
     prefix_lengths: Any  # int32 [B]
-    numbers: Any  # int32 [B, M]: folded into the key of draws: the number of the input, and perhaps of the draw
+    numbers: Any  # int32 [B, M]: folded into the sampling key: the number of the input, and perhaps of the draw
 
 
 class Weights(NamedTuple):
@@ -108,7 +108,8 @@ class Weights(NamedTuple):
 
     params: Params
     steps: Any = None
-    """The weights that steps read (`models.Decoder.step_weights`), computed once; None computes them in each search."""
+    """The weights that steps read (`models.Decoder.step_weights`), computed once; if None, they are computed in each
+    search."""
 
 
 class Options(NamedTuple):
@@ -123,7 +124,7 @@ class Options(NamedTuple):
     is_open: bool = False
     """True for a language model: the prefix begins the text."""
     ends: tuple[int, ...] | None = None
-    """The tokens that end a text; None for that of the vocabulary."""
+    """The tokens that end a text; None for the vocabulary's end token."""
     prepare: Prepare | None = None
     """A function that the program applies to the inputs before the model encodes them."""
 
@@ -156,7 +157,7 @@ def _step_weights(net: Net, params: Params) -> Any:
 def _search(
     options: Options, alone: bool, weights: tuple[Weights, ...], sources: Sources, key: jax.Array
 ) -> Hypotheses:
-    """Searches; `alone` is True if no other device shares the inputs, so that complete ones may leave the batch."""
+    """Searches; `alone` is True if no other device shares the inputs, so that complete rows may be dropped."""
     decode, special = options.decode, options.special
     run = _start(options, weights, sources)
     transforms = _rules(options, sources)
@@ -168,7 +169,7 @@ def _search(
         "pad": special.pad,
         "max_lengths": sources.max_lengths,
         "prefix": prefix,
-        # A forced end is not drawn, and a filter may have removed it.
+        # A forced end token is not drawn, and a filter may have removed it.
         "forced_end": "free" if decode.uses_sampling and decode.forced_end == "scored" else decode.forced_end,
         "step_of_rows": run.step_of_rows if alone else None,
     }
@@ -183,7 +184,7 @@ def _search(
         "gnmt": lambda: decoding.GNMTPenalty(decode.length_penalty),
     }
     stopping = decoding.Patience(decode.patience) if decode.stopping == "patience" else decode.stopping
-    stopping = "first" if options.num_hypotheses == 1 else stopping  # another rule would go on after the greedy text
+    stopping = "first" if options.num_hypotheses == 1 else stopping  # another rule would continue after the greedy text
     return decoding.beam_search(
         run.step,
         run.state,
@@ -216,22 +217,22 @@ def _rules(options: Options, sources: Sources) -> list[decoding.Transform]:
 
 
 class _Run(NamedTuple):
-    """A model, or several as one, at the start of a search."""
+    """A model, or an ensemble as one model, at the start of a search."""
 
     step: decoding.Step[Any]
     state: Any
     read: Any
-    """Reads a prefix in one pass; None to read it by steps."""
+    """Reads a prefix in one pass; None to read it step by step."""
     step_of_rows: Callable[[jax.Array], decoding.Step[Any]]
 
 
 def _are_stacked(nets: tuple[Net, ...]) -> bool:
-    """Returns True for several models of equal shapes, which are computed as one."""
+    """Returns True for several models of equal shapes, which are computed together."""
     return len(nets) > 1 and len(set(nets)) == 1
 
 
 def _start(options: Options, weights: tuple[Weights, ...], sources: Sources) -> _Run:
-    """Returns the start of a search by one model or by several."""
+    """Returns the start of a search with one or several models."""
     if options.decode.coverage_penalty:
         return _covering(options, weights[0], sources)
     average = options.decode.average
@@ -323,7 +324,7 @@ def _covering(options: Options, weights: Weights, sources: Sources) -> _Run:
 
 
 def sampling_transforms(decode: GenerationConfig) -> list[decoding.Transform]:
-    """Returns the transforms that the sampling settings ask for, in the order of Hugging Face's warpers."""
+    """Returns the transforms for the sampling settings, in the order of Hugging Face's warpers."""
     asked = (
         (decode.temperature not in (0, 1), lambda: decoding.temperature(decode.temperature)),
         (decode.top_k, lambda: decoding.top_k(decode.top_k)),

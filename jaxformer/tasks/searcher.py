@@ -31,7 +31,7 @@ from jaxformer.tasks.search import (
 
 
 class Member(NamedTuple):
-    """A further model of an ensemble."""
+    """Another model of an ensemble."""
 
     net: Net
     params: Params
@@ -45,12 +45,12 @@ class Searcher:
     tokenizer: Tokenizer
     decode: Any
     others: tuple[Member, ...]
-    """The further models of an ensemble."""
+    """The other models of an ensemble."""
     programs: set[object]
     """The compiled programs in use, one for each batch shape."""
     placement: Placement | None = None
     language: str = ""
-    """The language of the texts, for the words of BLEU as the utility."""
+    """The language of the texts, which selects the BLEU tokenizer if BLEU is the utility."""
 
     def ensemble_with(self, others: Sequence[Self]) -> Self:
         """Returns an ensemble of this model and others; any of them may be an ensemble.
@@ -84,7 +84,7 @@ class Searcher:
         """Checks that a search returns at least `n_best` texts.
 
         Raises:
-          ConfigError: it returns fewer, or `n_best` is below 1.
+          ConfigError: the search returns fewer, or `n_best` is below 1.
         """
         decode = self.decode
         most = decode.mbr or (None if decode.uses_sampling else decode.beam_size)
@@ -142,7 +142,7 @@ def limits_of(decode: GenerationConfig, tokenizer: Tokenizer) -> VocabularyLimit
       ConfigError: a phrase can be segmented in too many ways.
       DataError: the file of the shortlist is missing, or holds no word.
     """
-    both = lambda texts: [x for text in texts for x in (text, f" {text}")]  # at the beginning and after a space
+    both = lambda texts: [x for text in texts for x in (text, f" {text}")]  # at the start of a text and after a space
     phrases = tokenizer.normalizer(decode.forbidden_phrases, "target")
     ways = {way for text in both(phrases) for way in tokenizer.segmentations(text)}
     limits = VocabularyLimits(sequences=tuple(sorted(ways)))

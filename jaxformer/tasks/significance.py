@@ -1,4 +1,4 @@
-"""Comparisons of two translators by the examples that `jaxformer evaluate` saved: better, or better by chance."""
+"""Significance tests between two translators, from the examples that `jaxformer evaluate` saved."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 PREFIX = "examples-"
 HOW = ("data.lowercase", "data.target_language")
-"""The settings that say how translations are compared."""
+"""The settings that determine how translations are compared."""
 
 
 def comparisons(a: Run, b: Run) -> dict[str, Comparison]:
-    """Returns the comparison of two runs for each set of sentences that both translated, by the name of its file.
+    """Returns the comparison of two runs on each set of sentences that both translated, by the name of its file.
 
-    Sets with other sources or references, and runs that compare translations in another way, have none.
+    Sets with different sources or references, and runs with different comparison settings, are not compared.
 
     Raises:
       ConfigError: a file of examples is damaged.

@@ -21,7 +21,7 @@ TextConfigT = TypeVar("TextConfigT", bound=Any)
 
 @dataclasses.dataclass(frozen=True)
 class TextCorpus:
-    """A text for training and one for validation."""
+    """A training text and a validation text."""
 
     train: Text
     validation: Text
@@ -55,7 +55,7 @@ class TextTask(Task[TextConfigT, TextCorpus, BatchT, Tokenizer, PredictorT], Gen
         return TextCorpus(*texts) if data.validation else self.split(config, *texts)
 
     def split(self, config: TextConfigT, text: Text) -> TextCorpus:
-        """Splits off a part of a text for validation."""
+        """Holds out a part of a text for validation."""
         raise NotImplementedError
 
     def vocabulary(self, run: pathlib.Path) -> Tokenizer:

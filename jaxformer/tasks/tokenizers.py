@@ -1,4 +1,4 @@
-"""The tokenizer of a run: learned from its text once, or that of the run it starts from."""
+"""The tokenizer of a run: trained once on its text, or taken from the run that it starts from."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.multihost import processes, storage
 
 FILES = ("tokenizer.model", "tokenizer.json")
-"""The possible names of a saved tokenizer: for subwords, and for characters or of a pretrained model."""
+"""The possible file names of a saved tokenizer: for subwords, and for characters or pretrained models."""
 
 VOCAB_MULTIPLE = 8
-"""Embedding tables are padded to a multiple of this with tokens that never occur, so that a mesh can divide them."""
+"""Embedding tables are padded with unused tokens to a multiple of this number, so that a mesh can shard them."""
 
 
 def saved_tokenizer(run: pathlib.Path) -> pathlib.Path | None:
-    """Returns the path of a run's tokenizer, or None; one from `init_from` may not be of the kind in the settings."""
+    """Returns the path of a run's tokenizer, or None; with `init_from`, its kind may differ from the settings."""
     return next((run / name for name in FILES if (run / name).exists()), None)
 
 
@@ -46,10 +46,10 @@ def make_run_tokenizer(
     vocab_size: int,
     normalizer: TextNormalizer | None = None,
 ) -> Tokenizer:
-    """Loads the tokenizer of a run; if it has none, the first process learns it from a text and saves it.
+    """Loads the tokenizer of a run; if it has none, the first process trains it on a text and saves it.
 
     Args:
-      normalizer: the normalization that the settings ask for; none by default.
+      normalizer: the normalization in the settings; none by default.
 
     Raises:
       ConfigError: the text cannot fill the vocabulary, or the tokenizer of `init_from` has another normalizer.
@@ -64,7 +64,7 @@ def make_run_tokenizer(
                 raise ConfigError("tokenizer pretrained comes with a run of `jaxformer convert`: give --init-from RUN")
             prepare_tokenizer(text, cache, kind=kind, vocab_size=vocab_size, normalizer=normalizer).save(path)
         except ConfigError as error:
-            problem = ConfigError(f"data.{error}")  # it names its argument, which has the name of the setting
+            problem = ConfigError(f"data.{error}")  # the error names an argument, which is called like the setting
         except (DataError, OSError) as error:
             problem = error
     processes.raise_together(problem, "process 0 cannot learn the tokenizer: see its message")

@@ -34,7 +34,7 @@ class TrainingSetup(Generic[BatchT]):
 
     @functools.cached_property
     def optimizer(self) -> optax.GradientTransformation:
-        """Adam or Muon, with its schedule, for the trained parameters; moving averages move by their own decay."""
+        """Adam or Muon, with its schedule, for the trained parameters; moving averages have their own decay."""
         train, axes = self.config.train, self.network.net.axes
         optimizer = training.make_optimizer(self.config.optimizer, steps=train.steps, axes=axes)
         for name, decay in self.network.averages.items():
@@ -43,7 +43,7 @@ class TrainingSetup(Generic[BatchT]):
 
     @functools.cached_property
     def frozen(self) -> Params | None:
-        """True for each parameter that keeps its value; None if all are trained.
+        """True for each frozen parameter; None if all are trained.
 
         Raises:
           ConfigError: a pattern matches no parameter, or all are frozen, or all adapters are.
@@ -68,7 +68,7 @@ class TrainingSetup(Generic[BatchT]):
         """The shardings of the parameters.
 
         Raises:
-          ConfigError: the mesh shards a dimension that it does not divide; or it has an axis that shards nothing, so
+          ConfigError: the mesh does not divide a dimension that it shards; or it has an axis that shards nothing, so
             that all devices along it would do the same work.
         """
         net, mesh = self.network.net, self.placement.mesh
@@ -119,7 +119,7 @@ class TrainingSetup(Generic[BatchT]):
         return self.network.loss(params, batch, key)
 
     def lower(self, num_rows: int, length: int) -> tuple[jax.stages.Lowered, tuple[int, ...]]:
-        """Lowers the training step for the devices of the mesh, which need not be on this machine.
+        """Lowers the training step for the devices of the mesh, which need not exist on this machine.
 
         Also returns the shape of its batch, with the rows padded as in training.
         """
@@ -139,7 +139,7 @@ class TrainingSetup(Generic[BatchT]):
         return self.placement.rows_here(num_rows, parts=self.config.train.num_microbatches)
 
     def on_devices(self, stream: Iterator[object]) -> Iterator[BatchT]:
-        """Yields batches on the devices, each placed while the one before is in use."""
+        """Yields batches on the devices; each is transferred while the previous one is in use."""
         next_batch: BatchT | None = None
         for batch in stream:
             ready, next_batch = next_batch, self.placement.assemble(batch)
@@ -231,7 +231,7 @@ def _bytes(shapes: Any) -> int:
 
 
 def attention_on(placement: Placement) -> AttentionFunction:
-    """Returns the attention function for a mesh, on which each device computes its own rows and heads."""
+    """Returns the attention function for a mesh, on which each device computes its shard of the batch and the heads."""
     if placement.mesh.size == 1:
         return functional.attention
     return sharding.sharded_attention(placement.mesh, rules=placement.rules)

@@ -1,4 +1,4 @@
-"""Validation: the loss of a state on held-out data, and further metrics of its task."""
+"""Validation: the loss of a state on held-out data, and other metrics of its task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jaxformer.tasks.training_setup import TrainingSetup
 
 
 class Validation:
-    """The validation loss of a state, and the further metrics of its task."""
+    """The validation loss of a state, and the other metrics of its task."""
 
     def __init__(self, task: AnyTask, config: TaskConfig, corpus: Corpus, data: Data[Any], setup: TrainingSetup):
         self._task, self._config, self._corpus, self._data, self._setup = task, config, corpus, data, setup

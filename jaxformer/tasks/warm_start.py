@@ -1,4 +1,4 @@
-"""Warm starts: a run that begins with the parameters of another, as far as they fit."""
+"""Warm starts: runs that begin with the matching parameters of another run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxformer.modules.pure import Params
 
 @dataclasses.dataclass(frozen=True)
 class WarmStart:
-    """The paths of the parameters that were taken from another run, and of the others."""
+    """The paths of the parameters that were taken from another run, and of those that were not."""
 
     taken: tuple[str, ...]
     new: Mapping[str, str]
@@ -29,7 +29,7 @@ class WarmStart:
 
 
 def merge(initial: Params, source: Params) -> tuple[Params, WarmStart]:
-    """Replaces each initial parameter with that of the same path and shape in `source`, if there is one.
+    """Replaces each initial parameter with the one of the same path and shape in `source`, if there is one.
 
     >>> params, about = merge({"a": jax.numpy.zeros(2), "b": jax.numpy.zeros(3)}, {"a": jax.numpy.ones(2)})
     >>> params["a"].tolist(), about.taken, dict(about.new)
@@ -57,7 +57,7 @@ def merge(initial: Params, source: Params) -> tuple[Params, WarmStart]:
 
 
 def never_learned(frozen: Params, about: WarmStart | None) -> list[str]:
-    """Returns the names of the parameters that are neither trained nor taken from another run, adapters apart.
+    """Returns the names of the parameters that are neither trained nor taken from another run, except adapters.
 
     Args:
       frozen: True for each parameter that is not trained.

@@ -1,11 +1,11 @@
-"""Checkpoints: saved atomically and verified by checksums; the last ones and the best one are kept.
+"""Checkpoints, saved atomically and verified by checksums; the most recent ones and the best one are kept.
 
 Orbax writes them, asynchronously and atomically. It does not notice a flipped bit, so every leaf has a 64-bit
 checksum of its bits, computed on the devices that hold it, saved in the same commit and computed again after
-restoring, on any mesh. A step with a mismatch is skipped, and the step before is used.
+restoring, on any mesh. A step with a mismatch is skipped, and the previous one is used.
 
-Each process reads its part by itself, then all exchange the outcome before they continue. Otherwise damage that only
-one process finds would leave the others waiting for it.
+Each process reads its shards, and then all processes exchange the outcome before they continue. Otherwise, damage that
+only one process finds would leave the other processes waiting.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ logger = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """The checkpoints of one run: a context manager that waits for the last save at its end.
+    """The checkpoints of one run: a context manager that waits for the last save on exit.
 
-    Reading never changes what another process is writing: leftovers of a killed save are removed by the first save.
+    Reading never touches what another process is writing: leftovers of a killed save are removed at the first save.
 
     Args:
       directory: created if it does not exist.
-      keep_last: the number of last steps to keep, besides the best one.
-      timeout: seconds after which a save is an error, because a disk that fills up during a save would hang the run;
-        see `save_timeout`.
+      keep_last: the number of most recent steps to keep, besides the best one.
+      timeout: seconds after which a save is an error, because the run would otherwise hang when the disk fills up
+        during a save; see `save_timeout`.
 
     Raises:
-      CheckpointError: the directory cannot be made or read.
+      CheckpointError: the directory cannot be created or read.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, keep_last: int = 5, timeout: int = 60):
@@ -96,16 +96,16 @@ class Checkpoints:
         return self._scores[step]
 
     def about(self, step: int) -> dict[str, Any]:
-        """Returns the metadata of a step without Orbax's manager, which would wait for other processes."""
+        """Returns the metadata of a step, read without Orbax's manager, which would wait for other processes."""
         about = ocp.JsonCheckpointHandler().restore(epath.Path(self.directory / str(step) / "about"))
         if not is_intact(about):
             raise CheckpointError("damaged: wrong digest of the metadata")
         return dict(about)
 
     def _read(self, step: int, target: Any, part: bool) -> tuple[Any, dict[str, Any], str]:
-        """Returns the state and metadata of a step as this process reads them, without telling the others.
+        """Returns the state and metadata of a step as read by this process alone, and the name of the field.
 
-        With `part`, `target` is that of a field of the state, the average or the parameters; its name comes last.
+        With `part`, `target` describes one field of the state only: the moving average or the parameters.
 
         Raises:
           Exception: almost any type, if a file is damaged.
@@ -123,7 +123,7 @@ class Checkpoints:
             check_shapes_and_dtypes(saved, wanted, field)
         try:
             check_shapes_and_dtypes(shapes_and_dtypes(self._manager.item_metadata(step)["state"]), wanted, field)
-        except OtherModelError as error:  # against what the save says of itself, these files are wrong
+        except OtherModelError as error:  # the files contradict the metadata of the save
             raise CheckpointError(f"damaged: {error}") if "kinds" in about else error from None
         how = jax.tree.map(_how_to_read, target)
         items = ocp.args.PyTreeRestore(item=target, restore_args=how, partial_restore=part)
@@ -131,16 +131,16 @@ class Checkpoints:
         return restored[field] if part else restored, about, field
 
     def save(self, step: int, state: Any, about: Mapping[str, Any], *, score: float | None = None) -> None:
-        """Starts to save `state` and the JSON-serializable metadata `about`, once an earlier save has ended.
+        """Starts to save `state` and the JSON-serializable metadata `about`, after waiting for any earlier save.
 
         Args:
           score: lower is better; the step with the lowest score is kept.
 
         Raises:
-          CheckpointError: this or the earlier save failed: no space, no permission, or a timeout; or `state` has a
+          CheckpointError: this save or the earlier one failed (no space, no permission, or a timeout), or `state` has a
             typed key.
         """
-        obstacle = self._obstacle(state)  # Orbax would wait for its timeout
+        obstacle = self._obstacle(state)  # Orbax would only fail at its timeout
         if not processes.all_true(not obstacle):
             raise CheckpointError(f"cannot save step {step}: {obstacle or 'another process cannot write it'}")
         score = score if score is not None and math.isfinite(score) else None
@@ -151,7 +151,7 @@ class Checkpoints:
         try:
             self._remove_leftovers()
             self._manager.save(step, args=items, force=True)
-        except Exception as error:  # Orbax and tensorstore raise many types of error for one cause
+        except Exception as error:  # Orbax and tensorstore raise many types of error
             raise CheckpointError(f"cannot save step {step} in {self.directory}: {_first_line(error)}") from error
 
     def _obstacle(self, state: Any) -> str:
@@ -185,22 +185,22 @@ class Checkpoints:
             self._manager.close()
 
     def restore(self, step: int, target: Any) -> tuple[Any, dict[str, Any]]:
-        """Returns the verified state and metadata of one step. All processes must call it; all succeed or all fail.
+        """Returns the verified state and metadata of one step; all processes must call it, and all succeed or all fail.
 
         Args:
-          target: a state of ``jax.ShapeDtypeStruct``, with shardings to place it on a mesh; ``...`` stands for a leaf
-            that is neither read nor checked, and stays as it is.
+          target: a state of ``jax.ShapeDtypeStruct``, with shardings to place it on a mesh; a leaf ``...`` is neither
+            read nor checked, and is returned as ``...``.
 
         Raises:
           CheckpointError: the step is missing or damaged.
-          OtherModelError: it is a `CheckpointError` too: the step has other arrays, shapes or dtypes than `target`.
+          OtherModelError (a `CheckpointError`): the step has other arrays, shapes or dtypes than `target`.
         """
         return self._restore(step, target)
 
     def restore_params(self, step: int, params: Any) -> Any:
-        """Returns the verified parameters of a `TrainState`, and reads nothing else: the average, if it has one.
+        """Returns the verified parameters of a `TrainState`, or their average if it has one, and reads nothing else.
 
-        So the parameters may serve another optimizer than that of the run; see `best_params`.
+        So the parameters can be used with another optimizer than the run's; see `best_params`.
 
         Args:
           params: shapes as for `restore`, such as ``net.shapes`` or the parameters of a state.
@@ -234,15 +234,15 @@ class Checkpoints:
         return state, about
 
     def restore_latest(self, target: Any) -> tuple[Any, dict[str, Any]] | None:
-        """Restores the newest intact step, and warns of each newer, damaged one; returns None if there are no steps.
+        """Restores the newest intact step, and warns about newer, damaged ones; returns None if there are no steps.
 
-        Damaged steps are renamed to ``damaged-STEP``, so that later steps can use their names. If no step is
-        intact, or one is of another model, none is renamed, because the reader may be at fault.
+        Damaged steps are renamed to ``damaged-STEP``, so that later steps can use their names. If no step is intact, or
+        one belongs to another model, none is renamed, because the reader may be at fault.
 
         Raises:
-          CheckpointError: there are steps, but no intact one; the message is about the newest.
-          OtherModelError: the newest step that is not damaged has other arrays than `target`, such as those of a run
-            with a moving average. An older step is not taken in its place: the run that saved it would be lost.
+          CheckpointError: there are steps, but none is intact; the message is about the newest.
+          OtherModelError: the newest step that is not damaged has other arrays than `target`, such as the moving
+            average of another run. An older step is not used in its place, because the newest run's work would be lost.
         """
         steps, errors = self.steps(), dict[int, str]()
         for step in reversed(steps):
@@ -284,7 +284,7 @@ class Checkpoints:
     def average(self, target: Any, steps: Sequence[int]) -> Any:
         """Returns the float32 mean of the parameters over the states of these steps.
 
-        Frozen parameters, equal in all of them, stay as they are, bit for bit.
+        Frozen parameters, equal in all steps, keep every bit.
 
         Raises:
           CheckpointError: `steps` is empty, or a step cannot be restored.
@@ -314,16 +314,17 @@ def _bytes(state: Any) -> int:
 
 @dataclasses.dataclass
 class _LastAndBest(preservation_policy.PreservationPolicy):
-    """Keeps the last steps and the best one.
+    """Keeps the most recent steps and the best one.
 
-    Orbax's own metrics are not used: it reads those of all steps at once, so one damaged file would block all of them.
+    Orbax's own metrics are not used: it reads the metrics of all steps at once, so one damaged file would make all of
+    them unreadable.
     """
 
     last: int
     best: Callable[[], int | None]
 
     def should_preserve(self, checkpoints: Any, *, context: Any) -> list[bool]:
-        """Returns one answer for each step, oldest first."""
+        """Returns, for each step, oldest first, whether it is kept."""
         del context
         best, num_old = self.best(), len(checkpoints) - self.last
         return [number >= num_old or checkpoint.step == best for number, checkpoint in enumerate(checkpoints)]

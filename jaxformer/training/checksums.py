@@ -16,8 +16,8 @@ from jaxformer.functional.dropout import mix32
 def checksums(tree: Any) -> dict[str, jax.Array]:
     """Returns a 64-bit checksum of each leaf, as two uint32: bits times hashes of their index, summed mod 2^32.
 
-    The order of the sum does not matter, so every mesh computes the same. A single flipped bit always changes the sum,
-    because the factors are odd. A leaf ``...`` has no checksum.
+    The order of summation does not matter, so every mesh computes the same checksum. A single flipped bit always
+    changes the sum, because the factors are odd. A leaf ``...`` has no checksum.
 
     >>> [value.shape for value in checksums({"w": jnp.ones((3, 2)), "left out": ...}).values()]
     [(2,)]
@@ -31,7 +31,7 @@ def checksums(tree: Any) -> dict[str, jax.Array]:
 def _checksum(leaf: jax.Array) -> jax.Array:
     bits = _words(leaf)
     index, stride = jnp.zeros(bits.shape, jnp.uint32), 1
-    for dim in reversed(range(bits.ndim)):  # every device of a mesh would hold all of a reshaped flat iota
+    for dim in reversed(range(bits.ndim)):  # a reshaped flat iota would be held in full by every device of a mesh
         index += jax.lax.broadcasted_iota(jnp.uint32, bits.shape, dim) * jnp.uint32(stride % 2**32)
         stride *= bits.shape[dim]
     lanes = [

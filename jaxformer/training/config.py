@@ -14,39 +14,39 @@ from jaxformer.errors import ConfigError
 class TrainConfig:
     """The length of training, its validations and its checkpoints.
 
-    Besides those at fixed steps or times, a checkpoint is written at each best validation and when training stops. A
-    run may be resumed with other values, except of num_microbatches, ema_decay and metric.
+    Besides the checkpoints at fixed steps or times, one is written at each best validation and when training stops. A
+    run may be resumed with other values, except for num_microbatches, ema_decay and metric.
     """
 
     steps: int = dataclasses.field(default=100_000, metadata=LATER)
     """Parameter updates."""
     num_microbatches: int = 1
-    """Parts of each batch that run one after another, adding their gradients; the size of the batch stays the same."""
+    """The number of parts into which each batch is split for gradient accumulation; the batch size stays the same."""
     ema_decay: float = 0.0
     """Decay of an exponential moving average of the parameters; 0 keeps none."""
     validate_every: int = dataclasses.field(default=1000, metadata=LATER)
-    """Steps between validations, with one more at the last step; 0 never validates."""
+    """Steps between validations; the last step is always validated. 0 never validates."""
     metric: str = "loss"
     """The validation metric that ranks checkpoints."""
     patience: int = dataclasses.field(default=0, metadata=LATER)
     """Validations without improvement after which training stops; 0 never stops early."""
     minutes: float = dataclasses.field(default=0.0, metadata=PLACE)
-    """Wall-clock time of a start, with its preparation, after which to save and stop; the same command, perhaps with
+    """Wall-clock time of this start, preparation included, after which to save and stop; the same command, perhaps with
     another limit, resumes the run. 0 for no limit."""
     checkpoint_every: int = dataclasses.field(default=1000, metadata=LATER)
     """Steps between checkpoints; 0 for no fixed interval."""
     checkpoint_minutes: float = dataclasses.field(default=0.0, metadata=LATER)
     """Wall-clock time between checkpoints, in addition to checkpoint_every; 0 for none."""
     keep_last: int = dataclasses.field(default=5, metadata=LATER)
-    """The number of last checkpoints to keep, besides the best one."""
+    """The number of most recent checkpoints to keep, besides the best one."""
     log_every: int = dataclasses.field(default=10, metadata=LATER)
     """Steps between reports on the screen and to TensorBoard; the JSON log has every step. 0 for the last step only."""
     nonfinite: Literal["abort", "skip", "rollback"] = dataclasses.field(default="abort", metadata=LATER)
     """Reaction to a loss or gradient that is not finite: end training; skip the update; or go back to the last
     checkpoint and skip the batch, at most three times in a row. Before the first checkpoint, training ends."""
     stall_minutes: float = dataclasses.field(default=0.0, metadata=PLACE)
-    """Time without progress after which a process reports where it is stuck, with all stacks, and ends; 0 for no limit.
-    It must be longer than the first step, with its compilation, and than a whole validation."""
+    """Time without progress after which a process reports where it is stuck, with the stacks of all threads, and exits;
+    0 for no limit. It must be longer than the first step, including compilation, and than a whole validation."""
     tensorboard: bool = dataclasses.field(default=True, metadata=LATER)
     """Write TensorBoard events."""
     log_to: Literal["", "wandb", "mlflow"] = dataclasses.field(default="", metadata=PLACE)
@@ -66,7 +66,7 @@ class TrainConfig:
 
     @property
     def rollbacks(self) -> int:
-        """The most times in a row that training goes back to a checkpoint."""
+        """The maximum number of times in a row that training goes back to a checkpoint."""
         return 3 if self.nonfinite == "rollback" else 0
 
 
@@ -74,18 +74,19 @@ class TrainConfig:
 class OptimizerConfig:
     """Adam, by default as in Vaswani et al. 2017 (section 5.3), or Muon, and the schedule.
 
-    A run may be resumed with another schedule, if the learning rates of the completed steps are the same.
+    A run may be resumed with another schedule if the learning rates of the completed steps are the same.
     """
 
     kind: Literal["adam", "muon"] = "adam"
-    """Muon (Jordan et al. 2024) moves the kernels of attention and feed-forward layers by the orthogonal matrix nearest
-    to their momentum, and the others, such as embeddings, norms and recurrent kernels, as Adam does. Its updates have
-    the size of Adam's (Liu et al. 2025), so learning rates carry over. Queries, keys and values are matrices of their
-    own, and so is each offset of a convolution but the first, which Adam moves. With fewer key heads than query heads,
-    the queries are several matrices: the first query head of each key head, the second of each, and so on.
+    """Muon (Jordan et al. 2024) updates the kernels of attention and feed-forward layers by the orthogonal matrix
+    nearest to their momentum, and the other parameters, such as embeddings, norms and recurrent kernels, as Adam does.
+    Its updates have the size of Adam's (Liu et al. 2025), so learning rates carry over. The projections of queries,
+    keys and values are separate matrices, and so is each offset of a convolution except the first convolution, which
+    Adam updates. With fewer key heads than query heads, the queries' projection is several matrices: one for the first
+    query head of every key head, one for the second, and so on.
     """
     learning_rate: float = dataclasses.field(default=7e-4, metadata=LATER)
-    """Peak learning rate; the paper's is `schedules.noam_peak(d_model, warmup_steps)`."""
+    """Peak learning rate; in the paper it is `schedules.noam_peak(d_model, warmup_steps)`."""
     schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] = dataclasses.field(
         default="inverse_sqrt", metadata=LATER
     )
@@ -105,11 +106,11 @@ class OptimizerConfig:
     epsilon: float = 1e-9
     """Added to the square root of the squared gradient's average."""
     weight_decay: float = 0.0
-    """Decoupled weight decay (Loshchilov and Hutter 2019) of all parameters but biases and scales: those with a
+    """Decoupled weight decay (Loshchilov and Hutter 2019) of all parameters except biases and scales: parameters with a
     name in their path that ends in "bias" or "scale", attention sinks, the two biases of Transformer-XL, the gain of
     attention in a residual network, and the baseline of a captioner."""
     clip_norm: float = 0.0
-    """Maximum global norm of the gradient, which is clipped to it; 0 for no clipping."""
+    """Global norm to which the gradient is clipped; 0 for no clipping."""
 
     def __post_init__(self) -> None:
         at_least(0, self, "learning_rate", "warmup_steps", "decay_steps", "cooldown", "momentum")

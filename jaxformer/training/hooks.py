@@ -1,4 +1,4 @@
-"""Hooks: a user's objects that are told what happens in training, such as an experiment tracker."""
+"""Hooks: user objects, such as an experiment tracker, whose methods are called during training."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from collections.abc import Mapping
 class Hook:
     """The base class of hooks, whose methods do nothing; a hook overrides those that it needs.
 
-    In a run of several processes, only the first one calls its hooks. An exception in a hook ends the training. One in
-    `ended` is raised when all hooks have been told; if the training itself has failed, it is only reported.
+    In a run of several processes, only the first one calls its hooks. An exception in a hook ends the training. An
+    exception in `ended` is raised after all hooks have been called; if the training itself has failed, it is only
+    logged.
     """
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -26,4 +27,4 @@ class Hook:
         """
 
     def ended(self, step: int, reason: str) -> None:
-        """Receives the last step and the reason: that of `training.Result`, or the text of an error."""
+        """Receives the last step and the reason for the end: `training.Result.reason`, or the text of an error."""

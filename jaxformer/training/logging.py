@@ -17,7 +17,7 @@ class JsonLog:
 
     Args:
       path: the file; created if it does not exist.
-      step: the step from which training continues; later lines, and a line cut short by a crash, are removed.
+      step: the step from which training continues; later lines, and a line truncated by a crash, are removed.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, step: int = 0):
@@ -66,7 +66,7 @@ class JsonLog:
 def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Returns the entries of a log, without lines that a crash truncated or damaged."""
     path, entries = pathlib.Path(path), []
-    if path.is_fifo():  # it would block
+    if path.is_fifo():  # reading it would block
         raise OSError(errno.EINVAL, "it is a named pipe", str(path))
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
@@ -93,7 +93,7 @@ class TensorBoard:
     def _open(self, step: int) -> None:
         from tensorboardX import SummaryWriter  # importing it takes half a second
 
-        # Files of one second would have the same name.
+        # Files created within one second would have the same name.
         suffix = f".{self._num_files}" if self._num_files else ""
         self._writer = SummaryWriter(self._directory, purge_step=step + 1, filename_suffix=suffix)
         self._num_files += 1

@@ -28,9 +28,9 @@ Batches = Callable[[int], Iterator[Any]]
 
 @dataclasses.dataclass
 class Progress:
-    """The part of a run's progress that is not in its state; saved with each checkpoint so that a run can resume."""
+    """The progress of a run beyond its training state; saved with each checkpoint, so that runs can resume."""
 
-    best_score: float = math.inf  # lower is better: the negative of a metric to maximize
+    best_score: float = math.inf  # lower is better: a metric to maximize is negated
     best_step: int = 0
     validations_since_best: int = 0
     left_out: list[int] = dataclasses.field(default_factory=list)
@@ -72,17 +72,17 @@ def fit(
     outputs: Outputs | None = None,
     progress: Progress | None = None,
 ) -> Result:
-    """Trains until `config.steps`, until patience or time runs out, or until asked to stop by SIGTERM or Ctrl-C.
+    """Trains until `config.steps`, until patience or time runs out, or until SIGTERM or Ctrl-C.
 
     A run that was stopped, saved and restored continues as if it had never stopped, because `batches` can start at any
     step. The metrics of step n are read after step n + 1 has been dispatched, so the device never waits for the host.
 
     Args:
       batches: a function from a step to an iterator over the batches from that step on, such as
-        ``lambda start: itertools.islice(itertools.cycle(batches), start, None)`` of a list that is read repeatedly.
-      validate: a function from a state to metrics, `config.metric` among them.
+        ``lambda start: itertools.islice(itertools.cycle(batches), start, None)`` for a list that is repeated.
+      validate: a function from a state to metrics, including `config.metric`.
       maximize: True if a higher `config.metric` is better, as with BLEU.
-      flops: a function from a batch to the model's floating-point operations in a step, for utilization.
+      flops: a function from a batch to the model's FLOPs in a step, for model FLOP utilization.
       progress: the progress of a run that is resumed.
 
     Raises:
@@ -112,7 +112,7 @@ def fit(
                 score, better = None, False
                 if validate and _due(number, config.validate_every, last=number == config.steps):
                     watch.settled(f"validating after step {number}", "validating")
-                    validation = {name: float(value) for name, value in validate(state).items()}  # of JAX, perhaps
+                    validation = {name: float(value) for name, value in validate(state).items()}  # or a JAX array
                     score = _score(validation, config.metric, maximize)
                     better = progress.add(number, score)
                     recorder.validated(number, validation, better)
@@ -126,11 +126,11 @@ def fit(
                     recorder.saved(number)
                     rollbacks = 0
             except NonFiniteError as error:
-                reason, rollbacks = None, rollbacks + 1  # a step that fails while being saved is not the last
+                reason, rollbacks = None, rollbacks + 1  # if a step fails while it is saved, training goes on
                 if rollbacks > config.rollbacks:
                     raise
                 watch.begin(f"going back from step {error.step}", "starting")
-                del state  # the restored one takes its memory
+                del state  # frees its memory for the restored one
                 state, progress = _last_saved(outputs, target, progress, error)
                 number = int(state.step)
                 stream = numbered(batches, number, progress.left_out)
@@ -178,7 +178,7 @@ class _Watch(Watchdog):
 
 
 def numbered(batches: Batches, start: int, left_out: list[int]) -> Iterator[tuple[int, Any]]:
-    """Yields the batches from step `start` on, with their numbers in the batch plan, without those left out.
+    """Yields the batches from step `start` on with their numbers in the batch plan, except for those in `left_out`.
 
     Raises:
       ValueError: `batches` is not a function.
@@ -225,10 +225,10 @@ def _reason_to_stop(
 
 
 class _Clock:
-    """The time limits of a training run, whose time counts from the beginning of its work."""
+    """The time limits of a training run, counted from the beginning of its work."""
 
     INTERVAL = 10
-    """The steps between two looks of several processes at the clock."""
+    """The number of steps after which several processes compare the time."""
 
     def __init__(self, config: TrainConfig, timer: PhaseTimer):
         self._config, self._timer, self._saved = config, timer, timer.total()
@@ -243,7 +243,7 @@ class _Clock:
     def _over(self, minutes: float, since: float, number: int) -> bool:
         """Returns True if this many minutes have passed since `since`.
 
-        The clock of the first process decides, at some steps only, because all processes wait for its answer.
+        The clock of the first process decides, and only at some steps, because all processes wait for its decision.
         """
         if minutes <= 0 or (jax.process_count() > 1 and number % self.INTERVAL):
             return False
@@ -256,7 +256,7 @@ class _Clock:
 def _last_saved(
     outputs: Outputs, target: TrainState, progress: Progress, error: NonFiniteError
 ) -> tuple[TrainState, Progress]:
-    """Returns the last checkpoint, with the batch of the error left out; raises the error if there is no checkpoint."""
+    """Returns the last checkpoint, with the failed batch left out; raises the error if there is no checkpoint."""
     if outputs.checkpoints is None:
         raise error
     outputs.checkpoints.wait()

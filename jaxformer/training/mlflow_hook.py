@@ -10,13 +10,13 @@ from jaxformer.training.phase_timer import FINISHED
 
 
 class MlflowHook(Hook):
-    """Records the metrics of steps and validations in a run of MLflow.
+    """Records the metrics of steps and validations in an MLflow run.
 
-    A resumed training continues the same run if `options` has its ``run_id``.
+    Resumed training continues the same run if `options` has its ``run_id``.
 
     Args:
-      every: the interval, in steps, between records.
-      tracking_uri: the server or folder of the records; by default MLflow's own.
+      every: the number of steps between records.
+      tracking_uri: the server or folder of the records; by default, MLflow chooses.
       options: arguments of ``mlflow.start_run``, such as ``run_name="en-de"``.
     """
 
@@ -30,7 +30,7 @@ class MlflowHook(Hook):
 
     @property
     def identifier(self) -> str:
-        """The identifier by which MLflow knows the run."""
+        """MLflow's identifier of the run."""
         return str(self._run.info.run_id)
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:

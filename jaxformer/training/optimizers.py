@@ -17,7 +17,7 @@ from jaxformer.training.config import OptimizerConfig as OptimizerConfig
 SCHEDULES = "inverse_sqrt", "cosine", "linear", "constant"
 
 BIASES = "sinks", "gain", "baseline", "positions/content", "positions/position"
-"""The ends of the names of parameters that are biases, scales or statistics by another name."""
+"""Endings of the names of parameters that are biases, scales or statistics under other names."""
 
 
 def make_schedule(config: OptimizerConfig, *, steps: int) -> schedules.Schedule:
@@ -74,12 +74,12 @@ def make_optimizer(
 def _muon(momentum: float, adam: optax.GradientTransformation, axes: optax.Params) -> optax.GradientTransformation:
     """Returns Muon for the kernels of layers and `adam` for embeddings, biases, norms and projections to a vocabulary.
 
-    Updates have the root mean square that Adam's have (0.2, Liu et al. 2025), so learning rates of Adam remain good.
+    Updates have the root mean square of Adam's updates (0.2, Liu et al. 2025), so Adam's learning rates still work.
     """
     is_axes = lambda x: isinstance(x, tuple)
     named = jax.tree_util.tree_leaves_with_path(axes, is_leaf=is_axes)
     matrices = {path: dims for path, names in named if (dims := matrix_dimensions(names))}
-    # A callable, because a part of the parameters may be masked.
+    # A callable, because some parameters may be masked.
     dimensions = lambda tree: jax.tree_util.tree_map_with_path(lambda path, _: matrices[path], tree)
     kinds = lambda tree: jax.tree_util.tree_map_with_path(lambda path, _: "muon" if path in matrices else "adam", tree)
 
@@ -93,11 +93,11 @@ def _muon(momentum: float, adam: optax.GradientTransformation, axes: optax.Param
 
 
 def matrix_dimensions(names: Axes) -> MuonDimensionNumbers | None:
-    """Returns the dimensions of an array which are the rows and columns of the matrix of a layer, if it has one.
+    """Returns the dimensions of an array that are the rows and columns of a layer's matrix; None if it has no matrix.
 
-    Heads and their features are one side of a matrix. Layers, experts, keys and values, and the offsets of a
-    convolution have a matrix each. Queries have one for each query head that a key head serves, so with fewer key heads
-    than query heads W^Q is several matrices: the dimension "kv" holds those queries, then the key and the value.
+    Heads and their features are one side of a matrix. Each layer, expert and offset of a convolution has a matrix, and
+    so have keys and values. Queries have one for each query head that a key head serves, so with fewer key heads than
+    query heads, W^Q is several matrices: the dimension "kv" holds these queries, then the key and the value.
 
     >>> matrix_dimensions(("layers", "model", "heads", "kv", "head_dim"))
     MuonDimensionNumbers(reduction_axis=(1,), output_axis=(2, 4))
@@ -120,7 +120,7 @@ def _sides(shape: tuple[int, ...], dimensions: MuonDimensionNumbers) -> tuple[in
 
 
 def freeze(optimizer: optax.GradientTransformation, frozen: optax.Params) -> optax.GradientTransformation:
-    """Returns an optimizer that leaves the parameters where `frozen` is True alone; it keeps no moments for them."""
+    """Returns an optimizer that never updates the parameters where `frozen` is True, and keeps no moments for them."""
     trained = jax.tree.map(lambda x: not x, frozen)
     return optax.chain(optax.masked(optimizer, trained), optax.masked(optax.set_to_zero(), frozen))
 
@@ -128,9 +128,9 @@ def freeze(optimizer: optax.GradientTransformation, frozen: optax.Params) -> opt
 def averaging(
     optimizer: optax.GradientTransformation, averages: optax.Params, *, decay: float
 ) -> optax.GradientTransformation:
-    """Returns an optimizer that moves the parameters where `averages` is True by ``decay - 1`` times their gradient.
+    """Returns an optimizer that updates the parameters where `averages` is True by ``decay - 1`` times their gradient.
 
-    If their gradient is that of ``(parameter - x) ** 2 / 2``, they are moving averages of x.
+    If their loss is ``(parameter - x) ** 2 / 2``, they are exponential moving averages of x.
     """
     others = jax.tree.map(lambda x: not x, averages)
     return optax.chain(optax.masked(optimizer, others), optax.masked(optax.sgd(1 - decay), averages))

@@ -20,21 +20,21 @@ ENDS = {
     "terminated": "stopped by SIGTERM",
     "interrupted": "stopped by Ctrl-C",
 }
-"""Descriptions of ends before the last step, by `Result.reason`."""
+"""Descriptions of a training that ended before the last step, by `Result.reason`."""
 
 COMPLETE = ("done", "patience")
-"""The reasons for which a training is over; after others it may be resumed."""
+"""The reasons after which a training is complete; after any other reason it can be resumed."""
 
 FINISHED = ("done", *ENDS)
 """The reasons for which a training ends without an error."""
 
 
 class PhaseTimer:
-    """A clock that always runs for one part of the work.
+    """A clock that assigns all time to one part of the work or another.
 
     Args:
-      path: the file with the times of all starts of a run; this start is added to it by `save`. None keeps no file.
-      began: the `time.monotonic()` at which the work began; by default now. The time of day may be set in the meantime.
+      path: the file with the times of all starts of a run, to which `save` adds this start; None for no file.
+      began: the `time.monotonic()` at which the work began, by default now (the time of day may be changed meanwhile).
 
     >>> timer = PhaseTimer()
     >>> timer.at("stepping")
@@ -51,14 +51,14 @@ class PhaseTimer:
         self._about: dict[str, Any] = {"began": time.strftime("%Y-%m-%dT%H:%M:%SZ", day)}
 
     def at(self, part: Part) -> None:
-        """Ends the part that the clock runs for, and begins another."""
+        """Ends the current part of the work, and begins another."""
         now = time.monotonic()
         self._seconds[self._part] += now - self._since
         self._part, self._since = part, now
 
     @contextlib.contextmanager
     def during(self, part: Part) -> Iterator[None]:
-        """Lets the clock run for `part` inside the block, and afterwards for the part before it."""
+        """Assigns the time inside the block to `part`, and then returns to the previous part."""
         before = self._part
         self.at(part)
         try:

@@ -1,4 +1,4 @@
-"""Traces of some training steps, for XProf and Perfetto."""
+"""Profiler traces of some training steps, for XProf and Perfetto."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from jaxformer.multihost import processes
 class Profile:
     """A trace of the steps `first` to `last`, which `before` starts and stops.
 
-    Every process of a run has one, so that all read their metrics before the same steps; the first writes the trace.
+    Every process of a run has one, so that all of them read their metrics before the same steps; the first one writes
+    the trace.
 
     Args:
       directory: the folder of the trace. XProf (``xprof --logdir DIR``) and TensorBoard's plugin open it; Perfetto
@@ -27,11 +28,11 @@ class Profile:
         self._running = False
 
     def due(self, number: int) -> bool:
-        """Returns True if the trace starts or stops before step `number`; it goes on while training goes back."""
+        """Returns True if the trace starts or stops before step `number`; it continues if training goes back."""
         return number == (self._last + 1 if self._running else self._first)
 
     def before(self, number: int) -> None:
-        """Starts or stops the trace, if that is due; earlier steps must have ended."""
+        """Starts or stops the trace if it is due; earlier steps must have ended."""
         if self.due(number) and self._running:
             self.close()
         elif self.due(number):
@@ -50,7 +51,7 @@ class Profile:
 def open_profile(
     directory: str | os.PathLike[str], text: str, *, start: int, steps: int, say: Callable[[str], None]
 ) -> Profile | None:
-    """Returns the trace of `profiled_steps`; None, after a line that says so, if a resumed run no longer has them."""
+    """Returns the trace of `profiled_steps`; if a resumed run has already done them, reports that and returns None."""
     try:
         return Profile(directory, *profiled_steps(text, start=start, steps=steps))
     except ConfigError as error:
@@ -59,10 +60,11 @@ def open_profile(
 
 
 def profiled_steps(text: str, *, start: int, steps: int) -> tuple[int, int]:
-    """Returns the first and the last step of ``FIRST:LAST``, or of a number of steps after the tenth of this start.
+    """Returns the first and last step of ``FIRST:LAST``, or of a number of steps that follow the tenth of this start.
 
     Raises:
-      ConfigError: the text is neither, or the first step is over, or it is after the last of the training's `steps`.
+      ConfigError: the text is neither, or the first step is already done, or it is after the last of the training's
+        `steps`.
 
     >>> profiled_steps("100:104", start=0, steps=300), profiled_steps("5", start=200, steps=300)
     ((100, 104), (211, 215))

@@ -1,4 +1,4 @@
-"""Training steps compiled ahead of their first call, so that their time and memory are known."""
+"""Training steps compiled ahead of time (AOT), so that compilation time and memory are known."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jaxformer.training.step import Metrics
 
 
 class OutOfMemoryError(JaxformerError):
-    """A compiled step needs more memory than there is; without this error, the system would kill the process."""
+    """A compiled step needs more memory than is available; without this error, the system would kill the process."""
 
     exit_code = 2
 
@@ -24,12 +24,12 @@ class OutOfMemoryError(JaxformerError):
 class Programs:
     """A jitted step that is compiled ahead of time for each batch shape, at its first call.
 
-    The steps before it end first: a step that runs while another one compiles would seem to take no time.
+    Earlier steps are waited for: a step that ran during a compilation would seem to take no time.
 
     Args:
       step: the jitted step.
       timer: the timer of the run; the time of compilation counts as "compiling".
-      memory: the bytes of main memory, which CPU devices share; accelerators check their own memory.
+      memory: the bytes of main memory, which CPU devices share; accelerators check theirs themselves.
 
     Raises:
       OutOfMemoryError: when called, a program needs more than `memory`.
@@ -50,7 +50,7 @@ class Programs:
         return self._programs[shapes](state, batch)
 
     def __len__(self) -> int:
-        """The number of programs."""
+        """The number of compiled programs."""
         return len(self._programs)
 
     def _compiled(self, state: TrainState, batch: Any) -> jax.stages.Compiled:
@@ -58,7 +58,7 @@ class Programs:
         devices = jax.local_devices()
         if devices[0].platform == "cpu":
             needed = 0
-            with contextlib.suppress(AttributeError):  # a program from the cache may come without this analysis
+            with contextlib.suppress(AttributeError):  # a program from the cache may lack this analysis
                 memory: Any = program.memory_analysis()
                 sizes = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
                 needed = (sizes - memory.alias_size_in_bytes) * len(state.step.sharding.device_set & set(devices))

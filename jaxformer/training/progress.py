@@ -19,9 +19,9 @@ from jaxformer.training.phase_timer import duration
 
 
 class StderrConsole(Console):
-    """A console on standard error that falls silent once it has no reader, as after ``2>&1 | head``.
+    """A console on standard error that stops printing once it has no reader, as after ``2>&1 | head``.
 
-    That of Rich would end the program there, without a message and without saving.
+    Rich's console would end the program in this case, without a message and without saving.
     """
 
     def __init__(self, *, quiet: bool = False):
@@ -29,7 +29,7 @@ class StderrConsole(Console):
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # for what others write there
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # other code may still write there
 
 
 class Reporter(Protocol):
@@ -38,7 +38,7 @@ class Reporter(Protocol):
     def update(self, step: int, *, loss: float, tokens_per_second: float, utilization: float | None) -> None: ...
 
     def tick(self, step: int, left: float) -> None:
-        """Receives the step that has ended, and the seconds that are left."""
+        """Receives the number of the step that has ended, and the remaining seconds."""
 
     def say(self, text: str) -> None: ...
 
@@ -46,7 +46,7 @@ class Reporter(Protocol):
 
 
 class Bar:
-    """A progress bar with loss, tokens or other units per second, model FLOP utilization and time left."""
+    """A progress bar with loss, tokens (or other units) per second, model FLOP utilization and remaining time."""
 
     def __init__(self, console: Console, *, start: int, steps: int, unit: str = "tokens"):
         columns = (
@@ -110,7 +110,7 @@ def reporter(console: Console, *, start: int, steps: int, unit: str = "tokens") 
     """Returns a bar if the console is a terminal that can redraw a line, unlike TERM=dumb; otherwise lines.
 
     Args:
-      unit: the name, in the plural, of the terms of the loss.
+      unit: the plural name of what the loss is summed over, such as "tokens".
     """
     if console.is_interactive:
         return Bar(console, start=start, steps=steps, unit=unit)
@@ -142,12 +142,12 @@ class Count:
 
 
 def print_line(console: Console, text: str) -> None:
-    """Prints one line as it is, without colors, markup or line breaks."""
+    """Prints one line verbatim, without colors, markup or line breaks."""
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def peak_flops() -> tuple[float, str]:
-    """Returns the matrix FLOP/s of all devices, and their source: a data sheet, or a product timed on this machine."""
+    """Returns the peak FLOP/s of all devices, and the source: a data sheet, or a matrix product timed here."""
     devices = jax.devices()
     kind = devices[0].device_kind
     chip = hardware.by_device_kind(kind)
@@ -162,6 +162,6 @@ def peak_flops() -> tuple[float, str]:
         began = time.perf_counter()
         product(x, x).block_until_ready()
         best = min(best, time.perf_counter() - began)
-    # The CPU devices of JAX share one processor; accelerators share nothing.
+    # JAX's CPU devices share one processor; accelerators share nothing.
     count = 1 if devices[0].platform == "cpu" else len(devices)
     return 2 * size**3 / best * count, f"float32 product of {size} x {size} timed on this machine"

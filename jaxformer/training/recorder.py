@@ -27,14 +27,14 @@ from jaxformer.training.step import Metrics
 logger = logging.getLogger(__name__)
 
 MEASURED = ("seconds", "tokens_per_second", "data_wait", "device_memory")
-"""The logged metrics of a step that differ from run to run: its time, its speed, the wait for its batch, and the most
-bytes that a device of this process has held so far."""
+"""The logged metrics of a step that vary from run to run: time, speed, the wait for the batch, and the peak bytes held
+by a device of this process so far."""
 
 
 class NonFiniteError(JaxformerError, ArithmeticError):
     """The loss or a gradient is not finite; the message names the step, and the batch by its number in the plan.
 
-    Another start would compute the same again.
+    A restart would compute the same result again.
     """
 
     exit_code = 2
@@ -70,7 +70,7 @@ class Outputs:
 
 
 class Recorder:
-    """Reads each step's metrics one step late and passes them to logs, screen and hooks."""
+    """Reads each step's metrics one step later, and passes them to logs, the screen and hooks."""
 
     def __init__(self, outputs: Outputs, *, start: int, config: TrainConfig):
         self._outputs, self._start, self._last = outputs, start, start
@@ -88,20 +88,20 @@ class Recorder:
         self._since, self._loss, self._tokens, self._flops = self._outputs.timer.stepping(), 0.0, 0.0, 0.0
 
     def dispatched(self, number: int, batch: int, metrics: Metrics, flops: float, data_wait: float) -> None:
-        """Receives the metrics of a step on batch `batch` of the plan, and records those of the step before."""
+        """Receives the metrics of a step on batch `batch` of the plan, and records the metrics of the step before."""
         self.catch_up(metrics)
         self._waiting, self._ended = (number, batch, metrics, flops, data_wait), None
         self.look()
 
     def look(self) -> None:
-        """Notes the time if the last step has ended; its metrics are read after the next step is dispatched."""
+        """Records the time if the last step has ended; its metrics are read after the next step is dispatched."""
         if self._ended is None and self._waiting and _ready(self._waiting[2]):
             self._ended = self.timer.stepping()
 
     def catch_up(self, following: Metrics | None = None) -> None:
-        """Records the waiting metrics, and flushes the log, so that they are not lost if the process is killed.
+        """Records the pending metrics, and flushes the log, so that they are not lost if the process is killed.
 
-        If the `following` step has also ended by now, each of the two gets half of the time since the step before.
+        If the `following` step has also ended, each of the two is assigned half of the time since the step before.
         """
         if self._waiting is None:
             return
@@ -168,7 +168,7 @@ class Recorder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        """Records the end; all checkpoints are written, unless the training has failed."""
+        """Records the end; all checkpoints have been written, unless the training has failed."""
         out = self._outputs
         if error is not None:
             self.reason = f"{type(error).__name__}: {error}".strip(": ")
@@ -182,7 +182,7 @@ class Recorder:
         out = self._outputs
         total, count = metrics.pop("loss_sum"), metrics.pop("count")
         loss = total / (count if count > 0 else 1.0)
-        finite = metrics.pop("finite", math.isfinite(loss))  # a step of the user's own may not say
+        finite = metrics.pop("finite", math.isfinite(loss))  # a custom step may not report it
         assert self._ended is not None
         seconds, self._mark = self._ended - self._mark, self._ended
         rate = count / max(seconds, 1e-9)
@@ -205,7 +205,7 @@ class Recorder:
         self._tell_time(number)
 
     def _report(self, number: int, metrics: Mapping[str, float]) -> None:
-        """Reports means over the steps since the last report: losses of short and long sentences differ a lot."""
+        """Reports means over the steps since the last report: losses of short and long sequences differ a lot."""
         out = self._outputs
         seconds = max(out.timer.stepping() - self._since, 1e-9)
         loss, rate, speed = self._loss / max(self._tokens, 1.0), self._tokens / seconds, self._flops / seconds
@@ -234,7 +234,7 @@ class Recorder:
 
 
 def _call_all(ends: Sequence[Callable[[], None]], error: BaseException | None) -> None:
-    """Calls all, then raises the first failure; after an `error`, whose exit code counts, it only warns of failures."""
+    """Calls every function, then raises the first exception; after an `error`, whose exit code counts, only logs it."""
     failure = None
     for end in ends:
         try:

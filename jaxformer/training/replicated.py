@@ -13,16 +13,16 @@ from jaxformer.training.step import Loss, Metrics, TrainStep, checked_loss, mean
 
 
 def make_replicated_step(loss: Loss, optimizer: optax.GradientTransformation) -> TrainStep:
-    """Returns a ``step(state, batch) -> (state, metrics)`` over all local devices; `make_step` makes one for a mesh.
+    """Returns a ``step(state, batch) -> (state, metrics)`` over all local devices; `make_step` is for a mesh.
 
     Along a new first dimension, the state is replicated and the batch is split:
-    ``jax.tree.map(lambda x: jnp.stack([x] * n), state)`` and ``x.reshape(n, -1, *x.shape[1:])``. Each device draws
-    its own dropout; without dropout the numbers are those of `make_step`, except for losses that are not sums over
-    rows: the load-balancing loss of experts is that of each device's share.
+    ``jax.tree.map(lambda x: jnp.stack([x] * n), state)`` and ``x.reshape(n, -1, *x.shape[1:])``. Each device draws its
+    own dropout; without dropout, the results equal those of `make_step`, except for losses that are not sums over rows:
+    the load-balancing loss of experts is computed for each device's shard.
 
     Raises:
       ValueError: when called, a state with a moving average, which only `make_step` supports; a loss that returns
-        something else than `make_step` takes.
+        something that `make_step` does not accept.
 
     >>> import jax.numpy as jnp
     >>> from jaxformer.training.state import create
@@ -46,7 +46,7 @@ def make_replicated_step(loss: Loss, optimizer: optax.GradientTransformation) ->
             return total, (count, metrics)
 
         (total, (count, metrics)), gradient = jax.value_and_grad(value, has_aux=True)(state.params)
-        # The mean is taken after the sums over devices, whose shares of a batch may have different numbers of tokens.
+        # Divided after summing over devices, because their shards of a batch may have different numbers of tokens.
         total, count, metrics, gradient = jax.lax.psum((total, count, metrics, gradient), "devices")
         gradient = mean_gradient(gradient, count)
         with jax.numpy_dtype_promotion("standard"):  # optax mixes float32 with its integer step count

@@ -97,7 +97,7 @@ def constant(peak: float, warmup_steps: int = 0) -> Schedule:
 def cooldown(schedule: Schedule, steps: int, last: int) -> Schedule:
     """Returns `schedule` with its last `last` of `steps` steps scaled linearly to 0 (Hägele et al. 2024).
 
-    Earlier steps are those of `schedule`, so a run can be cooled down from any of its checkpoints.
+    Earlier steps follow `schedule`, so a run can be cooled down from any of its checkpoints.
 
     Raises:
       ConfigError: `last` is not in [1, `steps`].

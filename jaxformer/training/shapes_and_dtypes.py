@@ -1,4 +1,4 @@
-"""The shapes and dtypes of a state by the names of its arrays, and the errors of a checkpoint that has others."""
+"""The shapes and dtypes of a state by the names of its arrays, and the error for a checkpoint that does not match."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class CheckpointError(JaxformerError, RuntimeError):
 
 
 class OtherModelError(CheckpointError):
-    """A checkpoint holds other arrays than those that are asked for; it is not damaged."""
+    """An intact checkpoint holds other arrays, shapes or dtypes than the requested ones."""
 
 
 def shapes_and_dtypes(tree: Any) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def shapes_and_dtypes(tree: Any) -> dict[str, Any]:
 
 
 def path_name(path: Any) -> str:
-    """Returns a path as text, the same for attributes, keys and indices, which a save does not distinguish."""
+    """Returns a path as text; attributes, keys and indices look the same, because a save does not distinguish them."""
     return "/".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path)
 
 
@@ -41,7 +41,7 @@ def check_shapes_and_dtypes(saved: Mapping[str, Any], target: Mapping[str, Any],
       field: the field of the state to check; all by default.
 
     Raises:
-      OtherModelError: they differ; the message has one path, outside of the optimizer's state if there is one.
+      OtherModelError: they differ; the message names one path that does, outside of the optimizer's state if possible.
     """
     paths = sorted(path for path in saved.keys() | target.keys() if not field or path.split("/")[0] == field)
     pairs = {path: (saved.get(path, "missing"), target.get(path, "missing")) for path in paths}

@@ -27,14 +27,14 @@ AGAIN = "Ctrl-C again: stopping without saving"
 
 @contextlib.contextmanager
 def stop_requests(say: Callable[[str], None] = lambda text: None) -> Iterator[list[StopRequest]]:
-    """Collects requests to stop; a second Ctrl-C has the effect that one had before. It interrupts at once, by default.
+    """Collects requests to stop; a second Ctrl-C has its original effect, which by default is to interrupt at once.
 
-    Outside the main thread, it collects none. A signal that is ignored, as Ctrl-C is by a job in the background of a
-    script, stays ignored. `say` answers each request at once, from its own thread, because the main thread may be
-    waiting for a device.
+    Outside the main thread, nothing is collected. A signal that is ignored, such as Ctrl-C in a background job of a
+    script, stays ignored. `say` acknowledges each request at once, from a separate thread, because the main thread may
+    be waiting for a device.
 
-    With several processes, JAX has its own handler for SIGTERM, which informs all processes. Ctrl-C is
-    turned into SIGTERM, so that all processes stop at the same step.
+    With several processes, JAX has its own handler for SIGTERM, which informs all processes. Ctrl-C is turned into
+    SIGTERM, so that all processes stop at the same step.
     """
     requests: list[StopRequest] = []
 
@@ -54,7 +54,7 @@ def stop_requests(say: Callable[[str], None] = lambda text: None) -> Iterator[li
     try:
         handlers = {number: x for number, x in handlers.items() if signal.getsignal(number) != signal.SIG_IGN}
         previous_handlers = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    except ValueError:  # outside the main thread signals belong to other code
+    except ValueError:  # outside the main thread, handlers cannot be set
         previous_handlers = {}
     if not previous_handlers:
         yield requests
@@ -64,13 +64,13 @@ def stop_requests(say: Callable[[str], None] = lambda text: None) -> Iterator[li
             yield requests
     finally:
         for number, handler in previous_handlers.items():
-            # None stands for a handler from outside Python, which cannot be put back.
+            # None stands for a handler that was not installed by Python and cannot be restored.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 @contextlib.contextmanager
 def _answering(say: Callable[[str], None]) -> Iterator[None]:
-    """Answers signals as they arrive: Python writes them into a pipe before any handler runs."""
+    """Acknowledges signals as they arrive: Python writes them to a pipe before any handler runs."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     previous = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)

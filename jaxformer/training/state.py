@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class TrainState:
     """Everything that a step reads and writes: a pytree of arrays, saved and sharded as one."""
 
-    step: jax.Array  # int32 scalar: steps done
+    step: jax.Array  # int32 scalar: the number of completed steps
     params: Any  # float32 master weights
     optimizer: Any  # optax state
     ema_params: Any  # exponential moving average of the parameters, or None
@@ -38,8 +38,8 @@ def create(
     """Returns a new state, from one jitted function; with `shardings`, every leaf is created on its devices.
 
     Args:
-      init: a function from a key to parameters; to start from given ones, such as pretrained, it is
-        ``lambda key: params``, and the state holds a copy of them.
+      init: a function from a key to parameters; to start from given parameters, such as pretrained ones, pass ``lambda
+        key: params``; the state holds a copy of them.
       ema: keep a moving average of the parameters.
       shardings: a TrainState of shardings, one for each leaf.
 
@@ -104,7 +104,7 @@ def create_sharded(
       ema: keep a moving average of the parameters.
 
     Raises:
-      ConfigError: the mesh axes of a dimension do not divide it; the message has the parameter.
+      ConfigError: the mesh axes of a dimension do not divide it; the message names the parameter.
     """
     make = functools.partial(create, net.init, optimizer, key, ema=ema)
     shardings = placement.state(make, placement.params(net.shapes, net.axes), optimizer)

@@ -16,9 +16,9 @@ from jaxformer.training.state import TrainState
 
 Metrics = dict[str, jax.Array]
 Loss = Callable[[Any, Any, jax.Array], tuple[jax.Array, jax.Array, Metrics]]
-"""``loss(params, batch, key) -> (sum, count, metrics)``: sums over the batch, so that parts of it can be added.
+"""``loss(params, batch, key) -> (sum, count, metrics)``: sums over the batch, so that microbatches can be added.
 
-All must be float32, so that devices exchange them together with the gradient; integers would be sent separately.
+All must be float32, so that devices reduce them together with the gradient; integers would be sent separately.
 """
 TrainStep = Callable[[TrainState, Any], tuple[TrainState, Metrics]]
 
@@ -35,30 +35,30 @@ def make_step(
 ) -> jax.stages.Wrapped:
     """Returns a jitted ``step(state, batch) -> (state, metrics)``, to which the state is donated.
 
-    The new state takes the memory of the old one, which cannot be used again ("Array has been deleted").
+    The new state reuses the memory of the old one, which must not be used again ("Array has been deleted").
 
-    The gradient is that of ``sum / count`` over the whole batch. Metrics: loss_sum, count, gradient_norm, finite
-    (1 or 0), those of the loss, skipped (1 or 0) with "skip", and learning_rate if its schedule is given.
+    The gradient is taken of ``sum / count`` over the whole batch. Metrics: loss_sum, count, gradient_norm, finite
+    (1 or 0), the metrics of the loss, skipped (1 or 0) with "skip", and learning_rate if its schedule is given.
 
     Args:
       loss: ``loss(params, batch, key) -> (sum, count, metrics)``, such as
         ``lambda params, batch, key: (*net.bind(params).cross_entropy(batch, labels, key=key), {})``: the sum over the
         batch and the number of what was summed, float32 scalars, and a dict of float32 sums to report. Sums of parts
-        of a batch are added, so nothing is a mean. Without metrics it may return ``(sum, count)``. The `key` is another
-        at each step.
-      optimizer: any optax transformation, such as that of `make_optimizer`.
+        of a batch are added, so nothing is a mean. Without metrics it may return ``(sum, count)``. The `key` differs at
+        each step.
+      optimizer: any optax transformation, such as the result of `make_optimizer`.
       num_microbatches: number of parts into which the batch is split along its first dimension; they run one
         after another. The update is the same as with 1, in less memory, except for random draws such as dropout, and
-        for losses that are not sums over rows: the load-balancing loss of experts is that of each part.
-      nonfinite: with "skip", a loss or gradient that is not finite changes only the step count, so that the next batch
-        follows; with "abort", the caller sees ``finite == 0`` and stops.
+        for losses that are not sums over rows: the load-balancing loss of experts is computed for each part.
+      nonfinite: with "skip", a loss or gradient that is not finite changes only the step count, and training continues
+        with the next batch; with "abort", the caller sees ``finite == 0`` and stops.
       ema_decay: decay of the moving average, if the state has one.
       shardings: a TrainState of shardings, as for `create`: the new state is placed like the old one.
-      learning_rate: the optimizer's schedule, whose rate is then among the metrics; of the optimizer's own count of
-        updates or, if it keeps none, as ``optax.sgd(0.1)``, of the state's count of steps.
+      learning_rate: the optimizer's schedule, whose rate is then among the metrics. It is evaluated at the optimizer's
+        count of updates or, if it keeps no count, as with ``optax.sgd(0.1)``, at the state's count of steps.
 
     Raises:
-      ValueError: `nonfinite` is something else; when called, a loss that returns something else.
+      ValueError: `nonfinite` is unknown; when called, a loss whose result has another form.
       ConfigError: when called, a batch whose first dimension is not a multiple of `num_microbatches`.
     """
     if nonfinite not in ("abort", "skip"):
@@ -101,13 +101,13 @@ def make_step(
 
 
 def _updates_done(state: TrainState) -> jax.Array:
-    """Returns the update count of the optax state, which skips leave alone; without one, the count of steps."""
+    """Returns the optax state's count of updates, which excludes skipped ones; without one, the count of steps."""
     counts = optax.tree.get_all_with_path(state.optimizer, "count")
     return counts[-1][1] if counts else state.step
 
 
 def checked_loss(loss: Loss) -> Loss:
-    """Returns the loss, its result checked when traced, with a float32 count and with metrics."""
+    """Returns a loss whose result is checked during tracing, and always has a float32 count and metrics."""
 
     def checked(params: Any, batch: Any, key: jax.Array) -> tuple[jax.Array, jax.Array, Metrics]:
         found: Any = loss(params, batch, key)

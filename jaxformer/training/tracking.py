@@ -1,4 +1,4 @@
-"""The experiment tracker that a setting names; the hooks of `wandb_hook` and `mlflow_hook` take more options."""
+"""The experiment tracker chosen by a setting; the hooks of `wandb_hook` and `mlflow_hook` take more options."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jaxformer.training.mlflow_hook import MlflowHook
 from jaxformer.training.wandb_hook import WandbHook
 
 FILE = "tracker.json"
-"""The file of a run directory with the tracker's identifier of the run."""
+"""The file in a run directory that holds the tracker's identifier of the run."""
 
 
 def check_tracker(name: str) -> None:
@@ -26,9 +26,9 @@ def check_tracker(name: str) -> None:
 
 
 def tracker(name: str, out: pathlib.Path) -> WandbHook | MlflowHook:
-    """Returns the hook of a tracker, for a run named like the directory `out`.
+    """Returns the hook of a tracker, for a run named after the directory `out`.
 
-    The tracker's identifier of the run is saved in `out`, so that a resumed training continues the same run.
+    The tracker's identifier of the run is saved in `out`, so that resumed training continues the same run.
     """
     path = out / FILE
     known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

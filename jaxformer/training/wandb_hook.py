@@ -10,12 +10,12 @@ from jaxformer.training.phase_timer import FINISHED
 
 
 class WandbHook(Hook):
-    """Records the metrics of steps and validations in a run of Weights & Biases.
+    """Records the metrics of steps and validations in a Weights & Biases run.
 
-    A resumed training continues the same run if `options` has its ``id`` and ``resume="allow"``.
+    Resumed training continues the same run if `options` has its ``id`` and ``resume="allow"``.
 
     Args:
-      every: the interval, in steps, between records.
+      every: the number of steps between records.
       options: arguments of ``wandb.init``, such as ``project="translation"`` or ``mode="offline"``.
     """
 
@@ -26,7 +26,7 @@ class WandbHook(Hook):
 
     @property
     def identifier(self) -> str:
-        """The identifier by which Weights & Biases knows the run."""
+        """The identifier of the run in Weights & Biases."""
         return str(self._run.id)
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:

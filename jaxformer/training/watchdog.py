@@ -1,4 +1,4 @@
-"""A watchdog that ends a process that is alive but makes no progress, and reports where it was stuck.
+"""A watchdog that ends a process that makes no progress, and reports where it was stuck.
 
 The heartbeats of a cluster do not notice such a process.
 """
@@ -16,18 +16,18 @@ from typing import Self
 import jax
 
 EXIT_CODE = 70
-"""The exit code of a stuck process; a scheduler should restart it like one that crashed."""
+"""The exit code of a stuck process; a scheduler should restart the process as after a crash."""
 
 GRACE = 15.0
-"""Extra seconds for actions in which all processes take part, and the time to report."""
+"""Extra seconds for actions in which all processes take part, and the time allowed for a report."""
 
 
 class Watchdog:
     """A context in which `at` must be called again within `seconds`; 0 sets no limit.
 
     After that time, the watchdog prints the host, the process, its action and the stacks of all threads, and ends the
-    process with `EXIT_CODE`. In a job of many processes, look at one that waits for a batch: the others wait for it in
-    the step.
+    process with `EXIT_CODE`. In a job of many processes, look at one that waits for a batch: the other processes wait
+    for it in the step.
 
     >>> with Watchdog(60) as watchdog:
     ...     watchdog.at("in step 1")
@@ -41,7 +41,7 @@ class Watchdog:
         """Records progress and the next action, `where`.
 
         Args:
-          together: True if all processes take part; one that is stuck elsewhere then has time to report it first.
+          together: True if all processes take part; a process that is stuck elsewhere then has time to report first.
         """
         grace = GRACE if together and jax.process_count() > 1 else 0.0
         self._where, self._since, self._limit = where, time.monotonic(), self._seconds + grace
@@ -60,14 +60,14 @@ class Watchdog:
         interval, woke = min(1.0, self._seconds / 10), time.monotonic()
         while not self._done.wait(interval):
             slept, woke = time.monotonic() - woke, time.monotonic()
-            if slept > 5 * interval:  # the whole process was stopped (Ctrl-Z, a paused host), not stuck
+            if slept > 5 * interval:  # the whole process was suspended (Ctrl-Z, a paused host), not stuck
                 self._since += slept
             idle = woke - self._since
             if idle > self._limit:
                 text = f"{process} is stuck: {self._where} for {idle:.0f} s; its stacks:"
                 report = threading.Thread(target=_report, args=(text,), daemon=True)
                 report.start()
-                report.join(GRACE)  # it may be stuck, too, if the output is not read
+                report.join(GRACE)  # it may block, too, if nothing reads the output
                 os._exit(EXIT_CODE)  # other ways to exit need the main thread, which does not respond
 
 

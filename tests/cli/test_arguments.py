@@ -80,7 +80,7 @@ def test_what_is_true_or_false_is_given_as_a_word_or_a_flag(given):
 def test_settings_are_shown_by_section_with_their_choices():
     lines = arguments.settings_help(TranslationConfig()).splitlines()
     assert lines[0] == "  --name translation"
-    start = lines.index("model: The network; vocabulary sizes of 0 are the tokenizer's.")
+    start = lines.index("model: The network; vocabulary sizes of 0 are replaced by the tokenizer's.")
     model = lines[start : lines.index("", start)]
     assert all(line.startswith(("  --model.", "        ")) for line in model[1:])
     place = model.index("  --model.norm_position post")

@@ -35,7 +35,7 @@ def run(tmp_path_factory):
 @pytest.mark.full
 def test_an_old_best_checkpoint_is_not_one_of_the_last(run, capsys):
     assert main.main(["average", str(run), "--last", "3"]) == 0
-    assert "averaged 2 checkpoints, steps 3, 4 (the run has kept no more of the last 3);" in capsys.readouterr().out
+    assert "averaged 2 checkpoints, steps 3, 4 (the run keeps fewer than 3 checkpoints);" in capsys.readouterr().out
     assert jaxformer.load(run, checkpoint="average").steps == (3, 4)
     assert main.main(["average", str(run), "--last", "1"]) == 0
     assert "averaged 1 checkpoint, step 4; use" in capsys.readouterr().out
@@ -68,7 +68,7 @@ def test_the_last_checkpoints_are_averaged(monkeypatch, capsys, tmp_path):
     asked = []
     monkeypatch.setattr(runner, "average", lambda run, **options: asked.append((run, options)) or [4, 6])
     assert average.main([str(tmp_path)]) == 0
-    fewer = "(the run has kept no more of the last 5)"
+    fewer = "(the run keeps fewer than 5 checkpoints)"
     expected = f"averaged 2 checkpoints, steps 4, 6 {fewer}; use it with --checkpoint average\n"
     assert capsys.readouterr().out == expected
     assert average.main([str(tmp_path), "--last", "2", "--mesh", "data=4"]) == 0
@@ -89,7 +89,7 @@ def test_scores_of_an_earlier_average_are_named(monkeypatch, capsys, tmp_path):
         (tmp_path / f"scores-{name}.json").write_text(json.dumps(about))
     monkeypatch.setattr(runner, "average", lambda run, **options: (4, 6))
     assert average.main([str(tmp_path), "--last", "2"]) == 0
-    said = "scores of an earlier average, until it is evaluated again: scores-test-average-beam_size=8.json\n"
+    said = "these scores are of an earlier average; evaluate again: scores-test-average-beam_size=8.json\n"
     assert capsys.readouterr().err == said
 
 

@@ -84,7 +84,7 @@ def test_texts_that_are_cut_are_said_with_their_numbers(capsys, monkeypatch, tmp
     [
         (["fine", "--file", "x"], "give inputs or --file, not both"),
         (["--words", "-1"], "--words must be at least 0"),
-        (["fine", "--json", "--words", "2"], "--json has all words of a text, so --words has no effect"),
+        (["fine", "--json", "--words", "2"], "--json prints all words of a text, so --words has no effect"),
         (["fine", "--picture", "x.png"], "--picture is for a run of vision"),
     ],
 )

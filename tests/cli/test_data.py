@@ -33,7 +33,7 @@ def test_a_text_of_the_user_stays(tmp_path, capsys, monkeypatch):
     (tmp_path / "unseen.fr").write_text("le mien\n")
     assert main.main(["data", "grammar", "--out", str(tmp_path)]) == 2
     assert capsys.readouterr().err == (
-        f"jaxformer data: {tmp_path / 'unseen.fr'} exists, and is another text; name another folder with --out\n"
+        f"jaxformer data: {tmp_path / 'unseen.fr'} exists and holds another text; name another folder with --out\n"
     )
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"unseen.fr": "le mien\n"}
     (tmp_path / "unseen.fr").unlink()

@@ -20,7 +20,7 @@ def test_what_is_written(capsys, monkeypatch):
     monkeypatch.setattr(pretrained, "export", export)
     assert main.main(["export", "run", "--out", "folder", "--checkpoint", "average", "--family", "marian"]) == 0
     printed = capsys.readouterr()
-    assert printed.out == "folder is a Hugging Face folder now, of model_type marian\n"
+    assert printed.out == "folder is now a Hugging Face folder of model_type marian\n"
     assert "no counterpart" in printed.err
     options = {"checkpoint": "average", "family": "marian", "mesh": ""}
     assert asked == [(pathlib.Path("run"), pathlib.Path("folder"), options)]

@@ -60,7 +60,7 @@ def test_a_chosen_head_a_mean_and_a_translation_of_your_own(run, capsys):
 def test_a_search_beside_a_translation_of_your_own_is_refused(run, capsys):
     with pytest.raises(SystemExit, match="2"):
         inspect.main([str(run), "--source", "A dog runs", "--target", "cheval", "--decode.beam_size", "8"])
-    assert "with --target nothing is searched for; leave out --decode.beam_size" in capsys.readouterr().err
+    assert "with --target there is no search; leave out --decode.beam_size" in capsys.readouterr().err
 
 
 def test_a_grid_is_a_picture_of_all_heads(run, capsys):

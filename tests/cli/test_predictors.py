@@ -83,8 +83,8 @@ def given(run, config, command, settings, *ensemble):
         (TranslationConfig(), "translate", "--decode.mbr 2 --decode.candidates beam --decode.seed 1", "decode.seed"),
         (TranslationConfig(), "translate", "--decode.utility bleu", "it needs decode.mbr"),
         (TranslationConfig(), "translate", "--decode.beam_size 1 --decode.stopping limit", "1 is greedy search"),
-        (TranslationConfig(), "translate", "--decode.sample --decode.renormalize", "draws always give the probability"),
-        (LanguageModelingConfig(), "generate", "--decode.renormalize True", "draws always give the probability"),
+        (TranslationConfig(), "translate", "--decode.sample --decode.renormalize", "sampling always renormalizes"),
+        (LanguageModelingConfig(), "generate", "--decode.renormalize True", "sampling always renormalizes"),
         (TranslationConfig(), "evaluate", "--decode.average log", "decode.average has no effect: it needs --ensemble"),
         (
             TranslationConfig(),

@@ -43,5 +43,5 @@ def test_a_text_is_framed(kind):
 def test_words_are_refused():
     normalizer = TextNormalizer(lowercase=True)
     tokenizer = SubwordTokenizer.train(["a b c"] * 9, vocab_size=265, normalizer=normalizer)
-    with pytest.raises(ConfigError, match=r"has no form of text with data\.lowercase True"):
+    with pytest.raises(ConfigError, match=r"cannot express the normalization data\.lowercase True"):
         tokenizer_json(tokenizer)

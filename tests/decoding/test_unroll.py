@@ -382,9 +382,9 @@ def test_bad_prefixes_and_limits(options, message):
 def test_bad_keys_and_sequences():
     step, _ = markov(0)
     for key in (jax.random.split(jax.random.key(0), 3), jnp.zeros(2, jnp.int32)):
-        with pytest.raises(ValueError, match=r"one jax\.random\.key, or 2 keys, one per sentence"):
+        with pytest.raises(ValueError, match=r"one jax\.random\.key, or 2 keys, one per row"):
             decoding.sample(step, start(1), key=key, max_length=2, **IDS)
-    with pytest.raises(ValueError, match=r"must begin \(2, 1\) as the state"):
+    with pytest.raises(ValueError, match=r"must begin \(2, 1\) like the state"):
         decoding.forced(step, start(1), jnp.zeros((2, 3, 4), jnp.int32), jnp.zeros((2, 3), jnp.int32), bos=BEGIN)
 
 

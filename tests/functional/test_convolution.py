@@ -119,8 +119,8 @@ def test_receptive_field(taps, dilations, expected):
         ((2, 3, 2), {}, r"kernel must have shape \[K, 2, E\] for x \[1, 3, 2\], got \[2, 3, 2\]"),
         ((2, 2, 2, 2), {}, r"kernel must have shape \[K, 2, E\] for x \[1, 3, 2\], got \[2, 2, 2, 2\]"),
         ((2, 2, 2), {"stride": 0}, "stride must be at least 1, got 0"),
-        ((2, 2, 2), {"padding": "valid", "causal": True}, "padding='valid' for neither causal nor"),
-        ((2, 2, 2), {"padding": "valid", "valid": jnp.ones((1, 3), bool)}, "padding='valid' for neither causal nor"),
+        ((2, 2, 2), {"padding": "valid", "causal": True}, "padding='valid' excludes causal and valid"),
+        ((2, 2, 2), {"padding": "valid", "valid": jnp.ones((1, 3), bool)}, "padding='valid' excludes causal and valid"),
         ((2, 2, 2), {"bias": jnp.zeros(3)}, r"bias must have shape \[2\], got \[3\]"),
         ((2, 2, 2), {"valid": jnp.ones((1, 4), bool)}, r"valid must have shape \[1, 3\], got \[1, 4\]"),
     ],
@@ -131,7 +131,7 @@ def test_refusals(kernel, options, message):
         unchecked(jnp.ones((1, 3, 2)), jnp.ones(kernel), **options)
     with pytest.raises(ValueError, match="kernel size and dilation must be at least 1, got 3 and 0"):
         functional.receptive_field(3, [1, 0])
-    with pytest.raises(ValueError, match="causal is for sequences"):
+    with pytest.raises(ValueError, match="causal is only for sequences"):
         functional.convolution(jnp.ones((1, 3, 3, 2)), jnp.ones((2, 2, 2, 2)), causal=True)
 
 

@@ -279,7 +279,7 @@ def test_labels_outside_of_the_vocabulary(label):
     """Refused where they count, unless they are traced; `where` leaves them out."""
     labels, logits = jnp.asarray(LABELS, jnp.int32).at[0, 1].set(label), jnp.asarray(LOGITS, jnp.float32)
     x, table = jnp.ones((2, 5, 3)), jnp.ones((7, 3))
-    message = rf"labels must be in \[0, V = 7\) where they count, got {label}; leave labels out with where="
+    message = rf"labels must be in \[0, V = 7\) where they count, got {label}; exclude labels with where="
     for loss in (
         functools.partial(functional.cross_entropy, logits),
         functools.partial(functional.linear_cross_entropy, x, table),

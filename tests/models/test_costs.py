@@ -202,7 +202,9 @@ def test_encoder_flops_are_the_products_of_the_program():
 @pytest.mark.parametrize("attention", ["none", "additive", "dot", "general", "concat"])
 def test_recurrent_flops_are_the_products_of_the_program(attention, cell):
     options = {"num_encoder_layers": 2, "num_decoder_layers": 3, "tie_embeddings": "decoder"}
-    options |= {"input_feeding": attention == "concat", "d_attention": 5}
+    options |= {"input_feeding": attention == "concat"} | (
+        {"d_attention": 5} if attention in ("additive", "concat") else {}
+    )
     config = models.Seq2SeqConfig(11, 13, cell=cell, attention=attention, d_model=8, d_hidden=6, **options)
     net, (batch, source, target) = pure(models.Seq2Seq, config), (2, 7, 4)
     tokens = jnp.zeros((batch, source), jnp.int32), jnp.zeros((batch, target), jnp.int32)

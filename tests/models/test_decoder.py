@@ -239,7 +239,7 @@ def test_a_memory_that_nothing_reads_is_refused():
     memory = models.Memory(jnp.ones((B, 4, 5)), None)
     start = lambda decoder: decoder.start(memory, batch_size=B, beam_size=1, length=T)
     for call in (start, lambda decoder: decoder(TARGET, memory)):
-        with pytest.raises(ValueError, match=r"reads no memory, got one of shape \[.*, 4, 5\];.* `memory_dim`"):
+        with pytest.raises(ValueError, match=r"cannot read a memory, got one of shape \[.*, 4, 5\];.* `memory_dim`"):
             jax.eval_shape(lambda params, call=call: call(net.bind(params)), net.shapes)
 
 

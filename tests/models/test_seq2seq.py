@@ -154,7 +154,7 @@ def test_steps_show_their_attention_to_the_source(name):
     near(weights, expected)
     fixed = small("none").net.bind(small("none").params)
     context, state = fixed.start(fixed.encode(SOURCE), beam_size=1, length=T)
-    with pytest.raises(ValueError, match="fixed context attends to no memory"):
+    with pytest.raises(ValueError, match="fixed context has no attention to a memory"):
         fixed.attending_step(TARGET[:, :1], state, context)
 
 

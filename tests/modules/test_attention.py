@@ -201,7 +201,7 @@ def test_captured_weights_are_those_of_the_attention_function():
 
 def test_captured_weights_without_a_function_are_refused():
     caught, _, _ = captured(adding)
-    with pytest.raises(ValueError, match=r"the attention function adding does not say .* functional\.with_weights"):
+    with pytest.raises(ValueError, match=r"the attention function adding does not declare .* functional\.with_weights"):
         caught.weights(mask=masks.causal())
 
 
@@ -229,7 +229,7 @@ def test_partials_of_a_setting_are_refused_if_the_layer_has_it_too(name):
     """The layer's value won without a word; without its setting, that of the partial counts."""
     bound = functools.partial(functional.attention, **{name: BOUND_SETTINGS[name]})
     for make in (self_attention, cross_attention):
-        with pytest.raises(ValueError, match=f"this layer passes '{name}' itself, by its own setting.* remove one"):
+        with pytest.raises(ValueError, match=f"this layer passes '{name}' from its own setting.* remove one"):
             make(attention=bound, logits=modules.Logits(**{name: OWN_SETTINGS[name]}))
     others = {other: x for other, x in OWN_SETTINGS.items() if other != name}
     net, params = self_attention(attention=bound, logits=modules.Logits(**others))
@@ -263,7 +263,7 @@ def test_captured_weights_have_the_mask_of_the_call():
     np.testing.assert_array_equal(weights > 0, np.broadcast_to(np.tri(5, dtype=bool), weights.shape))
     assert (np.asarray(caught.weights(mask=masks.window(1))) > 0).sum(-1).max() == 2
     assert (np.asarray(dataclasses.replace(caught, mask=None).weights()) > 0).all()
-    with pytest.raises(ValueError, match=r"this is one layer already: queries have shape \[2, 5, 4, "):
+    with pytest.raises(ValueError, match=r"this is a single layer already: queries have shape \[2, 5, 4, "):
         caught.layer(0)
 
 

@@ -98,7 +98,7 @@ def test_embeddings_check_given_positions():
     tokens, beyond = int32([[3, 3]]), int32([[3, 4]])
     net, params = embeddings(True)
     module = net.net.bind(params)
-    with pytest.raises(ValueError, match="position 4 has no learned vector: there are those from 0 to 3"):
+    with pytest.raises(ValueError, match="position 4 has no learned vector: the table covers 0 to 3"):
         module(tokens, positions=beyond)
     np.testing.assert_array_equal(*net.apply(params, tokens, positions=beyond)[0])
     net, params = embeddings(False)
@@ -136,7 +136,7 @@ def test_ids_outside_of_the_table_are_refused():
 
 def test_types_without_a_table_are_refused():
     net, params = embeddings(False)
-    with pytest.raises(ValueError, match="without token types take no types; set num_token_types"):
+    with pytest.raises(ValueError, match="have no token types, but types were given; set num_token_types"):
         net.net.apply(params, int32([[3, 3]]), types=int32([[0, 1]]))
 
 

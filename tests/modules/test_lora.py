@@ -72,7 +72,7 @@ def test_gradients_reach_the_adapters():
 @pytest.mark.parametrize(
     ("targets", "message"),
     [
-        (["*/atention/*"], r"no parameter matches '\*/atention/\*'; there are decoder/"),
+        (["*/atention/*"], r"no parameter matches '\*/atention/\*'; the parameters are decoder/"),
         (["*/bias"], r"targets \*/bias match no matrix, only vectors"),
     ],
 )

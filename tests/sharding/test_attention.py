@@ -377,5 +377,5 @@ def test_weights_on_a_mesh_are_those_of_softmax():
             for weights in (functools.partial(functional.attention_weights, **options), weights_function(attention))
         )
         np.testing.assert_array_equal(found, want)
-    with pytest.raises(ValueError, match=r"ring_attention.*does not say what its weights are"):
+    with pytest.raises(ValueError, match=r"ring_attention.*does not declare its weights"):
         weights_function(sharding.ring_attention(grid, "context", zigzag=True))

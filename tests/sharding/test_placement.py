@@ -116,7 +116,7 @@ def test_where_parameters_lie():
 def test_arrays_are_described_where_they_really_lie():
     placement = sharding.Placement(sharding.mesh("fsdp=4,tensor=2"))
     params = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), SHAPES)
-    assert rows(placement.describe(params, NAMES))["kernel"][2:] == ["whole on device 0", "192"]
+    assert rows(placement.describe(params, NAMES))["kernel"][2:] == ["all on device 0", "192"]
     placed = jax.device_put(params, placement.params(SHAPES, NAMES))
     assert placement.describe(placed, NAMES) == placement.describe(SHAPES, NAMES)
     everywhere = jax.device_put(params, placement.replicated)

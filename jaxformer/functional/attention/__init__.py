@@ -1,14 +1,14 @@
-"""Attention, in this order to read.
+"""Attention. Read the files in this order.
 
 =====================  ================================================================================
 reference              `attention_head`, the definition for one head of one example, lifted by ``jax.vmap``
-base                   `Request`, one checked call, and what its implementations share
+base                   `Request`, one checked call, and what all implementations share
 api                    `attention`: makes the request, chooses an implementation, runs it
 blockwise              attention tile by tile; its parts are `tiles` and `sinks`, and `ring` runs it on a mesh
 vendor                 the kernels of `jax.nn` and cuDNN, of TPUs (splash), and of tokamax
 logits                 `soft_cap` and `qk_norm`, before or inside `attention`
 weights                weights, entropies and alignments, for inspection
-weights_functions      `with_weights`: the weights of an attention function of your own
+weights_functions      `with_weights`: the weights of a custom attention function
 explain                `explain_attention`: which implementation runs, and why others do not
 additive, linear       other kinds of attention, which are not implementations of `attention`
 =====================  ================================================================================

@@ -1,4 +1,4 @@
-"""Attention with any similarity of query and key: additive (Bahdanau), multiplicative (Luong), or your own."""
+"""Attention with any similarity of query and key: additive (Bahdanau), multiplicative (Luong), or custom."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def general_attention(
     `mask` must be the same for all heads. Masked keys and empty rows follow the contract of `jaxformer.masks`.
 
     Raises:
-      ValueError: batch sizes, lengths or the mask do not fit; the message has the shapes.
+      ValueError: batch sizes, lengths or the mask do not match; the message has the shapes.
 
     >>> import jax.numpy as jnp
     >>> x = jnp.eye(2)[None]
@@ -71,7 +71,7 @@ def additive_similarity(
     [[0.]
      [3.]]
     """
-    wide = np.promote_types(query.dtype, np.float32)  # in which the gradients of the queries and keys are summed
+    wide = np.promote_types(query.dtype, np.float32)  # the dtype in which the gradients of queries and keys are summed
     added = query.astype(wide)[:, None] + key.astype(wide)[None]
     hidden = jnp.tanh(added.astype(np.promote_types(query.dtype, key.dtype)))
     return jnp.einsum("tsa,a->ts", hidden, v.astype(hidden.dtype), preferred_element_type=jnp.float32)

@@ -1,4 +1,4 @@
-"""The attention call: it checks the request, then chooses an implementation."""
+"""The public attention function: it checks the request, then chooses an implementation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Implementation(NamedTuple):
     """Returns the reason why a request cannot be computed on the target devices, or None if it can."""
     derivatives: Derivatives = "gradient"
     decline: Callable[[Request], str | None] = lambda request: None
-    """Returns the reason why it is not a good default for a request that it can compute, or None if it is one."""
+    """Returns the reason why it is a bad default for a request that it can compute, or None if it is a good one."""
 
 
 implementations: dict[str, Implementation] = {
@@ -65,24 +65,24 @@ def attention(
     or multi-query attention at K = 1 (Shazeer 2019).
 
     Args:
-      mask: the keys that each query may attend to, True = attend: a `Mask`, or a Boolean array for `masks.dense`.
-      bias: a term added to the scaled logits: an array that broadcasts to [B, N, T, S], so that [T, S] is one for all
-        heads and [N, T, S] one for each; or a `Bias` such as `alibi`, `t5_bias` or `relative_keys`, which needs no such
-        array. A `Bias` and an array add up to a `Bias`.
+      mask: the keys that each query may attend to: a `Mask`, or a Boolean array (True = attend) for `masks.dense`.
+      bias: a term added to the scaled logits: an array that broadcasts to [B, N, T, S], such as [T, S] for all heads or
+        [N, T, S] for each; or a `Bias` such as `alibi`, `t5_bias` or `relative_keys`, which needs no such array. The
+        sum of a `Bias` and an array is a `Bias`.
       scale: the factor of the logits, ``H ** -0.5`` by default; a learned or traced scale multiplies the queries.
       score: an elementwise function of the scaled logits, applied before bias and mask, such as `soft_cap`; hashable.
       dropout: rate and key for dropping attention weights.
-      sinks: a logit for each head, one more term in the sum of its softmax, which takes weight from the keys (OpenAI
-        2025, gpt-oss). Neither scale, score nor bias changes it, and it is never dropped.
+      sinks: a logit for each head, an extra term in the denominator of its softmax, which takes weight away from the
+        keys (OpenAI 2025, gpt-oss). Scale, score and bias do not apply to it, and it is never dropped.
       query_positions, key_positions: the absolute positions at which a `Mask` of positions and a `Bias` are computed,
         ``[T]`` or ``[B, T]``; 0, 1, 2, ... by default. A decoding step has one query at a late position. Positions
         other than the default build [T, S] arrays.
-      implementation: "reference", "blockwise", "xla" (that of `jax.nn`), "cudnn", "splash" (on TPU), "tokamax" (if it
+      implementation: "reference", "blockwise", "xla" (from `jax.nn`), "cudnn", "splash" (on TPU), "tokamax" (if it
         is installed), or None to choose; see `explain_attention`.
 
     Raises:
-      ValueError: shapes do not fit (the message has the actual and expected values), the implementation is unknown, or
-        it cannot compute this request or its derivative (the message has the reason).
+      ValueError: shapes do not match (the message has the actual and expected values), the implementation is unknown,
+        or it cannot compute this request or its derivative (the message has the reason).
       TypeError: the mask or the dropout is of another type, such as a rate without a key.
 
     >>> import jax.numpy as jnp
@@ -115,7 +115,7 @@ def compute(request: Request, name: str) -> Array:
     """Returns the result of the named implementation.
 
     Raises:
-      ValueError: it cannot compute this request, or this derivative of it.
+      ValueError: it cannot compute the request, or the requested derivative of it.
     """
     if reason := implementations[name].refuse(request):
         raise ValueError(f"attention implementation {name!r} cannot do this: {reason}")
@@ -128,7 +128,7 @@ def differentiable(request: Request, name: str) -> Request:
 
 
 LONG = 1 << 21
-"""The smallest T * S for which an accelerator uses "blockwise" by default, where no kernel of a vendor can be used.
+"""The smallest T * S for which an accelerator uses "blockwise" by default, if no vendor's kernel can be used.
 
 On an H200 (see `tiles.block_size`), "blockwise" takes 0.78 times as long as "reference" at 2,048 by 2,048 causal
 positions and 0.64 times at 8,192, with the gradient; forward, 1.17 and 0.93 times.
@@ -145,7 +145,7 @@ and with a quarter as many queries as keys.
 
 
 def choose(request: Request) -> str:
-    """Returns the default implementation: cuDNN or splash if they accept the request and suit it, else by length.
+    """Returns the default implementation: cuDNN or splash if one accepts the request and suits it, else by length.
 
     Symbolic dimensions, in a program exported for many shapes, get "reference", which handles every shape.
     """

@@ -22,8 +22,8 @@ ScoreFunction = Callable[[jax.Array], jax.Array]
 
 
 RESIDUAL = "attention_residual"
-"""The name (`jax.ad_checkpoint.checkpoint_name`) of what the backward pass of a fused attention reads, its inputs
-excepted: a policy of `jax.checkpoint` that saves it need not compute the attention again."""
+"""The name (`jax.ad_checkpoint.checkpoint_name`) of what the backward pass of fused attention reads besides its inputs:
+with a policy of `jax.checkpoint` that saves it, attention is not recomputed."""
 
 
 LOW = float(np.finfo(np.float32).min)
@@ -31,13 +31,13 @@ LOW = float(np.finfo(np.float32).min)
 
 
 def is_nonempty(log_weight: Array) -> Array:
-    """Returns True for the log-sum-exp of a query that sees a key; that of one that sees none is `LOW`."""
+    """Returns True where a log-sum-exp is from a query that sees a key; for other queries it is `LOW`."""
     return log_weight > 0.5 * LOW
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """One checked call of attention. `group` query heads share each key head: ``N = K * group``."""
+    """A checked call of attention. `group` query heads share each key head: ``N = K * group``."""
 
     query: Any  # [B, T, N, H]; query, key, value: Arrays, or ShapeDtypeStructs if only shapes matter
     key: Any  # [B, S, K, H]
@@ -71,7 +71,7 @@ def make_request(
     """Returns a request after checking its shapes once, at trace time, for every implementation.
 
     Raises:
-      ValueError: a rank, head count, head dim or length does not fit; the message has the actual and expected values.
+      ValueError: a rank, head count, head dim or length does not match; the message has the actual and expected values.
       TypeError: the mask or the dropout is of another type.
     """
     _check_shapes(query, key, value)
@@ -94,7 +94,7 @@ def make_request(
         raise ValueError(f"dropout rate must be in [0, 1), got {dropout.rate}")
     if dropout is not None and dropout.rate == 0:
         dropout = None
-    if isinstance(scale, jax.core.Tracer):  # its value is unknown now, and implementations need a static scale
+    if isinstance(scale, jax.core.Tracer):  # its value is unknown, and implementations need a static scale
         if scale.ndim != 0:
             raise ValueError(f"scale must be one number, got shape {list(scale.shape)}")
         compute_dtype = np.promote_types(query.dtype, np.float32)
@@ -138,7 +138,7 @@ def _positions(name: str, positions, x) -> Array | np.ndarray:
 
 
 def _scaled(query, num_keys: int, scale, mask: Mask | None) -> Array:
-    """Returns queries ``[B, N, T, H]`` times the scale, for the tiles of a bias; 0 where no key may be attended to."""
+    """Returns scaled queries ``[B, N, T, H]`` for the tiles of a bias; 0 for queries that may attend to no key."""
     scale = query.shape[3] ** -0.5 if scale is None else scale
     scaled = _multiplied(query.transpose(0, 2, 1, 3).astype(jnp.float32), jnp.asarray(scale, jnp.float32))
     if mask is None or num_keys == 0:
@@ -164,14 +164,14 @@ Derivatives: TypeAlias = Literal["all", "forward over reverse", "gradient"]
 
 
 def limit_derivatives(request: Request, name: str, derivatives: Derivatives) -> Request:
-    """Returns the request with guards that reject all derivatives but these; errors cite the implementation `name`."""
+    """Returns the request with guards that reject all other derivatives; errors name the implementation `name`."""
     if derivatives == "all":
         return request
     arrays = request.query, request.key, request.value, request.bias, request.sinks
     if derivatives == "gradient":
-        limit, text = once, "a gradient and no other derivative (jax.jvp, jax.hessian)"
+        limit, text = once, "a gradient but no other derivative (jax.jvp, jax.hessian)"
     else:
-        limit, text = reverse_only, "a gradient and no forward-mode derivative (jax.jvp, jax.linearize)"
+        limit, text = reverse_only, "a gradient but no forward-mode derivative (jax.jvp, jax.linearize)"
     arrays = limit(arrays, f"{name} attention has {text}; implementation='reference' has all")
     limited = dict(zip(("query", "key", "value", "bias", "sinks"), arrays, strict=True))
     return dataclasses.replace(request, **limited)
@@ -199,7 +199,7 @@ def _check_shapes(query, key, value) -> None:
 
 
 def _shapes_of_bias(bias: Array | Bias, query, num_keys: int) -> Iterator[tuple[int, ...]]:
-    """Yields the shape of a bias and those of the arrays that are added in it, which a tile would not show."""
+    """Yields the shapes of a bias and of the arrays that it adds, which the shape of a tile would not reveal."""
     if not isinstance(bias, Bias):
         yield bias.shape
         return
@@ -245,6 +245,6 @@ def keep_tile(dropout: Dropout, dims: tuple[int, int, int, int], indices: tuple[
 
     Args:
       dims: the full [B, N, T, S].
-      indices: the absolute indices of the tile in each dimension, which broadcast.
+      indices: the absolute indices of the tile in each dimension, as arrays that broadcast.
     """
     return keep(dropout.key, dropout.rate, flat_index(dims, indices))

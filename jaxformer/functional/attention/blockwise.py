@@ -1,10 +1,10 @@
-"""Attention block by block, with an online softmax: the full array of weights never exists.
+"""Attention block by block, with an online softmax: the full array of weights is never stored.
 
 Memory is O(T + S) forward and backward, for any mask, bias and dropout, because each tile of the mask and of the
 dropout bits is computed when it is needed. Blocks that `Mask.key_range` rules out are not visited, so restricted
 attention, ``mask=window(W)``, costs O(T W). Blocks that `Mask.live_ranges` rules out for all rows of the batch in the
-same loop are not visited either: padding, and the other segments of a packed row. The loops run over blocks and are
-never unrolled, so compile time does not grow with length.
+same loop, such as padding and the other segments of a packed row, are not visited either. The loops run over blocks and
+are never unrolled, so compile time does not grow with length.
 
 `forward` and `backward` also accept a shard of the keys, which is how ring attention uses them.
 
@@ -67,10 +67,10 @@ def attention(
     """Computes the result of `reference.attention` in blocks of at most these sizes.
 
     Args:
-      query_block, key_block: the queries and keys of a tile; `block_size` by default.
-      dims: the full (B, N, T, S) if the arrays are a shard of the rows and heads. Mask and bias may cover the full
+      query_block, key_block: the numbers of queries and keys in a tile; `block_size` by default.
+      dims: the full (B, N, T, S) if the arrays are a shard of the batch and the heads. Mask and bias may cover the full
         arrays; dropout always does.
-      origin: the first row and the first head of the shard.
+      origin: the indices of the shard's first row and first head.
 
     Raises:
       ValueError: the arrays are a shard, and the bias combines queries with arrays of all rows or heads.
@@ -81,7 +81,8 @@ def attention(
     if 0 in (request.query.shape[0], num_queries, num_keys):
         return jnp.zeros((*request.query.shape[:3], request.value.shape[3]), request.query.dtype)
     largest = query_block or block_size(request), key_block or block_size(request)
-    # The fewest blocks, all of one size: 384 positions make two blocks of 192, not one of 256 and one half empty.
+    # As few blocks as possible, of equal size: 384 positions are two blocks of 192, not one of 256 and a half-empty
+    # one.
     query_size = -(-num_queries // -(-num_queries // largest[0]))
     key_size = -(-num_keys // -(-num_keys // largest[1]))
     query_padding, key_padding = -num_queries % query_size, -num_keys % key_size
@@ -102,10 +103,10 @@ def attention(
 
 
 def check_bias_of_shard(bias: Bias, query: Array, dims: tuple[int, int, int, int], name: str) -> None:
-    """Refuses a bias that cannot compute its tile from a shard of the rows and heads.
+    """Checks that a bias can compute its tile from a shard of the batch and the heads.
 
     Raises:
-      ValueError: the bias combines queries with arrays of all rows or heads; `name` is that of the implementation.
+      ValueError: the bias combines queries with arrays of all rows or heads; `name` is the implementation's name.
     """
     shard = jax.ShapeDtypeStruct((query.shape[0], query.shape[2], 1, query.shape[3]), jnp.float32)
     position = jax.ShapeDtypeStruct((1,), jnp.int32)
@@ -133,7 +134,7 @@ def make_tiling(request: Request, blocks: tuple[int, int], *, unpadded: bool) ->
 
 
 def _part(request: Request) -> tuple[int, int]:
-    """Returns the rows and key heads whose tiles stay in the cache of a single CPU device; all of them elsewhere."""
+    """Returns the numbers of rows and key heads whose tiles fit in a single CPU's cache; all on other devices."""
     batch, num_kv_heads = request.query.shape[0], request.key.shape[2]
     single_cpu = [device.platform for device in targets.devices()] == ["cpu"]
     if not single_cpu or isinstance(request.bias, Bias):  # a Bias may hold values for every row or head
@@ -152,7 +153,7 @@ def forward(
     """Returns the output and the log-sum-exp of every row, both float32; 0 and `LOW` (twice) in an empty row.
 
     The log-sum-exp is stored as two terms, the highest logit and the rest: next to a bias of -1e9, float32 would lose
-    the rest in their sum. Both are without sinks.
+    the rest in their sum. Neither includes sinks.
     """
     bias = _pad_bias(tiling, bias)
 
@@ -195,18 +196,18 @@ class Saved(NamedTuple):
     value: Array
     bias: Any
     varying: Varying
-    output: Array  # [B, T, N, J]; this and the next are results of `forward` over all keys, and of sinks, even if
+    output: Array  # [B, T, N, J]; this and the next cover all keys, and the sinks, even if
     log_weight: Array  # [B, T, N, 2]; `key` and `value` are a shard of them
 
 
 def backward(tiling: Tiling, saved: Saved, upstream: Float[Array, "B T N J"]) -> tuple[Array, Array, Array, Any]:
-    """Returns the gradients of query, key, value and bias, as sums in float32.
+    """Returns the gradients of query, key, value and bias, summed in float32.
 
     The weights of each block are recomputed from the log-sum-exp. `upstream` is the gradient of the output.
     """
     query, key, value, bias, varying, output, log_weight = saved
     padded = _pad_bias(tiling, bias)
-    # The sum over keys of weight times its gradient, which the backward pass of a softmax subtracts.
+    # The sum over keys of each weight times its gradient, which the backward pass of a softmax subtracts.
     level = (upstream.astype(jnp.float32) * output.astype(jnp.float32)).sum(-1)
     row_arrays = query, upstream, log_weight[..., :1], log_weight[..., 1:], level[..., None]
 
@@ -269,7 +270,7 @@ def cast_gradients(bias: Any, sums: Any) -> Any:
 
 
 def _add_block(tiling: Tiling, x: Array, block: Array, location: Location, column: Array) -> Array:
-    """Adds the gradient of a block, ``[b, k, s, X]``, to that of all keys or values, ``[B, K, S, X]``."""
+    """Adds the gradient of a block, ``[b, k, s, X]``, to the gradient of all keys or values, ``[B, K, S, X]``."""
     start = location.batch_start, location.head_start, column * tiling.blocks[1], 0
     return jax.lax.dynamic_update_slice(x, jax.lax.dynamic_slice(x, start, block.shape) + block, start)
 
@@ -327,7 +328,7 @@ def _sum_over_queries(weights: Array, x: Array) -> Array:
 
 
 def _matmul(letters: str, *arrays: Array) -> Array:
-    """Multiplies matrices for each key head; the queries of all heads that share it are the rows x of one matrix."""
+    """Multiplies matrices for each key head; the queries of all heads that share it form the rows x of one matrix."""
     flat = (x.reshape(*x.shape[:2], -1, x.shape[4]) if x.ndim == 5 else x for x in arrays)
     return jnp.einsum(letters, *flat, preferred_element_type=jnp.float32)
 
@@ -357,7 +358,7 @@ def _through_bias(tiling: Tiling, leaves, d_leaves, tile: Tile, query: Array, d_
 
 
 def _pad_bias(tiling: Tiling, bias: Any) -> Any:
-    """Pads an array to full blocks, unless it is broadcast: XLA would shift a slice that goes beyond the end."""
+    """Pads an array to full blocks, unless it broadcasts: XLA would shift a slice that extends past the end."""
     if bias is None or tiling.tree is not None:
         return bias
     missing = [-length % block for length, block in zip(tiling.dims[2:], tiling.blocks, strict=True)]

@@ -1,4 +1,4 @@
-"""The chosen attention implementation, the errors of those that accept and the reasons of those that refuse."""
+"""The chosen attention implementation, the numerical errors of those that accept, and why others refuse."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Explanation:
 
     chosen: str
     refused: dict[str, str]
-    """The reason why each of these implementations refuses."""
+    """The reason of each implementation that refuses the request."""
     errors: dict[str, float | None]
     """The largest difference from float64 for each implementation that accepts; None if only shapes were given."""
     declined: dict[str, str] = dataclasses.field(default_factory=dict)
-    """The reason why an implementation that accepts, and is the default for other requests, is not a good one here."""
+    """The reason of each implementation that accepts but is not the default here, though it is for other requests."""
 
     def __str__(self) -> str:
         lines = []
@@ -42,16 +42,16 @@ class Explanation:
 
 
 def explain_attention(query: Any, key: Any, value: Any, **options: Any) -> Explanation:
-    """Returns the implementation that `attention` would choose, why others are not chosen, and the worst errors.
+    """Returns the implementation that `attention` would choose, why not another one, and the largest errors.
 
     Every implementation that accepts the arrays is run and compared with the definition in float64. With
     ``jax.ShapeDtypeStruct`` instead of arrays, none is run.
 
     Args:
-      options: those of `attention` other than `implementation`.
+      options: the options of `attention` other than `implementation`.
 
     Raises:
-      ValueError: shapes do not fit, as in `attention`.
+      ValueError: shapes do not match, as in `attention`.
 
     >>> import jax, jax.numpy as jnp
     >>> x = jax.ShapeDtypeStruct((1, 4096, 8, 64), jnp.float32)
@@ -77,7 +77,7 @@ def _exact(request: Request) -> np.ndarray:
     query, key, value = (np.asarray(x, np.float64) for x in (request.query, request.key, request.value))
     key, value = (np.repeat(x, request.group, axis=2) for x in (key, value))
     allowed = np.ones((1, 1, num_queries, num_keys), bool)
-    if request.mask is not None:  # a weight of 0 times NaN is NaN: empty queries and unseen keys may hold anything
+    if request.mask is not None:  # empty queries and unseen keys may hold NaN, and 0 times NaN is NaN
         allowed = np.asarray(request.mask.dense(num_queries, num_keys))
         empty, unseen = (~np.moveaxis(allowed.any(dim), 1, 2)[..., None] for dim in (3, 2))
         query, key, value = np.where(empty, 0, query), np.where(unseen, 0, key), np.where(unseen, 0, value)

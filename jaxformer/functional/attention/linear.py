@@ -56,13 +56,13 @@ def linear_attention(
     .. math:: y_t = \frac{\phi(q_t)^\top \sum_s \phi(k_s) v_s^\top}{\phi(q_t)^\top \sum_s \phi(k_s)}
 
     The sums are over ``s <= t`` if `causal`. A general mask would cost as much as this form saves, so only `valid` is
-    supported. The features of each query are divided by the largest of them, which leaves the quotient as it is. Those
-    of keys are as the map returns them: below 1e-38 they are 0, with the default map for elements below -87. A query
-    that sees no other features, or has no others itself, gets 0.
+    supported. The features of each query are divided by the largest of them, which does not change the quotient. The
+    features of keys are not rescaled: below 1e-38 they are 0, which with the default map happens for elements below
+    -87. A query whose features are all 0, or that sees only keys whose features are all 0, gets 0.
 
     Args:
       valid: True where a key is a real token; the other keys are inert, and a query that sees no key gets 0.
-      chunk: the number of positions at a time in the causal form; the result does not depend on it.
+      chunk: the number of positions computed at a time in the causal form; the result does not depend on it.
 
     Raises:
       ValueError: `causal` with different numbers of queries and keys, or head counts differ.
@@ -77,7 +77,7 @@ def linear_attention(
     if causal and query.shape[1] != key.shape[1]:
         raise ValueError(f"causal linear attention must have T = S, got {query.shape[1]} and {key.shape[1]}")
     per_feature = None if valid is None else valid[..., None, None]
-    if per_feature is not None:  # also before the feature map, because its gradient at NaN is NaN
+    if per_feature is not None:  # before the feature map, because its gradient at NaN is NaN
         key, value = (jnp.where(per_feature, x, 0) for x in (key, value))
     queries, keys = (feature_map(x.astype(jnp.float32)) for x in (query, key))
     keys = keys if per_feature is None else jnp.where(per_feature, keys, 0)
@@ -136,7 +136,7 @@ def _read(queries: Array, state: LinearState) -> Array:
 def _divide(numerator: Array, denominator: Array) -> Array:
     """Returns the quotient, or 0 for a query that sees no key."""
     denominator = jnp.where(denominator == 0, 1.0, denominator)[..., None]
-    # Both are divided first, because the gradient of a quotient has the square of the denominator, which may be 0.
+    # Both are divided first, because the gradient of a quotient contains the squared denominator, which may be 0.
     size = jax.lax.stop_gradient(denominator)
     return numerator / size / (denominator / size)
 

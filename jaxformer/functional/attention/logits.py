@@ -1,4 +1,4 @@
-"""Small functions applied before or inside `attention`: soft-capped logits, and normalized queries and keys.
+"""Functions applied before or inside `attention`: soft capping of logits, and normalization of queries and keys.
 
 >>> import jax.numpy as jnp
 >>> from jaxformer import functional as F
@@ -58,7 +58,7 @@ def qk_norm(
     Henry et al. 2020; Dehghani et al. 2023 (ViT-22B). The logits can no longer grow without bound in training.
 
     Args:
-      scale: the scale of the queries, and of the keys if there is no `key_scale`.
+      scale: the scale of the queries, and of the keys unless `key_scale` is given.
 
     >>> import jax.numpy as jnp, numpy as np
     >>> query, key = qk_norm(jnp.full((1, 1, 1, 2), 100.0), jnp.full((1, 1, 1, 2), -3.0), scale=jnp.ones(2))

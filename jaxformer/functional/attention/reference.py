@@ -28,7 +28,7 @@ def attention_head(
     sink: Float[Array, ""] | None = None,
     finite: bool = False,
 ) -> tuple[Float[Array, "T J"], Float[Array, "T S"]]:
-    r"""Computes scaled dot-product attention of one head of one example: the output and the weights.
+    r"""Computes scaled dot-product attention for one head of one example; returns the output and the weights.
 
     .. math:: A = \mathrm{softmax}(Q K^\top / \sqrt{H} + \mathrm{bias}), \qquad Y = A V
 
@@ -38,14 +38,14 @@ def attention_head(
     Args:
       mask: True = attend; a `Mask` must be the same for every example and head.
       bias: a term added to the scaled logits; a `Bias` must be the same for every example and head.
-      kept: True for the weights that dropout of probability `rate` keeps; the returned weights are before dropout.
+      kept: True for the weights that dropout with probability `rate` keeps; the returned weights are before dropout.
       scale: the factor of the logits; ``H ** -0.5`` by default, 1 for unscaled attention.
       score: an elementwise function of the scaled logits, applied before bias and mask.
-      sink: a logit that takes weight from the keys: one more term in the sum of the softmax.
+      sink: a logit that takes weight away from the keys: an extra term in the denominator of the softmax.
       finite: promises that queries, keys and values are finite, even those that the mask hides: see `Mask.finite`.
 
     Raises:
-      ValueError: arrays, a `Mask` or a `Bias` of several examples or heads.
+      ValueError: arrays, a `Mask` or a `Bias` with several examples or heads.
 
     >>> import jax.numpy as jnp, numpy as np
     >>> query, key = jnp.array([[2., 0.], [0., 2.], [1., 1.]]), jnp.array([[0., 2.], [2., 0.], [1., 1.]])
@@ -72,13 +72,13 @@ def attention_head(
         bias = _of_one_head("bias", dense_bias(bias, query[None, :, None], key.shape[0], factor, allowed=allowed))
     logits = jnp.einsum("th,sh->ts", query, key, preferred_element_type=jnp.float32) * factor
     if score is not None:
-        # The slope of a score may be infinite at 0, the logit of a masked pair, and 0 times infinity is NaN.
+        # The derivative of a score may be infinite at 0, the logit of a masked pair, and 0 times infinity is NaN.
         logits = score(logits if mask is None else jnp.where(mask, logits, 1.0))
     if bias is not None:
         logits = logits + bias.astype(jnp.float32)
     if sink is None:
         weights = masked_softmax(logits, mask)
-    else:  # one more key, which every query sees
+    else:  # an extra key, which every query sees
         wider = jnp.concatenate([logits, jnp.full((query.shape[0], 1), sink.astype(jnp.float32))], 1)
         weights = masked_softmax(wider, None if mask is None else jnp.pad(mask, ((0, 0), (0, 1)), constant_values=True))
         weights = weights[:, :-1]
@@ -119,7 +119,7 @@ def attention(request: Request) -> tuple[Float[Array, "B T N J"], Float[Array, "
         per_head = {n: x.shape[0] != 1 or num_heads == 1 for n, x in extras.items()}
         axes = {n: 0 if per_head[n] else None for n in extras}
         call = lambda q, k, v, e: head(q, k, v, **e)
-        if request.group == 1:  # without a dimension of groups, XLA copies less
+        if request.group == 1:  # without a dimension for groups, XLA copies less
             single = {n: x if per_head[n] else x[0] for n, x in extras.items()}
             return jax.vmap(call, (1, 1, 1, axes), (1, 0))(query, key, value, single)
         grouped = query.reshape(num_queries, num_kv_heads, request.group, head_dim)

@@ -1,8 +1,8 @@
-"""Ring attention: a sequence sharded over the devices of a mesh axis, and keys that travel from device to device.
+"""Ring attention: the sequence is sharded over the devices of a mesh axis, and keys and values travel around them.
 
 Each device keeps its queries. The shards of keys and values visit one device after another, and the contribution of
 each shard to a row is merged by its log-sum-exp. The backward pass sends them around once more, together with their
-gradients. Memory is that of one shard, forward and backward, and no device ever holds all keys.
+gradients. Each device needs the memory of one shard, forward and backward, and never holds all keys.
 
 If a sequence is sharded in order, a causal mask gives the last device work for every shard, and the first device work
 for its own shard only. In *zigzag* order device r of P holds the chunks r and 2P - 1 - r of 2P, which is load-balanced.
@@ -33,7 +33,7 @@ from jaxformer.masks import Mask
 
 
 def refuse(request: Request) -> str | None:
-    """Returns the reason why ring attention cannot compute this, or None if it can."""
+    """Returns the reason why ring attention cannot compute a request, or None if it can."""
     if request.bias is not None and not isinstance(request.bias, Bias):
         return "a bias must be a Bias, which is computed tile by tile, not a T x S array"
     return None
@@ -42,7 +42,7 @@ def refuse(request: Request) -> str | None:
 def zigzag(x: Array, shards: int, *, axis: int = 1) -> Array:
     """Reorders a dimension so that each of `shards` shards holds an early chunk and the matching late chunk.
 
-    Apply it once, to the tokens and to every other array of their length, before they are placed.
+    Apply it once, to the tokens and to every other array of the same length, before they are placed on devices.
 
     Raises:
       ValueError: the length is not a multiple of ``2 * shards``.
@@ -79,7 +79,7 @@ def _reorder(x: Array, shards: int, axis: int, order: np.ndarray) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class Ring:
-    """The ring of devices; hashable, so it is static in a program."""
+    """The ring of devices; hashable, so it can be a static argument."""
 
     axis: str
     size: int
@@ -104,13 +104,13 @@ class Ring:
         return first(self.mesh_axes[0], query.shape[0]), first(self.mesh_axes[1], query.shape[2])
 
     def block(self, local_length: int, largest: int) -> int:
-        """Returns the largest block size, up to `largest`, that divides each chunk of a device."""
+        """Returns the largest block size, at most `largest`, that divides each chunk of a device."""
         chunk = local_length // self.chunks.shape[1]
         return max(size for size in range(1, min(largest, chunk) + 1) if chunk % size == 0)
 
 
 def fill(x: Array, shards: int, *, block: int = BLOCK) -> Array:
-    """Pads the second dimension with zeros, so that all shards hold the same number of blocks, at most `block` long."""
+    """Pads the second dimension with zeros, so that all shards hold the same number of blocks of at most `block`."""
     shard = -(-x.shape[1] // shards)
     blocks = -(-shard // block)
     length = shards * blocks * -(-shard // blocks)
@@ -124,10 +124,10 @@ def attention(
     query_block: int | None = None,
     key_block: int | None = None,
 ) -> Float[Array, "B T N J"]:
-    """Computes the output of a device's own queries; to be called inside ``jax.shard_map``.
+    """Computes the output for a device's own queries; call it inside ``jax.shard_map``.
 
     The mask, bias and dropout of the request cover the full batch, all heads and the full sequences, while query, key
-    and value are the device's shards. `jaxformer.sharding.ring_attention` does the mapping.
+    and value are the device's shards. `jaxformer.sharding.ring_attention` applies ``jax.shard_map``.
 
     Raises:
       ValueError: the batch or the heads are sharded, and the bias combines queries with arrays of all rows or heads.
@@ -147,7 +147,7 @@ def attention(
 
 
 def _key_ranges(mask: Mask | None, ring: Ring, local_length: int, block: int, rows: tuple[Any, int]) -> Any:
-    """Returns the keys that each block of queries of each device may see in any row: ranges ``[P, blocks, 2]``."""
+    """Returns the range of keys that each block of queries of each device may see in any row, ``[P, blocks, 2]``."""
     ranges = key_ranges(mask, ring.size * local_length, block, rows=rows, rows_per_part=rows[1])
     return ranges.reshape(ring.chunks.size, -1, 2)[ring.chunks].reshape(ring.size, -1, 2)
 
@@ -166,7 +166,7 @@ def _round(
 ) -> tuple[Any, Any]:
     """Calls ``sums, traveling = visit(sums, traveling, owner)`` at each device of the ring.
 
-    `traveling` ends where it started if `home`, and at the last stop otherwise.
+    If `home`, `traveling` ends on the device where it started, otherwise at the last stop.
     """
     rank = jax.lax.axis_index(ring.axis)
     next_device = [(i, (i + 1) % ring.size) for i in range(ring.size)]
@@ -178,7 +178,7 @@ def _round(
     carry = sums, traveling
     if home:
         return jax.lax.scan(stop, carry, jnp.arange(ring.size))[0]
-    # The barriers make XLA compile the last stop, and a loop of one stop, as in a loop: results are equal bit for bit.
+    # The barriers make XLA compile the last stop, and a loop of one stop, like other stops: results are bitwise equal.
     barrier, last = jax.lax.optimization_barrier, ring.size - 1
     sums, traveling = barrier(jax.lax.scan(stop, barrier(carry), jnp.arange(last))[0])
     return visit(sums, traveling, (rank - last) % ring.size)

@@ -1,7 +1,7 @@
-"""Attention sinks: a learned logit of each head, one more term in the sum of its softmax.
+"""Attention sinks: a learned logit of each head, an extra term in the denominator of its softmax.
 
-A head with nothing to attend to leaves its weight to the sink, so that its weights over the keys sum to less than 1. A
-sink needs no key: its term is added to the log-sum-exp of each row, so restricted attention visits no further block.
+A head with nothing to attend to gives its weight to the sink, so that its weights over the keys sum to less than 1. A
+sink needs no key: its term is added to the log-sum-exp of each row, so restricted attention visits no additional block.
 
 Xiao et al. 2023 explain why sinks are needed; OpenAI 2025 (gpt-oss) learn one logit for each head.
 """
@@ -18,7 +18,7 @@ from jaxformer.functional.attention.base import is_nonempty
 def add_sinks(
     output: Float[Array, "B T N J"], log_weight: Float[Array, "B T N 2"], sinks: Float[Array, " N"] | None
 ) -> tuple[Float[Array, "B T N J"], Float[Array, "B T N 2"]]:
-    """Returns the output and the log-sum-exp of `blockwise.forward` with sinks; an empty row stays as it is."""
+    """Returns the output and the log-sum-exp of `blockwise.forward` with sinks; empty rows are unchanged."""
     if sinks is None:
         return output, log_weight
     top, rest = log_weight[..., 0], log_weight[..., 1]

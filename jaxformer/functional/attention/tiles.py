@@ -17,9 +17,9 @@ from jaxformer.functional.dropout import Dropout
 from jaxformer.masks import Mask
 
 BLOCK, LARGEST_BLOCK = 256, 1024
-"""The default number of queries and of keys of a tile; on a GPU, the largest one."""
+"""The default number of queries and of keys in a tile; on a GPU, the largest number."""
 TILES = 1 << 27
-"""The number of logits that the tiles of all rows and heads on a GPU may have: 512 MiB of them at a time."""
+"""The maximum number of logits in the tiles of all rows and heads on a GPU: 512 MiB at a time."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +74,7 @@ def key_ranges(
 
 
 def _hull(ranges: Array) -> Array:
-    """Returns the smallest range that holds all non-empty ranges along the second dimension."""
+    """Returns the smallest range that covers all non-empty ranges along the second dimension."""
     first, last = ranges[..., 0], ranges[..., 1]
     nonempty = first < last
     smallest = jnp.where(nonempty, first, np.iinfo(np.int32).max).min(1)
@@ -83,7 +83,7 @@ def _hull(ranges: Array) -> Array:
 
 @jax.custom_batching.custom_vmap
 def _same_under_vmap(ranges: Array) -> Array:
-    """Makes all examples of a `vmap` share a range; else, a loop would copy its carry in each iteration."""
+    """Makes all examples of a `vmap` share a range; otherwise, a loop would copy its carry in each iteration."""
     return ranges
 
 
@@ -129,17 +129,17 @@ def location_of(tiling: Tiling, key: Array, varying: Varying, index: Array) -> L
     part, query_block = jnp.divmod(index, varying.bounds.shape[1])
     batch_part, head_part = jnp.divmod(part, key.shape[2] // tiling.part[1])
     batch_size, num_heads = tiling.part
-    # A plain 0 for a single part lets slices of the full dimension disappear.
+    # With a plain 0 for a single part, XLA removes slices of the full dimension.
     batch_start = 0 if key.shape[0] == batch_size else batch_part * batch_size
     head_start = 0 if key.shape[2] == num_heads else head_part * num_heads
     return Location(batch_start, head_start, query_block)
 
 
 class Tile(NamedTuple):
-    """The parts of a tile that are known before its products."""
+    """The contents of a tile that are computed before its matrix products."""
 
-    positions: tuple[Array, Array]  # of its queries and keys; padding repeats the last ones
-    origin: tuple[Any, Any]  # its first row of the batch and its first head
+    positions: tuple[Array, Array]  # of its queries and keys; at padding, the last ones are repeated
+    origin: tuple[Any, Any]  # the indices of its first row of the batch and its first head
     allowed: Array  # Bool [b, k, g, t, s]
     kept: Array | None  # the weights that dropout keeps, of the same shape
     key: Array  # [B, K, s, H]; 0 for keys that no query of the tile sees
@@ -162,7 +162,7 @@ def tile_at(
     if not tiling.unpadded:
         allowed = ((query_index < num_queries)[:, None] & (key_index < num_keys)[None])[None, None]
         query_index, key_index = jnp.minimum(query_index, num_queries - 1), jnp.minimum(key_index, num_keys - 1)
-    # A mask may cover all rows and heads, and this tile is a part of them.
+    # A mask may cover all rows and heads, while this tile covers some of them.
     sizes = query.shape[0], query.shape[1] * query.shape[2]
     origin = (
         varying.origin[0] + location.batch_start,
@@ -220,7 +220,7 @@ def join_tile_rows(x: Float[Array, "rows b k G t X"], query: Array, key: Array) 
 
 
 def block_size(request: Request) -> int:
-    """Returns the default number of queries and keys of a tile: `BLOCK`, which a CPU's cache holds, or more on a GPU.
+    """Returns the default number of queries and keys in a tile: `BLOCK`, which fits in a CPU's cache, or more on a GPU.
 
     A GPU computes the tiles of all rows and heads together and waits at each step of the loop. Measured on an H200 in
     bfloat16, causal, heads of 64, milliseconds forward / with the gradient, blocks of 256, 512 and 1,024:

@@ -1,4 +1,4 @@
-"""Attention weights for inspection, recomputed from queries and keys, so attention itself does not store them.
+"""Attention weights for inspection, recomputed from queries and keys, so that attention need not store them.
 
 Capture the queries and keys of a layer (``EncoderDecoder.captured``), then compute the weights of some heads and rows.
 For sequences too long for a T x S array, compute the entropy and the largest weights, some rows at a time.
@@ -22,7 +22,7 @@ from jaxformer.functional.hard_attention import weights_entropy
 from jaxformer.masks import Mask, dense
 
 ROWS = 128
-"""The number of query rows that are computed together."""
+"""The number of query rows to compute at a time."""
 
 
 def attention_weights(
@@ -41,10 +41,10 @@ def attention_weights(
 ) -> Float[Array, "B heads rows S"]:
     """Returns the attention weights of the chosen heads and query rows (all by default).
 
-    The other arguments are those of `attention`. With sinks, rows sum to less than 1.
+    The other arguments are the same as for `attention`. With sinks, rows sum to less than 1.
 
     Raises:
-      ValueError: shapes do not fit, or a row or head does not exist.
+      ValueError: shapes do not match, or a row or head does not exist.
 
     >>> import jax.numpy as jnp
     >>> from jaxformer import masks
@@ -71,14 +71,14 @@ def attention_entropy(
     query_positions: Int[ArrayLike, "... T"] | None = None,
     key_positions: Int[ArrayLike, "... S"] | None = None,
 ) -> Float[Array, "B N T"]:
-    """Returns the entropy of each query's weights in nats; memory is O(S), without given positions.
+    """Returns the entropy of each query's weights in nats; memory is O(S) unless positions are given.
 
-    It is 0 if all weight is on one key, log S if it is spread evenly, and 0 in an empty row. With sinks it is that of
-    the keys and the sink together: the sink has the probability that the weights of `attention_weights` lack to 1.
-    The other arguments are those of `attention`.
+    It is 0 if all weight is on one key, log S if it is spread evenly, and 0 in an empty row. With sinks it is the
+    entropy over the keys and the sink together: the weight of the sink is 1 minus the sum of the `attention_weights`.
+    The other arguments are the same as for `attention`.
 
     Raises:
-      ValueError: shapes do not fit.
+      ValueError: shapes do not match.
 
     >>> import jax.numpy as jnp, numpy as np
     >>> from jaxformer import masks
@@ -100,12 +100,12 @@ class AttentionStatistics(NamedTuple):
     """
 
     entropy: jax.Array
-    """The entropy of the weights in nats: log S if spread evenly, 0 if saturated; it counts a sink."""
+    """The entropy of the weights in nats: log S if spread evenly, 0 if saturated; it includes a sink."""
     top_weight: jax.Array
     """The largest weight of a key: 1 / S if spread evenly, 1 if saturated, less with sinks."""
     slope: jax.Array
-    """The largest derivative ``a (1 - a)`` of a weight by its own logit: 1/4 at most, and 0 if saturated, so that no
-    gradient passes."""
+    """The largest derivative ``a (1 - a)`` of a weight with respect to its own logit: at most 1/4, and 0 if saturated,
+    so that no gradient passes."""
     variance: jax.Array
     """The variance of the scaled dot products over the keys that the query may attend to, before score and bias."""
 
@@ -124,15 +124,15 @@ def attention_statistics(
 ) -> AttentionStatistics:
     r"""Returns statistics that show whether the softmax of each query is saturated.
 
-    Memory is O(S), without given positions. The arguments are those of `attention`. A sink counts in the entropy only;
-    the other statistics are of the weights and logits of keys.
+    Memory is O(S) unless positions are given. The arguments are the same as for `attention`. A sink counts in the
+    entropy only; the other statistics are computed from the weights and logits of keys.
 
     With unit variances, :math:`\mathrm{Var}(q \cdot k) = H` and the softmax saturates as H grows; the default scale
     :math:`H^{-1/2}` keeps the variance at 1 (Vaswani et al. 2017, section 3.2.1). ``scale=1.0`` shows the statistics
-    without it.
+    without scaling.
 
     Raises:
-      ValueError: shapes do not fit.
+      ValueError: shapes do not match.
 
     >>> import jax.numpy as jnp
     >>> query, key = jnp.ones((1, 1, 1, 1)), jnp.array([20.0, 10.0]).reshape(1, 2, 1, 1)
@@ -166,11 +166,11 @@ def top_alignments(
 ) -> tuple[Float[Array, "B N T count"], Int[Array, "B N T count"]]:
     """Returns the `count` largest weights of each query, largest first, and the indices of their keys.
 
-    Memory is O(S), without given positions. The other arguments are those of `attention`; a sink is no key, and lowers
-    the weights.
+    Memory is O(S) unless positions are given. The other arguments are the same as for `attention`; a sink is not among
+    the keys, but lowers their weights.
 
     Raises:
-      ValueError: `count` is not between 1 and the number of keys, or shapes do not fit.
+      ValueError: `count` is not between 1 and the number of keys, or shapes do not match.
 
     >>> import jax.numpy as jnp
     >>> query, key = jnp.ones((1, 1, 1, 1)), jnp.array([0., 2., 1.]).reshape(1, 3, 1, 1)
@@ -203,7 +203,7 @@ def _weights(request: Request, rows: Array, heads: np.ndarray) -> Array:
 
 
 def _entropy(request: Request, weights: Array) -> Array:
-    """Returns the entropy ``[B, N, rows]`` of weights, and of the sink that takes the rest."""
+    """Returns the entropy ``[B, N, rows]`` of weights, including the sink, which has the rest of the weight."""
     if request.sinks is None:
         return weights_entropy(weights)
     return weights_entropy(jnp.concatenate([weights, 1 - weights.sum(-1, keepdims=True)], -1))
@@ -225,7 +225,7 @@ def _logit_variance(request: Request, rows: Array) -> Array:
 
 
 def _by_rows(request: Request, function: Callable[[Array, Array], Any]) -> Any:
-    """Applies ``function(rows, weights)`` to some rows at a time; returns arrays ``[B, N, T, ...]``."""
+    """Applies ``function(rows, weights)`` to a block of rows at a time; returns arrays ``[B, N, T, ...]``."""
     length = request.query.shape[1]
     blocks = max(1, -(-length // ROWS))
     size = -(-length // blocks)

@@ -1,4 +1,4 @@
-"""The weights of attention functions: which function computes them for which attention function."""
+"""The association of each attention function with the function that computes its weights."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ function from the same queries, keys and options. It need not take `rows` and `h
 
 
 def with_weights(weights: WeightsFunction) -> Callable[[F], F]:
-    """Returns a decorator that says what the weights of an attention function are, so that they can be inspected.
+    """Returns a decorator that declares how the weights of an attention function are computed, for inspection.
 
-    Attention functions return no weights. Maps of attention are computed from captured queries and keys, by
-    `attention_weights` for `attention`; a model with an attention function of your own has none unless the function
-    brings them. ``with_weights(attention_weights)`` is for a function whose weights are those of softmax.
+    Attention functions return no weights. Attention maps are computed from captured queries and keys, for `attention`
+    by `attention_weights`; a model with a custom attention function has no maps unless the function is decorated. Use
+    ``with_weights(attention_weights)`` if its weights are the usual softmax.
 
     Args:
       weights: returns the weights ``[B, N, T, S]`` before dropout. It gets the options of the attention function that
@@ -47,7 +47,7 @@ def with_weights(weights: WeightsFunction) -> Callable[[F], F]:
         def weighted(*arrays: Any, **options: Any) -> Any:
             return attention(*arrays, **options)
 
-        # `functools.wraps` copies attributes, so another function may have these; it is not their owner.
+        # `functools.wraps` copies attributes, so another function may have these without being their owner.
         weighted.weights, weighted.weights_owner = _selecting(weights), weighted  # type: ignore[attr-defined]
         return weighted  # type: ignore[return-value]
 
@@ -57,7 +57,7 @@ def with_weights(weights: WeightsFunction) -> Callable[[F], F]:
 def weights_function(attention: Callable[..., Any]) -> WeightsFunction:
     """Returns the function that computes the weights of an attention function: see `with_weights`.
 
-    Of a ``functools.partial``, the weights have the same options.
+    For a ``functools.partial``, its options are passed to the weights function too.
 
     Raises:
       ValueError: it is neither `attention`, nor sharded or ring attention, nor a function `with_weights`.
@@ -68,15 +68,15 @@ def weights_function(attention: Callable[..., Any]) -> WeightsFunction:
     if (found := _found(attention)) is None:
         name = getattr(attention, "__qualname__", attention)
         raise ValueError(
-            f"the attention function {name} does not say what its weights are: "
+            f"the attention function {name} does not declare its weights: "
             "decorate it with functional.with_weights(f), where f(query, key, *, mask=None) returns them, [B, N, T, S];"
-            " f is functional.attention_weights if they are those of softmax"
+            " use f=functional.attention_weights if they are the usual softmax"
         )
     return found
 
 
 def has_weights(attention: Callable[..., Any]) -> bool:
-    """Returns True if `weights_function` knows the weights of an attention function."""
+    """Returns True if `weights_function` has a result for this attention function."""
     return _found(attention) is not None
 
 
@@ -87,7 +87,7 @@ def _found(attention: Callable[..., Any]) -> WeightsFunction | None:
         inner = _found(attention.func)
         if inner is None or attention.args:
             return None
-        without_effect = {"mask", "dropout"}  # a layer overrides the one, and weights are before the other
+        without_effect = {"mask", "dropout"}  # a layer overrides the mask, and weights are taken before dropout
         if inner is attention_weights or getattr(inner, "func", None) is attention_weights:
             without_effect.add("implementation")
         options = {name: x for name, x in attention.keywords.items() if name not in without_effect}

@@ -1,4 +1,4 @@
-"""Position schemes, one in each file: numbers and vectors for embeddings, rotations, biases of the logits."""
+"""Position schemes, one per file: numbers and vectors for embeddings, rotations, and biases of the logits."""
 
 from jaxformer.functional.positions.alibi import alibi as alibi
 from jaxformer.functional.positions.default import first_positions as first_positions

@@ -1,4 +1,4 @@
-"""The positions 0, 1, 2, ... of a sequence whose length may be a symbol."""
+"""The positions 0, 1, 2, ... of a sequence whose length may be symbolic."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from jaxtyping import Array, Int
 def first_positions(length: Any, *, most: int) -> Int[np.ndarray, " T"] | Int[Array, " T"]:
     """Returns the positions of a sequence: a NumPy array (a constant of the program) if there are at most `most`.
 
-    For a symbolic length (``jax.export.symbolic_shape``) with a constraint such as ``s <= 512``, they are the positions
-    of the longest sequence, or of up to twice its length; use the first `length` results computed from them. Without a
+    For a symbolic length (``jax.export.symbolic_shape``) with a constraint such as ``s <= 512``, the result covers the
+    longest sequence, or up to twice its length; use the first `length` of what you compute from it. Without a
     constraint the result is a JAX array.
 
     >>> first_positions(3, most=8), first_positions(3, most=2).tolist()

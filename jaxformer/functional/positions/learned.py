@@ -20,7 +20,7 @@ def learned(table: Float[Array, "L D"], positions: Int[Array, "*batch"]) -> Floa
 
 
 def check_positions(length: int, table_length: int) -> None:
-    """Refuses a sequence that is longer than the table of positions.
+    """Checks that a sequence is not longer than the table of positions.
 
     Raises:
       ValueError: the sequence is longer; the message has both lengths and the remedies.
@@ -33,18 +33,18 @@ def check_positions(length: int, table_length: int) -> None:
 
 
 def check_given_positions(positions: ArrayLike, offset: int, table_length: int) -> None:
-    """Refuses positions outside of ``[-offset, table_length)``, whose rows a table does not have.
+    """Checks that positions are in ``[-offset, table_length)``, for which the table has rows.
 
-    Positions whose values are unknown, those of a traced function and of other processes, are not checked.
+    Positions whose values are unavailable, because they are traced or held by other processes, are not checked.
 
     Raises:
-      ValueError: one is outside; the message has it and the range.
+      ValueError: a position is outside; the message has it and the range.
     """
     if not has_known_values(positions):
         return
     values = np.asarray(positions)
     if (wrong := values[(values < -offset) | (values >= table_length)]).size:
         raise ValueError(
-            f"position {wrong[0]} has no learned vector: there are those from {-offset} to {table_length - 1}; "
+            f"position {wrong[0]} has no learned vector: the table covers {-offset} to {table_length - 1}; "
             "train with a larger max_positions, or use sinusoidal positions"
         )

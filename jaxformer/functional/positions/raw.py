@@ -1,4 +1,4 @@
-"""Positions as plain numbers, the simplest baselines for position vectors: t itself, and t / (N - 1)."""
+"""Positions as plain numbers, the simplest baselines for position vectors: t and t / (N - 1)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 def raw_positions(
     positions: Int[Array, "*batch"] | Int[np.ndarray, "*batch"], *, dim: int = 1
 ) -> Float[Array, "*batch D"]:
-    """Returns each position t as a float32 vector of `dim` entries that are all t, without a bound.
+    """Returns each position t as a float32 vector of `dim` entries equal to t, which is unbounded.
 
     To count from 1, pass ``1 + jnp.arange(N)``.
 
@@ -31,8 +31,8 @@ def normalized_positions(
 ) -> Float[Array, "*batch D"]:
     r"""Returns :math:`t / (N - 1)`, which lies in [0, 1] for :math:`0 \le t < N`, as vectors of `dim` equal entries.
 
-    One step is :math:`1 / (N - 1)`, so the same position has another value in a sequence of another length, and a
-    decoder that does not know the final length cannot use it.
+    One step is :math:`1 / (N - 1)`, so the value of a position depends on the length of the sequence, and a decoder
+    that does not know the final length cannot use it.
 
     Args:
       length: N, for all sequences or in an array that broadcasts to `positions`, such as ``[B, 1]``; at N = 1 the

@@ -1,4 +1,4 @@
-"""Relative positions in the logits: the learned keys of Shaw et al., and the projected sinusoids of Transformer-XL."""
+"""Relative positions in the logits: the learned keys of Shaw et al. and the projected sinusoids of Transformer-XL."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def relative_keys(table: Float[Array, "R H"] | Float[Array, "N R H"]) -> Relativ
     .. math:: e_{ts} = q_t \cdot (k_s + a_{clip(s-t,-k,k)}) / \sqrt{H}
 
     Args:
-      table: R = 2 k + 1 vectors, from k positions behind to k ahead, for all heads or for each; longer distances share
-        the first or the last vector.
+      table: R = 2 k + 1 vectors, from k positions behind to k ahead, shared by all heads or one set for each; longer
+        distances use the first or the last vector.
 
     Raises:
       ValueError: R is even.
@@ -75,7 +75,7 @@ class TransformerXL(Bias):
         return jnp.take_along_axis(scores, column[None, None], axis=3)
 
     def at_positions(self, query, query_positions, key_positions):
-        """Computes what `tile` does, with r[t - s] as r[s] rotated by t: it projects each query once, not each pair."""
+        """Computes the same as `tile`, with r[t - s] as r[s] rotated by t: one projection per query, not per pair."""
         shifted = query + self.shift.astype(query.dtype)[None, :, None] * self.scale
         projected = jnp.einsum("bnth,dnh->bntd", shifted, self.kernel.astype(query.dtype))
         by_sine, by_cosine = projected[..., ::2], projected[..., 1::2]
@@ -108,7 +108,7 @@ def transformer_xl(
 
     .. math:: e_{ts} = \left((q_t + u) \cdot k_s + (q_t + v) \cdot W r_{t-s}\right) / \sqrt{H}
 
-    Here :math:`r` is sinusoidal, `content` is u and `position` is v. The scale must be that of `attention`.
+    Here :math:`r` is sinusoidal, `content` is u and `position` is v. The scale must be the same as in `attention`.
 
     >>> import jax.numpy as jnp
     >>> from jaxformer import functional as F

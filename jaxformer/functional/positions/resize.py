@@ -1,4 +1,4 @@
-"""Learned positions for other lengths and for other grids of patches."""
+"""Learned positions, resized to other lengths or other grids of patches."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def resize_positions(
     """Returns a table for `length` positions, for loading or fine-tuning a model.
 
     Args:
-      method: the way to make the table.
+      method: how to make the table.
 
         * ``truncate`` keeps the first rows.
         * ``extend`` appends new rows, drawn from `key` with the standard deviation of the old ones, or zeros without a
-          key. Short inputs do not change.
-        * ``copy`` repeats the table, so that the order within L positions remains known beyond them.
+          key. Results for short inputs do not change.
+        * ``copy`` repeats the table, so that the model still knows the order within each L positions.
         * ``interpolate`` stretches the L rows linearly over `length` positions and keeps both ends, as for images of
-          another size (Dosovitskiy et al. 2021, section 3.2). Every position changes and none is new.
+          another size (Dosovitskiy et al. 2021, section 3.2). Every position changes, and none is untrained.
 
     Raises:
       ValueError: the method is unknown, or cannot make a table of this length.
@@ -71,12 +71,12 @@ def resize_grid_positions(
     """Returns a table for another grid of patches, for images of another size (Dosovitskiy et al. 2021, section 3.2).
 
     The rows of the table are the patches in row-major order, after `num_class_rows` rows that belong to no patch, such
-    as that of a class token, and stay unchanged.
+    as the class token's, and stay unchanged.
 
     Args:
       grid, new_grid: numbers of patches down and across.
       method: "bilinear" keeps the corners of the grid in place (``align_corners=True`` in PyTorch; the order 1 of
-        ``scipy.ndimage.zoom`` in the authors' code). "bicubic" is the one of Hugging Face, and of PyTorch with
+        ``scipy.ndimage.zoom`` in the authors' code). "bicubic" is the method of Hugging Face, and of PyTorch with
         ``align_corners=False``: patches keep their share of the image, and the border is repeated.
 
     Raises:

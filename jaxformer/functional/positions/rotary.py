@@ -1,4 +1,4 @@
-"""Rotary positions (Su et al. 2021, "RoFormer"), and their scalings for contexts longer than the trained one."""
+"""Rotary positions (Su et al. 2021, "RoFormer"), and their scaling to contexts longer than in training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 
 class Frequencies(NamedTuple):
-    """The radians per position of each pair of features, and a factor for queries and keys."""
+    """The radians per position for each pair of features, and a factor for queries and keys."""
 
     radians: np.ndarray  # float64 [H / 2]
     amplitude: float = 1.0
@@ -40,7 +40,7 @@ def rotary(
 
     Args:
       positions: ``[T]``, or ``[B, T]`` if examples differ, as in packed batches; 0, 1, 2, ... by default.
-      scaling: a change of the frequencies for contexts longer than the trained one.
+      scaling: a change of the frequencies for contexts longer than in training.
       pairs: "halves" pairs feature k with k + H/2 (GPT-NeoX, LLaMA); "neighbors" pairs 2k with 2k + 1 (the paper,
         GPT-J).
 
@@ -76,14 +76,14 @@ def rotary(
 def _rotation(positions: ArrayLike, frequencies: Frequencies) -> tuple[Array, Array]:
     """Returns cosines and sines, float32 ``[B | 1, T, 1, H / 2]``.
 
-    Those of a NumPy array are constants of the program, computed once in float64.
+    For positions in a NumPy array, they are constants of the program, computed once in float64.
     """
     if isinstance(positions, np.ndarray):
         angle, cos, sin = positions[..., None] * frequencies.radians, np.cos, np.sin
     else:
         positions = jnp.asarray(positions)
         radians = jnp.asarray(frequencies.radians, jnp.float32).reshape((1,) * positions.ndim + (-1,))
-        angle = positions[..., None].astype(jnp.float32) * radians  # a matrix product may be rounded
+        angle = positions[..., None].astype(jnp.float32) * radians  # not a matrix product, which may be rounded
         cos, sin = jnp.cos, jnp.sin
     angle = angle[None] if angle.ndim == 2 else angle
     scaled = lambda waves: jnp.asarray(waves[:, :, None] * frequencies.amplitude, jnp.float32)
@@ -100,7 +100,7 @@ def linear_scaling(factor: float) -> RotaryScaling:
 
 
 def ntk_scaling(factor: float) -> RotaryScaling:
-    """Enlarges the base ("NTK-aware"): the slowest frequency is that of `linear_scaling`, the fastest is unchanged.
+    """Enlarges the base ("NTK-aware"): the slowest frequency equals `linear_scaling`'s, the fastest is unchanged.
 
     The base is multiplied by ``factor ** (H / (H - 2))`` (bloc97 2023; Peng et al. 2023, eq. 16).
 
@@ -122,7 +122,7 @@ def ntk_scaling(factor: float) -> RotaryScaling:
 
 
 def yarn_scaling(factor: float, length: int, *, fast: float = 32.0, slow: float = 1.0) -> RotaryScaling:
-    """Interpolates slow frequencies and keeps fast ones, with a ramp between, and sharpens logits (YaRN).
+    """Interpolates slow frequencies, keeps fast ones, with a ramp in between, and sharpens logits (YaRN).
 
     Peng et al. 2023, "YaRN: efficient context window extension of large language models".
 
@@ -148,7 +148,7 @@ def yarn_scaling(factor: float, length: int, *, fast: float = 32.0, slow: float 
 
 
 def llama3_scaling(factor: float, length: int, *, low: float = 1.0, high: float = 4.0) -> RotaryScaling:
-    """Divides frequencies of long wavelengths by `factor` and keeps those of short ones, as Llama 3.1 does.
+    """Divides the frequencies of long wavelengths by `factor` and keeps those of short wavelengths, as in Llama 3.1.
 
     Wavelengths are long above ``length / low`` and short below ``length / high``; between them the change is gradual.
 

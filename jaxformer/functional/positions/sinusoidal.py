@@ -20,13 +20,13 @@ def sinusoidal(
 
     .. math:: p_t(2k) = \sin(\omega_k t), \quad p_t(2k+1) = \cos(\omega_k t), \quad \omega_k = base^{-2k/D}
 
-    The product :math:`p_t \cdot p_{t+o} = \sum_k \cos(\omega_k o)` depends on the offset alone. Positions in a NumPy
+    The product :math:`p_t \cdot p_{t+o} = \sum_k \cos(\omega_k o)` depends only on the offset. Positions in a NumPy
     array become a constant of the program, computed once in float64, because sines are slow on a CPU.
 
     Args:
       layout: "interleaved" alternates sines and cosines, as in the formula; "halves" puts all sines before all cosines.
-        Hugging Face's Marian has that order and these frequencies. Fairseq, Marian (C++) and T5X have that order, but
-        the frequencies :math:`base^{-k/(D/2 - 1)}`; fairseq also counts positions from ``padding_idx + 1``.
+        Hugging Face's Marian uses this order and the frequencies above. Fairseq, Marian (C++) and T5X use this order,
+        but the frequencies :math:`base^{-k/(D/2 - 1)}`; fairseq also counts positions from ``padding_idx + 1``.
 
     Raises:
       ValueError: `dim` is odd, or `layout` is unknown.

@@ -1,4 +1,4 @@
-"""The relative position bias of T5: distances fall into buckets, each with a learned number for each head."""
+"""The relative position bias of T5: distances fall into buckets, and each bucket has a learned number for each head."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class T5Bias(Bias):
 def t5_bias(table: Float[Array, "buckets N"], *, max_distance: int = 128, bidirectional: bool = True) -> T5Bias:
     """Returns the bias of a learned table (Raffel et al. 2020, section 2.1).
 
-    All distances from `max_distance` on share a bucket. The paper's layers leave the logits unscaled, so pass
+    All distances of at least `max_distance` share a bucket. The paper's layers leave the logits unscaled, so pass
     ``scale=1.0`` to `attention` for T5.
 
     Args:
@@ -84,7 +84,7 @@ def _buckets(num_buckets: int, max_distance: int) -> np.ndarray:
     """Returns the bucket of every distance from 0 to `max_distance`.
 
     The bucket is ``exact + floor(log(d / exact) / log(max_distance / exact) * logarithmic)``, computed with integers,
-    because a float32 logarithm is sometimes off by one bucket if the quotient is an integer.
+    because float32 logarithms are sometimes off by one bucket if the quotient is an integer.
     """
     exact = num_buckets // 2
     logarithmic, step, buckets = num_buckets - exact, 0, list(range(exact))

@@ -1,4 +1,4 @@
-"""Captioning: sentences about images, by a decoder that attends to the grid of a convolutional network.
+"""Image captioning, by a decoder that attends to the feature grid of a convolutional network.
 
 Importing this package imports only the settings; the task and the captioner are imported at first use.
 """

@@ -23,7 +23,7 @@ class DataConfig:
     images: str = ""
     """The images of the training captions: a folder, a zip archive, or a folder in one (my.zip/train)."""
     validation: str = ""
-    """Captions to validate on; by default, `held_out` of the training images and their captions are set aside."""
+    """Captions to validate on; by default, `held_out` of the training images and their captions are held out."""
     validation_images: str = ""
     """The images of the validation captions; by default `images`."""
     test: str = ""
@@ -33,23 +33,24 @@ class DataConfig:
     columns: tuple[int, int] = (0, 1)
     """Columns of a table, counted from 0: the image and its caption."""
     held_out: float = 0.1
-    """The share of the training images set aside for validation if none are named; equal images stay together."""
+    """The fraction of the training images held out for validation if none are named; equal images stay together."""
     resize: Literal["refuse", "fit"] = "refuse"
-    """Images of another size than the model's are an error, or are scaled and center-cropped to fit."""
+    """The treatment of images of another size than the model's: an error, or scaling and center-cropping to fit."""
     shift: int = 0
     """The maximum random shift of training images in each direction, in pixels; drawn in each epoch."""
     batch_size: int = 64
-    """Captions per batch, each with its image."""
+    """The number of captions per batch, each with its image."""
     max_length: int = 50
-    """The most tokens of a caption, its end included; longer ones are left out of training, counted and reported."""
+    """The maximum number of tokens of a caption, end token included; longer ones are left out of training and
+    reported."""
     vocab_size: int = 2000
-    """Subword pieces."""
+    """The number of subwords in the vocabulary."""
     tokenizer: Literal["unigram", "bpe", "characters"] = "unigram"
-    """The tokens: subwords by an algorithm of sentencepiece, or single characters."""
+    """The kind of tokens: subwords by a sentencepiece algorithm, or single characters."""
     directory: str = dataclasses.field(default="", metadata=PLACE)
-    """The folder of relative paths; by default the working directory, then that in the environment's JAXFORMER_DATA."""
+    """The folder for relative paths; by default the working directory, then the environment variable JAXFORMER_DATA."""
     cache: str = dataclasses.field(default="", metadata=PLACE)
-    """The folder of decoded images, by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
+    """The folder for decoded images, named by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
 
     def __post_init__(self) -> None:
         local_path(self.cache)
@@ -68,21 +69,21 @@ class DataConfig:
 
 @dataclasses.dataclass(frozen=True)
 class LossConfig:
-    """The training objective: cross entropy of the next token, and terms for attention."""
+    """The training loss: cross entropy of the next token, and terms for attention."""
 
     label_smoothing: float = 0.0
-    """Weight of the uniform distribution in the training targets."""
+    """The weight of the uniform distribution in the training targets."""
     doubly_stochastic: float = 0.0
-    """Weight of the squared difference between 1 and the total attention that a position gets over a caption; only for
-    soft attention of a recurrent decoder. Xu et al. 2015 use 1."""
+    """The weight of the squared difference between 1 and the total attention that a position gets over a caption
+    (doubly stochastic attention); only for soft attention of a recurrent decoder. Xu et al. 2015 use 1."""
     entropy: float = 0.002
-    """Weight of the entropy of hard attention in each step, which training increases; only for hard attention. The code
-    of Xu et al. 2015 has the same."""
+    """The weight of an entropy bonus on the attention of each step, as in the code of Xu et al. 2015; only for hard
+    attention."""
     soft_attention_rate: float = 0.5
-    """Share of the captions, drawn again in each step, that attend softly in training; only for hard attention. Xu et
-    al. 2015, 4.1, take one half. With 0 all gradients of attention are estimates, of a large variance."""
+    """The fraction of captions, drawn again in each step, that use soft attention in training; only for hard attention.
+    Xu et al. 2015, 4.1, use one half. With 0, all attention gradients are estimates with a large variance."""
     baseline_decay: float = 0.9
-    """Decay of the moving average of a token's log-probability, the baseline of hard attention; only for it."""
+    """The decay of the moving average of a token's log-probability, the REINFORCE baseline; only for hard attention."""
 
     def __post_init__(self) -> None:
         at_least(0, self, "label_smoothing", "doubly_stochastic", "entropy", "baseline_decay")
@@ -99,9 +100,9 @@ class DecodeConfig(SearchConfig):
     """The search for captions."""
 
     max_length: int = 50
-    """The most tokens of a caption, its end included."""
+    """The maximum number of tokens of a caption, end token included."""
     validation_images: int = 0
-    """Validation images to caption greedily for BLEU at each validation; 0 for none."""
+    """The number of validation images to caption greedily for BLEU at each validation; 0 for none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -127,10 +128,10 @@ class CaptioningConfig(TaskConfig):
     name: str = "captioning"
     """The run's name in logs and plots."""
     model: RecurrentCaptionerConfig | TransformerCaptionerConfig = RecurrentCaptionerConfig()
-    """The network, which has the size of the images: a recurrent decoder, or a Transformer."""
+    """The network, which also sets the image size: a recurrent decoder, or a Transformer."""
     data: DataConfig = DataConfig()
     """Images and captions."""
     loss: LossConfig = LossConfig()
-    """The training objective."""
+    """The training loss."""
     decode: DecodeConfig = DecodeConfig()
     """The search for captions."""

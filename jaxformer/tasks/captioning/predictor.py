@@ -1,4 +1,4 @@
-"""A trained captioner with its tokenizer and its search: images in, captions out, and the attention of each word."""
+"""A trained captioner with its tokenizer and its search: it returns captions of images, and attention by word."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class ImageCaptioner(ImagePredictor, Searcher):
     tokenizer: Tokenizer
     decode: DecodeConfig = DecodeConfig()
     placement: Placement | None = None
-    """The mesh whose devices share the images; None means one device."""
+    """The mesh whose devices share the images; None for one device."""
     steps: tuple[int, ...] = ()
     """The training steps whose parameters these are; several if they were averaged."""
     others: tuple[Member, ...] = ()
-    """The further models of an ensemble, with the same tokenizer."""
+    """The other models of an ensemble, with the same tokenizer."""
     programs: set[object] = dataclasses.field(default_factory=set, init=False, repr=False, compare=False)
     """The compiled programs in use, one for each number of images."""
 
@@ -72,11 +72,11 @@ class ImageCaptioner(ImagePredictor, Searcher):
 
         Args:
           images: uint8 ``[N, h, w, C]``.
-          first: the number of the first image; draws are a function of it.
+          first: the number of the first image; random draws depend on it.
           progress: called with the number of images done after each batch.
 
         Raises:
-          ConfigError: `n_best` is below 1, or above the number of captions that are found.
+          ConfigError: `n_best` is below 1, or above the number of captions that the search finds.
           ValueError: the images have another size.
         """
         self._check(images)
@@ -97,7 +97,7 @@ class ImageCaptioner(ImagePredictor, Searcher):
         return results
 
     def attention(self, images: np.ndarray, captions: Sequence[str]) -> list[AttentionWeights]:
-        """Returns the attention of each caption's pieces, and of its end, to the grid of its image, row by row.
+        """Returns the attention of each caption's pieces, and of its end token, to the grid of its image, row by row.
 
         Raises:
           ValueError: the images have another size, or there is not one caption for each.
@@ -127,7 +127,7 @@ class ImageCaptioner(ImagePredictor, Searcher):
 
     @property
     def _batch_size(self) -> int:
-        """The number of images searched together: a multiple of the number of devices that share them."""
+        """The number of images per batch: a multiple of the number of devices that share them."""
         num_shards = 1 if self.placement is None else self.placement.num_batch_shards
         return self.decode.batch_size + -self.decode.batch_size % num_shards
 

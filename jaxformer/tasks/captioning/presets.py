@@ -1,7 +1,7 @@
-"""Configurations of captioning that come with the library.
+"""Built-in configurations of captioning.
 
-They keep the checkpoint of the best validation BLEU: the loss is soon least, when captions say little about an image
-(Xu et al. 2015, 4.3).
+They keep the checkpoint with the best validation BLEU: the loss is lowest early, when captions still say little about
+an image (Xu et al. 2015, 4.3).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def small() -> CaptioningConfig:
 
 
 def transformer() -> CaptioningConfig:
-    """The network of `small` with a Transformer decoder of 4 layers in place of the LSTM."""
+    """The network of `small` with a Transformer decoder of 4 layers instead of the LSTM."""
     model = TransformerCaptionerConfig(
         image=captioning().model.image,
         num_layers=4,

@@ -84,7 +84,7 @@ class CaptionNetwork(Network[DeviceBatch]):
 
     @property
     def _claims(self) -> dict[str, Any]:
-        """The promises about captions that a model with self-attention can use."""
+        """The guarantees about captions that a model with self-attention can use."""
         return {"right_padded": True} if isinstance(self.net.config, models.TransformerCaptionerConfig) else {}
 
     def loss(self, params: Params, batch: DeviceBatch, key: jax.Array | None):
@@ -132,7 +132,7 @@ class CaptionNetwork(Network[DeviceBatch]):
 
 
 class Captioning(Task[CaptioningConfig, CaptionCorpus, DeviceBatch, Tokenizer, ImageCaptioner]):
-    """Captions of images."""
+    """Image captioning."""
 
     name = "captioning"
     commands = ("caption",)
@@ -283,13 +283,13 @@ class Captioning(Task[CaptioningConfig, CaptionCorpus, DeviceBatch, Tokenizer, I
 
 
 def _convolutions(source: TaskConfig) -> models.ResidualNetworkConfig | None:
-    """Returns the network of a run of image classification by convolutions, a captioner's image network; or None."""
+    """Returns the convolutional network of an image classification run, which a captioner can start from, or None."""
     model = source.model if isinstance(source, VisionConfig) else None
     return model if isinstance(model, models.ResidualNetworkConfig) else None
 
 
 def _grid_shape(config: models.GridConfig) -> dict[str, str]:
-    """Returns the settings on which the parameters of a `FeatureGrid` depend, as they are given on the command line."""
+    """Returns the settings on which the parameters of a `FeatureGrid` depend, in the form of command line arguments."""
     shape = {field.name: getattr(config, field.name) for field in dataclasses.fields(models.GridConfig)}
     for name in ("image_size", *(("attention_stage", "d_attention") if config.attention == "none" else ())):
         del shape[name]

@@ -1,4 +1,4 @@
-"""Text classification: an encoder, perhaps pre-trained, with a linear layer on one vector of the text.
+"""Text classification: an encoder, possibly pre-trained, with a linear layer on one vector of the text.
 
 Importing this package imports only the settings; the task and the classifier are imported at first use.
 """

@@ -14,7 +14,7 @@ from jaxformer.tasks.config import TaskConfig, words
 
 _FREE = "dropout attention_dropout activation_dropout remat compute_dtype initialization vocab_size num_classes pooling"
 SHAPE = tuple(field.name for field in dataclasses.fields(EncoderConfig) if field.name not in _FREE.split())
-"""The model settings in which a run must agree with the run that it starts from."""
+"""The model settings that must agree with those of the run that training starts from."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,36 +24,36 @@ class DataConfig:
     train: str = ""
     """The training file, UTF-8."""
     validation: str = ""
-    """A file to validate on; by default, `held_out` of the training file is set aside."""
+    """A file to validate on; by default, `held_out` of the training file is held out."""
     test: str = ""
     """A file to score after training."""
     held_out: float = 0.1
-    """The share of the training file set aside for validation if no file is named; equal texts stay together."""
+    """The fraction of the training file held out for validation if no file is named; equal texts stay together."""
     max_examples: int = 0
-    """The number of training texts to use, chosen by a hash once validation is set aside; 0 for all."""
+    """The number of training texts to use, chosen by a hash after validation texts are held out; 0 for all."""
     columns: tuple[int, int] = (0, 1)
     """The columns of the label and of the text, counted from 0."""
     separator: Literal["tab", "space"] = "tab"
-    """The mark between columns; with space, a line has two columns, which its first space separates."""
+    """The separator of columns; with space, a line has two columns, separated by its first space."""
     label_end: str = ""
-    """A mark that ends the label, such as ":" in "LOC:city"; empty if the label is the whole column."""
+    """A delimiter that ends the label, such as ":" in "LOC:city"; empty if the label is the whole column."""
     classes: str = ""
-    """The names of the classes, separated by commas; by default the labels of the training file."""
+    """The comma-separated names of the classes; by default, the labels of the training file."""
     tokenizer: Literal["characters", "unigram", "bpe", "pretrained"] = "unigram"
-    """The tokens: single characters, or subwords by sentencepiece. With init_from, those of the other run, which are
-    "pretrained" if it was made of a pretrained model."""
+    """The kind of tokens: single characters, or subwords by sentencepiece. With init_from, the other run's, which is
+    "pretrained" if that run was made from a pretrained model."""
     vocab_size: int = 8000
-    """The number of subword pieces; with characters, the texts determine it."""
+    """The number of subwords in the vocabulary; with characters, the texts determine it."""
     max_length: int = 128
-    """The most tokens of a text, class token and end included; longer texts are truncated."""
+    """The maximum number of tokens of a text, class token and end token included; longer texts are truncated."""
     tokens_per_batch: int = 2048
-    """Padded tokens per batch."""
+    """The number of tokens per batch, padding included."""
     num_shapes: int = 4
     """The number of different batch lengths (buckets); one program is compiled for each."""
     directory: str = dataclasses.field(default="", metadata=PLACE)
-    """The folder of relative paths; by default the working directory, then that in the environment's JAXFORMER_DATA."""
+    """The folder for relative paths; by default the working directory, then the environment variable JAXFORMER_DATA."""
     cache: str = dataclasses.field(default="", metadata=PLACE)
-    """The folder of tokenized texts, by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
+    """The folder for tokenized texts, named by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
 
     def __post_init__(self) -> None:
         local_path(self.cache)
@@ -83,7 +83,7 @@ class ClassificationConfig(TaskConfig):
     name: str = "classification"
     """The run's name in logs and plots."""
     model: ClassifierConfig = ClassifierConfig()
-    """The encoder and its pooling; a vocabulary size of 0 is the tokenizer's."""
+    """The encoder and its pooling; a vocabulary size of 0 is replaced by the tokenizer's."""
     data: DataConfig = DataConfig()
     """Texts and labels."""
 

@@ -20,21 +20,22 @@ class DataConfig:
     text: str = ""
     """The training text, UTF-8; several files are separated by commas and read as one text."""
     validation: str = ""
-    """A text to validate on; by default, `held_out` of the training text is set aside."""
+    """A text to validate on; by default, `held_out` of the training text is held out."""
     held_out: float = 0.1
-    """The share of the text, at its end, set aside for validation if no file is named."""
+    """The fraction of the text, at its end, held out for validation if no file is named."""
     tokenizer: Literal["characters", "unigram", "bpe", "pretrained"] = "characters"
-    """The tokens: single characters, subwords by sentencepiece, or those of the pretrained model of `init_from`."""
+    """The kind of tokens: single characters, subwords by sentencepiece, or the tokens of `init_from`'s pretrained
+    model."""
     vocab_size: int = 1000
-    """The number of subword pieces; with characters, the text determines it."""
+    """The number of subwords in the vocabulary; with characters, the text determines it."""
     length: int = 256
-    """Tokens per window: the context that the model learns from."""
+    """The number of tokens per window: the context length in training."""
     batch_size: int = 32
-    """Windows per batch."""
+    """The number of windows per batch."""
     directory: str = dataclasses.field(default="", metadata=PLACE)
-    """The folder of relative paths; by default the working directory, then that in the environment's JAXFORMER_DATA."""
+    """The folder for relative paths; by default the working directory, then the environment variable JAXFORMER_DATA."""
     cache: str = dataclasses.field(default="", metadata=PLACE)
-    """The folder of tokenized texts, by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
+    """The folder for tokenized texts, named by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
 
     def __post_init__(self) -> None:
         local_path(self.cache)
@@ -49,17 +50,17 @@ class DecodeConfig(GenerationConfig):
     without_search: ClassVar[Mapping[str, tuple[str, ...]]] = {"score": ("average",), "evaluate": ()}
 
     max_tokens: int = 200
-    """Tokens added to a prompt."""
+    """The maximum number of tokens to add to a prompt."""
     temperature: float = 0.8
     """Logits are divided by this number before sampling; 0 searches for the most probable continuation."""
     beam_size: int = 1
-    """Live hypotheses of the search; 1 is greedy search."""
+    """The number of live hypotheses; 1 is greedy search."""
     stop_at_end: bool = False
-    """Ends a continuation where the model predicts the end token, as pretrained models do. A model of running text has
-    never seen one. A beam then compares log-probabilities per token."""
+    """Ends a continuation when the model predicts the end token, as with pretrained models. A model trained on running
+    text has never seen one. Beam search then compares log-probabilities per token."""
     eos_token_ids: str = ""
-    """The ids of the tokens that end a continuation, separated by commas, with stop_at_end; by default that of the
-    vocabulary alone."""
+    """The comma-separated ids of the tokens that end a continuation, with stop_at_end; by default, the vocabulary's end
+    token."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -113,7 +114,7 @@ class LanguageModelingConfig(TaskConfig):
     name: str = "language model"
     """The run's name in logs and plots."""
     model: LanguageModelConfig = LanguageModelConfig()
-    """The network; a vocabulary size of 0 is the tokenizer's."""
+    """The network; a vocabulary size of 0 is replaced by the tokenizer's."""
     data: DataConfig = DataConfig()
     """Text and windows."""
     decode: DecodeConfig = DecodeConfig()

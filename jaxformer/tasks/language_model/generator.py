@@ -45,7 +45,7 @@ class TextGenerator(Searcher):
     steps: tuple[int, ...] = ()
     """The training steps whose parameters these are."""
     others: tuple[Member, ...] = ()
-    """The further models of an ensemble, with the same tokenizer."""
+    """The other models of an ensemble, with the same tokenizer."""
     programs: set[object] = dataclasses.field(default_factory=set, init=False, repr=False, compare=False)
     """The compiled programs in use, one for each number of texts and padded length."""
 
@@ -57,7 +57,7 @@ class TextGenerator(Searcher):
         return [best[0].text for best in self.continuations(prompts, **options)]
 
     def ensemble_with(self, others: Sequence[Self]) -> Self:
-        """Returns an ensemble of this model and others, with the shortest of their windows.
+        """Returns an ensemble of this model and others, with the shortest of their context lengths.
 
         Raises:
           ConfigError: see `Searcher`.
@@ -117,7 +117,7 @@ class TextGenerator(Searcher):
         return self._ranked(groups, n_best)
 
     def _grown(self, texts: list[_Text], progress: Callable[[int], None]) -> list[_Text]:
-        """Returns the texts, extended window by window; one for which no token is allowed ends early."""
+        """Returns the texts, extended window by window; a text for which no token is allowed ends early."""
         rounds, growing = 0, texts
         while growing := [text for text in growing if len(text.ids) < text.end and not self._has_ended(text)]:
             contexts = [self._context(text.ids) for text in growing]
@@ -134,7 +134,7 @@ class TextGenerator(Searcher):
         return texts
 
     def _decoded(self, text: _Text, prompt: str) -> str:
-        """Returns a text without its end, and without what an empty prompt was encoded as, such as a line break."""
+        """Returns a text without its end token, and without the encoding of an empty prompt, such as a line break."""
         ids = text.ids[:-1] if self._has_ended(text) else text.ids
         given = "" if prompt else self.tokenizer.decode(text.ids[: len(text.ids) - len(text.log_probs)])
         return self.tokenizer.decode(ids)[len(given) :]
@@ -210,7 +210,7 @@ class TextGenerator(Searcher):
         return [token for token in ids if token != unk] or blank
 
     def _context(self, ids: list[int]) -> list[int]:
-        """Returns the tokens of a text to read as context: all if they fit, else half a window, after the start."""
+        """Returns the tokens of a text to read as context: all if they fit, else half a window after the start."""
         start = list(self.tokenizer.start)
         return ids[:] if len(ids) < self.window else start + ids[-max(self.window // 2 - len(start), 1) :]
 
@@ -233,7 +233,7 @@ class TextGenerator(Searcher):
 
     @functools.cached_property
     def _limits(self) -> VocabularyLimits:
-        """The limits of the settings; special tokens and those that pad the table are also forbidden."""
+        """The limits from the settings; special tokens and padding rows of the table are also forbidden."""
         unused = range(self.tokenizer.vocab_size, self.net.config.vocab_size)
         limits, special = limits_of(self.decode, self.tokenizer), self.tokenizer.special.ids - {*self._ends}
         allowed = tuple(sorted({*limits.allowed, *self._ends})) if limits.allowed else ()

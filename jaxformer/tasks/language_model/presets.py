@@ -1,4 +1,4 @@
-"""Configurations of language models that come with the library."""
+"""Built-in configurations of language models."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxformer.training.config import OptimizerConfig, TrainConfig
 
 
 def language_model() -> LanguageModelingConfig:
-    """A character-level language model of your own text, at the size `small`: give --data.text."""
+    """A character-level language model for your own text, at the size `small`: give --data.text."""
     return _sized("language model", d_model=128, num_heads=4, num_layers=4)
 
 

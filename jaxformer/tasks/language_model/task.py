@@ -111,7 +111,7 @@ class LanguageModeling(TextTask[LanguageModelingConfig, DeviceBatch, TextGenerat
     ) -> LanguageModelNetwork:
         if config.model.vocab_size not in (0, vocab_size):
             raise DataError(f"model.vocab_size is {config.model.vocab_size}, but the tokenizer has {vocab_size}")
-        # Padded with tokens that never occur, so that a mesh can divide the table.
+        # Padded with unused tokens, so that a mesh can shard the table.
         shape = dataclasses.replace(config.model, vocab_size=vocab_size + -vocab_size % VOCAB_MULTIPLE)
         net = pure(models.LanguageModel, shape, attention=attention)
         return LanguageModelNetwork(net, (config.data.batch_size, config.data.length))
@@ -163,7 +163,7 @@ class LanguageModeling(TextTask[LanguageModelingConfig, DeviceBatch, TextGenerat
 
 
 def _counted(stream: TokenStream) -> str:
-    """Returns the number of tokens of a text, and that of unknown ones, as with the tokenizer of another text's run."""
+    """Returns the number of tokens of a text and the number of unknown ones, which other tokenizers may produce."""
     unknown = stream.num_unknown
     return f"{stream.num_labels:,} tokens" + (f", {unknown:,} of them unknown" if unknown else "")
 

@@ -13,18 +13,20 @@ from jaxformer.tasks.config import TaskConfig
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig(language_model.DataConfig):
-    """The text, whose lines are packed into rows, and the share of masked tokens."""
+    """The text, whose lines are packed into rows, and the fraction of masked tokens."""
 
     held_out: float = 0.05
-    """The share of the lines set aside for validation if no file is named; equal lines stay together."""
+    """The fraction of the lines held out for validation if no file is named; equal lines stay together."""
     tokenizer: Literal["characters", "unigram", "bpe", "pretrained"] = "unigram"
-    """The tokens: single characters, subwords by sentencepiece, or those of the pretrained model of `init_from`."""
+    """The kind of tokens: single characters, subwords by sentencepiece, or the tokens of `init_from`'s pretrained
+    model."""
     vocab_size: int = 8000
-    """The number of subword pieces; with characters, the text determines it."""
+    """The number of subwords in the vocabulary; with characters, the text determines it."""
     length: int = 128
-    """Tokens per row, into which lines are packed, each with a class token and an end; longer lines are cut."""
+    """The number of tokens per row. Lines are packed into rows, each with a class token and an end token; longer lines
+    are split."""
     mask_rate: float = 0.15
-    """The share of a row's tokens to predict."""
+    """The fraction of a row's tokens to predict."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -43,7 +45,7 @@ class MaskedLanguageModelingConfig(TaskConfig):
     name: str = "masked language model"
     """The run's name in logs and plots."""
     model: EncoderConfig = EncoderConfig()
-    """The encoder; a vocabulary size of 0 is the tokenizer's."""
+    """The encoder; a vocabulary size of 0 is replaced by the tokenizer's."""
     data: DataConfig = DataConfig()
     """Text and rows."""
 

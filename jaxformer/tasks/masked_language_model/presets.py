@@ -1,4 +1,4 @@
-"""Configurations of masked language models that come with the library."""
+"""Built-in configurations of masked language models."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TINY: dict[str, Any] = {"d_model": 128, "num_heads": 2, "d_ff": 512, "num_layers
 
 
 def masked_language_model() -> MaskedLanguageModelingConfig:
-    """A subword masked language model of your own text, 5 M parameters (4 layers, D = 256): give --data.text."""
+    """A subword masked language model for your own text, 5 M parameters (4 layers, D = 256): give --data.text."""
     return MaskedLanguageModelingConfig(
         model=EncoderConfig(**SMALL),
         data=DataConfig(batch_size=64),

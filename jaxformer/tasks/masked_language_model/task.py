@@ -79,7 +79,7 @@ class MaskedLanguageModelNetwork(Network[DeviceBatch]):
         return *self.net.bind(params).cross_entropy(seen, masked_positions, labels, **given, key=key), {}
 
     def hidden(self, batch: DeviceBatch, key: jax.Array | None) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-        """Returns masked tokens ``[B, T]``, and positions ``[B, P]`` to predict, their labels, and which are real.
+        """Returns masked tokens ``[B, T]``, and the positions ``[B, P]`` to predict, their labels and a padding mask.
 
         Without a key, as in validation, the same tokens of a batch are always masked.
         """
@@ -195,7 +195,7 @@ def _validation_loss(network: MaskedLanguageModelNetwork, params: Params, batch:
 
 
 class MaskedLanguageModeling(TextTask[MaskedLanguageModelingConfig, DeviceBatch, MaskedPredictor]):
-    """Prediction of masked tokens from the context on both sides."""
+    """Prediction of masked tokens from bidirectional context."""
 
     name = "masked_language_model"
     commands = ("fill",)
@@ -207,7 +207,7 @@ class MaskedLanguageModeling(TextTask[MaskedLanguageModelingConfig, DeviceBatch,
         if not 0 < share < 1:
             raise ConfigError(f"data.held_out must be more than 0 and less than 1, got {share}")
         lines = tuple(_lines(text))
-        # Every seed holds out the same lines, so that runs compare.
+        # Every seed holds out the same lines, so that runs are comparable.
         parts = split_by_source(Parallel(lines, lines), held_out=[max(1, round(share * len(lines)))], seed=0)
         return TextCorpus(*(Text("\n".join(part.source)) for part in parts))
 

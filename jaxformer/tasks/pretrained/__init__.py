@@ -1,4 +1,4 @@
-"""Models of Hugging Face become runs (`convert`), and runs become folders of Hugging Face (`export`)."""
+"""Conversion of Hugging Face models to runs (`convert`), and of runs to Hugging Face folders (`export`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs made of pretrained models: language models like GPT-2, masked ones like BERT, translators like Marian and T5.
+"""Runs made from pretrained models: language models like GPT-2, masked ones like BERT, translators like Marian and T5.
 
 Such a run has parameters and no checkpoints. It generates, scores and fills like one that was trained here, and other
 runs start from it with `init_from`.
@@ -38,10 +38,10 @@ from jaxformer.training.config import TrainConfig
 from jaxformer.training.optimizers import OptimizerConfig
 
 NEVER = -1e4
-"""The bias of the logits of rows that fill up a table, whose tokens never occur."""
+"""The logit bias of rows that pad a table, whose tokens never occur."""
 
 LENGTH = 1024
-"""The most tokens of a window, unless more are asked for."""
+"""The maximum context length, unless a larger one is requested."""
 
 _WITHOUT_TEXT = {
     "mbart": "an mbart, whose texts begin with codes of languages",
@@ -61,7 +61,7 @@ FINE_TUNING: dict[str, Any] = {
 def convert(
     folder: str | os.PathLike[str], out: str | os.PathLike[str], *, length: int = 0, say: Say = lambda text: None
 ) -> TaskConfig:
-    """Makes a run of a folder of Hugging Face with ``config.json``, safetensors and the files of the tokenizer.
+    """Makes a run from a Hugging Face folder with ``config.json``, safetensors and the files of the tokenizer.
 
     Tables get the rows of the tokenizer's vocabulary, filled up as in training; rows beyond are left out. The mask
     token of a masked language model gets the id that it has here, the first after the vocabulary.

@@ -1,4 +1,4 @@
-"""Runs as folders of Hugging Face, which transformers and the programs that serve its models read."""
+"""Runs as Hugging Face folders, which transformers and the programs that serve its models read."""
 
 from __future__ import annotations
 
@@ -104,14 +104,14 @@ def _ids(config: Any, tokenizer: Tokenizer) -> dict[str, int]:
 
 
 def _with_rows_of(tokenizer: Tokenizer, net: Pure, params: Params) -> tuple[Pure, Params]:
-    """Returns a model whose tables have the rows of the vocabulary, without those that fill up a table here."""
+    """Returns a model whose tables have exactly the rows of the vocabulary, without padding rows."""
     size = tokenizer.vocab_size
     if net.model is models.LanguageModel:
         decoder = decoder_with_rows(params["decoder"], size)
         settings: dict[str, Any] = {"vocab_size": size}
         if "output_bias" in decoder:
             decoder["output_bias"] = decoder["output_bias"][:size]
-            if not decoder["output_bias"].any():  # of the rows that fill up the table
+            if not decoder["output_bias"].any():  # of the padding rows of the table
                 del decoder["output_bias"]
                 settings["output_bias"] = False
         params = params | {"decoder": decoder}

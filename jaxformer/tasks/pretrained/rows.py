@@ -1,4 +1,4 @@
-"""The rows of tables of tokens, which files and runs have in different numbers."""
+"""Resizing of token tables, whose number of rows differs between files and runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxformer.modules.pure import Params
 
 
 def resized(table: Any, size: int) -> Any:
-    """Returns the first `size` rows of a table, filled up with zeros."""
+    """Returns the first `size` rows of a table, padded with zeros."""
     return jnp.pad(table[:size], [(0, max(0, size - len(table)))] + [(0, 0)] * (table.ndim - 1))
 
 

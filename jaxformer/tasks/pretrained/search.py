@@ -1,4 +1,4 @@
-"""Searches in the settings of Hugging Face (``generation_config.json``), in both directions."""
+"""Conversion of search settings from and to Hugging Face's ``generation_config.json``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NEUTRAL: dict[str, Any] = {
     "stop_strings": None,
     "watermarking_config": None,
 }
-"""Settings that change a search and that searches here do not have, with the values that change nothing."""
+"""Settings that change a search and that this library does not support, with the values that have no effect."""
 
 _NEUTRAL_IN_SAMPLING: dict[str, Any] = {
     "typical_p": 1.0,
@@ -63,14 +63,14 @@ _PROBABILITIES = {"temperature": 1.0, "top_p": 1.0, "min_p": 0.0}
 """The other settings of sampling that searches here have, by the same names, with the values that change nothing."""
 
 _TOP_K = 50
-"""The ``top_k`` of transformers where a folder names none."""
+"""The ``top_k`` of transformers if a folder has none."""
 
 _OURS = "mbr coverage_penalty normalization patience forbid shortlist min_ratio".split()
 """Settings that transformers does not have, and that change a search where they are not the default."""
 
 
 def from_generation(settings: Mapping[str, Any], special: SpecialTokens, start: tuple[int, ...]) -> DecodeConfig:
-    """Returns the search that settings of Hugging Face describe; what they leave out is as in transformers.
+    """Returns the search that Hugging Face settings describe, with transformers' defaults for missing ones.
 
     Args:
       start: the tokens that a text begins with.
@@ -239,7 +239,7 @@ def without_counterpart(decode: GenerationConfig) -> list[str]:
 
 
 def _choice(decode: SearchConfig) -> dict[str, Any]:
-    """Returns the settings by which tokens are chosen."""
+    """Returns the settings that determine how tokens are chosen."""
     shared = {"no_repeat_ngram_size": decode.no_repeat_ngram_size, "renormalize_logits": decode.renormalize}
     if decode.sample:
         sampling = {name: getattr(decode, name) for name in ("top_k", *_PROBABILITIES)}

@@ -1,4 +1,4 @@
-"""The tokenizers of folders of Hugging Face, with the special tokens of a model, and the files of ours for it."""
+"""Tokenizers of Hugging Face folders with a model's special tokens, and the files of our tokenizers for it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MARIAN = ("source.spm", "target.spm", "vocab.json")
 """The files of a tokenizer of Marian."""
 
 ENCODER_DECODERS = ("bart", "mbart", "pegasus", "t5", "mt5")
-"""The families whose decoders begin with a token of their own."""
+"""The families whose decoders begin with a separate start token."""
 
 _KINDS = "pad_token unk_token cls_token sep_token mask_token".split()
 _BERT: dict[str, str] = dict(zip(_KINDS, "[PAD] [UNK] [CLS] [SEP] [MASK]".split(), strict=True))
@@ -92,7 +92,7 @@ def _decoder_start(settings: Mapping[str, Any], vocab_size: int) -> int | None:
 def _special(
     tokenizer: PretrainedTokenizer, names: Mapping[str, str], settings: Mapping[str, Any]
 ) -> SpecialTokens | None:
-    """Returns the ids of special tokens; those that a vocabulary lacks share the id of its end. None without an end."""
+    """Returns the ids of special tokens; missing ones share the id of the end token. None without an end token."""
 
     def find(*kinds: str) -> int | None:
         for kind in kinds:
@@ -173,7 +173,7 @@ def tokenizer_files(tokenizer: Tokenizer, *, frame: Frame = "", mask: bool = Fal
 
 
 def _named(tokenizer: Tokenizer, ids: Mapping[str, int]) -> dict[str, str]:
-    """Returns the names of special tokens; those that share the id of the end, and are not padding, are left out."""
+    """Returns the names of special tokens, except for those that share the end token's id and are not padding."""
     end = tokenizer.special.eos
     kept = {name: token for name, token in ids.items() if token != end or name in ("eos_token", "pad_token")}
     return dict(zip(kept, tokenizer.pieces(kept.values()), strict=True))

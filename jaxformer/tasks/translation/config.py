@@ -15,12 +15,12 @@ from jaxformer.tasks.config import SearchConfig, TaskConfig
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    """The source of sentence pairs, their tokens and batches."""
+    """The sentence pairs, their tokens and batches."""
 
     corpus: Literal["files", "grammar"] = "files"
     """Read files, or generate the built-in English-French corpus."""
     grammar_pairs: int = 72_000
-    """The training pairs to generate; validation and test pairs are the same for every number."""
+    """The number of training pairs to generate; validation and test pairs are the same for every number."""
     source: str = ""
     """Training sentences, one per line; or, if `target` is empty, a table of tab-separated columns."""
     target: str = ""
@@ -28,47 +28,50 @@ class DataConfig:
     columns: tuple[int, int] = (0, 1)
     """The source and target columns of a table, counted from 0."""
     validation_source: str = ""
-    """Validation sentences; without them, `held_out` training pairs are set aside."""
+    """Validation sentences; by default, `held_out` training pairs are held out."""
     validation_target: str = ""
     """The translations of `validation_source`."""
     test_source: str = ""
-    """Test sentences; without them, `held_out` training pairs are set aside."""
+    """Test sentences; by default, `held_out` training pairs are held out."""
     test_target: str = ""
     """The translations of `test_source`."""
     held_out: int = 1000
-    """Pairs set aside for validation, and as many for test, if no files are named; every seed has the same."""
+    """The number of pairs held out for validation, and as many for test, if no files are named; they do not depend on
+    the seed."""
     source_language: str = ""
-    """Two-letter code; selects Moses' word rules for `pretokenize`."""
+    """The two-letter code of the source language; selects the Moses rules for `pretokenize`."""
     target_language: str = ""
-    """Two-letter code; selects the words of scores: Moses' rules for Moses BLEU, which is left out without a language,
-    and sacrebleu's own words for BLEU of zh, ja and ko. It also selects the rules of `pretokenize`."""
+    """The two-letter code of the target language. It selects the word tokenizer of scores: the Moses rules for Moses
+    BLEU, which is skipped without a language, and sacrebleu's tokenizers for zh, ja and ko. It also selects the rules
+    for `pretokenize`."""
     lowercase: bool = False
-    """Lower-case all text, including later inputs; references are then lower-cased for scores."""
+    """Lowercase all text, including later inputs; references are then lowercased for scores."""
     pretokenize: Literal["none", "moses"] = "none"
-    """Split all text into words by the rules of Moses before subwords; translations are detokenized. Moses BLEU is then
-    that of the words that the model wrote."""
+    """Split all text into words by the Moses rules before splitting it into subwords; translations are detokenized.
+    Moses BLEU is then computed on the words that the model produced."""
     directory: str = dataclasses.field(default="", metadata=PLACE)
-    """The folder of relative paths; by default the working directory, then that in the environment's JAXFORMER_DATA."""
+    """The folder for relative paths; by default the working directory, then the environment variable JAXFORMER_DATA."""
     vocab_size: int = 8000
-    """Subword pieces, joint over both languages."""
+    """The number of subwords in the vocabulary, which both languages share."""
     tokenizer: Literal["unigram", "bpe", "pretrained"] = "unigram"
-    """The algorithm by which sentencepiece segments words; or the tokens of the pretrained model of `init_from`."""
+    """The kind of tokens: subwords by a sentencepiece algorithm, or the tokens of `init_from`'s pretrained model."""
     num_segmentations: int = 1
-    """Segmentations sampled for each training sentence; an epoch uses one of them (subword regularization, Kudo 2018;
-    BPE-dropout, Provilkov et al. 2020). 1 uses only the best one; 0 draws a new one in each epoch."""
+    """The number of segmentations sampled for each training sentence; an epoch uses one of them (subword
+    regularization, Kudo 2018; BPE-dropout, Provilkov et al. 2020). 1 uses only the best one; 0 draws a new one in each
+    epoch."""
     segmentation_alpha: float = 0.2
-    """Smoothing of the sampling distribution of unigram, more diverse if smaller; for bpe, the probability of dropping
-    a merge, 0.1 in the paper."""
+    """The smoothing of unigram's sampling distribution, more diverse if smaller; for bpe, the probability of dropping a
+    merge, 0.1 in the paper."""
     max_length: int = 256
-    """The most tokens of a side; longer pairs are left out of training, counted and reported."""
+    """The maximum number of tokens per side; longer pairs are left out of training and reported."""
     tokens_per_batch: int = 4096
-    """Padded tokens per batch, those of the longer side counted."""
+    """The number of tokens per batch on the longer side, padding included."""
     num_shapes: int = 6
     """The number of batch shapes (buckets); one program is compiled for each."""
     length_multiple: int = 1
     """Batch lengths are multiples of this; for a mesh that shards lengths, use the size of its `context` axis."""
     cache: str = dataclasses.field(default="", metadata=PLACE)
-    """The folder of tokenized corpora, by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
+    """The folder for tokenized corpora, named by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
 
     def __post_init__(self) -> None:
         local_path(self.cache)
@@ -97,15 +100,15 @@ class DataConfig:
 
 @dataclasses.dataclass(frozen=True)
 class LossConfig:
-    """The training objective: cross entropy of the next token."""
+    """The training loss: cross entropy of the next token."""
 
     label_smoothing: float = 0.1
-    """Weight of the uniform distribution in the training targets."""
+    """The weight of the uniform distribution in the training targets."""
     z_loss: float = 0.0
-    """Weight of the squared log-partition function."""
+    """The weight of the squared log-partition function (z-loss)."""
     r_drop: float = 0.0
-    """Weight of the divergence between two passes with different dropout (R-Drop, Liang et al. 2021: 5 for
-    translation), which doubles the work of a step; 0 for one pass."""
+    """The weight of the divergence between two passes with different dropout (R-Drop, Liang et al. 2021: 5 for
+    translation), which doubles the cost of a step; 0 for one pass."""
 
     def __post_init__(self) -> None:
         at_least(0, self, "label_smoothing", "z_loss", "r_drop")
@@ -118,18 +121,19 @@ class DecodeConfig(SearchConfig):
     """The search for translations."""
 
     max_ratio: float = 2.0
-    """A translation has at most max_ratio * source length + max_extra tokens, its end included; see also max_length."""
+    """A translation has at most max_ratio * source length + max_extra tokens, end token included; see also
+    max_length."""
     max_extra: int = 10
     """See max_ratio."""
     min_ratio: float = 0.0
-    """A translation has at least min_ratio * source length tokens, its end not included."""
+    """A translation has at least min_ratio * source length tokens, end token not included."""
     validation_sentences: int = 0
-    """Validation sentences to translate greedily for BLEU at each validation; 0 for none."""
+    """The number of validation sentences to translate greedily for BLEU at each validation; 0 for none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(0, self, "max_ratio", "max_extra", "min_ratio", "validation_sentences")
-        for name, most in (("max_ratio", 100), ("max_extra", 10_000)):  # a bound for models that never end a sentence
+        for name, most in (("max_ratio", 100), ("max_extra", 10_000)):  # bounds for a model that never ends
             if not getattr(self, name) <= most:
                 raise ValueError(f"{name} must be at most {most:,}, got {getattr(self, name):,}")
 
@@ -157,10 +161,10 @@ class TranslationConfig(TaskConfig):
     name: str = "translation"
     """The run's name in logs and plots."""
     model: EncoderDecoderConfig | Seq2SeqConfig = EncoderDecoderConfig()
-    """The network; vocabulary sizes of 0 are the tokenizer's."""
+    """The network; vocabulary sizes of 0 are replaced by the tokenizer's."""
     data: DataConfig = DataConfig()
     """Corpora and batches."""
     loss: LossConfig = LossConfig()
-    """The training objective."""
+    """The training loss."""
     decode: DecodeConfig = DecodeConfig()
     """The search for translations."""

@@ -28,7 +28,7 @@ class Corpora:
 
 
 def load_corpora(config: DataConfig) -> Corpora:
-    """Reads or generates every corpus of an experiment; the same pairs are set aside for every seed of a run.
+    """Reads or generates every corpus of an experiment; the same pairs are held out for every seed of a run.
 
     Raises:
       DataError: a file is missing, malformed or not named.
@@ -58,10 +58,10 @@ def load_corpora(config: DataConfig) -> Corpora:
 
 
 def load_test(config: DataConfig, files: Sequence[str | os.PathLike[str]]) -> Corpora:
-    """Reads test data alone: two aligned files, or a table with the columns of the experiment; named as the first file.
+    """Reads only test data, named after its first file: two aligned files, or a table with the run's columns.
 
     Raises:
-      ConfigError: there are more than two files, or one is an address.
+      ConfigError: there are more than two files, or one is a URL.
       DataError: a file is missing or malformed.
     """
     if len(files) > 2:

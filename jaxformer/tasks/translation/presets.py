@@ -1,4 +1,4 @@
-"""Configurations that come with the library: `jaxformer train demo` needs no file."""
+"""Built-in configurations of translation: `jaxformer train demo` needs no file."""
 
 from __future__ import annotations
 

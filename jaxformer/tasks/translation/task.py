@@ -91,7 +91,7 @@ class TranslationNetwork(Network[DeviceBatch]):
 
     @property
     def sharded_axes(self) -> tuple[AxisName, ...]:
-        recurrent = isinstance(self.net.config, models.Seq2SeqConfig)  # a step needs the one before it
+        recurrent = isinstance(self.net.config, models.Seq2SeqConfig)  # a step depends on the previous one
         return ("batch",) if recurrent else super().sharded_axes
 
     @property
@@ -217,7 +217,7 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
     def _tokenizer(
         self, config: TranslationConfig, corpus: Corpora, run: pathlib.Path, cache: pathlib.Path | None
     ) -> Tokenizer:
-        """Returns the run's tokenizer: the saved one, or else one learned from both sides of the training data."""
+        """Returns the run's tokenizer: the saved one, or else one trained on both sides of the training data."""
         data = config.data
         languages = (data.source_language, data.target_language) if data.pretokenize == "moses" else ("", "")
         normalizer = TextNormalizer(data.lowercase, data.pretokenize, *languages)
@@ -286,7 +286,7 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
         tokenizer, scores = predictor.tokenizer, {}
         normalizer = tokenizer.normalizer
         lowercase, language = normalizer.lowercase, config.data.target_language
-        bleu_words("", language)  # refuses a language whose package is missing before anything is translated
+        bleu_words("", language)  # rejects a language whose package is missing before anything is translated
         if not language:
             say("Moses BLEU is left out: the run's data.target_language is not set")
         for name, part in parts.items():

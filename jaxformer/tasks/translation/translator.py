@@ -31,10 +31,10 @@ from jaxformer.tasks.searcher import Member, Searcher
 from jaxformer.tasks.translation.config import DecodeConfig
 
 LADDER = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-"""Padded lengths: one program is compiled for each that occurs."""
+"""The padded lengths: one program is compiled for each that occurs."""
 
 LONGEST = 32 * LADDER[-1]
-"""The most source tokens for a model without a position limit; a longer text is not a sentence."""
+"""The maximum number of source tokens for a model without a position limit; a longer text is not a sentence."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,18 +46,18 @@ class Translator(Searcher):
     tokenizer: Tokenizer
     decode: DecodeConfig = DecodeConfig()
     placement: Placement | None = None
-    """The mesh whose devices share the sentences; None means one device."""
+    """The mesh whose devices share the sentences; None for one device."""
     steps: tuple[int, ...] = ()
     """The training steps whose parameters these are; several if they were averaged."""
     others: tuple[Member, ...] = ()
-    """The further models of an ensemble, with the same tokenizer."""
+    """The other models of an ensemble, with the same tokenizer."""
     language: str = ""
-    """The two-letter code of the translations' language, for the words of BLEU as the utility."""
+    """The two-letter code of the target language, which selects the BLEU tokenizer if BLEU is the utility."""
     programs: set[object] = dataclasses.field(default_factory=set, init=False, repr=False, compare=False)
     """The compiled programs in use, one for each number of sentences and padded length."""
 
     def translate(self, sentences: Sequence[str], **options: Any) -> list[str]:
-        """Returns the best translation of each sentence, in order; that of a blank sentence is empty.
+        """Returns the best translation of each sentence, in order; for a blank sentence it is empty.
 
         See `candidates` for the arguments and errors.
         """
@@ -76,15 +76,16 @@ class Translator(Searcher):
         """Returns the `n_best` translations of each sentence, best first.
 
         Args:
-          first: the number of the first sentence in error messages and for draws.
+          first: the number of the first sentence, for error messages and random draws.
           prefixes: the beginning of the translation of each sentence.
-          warn: called with a message for each sentence that is too long; only its beginning is then translated.
+          warn: called with a message for each sentence that is too long; then only its beginning is translated.
           progress: called with the number of sentences done after each batch.
 
         Raises:
           TypeError: `sentences` is one text and not a sequence of texts.
           ValueError: there are more or fewer prefixes than sentences.
-          ConfigError: `n_best` is below 1, or above the number of translations that are found; a prefix is too long.
+          ConfigError: `n_best` is below 1, or above the number of translations that the search finds; a prefix is too
+            long.
           DataError: a sentence is longer than the model's positions, and there is no `warn`.
         """
         if isinstance(sentences, str):  # each of its characters would be a sentence
@@ -125,13 +126,14 @@ class Translator(Searcher):
         first: int = 1,
         warn: Callable[[str], None] | None = None,
     ) -> list[Scored]:
-        """Returns the log-probability of every token of each given translation, and of its end.
+        """Returns the log-probability of every token of each given translation, and of its end token.
 
-        An ensemble averages its models as `decode.average` says. Tokens that each text begins with have no score.
+        An ensemble averages its models according to `decode.average`. Tokens with which every text begins have no
+        score.
 
         Args:
           first: the number of the first pair in messages.
-          warn: called with a message for each sentence that is too long; only its beginning is then read.
+          warn: called with a message for each sentence that is too long; then only its beginning is read.
 
         Raises:
           TypeError, DataError: see `candidates`.
@@ -164,7 +166,7 @@ class Translator(Searcher):
 
         Spaces separate words, even if the tokenizer splits one into several. A target word has no link if its largest
         weight is on the source's end. A pair has no links if a side is empty or too long to be translated as a whole.
-        Nor does it if its pieces spell another text than its words, as after a tokenizer's own normalization.
+        The same holds if its pieces spell another text than its words, because of a tokenizer's own normalization.
 
         Raises:
           ConfigError: the model has no attention.
@@ -190,7 +192,7 @@ class Translator(Searcher):
         return links
 
     def attention(self, source: str, target: str | None = None) -> AttentionWeights:
-        """Returns the cross-attention between a sentence and its translation, by default this model's own.
+        """Returns the cross-attention between a sentence and its translation, by default the model's own translation.
 
         Row t has the weights of the step that predicts target piece t.
 
@@ -203,7 +205,7 @@ class Translator(Searcher):
     def attentions(self, sources: Sequence[str], targets: Sequence[str]) -> list[AttentionWeights]:
         """Returns the cross-attention of each pair of a sentence and a translation: see `attention`.
 
-        Tokens that each text begins with, such as the ``<s>`` of a BART, are left out, with the weights on them.
+        Tokens with which every text begins, such as ``<s>`` of BART, are left out, and so are the weights on them.
         """
         if getattr(self.net.config, "attention", "") == "none":
             raise ConfigError("this model has no attention to show: it was trained with model.attention none")
@@ -226,7 +228,7 @@ class Translator(Searcher):
         return found
 
     def _padded(self, sequences: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns tokens ``[B, S]`` and which of them are real, with S from the `LADDER` and B a power of 2."""
+        """Returns tokens ``[B, S]`` and their padding mask, with S from the `LADDER` and B a power of 2."""
         size = self._step_of(max(len(ids) for ids in sequences))
         tokens = np.full((1 << (len(sequences) - 1).bit_length(), size), self.tokenizer.special.pad, np.int32)
         valid = np.zeros(tokens.shape, bool)
@@ -237,7 +239,7 @@ class Translator(Searcher):
     def _tokens(
         self, sentences: Sequence[str], side: Side, first: int, warn: Callable[[str], None] | None
     ) -> list[np.ndarray]:
-        """Returns the tokens of each sentence with its end; with `warn`, only the first ones of a long sentence."""
+        """Returns the tokens of each sentence with its end token; with `warn`, long sentences are truncated."""
         eos = self.tokenizer.special.eos
         tokens = [np.append(ids, eos) for ids in encode_texts(self.tokenizer, sentences, side)]
         longest = self._max_positions if warn is None else min(self._max_positions, LADDER[-1])
@@ -267,7 +269,7 @@ class Translator(Searcher):
 
     @property
     def _max_positions(self) -> int:
-        """The most tokens that are translated as a whole; most models have no limit of their own."""
+        """The maximum number of source tokens; most models have no limit themselves."""
         return min(model.net.config.length_limit or LONGEST for model in self._models)
 
     @property
@@ -276,7 +278,7 @@ class Translator(Searcher):
 
     @property
     def _batch_size(self) -> int:
-        """The number of sentences searched together: a multiple of the number of devices that share them."""
+        """The number of sentences per batch: a multiple of the number of devices that share them."""
         return self.decode.batch_size + -self.decode.batch_size % self._ways
 
     def _search(
@@ -306,7 +308,7 @@ class Translator(Searcher):
             tokens[row, : len(ids)], valid[row, : len(ids)] = ids, True
             batch.prefix[row, : len(words)], batch.prefix_lengths[row] = words, len(words)
             least = max(decode.min_length, math.ceil(decode.min_ratio * len(ids)))
-            batch.min_lengths[row] = min(least + 1, limits[row])  # the end included
+            batch.min_lengths[row] = min(least + 1, limits[row])  # end token included
         batch = batch._replace(prefix=batch.prefix[:, :max_length])
         key = jax.random.key(decode.seed)
         return self._hypotheses(decode, batch, key, num_draws=num_samples, max_length=max_length)
@@ -331,7 +333,7 @@ def _pair_log_probs(
     labels: jax.Array,
 ) -> jax.Array:
     """Returns the log-probability ``[B, T]`` of each label, given the target tokens up to its position."""
-    found: list[tuple[jax.Array, jax.Array]] = []  # what each model's loss would multiply to logits
+    found: list[tuple[jax.Array, jax.Array]] = []  # the states and table from which each model computes logits
 
     def keep(x: jax.Array, table: jax.Array, labels: jax.Array, **options: Any) -> tuple[jax.Array, jax.Array]:
         found.append((x, table))
@@ -339,7 +341,7 @@ def _pair_log_probs(
 
     for net, own in zip(nets, params, strict=True):
         net.bind(own).cross_entropy(source, target, labels, source_valid=valid, linear_loss=keep)
-    # The logits of few positions exist at a time.
+    # Only the logits of a few positions exist at a time.
     tables = [table.reshape(-1, table.shape[-1]).astype(x.dtype) for x, table in found]
 
     def log_prob(given: tuple[list[jax.Array], jax.Array]) -> jax.Array:

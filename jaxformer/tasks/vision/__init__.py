@@ -1,4 +1,4 @@
-"""Image classification: a vision Transformer, or a residual convolutional network that may attend to its grid.
+"""Image classification: a vision Transformer, or a residual convolutional network with optional attention.
 
 Importing this package imports only the settings; the task and the classifier are imported at first use.
 """

@@ -22,7 +22,7 @@ class DataConfig:
     """The labels of `train`: an IDX file, or a table with an image name and its label on each line. By default, the
     folder of an image is its label."""
     validation: str = ""
-    """Images to validate on; by default, `held_out` of the training images are set aside."""
+    """Images to validate on; by default, `held_out` of the training images are held out."""
     validation_labels: str = ""
     """The labels of `validation`."""
     test: str = ""
@@ -30,27 +30,27 @@ class DataConfig:
     test_labels: str = ""
     """The labels of `test`."""
     held_out: float = 0.1
-    """The share of the training images set aside for validation if none are named; equal images stay together."""
+    """The fraction of the training images held out for validation if none are named; equal images stay together."""
     max_images: int = 0
-    """The number of training images to use, chosen by a hash once validation is set aside; 0 for all."""
+    """The number of training images to use, chosen by a hash after validation images are held out; 0 for all."""
     classes: str = ""
-    """The names of the classes, separated by commas; by default the labels of the training images. The numbers in an
-    IDX file are the indices of these names, from 0; without names, they are the labels."""
+    """The comma-separated names of the classes; by default, the labels of the training images. The numbers in an IDX
+    file are indices of these names, from 0; without names, the numbers are the labels."""
     resize: Literal["refuse", "fit"] = "refuse"
-    """Images of another size than the model's are an error, or are scaled and center-cropped to fit."""
+    """The treatment of images of another size than the model's: an error, or scaling and center-cropping to fit."""
     batch_size: int = 128
-    """Images per batch."""
+    """The number of images per batch."""
     shift: int = 0
     """The maximum random shift of training images in each direction, in pixels; drawn in each epoch."""
     flip: bool = False
-    """Mirror a random half of the training images, left to right, in each epoch."""
+    """Flip a random half of the training images horizontally in each epoch."""
     crop: float = 1.0
-    """The smallest side of a random crop of each training image, as a share of the image's; the crop is scaled up to
-    the image's size. 1 for none."""
+    """The minimum side of a random crop of each training image, as a fraction of the image's; the crop is scaled up to
+    the image's size. 1 for no crop."""
     directory: str = dataclasses.field(default="", metadata=PLACE)
-    """The folder of relative paths; by default the working directory, then that in the environment's JAXFORMER_DATA."""
+    """The folder for relative paths; by default the working directory, then the environment variable JAXFORMER_DATA."""
     cache: str = dataclasses.field(default="", metadata=PLACE)
-    """The folder of decoded images, by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
+    """The folder for decoded images, named by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
 
     def __post_init__(self) -> None:
         local_path(self.cache)
@@ -79,6 +79,6 @@ class VisionConfig(TaskConfig):
     name: str = "vision"
     """The run's name in logs and plots."""
     model: VisionTransformerConfig | ResidualNetworkConfig = VisionTransformerConfig()
-    """The network, which has the size of the images: a vision Transformer, or a convolutional one."""
+    """The network, which also sets the image size: a vision Transformer, or a convolutional network."""
     data: DataConfig = DataConfig()
     """Images and labels."""

@@ -18,7 +18,7 @@ from jaxformer.tasks.classes import Classes
 from jaxformer.tasks.images import ImagePredictor, normalized
 
 ROWS = 64
-"""The number of images that are classified at once."""
+"""The number of images per batch."""
 
 VisionModel = models.VisionTransformer | models.ResidualNetwork
 VisionModelConfig = models.VisionTransformerConfig | models.ResidualNetworkConfig
@@ -26,7 +26,7 @@ VisionModelConfig = models.VisionTransformerConfig | models.ResidualNetworkConfi
 
 @dataclasses.dataclass(frozen=True)
 class ClassifiedImage:
-    """An image's class, the probability of each class, the image as the network reads it, and maps of attention."""
+    """An image's class, the probability of each class, the image as the network reads it, and attention maps."""
 
     label: str
     probabilities: Mapping[str, float]
@@ -36,7 +36,7 @@ class ClassifiedImage:
     """Attention weights of the positions of a grid, ``[rows, columns]``, by the kind of map; empty without attention.
 
     For a vision Transformer, "last layer" is the mean of the heads of the last layer and "rollout" the product of all
-    layers (Abnar and Zuidema 2020), from the class vector or the mean of the patches. For a convolutional network,
+    layers (Abnar and Zuidema 2020), from the class token or the mean of the patches. For a convolutional network,
     "grid" is the mean attention that each position gets.
     """
 
@@ -69,7 +69,7 @@ class ImageClassifier(ImagePredictor):
         return result
 
     def classify(self, paths: Sequence[str | os.PathLike[str]]) -> list[ClassifiedImage]:
-        """Returns the class of the image in each file, with probabilities and maps of attention.
+        """Returns the class of the image in each file, with probabilities and attention maps.
 
         Raises:
           DataError: a file is missing or holds no image.

@@ -1,4 +1,4 @@
-"""Configurations of image classification that come with the library."""
+"""Built-in configurations of image classification."""
 
 from __future__ import annotations
 

@@ -102,10 +102,10 @@ def wrapped(query, key, value, **options):
 def test_no_weights_are_made_up(attention):
     """Softmax weights of a function that may have others would be wrong."""
     assert not has_weights(attention)
-    with pytest.raises(ValueError, match=r"does not say what its weights are: decorate it with functional\.with_"):
+    with pytest.raises(ValueError, match=r"does not declare its weights: decorate it with functional\.with_"):
         weights_function(attention)
 
 
 def test_the_error_names_the_function():
-    with pytest.raises(ValueError, match="the attention function plain does not say"):
+    with pytest.raises(ValueError, match="the attention function plain does not declare"):
         weights_function(plain)

@@ -25,7 +25,7 @@ def test_given_positions_have_rows(position):
     """From the offset before 0 to the end of the table; traced values are unknown."""
     check_given_positions(jnp.array([[-2, 3]]), 2, 4)
     check_given_positions(np.zeros((1, 0), int), 2, 4)
-    message = f"position {position} has no learned vector: there are those from -2 to 3; train with a larger"
+    message = f"position {position} has no learned vector: the table covers -2 to 3; train with a larger"
     for wrong in (np.array([[0, position]]), jnp.array([[0, position]])):
         with pytest.raises(ValueError, match=message):
             check_given_positions(wrong, 2, 4)

@@ -1,6 +1,7 @@
 """Kernels of other projects, one file for each: `jax.nn` with cuDNN, splash attention on TPU, tokamax.
 
-Each file adds the contract of empty rows and inert keys, which the kernels lack, and refuses what a kernel cannot do.
+Each file enforces the contract of empty rows and inert keys, which the kernels lack, and refuses requests that a kernel
+cannot compute.
 """
 
 from jaxformer.functional.attention.vendor import jax_nn as jax_nn

@@ -18,8 +18,9 @@ Arrays = tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]
 def foldable(call: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     """Returns a kernel ``call(query, key, value, bias, mask)`` that ``jax.vmap`` calls once, with a larger batch.
 
-    The arrays of bias and mask keep their one head and grow by the mapped dimension only. A gradient under ``jax.vmap``
-    computes the forward pass a second time, because what one kernel saves is not cut into the parts of another.
+    Bias and mask keep a head dimension of 1 and grow by the mapped dimension only. A gradient under ``jax.vmap``
+    computes the forward pass twice, because the residuals of the larger kernel cannot be split into those of smaller
+    ones.
 
     >>> first = lambda query, key, value, bias, mask: jnp.where(mask.any(), query[:, :, :1], 0)
     >>> x, mask = jnp.ones((4, 2, 3, 5, 8)), jnp.ones((4, 1, 1, 3, 3), bool)
@@ -72,7 +73,7 @@ def foldable(call: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
 
     def attend_forward(arrays: Arrays, mask: jax.Array | None):
         output, saved = forward(arrays, mask)
-        # An array for all pairs, such as a bias that was made of the mask, is made again.
+        # An array for all pairs, such as a bias that was computed from the mask, is recomputed.
         saved = [checkpoint_name(x, RESIDUAL) if x.size <= output.size else x for x in saved]
         return checkpoint_name(output, RESIDUAL), (arrays, mask, saved)
 
@@ -84,7 +85,7 @@ def foldable(call: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
 
 
 def _pulled(call: Callable[..., jax.Array], arrays: Arrays, mask: jax.Array | None) -> tuple[Any, Any, Any]:
-    """Returns the output, what the backward pass reads besides the inputs, and a function of both that is that pass."""
+    """Returns the output, the residuals besides the inputs, and a function from both to the backward pass."""
     output, pull = jax.vjp(lambda *x: call(*x, mask), *arrays)
     read, structure = jax.tree.flatten(pull)
     given = jax.tree.leaves(arrays)
@@ -107,7 +108,7 @@ def _copies(size: int, x: jax.Array) -> jax.Array:
 
 
 def _folded(size: int, mapped: Any, given: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Returns arrays and mask whose batch includes the mapped dimension; one row for all stays one."""
+    """Returns arrays and mask whose batch includes the mapped dimension; a batch dimension of 1 stays 1."""
     (query, key, value, bias), mask = given
     (*of_arrays, of_bias), of_mask = mapped
     query, key, value = _repeated(size, of_arrays, (query, key, value))

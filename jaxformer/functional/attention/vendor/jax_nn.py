@@ -1,4 +1,4 @@
-"""The kernels behind ``jax.nn.dot_product_attention``, including cuDNN's, and functions with the same signature.
+"""The kernels behind ``jax.nn.dot_product_attention``, including cuDNN's, and other functions with that signature.
 
 In bfloat16 these kernels mix dtypes internally, so they fail under ``jax_numpy_dtype_promotion="strict"``.
 """
@@ -26,9 +26,9 @@ from jaxformer.masks import Band
 FEWEST_QUERIES = 64
 """The smallest number of queries for which cuDNN is a good default.
 
-A cached step has a query for each hypothesis of a beam. The kernel would read copies of the whole cache, in its own
-layout, for little work. Measured on an H200 in bfloat16 at 256 x 64 positions with 16 heads of 64, milliseconds forward
-and with the gradient: 0.10 and 0.41 causal, 0.20 and 0.54 padded, against 0.24 and 0.50, 0.19 and 0.48 of "reference".
+A cached step has one query for each hypothesis of a beam. The kernel would copy the whole cache to its own layout for
+little work. Measured on an H200 in bfloat16 at 256 x 64 positions with 16 heads of 64, milliseconds forward and with
+the gradient: 0.10 and 0.41 causal, 0.20 and 0.54 padded, against 0.24 and 0.50, 0.19 and 0.48 of "reference".
 """
 DETERMINISTIC = "xla_gpu_deterministic_ops", "xla_gpu_exclude_nondeterministic_ops"
 """The flags under which a training step with this kernel ended on an H200 with jaxlib 0.11.2.
@@ -37,11 +37,11 @@ XLA's error is ``IndexError: absl::container_internal::raw_hash_map<>::at``: it 
 it does not have.
 """
 FLASH = 8
-"""The lowest compute capability (its major number) with flash attention, that of Ampere."""
+"""The lowest compute capability (major number) with flash attention: Ampere's."""
 
 
 def refuse_xla(request: Request) -> str | None:
-    """Returns the reason why `jax.nn` cannot compute this on the target devices, or None if it can."""
+    """Returns the reason why `jax.nn` cannot compute a request on the target devices, or None if it can."""
     if request.score is not None:
         return "it has no function of the logits"
     if request.query.dtype == jnp.float16 and targets.devices()[0].platform == "cpu":
@@ -50,7 +50,7 @@ def refuse_xla(request: Request) -> str | None:
 
 
 def refuse_call(request: Request) -> str | None:
-    """Returns the reason why no function with the signature of `jax.nn` can compute this, or None."""
+    """Returns the reason why no function with the signature of `jax.nn` can compute a request, or None."""
     if request.sinks is not None:
         return "it has no attention sinks"
     if request.dropout is not None:
@@ -61,7 +61,7 @@ def refuse_call(request: Request) -> str | None:
 
 
 def refuse_cudnn(request: Request) -> str | None:
-    """Returns the reason why cuDNN cannot compute this on the target devices, or None if it can."""
+    """Returns the reason why cuDNN cannot compute a request on the target devices, or None if it can."""
     device = targets.devices()[0]
     if device.platform != "gpu" or "NVIDIA" not in device.device_kind:
         return f"it needs an NVIDIA GPU, got {device.platform} ({device.device_kind})"
@@ -78,18 +78,18 @@ def refuse_cudnn(request: Request) -> str | None:
     if request.bias is not None and request.bias.dtype != request.query.dtype:
         return f"it would round the bias from {request.bias.dtype} to {request.query.dtype}, the dtype of the query"
     lengths = request.query.shape[1], request.key.shape[1]
-    if any(length % 2 for length in lengths):  # JAX refuses them, and only in the gradient: too late for another choice
+    if any(length % 2 for length in lengths):  # JAX rejects them only in the gradient, too late to choose another
         return f"its gradient needs even lengths, got T = {lengths[0]} and S = {lengths[1]}"
     return refuse_xla(request)
 
 
 def _refuse_device(device: Any) -> str | None:
-    """Returns the reason why flash attention cannot run on an NVIDIA GPU, as far as the device tells; or None."""
+    """Returns the reason why flash attention cannot run on an NVIDIA GPU, judging by the device, or None."""
     capability = getattr(device, "compute_capability", None)
     major = capability.partition(".")[0] if isinstance(capability, str) else ""
     if major.isdecimal() and int(major) < FLASH:
         return f"it needs compute capability {FLASH}.0 or later, got {capability}"
-    is_here = isinstance(device, jax.Device) and device in jax.devices()  # not a target that is only described
+    is_here = isinstance(device, jax.Device) and device in jax.devices()  # not just the description of a target
     if is_here and _lacks_cudnn():
         return "it needs cuDNN, which is not installed"
     return None
@@ -105,7 +105,7 @@ def _lacks_cudnn() -> bool:
 
 
 def decline_cudnn(request: Request) -> str | None:
-    """Returns the reason why cuDNN is not a good default for a request that it accepts, or None if it is one."""
+    """Returns the reason why cuDNN is a bad default for a request that it accepts, or None if it is a good one."""
     if any(re.search(rf"--{flag}(=true|=1|\s|$)", os.environ.get("XLA_FLAGS", "")) for flag in DETERMINISTIC):
         return "XLA fails to run it under the flags for deterministic operations"
     if request.query.shape[1] < FEWEST_QUERIES:
@@ -120,9 +120,9 @@ def attention(request: Request, *, implementation: Literal["xla", "cudnn"]) -> F
 
 
 def _with_rows(call: Callable[..., Array]) -> Callable[..., Array]:
-    """Returns cuDNN with a rule for ``jax.vmap``; that of JAX takes biases and masks of all rows and heads only.
+    """Returns cuDNN with a rule for ``jax.vmap``; JAX's own rule accepts only biases and masks of all rows and heads.
 
-    A copy of the mask for each head would suit JAX's rule too, at N times the memory, also without ``jax.vmap``.
+    A copy of the mask for each head would work with JAX's rule, at N times the memory, even without ``jax.vmap``.
     """
 
     def attend(query: Array, key: Array, value: Array, bias: Array | None, mask: Array | None, **options: Any) -> Array:
@@ -157,10 +157,10 @@ def attention_by(call: Callable[..., Array], request: Request) -> Float[Array, "
         seen = _per_key_head(allowed.any(2), request.group)
         key, value = (jnp.where(seen, x, 0) for x in (key, value))
         query = jnp.where(_rows(allowed.any(3)), query, 0)
-    # These kernels have a single head dim; zeros change no product.
+    # These kernels have a single head dim; padding with zeros changes no product.
     dim = _dim(request)
     query, key, value = (jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, dim - x.shape[3]))) for x in (query, key, value))
-    # A kernel skips causal and windowed blocks only if it is told by its own arguments.
+    # A kernel skips causal and windowed blocks only if its own arguments request it.
     options: dict[str, Any] = {"scale": request.scale}
     array = None
     if causal:

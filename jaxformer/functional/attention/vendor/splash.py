@@ -1,7 +1,7 @@
 """Splash attention, the kernel for TPU that comes with JAX: memory O(T + S), and blocks outside a band are skipped.
 
 The kernel masks by position and by segment. A `masks.Band` becomes its local mask. Padding, in a batch or at the end of
-the last block, gets a segment that no query has.
+the last block, is assigned to a segment without queries.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jaxformer.functional.attention.logits import SoftCap
 from jaxformer.masks import And, Band, Lengths, Mask, Padding, Segments
 
 LANES = 128
-"""Lengths and head dims are padded to multiples of this."""
+"""Lengths and head dims are padded to a multiple of this number."""
 BLOCKS = (512, 256, 128)
 WIDEST = 256
 """The largest head dim that the kernel's authors test."""
@@ -33,7 +33,7 @@ MODULE = "jax.experimental.pallas.ops.tpu.splash_attention"
 
 
 def refuse(request: Request) -> str | None:
-    """Returns the reason why splash attention cannot compute this on the target devices, or None if it can."""
+    """Returns the reason why splash attention cannot compute a request on the target devices, or None if it can."""
     device = targets.devices()[0]
     if device.platform != "tpu" or device.device_kind in ("TPU v2", "TPU v3"):
         return f"it needs a TPU v4 or later, got {device.platform} ({device.device_kind})"
@@ -45,7 +45,7 @@ def refuse(request: Request) -> str | None:
 
 
 def refuse_anywhere(request: Request) -> str | None:
-    """Returns the reason why the kernel cannot compute this on any device, or None if it can."""
+    """Returns the reason why the kernel cannot compute a request on any device, or None if it can."""
     query, key, value = request.query, request.key, request.value
     if request.bias is not None:
         return "it has no bias"
@@ -80,7 +80,7 @@ def _refuse_mask(request: Request) -> str | None:
 
 
 def decline(request: Request) -> str | None:
-    """Returns the reason why the kernel is not a good default for a request that it accepts, or None if it is one.
+    """Returns the reason why the kernel is a bad default for a request that it accepts, or None if it is a good one.
 
     The compiler cannot partition a Pallas kernel; on several devices it belongs inside ``jax.shard_map``.
     """
@@ -114,7 +114,7 @@ def attention(request: Request, *, interpret: bool = False) -> Float[Array, "B T
 def _kernel(
     band: Band, lengths: tuple[int, int], num_heads: int, cap: float | None, interpret: bool
 ) -> Callable[..., Array]:
-    """Builds the kernel, and caches it: it has a map of the blocks, and a function that `jit` compares by identity."""
+    """Builds and caches the kernel: it holds a map of the blocks, and a function that `jit` compares by identity."""
     splash = importlib.import_module(MODULE)
     if band == Band(None, None):
         mask = splash.FullMask(lengths)
@@ -135,7 +135,7 @@ def _kernel(
 
 
 def _segments(request: Request, parts: list[Mask], lengths: tuple[int, int]) -> Any:
-    """Returns the segment of each query and key, padded to `lengths`; None if the band alone is the mask."""
+    """Returns the segment of each query and key, padded to `lengths`; None if the mask is only a band."""
     (batch, num_queries), num_keys = request.query.shape[:2], request.key.shape[1]
     after = _band(parts).after
     padding_unseen = lengths[1] == num_keys or (after is not None and num_queries + after <= num_keys)
@@ -198,5 +198,5 @@ def _meets(band: Band, num_queries: int, num_keys: int) -> np.ndarray:
 
 
 def _padded(array: Array) -> Array:
-    """Pads with zeros, which change no product, to full blocks and lanes."""
+    """Pads to full blocks and lanes with zeros, which change no product."""
     return jnp.pad(array, ((0, 0), (0, -array.shape[1] % LANES), (0, 0), (0, -array.shape[3] % LANES)))

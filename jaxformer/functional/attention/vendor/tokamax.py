@@ -1,4 +1,4 @@
-"""tokamax, an optional dependency: it chooses among kernels for GPU and TPU behind one call (OpenXLA 2025)."""
+"""tokamax, an optional dependency: one function that chooses among kernels for GPU and TPU (OpenXLA 2025)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxformer.functional.attention.vendor import jax_nn
 
 
 def refuse(request: Request) -> str | None:
-    """Returns the reason why tokamax cannot compute this on the target devices, or None if it can."""
+    """Returns the reason why tokamax cannot compute a request on the target devices, or None if it can."""
     if importlib.util.find_spec("tokamax") is None:
         return "tokamax is not installed"
     device = targets.devices()[0]
@@ -25,7 +25,7 @@ def refuse(request: Request) -> str | None:
 
 
 def refuse_anywhere(request: Request) -> str | None:
-    """Returns the reason why tokamax cannot compute this on any device, or None if it can."""
+    """Returns the reason why tokamax cannot compute a request on any device, or None if it can."""
     if request.score is not None and not isinstance(request.score, SoftCap):
         return "its only function of the logits is soft_cap"
     if request.score is not None and request.bias is not None:
