@@ -185,8 +185,7 @@ def beam_search(
         raise ConfigError(f"coverage_penalty needs a state that is a CoverageState, got {type(state).__name__}")
     if not isinstance(stopping, Patience) and stopping not in ("first", "now", "limit"):
         raise ConfigError(f"stopping must be first, now, limit or a Patience, got {stopping!r}")
-    if isinstance(length_penalty, float | int):
-        length_penalty = LengthPenalty(length_penalty)
+    normalize = LengthPenalty(length_penalty) if isinstance(length_penalty, float | int) else length_penalty
     check_start(state, max_length, bos)
     start = begin(state, max_length, bos=bos, pad=filler(pad), prefix=prefix)
     token_limits = jnp.maximum(limits(max_lengths, max_length, batch), start.forced)
@@ -196,7 +195,7 @@ def beam_search(
         raise ValueError("a beam search with a trace runs step by step; call it outside jax.jit, or leave out trace")
     rules = _Rules(
         ends=ends_of(eos),
-        normalize=length_penalty,
+        normalize=normalize,
         coverage_penalty=coverage_penalty,
         stopping=stopping,
         forced_end=forced_end if ends_of(eos) else "never",

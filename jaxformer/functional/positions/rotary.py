@@ -13,7 +13,13 @@ from jaxtyping import Array, Float, Int
 
 
 class Frequencies(NamedTuple):
-    """The radians per position for each pair of features, and a factor for queries and keys."""
+    """The radians per position for each pair of features, and a factor for queries and keys.
+
+    >>> halved = lambda frequencies, base: Frequencies(frequencies.radians / 2)  # a `RotaryScaling`
+    >>> x = rotary(jnp.ones((1, 3, 1, 2)), scaling=halved)
+    >>> bool(jnp.allclose(x[:, 2], rotary(jnp.ones((1, 3, 1, 2)))[:, 1]))
+    True
+    """
 
     radians: np.ndarray  # float64 [H / 2]
     amplitude: float = 1.0
