@@ -155,7 +155,7 @@ def test_other_names_of_choices_are_told(settings, message):
 def test_where_language_models_differ_from_gpt2():
     """In three settings, as the docstring says."""
     text = " ".join(inspect.getdoc(models.LanguageModelConfig).split())
-    assert "Three are not: token vectors are multiplied by sqrt(d_model), GELU is exact, and attention has no" in text
+    assert "Three defaults differ from GPT-2: token vectors are multiplied by sqrt(d_model), GELU is exact, and" in text
     ours, theirs = models.LanguageModelConfig(9), models.families.gpt2(9)
     names = [field.name for field in dataclasses.fields(ours)]
     differ = {name for name in names if getattr(ours, name) != getattr(theirs, name)}
