@@ -66,7 +66,10 @@ class TestContract(TaskContract):
         ({"data": {"max_length": 49}}, "data.max_length is 49, but model.max_positions is 48"),
         ({"model": {"num_classes": 3}}, "model.num_classes is 3, but the data have 2"),
         ({"model": {"vocab_size": 7}}, r"model.vocab_size is 7, but the data have \d\d"),
-        ({"tune": {"frozen": "encodr/*"}}, r"tune.frozen: no parameter matches 'encodr/\*'; the parameters are encoder/"),
+        (
+            {"tune": {"frozen": "encodr/*"}},
+            r"tune.frozen: no parameter matches 'encodr/\*'; the parameters are encoder/",
+        ),
         ({"tune": {"frozen": "*"}}, "matches every parameter, so none is trained"),
         ({"tune": {"rank": 2, "targets": "*/bias"}}, "tune.targets: .* match no matrix"),
     )
