@@ -282,12 +282,12 @@ def forbid(tokens: Sequence[int], *, normalized: bool = True) -> Transform:
 @dataclasses.dataclass(frozen=True)
 class _MinLength:
     lengths: int | jax.Array
-    eos: int | tuple[int, ...] = dataclasses.field(metadata={"static": True})
+    ends: tuple[int, ...] = dataclasses.field(metadata={"static": True})
     normalized: bool = dataclasses.field(metadata={"static": True})
 
     def __call__(self, scores: Scores, history: History) -> Scores:
         early = history.lengths + 1 < _per_sentence(self.lengths, history)
-        return jnp.where(early[..., None] & _is_token(self.eos, scores), -jnp.inf, scores)
+        return jnp.where(early[..., None] & _is_token(self.ends, scores), -jnp.inf, scores)
 
 
 def min_length(lengths: int | Int[Array, " B"], *, eos: int | tuple[int, ...], normalized: bool = True) -> Transform:
@@ -306,7 +306,7 @@ def min_length(lengths: int | Int[Array, " B"], *, eos: int | tuple[int, ...], n
     >>> min_length(3, eos=0)(jnp.array([[[-1.0, -3.0], [-1.0, -3.0]]]), history).tolist()
     [[[-inf, -3.0], [-1.0, -3.0]]]
     """
-    return _MinLength(lengths, eos, normalized)
+    return _MinLength(lengths, ends_of(eos), normalized)
 
 
 @jax.tree_util.register_dataclass

@@ -67,7 +67,7 @@ def _read_run(path: pathlib.Path) -> Run:
         _locked(path) or ended,
         step,
         int(settings.get("train.steps", 0)),
-        {name: float(value) for name, value in {**_results(log), **_scores(path)}.items()},
+        {**_results(log), **_scores(path)},
         settings,
         provenance,
     )
