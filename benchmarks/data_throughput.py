@@ -19,6 +19,7 @@ from jaxformer.data.packing import PackedTexts
 from jaxformer.data.pipeline import batches, make_batch, prepare
 from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.tasks.registry import resolve
+from jaxformer.tasks.translation import TranslationConfig
 from jaxformer.tasks.translation.corpora import load_corpora
 
 PACKED = 512, 128
@@ -32,7 +33,11 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=500)
     args = parser.parse_args()
     config = resolve(args.config)
+    if not isinstance(config, TranslationConfig):
+        parser.error(f"--config must be of the task translation, got {args.config}")
     data = dataclasses.replace(config.data, directory=args.data_dir)
+    if data.tokenizer == "pretrained":
+        parser.error(f"--config must have a tokenizer that is trained here, got {args.config}")
     corpus = load_corpora(data).train
     tokenizer = SubwordTokenizer.train(corpus.lines(), vocab_size=data.vocab_size, kind=data.tokenizer)
     with tempfile.TemporaryDirectory() as folder:

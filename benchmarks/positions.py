@@ -23,15 +23,25 @@ import numpy as np
 
 from jaxformer import models, pure
 from jaxformer.hardware import processor_name
+from jaxformer.models.config import Positions
 
 SCHEMES = ("none", "learned", "rotary", "alibi", "t5", "relative_keys", "transformer_xl")
 VOCAB, ROWS, LENGTH, STEPS = 4000, 48, 30, 48
 
 
-def programs(positions: str, width: int) -> tuple[Callable[[], object], Callable[[], object]]:
+def programs(positions: Positions, width: int) -> tuple[Callable[[], object], Callable[[], object]]:
     """Returns one training step (without the optimizer) and a decoding of 16 sentences with 4 hypotheses each."""
-    sizes = {"d_model": width, "num_heads": 4, "d_ff": 4 * width, "num_encoder_layers": 3, "num_decoder_layers": 3}
-    config = models.EncoderDecoderConfig(VOCAB, VOCAB, positions=positions, norm_position="pre", **sizes)
+    config = models.EncoderDecoderConfig(
+        VOCAB,
+        VOCAB,
+        positions=positions,
+        norm_position="pre",
+        d_model=width,
+        num_heads=4,
+        d_ff=4 * width,
+        num_encoder_layers=3,
+        num_decoder_layers=3,
+    )
     if positions == "relative_keys":  # the paper's distance
         config = dataclasses.replace(config, max_distance=16)
     net = pure(models.EncoderDecoder, config)
@@ -71,7 +81,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--out", type=pathlib.Path, help="JSON file for the results")
     args = parser.parse_args()
-    names = ["sinusoidal", *args.schemes]
+    names: list[Positions] = ["sinusoidal", *args.schemes]
     calls = {name: programs(name, args.width) for name in names}
     for pair in calls.values():
         for call in pair:

@@ -95,19 +95,21 @@ def restored(plan: dict[str, Any]) -> Forecast:
     """Returns the forecast of a plan in the file, with one collective for all of a kind and mesh axes."""
     from jaxformer.planning.forecast import DeviceMemory, make_forecast
     from jaxformer.tasks.registry import resolve
-    from jaxformer.tasks.translation import TASK
+    from jaxformer.tasks.translation import TASK, TranslationConfig
 
     config, mesh = resolve(f"wmt14:{plan['case'][0]}_en_de"), plan["mesh"]
+    assert isinstance(config, TranslationConfig)
     network = TASK.network(config, config.data.vocab_size)
     costs = network.costs(tuple(plan["batch"]))
-    sent = [_collective(*name.split(" along "), wire, mesh) for name, wire in plan["collectives"].items()]
+    sent = [_collective(name, wire, mesh) for name, wire in plan["collectives"].items()]
     return make_forecast(costs, plan["topology"], mesh, DeviceMemory(**plan["memory"]), sent or None)
 
 
-def _collective(kind: str, along: str, sent: float, mesh: dict[str, int]) -> Collective:
-    """Returns one collective in which each device sends this many bytes."""
+def _collective(name: str, sent: float, mesh: dict[str, int]) -> Collective:
+    """Returns the collective of a name such as "all-reduce along data", in which each device sends this many bytes."""
     from jaxformer.planning.hlo import Collective
 
+    kind, along = name.split(" along ")
     axes = tuple(along.split(","))
     devices = 2 if kind == "collective-permute" else math.prod(mesh[axis] for axis in axes)
     single_byte = Collective(kind, 1, 1, devices, axes, 1, "")

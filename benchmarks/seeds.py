@@ -17,6 +17,7 @@ import os
 import pathlib
 import time
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +34,7 @@ MODELS = [f"{kind}-{size}" for size in SIZES for kind in ("transformer", "recurr
 WAYS = ("vmap", "loop")
 
 
-def programs(name: str, num_seeds: int) -> dict[str, Callable[[], object]]:
+def programs(name: str, num_seeds: int) -> dict[str, Callable[[], tuple[Any, Any]]]:
     """Returns one training step of all seeds: in separate programs, by vmap, and by a loop in one program."""
     kind, _, size = name.partition("-")
     width, vocab, rows, length = SIZES[size]
@@ -67,11 +68,11 @@ def programs(name: str, num_seeds: int) -> dict[str, Callable[[], object]]:
     }
 
 
-def _repeated(step: Callable[..., tuple], states: object, batch: tuple) -> Callable[[], object]:
-    """Returns a function that takes one more step and returns the losses."""
+def _repeated(step: Callable[..., tuple[Any, Any]], states: Any, batch: tuple) -> Callable[[], tuple[Any, Any]]:
+    """Returns a function that takes one more step and returns the new states and their metrics."""
     kept = [states]
 
-    def once() -> object:
+    def once() -> tuple[Any, Any]:
         kept[0], metrics = step(kept[0], batch)
         return kept[0], metrics
 

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 
 SIZE = (
     "--model.d_model 128 --model.d_ff 256 --model.num-heads 4 --model.num-encoder-layers 4 --model.num-decoder-layers 4"
@@ -45,7 +46,7 @@ def main() -> None:
         args.out.write_text(json.dumps(header | {"seconds": seconds}, indent=1) + "\n")
 
 
-def first_step(config: str, settings: list[str], run: pathlib.Path, cache: pathlib.Path, *, resumed: bool) -> float:
+def first_step(config: str, settings: Sequence[str], run: pathlib.Path, cache: pathlib.Path, *, resumed: bool) -> float:
     """Returns the seconds until the progress line of the first step of this process."""
     command = [sys.executable, "-m", "jaxformer.cli.main", "train", config, "--out", str(run), *settings]
     command += "--train.steps 1000 --train.checkpoint-every 1 --train.log-every 1 --train.validate-every 0".split()

@@ -61,6 +61,7 @@ def losses(mesh: jax.sharding.Mesh, steps: int, *, show: bool = False) -> list[f
 
 def describe(name: str, x: jax.Array) -> None:
     """Prints how an array is sharded, and which device holds which part."""
+    assert isinstance(x.sharding, jax.sharding.NamedSharding)
     print(f"{name}: {list(x.shape)}, sharded over {tuple(x.sharding.spec)}")
     for shard in x.addressable_shards:
         ranges = [part.indices(size) for part, size in zip(shard.index, x.shape, strict=True)]

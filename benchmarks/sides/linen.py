@@ -76,6 +76,7 @@ def build(spec):
 
     def loss(params, key):
         logits = net.apply(params, source, target, rngs={"dropout": key})
+        assert isinstance(logits, jax.Array)  # no changed variables beside it
         smooth = optax.smooth_labels(jax.nn.one_hot(labels, spec["vocab_size"]), 0.1)
         each = optax.softmax_cross_entropy(logits, smooth)
         return jnp.where(labels != PAD, each, 0).sum() / (labels != PAD).sum()

@@ -61,7 +61,8 @@ def _things(box: np.ndarray) -> Box:
     found = []
     for color, value in COLORS.items():
         # Smoothed edges are no longer of the color, so that shapes that touch stay apart.
-        labels, _ = ndimage.label((box == np.array(value, np.uint8)).all(-1))
+        colored = (box == np.array(value, np.uint8)).all(-1)
+        labels, _ = ndimage.label(colored)  # pyright: ignore[reportGeneralTypeIssues] - scipy has no types
         for number, (rows, columns) in enumerate(ndimage.find_objects(labels), 1):
             inside = labels[rows, columns] == number
             shape = _shape(inside)

@@ -101,13 +101,22 @@ def configuration(
         of the run "soft".
     """
     is_hard = model == "hard"
-    files = {part: str(folder / f"{part}.tsv") for part in ("train", "validation", "test")}
     config = CaptioningConfig(
         name=f"captions-{model}",
         init_from=f"{out / 'soft'}:last" if is_hard else str(out / CUTOUTS),
         tune=TuneConfig(frozen="grid/*"),
         model=MODELS[model],
-        data=DataConfig(**files, images=images, resize="fit", shift=2, tokenizer="bpe", vocab_size=400, max_length=32),
+        data=DataConfig(
+            train=str(folder / "train.tsv"),
+            validation=str(folder / "validation.tsv"),
+            test=str(folder / "test.tsv"),
+            images=images,
+            resize="fit",
+            shift=2,
+            tokenizer="bpe",
+            vocab_size=400,
+            max_length=32,
+        ),
         loss=LossConfig(doubly_stochastic=0.001 if model == "soft" else 0.0),
         optimizer=OptimizerConfig(
             learning_rate=1e-3 if is_hard else 3e-3,

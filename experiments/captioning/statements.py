@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from experiments.captioning.boxes import COLORS, Box, Thing, is_tower
 
@@ -15,6 +16,7 @@ Count = Callable[[int], bool]
 OfThing = Callable[[Thing], bool]
 OfBox = Callable[[Box], bool]
 Truth = Callable[[Sequence[Box]], bool]
+FoundT = TypeVar("FoundT")
 
 NUMBERS = {word: i for i, word in enumerate("zero one two three four five six seven eight nine".split())}
 NUMBERS |= {str(i): i for i in range(10)}
@@ -93,7 +95,7 @@ class _Parser:
         if self.place < len(self.words):
             raise _NoParse
 
-    def attempt(self, *rules: Callable[[], object]):
+    def attempt(self, *rules: Callable[[], FoundT]) -> FoundT:
         """Returns the result of the first rule that fits, from here on."""
         start = self.place
         for rule in rules:

@@ -143,9 +143,9 @@ def steps_per_epoch(config: ClassificationConfig, pretrained: pathlib.Path) -> i
 
 def bag_of_words(config: ClassificationConfig) -> dict[str, Any]:
     """Returns the scores of a logistic regression of the counts of words and pairs of words."""
-    from sklearn.feature_extraction.text import CountVectorizer
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.pipeline import make_pipeline
+    from sklearn.feature_extraction.text import CountVectorizer  # pyright: ignore[reportMissingImports] - an extra
+    from sklearn.linear_model import LogisticRegression  # pyright: ignore[reportMissingImports] - an extra
+    from sklearn.pipeline import make_pipeline  # pyright: ignore[reportMissingImports] - an extra
 
     corpus = TASK.read(config)
     assert corpus.test is not None

@@ -82,9 +82,12 @@ def smoke_config(folder: pathlib.Path) -> tuple[TranslationConfig, tuple[int, ..
         for side, text in (("en", [pair.english for pair in pairs]), ("de", french)):
             write_text(folder / "multi30k" / f"{name}.{side}", "".join(f"{line}\n" for line in text[start:stop]))
     train = {"steps": 150, "validate_every": 150, "checkpoint_every": 150}
-    sizes = {"data": {"vocab_size": 500, "num_shapes": 1, "max_length": 64}, "train": train}
-    sizes["model"] = {"d_model": 32, "d_ff": 64}
-    sizes["optimizer"] = {"learning_rate": 1e-2, "warmup_steps": 20}
+    sizes = {
+        "data": {"vocab_size": 500, "num_shapes": 1, "max_length": 64},
+        "train": train,
+        "model": {"d_model": 32, "d_ff": 64},
+        "optimizer": {"learning_rate": 1e-2, "warmup_steps": 20},
+    }
     return changed(training_config(str(folder)), sizes), lines
 
 

@@ -79,11 +79,13 @@ def measure(run: pathlib.Path, scale: Scale) -> dict[str, Any]:
 
     import jaxformer
     from jaxformer.tasks import registry
+    from jaxformer.tasks.translation import TranslationConfig, Translator
 
     config = registry.read_config(run)
-    if getattr(config.data, "corpus", "") != "grammar":
+    if not isinstance(config, TranslationConfig) or config.data.corpus != "grammar":
         raise ConfigError(f"{run} was not trained on the built-in grammar: train one with `jaxformer demo`")
-    began, translator = time.time(), jaxformer.load(run)
+    began = time.time()
+    translator: Translator = jaxformer.load(run)
     splits = demo.splits(num_train=config.data.grammar_pairs)
     test = [*splits.seen[: scale.pairs], *splits.unseen[: scale.pairs]]
     known = {pair.english for pair in splits.train}

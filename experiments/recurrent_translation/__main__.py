@@ -51,6 +51,7 @@ def run(args: argparse.Namespace) -> None:
     if {"multi30k", "tatoeba"} & set(scale.steps):
         directory = command.data_directory(args.data_dir, "multi30k/ and tatoeba/").resolve()
     if "multi30k" in scale.steps:
+        assert directory is not None
         sizes["multi30k"] = joining.write_multi30k(directory, files / "multi30k", number=number)
     sizes["grammar"] = joining.write_grammar(files / "grammar", train=scale.train_pairs, number=number)
     initial = _initial_gradients(out / "gradients.json", scale)

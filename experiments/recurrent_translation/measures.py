@@ -15,12 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 import sacrebleu
 from flax import nnx
-from sacrebleu.significance import PairedTest
+from sacrebleu.significance import PairedTest, Result
 
 from jaxformer import functional as F
 from jaxformer import modules, training
 from jaxformer.files import write_text
 from jaxformer.functional.recurrent import Cell
+from jaxformer.modules.recurrent import CELLS
 from jaxformer.tasks.translation import Translator
 
 Row = Mapping[str, str]
@@ -61,7 +62,7 @@ def compare(systems: Mapping[str, Sequence[Row]], indices: Sequence[int], *, sam
     if len(said) == 1:  # nothing to compare with
         return {first: {"bleu": metric.corpus_score(said[first], [references]).score}}
     test = PairedTest(list(said.items()), {"BLEU": metric}, [references], test_type="bs", n_samples=samples)
-    results = test()[1]["BLEU"]
+    results = [result for result in test()[1]["BLEU"] if isinstance(result, Result)]
     return {
         name: {
             "bleu": result.score,
@@ -149,9 +150,9 @@ def initial_gradient_norms(
 ) -> dict[str, list[list[float]]]:
     """Returns `gradient_norms` of each kind of cell as the library initializes it, for each seed, on normal inputs."""
     found: dict[str, list[list[float]]] = {}
-    for name in modules.recurrent.CELLS:
+    for name in CELLS:
         for seed in seeds:
-            layer = modules.recurrent.Recurrent(size, size, cell=name, rngs=nnx.Rngs(seed))
+            layer = modules.Recurrent(size, size, cell=name, rngs=nnx.Rngs(seed))
             keys = jax.random.split(jax.random.key(seed))
             x = jax.random.normal(keys[0], (batch, length, size))
             norms = gradient_norms(layer.cell, layer.weights, x, keys[1])

@@ -30,7 +30,7 @@ def report(
       sizes: by corpus, the number of pairs that each row of its test joins.
       initial: the gradients of initialized cells.
     """
-    derived = {"gradients": _distances(initial)}
+    derived: dict[str, Any] = {"gradients": _distances(initial)}
     parts = [_trainings(records), _section("Gradient norm by distance", _gradient_table(initial))]
     trained = {f"{r['cell']}, trained, {r['corpus']}": r["gradients"] for r in _own(records) if r["kind"] == "fixed"}
     drawing.gradients(initial, trained, out / "pictures" / "gradient-norms.png")
@@ -125,8 +125,8 @@ def _time_table(times: Mapping[str, Mapping[str, float]]) -> str:
 
 def _by_length(
     chosen: Mapping[str, Mapping[str, Any]], records: Records, folder: pathlib.Path, sizes: Sequence[int], scale: Scale
-) -> dict[str, dict[str, dict[str, dict]]]:
-    """Returns BLEU by the number of joined sentences and by the words of the source, each by model."""
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Returns BLEU by the number of joined sentences and by the words of the source, each by model, and the rows."""
     names = {id(record): name for name, record in records.items()}
     systems = {}
     for kind, record in chosen.items():

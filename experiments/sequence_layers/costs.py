@@ -48,16 +48,22 @@ def measure(kind: str, length: int, *, seconds: float) -> dict[str, Any]:
     row: dict[str, Any] = {"kind": kind, "length": length, "path": path(kind, length)} | operations(kind, length)
     for name, function in (("forward", forward), ("gradient", gradient)):
         compiled = function.lower(params, x).compile()
-        row[f"{name}_bytes"] = compiled.memory_analysis().temp_size_in_bytes
+        row[f"{name}_bytes"] = temporary_bytes(compiled)
         row[f"{name}_seconds"] = timed(lambda: jax.block_until_ready(compiled(params, x)), seconds)  # noqa: B023
     if kind == "attention":
         dense = pure(lambda config, rngs: layers.attention(D_MODEL, definition=True)(rngs), None)
         shapes = dense.shapes, jax.ShapeDtypeStruct(x.shape, x.dtype)
         loss = lambda params, x: (dense.apply(params, x) ** 2).sum()
         for name, function in (("forward", dense.apply), ("gradient", jax.grad(loss, argnums=(0, 1)))):
-            analysis = jax.jit(function).lower(*shapes).compile().memory_analysis()
-            row[f"definition_{name}_bytes"] = analysis.temp_size_in_bytes
+            row[f"definition_{name}_bytes"] = temporary_bytes(jax.jit(function).lower(*shapes).compile())
     return row
+
+
+def temporary_bytes(compiled: jax.stages.Compiled) -> int:
+    """Returns the memory that a program needs besides its arguments and results."""
+    analysis = compiled.memory_analysis()
+    assert analysis is not None, "the devices here report no memory"
+    return analysis.temp_size_in_bytes
 
 
 def timed(call: Callable[[], object], seconds: float) -> dict[str, float]:

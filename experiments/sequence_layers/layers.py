@@ -12,13 +12,14 @@ from collections.abc import Callable
 from flax import nnx
 
 from jaxformer import functional, masks, modules
+from jaxformer.models.config import CellName
 
 KERNEL = 3
 HEADS = 2
 Make = Callable[[nnx.Rngs], modules.SequenceLayer]
 
 
-def recurrent(d_model: int, *, cell: str = "gru") -> Make:
+def recurrent(d_model: int, *, cell: CellName = "gru") -> Make:
     """Returns a recurrent layer: a GRU, or the plain RNN that the table's L D^2 counts."""
     return lambda rngs: modules.RecurrentLayer(d_model, cell=cell, rngs=rngs)
 

@@ -75,11 +75,6 @@ def published_accelerator() -> TranslationConfig:
 
 
 def _config(source: str, target: str) -> TranslationConfig:
-    files = {
-        f"{prefix}{side}": f"multi30k/{part}.{language}"
-        for prefix, part in (("", "train"), ("validation_", "val"), ("test_", "test_2016"))
-        for side, language in (("source", source), ("target", target))
-    }
     return TranslationConfig(
         name=f"multi30k {source}-{target}",
         model=EncoderDecoderConfig(
@@ -92,7 +87,12 @@ def _config(source: str, target: str) -> TranslationConfig:
             norm_position="pre",
         ),
         data=DataConfig(
-            **files,
+            source=f"multi30k/train.{source}",
+            target=f"multi30k/train.{target}",
+            validation_source=f"multi30k/val.{source}",
+            validation_target=f"multi30k/val.{target}",
+            test_source=f"multi30k/test_2016.{source}",
+            test_target=f"multi30k/test_2016.{target}",
             source_language=source,
             target_language=target,
             vocab_size=6000,

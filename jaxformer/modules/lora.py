@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.modules.initializers import normal
-from jaxformer.modules.pure import ConfigT, ModelT, Params, Pure, check_shapes
+from jaxformer.modules.pure import ConfigT_co, ModelT_co, Params, Pure, check_shapes
 
 ADAPTERS = "lora"
 """The key of the adapters in the dict of parameters."""
@@ -43,7 +43,7 @@ def matching(params: Params, patterns: Sequence[str]) -> Params:
 
 
 @dataclasses.dataclass(frozen=True)
-class LoRA(Pure[ModelT, ConfigT]):
+class LoRA(Pure[ModelT_co, ConfigT_co]):
     """A network with ``W + alpha / rank A B`` in place of some matrices W; see `lora`."""
 
     rank: int
@@ -51,7 +51,7 @@ class LoRA(Pure[ModelT, ConfigT]):
     alpha: float
 
     @functools.cached_property
-    def base(self) -> Pure[ModelT, ConfigT]:
+    def base(self) -> Pure[ModelT_co, ConfigT_co]:
         """The network without adapters."""
         return Pure(self.model, self.config, parts=self.parts)
 
@@ -59,7 +59,7 @@ class LoRA(Pure[ModelT, ConfigT]):
         """Returns new parameters, with adapters under "lora"; B is 0, so the results equal the base network's."""
         return self.base.init(key) | {ADAPTERS: self._adapters(functools.partial(_initial, key))}
 
-    def bind(self, params: Params) -> ModelT:
+    def bind(self, params: Params) -> ModelT_co:
         """Returns the model with the merged parameters; gradients flow through them to the adapters."""
         check_shapes(params, self.shapes)
         return self.base.bind(self.merged(params))
@@ -107,8 +107,8 @@ class LoRA(Pure[ModelT, ConfigT]):
 
 
 def lora(
-    net: Pure[ModelT, ConfigT], *, rank: int, targets: Sequence[str], alpha: float = 16.0
-) -> LoRA[ModelT, ConfigT]:
+    net: Pure[ModelT_co, ConfigT_co], *, rank: int, targets: Sequence[str], alpha: float = 16.0
+) -> LoRA[ModelT_co, ConfigT_co]:
     """Returns a network with the parameters of `net`, under the same paths, and additional low-rank adapters.
 
     A kernel with a dimension of heads is treated as a matrix between the model dimension and all heads; queries, keys

@@ -20,17 +20,17 @@ from flax import nnx
 Params = dict[str, Any]
 """A nested dict of arrays."""
 
-ModelT = TypeVar("ModelT", bound=Callable[..., Any])
-ConfigT = TypeVar("ConfigT", bound=Hashable)
+ModelT_co = TypeVar("ModelT_co", bound=Callable[..., Any], covariant=True)
+ConfigT_co = TypeVar("ConfigT_co", bound=Hashable, covariant=True)
 ModuleT = TypeVar("ModuleT")
 
 
 @dataclasses.dataclass(frozen=True)
-class Pure(Generic[ModelT, ConfigT]):
+class Pure(Generic[ModelT_co, ConfigT_co]):
     """A model as pure functions; see `pure`. It is hashable and allocates nothing."""
 
-    model: Callable[..., ModelT]
-    config: ConfigT
+    model: Callable[..., ModelT_co]
+    config: ConfigT_co
     parts: tuple[tuple[str, Hashable], ...] = dataclasses.field(default=(), kw_only=True)
     """The other keyword arguments of the model, sorted by name."""
 
@@ -38,7 +38,7 @@ class Pure(Generic[ModelT, ConfigT]):
         """Returns new parameters. Under ``jax.jit`` with ``out_shardings`` they are created sharded."""
         return nnx.to_pure_dict(self._split(key)[1])
 
-    def bind(self, params: Params) -> ModelT:
+    def bind(self, params: Params) -> ModelT_co:
         """Returns the model with these parameters; its methods are called as usual.
 
         Inside a traced function, binding has no run-time cost. Bind inside the function that is transformed, so that
@@ -67,25 +67,25 @@ class Pure(Generic[ModelT, ConfigT]):
         """The logical axis names of each parameter (see `jaxformer.axes`); "layers" comes first in a stack."""
         return self._abstract.axes
 
-    def _split(self, key: jax.Array) -> tuple[nnx.GraphDef[ModelT], nnx.State]:
+    def _split(self, key: jax.Array) -> tuple[nnx.GraphDef[ModelT_co], nnx.State]:
         return split_params(self.model(self.config, **dict(self.parts), rngs=nnx.Rngs(params=key)))
 
     @property
-    def _abstract(self) -> _Abstract[ModelT]:
+    def _abstract(self) -> _Abstract[ModelT_co]:
         return _abstract(self)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Abstract(Generic[ModelT]):
-    graph: nnx.GraphDef[ModelT]
+class _Abstract(Generic[ModelT_co]):
+    graph: nnx.GraphDef[ModelT_co]
     shapes: Params
     axes: Params
 
 
 @functools.lru_cache(maxsize=64)
-def _abstract(net: Pure[ModelT, Any]) -> _Abstract[ModelT]:
+def _abstract(net: Pure[ModelT_co, Any]) -> _Abstract[ModelT_co]:
     """Returns the graph, shapes and axes of a model, cached for equal models because tracing takes 0.1 s."""
-    graphs: list[nnx.GraphDef[ModelT]] = []
+    graphs: list[nnx.GraphDef[ModelT_co]] = []
     names: list[Params] = []
 
     def build() -> Params:
@@ -98,7 +98,7 @@ def _abstract(net: Pure[ModelT, Any]) -> _Abstract[ModelT]:
     return _Abstract(graphs[0], shapes, names[0])
 
 
-def pure(model: Callable[..., ModelT], config: ConfigT, /, **parts: Any) -> Pure[ModelT, ConfigT]:
+def pure(model: Callable[..., ModelT_co], config: ConfigT_co, /, **parts: Any) -> Pure[ModelT_co, ConfigT_co]:
     """Returns a module class ``model(config, *, rngs)`` as functions over a plain nested dict of arrays.
 
     Every ``nnx.Param`` in the module, at any depth, is a parameter, so Flax layers can be used. The metadata `axes`

@@ -15,7 +15,7 @@ from jaxformer import targets
 from jaxformer.axes import placed
 from jaxformer.functional.attention.base import RESIDUAL
 from jaxformer.modules.attention_function import Intermediates
-from jaxformer.modules.pure import ModelT, Params, split_params
+from jaxformer.modules.pure import ModelT_co, Params, split_params
 
 UNROLLED = {"cpu": 4, "gpu": 12}
 """The largest number of layers whose loop is unrolled, on a single CPU or GPU and without `remat`.
@@ -49,7 +49,7 @@ def is_unrolled(num_layers: int, *, remat: bool) -> bool:
     return num_layers <= few
 
 
-class Stack(nnx.Module, Generic[ModelT]):
+class Stack(nnx.Module, Generic[ModelT_co]):
     """`num_layers` blocks made by ``make_block(rngs)``.
 
     The block is traced once, so compile time does not grow with `num_layers` beyond `UNROLLED`. The backward pass
@@ -58,11 +58,11 @@ class Stack(nnx.Module, Generic[ModelT]):
     """
 
     def __init__(
-        self, make_block: Callable[[nnx.Rngs], ModelT], num_layers: int, *, remat: bool = False, rngs: nnx.Rngs
+        self, make_block: Callable[[nnx.Rngs], ModelT_co], num_layers: int, *, remat: bool = False, rngs: nnx.Rngs
     ):
         if num_layers < 1:
             raise ValueError(f"num_layers must be at least 1, got {num_layers}")
-        graphs: list[nnx.GraphDef[ModelT]] = []
+        graphs: list[nnx.GraphDef[ModelT_co]] = []
 
         def build(key: jax.Array) -> Params:
             graph, state = split_params(make_block(nnx.Rngs(params=key)))
@@ -109,6 +109,6 @@ class Stack(nnx.Module, Generic[ModelT]):
         stacked = nnx.to_pure_dict(nnx.state(self.layers, nnx.Param))
         return tuple(jax.tree.map(operator.itemgetter(i), stacked) for i in range(self.num_layers))
 
-    def block(self, params: Params) -> ModelT:
+    def block(self, params: Params) -> ModelT_co:
         """Returns the block with these parameters."""
         return nnx.merge(nnx.graphdef(self.layers), params)

@@ -305,7 +305,7 @@ def _check_init(task: AnyTask, config: TaskConfig) -> None:
 
 def load(
     run: Path, *, checkpoint: str | int = "best", mesh: str = "", decode: Mapping[str, object] | None = None
-) -> Predictor:
+) -> Any:
     """Returns the predictor of a run of any task: a `Translator`, a `TextGenerator`, ...
 
     Args:

@@ -129,13 +129,14 @@ class Slice:
     def __init__(self, name: str, zone: str):
         self._name, self._zone = name, zone
 
-    def gcloud(self, verb: str, *options: str, **settings: object) -> subprocess.CompletedProcess:
-        """Runs ``gcloud compute tpus tpu-vm VERB`` on the slice."""
-        return subprocess.run(self._command(verb, self._name, *options), check=False, **settings)
+    def gcloud(self, verb: str, *options: str, capture: bool = False) -> subprocess.CompletedProcess[str]:
+        """Runs ``gcloud compute tpus tpu-vm VERB`` on the slice; captures its output, or shows it."""
+        command = self._command(verb, self._name, *options)
+        return subprocess.run(command, check=False, capture_output=capture, text=True)
 
     def state(self) -> str | None:
         """Returns the state of the slice, such as READY or PREEMPTED, or None if it does not exist."""
-        answer = self.gcloud("describe", "--format=value(state)", capture_output=True, text=True)
+        answer = self.gcloud("describe", "--format=value(state)", capture=True)
         if answer.returncode and "NOT_FOUND" not in answer.stderr:
             sys.stderr.write(answer.stderr)
             answer.check_returncode()

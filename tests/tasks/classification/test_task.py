@@ -390,5 +390,5 @@ def test_the_average_of_embeddings_looks_at_no_words(tmp_path):
     model = {"num_layers": 0, "positions": "none", "final_norm": False, "pooling": "mean"}
     config = changed(tiny(tmp_path), {"model": model, "train": {"steps": 1}})
     jaxformer.train(config, tmp_path / "run", console=QUIET)
-    (result,) = jaxformer.load(tmp_path / "run").classify(["She sings."])  # pyright: ignore
+    (result,) = jaxformer.load(tmp_path / "run").classify(["She sings."])
     assert result.words == ()
