@@ -112,15 +112,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     except Exception as error:
-        unread = isinstance(error, BrokenPipeError) and _has_no_reader(sys.stdout)
-        _drop_unwritten()
-        if unread:
-            return 128 + signal.SIGPIPE
-        code = _exit_code(error)
-        if code is None:
-            raise
-        print(f"jaxformer {command}: {_message(error)}", file=sys.stderr)
-        return code
+        return answer(error, f"jaxformer {command}")
+
+
+def answer(error: Exception, program: str) -> int:
+    """Prints an error as one line after the name of the program; returns the exit code.
+
+    Raises:
+      Exception: the error itself, if it is not one that a user can act on.
+    """
+    unread = isinstance(error, BrokenPipeError) and _has_no_reader(sys.stdout)
+    _drop_unwritten()
+    if unread:
+        return 128 + signal.SIGPIPE
+    code = _exit_code(error)
+    if code is None:
+        raise error
+    print(f"{program}: {_message(error)}", file=sys.stderr)
+    return code
 
 
 def _drop_unwritten() -> None:
