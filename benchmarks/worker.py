@@ -14,6 +14,7 @@ import json
 import os
 import pathlib
 import resource
+import signal
 import statistics
 import subprocess
 import sys
@@ -111,4 +112,5 @@ def _timed(work) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches every side: each ends at once, without a traceback
     serve(sys.argv[1], json.loads(sys.argv[2]))

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import jax
 
 import jaxformer
-from jaxformer.cli import runtime
+from jaxformer.cli import main, runtime
 from jaxformer.config import changed, fingerprint
 from jaxformer.errors import ConfigError, JaxformerError
 from jaxformer.files import write_text
@@ -63,23 +63,26 @@ def count(text: str) -> int:
     return int(text)
 
 
-def script(main: Callable[[], int]) -> NoReturn:
+def script(run: Callable[[], int]) -> NoReturn:
     """Runs the `main` of an experiment as a program: with large pages, and compiled programs are kept; then exits."""
     use_large_pages()
     runtime.start()
-    sys.exit(main())
+    sys.exit(run())
 
 
 def exit_code(run: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> int:
-    """Runs an experiment and returns its exit code; an error or an interrupt is one line on standard error."""
+    """Runs an experiment and returns its exit code; an error or an interrupt is one line on standard error.
+
+    The exit codes are those of ``jaxformer``.
+    """
     try:
         run(options)
-    except JaxformerError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+        sys.stdout.flush()  # here, where an error is one line
     except KeyboardInterrupt:
         print("stopped; the same command resumes here", file=sys.stderr)
         return 130
+    except Exception as error:
+        return main.answer(error, "error")
     return 0
 
 

@@ -11,7 +11,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from jaxformer.errors import ConfigError
@@ -23,6 +23,27 @@ _IS_TEMPORARY = re.compile(re.escape(TEMPORARY) + "[0-9a-f]{8}-")
 
 ABANDONED = 24 * 3600.0
 """The age in seconds, since the last change, after which a temporary file or folder counts as left behind."""
+
+_ENDINGS: list[Callable[[], object]] = []
+
+
+@contextlib.contextmanager
+def ending(action: Callable[[], object]) -> Iterator[None]:
+    """Calls `action` when the block ends, or when `end_all` ends the process in the middle of it."""
+    _ENDINGS.append(action)
+    try:
+        yield
+    finally:
+        if action in _ENDINGS:  # `end_all` has not called it
+            _ENDINGS.remove(action)
+            action()
+
+
+def end_all() -> None:
+    """Does what open blocks of `ending` would do, such as removing temporary files; for `os._exit`, which runs none."""
+    while _ENDINGS:
+        with contextlib.suppress(Exception):  # the process ends in any case
+            _ENDINGS.pop()()
 
 
 def local_path(path: str | os.PathLike[str]) -> pathlib.Path:
@@ -58,22 +79,30 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
     # matplotlib chooses a format by the suffix
     temporary = _temporary(folder, target.name[-40:])
     try:
-        yield temporary
-        if regular:
-            if target.exists():
-                shutil.copymode(target, temporary)
-            _flush(temporary)  # otherwise a crash of the machine could leave an empty file
-            os.replace(temporary, target)
-        else:
-            with temporary.open("rb") as source, _opened(target) as stream:
-                shutil.copyfileobj(source, stream)
+        with ending(lambda: _remove_quietly(temporary)):
+            yield temporary
+            _put(temporary, target, regular=regular)
     except OSError as error:
         if error.errno is None or error.filename not in (None, str(temporary)):
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
-    finally:
-        with contextlib.suppress(OSError):  # the earlier error matters more
-            temporary.unlink(missing_ok=True)
+
+
+def _put(temporary: pathlib.Path, target: pathlib.Path, *, regular: bool) -> None:
+    """Replaces a regular file by a temporary one; writes the contents to any other target."""
+    if regular:
+        if target.exists():
+            shutil.copymode(target, temporary)
+        _flush(temporary)  # otherwise a crash of the machine could leave an empty file
+        os.replace(temporary, target)
+    else:
+        with temporary.open("rb") as source, _opened(target) as stream:
+            shutil.copyfileobj(source, stream)
+
+
+def _remove_quietly(path: pathlib.Path) -> None:
+    with contextlib.suppress(OSError):  # it was renamed, or there is an earlier error, which matters more
+        _remove(path)
 
 
 def _flush(path: pathlib.Path) -> None:
@@ -173,7 +202,7 @@ def creating_folder(
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path.parent, path.name)
     temporary.mkdir(mode=mode)
-    try:
+    with ending(lambda: shutil.rmtree(temporary, ignore_errors=True)):
         yield temporary
         try:
             temporary.rename(path)
@@ -182,8 +211,6 @@ def creating_folder(
                 raise
             if not replaceable:
                 raise ConfigError(f"{path} exists now: another process created it in the meantime") from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def remove_folder(path: str | os.PathLike[str]) -> None:

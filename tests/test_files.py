@@ -114,6 +114,20 @@ def test_a_file_keeps_its_permissions_and_may_have_a_long_name(tmp_path):
     assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == ("two", 0o600)
 
 
+def test_the_end_of_a_process_removes_temporary_files(tmp_path):
+    def end():
+        with files.replacing(tmp_path / "a") as a, files.creating_folder(tmp_path / "b") as b:
+            a.write_text("half")
+            (b / "half").touch()
+            files.end_all()
+            assert os.listdir(tmp_path) == []
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        end()
+    assert not files._ENDINGS
+
+
 def test_a_folder_appears_complete_or_not_at_all(tmp_path):
     path = tmp_path / "new" / "folder"
 

@@ -45,6 +45,9 @@ def main(arguments: list[str] | None = None) -> int:
     except JaxformerError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:
+        print("stopped; the same command resumes here", file=sys.stderr)
+        return 130
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -2,8 +2,8 @@
 
 Exit codes: 0: done; 2: trying again cannot help, because the configuration or the data is wrong, a loss is not finite,
 or a device has too little memory; 85: stopped by SIGTERM after saving or before the first step, and the same command
-resumes; 130: the same for Ctrl-C; 70: stuck; 141: the reader of standard output has exited, as in ``| head``; 1: any
-other error.
+resumes; 130: the same for Ctrl-C; 143: a command without training was stopped by SIGTERM; 70: stuck; 141: the reader
+of standard output has exited, as in ``| head``; 1: any other error.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ import select
 import signal
 import sys
 import threading
+import time
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TextIO
 
 from jaxformer.cli import ANSWERS
@@ -55,6 +56,8 @@ HEAVY = tuple("demo train replay evaluate translate inspect generate score fill 
 """The commands that run a model."""
 
 EXTRAS = "orbax grain PIL sentencepiece sacrebleu sacremoses tyro rich tensorboardX matplotlib".split()
+GRACE = 0.2
+"""The seconds that the main thread has to answer a signal before another thread does."""
 
 EXAMPLES = """examples:
   jaxformer demo
@@ -109,15 +112,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     except Exception as error:
-        unread = isinstance(error, BrokenPipeError) and _has_no_reader(sys.stdout)
-        _drop_unwritten()
-        if unread:
-            return 128 + signal.SIGPIPE
-        code = _exit_code(error)
-        if code is None:
-            raise
-        print(f"jaxformer {command}: {_message(error)}", file=sys.stderr)
-        return code
+        return answer(error, f"jaxformer {command}")
+
+
+def answer(error: Exception, program: str) -> int:
+    """Prints an error as one line after the name of the program; returns the exit code.
+
+    Raises:
+      Exception: the error itself, if it is not one that a user can act on.
+    """
+    unread = isinstance(error, BrokenPipeError) and _has_no_reader(sys.stdout)
+    _drop_unwritten()
+    if unread:
+        return 128 + signal.SIGPIPE
+    code = _exit_code(error)
+    if code is None:
+        raise error
+    print(f"{program}: {_message(error)}", file=sys.stderr)
+    return code
 
 
 def _drop_unwritten() -> None:
@@ -147,9 +159,11 @@ def _stopping_at_once(command: Sequence[str]) -> Iterator[None]:
     """
     ANSWERS.clear()
     ANSWERS[signal.SIGINT] = (130, "interrupted")
+    ANSWERS[signal.SIGTERM] = (128 + signal.SIGTERM, "terminated")
     if command in (["train"], ["demo"]):
         text = f"jaxformer {command[0]}: SIGTERM outside of training: run the same command again"
         ANSWERS[signal.SIGTERM] = (85, text)
+    ending = threading.RLock()  # never released
 
     def stop(number: int, _: object) -> None:
         if number not in ANSWERS:
@@ -157,6 +171,9 @@ def _stopping_at_once(command: Sequence[str]) -> Iterator[None]:
         code, text = ANSWERS[number]
         with contextlib.suppress(Exception):  # it may be in the middle of writing
             sys.stdout.flush()
+        ending.acquire()
+        if "jaxformer.files" in sys.modules:
+            sys.modules["jaxformer.files"].end_all()
         show_cursor = "\x1b[?25h" if os.isatty(2) else ""  # a progress bar hides it
         with contextlib.suppress(OSError):
             os.write(2, f"{show_cursor}{text}\n".encode())
@@ -169,11 +186,33 @@ def _stopping_at_once(command: Sequence[str]) -> Iterator[None]:
         if handler != signal.SIG_IGN:
             signal.signal(number, stop)
     try:
-        yield
+        with _watching(stop) if known else contextlib.nullcontext():
+            yield
     finally:
         for number, handler in known.items():  # None stands for a handler from outside Python
             if number in ANSWERS:  # another one is ignored to the end of the process
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+@contextlib.contextmanager
+def _watching(stop: Callable[[int, object], None]) -> Iterator[None]:
+    """Calls `stop` in a thread if the main thread does not: its handlers wait for the end of a compilation."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    previous = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+
+    def watch() -> None:
+        with open(reader, "rb", buffering=0) as pipe:
+            while number := pipe.read(1):
+                time.sleep(GRACE)
+                stop(number[0], None)
+
+    threading.Thread(target=watch, daemon=True, name="signals").start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(previous)
+        os.close(writer)
 
 
 def _exit_code(error: Exception) -> int | None:

@@ -49,7 +49,8 @@ def start(*, compile_cache: bool = True) -> None:
     for handler in logging.root.handlers:  # importing Orbax installs one
         if type(handler) is logging.StreamHandler:
             handler.setFormatter(_OneLine("%(levelname)s: %(message)s"))
-    logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax logs every directory that it reads
+    # Orbax logs every directory that it reads, and an error that it raises with hundreds of lines of traceback.
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
     if compile_cache and jax.config.jax_compilation_cache_dir is None:
         programs = user_cache("programs")
         if programs is None:

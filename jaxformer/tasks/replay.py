@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from jaxformer import sharding
 from jaxformer.errors import ConfigError
+from jaxformer.files import ending
 from jaxformer.sharding import Placement
 from jaxformer.tasks import registry, restore, rundir
 from jaxformer.tasks.runner import first_state
@@ -55,7 +56,7 @@ def replay(run: pathlib.Path, *, steps: int) -> Iterator[Replayed]:
         raise ConfigError(f"steps must be in [1, {most}], the steps that are logged from the first on, got {steps}")
     corpus = task.read(config)
     rundir.check_data(run, corpus.fingerprints)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ending(lambda: shutil.rmtree(folder, ignore_errors=True)):
         out = pathlib.Path(folder)
         for name in task.vocabulary_files:
             if (run / name).exists():

@@ -24,6 +24,7 @@ import time
 from collections.abc import Iterator
 
 from jaxformer.errors import ConfigError
+from jaxformer.files import ending
 from jaxformer.multihost import processes
 from jaxformer.tasks.rundir import LOCK
 
@@ -67,11 +68,13 @@ def _held_here(out: pathlib.Path) -> Iterator[None]:
             raise OSError(error.errno, error.strerror, str(out)) from error
         reason = "it is below a file or a broken link" if isinstance(error, FileExistsError) else error.strerror
         raise ConfigError(f"cannot write in {out}: {reason}; choose another directory") from error
-    try:
-        yield
-    finally:
+
+    def end() -> None:
         _release(descriptor, out / LOCK)
         _remove_empty(missing)
+
+    with ending(end):
+        yield
 
 
 def _check_links(out: pathlib.Path) -> None:

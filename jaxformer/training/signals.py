@@ -84,6 +84,8 @@ def _answering(say: Callable[[str], None]) -> Iterator[None]:
                     say(ANSWERS.get(number, number.name))
                 elif number == signal.SIGINT:
                     say(AGAIN)
+                    if previous >= 0:  # the handler waits for the end of a compilation
+                        os.write(previous, data)
                 received.add(number)
 
     thread = threading.Thread(target=answer, daemon=True, name="signals")

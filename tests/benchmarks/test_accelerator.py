@@ -328,6 +328,15 @@ def test_mistakes_are_one_line(tmp_path, capsys, arguments, message):
 
 
 @pytest.mark.full
+def test_ctrl_c_is_one_line(tmp_path, capsys, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command.runner, "supervise", interrupted)
+    assert command.main(["--part", "6", "--out", str(tmp_path), "--tiny"]) == 130
+    assert capsys.readouterr().err == "stopped; the same command resumes here\n"
+
+
 def test_wheels_are_installed_without_an_index(tmp_path):
     """A wheel made here, once; a folder with a broken one is refused with pip's words."""
     import zipfile

@@ -107,6 +107,23 @@ def test_signals_outside_of_training_end_the_process(how, name, code):
     assert done.stderr == (again if name == "SIGTERM" else "interrupted\n")
 
 
+@pytest.mark.parametrize(("name", "code", "said"), [("SIGINT", 130, "interrupted\n"), ("SIGTERM", 143, "terminated\n")])
+def test_a_signal_does_not_wait_for_a_long_call(name, code, said):
+    """As a compilation is, before whose end Python runs no handler."""
+    how = "import hashlib, threading; main.GRACE = 0; threading.Timer(0.05, signaled).start()"
+    program = SIGNALED.format(how=how + "; hashlib.pbkdf2_hmac('sha1', b'', b'', 2_000_000_000)")
+    command = [sys.executable, "-c", program.replace("cli.demo", "cli.translate"), "translate", name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "half a line", said)
+
+
+def test_a_signal_leaves_no_temporary_files(tmp_path):
+    how = f"from jaxformer import files; files.creating_folder({str(tmp_path / 'a')!r}).__enter__(); signaled()"
+    command = [sys.executable, "-c", SIGNALED.format(how=how), "demo", "SIGINT"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr, os.listdir(tmp_path)) == (130, "interrupted\n", [])
+
+
 def test_an_ignored_signal_stays_ignored():
     """That of a job in the background of a shell without job control."""
     code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + SIGNALED.format(how="signaled()")

@@ -86,3 +86,9 @@ def test_warnings_look_alike_whoever_logs_first(monkeypatch, capsys, library_was
     runtime.start(compile_cache=False)
     logging.getLogger("jaxformer.somewhere").warning("no room in %s", "a\n\x1b[2J")  # of the name of a file
     assert capsys.readouterr().err == "WARNING: no room in a\\n\\x1b[2J\n"
+
+
+def test_a_failed_save_is_one_line():
+    """Orbax logs it with its traceback, of hundreds of lines, and raises it."""
+    runtime.start(compile_cache=False)
+    assert not logging.getLogger("absl").isEnabledFor(logging.ERROR)

@@ -1,6 +1,7 @@
 """Experiments train each cell once, keep its record, and end in time."""
 
 import argparse
+import errno
 import json
 import os
 import pathlib
@@ -112,6 +113,24 @@ def test_a_program_keeps_its_compiled_programs(tmp_path):
             [sys.executable, "-c", program], env=env, cwd=ROOT, capture_output=True, text=True, timeout=60
         )
         assert done.stdout == f"{found}\n", done.stderr
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full", "a.json"), ConfigError("wrong")])
+def test_an_error_is_one_line(error, capsys):
+    def run(_):
+        raise error
+
+    assert command.exit_code(run, argparse.Namespace()) == getattr(error, "exit_code", 1)
+    assert capsys.readouterr().err == f"error: {error}\n"
+
+
+def test_a_reader_that_has_gone_is_no_error(capfd, monkeypatch):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert command.exit_code(lambda _: print("a table"), argparse.Namespace()) == 141
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.full

@@ -48,6 +48,17 @@ def test_a_damaged_run_does_not_hide_the_others(tmp_path, capsys, name, content,
     assert len(capsys.readouterr().out.splitlines()) == 3
 
 
+def test_runs_as_json(tmp_path, capsys):
+    assert main(["runs", str(tmp_path), "--json"]) == 0
+    assert capsys.readouterr().out == ""
+    rundir.claim(tmp_path / "a", "translation", small(), ())
+    (tmp_path / "a" / "scores-test-best.json").write_text('{"test": [{"name": "BLEU", "value": NaN}]}')
+    assert main(["runs", str(tmp_path), "--json"]) == 0
+    steps, results = small().train.steps, {"test-best test BLEU": None}
+    facts = {"path": str(tmp_path / "a"), "task": "translation", "state": "not started", "step": 0, "steps": steps}
+    assert json.loads(capsys.readouterr().out) == facts | {"results": results}
+
+
 @pytest.mark.parametrize("name", ["config.json", "log.jsonl", "time.json"])
 def test_a_named_pipe_does_not_block(tmp_path, name):
     rundir.claim(tmp_path, "translation", small(), ())

@@ -13,6 +13,7 @@ import sys
 
 import pytest
 
+from jaxformer import files
 from jaxformer.cli.main import main
 from jaxformer.errors import ConfigError
 from jaxformer.multihost import processes
@@ -58,6 +59,12 @@ def test_training_does_not_write_through_links(name, tmp_path):
     with pytest.raises(ConfigError, match=f"{name} is a link, through which training would write"):
         enter(tmp_path / "run")
     assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_a_process_that_a_signal_ends_leaves_no_lock(tmp_path):
+    with run_lock.held(tmp_path / "new" / "run"):
+        files.end_all()
+        assert not (tmp_path / "new").exists()
 
 
 def test_a_killed_process_holds_nothing(tmp_path):
