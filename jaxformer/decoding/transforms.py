@@ -5,7 +5,8 @@ False: to the step's scores, before log-softmax, so that the probabilities of a 
 CTranslate2. True: to log-probabilities, after log-softmax, so that the probability of removed tokens is lost, as in
 Hugging Face.
 
-Any callable with that attribute is a transform; the transforms of this module are frozen dataclasses and pytrees.
+Any callable of scores and history is a transform; a plain function has no such attribute, and counts as False. The
+transforms of this module are frozen dataclasses and pytrees.
 """
 
 from __future__ import annotations
@@ -49,12 +50,21 @@ class History:
 
 
 class Transform(Protocol):
-    """A function of scores and history; `normalized` tells whether it takes log-probabilities or the step's scores."""
+    """A function of scores ``[B, K, V]`` and a `History` that returns scores.
 
-    @property
-    def normalized(self) -> bool: ...
+    It takes log-probabilities if it has an attribute `normalized` that is True, otherwise the scores of the step.
+    """
 
     def __call__(self, scores: jax.Array, history: History, /) -> jax.Array: ...
+
+
+def is_normalized(transform: Transform) -> bool:
+    """Returns True if a transform takes log-probabilities.
+
+    >>> is_normalized(forbid([0])), is_normalized(lambda scores, history: 2 * scores)
+    (True, False)
+    """
+    return getattr(transform, "normalized", False)
 
 
 @jax.tree_util.register_dataclass
@@ -75,11 +85,11 @@ class Chain:
             raise ValueError(f"a step must return (scores, state), scores [B, K, V] with B, K = {expected}; got {got}")
         scores = scores.astype(jnp.float32)
         for transform in self.transforms:
-            scores = scores if transform.normalized else transform(scores, history)
+            scores = scores if is_normalized(transform) else transform(scores, history)
         total = jax.nn.logsumexp(scores, axis=-1, keepdims=True)
         scores = scores - jnp.where(total == -jnp.inf, 0.0, total)  # if no token is left, none has a probability
         for transform in self.transforms:
-            scores = transform(scores, history) if transform.normalized else scores
+            scores = transform(scores, history) if is_normalized(transform) else scores
         return scores
 
 
@@ -125,8 +135,8 @@ def for_sampling(transforms: Transforms) -> tuple[Transform, ...]:
     [[[0.0, 1.0, 0.0]]]
     """
     given = as_transforms(transforms)
-    rules = tuple(transform for transform in given if transform.normalized)
-    others = tuple(transform for transform in given if not transform.normalized)
+    rules = tuple(transform for transform in given if is_normalized(transform))
+    others = tuple(transform for transform in given if not is_normalized(transform))
     return (Chain(rules), *others) if rules else others
 
 

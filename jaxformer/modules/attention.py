@@ -23,6 +23,7 @@ from jaxformer.modules.attention_function import (
     CapturedAttention,
     Intermediates,
     check_partial,
+    split_attention,
 )
 from jaxformer.modules.initializers import UNIT_GAINS, Gains, xavier_uniform
 from jaxformer.modules.normalization import RMSNorm
@@ -135,7 +136,7 @@ class MultiHeadAttention(nnx.Module):
         sinks = None if self.sinks is None else self.sinks[...]
         given = {"query_positions": query_positions, "key_positions": key_positions}
         positions = {name: None if x is None else jnp.asarray(x) for name, x in given.items()}
-        options: dict[str, Any] = {"scale": self.scale, "score": self.score, "attention": self.attention}
+        options: dict[str, Any] = {"scale": self.scale, "score": self.score, **split_attention(self.attention)}
         return CapturedAttention(query, keys, bias, sinks, mask=mask, **positions, **options)
 
     def _norm_query(self, x: Array) -> Array:

@@ -9,12 +9,14 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
+from flax import nnx
 from jaxtyping import Array, Float
 
 from jaxformer import functional, masks
 from jaxformer.functional.attention.base import ScoreFunction, at_positions
 from jaxformer.functional.attention.weights_functions import has_weights, weights_function
 from jaxformer.functional.bias import Bias
+from jaxformer.modules.pure import Params, split_params
 
 Intermediates = dict[str, Any]
 """Intermediate results of a layer: a `CapturedAttention` under "self" and "cross", a `Routing` under "experts"."""
@@ -26,7 +28,9 @@ AttentionFunction = Callable[..., Array]
 nothing is dropped. A layer with a bias, a scale, a score, sinks or given positions passes these too, under the names of
 `functional.attention`. Cached steps pass `query_positions` and `key_positions`; for full sequences the positions are 0,
 1, 2, ... and are not passed. The weights of a function can be inspected if it is decorated with
-`functional.with_weights`.
+`functional.with_weights`. A function with parameters is an ``nnx.Module`` with this ``__call__``. Each
+block trains its own copy of them, which starts from the values of the module given; its self-attention and its
+cross-attention share the copy.
 """
 
 
@@ -44,7 +48,10 @@ class CapturedAttention:
     mask: masks.Mask | Array | None = None  # the mask of the call
     scale: float | None = dataclasses.field(default=None, metadata={"static": True})
     score: ScoreFunction | None = dataclasses.field(default=None, metadata={"static": True})
-    attention: AttentionFunction = dataclasses.field(default=functional.attention, metadata={"static": True})
+    attention: AttentionFunction | nnx.GraphDef[Any] = dataclasses.field(
+        default=functional.attention, metadata={"static": True}
+    )  # the graph of a module
+    parameters: Params | None = None  # of a module
 
     def layer(self, index: int) -> CapturedAttention:
         """Returns one layer of a stack; layers count from 0.
@@ -80,7 +87,8 @@ class CapturedAttention:
         """
         if self.query.ndim == 5:
             return jax.vmap(lambda layer: layer.weights(mask=mask, rows=rows, heads=heads))(self)
-        function = weights_function(self.attention)
+        attention: Any = self.attention
+        function = weights_function(attention if self.parameters is None else nnx.merge(attention, self.parameters))
         mask = self.mask if mask is None else mask
         optional: dict[str, Any] = {name: getattr(self, name) for name in ("bias", "scale", "score", "sinks")}
         if self.query_positions is not None or self.key_positions is not None:
@@ -89,6 +97,14 @@ class CapturedAttention:
         optional |= {"rows": rows, "heads": heads}
         # As in a layer, the function need not accept arguments that are never passed to it.
         return function(self.query, self.key, mask=mask, **{name: x for name, x in optional.items() if x is not None})
+
+
+def split_attention(attention: AttentionFunction) -> dict[str, Any]:
+    """Returns the fields `attention` and `parameters` of a `CapturedAttention`."""
+    if not isinstance(attention, nnx.Module):
+        return {"attention": attention}
+    graph, params = split_params(attention)
+    return {"attention": graph, "parameters": nnx.to_pure_dict(params)}
 
 
 def check_layer(index: int, num_layers: int) -> None:
@@ -126,19 +142,26 @@ def position_free(attention: AttentionFunction) -> AttentionFunction:
 
 
 def check_partial(attention: AttentionFunction, settings: Collection[str] = ()) -> None:
-    """Checks that an attention function is not a ``functools.partial`` with arguments that a layer passes itself.
+    """Checks that an attention function is neither a partial with arguments of a layer nor a wrapper of a module.
 
     Args:
       settings: the arguments that this layer passes because of its own settings, such as a scale.
 
     Raises:
-      ValueError: the partial binds such an argument, which the layer would override.
-      TypeError: `attention` is not a function but, for example, the name of an implementation.
+      ValueError: a ``functools.partial`` binds an argument that the layer passes itself.
+      TypeError: `attention` is not a function but, for example, the name of an implementation; or it wraps a module,
+        whose parameters would not be trained.
     """
     if not callable(attention):
         raise TypeError(
             "attention must be a function, such as functools.partial(functional.attention, "
             f"implementation='blockwise'), got {attention!r}"
+        )
+    if (module := _wrapped_module(attention)) is not None:
+        raise TypeError(
+            f"this attention function wraps the module {type(module).__name__}, whose parameters would not be trained; "
+            "pass the module itself, with query_positions and key_positions among the arguments of its __call__ for "
+            "cached steps, and __call__ decorated with functional.with_weights for maps"
         )
     while isinstance(attention, functools.partial):
         if bound := [name for name in settings if name in attention.keywords]:
@@ -155,6 +178,17 @@ def check_partial(attention: AttentionFunction, settings: Collection[str] = ()) 
         attention = attention.func
 
 
+def _wrapped_module(attention: Any) -> nnx.Module | None:
+    """Returns the module inside partials and decorators, or None."""
+    if isinstance(attention, nnx.Module):
+        return None
+    while (inner := getattr(attention, "func", getattr(attention, "__wrapped__", None))) is not None:
+        if isinstance(inner, nnx.Module):
+            return inner
+        attention = inner
+    return None
+
+
 _OF_THE_LAYER = ("mask", "bias", "dropout", "query_positions", "key_positions")
 
 
@@ -165,11 +199,12 @@ def check_takes_positions(attention: AttentionFunction) -> None:
       ValueError: it takes neither these nor arbitrary keywords, so a cached step could be silently wrong.
     """
     parameters = inspect.signature(attention).parameters
+    kind = type(attention).__name__ if isinstance(attention, nnx.Module) else attention
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return
     if missing := [name for name in ("query_positions", "key_positions") if name not in parameters]:
         raise ValueError(
             f"a cached step or given positions need a function that takes {' and '.join(missing)}, got "
-            f"{getattr(attention, '__name__', attention)}; add them, or wrap it in modules.position_free if positions "
+            f"{getattr(attention, '__name__', kind)}; add them, or wrap it in modules.position_free if positions "
             "do not matter to it"
         )

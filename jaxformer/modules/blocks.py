@@ -28,14 +28,16 @@ class Block(nnx.Module):
     """Self-attention, cross-attention with `cross`, and feed-forward, each in ``arrangement(x, sublayer, norm)``.
 
     `norm` constructs the norm that is passed to `arrangement`; for `functional.sandwich_norm` it is a `NormPair`.
-    Without a mask it is an encoder block; with `masks.causal` a decoder-only block; with both `masks.causal` and
-    `cross`, the decoder block of an encoder-decoder.
+    The feed-forward network may be a module of your own. It is called as
+    ``feed_forward(x, valid=..., key=..., intermediates=...)`` in a full pass and as ``feed_forward(x)`` in a cached
+    step, and returns ``[B, T, D]``. Without a mask it is an encoder block; with `masks.causal` a decoder-only block;
+    with both `masks.causal` and `cross`, the decoder block of an encoder-decoder.
     """
 
     def __init__(
         self,
         attention: SelfAttention,
-        feed_forward: FeedForward | GatedFeedForward | MixtureOfExperts,
+        feed_forward: FeedForward | GatedFeedForward | MixtureOfExperts | Callable[..., Array],
         *,
         cross: CrossAttention | None = None,
         norm: Callable[[], nnx.Module],

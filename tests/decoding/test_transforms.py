@@ -168,6 +168,18 @@ def test_chain_keeps_the_order_within_each_kind():
     assert calls == [("b", False), ("d", False), ("a", True), ("c", True)]
 
 
+def test_a_plain_function_transforms_the_scores_of_the_step():
+    """It needs no attribute, and the tokens that it leaves share the probability of those that it removes."""
+
+    def only_first_two(scores, history):
+        return jnp.where(jnp.arange(V) < 2, scores, -jnp.inf)
+
+    assert decoding.for_sampling([only_first_two]) == (only_first_two,)
+    found = np.exp(decoding.chain(only_first_two)(jnp.asarray(SCORES), HISTORY))
+    np.testing.assert_allclose(found[..., :2], softmax(SCORES[..., :2]), rtol=1e-5)
+    assert (found[..., 2:] == 0).all()
+
+
 def test_sampling_filters_after_all_rules():
     """In whatever order they are given: the filter sees what is allowed, and what is left adds up to 1."""
     hot, few, banned = decoding.temperature(2.0), decoding.top_k(2), decoding.forbid([int(SCORES[0, 0].argmax())])

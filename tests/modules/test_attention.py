@@ -317,3 +317,53 @@ def test_what_a_layer_cannot_take_is_named():
     for shape in ((1, 3, 6), (3, 8)):
         with pytest.raises(ValueError, match=rf"with D = 8, got shape {re.escape(str(list(shape)))}"):
             inspect.unwrap(modules.SelfAttention.project)(layer, jnp.zeros(shape))
+
+
+class Sloped(nnx.Module):
+    """Softmax attention with a learned cost of distance, which is a parameter."""
+
+    def __init__(self):
+        self.slope = nnx.Param(jnp.full(N, 0.5))
+
+    def bias(self, query_positions, key_positions):
+        distance = jnp.abs(query_positions[..., :, None] - key_positions[..., None, :])
+        return -self.slope[...][:, None, None] * distance[..., None, :, :].astype(jnp.float32)
+
+    def weights(self, query, key, *, mask=None):
+        return functional.attention_weights(
+            query, key, mask=mask, bias=self.bias(jnp.arange(query.shape[1]), jnp.arange(key.shape[1]))
+        )
+
+    @functional.with_weights(weights)
+    def __call__(self, query, key, value, *, mask=None, dropout=None, query_positions=None, key_positions=None):
+        t = jnp.arange(query.shape[1]) if query_positions is None else query_positions
+        s = jnp.arange(key.shape[1]) if key_positions is None else key_positions
+        return functional.attention(query, key, value, mask=mask, bias=self.bias(t, s))
+
+
+def test_an_attention_module_has_parameters_and_maps():
+    """Its parameters are the layer's, change output and weights, and the maps use those of each call."""
+    net, params = self_attention(attention=Sloped())
+    x = normal(1, 5, D)
+
+    def run(params):
+        found = {}
+        output = net.net.apply(params, x, mask=masks.causal(), intermediates=found)
+        return output, found["self"]
+
+    run, maps = quick(run), quick(lambda captured: captured.weights())
+    for slope in (0.5, 2.0):
+        params["attention"]["slope"] = jnp.full(N, slope)
+        output, captured = run(params)
+        value = np.einsum("btd,dkh->btkh", x, params["kernel"][:, :, -1])
+        mixed = np.einsum("bnts,bsnj->btnj", maps(captured), value)
+        np.testing.assert_allclose(output, merge(mixed, params), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "wrap", [modules.position_free, functional.with_weights(functional.attention_weights), functools.partial]
+)
+def test_a_wrapper_that_would_hide_parameters_is_refused(wrap):
+    """Flax does not see a module inside a function, so its parameters would silently stay as they are."""
+    with pytest.raises(TypeError, match=r"wraps the module Sloped, .* not be trained; pass the module itself"):
+        check_partial(wrap(Sloped()))

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
@@ -16,6 +17,17 @@ from jaxformer.functional.attention.vendor import jax_nn, splash, tokamax
 from jaxformer.functional.bias import Bias
 from jaxformer.functional.dropout import Dropout
 from jaxformer.masks import Mask
+
+
+def refuse_blockwise(request: Request) -> str | None:
+    """Returns the reason why a request cannot be computed in blocks, or None if it can."""
+    specs = [jax.typeof(x).sharding.spec for x in (request.query, request.key, request.value)]
+    if not any(part is not None for spec in specs for part in spec):
+        return None
+    return (
+        "its loops need arrays that are not sharded over Explicit axes, the default of jax.make_mesh; make the mesh "
+        "with axis_types=(jax.sharding.AxisType.Auto,) * n, or call it in jax.shard_map"
+    )
 
 
 class Implementation(NamedTuple):
@@ -31,7 +43,7 @@ class Implementation(NamedTuple):
 
 implementations: dict[str, Implementation] = {
     "reference": Implementation(lambda request: reference.attention(request)[0], lambda request: None, "all"),
-    "blockwise": Implementation(blockwise.attention, lambda request: None, "forward over reverse"),
+    "blockwise": Implementation(blockwise.attention, refuse_blockwise, "forward over reverse"),
     "xla": Implementation(functools.partial(jax_nn.attention, implementation="xla"), jax_nn.refuse_xla, "all"),
     "cudnn": Implementation(
         functools.partial(jax_nn.attention, implementation="cudnn"), jax_nn.refuse_cudnn, decline=jax_nn.decline_cudnn
@@ -155,4 +167,5 @@ def choose(request: Request) -> str:
         if implementations[name].refuse(request) is None and implementations[name].decline(request) is None:
             return name
     long = LONG_ON_CPU if targets.devices()[0].platform == "cpu" else LONG
-    return "blockwise" if request.query.shape[1] * request.key.shape[1] >= long else "reference"
+    in_blocks = request.query.shape[1] * request.key.shape[1] >= long and refuse_blockwise(request) is None
+    return "blockwise" if in_blocks else "reference"

@@ -24,7 +24,8 @@ def with_weights(weights: WeightsFunction) -> Callable[[F], F]:
 
     Attention functions return no weights. Attention maps are computed from captured queries and keys, for `attention`
     by `attention_weights`; a model with a custom attention function has no maps unless the function is decorated. Use
-    ``with_weights(attention_weights)`` if its weights are the usual softmax.
+    ``with_weights(attention_weights)`` if its weights are the usual softmax. An attention function with parameters is
+    a module: decorate its method ``__call__`` with another method.
 
     Args:
       weights: returns the weights ``[B, N, T, S]`` before dropout. It gets the options of the attention function that
@@ -66,7 +67,7 @@ def weights_function(attention: Callable[..., Any]) -> WeightsFunction:
     True
     """
     if (found := _found(attention)) is None:
-        name = getattr(attention, "__qualname__", attention)
+        name = getattr(attention, "__qualname__", type(attention).__name__)
         raise ValueError(
             f"the attention function {name} does not declare its weights: "
             "decorate it with functional.with_weights(f), where f(query, key, *, mask=None) returns them, [B, N, T, S];"
@@ -92,7 +93,10 @@ def _found(attention: Callable[..., Any]) -> WeightsFunction | None:
             without_effect.add("implementation")
         options = {name: x for name, x in attention.keywords.items() if name not in without_effect}
         return functools.partial(inner, **options) if options else inner
-    return attention.weights if getattr(attention, "weights_owner", None) is attention else None  # type: ignore
+    if getattr(attention, "weights_owner", None) is attention:
+        return attention.weights  # type: ignore[attr-defined]
+    call: Any = type(attention).__call__  # the method of a module, whose parameters the weights depend on
+    return functools.partial(call.weights, attention) if getattr(call, "weights_owner", None) is call else None
 
 
 def _selecting(weights: WeightsFunction) -> WeightsFunction:
@@ -102,14 +106,13 @@ def _selecting(weights: WeightsFunction) -> WeightsFunction:
 
     @functools.wraps(weights)
     def selecting(
-        query: Array,
-        key: Array,
-        *,
+        *arrays: Any,  # query and key, after the module in a method
         rows: Sequence[int] | None = None,
         heads: Sequence[int] | None = None,
         **options: Any,
     ) -> Array:
-        found = weights(query, key, **options)
+        query, key = arrays[-2:]
+        found = weights(*arrays, **options)
         expected = query.shape[0], query.shape[2], query.shape[1], key.shape[1]
         if found.shape != expected:
             name = getattr(weights, "__name__", weights)

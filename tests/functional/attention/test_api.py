@@ -84,3 +84,15 @@ def test_empty_arrays(implementation, empty, name):
         dropout = functional.Dropout(0.5, jax.random.key(0))
         dropped = functional.attention(query, key, value, dropout=dropout, implementation=implementation)
         np.testing.assert_array_equal(dropped, output)
+
+
+def test_arrays_on_explicit_axes_are_not_computed_in_blocks():
+    """The carries of its loops have no sharding; JAX's own error would not say which mesh to make."""
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,), devices=jax.devices()[:2])
+    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    x = jax.ShapeDtypeStruct((2, 512, 1, 8), jnp.float32, sharding=rows)
+    attend = lambda x, name=None: functional.attention(x, x, x, implementation=name)
+    with jax.set_mesh(mesh):
+        assert jax.eval_shape(attend, x).shape == x.shape
+        with pytest.raises(ValueError, match=r"'blockwise' cannot do this: its loops need .*AxisType\.Auto"):
+            jax.eval_shape(lambda x: attend(x, "blockwise"), x)
