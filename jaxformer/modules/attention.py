@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxformer import functional, masks
 from jaxformer.axes import constrain
-from jaxformer.dims import resolve_head_dim as resolve_head_dim
+from jaxformer.dims import resolve_head_dim
 from jaxformer.functional.attention.base import ScoreFunction, row_of_positions
 from jaxformer.functional.bias import Bias, Repeated
 from jaxformer.functional.cache import KeyValueCache, empty_cache, seen_positions, seen_slots, slots_of, write

@@ -30,7 +30,7 @@ from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.planning.forecast import Costs
 from jaxformer.sharding import Placement
-from jaxformer.tasks.config import TaskConfig as TaskConfig
+from jaxformer.tasks.config import TaskConfig
 from jaxformer.tasks.one_behind import one_behind
 
 Say = Callable[[str], None]

@@ -11,7 +11,8 @@ from jaxformer.config import comparable
 from jaxformer.errors import ConfigError
 from jaxformer.multihost import processes
 from jaxformer.tasks import rundir
-from jaxformer.tasks.base import Say, TaskConfig
+from jaxformer.tasks.base import Say
+from jaxformer.tasks.config import TaskConfig
 from jaxformer.tasks.history import flat
 
 

@@ -12,8 +12,8 @@ import pytest
 from flax import nnx
 
 from jaxformer import functional, masks, modules
+from jaxformer.dims import resolve_head_dim
 from jaxformer.functional.cache import empty_cache
-from jaxformer.modules.attention import resolve_head_dim
 from jaxformer.modules.attention_function import check_partial
 from tests.contracts import numpy_attention
 from tests.modules.small import built, count, normal, quick

@@ -12,7 +12,8 @@ from jaxformer import models
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.tasks import base, registry
-from jaxformer.tasks.base import Splits, Task, TaskConfig, sum_losses
+from jaxformer.tasks.base import Splits, Task, sum_losses
+from jaxformer.tasks.config import TaskConfig
 from jaxformer.tasks.language_model import TASK, LanguageModelingConfig
 from jaxformer.tasks.translation import TranslationConfig
 
