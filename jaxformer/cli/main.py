@@ -23,7 +23,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
-from jaxformer.cli import ANSWERS
+from jaxformer.cli import SIGNAL_EXITS
 from jaxformer.cli.output import shown
 from jaxformer.errors import JaxformerError
 from jaxformer.hardware import use_large_pages
@@ -145,16 +145,16 @@ def _stopping_at_once(command: Sequence[str]) -> Iterator[None]:
     An exception would be lost where Python or C++ discards it, as in callbacks of the garbage collector, or become
     another one in the import of an extension. Files are replaced as a whole, so they survive this.
     """
-    ANSWERS.clear()
-    ANSWERS[signal.SIGINT] = (130, "interrupted")
+    SIGNAL_EXITS.clear()
+    SIGNAL_EXITS[signal.SIGINT] = (130, "interrupted")
     if command in (["train"], ["demo"]):
         text = f"jaxformer {command[0]}: SIGTERM outside of training: run the same command again"
-        ANSWERS[signal.SIGTERM] = (85, text)
+        SIGNAL_EXITS[signal.SIGTERM] = (85, text)
 
     def stop(number: int, _: object) -> None:
-        if number not in ANSWERS:
+        if number not in SIGNAL_EXITS:
             return
-        code, text = ANSWERS[number]
+        code, text = SIGNAL_EXITS[number]
         with contextlib.suppress(Exception):  # it may be in the middle of writing
             sys.stdout.flush()
         show_cursor = "\x1b[?25h" if os.isatty(2) else ""  # a progress bar hides it
@@ -162,7 +162,7 @@ def _stopping_at_once(command: Sequence[str]) -> Iterator[None]:
             os.write(2, f"{show_cursor}{text}\n".encode())
         os._exit(code)
 
-    known = {number: signal.getsignal(number) for number in ANSWERS}
+    known = {number: signal.getsignal(number) for number in SIGNAL_EXITS}
     if threading.current_thread() is not threading.main_thread():
         known = {}
     for number, handler in known.items():
@@ -172,7 +172,7 @@ def _stopping_at_once(command: Sequence[str]) -> Iterator[None]:
         yield
     finally:
         for number, handler in known.items():  # None stands for a handler from outside Python
-            if number in ANSWERS:  # another one is ignored to the end of the process
+            if number in SIGNAL_EXITS:  # another one is ignored to the end of the process
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
