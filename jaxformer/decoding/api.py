@@ -21,8 +21,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from jaxformer.errors import ConfigError
-
 T = TypeVar("T")
 
 
@@ -167,11 +165,3 @@ def check_start(state: State, max_length: int, bos: int | None) -> None:
 def filler(pad: int | None) -> int:
     """Returns the token that fills the positions after the end of a sequence: `pad`, or 0 without one."""
     return 0 if pad is None else pad
-
-
-def limits(max_lengths: Int[Array, " B"] | None, max_length: int, batch: int) -> Int[Array, " B"]:
-    """Returns the maximum number of tokens of each row, eos included, from 1 to `max_length`."""
-    if max_length < 1:
-        raise ConfigError(f"max_length must be at least 1, got {max_length}")
-    requested = max_length if max_lengths is None else jnp.asarray(max_lengths)
-    return jnp.broadcast_to(jnp.clip(requested, 1, max_length), (batch,)).astype(jnp.int32)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Generic, NamedTuple, Protocol
 
 import jax
@@ -20,7 +19,6 @@ from jaxformer.decoding.api import (
     ends_of,
     filler,
     is_any,
-    limits,
 )
 from jaxformer.decoding.best import first_highest
 from jaxformer.decoding.prefix import Prefix, begin
@@ -160,7 +158,21 @@ def _unroll(
         forced=start.lengths,
         max_lengths=max_lengths,
     )
-    return run(progress, lambda step: functools.partial(advance, step), step, rules.step_of_rows)
+    return run(progress, advance, step, rules.step_of_rows)
+
+
+class _Given(NamedTuple, Generic[S]):
+    """The arguments that `greedy` and `sample` share."""
+
+    max_length: int
+    bos: int | None
+    eos: int | tuple[int, ...] | None
+    pad: int | None
+    max_lengths: Int[Array, " B"] | None
+    prefix: Prefix[S] | Int[Array, "B P"] | None
+    forced_end: ForcedEnd
+    transforms: Transforms
+    step_of_rows: StepOfRows[S] | None
 
 
 def greedy(
@@ -208,20 +220,8 @@ def greedy(
     >>> greedy(count_up, TreeState(jnp.zeros((1, 1))), max_length=6, bos=3, eos=7).tokens.tolist()
     [[[4, 5, 6, 7, 0, 0]]]
     """
-    return _extend(
-        step,
-        state,
-        lambda log_probs, history: first_highest(log_probs),
-        max_length=max_length,
-        bos=bos,
-        eos=eos,
-        pad=pad,
-        max_lengths=max_lengths,
-        prefix=prefix,
-        forced_end=forced_end,
-        transforms=transforms,
-        step_of_rows=step_of_rows,
-    )
+    given = _Given(max_length, bos, eos, pad, max_lengths, prefix, forced_end, transforms, step_of_rows)
+    return _extend(step, state, lambda log_probs, history: first_highest(log_probs), given)
 
 
 def sample(
@@ -278,21 +278,8 @@ def sample(
         noise = jax.vmap(jax.vmap(lambda key: _gumbel(key, log_probs.shape[-1])))(step_keys)
         return first_highest(log_probs + noise)
 
-    return _extend(
-        step,
-        state,
-        choose,
-        max_length=max_length,
-        bos=bos,
-        eos=eos,
-        pad=pad,
-        max_lengths=max_lengths,
-        prefix=prefix,
-        forced_end=forced_end,
-        transforms=transforms,
-        step_of_rows=step_of_rows,
-        sampled=True,
-    )
+    given = _Given(max_length, bos, eos, pad, max_lengths, prefix, forced_end, transforms, step_of_rows)
+    return _extend(step, state, choose, given, sampled=True)
 
 
 def forced(
@@ -349,33 +336,17 @@ def forced(
     return unroll(step, state, choose, start, bos=bos, eos=None, pad=pad, max_lengths=lengths, transforms=transforms)
 
 
-def _extend(
-    step: Step[S],
-    state: S,
-    choose: Choose,
-    *,
-    max_length: int,
-    bos: int | None,
-    eos: int | tuple[int, ...] | None,
-    pad: int | None,
-    max_lengths: Int[Array, " B"] | None,
-    prefix: Prefix[S] | Int[Array, "B P"] | None,
-    forced_end: ForcedEnd,
-    transforms: Transforms,
-    step_of_rows: StepOfRows[S] | None,
-    sampled: bool = False,
-) -> Hypotheses:
+def _extend(step: Step[S], state: S, choose: Choose, given: _Given[S], *, sampled: bool = False) -> Hypotheses:
     """Extends the prefix of each row with the tokens that `choose` picks: see `greedy`."""
-    check_start(state, max_length, bos)
-    start = begin(state, max_length, bos=bos, pad=filler(pad), prefix=prefix)
-    shape = start.last.shape
-    repeated = lambda x: jnp.broadcast_to(x[:, None], shape)
-    token_limits = jnp.maximum(limits(max_lengths, max_length, shape[0]), start.forced)
-    ends = {"eos": eos, "forced_end": forced_end, "max_lengths": token_limits, "sampled": sampled}
-    rules = _Rules(ends_of(eos), filler(pad), well_formed(transforms, bos=bos, pad=pad, **ends), step_of_rows, True)
-    history = start.history(jnp.arange(shape[0], dtype=jnp.int32))
-    lengths = repeated(start.lengths)
-    return _unroll(step, start.state, choose, history, start.last, lengths, repeated(token_limits), rules)
+    bos, eos, pad = given.bos, given.eos, given.pad
+    start = begin(state, given.max_length, bos=bos, pad=filler(pad), prefix=given.prefix, max_lengths=given.max_lengths)
+    ends = {"eos": eos, "forced_end": given.forced_end, "max_lengths": start.max_lengths, "sampled": sampled}
+    transforms = well_formed(given.transforms, bos=bos, pad=pad, **ends)
+    rules = _Rules(ends_of(eos), filler(pad), transforms, given.step_of_rows, True)
+    repeated = lambda x: jnp.broadcast_to(x[:, None], start.last.shape)
+    history = start.history(jnp.arange(start.last.shape[0], dtype=jnp.int32))
+    lengths, max_lengths = repeated(start.lengths), repeated(start.max_lengths)
+    return _unroll(step, start.state, choose, history, start.last, lengths, max_lengths, rules)
 
 
 def _keys_of_sentences(key: jax.Array | int, batch: int) -> jax.Array:
