@@ -36,7 +36,7 @@ class State(Protocol):
         """Replaces hypothesis k of row b with the one at ``parents[b, k]``; `parents` is ``int32 [B, K]``."""
         ...
 
-    def take(self, sentences: jax.Array, /) -> Self:
+    def take(self, rows: jax.Array, /) -> Self:
         """Selects rows by index, ``int32 [B2]``, with all their hypotheses."""
         ...
 
@@ -79,9 +79,9 @@ class TreeState(Generic[T]):
         """Replaces hypothesis k of row b with hypothesis ``parents[b, k]`` of that row."""
         return TreeState(gather(self.tree, parents))
 
-    def take(self, sentences: jax.Array, /) -> TreeState[T]:
+    def take(self, rows: jax.Array, /) -> TreeState[T]:
         """Selects rows by index, with all their hypotheses."""
-        return TreeState(jax.tree.map(lambda leaf: leaf[sentences], self.tree))
+        return TreeState(jax.tree.map(lambda leaf: leaf[rows], self.tree))
 
 
 @jax.tree_util.register_dataclass
@@ -122,8 +122,8 @@ def is_any(tokens: jax.Array, among: tuple[int, ...]) -> jax.Array:
 
 def gather(tree: T, indices: Int[Array, "B K2"]) -> T:
     """Selects hypotheses of each row, in every leaf ``[B, K, ...]`` of a pytree."""
-    sentences = jnp.arange(indices.shape[0])[:, None]
-    return jax.tree.map(lambda leaf: leaf[sentences, indices], tree)
+    rows = jnp.arange(indices.shape[0])[:, None]
+    return jax.tree.map(lambda leaf: leaf[rows, indices], tree)
 
 
 def check_state(state: State) -> tuple[int, int]:

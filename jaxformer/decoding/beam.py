@@ -55,10 +55,10 @@ class _Beam(NamedTuple, Generic[S]):
         """Returns True for each row that is not complete."""
         return ~self.stopped
 
-    def take(self, sentences: jax.Array, /) -> _Beam[S]:
+    def take(self, rows: jax.Array, /) -> _Beam[S]:
         """Selects rows by index."""
-        others = jax.tree.map(lambda leaf: leaf[sentences], self._replace(state=None))
-        return others._replace(state=self.state.take(sentences))
+        others = jax.tree.map(lambda leaf: leaf[rows], self._replace(state=None))
+        return others._replace(state=self.state.take(rows))
 
     def result(self) -> Hypotheses:
         """Returns the finished hypotheses."""
@@ -198,10 +198,10 @@ def beam_search(
         num_candidates=max(2 * beam_size, trace.num_candidates if trace else 0),
     )
 
-    def advance(step: Step[S], beam: _Beam[S], sentences: jax.Array) -> tuple[_Beam[S], _Considered]:
+    def advance(step: Step[S], beam: _Beam[S], rows: jax.Array) -> tuple[_Beam[S], _Considered]:
         scores, state = step(beam.last, beam.state)
         lengths = jnp.broadcast_to(beam.lengths[:, None], beam.last.shape)
-        choices = next_log_probs(scores, History(beam.tokens, lengths, sentences))
+        choices = next_log_probs(scores, History(beam.tokens, lengths, rows))
         check_ends(rules.ends, choices.shape[-1])
         return _advance(beam, choices, state, rules)
 

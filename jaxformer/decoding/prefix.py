@@ -52,10 +52,10 @@ class Start(NamedTuple, Generic[S]):
     max_lengths: jax.Array  # int32 [B]: the maximum number of tokens, eos included; no prefix is longer
     state: S
 
-    def history(self, sentences: jax.Array) -> History:
-        """Returns the forced tokens as a history."""
+    def history(self) -> History:
+        """Returns the forced tokens of all rows as a history."""
         lengths = jnp.broadcast_to(self.forced[:, None], self.last.shape)
-        return History(self.tokens, lengths, sentences)
+        return History(self.tokens, lengths, jnp.arange(lengths.shape[0], dtype=jnp.int32))
 
 
 def begin(

@@ -15,10 +15,10 @@ from jaxformer.decoding.api import Hypotheses, S, Step
 class StepOfRows(Protocol[S]):
     """Maps the indices of some rows, ``int32 [B2]``, to a `Step` for these rows only.
 
-    For example ``lambda sentences: functools.partial(step, context.take(sentences))``.
+    For example ``lambda rows: functools.partial(step, context.take(rows))``.
     """
 
-    def __call__(self, sentences: jax.Array, /) -> Step[S]: ...
+    def __call__(self, rows: jax.Array, /) -> Step[S]: ...
 
 
 class SearchProgress(Protocol):
@@ -28,7 +28,7 @@ class SearchProgress(Protocol):
         """Returns True for each row that is not complete."""
         ...
 
-    def take(self, sentences: jax.Array, /) -> Self:
+    def take(self, rows: jax.Array, /) -> Self:
         """Selects rows by index."""
         ...
 

@@ -48,10 +48,10 @@ class _Progress(NamedTuple, Generic[S]):
         """Returns True for each row that is not complete."""
         return ~self.done.all(1)
 
-    def take(self, sentences: jax.Array, /) -> _Progress[S]:
+    def take(self, rows: jax.Array, /) -> _Progress[S]:
         """Selects rows by index."""
-        others = jax.tree.map(lambda leaf: leaf[sentences], self._replace(state=None))
-        return others._replace(state=self.state.take(sentences))
+        others = jax.tree.map(lambda leaf: leaf[rows], self._replace(state=None))
+        return others._replace(state=self.state.take(rows))
 
     def result(self) -> Hypotheses:
         """Returns the sequences so far."""
@@ -122,7 +122,7 @@ def _unroll(
     def advance(step: Step[S], progress: _Progress[S], rows: jax.Array) -> _Progress[S]:
         last, state, done, tokens, lengths, log_probs, token_log_probs = progress[:7]
         scores, state = step(last, state)
-        history = History(tokens, lengths, start.sentences[rows])
+        history = History(tokens, lengths, start.rows[rows])
         choices = next_log_probs(scores, history)
         check_ends(rules.ends, choices.shape[-1])
         chosen = choose(choices, history).astype(jnp.int32)
@@ -270,11 +270,11 @@ def sample(
     """
     shape = check_state(state)
     fold_in_each = jax.vmap(jax.random.fold_in)
-    keys = _keys_of_sentences(key, shape[0])
+    keys = _keys_of_rows(key, shape[0])
     keys = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))(keys, jnp.arange(shape[1]))  # [B, K]
 
     def choose(log_probs: jax.Array, history: History) -> jax.Array:
-        step_keys = jax.vmap(fold_in_each)(keys[history.sentences], history.lengths)
+        step_keys = jax.vmap(fold_in_each)(keys[history.rows], history.lengths)
         noise = jax.vmap(jax.vmap(lambda key: _gumbel(key, log_probs.shape[-1])))(step_keys)
         return first_highest(log_probs + noise)
 
@@ -329,7 +329,7 @@ def forced(
 
     def choose(log_probs: jax.Array, history: History) -> jax.Array:
         index = jnp.minimum(history.lengths, tokens.shape[2] - 1)[..., None]
-        return jnp.take_along_axis(tokens[history.sentences], index, axis=-1)[..., 0]
+        return jnp.take_along_axis(tokens[history.rows], index, axis=-1)[..., 0]
 
     unscored = jnp.broadcast_to(unscored[:, None], shape).astype(jnp.int32)
     start = History(tokens, unscored, jnp.arange(shape[0], dtype=jnp.int32))
@@ -344,12 +344,11 @@ def _extend(step: Step[S], state: S, choose: Choose, given: _Given[S], *, sample
     transforms = well_formed(given.transforms, bos=bos, pad=pad, **ends)
     rules = _Rules(ends_of(eos), filler(pad), transforms, given.step_of_rows, True)
     repeated = lambda x: jnp.broadcast_to(x[:, None], start.last.shape)
-    history = start.history(jnp.arange(start.last.shape[0], dtype=jnp.int32))
     lengths, max_lengths = repeated(start.lengths), repeated(start.max_lengths)
-    return _unroll(step, start.state, choose, history, start.last, lengths, max_lengths, rules)
+    return _unroll(step, start.state, choose, start.history(), start.last, lengths, max_lengths, rules)
 
 
-def _keys_of_sentences(key: jax.Array | int, batch: int) -> jax.Array:
+def _keys_of_rows(key: jax.Array | int, batch: int) -> jax.Array:
     """Returns one key for each row, ``[B]``: see `sample`."""
     keys = jax.random.key(key) if isinstance(key, int | np.integer) else jnp.asarray(key)
     is_raw = keys.dtype == jnp.uint32 and keys.shape[-1:] == jax.eval_shape(jax.random.PRNGKey, 0).shape
