@@ -19,9 +19,8 @@ import jaxformer
 from jaxformer.caches import user_cache
 from jaxformer.cli import SIGNAL_EXITS
 from jaxformer.cli.output import shown
-from jaxformer.config import to_data
+from jaxformer.config import flat, to_data
 from jaxformer.multihost import cluster, processes
-from jaxformer.tasks.history import flat
 from jaxformer.training.hooks import Hook
 
 EXIT_CODES = {"terminated": 85, "time": 85, "interrupted": 130}
