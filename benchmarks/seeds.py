@@ -26,7 +26,8 @@ import numpy as np
 from benchmarks.positions import seconds
 from jaxformer import models, pure, training
 from jaxformer.hardware import processor_name
-from jaxformer.training.optimizers import OptimizerConfig, make_optimizer
+from jaxformer.training.config import OptimizerConfig
+from jaxformer.training.optimizers import make_optimizer
 
 SIZES = {"tiny": (32, 400, 32, 12), "demo": (128, 2000, 64, 24), "small": (256, 8000, 64, 32)}
 """D, vocabulary, rows and length of a batch; a Transformer has 2 + 2 layers and F = 4 D, a recurrent network 1 + 1."""

@@ -82,7 +82,7 @@ def exit_code(run: Callable[[argparse.Namespace], None], options: argparse.Names
         print("stopped; the same command resumes here", file=sys.stderr)
         return 130
     except Exception as error:
-        return main.answer(error, "error")
+        return main.report_error(error, "error")
     return 0
 
 

@@ -97,6 +97,17 @@ def fingerprint(config: Any) -> str:
     return short_digest([text])
 
 
+def flat(data: Any, path: str = "") -> dict[str, Any]:
+    """Returns nested dictionaries as one, with dotted names.
+
+    >>> flat({"a": {"b": 1}, "c": [2]})
+    {'a.b': 1, 'c': [2]}
+    """
+    if not isinstance(data, dict):
+        return {path: data}
+    return {key: x for name, part in data.items() for key, x in flat(part, f"{path}.{name}" if path else name).items()}
+
+
 def difference(old: object, new: object, path: str = "") -> str:
     """Describes the first difference between two trees of plain data."""
     if isinstance(old, dict) and isinstance(new, dict):

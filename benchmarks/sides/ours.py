@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from benchmarks.sides.data import PAD, batch
 from jaxformer import models, training
 from jaxformer.modules import pure
-from jaxformer.training.optimizers import OptimizerConfig, make_optimizer
+from jaxformer.training.config import OptimizerConfig
+from jaxformer.training.optimizers import make_optimizer
 
 
 def shape(spec):

@@ -17,7 +17,8 @@ from jaxformer.data.image_batches import Augmentation, ImageBatch, PlannedImages
 from jaxformer.data.pipeline import batches
 from jaxformer.modules import pure
 from jaxformer.tasks.vision.task import VisionNetwork
-from jaxformer.training.optimizers import OptimizerConfig, make_optimizer
+from jaxformer.training.config import OptimizerConfig
+from jaxformer.training.optimizers import make_optimizer
 
 
 def build(spec):

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import jaxformer
-from jaxformer.models import costs
+from jaxformer import pure
+from jaxformer.models import EncoderDecoder, Seq2Seq, costs
 from jaxformer.models.config import CellName, EncoderDecoderConfig
 from jaxformer.models.seq2seq_config import Seq2SeqConfig
 from jaxformer.tasks.translation import TranslationConfig
@@ -115,16 +116,17 @@ def model(cell: Cell, scale: Scale, num_tokens: int) -> EncoderDecoderConfig | S
     transformer = EncoderDecoderConfig(**scale.transformer, **shared, norm_position="pre")
     if cell.kind == "transformer":
         return transformer
-    size = costs.encoder_decoder_parameters(transformer)
+    size = costs.num_parameters(pure(EncoderDecoder, transformer).shapes)
     shared |= {"cell": cell.recurrent, "attention": ATTENTIONS[cell.kind], "d_model": transformer.d_model}
     make = lambda d_hidden: Seq2SeqConfig(**shared, **{"d_hidden": d_hidden})
+    size_of = lambda config: costs.num_parameters(pure(Seq2Seq, config).shapes)
     low, high = 1, 1  # in halves of the state, for it has one in each direction of the encoder
-    while costs.seq2seq_parameters(make(2 * high)) < size:
+    while size_of(make(2 * high)) < size:
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if costs.seq2seq_parameters(make(2 * middle)) < size else (low, middle)
-    return min((make(2 * low), make(2 * high)), key=lambda config: abs(costs.seq2seq_parameters(config) - size))
+        low, high = (middle, high) if size_of(make(2 * middle)) < size else (low, middle)
+    return min((make(2 * low), make(2 * high)), key=lambda config: abs(size_of(config) - size))
 
 
 def configuration(cell: Cell, scale: Scale, *, data: Mapping[str, Any]) -> TranslationConfig:

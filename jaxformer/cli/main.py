@@ -24,7 +24,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import TextIO
 
-from jaxformer.cli import ANSWERS
+from jaxformer.cli import SIGNAL_EXITS
 from jaxformer.cli.output import shown
 from jaxformer.errors import JaxformerError
 from jaxformer.hardware import use_large_pages
@@ -112,10 +112,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     except Exception as error:
-        return answer(error, f"jaxformer {command}")
+        return report_error(error, f"jaxformer {command}")
 
 
-def answer(error: Exception, program: str) -> int:
+def report_error(error: Exception, program: str) -> int:
     """Prints an error as one line after the name of the program; returns the exit code.
 
     Raises:
@@ -157,18 +157,18 @@ def _stopping_at_once(command: Sequence[str]) -> Iterator[None]:
     An exception would be lost where Python or C++ discards it, as in callbacks of the garbage collector, or become
     another one in the import of an extension. Files are replaced as a whole, so they survive this.
     """
-    ANSWERS.clear()
-    ANSWERS[signal.SIGINT] = (130, "interrupted")
-    ANSWERS[signal.SIGTERM] = (128 + signal.SIGTERM, "terminated")
+    SIGNAL_EXITS.clear()
+    SIGNAL_EXITS[signal.SIGINT] = (130, "interrupted")
+    SIGNAL_EXITS[signal.SIGTERM] = (128 + signal.SIGTERM, "terminated")
     if command in (["train"], ["demo"]):
         text = f"jaxformer {command[0]}: SIGTERM outside of training: run the same command again"
-        ANSWERS[signal.SIGTERM] = (85, text)
+        SIGNAL_EXITS[signal.SIGTERM] = (85, text)
     ending = threading.RLock()  # never released
 
     def stop(number: int, _: object) -> None:
-        if number not in ANSWERS:
+        if number not in SIGNAL_EXITS:
             return
-        code, text = ANSWERS[number]
+        code, text = SIGNAL_EXITS[number]
         with contextlib.suppress(Exception):  # it may be in the middle of writing
             sys.stdout.flush()
         ending.acquire()
@@ -179,7 +179,7 @@ def _stopping_at_once(command: Sequence[str]) -> Iterator[None]:
             os.write(2, f"{show_cursor}{text}\n".encode())
         os._exit(code)
 
-    known = {number: signal.getsignal(number) for number in ANSWERS}
+    known = {number: signal.getsignal(number) for number in SIGNAL_EXITS}
     if threading.current_thread() is not threading.main_thread():
         known = {}
     for number, handler in known.items():
@@ -190,7 +190,7 @@ def _stopping_at_once(command: Sequence[str]) -> Iterator[None]:
             yield
     finally:
         for number, handler in known.items():  # None stands for a handler from outside Python
-            if number in ANSWERS:  # another one is ignored to the end of the process
+            if number in SIGNAL_EXITS:  # another one is ignored to the end of the process
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 

@@ -10,7 +10,8 @@ from jaxformer.cli.paths import local_path
 from jaxformer.errors import ConfigError
 
 if TYPE_CHECKING:
-    from jaxformer.tasks.base import Predictor, TaskConfig
+    from jaxformer.tasks.base import Predictor
+    from jaxformer.tasks.config import TaskConfig
 
 SETTINGS = "  --decode.NAME VALUE    a setting of the search; `jaxformer train RUN/config.json --settings` lists them\n"
 

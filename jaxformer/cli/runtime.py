@@ -17,11 +17,10 @@ from rich.console import Console
 
 import jaxformer
 from jaxformer.caches import user_cache
-from jaxformer.cli import ANSWERS
+from jaxformer.cli import SIGNAL_EXITS
 from jaxformer.cli.output import shown
-from jaxformer.config import to_data
+from jaxformer.config import flat, to_data
 from jaxformer.multihost import cluster, processes
-from jaxformer.tasks.history import flat
 from jaxformer.training.hooks import Hook
 
 EXIT_CODES = {"terminated": 85, "time": 85, "interrupted": 130}
@@ -33,7 +32,7 @@ class KeepCode(Hook):
 
     def ended(self, step: int, reason: str) -> None:
         """Lets the process ignore SIGTERM, because it is about to end."""
-        ANSWERS.pop(signal.SIGTERM, None)
+        SIGNAL_EXITS.pop(signal.SIGTERM, None)
 
 
 class _OneLine(logging.Formatter):

@@ -157,9 +157,9 @@ def _download(url: str, timeout: float) -> bytes:
     if parts.scheme != "https" and (parts.scheme, parts.hostname) != ("http", "127.0.0.1"):
         raise FetchError(f"{url} is not an https address")
     try:
-        with urllib.request.urlopen(url, timeout=timeout) as answer:  # noqa: S310 - the scheme was checked
-            data = _limited(url, answer)
-            expected = answer.headers.get("Content-Length")
+        with urllib.request.urlopen(url, timeout=timeout) as response:  # noqa: S310 - the scheme was checked
+            data = _limited(url, response)
+            expected = response.headers.get("Content-Length")
     except urllib.error.HTTPError as error:
         error.close()
         kind = DownloadError if error.code >= 500 or error.code in BUSY else FetchError

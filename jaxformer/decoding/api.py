@@ -21,8 +21,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from jaxformer.errors import ConfigError
-
 T = TypeVar("T")
 
 
@@ -38,7 +36,7 @@ class State(Protocol):
         """Replaces hypothesis k of row b with the one at ``parents[b, k]``; `parents` is ``int32 [B, K]``."""
         ...
 
-    def take(self, sentences: jax.Array, /) -> Self:
+    def take(self, rows: jax.Array, /) -> Self:
         """Selects rows by index, ``int32 [B2]``, with all their hypotheses."""
         ...
 
@@ -81,9 +79,9 @@ class TreeState(Generic[T]):
         """Replaces hypothesis k of row b with hypothesis ``parents[b, k]`` of that row."""
         return TreeState(gather(self.tree, parents))
 
-    def take(self, sentences: jax.Array, /) -> TreeState[T]:
+    def take(self, rows: jax.Array, /) -> TreeState[T]:
         """Selects rows by index, with all their hypotheses."""
-        return TreeState(jax.tree.map(lambda leaf: leaf[sentences], self.tree))
+        return TreeState(jax.tree.map(lambda leaf: leaf[rows], self.tree))
 
 
 @jax.tree_util.register_dataclass
@@ -124,8 +122,8 @@ def is_any(tokens: jax.Array, among: tuple[int, ...]) -> jax.Array:
 
 def gather(tree: T, indices: Int[Array, "B K2"]) -> T:
     """Selects hypotheses of each row, in every leaf ``[B, K, ...]`` of a pytree."""
-    sentences = jnp.arange(indices.shape[0])[:, None]
-    return jax.tree.map(lambda leaf: leaf[sentences, indices], tree)
+    rows = jnp.arange(indices.shape[0])[:, None]
+    return jax.tree.map(lambda leaf: leaf[rows, indices], tree)
 
 
 def check_state(state: State) -> tuple[int, int]:
@@ -167,11 +165,3 @@ def check_start(state: State, max_length: int, bos: int | None) -> None:
 def filler(pad: int | None) -> int:
     """Returns the token that fills the positions after the end of a sequence: `pad`, or 0 without one."""
     return 0 if pad is None else pad
-
-
-def limits(max_lengths: Int[Array, " B"] | None, max_length: int, batch: int) -> Int[Array, " B"]:
-    """Returns the maximum number of tokens of each row, eos included, from 1 to `max_length`."""
-    if max_length < 1:
-        raise ConfigError(f"max_length must be at least 1, got {max_length}")
-    requested = max_length if max_lengths is None else jnp.asarray(max_lengths)
-    return jnp.broadcast_to(jnp.clip(requested, 1, max_length), (batch,)).astype(jnp.int32)

@@ -17,13 +17,11 @@ from jaxformer.decoding.api import (
     State,
     Step,
     check_ends,
-    check_start,
     check_state,
     ends_of,
     filler,
     gather,
     is_any,
-    limits,
 )
 from jaxformer.decoding.best import top_scores
 from jaxformer.decoding.penalties import (
@@ -57,10 +55,10 @@ class _Beam(NamedTuple, Generic[S]):
         """Returns True for each row that is not complete."""
         return ~self.stopped
 
-    def take(self, sentences: jax.Array, /) -> _Beam[S]:
+    def take(self, rows: jax.Array, /) -> _Beam[S]:
         """Selects rows by index."""
-        others = jax.tree.map(lambda leaf: leaf[sentences], self._replace(state=None))
-        return others._replace(state=self.state.take(sentences))
+        others = jax.tree.map(lambda leaf: leaf[rows], self._replace(state=None))
+        return others._replace(state=self.state.take(rows))
 
     def result(self) -> Hypotheses:
         """Returns the finished hypotheses."""
@@ -186,12 +184,10 @@ def beam_search(
     if not isinstance(stopping, Patience) and stopping not in ("first", "now", "limit"):
         raise ConfigError(f"stopping must be first, now, limit or a Patience, got {stopping!r}")
     normalize = LengthPenalty(length_penalty) if isinstance(length_penalty, float | int) else length_penalty
-    check_start(state, max_length, bos)
-    start = begin(state, max_length, bos=bos, pad=filler(pad), prefix=prefix)
-    token_limits = jnp.maximum(limits(max_lengths, max_length, batch), start.forced)
-    ends = {"eos": eos, "forced_end": forced_end, "max_lengths": token_limits}
+    start = begin(state, max_length, bos=bos, pad=filler(pad), prefix=prefix, max_lengths=max_lengths)
+    ends = {"eos": eos, "forced_end": forced_end, "max_lengths": start.max_lengths}
     next_log_probs = chain(*well_formed(transforms, bos=bos, pad=pad, **ends))
-    if trace is not None and any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((state, token_limits))):
+    if trace is not None and any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((state, start.max_lengths))):
         raise ValueError("a beam search with a trace runs step by step; call it outside jax.jit, or leave out trace")
     rules = _Rules(
         ends=ends_of(eos),
@@ -202,16 +198,16 @@ def beam_search(
         num_candidates=max(2 * beam_size, trace.num_candidates if trace else 0),
     )
 
-    def advance(step: Step[S], beam: _Beam[S], sentences: jax.Array) -> tuple[_Beam[S], _Considered]:
+    def advance(step: Step[S], beam: _Beam[S], rows: jax.Array) -> tuple[_Beam[S], _Considered]:
         scores, state = step(beam.last, beam.state)
         lengths = jnp.broadcast_to(beam.lengths[:, None], beam.last.shape)
-        choices = next_log_probs(scores, History(beam.tokens, lengths, sentences))
+        choices = next_log_probs(scores, History(beam.tokens, lengths, rows))
         check_ends(rules.ends, choices.shape[-1])
         return _advance(beam, choices, state, rules)
 
-    beam = _first(start, token_limits, filler(pad))
+    beam = _first(start, filler(pad))
     if trace is None:
-        return run(beam, lambda step: lambda beam, rows: advance(step, beam, rows)[0], step, step_of_rows)
+        return run(beam, lambda step, beam, rows: advance(step, beam, rows)[0], step, step_of_rows)
     one_step = jax.jit(lambda beam: advance(step, beam, jnp.arange(batch, dtype=jnp.int32)))
     while not beam.stopped.all():
         active = ~np.asarray(beam.stopped)
@@ -220,9 +216,9 @@ def beam_search(
     return beam.finished
 
 
-def _first(start: Start[S], max_lengths: jax.Array, pad: int) -> _Beam[S]:
+def _first(start: Start[S], pad: int) -> _Beam[S]:
     """Returns the beam before the first choice; a row whose prefix reaches its limit is finished."""
-    full = start.forced >= max_lengths
+    full = start.forced >= start.max_lengths
     only = full[:, None] & (jnp.arange(start.last.shape[1])[None] == 0)
     empty = jnp.zeros(start.tokens.shape, jnp.float32)
     no_scores = jnp.full(start.last.shape, -jnp.inf, jnp.float32)
@@ -243,7 +239,7 @@ def _first(start: Start[S], max_lengths: jax.Array, pad: int) -> _Beam[S]:
         finished=finished,
         num_finished=jnp.zeros_like(start.lengths),
         stopped=full,
-        max_lengths=max_lengths,
+        max_lengths=start.max_lengths,
         prefix_lengths=start.forced,
     )
 

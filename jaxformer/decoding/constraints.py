@@ -107,7 +107,7 @@ class _Shortlist:
     normalized: bool = dataclasses.field(metadata={"static": True})
 
     def __call__(self, scores: Scores, history: History) -> Scores:
-        tokens = self.tokens[history.sentences] if self.tokens.shape[0] > 1 else self.tokens
+        tokens = self.tokens[history.rows] if self.tokens.shape[0] > 1 else self.tokens
         vocab_size = scores.shape[-1]
         places = jnp.where(tokens < 0, vocab_size, tokens)  # negative indices would count from the end
         rows = jnp.arange(tokens.shape[0])[:, None]
@@ -134,7 +134,7 @@ def shortlist(tokens: Int[Array, "*B M"], *, normalized: bool = False) -> Transf
 
 def _banned(scores: Scores, tokens: Int[Array, "B K M"], where: Bool[Array, "B K M"]) -> Scores:
     """Returns the scores, with minus infinity at those `tokens` of each hypothesis where `where` is True."""
-    sentences = jnp.arange(scores.shape[0])[:, None, None]
+    rows = jnp.arange(scores.shape[0])[:, None, None]
     hypotheses = jnp.arange(scores.shape[1])[None, :, None]
     bounds = jnp.where(where, -jnp.inf, jnp.inf).astype(scores.dtype)
-    return scores.at[sentences, hypotheses, tokens].min(bounds, mode="drop")
+    return scores.at[rows, hypotheses, tokens].min(bounds, mode="drop")

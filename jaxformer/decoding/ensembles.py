@@ -38,9 +38,9 @@ class EnsembleState:
         """Replaces hypothesis k of row b with hypothesis ``parents[b, k]`` of that row, in every model."""
         return EnsembleState(tuple(state.reorder(parents) for state in self.states))
 
-    def take(self, sentences: jax.Array, /) -> EnsembleState:
+    def take(self, rows: jax.Array, /) -> EnsembleState:
         """Selects rows by index, with all their hypotheses."""
-        return EnsembleState(tuple(state.take(sentences) for state in self.states))
+        return EnsembleState(tuple(state.take(rows) for state in self.states))
 
 
 @jax.tree_util.register_dataclass
@@ -67,9 +67,9 @@ class StackedState:
         """Replaces hypothesis k of row b with hypothesis ``parents[b, k]`` of that row, in every model."""
         return StackedState(jax.vmap(lambda state: state.reorder(parents))(self.states))
 
-    def take(self, sentences: jax.Array, /) -> StackedState:
+    def take(self, rows: jax.Array, /) -> StackedState:
         """Selects rows by index, with all their hypotheses."""
-        return StackedState(jax.vmap(lambda state: state.take(sentences))(self.states))
+        return StackedState(jax.vmap(lambda state: state.take(rows))(self.states))
 
 
 def ensemble(steps: Sequence[Step[Any]], *, average: Average = "probability") -> Step[EnsembleState]:

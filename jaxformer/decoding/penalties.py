@@ -120,9 +120,9 @@ class CoverageState(Generic[S]):
         attended = jnp.take_along_axis(self.attended, parents[..., None], axis=1)
         return CoverageState(self.state.reorder(parents), attended)
 
-    def take(self, sentences: jax.Array, /) -> CoverageState[S]:
+    def take(self, rows: jax.Array, /) -> CoverageState[S]:
         """Selects rows by index, with all their hypotheses."""
-        return CoverageState(self.state.take(sentences), self.attended[sentences])
+        return CoverageState(self.state.take(rows), self.attended[rows])
 
     def coverage(self) -> Float[Array, "B K"]:
         r"""Returns :math:`\sum_s \log \min(\sum_t a_{ts}, 1)`, Wu et al. 2016, equation 14."""

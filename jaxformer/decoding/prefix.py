@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from jaxformer.decoding.api import S, check_state
+from jaxformer.decoding.api import S, check_start, check_state
 from jaxformer.decoding.transforms import History
 from jaxformer.dims import check_rank
 from jaxformer.errors import ConfigError
@@ -49,24 +49,33 @@ class Start(NamedTuple, Generic[S]):
     forced: jax.Array  # int32 [B]: the number of tokens of the prefix
     lengths: jax.Array  # int32 [B]: the number of tokens before the one that the next step chooses
     last: jax.Array  # int32 [B, K]: the token that the next step takes
+    max_lengths: jax.Array  # int32 [B]: the maximum number of tokens, eos included; no prefix is longer
     state: S
 
-    def history(self, sentences: jax.Array) -> History:
-        """Returns the forced tokens as a history."""
+    def history(self) -> History:
+        """Returns the forced tokens of all rows as a history."""
         lengths = jnp.broadcast_to(self.forced[:, None], self.last.shape)
-        return History(self.tokens, lengths, sentences)
+        return History(self.tokens, lengths, jnp.arange(lengths.shape[0], dtype=jnp.int32))
 
 
 def begin(
-    state: S, max_length: int, *, bos: int | None, pad: int, prefix: Prefix[S] | Int[Array, "B P"] | None
+    state: S,
+    max_length: int,
+    *,
+    bos: int | None,
+    pad: int,
+    prefix: Prefix[S] | Int[Array, "B P"] | None,
+    max_lengths: Int[Array, " B"] | None,
 ) -> Start[S]:
-    """Returns the start of a search, after its prefix if `Prefix.read` is given.
+    """Returns the start of a search, after its prefix if `Prefix.read` is given; see `greedy` for the arguments.
 
     Raises:
-      ConfigError: the prefix is longer than `max_length` or does not have B rows; there is neither `bos` nor a prefix.
-      ValueError: the prefix does not have two dimensions.
+      ConfigError: the prefix is longer than `max_length` or does not have B rows; there is neither `bos` nor a prefix;
+        `max_length` is below 1.
+      ValueError: the prefix does not have two dimensions; see also `check_start`.
     """
     batch, num_hypotheses = shape = check_state(state)
+    check_start(state, max_length, bos)
     if prefix is None:
         prefix = Prefix(jnp.zeros((batch, 0), jnp.int32))
     elif not isinstance(prefix, Prefix):
@@ -91,5 +100,9 @@ def begin(
         number = forced - unread
         state = prefix.read(repeated(sequence[:, :-1]), state, repeated(number))
         lengths, last = forced, jnp.take_along_axis(sequence, number[:, None], axis=1)[:, 0]
+    if max_length < 1:
+        raise ConfigError(f"max_length must be at least 1, got {max_length}")
     tokens = jnp.full((*shape, max_length), pad, jnp.int32).at[:, :, :size].set(repeated(words))
-    return Start(tokens, forced, lengths, repeated(last), state)
+    requested = max_length if max_lengths is None else jnp.asarray(max_lengths)
+    most = jnp.broadcast_to(jnp.clip(requested, 1, max_length), (batch,)).astype(jnp.int32)
+    return Start(tokens, forced, lengths, repeated(last), jnp.maximum(most, forced), state)

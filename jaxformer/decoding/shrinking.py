@@ -15,10 +15,10 @@ from jaxformer.decoding.api import Hypotheses, S, Step
 class StepOfRows(Protocol[S]):
     """Maps the indices of some rows, ``int32 [B2]``, to a `Step` for these rows only.
 
-    For example ``lambda sentences: functools.partial(step, context.take(sentences))``.
+    For example ``lambda rows: functools.partial(step, context.take(rows))``.
     """
 
-    def __call__(self, sentences: jax.Array, /) -> Step[S]: ...
+    def __call__(self, rows: jax.Array, /) -> Step[S]: ...
 
 
 class SearchProgress(Protocol):
@@ -28,7 +28,7 @@ class SearchProgress(Protocol):
         """Returns True for each row that is not complete."""
         ...
 
-    def take(self, sentences: jax.Array, /) -> Self:
+    def take(self, rows: jax.Array, /) -> Self:
         """Selects rows by index."""
         ...
 
@@ -39,40 +39,35 @@ class SearchProgress(Protocol):
 
 R = TypeVar("R", bound=SearchProgress)
 
-Advance: TypeAlias = Callable[[R, Int[Array, " B"]], R]
-"""One step of a search; its second argument holds the indices, in the full batch, of the rows that are left."""
+Advance: TypeAlias = Callable[[Step[S], R, Int[Array, " B"]], R]
+"""One step of a search, from a step of the model and the progress of the rows that are left, whose indices in the full
+batch are the third argument."""
 
 
-def run(
-    rows: R, advance_with: Callable[[Step[S]], Advance[R]], step: Step[S], step_of_rows: StepOfRows[S] | None
-) -> Hypotheses:
+def run(progress: R, advance: Advance[S, R], step: Step[S], step_of_rows: StepOfRows[S] | None) -> Hypotheses:
     """Runs a search until all rows are complete, and returns the hypotheses.
 
     With `step_of_rows`, a batch of at least 8 rows drops the complete rows as soon as three quarters are complete, so
     that no work is wasted on them while long rows continue. The program then has one loop for each number of rows.
-
-    Args:
-      advance_with: maps a step of the model to a step of the search.
     """
-    batch = rows.active().shape[0]
-    sentences, found = jnp.arange(batch, dtype=jnp.int32), None
+    batch = progress.active().shape[0]
+    rows, found = jnp.arange(batch, dtype=jnp.int32), None
     while True:
-        number = sentences.shape[0]
+        number = rows.shape[0]
         fewer = number // 4 if step_of_rows is not None and number >= 8 else 0
-        advance = advance_with(step)
-        rows = jax.lax.while_loop(
-            lambda rows, fewer=fewer: rows.active().sum() > fewer,
-            lambda rows, advance=advance, sentences=sentences: advance(rows, sentences),
-            rows,
+        progress = jax.lax.while_loop(
+            lambda progress, fewer=fewer: progress.active().sum() > fewer,
+            lambda progress, step=step, rows=rows: advance(step, progress, rows),
+            progress,
         )
-        result = rows.result()
-        found = result if found is None else _put(found, sentences, result)
+        result = progress.result()
+        found = result if found is None else _put(found, rows, result)
         if step_of_rows is None or not fewer:
             return found
-        left = jnp.argsort(~rows.active(), stable=True)[:fewer]  # rows that are not complete come first
-        rows, sentences = rows.take(left), sentences[left]
-        step = step_of_rows(sentences)
+        left = jnp.argsort(~progress.active(), stable=True)[:fewer]  # rows that are not complete come first
+        progress, rows = progress.take(left), rows[left]
+        step = step_of_rows(rows)
 
 
-def _put(found: Hypotheses, sentences: jax.Array, result: Hypotheses) -> Hypotheses:
-    return jax.tree.map(lambda all_rows, some: all_rows.at[sentences].set(some), found, result)
+def _put(found: Hypotheses, rows: jax.Array, result: Hypotheses) -> Hypotheses:
+    return jax.tree.map(lambda all_rows, some: all_rows.at[rows].set(some), found, result)

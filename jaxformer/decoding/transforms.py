@@ -40,13 +40,13 @@ beam prefers every other hypothesis.
 class History:
     """The sequences so far, of K hypotheses for each of B rows.
 
-    `sentences` holds the index of each row in the full batch. Arrays with one entry per row of the full batch are
+    `rows` holds the index of each row in the full batch. Arrays with one entry per row of the full batch are
     indexed by it, because a search may drop finished rows.
     """
 
     tokens: jax.Array  # int32 [B, K, T]: prefix included, bos not; only the first `lengths` count
     lengths: jax.Array  # int32 [B, K]
-    sentences: jax.Array  # int32 [B]
+    rows: jax.Array  # int32 [B]
 
 
 class Transform(Protocol):
@@ -296,7 +296,7 @@ class _MinLength:
     normalized: bool = dataclasses.field(metadata={"static": True})
 
     def __call__(self, scores: Scores, history: History) -> Scores:
-        early = history.lengths + 1 < _per_sentence(self.lengths, history)
+        early = history.lengths + 1 < _per_row(self.lengths, history)
         return jnp.where(early[..., None] & _is_token(self.ends, scores), -jnp.inf, scores)
 
 
@@ -331,7 +331,7 @@ class ForceEnd:
     normalized = True
 
     def __call__(self, scores: Scores, history: History) -> Scores:
-        last = history.lengths + 1 >= _per_sentence(self.max_lengths, history)
+        last = history.lengths + 1 >= _per_row(self.max_lengths, history)
         is_eos = _is_token(self.eos, scores)
         own = jnp.maximum(scores, jnp.finfo(scores.dtype).min)  # a row of only -inf would make token 0 the best
         forced = jnp.where(is_eos, 0.0 if self.free else own, -jnp.inf)
@@ -368,10 +368,10 @@ def well_formed(
     return (*(for_sampling(rules) if sampled else rules), *end)
 
 
-def _per_sentence(value: int | jax.Array, history: History) -> jax.Array:
+def _per_row(value: int | jax.Array, history: History) -> jax.Array:
     """Returns one number, or one per row of the full batch, as ``[1, 1]`` or ``[B, 1]``."""
     value = jnp.asarray(value)
-    return value[None, None] if value.ndim == 0 else value[history.sentences][:, None]
+    return value[None, None] if value.ndim == 0 else value[history.rows][:, None]
 
 
 def _is_token(tokens: int | tuple[int, ...], scores: Scores) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Generic, NamedTuple, Protocol
 
 import jax
@@ -20,7 +19,6 @@ from jaxformer.decoding.api import (
     ends_of,
     filler,
     is_any,
-    limits,
 )
 from jaxformer.decoding.best import first_highest
 from jaxformer.decoding.prefix import Prefix, begin
@@ -50,10 +48,10 @@ class _Progress(NamedTuple, Generic[S]):
         """Returns True for each row that is not complete."""
         return ~self.done.all(1)
 
-    def take(self, sentences: jax.Array, /) -> _Progress[S]:
+    def take(self, rows: jax.Array, /) -> _Progress[S]:
         """Selects rows by index."""
-        others = jax.tree.map(lambda leaf: leaf[sentences], self._replace(state=None))
-        return others._replace(state=self.state.take(sentences))
+        others = jax.tree.map(lambda leaf: leaf[rows], self._replace(state=None))
+        return others._replace(state=self.state.take(rows))
 
     def result(self) -> Hypotheses:
         """Returns the sequences so far."""
@@ -124,7 +122,7 @@ def _unroll(
     def advance(step: Step[S], progress: _Progress[S], rows: jax.Array) -> _Progress[S]:
         last, state, done, tokens, lengths, log_probs, token_log_probs = progress[:7]
         scores, state = step(last, state)
-        history = History(tokens, lengths, start.sentences[rows])
+        history = History(tokens, lengths, start.rows[rows])
         choices = next_log_probs(scores, history)
         check_ends(rules.ends, choices.shape[-1])
         chosen = choose(choices, history).astype(jnp.int32)
@@ -160,7 +158,21 @@ def _unroll(
         forced=start.lengths,
         max_lengths=max_lengths,
     )
-    return run(progress, lambda step: functools.partial(advance, step), step, rules.step_of_rows)
+    return run(progress, advance, step, rules.step_of_rows)
+
+
+class _Given(NamedTuple, Generic[S]):
+    """The arguments that `greedy` and `sample` share."""
+
+    max_length: int
+    bos: int | None
+    eos: int | tuple[int, ...] | None
+    pad: int | None
+    max_lengths: Int[Array, " B"] | None
+    prefix: Prefix[S] | Int[Array, "B P"] | None
+    forced_end: ForcedEnd
+    transforms: Transforms
+    step_of_rows: StepOfRows[S] | None
 
 
 def greedy(
@@ -208,20 +220,8 @@ def greedy(
     >>> greedy(count_up, TreeState(jnp.zeros((1, 1))), max_length=6, bos=3, eos=7).tokens.tolist()
     [[[4, 5, 6, 7, 0, 0]]]
     """
-    return _extend(
-        step,
-        state,
-        lambda log_probs, history: first_highest(log_probs),
-        max_length=max_length,
-        bos=bos,
-        eos=eos,
-        pad=pad,
-        max_lengths=max_lengths,
-        prefix=prefix,
-        forced_end=forced_end,
-        transforms=transforms,
-        step_of_rows=step_of_rows,
-    )
+    given = _Given(max_length, bos, eos, pad, max_lengths, prefix, forced_end, transforms, step_of_rows)
+    return _extend(step, state, lambda log_probs, history: first_highest(log_probs), given)
 
 
 def sample(
@@ -270,29 +270,16 @@ def sample(
     """
     shape = check_state(state)
     fold_in_each = jax.vmap(jax.random.fold_in)
-    keys = _keys_of_sentences(key, shape[0])
+    keys = _keys_of_rows(key, shape[0])
     keys = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))(keys, jnp.arange(shape[1]))  # [B, K]
 
     def choose(log_probs: jax.Array, history: History) -> jax.Array:
-        step_keys = jax.vmap(fold_in_each)(keys[history.sentences], history.lengths)
+        step_keys = jax.vmap(fold_in_each)(keys[history.rows], history.lengths)
         noise = jax.vmap(jax.vmap(lambda key: _gumbel(key, log_probs.shape[-1])))(step_keys)
         return first_highest(log_probs + noise)
 
-    return _extend(
-        step,
-        state,
-        choose,
-        max_length=max_length,
-        bos=bos,
-        eos=eos,
-        pad=pad,
-        max_lengths=max_lengths,
-        prefix=prefix,
-        forced_end=forced_end,
-        transforms=transforms,
-        step_of_rows=step_of_rows,
-        sampled=True,
-    )
+    given = _Given(max_length, bos, eos, pad, max_lengths, prefix, forced_end, transforms, step_of_rows)
+    return _extend(step, state, choose, given, sampled=True)
 
 
 def forced(
@@ -342,43 +329,26 @@ def forced(
 
     def choose(log_probs: jax.Array, history: History) -> jax.Array:
         index = jnp.minimum(history.lengths, tokens.shape[2] - 1)[..., None]
-        return jnp.take_along_axis(tokens[history.sentences], index, axis=-1)[..., 0]
+        return jnp.take_along_axis(tokens[history.rows], index, axis=-1)[..., 0]
 
     unscored = jnp.broadcast_to(unscored[:, None], shape).astype(jnp.int32)
     start = History(tokens, unscored, jnp.arange(shape[0], dtype=jnp.int32))
     return unroll(step, state, choose, start, bos=bos, eos=None, pad=pad, max_lengths=lengths, transforms=transforms)
 
 
-def _extend(
-    step: Step[S],
-    state: S,
-    choose: Choose,
-    *,
-    max_length: int,
-    bos: int | None,
-    eos: int | tuple[int, ...] | None,
-    pad: int | None,
-    max_lengths: Int[Array, " B"] | None,
-    prefix: Prefix[S] | Int[Array, "B P"] | None,
-    forced_end: ForcedEnd,
-    transforms: Transforms,
-    step_of_rows: StepOfRows[S] | None,
-    sampled: bool = False,
-) -> Hypotheses:
+def _extend(step: Step[S], state: S, choose: Choose, given: _Given[S], *, sampled: bool = False) -> Hypotheses:
     """Extends the prefix of each row with the tokens that `choose` picks: see `greedy`."""
-    check_start(state, max_length, bos)
-    start = begin(state, max_length, bos=bos, pad=filler(pad), prefix=prefix)
-    shape = start.last.shape
-    repeated = lambda x: jnp.broadcast_to(x[:, None], shape)
-    token_limits = jnp.maximum(limits(max_lengths, max_length, shape[0]), start.forced)
-    ends = {"eos": eos, "forced_end": forced_end, "max_lengths": token_limits, "sampled": sampled}
-    rules = _Rules(ends_of(eos), filler(pad), well_formed(transforms, bos=bos, pad=pad, **ends), step_of_rows, True)
-    history = start.history(jnp.arange(shape[0], dtype=jnp.int32))
-    lengths = repeated(start.lengths)
-    return _unroll(step, start.state, choose, history, start.last, lengths, repeated(token_limits), rules)
+    bos, eos, pad = given.bos, given.eos, given.pad
+    start = begin(state, given.max_length, bos=bos, pad=filler(pad), prefix=given.prefix, max_lengths=given.max_lengths)
+    ends = {"eos": eos, "forced_end": given.forced_end, "max_lengths": start.max_lengths, "sampled": sampled}
+    transforms = well_formed(given.transforms, bos=bos, pad=pad, **ends)
+    rules = _Rules(ends_of(eos), filler(pad), transforms, given.step_of_rows, True)
+    repeated = lambda x: jnp.broadcast_to(x[:, None], start.last.shape)
+    lengths, max_lengths = repeated(start.lengths), repeated(start.max_lengths)
+    return _unroll(step, start.state, choose, start.history(), start.last, lengths, max_lengths, rules)
 
 
-def _keys_of_sentences(key: jax.Array | int, batch: int) -> jax.Array:
+def _keys_of_rows(key: jax.Array | int, batch: int) -> jax.Array:
     """Returns one key for each row, ``[B]``: see `sample`."""
     keys = jax.random.key(key) if isinstance(key, int | np.integer) else jnp.asarray(key)
     is_raw = keys.dtype == jnp.uint32 and keys.shape[-1:] == jax.eval_shape(jax.random.PRNGKey, 0).shape

@@ -250,7 +250,7 @@ def make_pair(
     assert {i for i, _ in links} == set(range(len(whole.english) + 1)), "an English word has no link"
     assert {j for _, j in links} == set(range(len(joined) + 1)), "a French word has no link"
     features = frozenset(pair for phrase in used for pair in phrase.pairs) | frozenset(marks)
-    texts = english_text(whole.english, end), _as_text([word for word, _ in joined], end)
+    texts = english_text(whole.english, end), french_text([word for word, _ in joined], end)
     return Pair(*texts, construction, features, tuple(sorted(links)))
 
 
@@ -260,12 +260,8 @@ def english_text(words: Words, end: str = ".") -> str:
     return text[0].upper() + text[1:]
 
 
-def french_text(words: Words, end: str = ".") -> str:
-    """Joins words to a sentence: elision first (``l'ami``), then contraction (``du``), then a capital."""
-    return _as_text([word for word, _ in join_french(words)], end)
-
-
-def _as_text(joined: Sequence[str], end: str) -> str:
+def french_text(joined: Sequence[str], end: str = ".") -> str:
+    """Joins words to a sentence, after elision and contraction by `join_french`."""
     text = " ".join(joined).replace("' ", "'") + (f" {end}" if end in "?!" else end)
     return text[0].upper() + text[1:]
 

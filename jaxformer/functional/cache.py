@@ -31,7 +31,7 @@ class KeyValueCache(NamedTuple):
 
     >>> import jax.numpy as jnp
     >>> from jaxformer.functional.cache import empty_cache, write
-    >>> cache = empty_cache(1, 3, heads=1, dim=1, dtype=jnp.float32)
+    >>> cache = empty_cache(1, 3, num_kv_heads=1, head_dim=1, dtype=jnp.float32)
     >>> cache = write(cache, jnp.full((1, 2, 1, 1), 5.0), jnp.full((1, 2, 1, 1), 7.0), jnp.array([[2, 0]]))
     >>> cache.key[0, 0, :, 0].tolist(), cache.value[0, 0, :, 0].tolist()
     ([5.0, 0.0, 5.0], [7.0, 0.0, 7.0])
@@ -41,9 +41,9 @@ class KeyValueCache(NamedTuple):
     value: jax.Array  # [B, N, S, J]
 
 
-def empty_cache(rows: int, slots: int, *, heads: int, dim: int, dtype: DTypeLike) -> KeyValueCache:
+def empty_cache(rows: int, slots: int, *, num_kv_heads: int, head_dim: int, dtype: DTypeLike) -> KeyValueCache:
     """Returns a cache of zeros."""
-    zeros = jnp.zeros((rows, heads, slots, dim), dtype)
+    zeros = jnp.zeros((rows, num_kv_heads, slots, head_dim), dtype)
     return KeyValueCache(zeros, zeros)
 
 

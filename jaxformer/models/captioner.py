@@ -17,7 +17,8 @@ from jaxformer import functional, sharding
 from jaxformer.functional.sums import add_shared
 from jaxformer.models.captioner_config import RecurrentCaptionerConfig, TransformerCaptionerConfig
 from jaxformer.models.config import DecoderConfig, LanguageModelConfig
-from jaxformer.models.decoder import Context, DecoderState, StepWeights, make_decoder
+from jaxformer.models.decoder import make_decoder
+from jaxformer.models.decoder_state import Context, DecoderState, StepWeights
 from jaxformer.models.encoder import Memory
 from jaxformer.models.recurrent_decoder import (
     CapturedWeights,

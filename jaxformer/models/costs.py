@@ -20,25 +20,22 @@ from jaxformer.models.config import (
     LanguageModelConfig,
     TransformerConfig,
 )
-from jaxformer.models.encoder import make_encoder
-from jaxformer.models.encoder_decoder import EncoderDecoder
-from jaxformer.models.language_model import LanguageModel
-from jaxformer.models.seq2seq import Seq2Seq, fed_size
+from jaxformer.models.seq2seq import fed_size
 from jaxformer.models.seq2seq_config import Seq2SeqConfig
 from jaxformer.models.vision_config import GridConfig, ResidualNetworkConfig, VisionTransformerConfig
-from jaxformer.modules.pure import Params, pure
+from jaxformer.modules.pure import Params
 from jaxformer.modules.recurrent import CELLS
 from jaxformer.modules.stack import is_unrolled
 
 
 def num_parameters(shapes: Params) -> int:
-    """Returns the number of parameters of a model with these shapes, such as ``Pure.shapes``."""
+    """Returns the number of parameters of a model with these shapes, such as ``Pure.shapes``; nothing is allocated.
+
+    >>> from jaxformer import models, pure
+    >>> f"{num_parameters(pure(models.EncoderDecoder, models.EncoderDecoderConfig(37_000, 37_000)).shapes):,}"
+    '63,045,632'
+    """
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
-
-
-def encoder_decoder_parameters(config: EncoderDecoderConfig) -> int:
-    """Returns the number of parameters; nothing is allocated."""
-    return num_parameters(pure(EncoderDecoder, config).shapes)
 
 
 def encoder_decoder_flops(config: EncoderDecoderConfig, batch: int, source_length: int, target_length: int) -> float:
@@ -76,19 +73,9 @@ def encoder_decoder_computed_flops(
     return encoder_decoder_training_flops(config, batch, source_length, target_length) + recomputed
 
 
-def encoder_parameters(config: EncoderConfig) -> int:
-    """Returns the number of parameters of a stand-alone encoder; nothing is allocated."""
-    return num_parameters(pure(make_encoder, config).shapes)
-
-
 def encoder_flops(config: EncoderConfig, batch: int, length: int) -> float:
     """Returns floating-point operations of one forward pass of the stack, without the projection of patches."""
     return _stack_flops(config, config.num_layers, batch, length)
-
-
-def seq2seq_parameters(config: Seq2SeqConfig) -> int:
-    """Returns the number of parameters; nothing is allocated."""
-    return num_parameters(pure(Seq2Seq, config).shapes)
 
 
 def seq2seq_flops(config: Seq2SeqConfig, batch: int, source_length: int, target_length: int) -> float:
@@ -111,11 +98,6 @@ def seq2seq_flops(config: Seq2SeqConfig, batch: int, source_length: int, target_
 def seq2seq_training_flops(config: Seq2SeqConfig, batch: int, source_length: int, target_length: int) -> float:
     """Returns the operations of a forward and a backward pass; nothing is recomputed."""
     return 3 * seq2seq_flops(config, batch, source_length, target_length)
-
-
-def language_model_parameters(config: LanguageModelConfig) -> int:
-    """Returns the number of parameters; nothing is allocated."""
-    return num_parameters(pure(LanguageModel, config).shapes)
 
 
 def language_model_flops(config: LanguageModelConfig, batch: int, length: int) -> float:

@@ -27,9 +27,9 @@ class Context(NamedTuple):
     valid: jax.Array | None  # Bool [B, S]
     weights: StepWeights
 
-    def take(self, sentences: Int[Array, " B2"]) -> Context:
+    def take(self, rows: Int[Array, " B2"]) -> Context:
         """Returns the context of these rows only, in this order."""
-        memory, valid = jax.tree.map(lambda leaf: leaf[sentences], (self.memory, self.valid))
+        memory, valid = jax.tree.map(lambda leaf: leaf[rows], (self.memory, self.valid))
         return Context(memory, valid, self.weights)
 
 
@@ -58,16 +58,16 @@ class DecoderState(NamedTuple):
 
     def reorder(self, parents: Int[Array, "B K"]) -> DecoderState:
         """Replaces each hypothesis with its parent, a hypothesis of the same row."""
-        sentences = jnp.arange(parents.shape[0])[:, None]
-        position = self.position[sentences, parents]
+        rows = jnp.arange(parents.shape[0])[:, None]
+        position = self.position[rows, parents]
         if self.lanes is not None:
-            return DecoderState(position, self.lanes[sentences, parents], self.caches)
-        rows = (sentences * parents.shape[1] + parents).reshape(-1)
-        return DecoderState(position, None, jax.tree.map(lambda leaf: leaf[rows], self.caches))
+            return DecoderState(position, self.lanes[rows, parents], self.caches)
+        cache_rows = (rows * parents.shape[1] + parents).reshape(-1)
+        return DecoderState(position, None, jax.tree.map(lambda leaf: leaf[cache_rows], self.caches))
 
-    def take(self, sentences: Int[Array, " B2"]) -> DecoderState:
+    def take(self, rows: Int[Array, " B2"]) -> DecoderState:
         """Returns the state of these rows only, in this order."""
-        position, lanes = jax.tree.map(lambda leaf: leaf[sentences], (self.position, self.lanes))
+        position, lanes = jax.tree.map(lambda leaf: leaf[rows], (self.position, self.lanes))
         beam_size = self.shape[1] if self.lanes is None else 1
-        rows = (sentences[:, None] * beam_size + jnp.arange(beam_size)[None]).reshape(-1)
-        return DecoderState(position, lanes, jax.tree.map(lambda leaf: leaf[rows], self.caches))
+        cache_rows = (rows[:, None] * beam_size + jnp.arange(beam_size)[None]).reshape(-1)
+        return DecoderState(position, lanes, jax.tree.map(lambda leaf: leaf[cache_rows], self.caches))

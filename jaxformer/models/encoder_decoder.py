@@ -14,7 +14,8 @@ from jaxformer import functional, sharding
 from jaxformer.dims import check_rank
 from jaxformer.functional.dropout import site
 from jaxformer.models.config import EncoderDecoderConfig
-from jaxformer.models.decoder import Context, Decoder, DecoderState, StepWeights
+from jaxformer.models.decoder import Decoder
+from jaxformer.models.decoder_state import Context, DecoderState, StepWeights
 from jaxformer.models.encoder import Encoder, Memory
 from jaxformer.models.transformer import (
     balance_loss,

@@ -12,7 +12,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import functional
 from jaxformer.models.config import LanguageModelConfig
-from jaxformer.models.decoder import Context, DecoderState, StepWeights, make_decoder
+from jaxformer.models.decoder import make_decoder
+from jaxformer.models.decoder_state import Context, DecoderState, StepWeights
 from jaxformer.models.transformer import select
 from jaxformer.modules import AttentionFunction, CapturedAttention
 

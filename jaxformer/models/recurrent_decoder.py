@@ -36,9 +36,9 @@ class RecurrentContext(NamedTuple):
     valid: jax.Array | None  # Bool [B, S]
     mean: jax.Array | None = None  # Bool [B]: with hard attention, True where all steps use the mean
 
-    def take(self, sentences: Int[Array, " B2"]) -> RecurrentContext:
+    def take(self, rows: Int[Array, " B2"]) -> RecurrentContext:
         """Returns the context of these rows only, in this order."""
-        return jax.tree.map(lambda leaf: leaf[sentences], self)
+        return jax.tree.map(lambda leaf: leaf[rows], self)
 
 
 class RecurrentDecoderState(NamedTuple):
@@ -55,12 +55,12 @@ class RecurrentDecoderState(NamedTuple):
 
     def reorder(self, parents: Int[Array, "B K"]) -> RecurrentDecoderState:
         """Replaces each hypothesis with its parent, a hypothesis of the same row."""
-        sentences = jnp.arange(parents.shape[0])[:, None]
-        return jax.tree.map(lambda leaf: leaf[sentences, parents], self)
+        rows = jnp.arange(parents.shape[0])[:, None]
+        return jax.tree.map(lambda leaf: leaf[rows, parents], self)
 
-    def take(self, sentences: Int[Array, " B2"]) -> RecurrentDecoderState:
+    def take(self, rows: Int[Array, " B2"]) -> RecurrentDecoderState:
         """Returns the state of these rows only, in this order."""
-        return jax.tree.map(lambda leaf: leaf[sentences], self)
+        return jax.tree.map(lambda leaf: leaf[rows], self)
 
 
 @jax.tree_util.register_dataclass

@@ -7,7 +7,11 @@ from typing import Literal
 
 from jaxformer.models import costs
 from jaxformer.models.config import EncoderConfig, EncoderDecoderConfig
+from jaxformer.models.encoder import make_encoder
+from jaxformer.models.encoder_decoder import EncoderDecoder
+from jaxformer.models.language_model import LanguageModel
 from jaxformer.models.presets import Preset
+from jaxformer.modules.pure import pure
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2}
 """The bytes per number of each dtype."""
@@ -79,22 +83,21 @@ def sizes(preset: Preset) -> Sizes:
     """
     config, length = preset.config, preset.length
     if isinstance(config, EncoderDecoderConfig):
-        family, vocab_size = "encoder-decoder", config.target_vocab_size
+        family, vocab_size, net = "encoder-decoder", config.target_vocab_size, pure(EncoderDecoder, config)
         num_layers = config.num_encoder_layers + config.num_decoder_layers
-        parameters = costs.encoder_decoder_parameters(config)
         flops = costs.encoder_decoder_flops(config, 1, length, length) / (2 * length)
         cached, positions = costs.cache_entries(config, config.num_decoder_layers), 2 * length
     elif isinstance(config, EncoderConfig):
-        family, vocab_size, num_layers = "encoder", config.vocab_size, config.num_layers
-        parameters = costs.encoder_parameters(config)
+        family, vocab_size, net = "encoder", config.vocab_size, pure(make_encoder, config)
+        num_layers = config.num_layers
         flops = costs.encoder_flops(config, 1, length) / length
         cached = positions = 0
     else:
-        family, vocab_size, num_layers = "decoder", config.vocab_size, config.num_layers
-        parameters = costs.language_model_parameters(config)
+        family, vocab_size, net = "decoder", config.vocab_size, pure(LanguageModel, config)
+        num_layers = config.num_layers
         flops = costs.language_model_flops(config, 1, length) / length
         cached, positions = costs.cache_entries(config, num_layers), length
-    items = ITEM_BYTES.items()
+    parameters, items = costs.num_parameters(net.shapes), ITEM_BYTES.items()
     return Sizes(
         family,
         num_layers,

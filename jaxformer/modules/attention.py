@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxformer import functional, masks
 from jaxformer.axes import constrain
-from jaxformer.dims import resolve_head_dim as resolve_head_dim
+from jaxformer.dims import resolve_head_dim
 from jaxformer.functional.attention.base import ScoreFunction, row_of_positions
 from jaxformer.functional.bias import Bias, Repeated
 from jaxformer.functional.cache import KeyValueCache, empty_cache, seen_positions, seen_slots, slots_of, write
@@ -40,8 +40,9 @@ class KeyValue(NamedTuple):
 class Output(nnx.Module):
     """The output projection ``W^O``, from the heads back to the dimension of the model."""
 
-    def __init__(self, num_heads: int, dim: int, d_model: int, *, bias: bool, gain: float = 1.0, rngs: nnx.Rngs):
-        kernel = xavier_uniform(rngs.params(), (num_heads, dim, d_model), fan_in=num_heads * dim, fan_out=d_model)
+    def __init__(self, num_heads: int, head_dim: int, d_model: int, *, bias: bool, gain: float = 1.0, rngs: nnx.Rngs):
+        shape = num_heads, head_dim, d_model
+        kernel = xavier_uniform(rngs.params(), shape, fan_in=num_heads * head_dim, fan_out=d_model)
         self.kernel = nnx.Param(kernel * gain, axes=("heads", "head_dim", "model"))
         self.bias = nnx.Param(jnp.zeros(d_model), axes=("model",)) if bias else None
 
@@ -244,8 +245,8 @@ class SelfAttention(MultiHeadAttention):
 
     def empty_cache(self, rows: int, slots: int, dtype: DTypeLike) -> KeyValueCache:
         """Returns a cache of this layer's keys and values: see `functional.cache`."""
-        _, num_kv_heads, _, dim = self.kernel.shape
-        return empty_cache(rows, slots, heads=num_kv_heads, dim=dim, dtype=dtype)
+        _, num_kv_heads, _, head_dim = self.kernel.shape
+        return empty_cache(rows, slots, num_kv_heads=num_kv_heads, head_dim=head_dim, dtype=dtype)
 
     def step(
         self,

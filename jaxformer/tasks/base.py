@@ -11,7 +11,6 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-import math
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,11 +25,12 @@ from jaxformer.data.batch import Rows
 from jaxformer.data.pipeline import batches
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.scores import Score
+from jaxformer.models.costs import num_parameters
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.planning.forecast import Costs
 from jaxformer.sharding import Placement
-from jaxformer.tasks.config import TaskConfig as TaskConfig
+from jaxformer.tasks.config import TaskConfig
 from jaxformer.tasks.one_behind import one_behind
 
 Say = Callable[[str], None]
@@ -188,7 +188,7 @@ class Network(abc.ABC, Generic[BatchT]):
     @property
     def num_parameters(self) -> int:
         """The number of parameters."""
-        return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.net.shapes))
+        return num_parameters(self.net.shapes)
 
     @property
     def sharded_axes(self) -> tuple[AxisName, ...]:

@@ -10,6 +10,7 @@ import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from jaxformer.config import flat
 from jaxformer.errors import ConfigError
 from jaxformer.tasks.rundir import LOCK, is_pretrained, read_json
 from jaxformer.training.logging import read_log
@@ -117,17 +118,6 @@ def differences(a: Run, b: Run) -> dict[str, list[tuple[str, object, object]]]:
         section: [(name, x.get(name), y.get(name)) for name in dict.fromkeys([*x, *y]) if x.get(name) != y.get(name)]
         for section, (x, y) in sections.items()
     }
-
-
-def flat(data: Any, path: str = "") -> dict[str, Any]:
-    """Returns nested dictionaries as one, with dotted names.
-
-    >>> flat({"a": {"b": 1}, "c": [2]})
-    {'a.b': 1, 'c': [2]}
-    """
-    if not isinstance(data, dict):
-        return {path: data}
-    return {key: x for name, part in data.items() for key, x in flat(part, f"{path}.{name}" if path else name).items()}
 
 
 def _locked(path: pathlib.Path) -> str:

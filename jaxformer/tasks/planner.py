@@ -10,7 +10,7 @@ from jaxformer.planning.forecast import Forecast, Workload, forecast
 from jaxformer.planning.forecast import remedies as remedies_of
 from jaxformer.sharding import Placement
 from jaxformer.tasks import registry
-from jaxformer.tasks.base import TaskConfig
+from jaxformer.tasks.config import TaskConfig
 from jaxformer.tasks.training_setup import TrainingSetup, make_training_setup
 
 RowsAndLength = tuple[int, int]

@@ -7,12 +7,12 @@ import pathlib
 import numpy as np
 
 from jaxformer import training
-from jaxformer.config import comparable
+from jaxformer.config import comparable, flat
 from jaxformer.errors import ConfigError
 from jaxformer.multihost import processes
 from jaxformer.tasks import rundir
-from jaxformer.tasks.base import Say, TaskConfig
-from jaxformer.tasks.history import flat
+from jaxformer.tasks.base import Say
+from jaxformer.tasks.config import TaskConfig
 
 
 def change_settings(out: pathlib.Path, saved: TaskConfig, config: TaskConfig, done: int, say: Say) -> None:

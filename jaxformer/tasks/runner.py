@@ -23,10 +23,11 @@ from jaxformer.files import local_path, write_text
 from jaxformer.multihost import cluster, processes, storage
 from jaxformer.sharding import Placement
 from jaxformer.tasks import registry, restore, resume, run_lock, rundir, warm_start
-from jaxformer.tasks.base import Corpus, Data, OnExamples, Predictor, Say, TaskConfig
+from jaxformer.tasks.base import Corpus, Data, OnExamples, Predictor, Say
+from jaxformer.tasks.config import TaskConfig
 from jaxformer.tasks.registry import AnyTask
 from jaxformer.tasks.training_setup import TrainingSetup, check_memory, make_training_setup
-from jaxformer.tasks.validation import Validation as Validation
+from jaxformer.tasks.validation import Validation
 from jaxformer.training.logging import JsonLog, TensorBoard
 from jaxformer.training.phase_timer import ENDS
 from jaxformer.training.profile import open_profile, profiled_steps

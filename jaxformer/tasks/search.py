@@ -250,7 +250,7 @@ def _start(options: Options, weights: tuple[Weights, ...], sources: Sources) -> 
         decoding.ensemble([run.step for run in runs], average=average),
         decoding.EnsembleState(tuple(run.state for run in runs)),
         read,
-        lambda sentences: decoding.ensemble([run.step_of_rows(sentences) for run in runs], average=average),
+        lambda rows: decoding.ensemble([run.step_of_rows(rows) for run in runs], average=average),
     )
 
 
@@ -274,7 +274,7 @@ def _one(net: Net, options: Options, weights: Weights, sources: Sources) -> _Run
     _, context, state = _begun(net, options, weights, sources)
     step_in = lambda context: lambda tokens, state: model.step(tokens, state, context)
     read = lambda tokens, state, lengths: model.prefill(tokens, state, context, lengths=lengths)[1]
-    return _Run(step_in(context), state, read, lambda sentences: step_in(context.take(sentences)))
+    return _Run(step_in(context), state, read, lambda rows: step_in(context.take(rows)))
 
 
 def _stacked(options: Options, weights: Weights, sources: Sources) -> _Run:
@@ -291,8 +291,8 @@ def _stacked(options: Options, weights: Weights, sources: Sources) -> _Run:
         prefill = lambda own, context, state: _prefilled(net, own, context, tokens, state, lengths)
         return decoding.StackedState(jax.vmap(prefill)(params, contexts, state.states))
 
-    def step_of_rows(sentences: jax.Array) -> decoding.Step[Any]:
-        few = jax.vmap(lambda context: context.take(sentences))(contexts)
+    def step_of_rows(rows: jax.Array) -> decoding.Step[Any]:
+        few = jax.vmap(lambda context: context.take(rows))(contexts)
         return decoding.stacked_ensemble(step, (params, few), average=options.decode.average)
 
     together = decoding.stacked_ensemble(step, (params, contexts), average=options.decode.average)
@@ -320,7 +320,7 @@ def _covering(options: Options, weights: Weights, sources: Sources) -> _Run:
         return step
 
     start = decoding.CoverageState.start(state, valid)
-    return _Run(step_in(context), start, None, lambda sentences: step_in(context.take(sentences)))
+    return _Run(step_in(context), start, None, lambda rows: step_in(context.take(rows)))
 
 
 def sampling_transforms(decode: GenerationConfig) -> list[decoding.Transform]:

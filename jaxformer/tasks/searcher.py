@@ -71,6 +71,16 @@ class Searcher:
         """The model, and the others of an ensemble."""
         return (Member(self.net, self.params), *self.others)
 
+    @property
+    def _num_shards(self) -> int:
+        """The number of devices that share a batch."""
+        return 1 if self.placement is None else self.placement.num_batch_shards
+
+    @property
+    def _batch_size(self) -> int:
+        """The number of inputs per batch: a multiple of the number of devices that share them."""
+        return self.decode.batch_size + -self.decode.batch_size % self._num_shards
+
     @functools.cached_property
     def _weights(self) -> tuple[Weights, ...]:
         nets, params = zip(*self._models, strict=True)
@@ -123,8 +133,7 @@ class Searcher:
             raise ConfigError(f"{name} times the vocabulary must be below 2**31, got {number} x {vocab_size}")
         nets = tuple(model.net for model in self._models)
         special = self.tokenizer.special
-        limits = self._limits
-        options = Options(nets, decode.static, special, number, max_length, limits, is_open, ends, prepare)
+        options = Options(nets, decode.static, special, number, max_length, self._limits, is_open, ends, prepare)
         self.programs.add((options, *(x.shape for x in jax.tree.leaves(batch))))
         return search(options, self.placement, self._weights, batch, key)
 

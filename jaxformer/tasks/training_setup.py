@@ -20,8 +20,8 @@ from jaxformer.modules.lora import ADAPTERS
 from jaxformer.modules.pure import Params
 from jaxformer.planning.forecast import Costs
 from jaxformer.sharding import Placement
-from jaxformer.tasks.base import BatchT, LossSums, Network, Task, TaskConfig
-from jaxformer.tasks.config import TuneConfig
+from jaxformer.tasks.base import BatchT, LossSums, Network, Task
+from jaxformer.tasks.config import TaskConfig, TuneConfig
 
 
 @dataclasses.dataclass(frozen=True)

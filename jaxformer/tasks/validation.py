@@ -8,7 +8,8 @@ from typing import Any
 import jax
 
 from jaxformer import training
-from jaxformer.tasks.base import Corpus, Data, TaskConfig, sum_losses
+from jaxformer.tasks.base import Corpus, Data, sum_losses
+from jaxformer.tasks.config import TaskConfig
 from jaxformer.tasks.registry import AnyTask
 from jaxformer.tasks.training_setup import TrainingSetup
 

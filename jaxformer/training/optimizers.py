@@ -12,7 +12,7 @@ from optax.contrib import MuonDimensionNumbers, scale_by_muon
 from jaxformer.axes import Axes
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.training import schedules
-from jaxformer.training.config import OptimizerConfig as OptimizerConfig
+from jaxformer.training.config import OptimizerConfig
 
 SCHEDULES = "inverse_sqrt", "cosine", "linear", "constant"
 

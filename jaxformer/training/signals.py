@@ -17,7 +17,7 @@ from jaxformer.multihost import processes
 StopRequest = Literal["terminated", "interrupted"]
 
 
-ANSWERS = {
+MESSAGES = {
     signal.SIGTERM: "SIGTERM: stopping after this step, then saving",
     signal.SIGINT: "Ctrl-C: stopping after this step, then saving; a second Ctrl-C stops without saving",
 }
@@ -60,7 +60,7 @@ def stop_requests(say: Callable[[str], None] = lambda text: None) -> Iterator[li
         yield requests
         return
     try:
-        with _answering(say):
+        with _acknowledging(say):
             yield requests
     finally:
         for number, handler in previous_handlers.items():
@@ -69,26 +69,26 @@ def stop_requests(say: Callable[[str], None] = lambda text: None) -> Iterator[li
 
 
 @contextlib.contextmanager
-def _answering(say: Callable[[str], None]) -> Iterator[None]:
+def _acknowledging(say: Callable[[str], None]) -> Iterator[None]:
     """Acknowledges signals as they arrive: Python writes them to a pipe before any handler runs."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     previous = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
 
-    def answer() -> None:
+    def acknowledge() -> None:
         received: set[int] = set()
         with open(reader, "rb", buffering=0) as pipe:
             while data := pipe.read(1).strip(END):
                 number = signal.Signals(data[0])
                 if number not in received:
-                    say(ANSWERS.get(number, number.name))
+                    say(MESSAGES.get(number, number.name))
                 elif number == signal.SIGINT:
                     say(AGAIN)
                     if previous >= 0:  # the handler waits for the end of a compilation
                         os.write(previous, data)
                 received.add(number)
 
-    thread = threading.Thread(target=answer, daemon=True, name="signals")
+    thread = threading.Thread(target=acknowledge, daemon=True, name="signals")
     thread.start()
     try:
         yield

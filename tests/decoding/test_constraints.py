@@ -104,7 +104,7 @@ def test_a_sequence_ends_where_no_token_is_left(search, normalized):
     free = sorted(set(range(VOCAB)) - {BEGIN, END, PAD})
 
     def scarce(scores, history):  # the first sentence has each token once, the second has no rule
-        rows = (history.sentences == 0)[:, None, None]
+        rows = (history.rows == 0)[:, None, None]
         return jnp.where(rows, once(scores, history), scores)
 
     once, scarce.normalized = decoding.no_repeat_ngram(1, normalized=normalized), normalized

@@ -16,7 +16,7 @@ B, K, V, T = 2, 3, 11, 5
 SCORES = np.random.default_rng(0).normal(size=(B, K, V)).astype(np.float32) * 2
 LENGTHS = np.array([[0, 1, 2], [3, 4, 1]], np.int32)
 HISTORY = decoding.History(jnp.zeros((B, K, T), jnp.int32), jnp.asarray(LENGTHS), jnp.arange(B))
-SWAPPED = dataclasses.replace(HISTORY, sentences=jnp.array([1, 0]))
+SWAPPED = dataclasses.replace(HISTORY, rows=jnp.array([1, 0]))
 
 
 def apply(transform, scores=SCORES, history=HISTORY):
@@ -130,7 +130,7 @@ def test_min_length_of_all_and_of_each():
 def test_force_end_leaves_only_eos_at_the_limit_of_each_sentence(history):
     limits = np.array([2, 4])
     expected = SCORES.copy()
-    at_limit = limits[np.asarray(history.sentences)][:, None] <= LENGTHS + 1
+    at_limit = limits[np.asarray(history.rows)][:, None] <= LENGTHS + 1
     expected[at_limit[..., None] & (np.arange(V) != 4)] = -np.inf
     result = apply(ForceEnd(jnp.asarray(limits), 4), history=history)
     np.testing.assert_array_equal(result, expected)

@@ -16,6 +16,11 @@ def phrase(english, negated=False):
     return built
 
 
+def sentence(words, end="."):
+    """Words as a sentence, after elision (``l'ami``) and contraction (``du``)."""
+    return phrases.french_text([word for word, _ in phrases.join_french(words)], end)
+
+
 @pytest.mark.parametrize(
     ("english", "expected"),
     [
@@ -60,7 +65,7 @@ def phrase(english, negated=False):
     ],
 )
 def test_noun_phrases(english, expected):
-    assert phrases.french_text(phrase(english).french) == expected[0].upper() + expected[1:] + "."
+    assert sentence(phrase(english).french) == expected[0].upper() + expected[1:] + "."
 
 
 def test_negation_turns_an_article_into_de():
@@ -70,7 +75,7 @@ def test_negation_turns_an_article_into_de():
         ("any owls", "De hiboux."),
         ("any oranges", "D'oranges."),
     ):
-        assert phrases.french_text(phrase(english, negated=True).french) == expected
+        assert sentence(phrase(english, negated=True).french) == expected
 
 
 @pytest.mark.parametrize(
@@ -91,5 +96,5 @@ def test_negation_turns_an_article_into_de():
     ],
 )
 def test_elision_and_contraction(words, expected):
-    assert phrases.french_text(words) == expected
-    assert phrases.french_text(words, "?") == expected[:-1] + " ?"
+    assert sentence(words) == expected
+    assert sentence(words, "?") == expected[:-1] + " ?"

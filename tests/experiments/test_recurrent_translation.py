@@ -14,6 +14,7 @@ from experiments.command import Stopped
 from experiments.recurrent_translation import __main__ as command
 from experiments.recurrent_translation import grid, joining, measures, report, training_cell
 from jaxformer import functional as F
+from jaxformer import models, pure
 from jaxformer.config import to_data
 from jaxformer.data.sources import Parallel
 from jaxformer.evaluation.scores import bleu
@@ -126,11 +127,12 @@ def test_models_differ_in_nothing_but_the_model_and_sizes_are_as_near_as_can_be(
         if cell.corpus == "grammar":
             configs[cell.kind] = grid.configuration(cell, scale, data={})
     assert set(configs) == set(grid.KINDS)
-    size = costs.encoder_decoder_parameters(configs["transformer"].model)
+    size_of = lambda model, config: costs.num_parameters(pure(model, config).shapes)
+    size = size_of(models.EncoderDecoder, configs["transformer"].model)
     for config in configs.values():
         if isinstance(config.model, Seq2SeqConfig):
             states = [config.model.hidden_size + change for change in (-2, 0, 2)]
-            made = [costs.seq2seq_parameters(dataclasses.replace(config.model, d_hidden=n)) for n in states]
+            made = [size_of(models.Seq2Seq, dataclasses.replace(config.model, d_hidden=n)) for n in states]
             assert np.argmin(np.abs(np.array(made) - size)) == 1
     others = [to_data(config) | {"model": None, "name": None} for config in configs.values()]
     assert all(other == others[0] for other in others)

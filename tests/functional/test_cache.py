@@ -20,7 +20,7 @@ B, K, L = 2, 3, 5
 
 
 def test_write_sets_slots_of_each_row_and_drops_later_ones():
-    cache = empty_cache(2, 4, heads=1, dim=2, dtype=jnp.dtype("bfloat16"))
+    cache = empty_cache(2, 4, num_kv_heads=1, head_dim=2, dtype=jnp.dtype("bfloat16"))
     assert cache.key.shape == cache.value.shape == (2, 1, 4, 2)
     key, value = jnp.ones((2, 3, 1, 2)), jnp.full((2, 3, 1, 2), 2.0)
     written = jax.jit(write)(cache, key, value, int32([[0, 3, 4], [1, 2, 5]]))
@@ -37,7 +37,7 @@ def test_write_keeps_what_was_written():
     draw = np.random.default_rng(0)
     keys, values = draw.standard_normal((2, 4, 2, 3, 2, 5)).astype(np.float32)  # [T, B, Q, N, H]
     order = np.stack([draw.permutation(12).reshape(4, 3) for _ in range(2)], 1)  # [T, B, Q]
-    cache = empty_cache(2, 12, heads=2, dim=5, dtype=jnp.dtype("float32"))
+    cache = empty_cache(2, 12, num_kv_heads=2, head_dim=5, dtype=jnp.dtype("float32"))
     for t in range(4):
         cache = write(cache, jnp.asarray(keys[t]), jnp.asarray(values[t]), int32(order[t]))
     for (t, b, q), place in np.ndenumerate(order):

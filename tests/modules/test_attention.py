@@ -12,8 +12,8 @@ import pytest
 from flax import nnx
 
 from jaxformer import functional, masks, modules
+from jaxformer.dims import resolve_head_dim
 from jaxformer.functional.cache import empty_cache
-from jaxformer.modules.attention import resolve_head_dim
 from jaxformer.modules.attention_function import check_partial
 from tests.contracts import numpy_attention
 from tests.modules.small import built, count, normal, quick
@@ -107,7 +107,7 @@ def test_step_equals_the_rows_of_the_whole(num_kv_heads):
     net, params = self_attention(num_kv_heads, bias=True)
     x = normal(2 * 3, 5, D)
     whole = net.apply(params, x, mask=masks.causal())
-    cache = empty_cache(2 * 3, 5, heads=num_kv_heads, dim=D // N, dtype=jnp.dtype("float32"))
+    cache = empty_cache(2 * 3, 5, num_kv_heads=num_kv_heads, head_dim=D // N, dtype=jnp.dtype("float32"))
     for t in range(5):
         row, cache = net.call(
             modules.SelfAttention.step, params, x[:, t].reshape(2, 3, D), cache, jnp.full((2, 3, 1), t)
@@ -249,7 +249,7 @@ def test_a_function_combines_masks_instead():
     whole = net.apply(params, x, mask=masks.causal())
     expected = self_attention()[0].apply(params, x, mask=masks.window(1))
     np.testing.assert_allclose(whole, expected, atol=1e-5)
-    cache = empty_cache(2, 5, heads=N, dim=D // N, dtype=jnp.dtype("float32"))
+    cache = empty_cache(2, 5, num_kv_heads=N, head_dim=D // N, dtype=jnp.dtype("float32"))
     positions = jnp.tile(jnp.arange(5), (2, 1, 1))
     rows, _ = net.call(modules.SelfAttention.step, params, x, cache, positions)
     np.testing.assert_allclose(rows, whole, atol=1e-5)

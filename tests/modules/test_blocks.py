@@ -136,7 +136,7 @@ def test_step_equals_the_rows_of_the_whole(arrange, cross):
     keys = None
     if cross:
         keys = sublayers()[1].call(modules.CrossAttention.project, params["cross"], memory)
-    cache = empty_cache(2, width * length, heads=N, dim=D // N, dtype=jnp.dtype("float32"))
+    cache = empty_cache(2, width * length, num_kv_heads=N, head_dim=D // N, dtype=jnp.dtype("float32"))
     lanes = first_lanes(2, width, length)
 
     for t in range(length):

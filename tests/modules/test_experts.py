@@ -106,7 +106,7 @@ def test_cached_step_equals_the_whole():
     net, params = built(moe_block(capacity_factor=1.0))
     x = normal(2, 4, D)
     whole = net.apply(params, x, mask=masks.causal())
-    cache = empty_cache(2, 4, heads=2, dim=D // 2, dtype=jnp.float32)
+    cache = empty_cache(2, 4, num_kv_heads=2, head_dim=D // 2, dtype=jnp.float32)
     for t in range(4):
         row, cache = net.call(
             modules.Block.step, params, x[:, t : t + 1], cache, None, positions=jnp.full((2, 1, 1), t)

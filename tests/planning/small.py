@@ -5,7 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from jaxformer import models, sharding, targets, training
+from jaxformer import models, pure, sharding, targets, training
 from jaxformer.models import costs
 from jaxformer.planning.forecast import Costs, DeviceMemory, Forecast, Workload
 from jaxformer.planning.hlo import Collective
@@ -65,7 +65,7 @@ def workload(config: models.EncoderDecoderConfig, mesh, shape, *, parts=1):
             batch=shape,
             description=f"{shape[0]} pairs",
             tokens=shape[0] * shape[2],
-            parameters=costs.encoder_decoder_parameters(config),
+            parameters=costs.num_parameters(pure(models.EncoderDecoder, config).shapes),
             flops=costs.encoder_decoder_training_flops(config, *shape),
             computed_flops=costs.encoder_decoder_computed_flops(config, *shape),
             compute_dtype=config.compute_dtype,

@@ -6,12 +6,8 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from jaxformer import models, sharding
-from jaxformer.models.costs import (
-    encoder_decoder_computed_flops,
-    encoder_decoder_parameters,
-    encoder_decoder_training_flops,
-)
+from jaxformer import models, pure, sharding
+from jaxformer.models.costs import encoder_decoder_computed_flops, encoder_decoder_training_flops, num_parameters
 from jaxformer.modules import stack
 from jaxformer.planning import forecast as planning
 from jaxformer.planning import topology
@@ -36,7 +32,7 @@ def test_forecast(here):
     mesh = topology.mesh("v5e:2x4", "fsdp=4,tensor=2")
     found = forecast(workload(MODEL, mesh, SHAPE, parts=3), "v5e:2x4", mesh)
     assert (found.batch, found.description, found.tokens) == (SHAPE, "24 pairs", 24 * 48)
-    assert found.parameters == encoder_decoder_parameters(MODEL)
+    assert found.parameters == num_parameters(pure(models.EncoderDecoder, MODEL).shapes)
     assert found.flops == encoder_decoder_training_flops(MODEL, *SHAPE)
     assert {one.axes for one in found.collectives} >= {("fsdp",), ("tensor",)}
     assert max(one.count for one in found.collectives) % 3 == 0  # in each layer of each part

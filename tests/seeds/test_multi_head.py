@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from jaxformer import functional, modules
+from jaxformer.dims import resolve_head_dim
 from jaxformer.inspection.attention_maps import AttentionWeights, select
-from jaxformer.modules.attention import resolve_head_dim
 from tests.modules.small import built, count, normal
 
 

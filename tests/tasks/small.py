@@ -2,8 +2,7 @@
 
 from jaxformer import models
 from jaxformer.tasks.translation import DataConfig, DecodeConfig, TranslationConfig
-from jaxformer.training.config import TrainConfig
-from jaxformer.training.optimizers import OptimizerConfig
+from jaxformer.training.config import OptimizerConfig, TrainConfig
 
 GRAMMAR = {
     "corpus": "grammar",

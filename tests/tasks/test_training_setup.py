@@ -19,9 +19,9 @@ from jaxformer.tasks.training_setup import TrainingSetup, make_training_setup
 from jaxformer.tasks.translation import TASK, DataConfig, DecodeConfig, TranslationConfig, Translator
 from jaxformer.tasks.translation.corpora import Corpora
 from jaxformer.tasks.translation.task import TranslationData
-from jaxformer.training.config import TrainConfig
+from jaxformer.tasks.validation import Validation
+from jaxformer.training.config import OptimizerConfig, TrainConfig
 from jaxformer.training.logging import read_log
-from jaxformer.training.optimizers import OptimizerConfig
 
 MORE = [
     pytest.param(text, marks=pytest.mark.full)
@@ -66,7 +66,7 @@ class Prepared:
 
 
 def validation(run):
-    return runner.Validation(TASK, run.setup.config, run.corpora, run.data, run.setup)
+    return Validation(TASK, run.setup.config, run.corpora, run.data, run.setup)
 
 
 def prepared(shared, text, **train):

@@ -68,22 +68,22 @@ def test_an_ignored_signal_stays_ignored():
     assert requests == []
 
 
-def test_a_repeated_request_is_answered_once():
+def test_a_repeated_request_is_acknowledged_once():
     said = []
     with signals.stop_requests(said.append):
         for _ in range(3):
             os.kill(os.getpid(), signal.SIGTERM)
-    assert said == [signals.ANSWERS[signal.SIGTERM]]
+    assert said == [signals.MESSAGES[signal.SIGTERM]]
 
 
 @pytest.mark.parametrize(
-    ("number", "answers"),
+    ("number", "messages"),
     [
-        (signal.SIGTERM, [signals.ANSWERS[signal.SIGTERM]]),
-        (signal.SIGINT, [signals.ANSWERS[signal.SIGINT], signals.AGAIN]),
+        (signal.SIGTERM, [signals.MESSAGES[signal.SIGTERM]]),
+        (signal.SIGINT, [signals.MESSAGES[signal.SIGINT], signals.AGAIN]),
     ],
 )
-def test_a_request_is_answered_while_the_main_thread_cannot(number, answers):
+def test_a_request_is_acknowledged_while_the_main_thread_cannot(number, messages):
     """It waits for a device, in code that runs no handler of Python."""
     said, done = [], threading.Event()
 
@@ -93,14 +93,14 @@ def test_a_request_is_answered_while_the_main_thread_cannot(number, answers):
 
     previous = signal.signal(number, lambda *_: None)
     try:
-        with signals._answering(say):
-            for _ in answers:
+        with signals._acknowledging(say):
+            for _ in messages:
                 done.clear()
                 signal.pthread_kill(threading.get_ident(), number)
                 assert done.wait(20)
     finally:
         signal.signal(number, previous)
-    assert said == answers
+    assert said == messages
 
 
 def test_a_signal_during_the_last_save_does_not_cut_it_short(tmp_path):

@@ -125,12 +125,6 @@ class ImageCaptioner(ImagePredictor, Searcher):
         """Returns the attention of each caption's words, as the mean of all layers and heads: see `attention`."""
         return [by_word(select(pieces)) for pieces in self.attention(images, captions)]
 
-    @property
-    def _batch_size(self) -> int:
-        """The number of images per batch: a multiple of the number of devices that share them."""
-        num_shards = 1 if self.placement is None else self.placement.num_batch_shards
-        return self.decode.batch_size + -self.decode.batch_size % num_shards
-
     def _padded(self, length: int) -> int:
         """Returns the padded length of a batch of captions, a multiple of 16, so that few programs are compiled."""
         padded = length + -length % 16
@@ -138,8 +132,8 @@ class ImageCaptioner(ImagePredictor, Searcher):
 
     def _search(self, images: np.ndarray, first: int, num_samples: int) -> Any:
         """Returns the hypotheses of images; `first` is the number of the first one."""
-        decode, num_shards = self.decode, 1 if self.placement is None else self.placement.num_batch_shards
-        num_rows = min(self._batch_size, len(images) + -len(images) % num_shards)
+        decode = self.decode
+        num_rows = min(self._batch_size, len(images) + -len(images) % self._num_shards)
         max_length = min(
             decode.max_length, *(model.net.config.length_limit or decode.max_length for model in self._models)
         )

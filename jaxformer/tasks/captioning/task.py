@@ -27,9 +27,10 @@ from jaxformer.models import costs
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.sharding import Placement
-from jaxformer.tasks.base import Network, OnExamples, PlannedData, Say, Splits, Task, TaskConfig
+from jaxformer.tasks.base import Network, OnExamples, PlannedData, Say, Splits, Task
 from jaxformer.tasks.captioning.config import CaptioningConfig, LossConfig
 from jaxformer.tasks.captioning.predictor import CaptionNet, ImageCaptioner
+from jaxformer.tasks.config import TaskConfig
 from jaxformer.tasks.images import check_images, decode_images, image_shape, normalized
 from jaxformer.tasks.tokenizers import make_run_tokenizer, planned_vocab_size, run_tokenizer
 from jaxformer.tasks.vision.config import VisionConfig

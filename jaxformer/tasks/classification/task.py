@@ -30,10 +30,11 @@ from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.sharding import Placement
 from jaxformer.tasks import classes, tokenizers
-from jaxformer.tasks.base import Data, Network, OnExamples, Say, Task, TaskConfig
+from jaxformer.tasks.base import Data, Network, OnExamples, Say, Task
 from jaxformer.tasks.classes import LabeledCorpus
 from jaxformer.tasks.classification.config import SHAPE, ClassificationConfig
 from jaxformer.tasks.classification.predictor import ClassVocabulary, TextClassifier
+from jaxformer.tasks.config import TaskConfig
 from jaxformer.training.progress import Count
 
 DeviceBatch = LabeledBatch[jax.Array]

@@ -24,8 +24,8 @@ from jaxformer.interop.tensors import read_json
 from jaxformer.modules.pure import Params, check_shapes
 from jaxformer.sharding import Placement
 from jaxformer.tasks import language_model, masked_language_model, registry, run_lock, rundir, translation
-from jaxformer.tasks.base import Say, TaskConfig
-from jaxformer.tasks.config import TuneConfig
+from jaxformer.tasks.base import Say
+from jaxformer.tasks.config import TaskConfig, TuneConfig
 from jaxformer.tasks.language_model.config import LanguageModelingConfig
 from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingConfig
 from jaxformer.tasks.pretrained.rows import decoder_with_rows, resized, with_rows
@@ -34,8 +34,7 @@ from jaxformer.tasks.pretrained.tokenizers import read_languages, read_tokenizer
 from jaxformer.tasks.tokenizers import VOCAB_MULTIPLE, table_size
 from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.tasks.translation.config import TranslationConfig
-from jaxformer.training.config import TrainConfig
-from jaxformer.training.optimizers import OptimizerConfig
+from jaxformer.training.config import OptimizerConfig, TrainConfig
 
 NEVER = -1e4
 """The logit bias of rows that pad a table, whose tokens never occur."""

@@ -30,10 +30,10 @@ from jaxformer.tasks.search import Candidate, Net, Scored, Sources, candidate
 from jaxformer.tasks.searcher import Member, Searcher
 from jaxformer.tasks.translation.config import DecodeConfig
 
-LADDER = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+BUCKETS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """The padded lengths: one program is compiled for each that occurs."""
 
-LONGEST = 32 * LADDER[-1]
+LONGEST = 32 * BUCKETS[-1]
 """The maximum number of source tokens for a model without a position limit; a longer text is not a sentence."""
 
 
@@ -171,7 +171,7 @@ class Translator(Searcher):
         Raises:
           ConfigError: the model has no attention.
         """
-        longest = min(self._max_positions, LADDER[-1])
+        longest = min(self._max_positions, BUCKETS[-1])
         spelled, sides = self.tokenizer.normalizer.spelled, _sides(sources, targets)
         lengths = [[len(ids) + 1 for ids in encode_texts(self.tokenizer, texts, side)] for texts, side in sides]
         words_of = [[spelled(text.replace(SPACE, ESCAPE).split(), side) for text in texts] for texts, side in sides]
@@ -228,8 +228,8 @@ class Translator(Searcher):
         return found
 
     def _padded(self, sequences: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns tokens ``[B, S]`` and their padding mask, with S from the `LADDER` and B a power of 2."""
-        size = self._step_of(max(len(ids) for ids in sequences))
+        """Returns tokens ``[B, S]`` and their padding mask, with S one of the `BUCKETS` and B a power of 2."""
+        size = self._bucket(max(len(ids) for ids in sequences))
         tokens = np.full((1 << (len(sequences) - 1).bit_length(), size), self.tokenizer.special.pad, np.int32)
         valid = np.zeros(tokens.shape, bool)
         for row, ids in enumerate(sequences):
@@ -242,7 +242,7 @@ class Translator(Searcher):
         """Returns the tokens of each sentence with its end token; with `warn`, long sentences are truncated."""
         eos = self.tokenizer.special.eos
         tokens = [np.append(ids, eos) for ids in encode_texts(self.tokenizer, sentences, side)]
-        longest = self._max_positions if warn is None else min(self._max_positions, LADDER[-1])
+        longest = self._max_positions if warn is None else min(self._max_positions, BUCKETS[-1])
         for i, ids in enumerate(tokens):
             if len(ids) <= longest:
                 continue
@@ -272,15 +272,6 @@ class Translator(Searcher):
         """The maximum number of source tokens; most models have no limit themselves."""
         return min(model.net.config.length_limit or LONGEST for model in self._models)
 
-    @property
-    def _ways(self) -> int:
-        return 1 if self.placement is None else self.placement.num_batch_shards
-
-    @property
-    def _batch_size(self) -> int:
-        """The number of sentences per batch: a multiple of the number of devices that share them."""
-        return self.decode.batch_size + -self.decode.batch_size % self._ways
-
     def _search(
         self,
         sources: list[np.ndarray],
@@ -294,9 +285,9 @@ class Translator(Searcher):
         num_rows = self._batch_size
         while num_rows // 4 >= len(sources):
             num_rows //= 4
-        num_rows += -num_rows % self._ways
-        size = self._step_of(max(map(len, sources)))
-        width = self._step_of(max(map(len, prefixes))) if any(map(len, prefixes)) else 0
+        num_rows += -num_rows % self._num_shards
+        size = self._bucket(max(map(len, sources)))
+        width = self._bucket(max(map(len, prefixes))) if any(map(len, prefixes)) else 0
         max_length = min(math.ceil(size * decode.max_ratio) + decode.max_extra, self._max_positions)
         max_length = max(1, min(max_length, decode.max_length or max_length))
         rows = lambda *shape: np.zeros((num_rows, *shape), np.int32)
@@ -313,9 +304,9 @@ class Translator(Searcher):
         key = jax.random.key(decode.seed)
         return self._hypotheses(decode, batch, key, num_draws=num_samples, max_length=max_length)
 
-    def _step_of(self, length: int) -> int:
-        """Returns the padded length of sequences: the next step of the `LADDER`."""
-        return max(length, min(next((step for step in LADDER if step >= length), length), self._max_positions))
+    def _bucket(self, length: int) -> int:
+        """Returns the padded length of sequences: the smallest of the `BUCKETS` that holds them."""
+        return max(length, min(next((size for size in BUCKETS if size >= length), length), self._max_positions))
 
 
 def _sides(sources: Sequence[str], targets: Sequence[str]) -> tuple[tuple[list[str], Side], ...]:

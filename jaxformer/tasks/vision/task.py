@@ -23,8 +23,9 @@ from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.sharding import Placement
 from jaxformer.tasks import classes
-from jaxformer.tasks.base import Network, OnExamples, PlannedData, Say, Task, TaskConfig
+from jaxformer.tasks.base import Network, OnExamples, PlannedData, Say, Task
 from jaxformer.tasks.classes import Classes, LabeledCorpus
+from jaxformer.tasks.config import TaskConfig
 from jaxformer.tasks.images import check_images, decode_images, image_shape, normalized
 from jaxformer.tasks.vision.config import VisionConfig
 from jaxformer.tasks.vision.predictor import ImageClassifier, VisionModel, VisionModelConfig

@@ -21,8 +21,7 @@ from jaxformer.tasks.classification import TASK, ClassificationConfig, DataConfi
 from jaxformer.tasks.classification import task as classification
 from jaxformer.tasks.classification.config import SHAPE
 from jaxformer.tasks.training_setup import make_training_setup
-from jaxformer.training.config import TrainConfig
-from jaxformer.training.optimizers import OptimizerConfig
+from jaxformer.training.config import OptimizerConfig, TrainConfig
 from tests.contracts.task import TaskContract
 from tests.modules.small import drawn, quick
 from tests.selection import first

@@ -6,8 +6,7 @@ and every such piece is a compilation.
 
 from jaxformer import demo, models
 from jaxformer.tasks.language_model import DataConfig, DecodeConfig, LanguageModelingConfig
-from jaxformer.training.config import TrainConfig
-from jaxformer.training.optimizers import OptimizerConfig
+from jaxformer.training.config import OptimizerConfig, TrainConfig
 
 TEXT = "\n".join(pair.english for pair in demo.generate(120))
 

@@ -15,8 +15,7 @@ from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.tasks.masked_language_model import TASK, DataConfig, MaskedLanguageModelingConfig, MaskedPredictor
 from jaxformer.tasks.masked_language_model import task as masked_language_model
-from jaxformer.training.config import TrainConfig
-from jaxformer.training.optimizers import OptimizerConfig
+from jaxformer.training.config import OptimizerConfig, TrainConfig
 from tests.contracts.task import TaskContract
 from tests.modules.small import drawn, quick
 

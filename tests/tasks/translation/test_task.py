@@ -22,6 +22,7 @@ from jaxformer.tasks import runner
 from jaxformer.tasks.search import Candidate
 from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.tasks.translation import TASK, DataConfig, DecodeConfig, TranslationConfig, task
+from jaxformer.tasks.validation import Validation
 from jaxformer.training.config import TrainConfig
 from tests.contracts.task import TaskContract, quiet
 from tests.modules.small import quick
@@ -175,7 +176,7 @@ def test_validation_leaves_out_what_the_model_cannot_number(tmp_path):
     prepared = TASK.prepare(config, corpora, tmp_path)
     assert prepared.validation[1].skipped.tolist() == [0]
     setup = make_training_setup(TASK, config, prepared.vocabulary.vocab_size, ALL)
-    validation = runner.Validation(TASK, config, corpora, prepared, setup)
+    validation = Validation(TASK, config, corpora, prepared, setup)
     assert 0 <= validation(setup.new_state())["bleu"] < 100
 
 
