@@ -207,7 +207,7 @@ def test_different_settings_are_found_at_the_start(folder):
     ("variable", "code", "message"),
     [
         ("JAX_NUM_CPU_DEVICES", 1, "the same number of devices: process 1 ({}) 1, the others 2; if a device is broken"),
-        ("JAX_NUM_PROCESSES", 2, "told the same number of processes: process 0 ({}) 2, the others 3"),
+        ("JAX_NUM_PROCESSES", 2, "given the same number of processes: process 0 ({}) 2, the others 3"),
     ],
 )
 def test_different_numbers_are_found_at_the_start(tmp_path, variable, code, message):

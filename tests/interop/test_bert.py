@@ -107,4 +107,4 @@ def test_only_the_head_of_a_roberta_needs_its_activation(tmp_path):
 
 @pytest.mark.parametrize(("family", "name"), [("xlm-roberta", "XLMRoberta"), ("camembert", "Camembert")])
 def test_families_of_roberta_name_their_own_classes(family, name):
-    assert pretrained.sayable(NETS["roberta masked"], family)["architectures"] == [f"{name}ForMaskedLM"]
+    assert pretrained.config_json(NETS["roberta masked"], family)["architectures"] == [f"{name}ForMaskedLM"]

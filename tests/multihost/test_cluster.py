@@ -276,5 +276,5 @@ def test_processes_that_differ_are_named(three):
         cluster.check_equal(sent[0])
     sent = [sent[0], sent[0], {"x": "1"}]
     three.send(*list(rows(sent))[:1])
-    with pytest.raises(ValueError, match=r"process 2 \(c\) know other settings"):
+    with pytest.raises(ValueError, match=r"process 2 \(c\) have other settings"):
         cluster.check_equal(sent[0])

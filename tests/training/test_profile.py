@@ -44,7 +44,7 @@ def test_a_resumed_run_without_these_steps_goes_on_without_a_trace(tmp_path, tex
     said = []
     assert open_profile(tmp_path, text, start=195, steps=200, say=said.append) is None
     (line,) = said
-    assert line.startswith("no trace is written: the steps to profile must lie")
+    assert line.startswith("no trace is written: the steps to profile must be")
 
 
 @pytest.mark.parametrize("bad", [2, 4])
