@@ -93,7 +93,7 @@ def test_rates_name_what_the_loss_counts():
         (["--topology", "v5e:2x5"], "libtpu|unknown topology"),
         (["--topology", "v5x:2x4"], "unknown topology 'v5x:2x4'; did you mean 'v5e:2x4'?"),
         (["--topology", "v5e:2x4", "--batch", "12"], "--batch must be ROWSxLENGTH, such as 512x256, got '12'"),
-        (["--topology", "h100:2x4", "--mesh", "slice=*,fsdp=4"], "mesh 'slice=*,fsdp=4': say how many slices"),
+        (["--topology", "h100:2x4", "--mesh", "slice=*,fsdp=4"], "mesh 'slice=*,fsdp=4': give the number of slices"),
         (["--topology", "v5e:2x4", "--mesh", "fsdp"], "expected axis=size|libtpu"),
         (
             ["--topology", "v5e:2x4", "--modle.d_model", "3"],

@@ -130,7 +130,7 @@ def test_refusals(tmp_path):
     with pytest.raises(FetchError, match="no corpus 'nothing'; there are multi30k"):
         fetch("nothing", tmp_path)
     for path, address, message in (
-        ("../out", "https://x.invalid/a", "would leave"),
+        ("../out", "https://x.invalid/a", "is outside of"),
         ("in", "ftp://x.invalid/a", "not an https"),
         ("in", "http://127.0.0.1.x.invalid/a", "not an https"),
         ("in", "http://127.0.0.1:80@x.invalid/a", "not an https"),

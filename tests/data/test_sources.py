@@ -56,7 +56,7 @@ def test_invalid_utf8_names_file_and_line(tmp_path):
 def test_utf16_is_named(tmp_path, encoding):
     """English without a byte order mark would be read as UTF-8, a NUL after each letter."""
     path = write(tmp_path / "bad", "A dog runs.\nShe sings.\n".encode(encoding))
-    with pytest.raises(DataError, match=f"bad looks like {encoding[:6].upper()}; convert it, as by: iconv"):
+    with pytest.raises(DataError, match=f"bad looks like {encoding[:6].upper()}; convert it, for example with: iconv"):
         read_parallel(path, path)
 
 
@@ -69,7 +69,8 @@ def test_a_packed_text_is_named(tmp_path):
     with tarfile.open(tmp_path / "text.tar", "w") as archive:
         archive.add(text, "text")
     for suffix, command in (("gz", "gunzip"), ("zip", "unzip"), ("tar", "tar -xf")):
-        with pytest.raises(DataError, match=rf"text\.{suffix} looks compressed or packed; unpack it, as by: {command}"):
+        message = rf"text\.{suffix} looks compressed or packed; unpack it, for example with: {command}"
+        with pytest.raises(DataError, match=message):
             sources.read_utf8(tmp_path / f"text.{suffix}")
 
 

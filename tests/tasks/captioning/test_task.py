@@ -316,7 +316,10 @@ def test_settings_that_contradict(tmp_path):
         TASK.check_init(config, attending)
     given = {"attention": "gain", "attention_stage": 2, "d_attention": 1}
     TASK.check_init(changed(config, {"model": {"image": given}}), attending)
-    with pytest.raises(ConfigError, match="is a transformer of vision; this is a transformer captioner, which starts"):
+    message = (
+        r"is a run of vision with model\.kind transformer; a captioner with model\.kind transformer starts from another"
+    )
+    with pytest.raises(ConfigError, match=message):
         TASK.check_init(config, vision.VisionConfig())
     with pytest.raises(ConfigError, match="the number of characters is not known without the captions"):
         TASK.planned_vocab_size(config)

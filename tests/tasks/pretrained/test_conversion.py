@@ -323,7 +323,7 @@ REFUSED = {
         "names the end of a text",
     ),
     "no settings": (lambda path: without(path, "config.json"), "does not exist"),
-    "a run": (lambda path: (path / "config.json").write_text('{"task": "translation"}'), "is a run already"),
+    "a run": (lambda path: (path / "config.json").write_text('{"task": "translation"}'), "is already a run"),
     "no search": (lambda path: _as_pair(path, max_length=[3]), r"max_length must be an integer .* got \[3\]"),
     "no kind": (lambda path: edited(path / "config.json", model_type=["vit"]), r"has model_type \"\['vit'\]\""),
     "a start beyond": (

@@ -45,7 +45,7 @@ def test_a_gpt2_comes_back(tmp_path):
     said = []
     assert pretrained.convert(tmp_path / "in", tmp_path / "once", say=said.append).decode.eos_token_ids == "0,7"
     assert said == [
-        "the run does not hold repetition_penalty 1.1, which searches here do not have; texts that they change differ"
+        "the run does not have repetition_penalty 1.1, which jaxformer does not support; texts that they change differ"
     ]
     given, found = exported(tmp_path, "gpt2")
     written = json.loads((tmp_path / "out" / "generation_config.json").read_text())
@@ -107,7 +107,7 @@ def test_positions_of_a_roberta_begin_after_its_padding(tmp_path):
     folder(tmp_path / "in", "roberta", models.MaskedLanguageModel, config)
     tokenizers.write(tmp_path / "in", tokenizers.word_piece(), tokenizers.BERT)
     pretrained.convert(tmp_path / "in", tmp_path / "run")
-    with pytest.raises(ConfigError, match=r"positions of a roberta begin with 1, its token of padding .* from 2"):
+    with pytest.raises(ConfigError, match=r"positions of a roberta start at 1, the id of its padding .* start at 2"):
         pretrained.export(tmp_path / "run", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -141,8 +141,8 @@ def test_a_marian_comes_back(tmp_path):
     said = []
     pretrained.export(tmp_path / "run", tmp_path / "poorer", say=said.append)
     lost = "decode.coverage_penalty 0.2, decode.forbid no, decode.max_ratio 2.0, decode.max_extra 10"
-    differ = "which transformers does not have; texts that they end or change differ"
-    assert said == [f"the folder does not hold {lost}, {differ}"]
+    differ = "which transformers lacks; texts that they end or change differ"
+    assert said == [f"the folder does not have {lost}, {differ}"]
 
 
 def test_what_is_no_such_run_is_refused(tmp_path):

@@ -46,7 +46,7 @@ def test_new_tokens_come_before_lengths():
         ({"num_beams": 2, "early_stopping": "sometimes"}, "early_stopping must be true, false or 'never'"),
         ({"num_beams": 2, "early_stopping": [True]}, "early_stopping must be"),
         ({"max_length": 1}, "max_length must be an integer of at least 2, got 1"),
-        ({"do_sample": True, "num_beams": 2}, "num_beams is 2 in the settings of sampling, which searches here do not"),
+        ({"do_sample": True, "num_beams": 2}, "num_beams is 2 in the settings of sampling, which jaxformer does not"),
         ({"do_sample": 1}, "do_sample must be true or false, got 1"),
         ({"do_sample": True, "typical_p": 0.9}, r"typical_p is 0\.9 in the settings of sampling"),
         ({"do_sample": True, "temperature": "hot"}, "temperature must be a number, got 'hot'"),

@@ -44,7 +44,7 @@ def test_skipped_lines_are_reported_where_pairs_are_held_out_too(tmp_path, table
         (b"\n\r\n \n", "a and a: no pair of sentences in 3 lines (a side is empty)"),
         (b"\n" + b"x" * 10_001, "in 2 lines (a side is empty or over 10,000 characters)"),
         (b"\r\r\r", "a ends its lines with carriage returns alone"),
-        (b"one\rtwo\r", "a ends its lines with carriage returns alone; convert it, as by: tr '\\r' '\\n'"),
+        (b"one\rtwo\r", "a ends its lines with carriage returns alone; convert it with: tr '\\r' '\\n'"),
     ],
 )
 @pytest.mark.parametrize("part", ["", "validation_"])
