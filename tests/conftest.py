@@ -73,7 +73,7 @@ def _few_memory_maps():
 
 @pytest.fixture(scope="session")
 def data_directory() -> pathlib.Path:
-    """Real corpora, where there are any."""
+    """The folder of real corpora, if there is one."""
     directory = os.environ.get("JAXFORMER_DATA")
     if not directory or not pathlib.Path(directory).is_dir():
         pytest.skip("JAXFORMER_DATA names no directory with corpora")
