@@ -76,7 +76,7 @@ def test_scores_are_printed_and_saved_with_their_settings(asked, monkeypatch, ca
 
 
 def test_each_search_has_its_own_files(asked, monkeypatch, tmp_path):
-    """Settings that differ from those of training are in the file name; other values have a digest there."""
+    """Settings that differ from those of training are in the file name; other values have a digest."""
     rundir.claim(tmp_path, "translation", TranslationConfig(decode=DecodeConfig(beam_size=2)), ())
     monkeypatch.setattr(evaluate, "load_ensemble", lambda options, config, command: types.SimpleNamespace(steps=(4,)))
 

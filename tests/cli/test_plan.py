@@ -109,7 +109,7 @@ def test_bad_input_gives_a_one_line_error(capsys, options, message):
 
 
 def test_options_before_the_configuration(capsys):
-    """The mesh may precede it; for a setting whose value is optional, the error gives the right place."""
+    """The mesh may precede the configuration; a setting may not, and the error gives its place."""
     assert cli.main(["plan", "--mesh", "fsdp=4", "demo", "--topology", "v5x:2x4"]) == 2
     assert "unknown topology 'v5x:2x4'" in capsys.readouterr().err
     assert cli.main(["plan", "--topology", "v5e:2x4", "--model.d_model", "32", "demo"]) == 2

@@ -130,7 +130,7 @@ def test_a_setting_that_the_command_would_ignore_is_refused(tmp_path, config, co
     ],
 )
 def test_saved_settings_may_be_ignored(tmp_path, decode, command, settings):
-    """So may a setting that is given with its default value."""
+    """So may a setting whose last value is the default, which cancels the first."""
     task = LanguageModelingConfig if isinstance(decode, TextDecodeConfig) else TranslationConfig
     assert given(tmp_path / "run", task(decode=decode), command, settings) != decode or "first" in settings
 
