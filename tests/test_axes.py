@@ -1,4 +1,4 @@
-"""The seam for placement: the identity until a table is active, and then exactly what the table says."""
+"""Placement of activations: the identity until a table is active, then exactly the placement of the table."""
 
 import contextlib
 

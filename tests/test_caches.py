@@ -1,4 +1,4 @@
-"""The user's cache: one place, of this user alone; where there is none, a warning and no cache."""
+"""The user's cache: one place, for this user only; without one, a warning and no cache."""
 
 import os
 import pathlib
@@ -47,7 +47,7 @@ def test_the_nearer_variable_wins(home, tmp_path, monkeypatch):
     ("text", "message"),
     [("gs://bucket/cache", "mount the bucket"), ("here", "absolute path"), ("~no-user/here", "absolute path")],
 )
-def test_a_variable_of_ours_that_cannot_be_meant(home, monkeypatch, text, message):
+def test_an_unusable_jaxformer_cache_is_refused(home, monkeypatch, text, message):
     monkeypatch.setenv("JAXFORMER_CACHE", text)
     with pytest.raises(ConfigError, match=message):
         caches.user_cache("data")

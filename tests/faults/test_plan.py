@@ -1,6 +1,7 @@
-"""Golden limits of what a pod would hold and send: a constraint that is lost fails here, not on the pod.
+"""Golden limits of the memory and traffic of a pod: a lost sharding constraint fails here, not on the pod.
 
-Two and two layers of the real widths: depth adds to the state and to what is kept, not to any one exchange.
+
+Models have two and two layers of the real widths: depth adds to the state, not to any one exchange.
 """
 
 import dataclasses
@@ -109,7 +110,7 @@ def test_slices_exchange_gradients_only():
 
 
 def test_a_step_that_does_not_fit(capsys):
-    """The compiler runs out of memory: so much is missing, this would help, and nothing is known of what is sent."""
+    """The compiler runs out of memory: the forecast has the excess and remedies, and no collectives."""
     given = ["--topology", "v5e:2x2", "--mesh", "fsdp=4", "--batch", "2048x512"]
     small = ["--model.num_encoder_layers", "2", "--model.num_decoder_layers", "2"]
     assert main([f"{EXPERIMENTS}:large_en_de", *given, *small]) == 2

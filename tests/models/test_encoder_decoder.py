@@ -328,7 +328,7 @@ def test_the_same_logits_with_the_batch_over_eight_devices():
 
 
 def test_attention_function_reaches_every_layer():
-    """The seam for kernels: a model built with another attention function uses it everywhere."""
+    """A model built with another attention function uses it everywhere."""
     seen = []
 
     def spy(query, key, value, **options):

@@ -225,7 +225,7 @@ def test_no_positions_show_what_comes_later(positions):
 
 
 def test_attention_function_reaches_every_layer():
-    """The seam for kernels: a model built with another attention function uses it everywhere."""
+    """A model built with another attention function uses it everywhere."""
     seen = []
 
     def spy(query, key, value, **options):

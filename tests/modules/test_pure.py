@@ -1,4 +1,4 @@
-"""The hinge: a module class and its configuration as functions over a plain dict."""
+"""A module class and its configuration as functions over a plain dict."""
 
 import functools
 import gc
@@ -165,7 +165,7 @@ def test_every_dimension_has_a_name():
 
 
 class Head(nnx.Module):
-    """A module of one's own with layers of Flax, whose parameters have no names of axes."""
+    """A custom module with layers of Flax, whose parameters have no axis names."""
 
     def __init__(self, config, *, rngs, state=None):
         self.encoder = models.make_encoder(config, rngs=rngs)
@@ -227,8 +227,8 @@ def test_init_under_vmap():
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a[i], b, rtol=1e-6), many, one)  # noqa: B023
 
 
-def test_parameters_are_born_sharded():
-    """Jitted with out_shardings, init gives the same numbers, already spread over eight devices."""
+def test_parameters_are_created_sharded():
+    """Jitted with out_shardings, init gives the same numbers, already sharded over eight devices."""
     mesh = jax.make_mesh((8,), ("fsdp",), axis_types=(AxisType.Auto,))
     place = lambda names: NamedSharding(mesh, PartitionSpec(*("fsdp" if n == "model" else None for n in names)))
     shardings = jax.tree.map(place, NET.axes, is_leaf=lambda x: isinstance(x, tuple))

@@ -1,4 +1,4 @@
-"""`sharded_attention` keeps the contract of every implementation on a mesh, and devices tell each other nothing."""
+"""`sharded_attention` keeps the contract of every implementation on a mesh, without communication."""
 
 import dataclasses
 import functools

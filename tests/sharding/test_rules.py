@@ -63,8 +63,8 @@ def test_gradients_leaf_by_leaf(text):
 
 
 @pytest.mark.parametrize("text", MESHES)
-def test_state_is_born_sharded_and_reused_where_it_is(text):
-    """Every parameter and every moment, before the first step and after it; the step writes over what it is given."""
+def test_state_is_created_sharded_and_donated(text):
+    """Every parameter and every moment, before the first step and after it; the step overwrites its input."""
     state, step, given = placed(text, dataclasses.replace(CONFIG, dropout=0.0))
     net, placement = pure(models.EncoderDecoder, CONFIG), sharding.Placement(sharding.mesh(text))
     where = placement.params(net.shapes, net.axes)
@@ -114,7 +114,7 @@ def test_a_dimension_that_cannot_be_cut_is_named():
         sharding.shardings_like(net.shapes, net.axes, sharding.RULES, sharding.mesh("tensor=8"))
 
 
-def test_the_message_has_a_way_out():
+def test_the_message_has_a_remedy():
     """A vocabulary that no axis divides need not be sharded."""
     net = pure(models.EncoderDecoder, models.EncoderDecoderConfig(63, 63, **SIZES))
     mesh = sharding.mesh("tensor=2,fsdp=4")

@@ -1,4 +1,4 @@
-"""Settings of a training that mean nothing are refused, with their name and value."""
+"""Settings of a training without a meaning are refused, with their name and value."""
 
 import math
 import re
@@ -38,7 +38,7 @@ def test_refusals(settings, message):
 
 
 def test_rollbacks():
-    """Three in a row, where they are asked for."""
+    """Three in a row, if enabled."""
     assert [TrainConfig(nonfinite=kind).rollbacks for kind in ("abort", "skip", "rollback")] == [0, 0, 3]
 
 

@@ -1,4 +1,4 @@
-"""One update: its gradient, accumulation, guards and bookkeeping, on a model of two arrays."""
+"""One update: its gradient, microbatches, nonfinite values and metrics, on a model of two arrays."""
 
 import jax
 import numpy as np
@@ -132,8 +132,8 @@ def test_sharded_state_stays_where_it_is():
     np.testing.assert_allclose(state.params["kernel"], alone.params["kernel"], rtol=1e-5)
 
 
-def test_the_state_is_reused():
-    """Donated: an update needs no second copy of parameters and moments."""
+def test_the_state_is_donated():
+    """An update needs no second copy of parameters and moments."""
     state = new_state()
     kernel = state.params["kernel"]
     training.make_step(loss, OPTIMIZER)(state, batch(1))
