@@ -29,8 +29,8 @@ def test_fingerprint_follows_every_setting(name, value):
 
 
 @pytest.mark.parametrize("place", [{"mesh": "fsdp=8"}, {"data": {"cache": "/tmp"}}, {"data": {"directory": "/data"}}])
-def test_fingerprint_does_not_know_the_place(place):
-    """What one machine started, another may go on with."""
+def test_fingerprint_ignores_the_place(place):
+    """A run can be started on one machine and continued on another."""
     assert fingerprint(from_data(TranslationConfig, place)) == fingerprint(TranslationConfig())
     assert fingerprint(from_data(TranslationConfig, {"data": {"source": "my.en"}})) != fingerprint(TranslationConfig())
 
@@ -52,7 +52,7 @@ def test_fingerprint_does_not_know_the_place(place):
         ({"data": 3}, "data must be a table of settings, got 3"),
     ],
 )
-def test_bad_data_is_named(data, message):
+def test_bad_data_names_the_setting(data, message):
     with pytest.raises(ConfigError, match=message):
         from_data(TranslationConfig, data)
 

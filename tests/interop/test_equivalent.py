@@ -1,4 +1,4 @@
-"""The same model in parameters of a family of Hugging Face."""
+"""Equivalent parameters of a model in a Hugging Face family."""
 
 import dataclasses
 
@@ -32,7 +32,7 @@ FORMS = {
 
 @pytest.mark.parametrize("name", first(FORMS, "bert", "gpt2"))
 def test_a_model_of_the_defaults_has_a_family(tmp_path, name):
-    """What is read from the folder computes what the model computes."""
+    """The model read from the folder computes the same."""
     net = pure(*FORMS[name])
     params = jax.tree.map(lambda x: jnp.asarray(0.3 * x), drawn(net))
     found = equivalent.fitted(net, params)
@@ -45,7 +45,7 @@ def test_a_model_of_the_defaults_has_a_family(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["bart", "marian", "t5", "gpt2", "llama", "qwen2", "bert masked"])
-def test_a_model_of_a_family_stays_as_it_is(name):
+def test_a_model_of_a_family_is_not_changed(name):
     net = NETS[name]
     params = drawn(net)
     found = equivalent.fitted(net, params)

@@ -1,4 +1,4 @@
-"""What a compiled program sends, against programs whose exchanges are known; and what a training step may send."""
+"""Collectives of compiled programs, against programs whose exchanges are known, and those of a training step."""
 
 import collections
 import dataclasses
@@ -137,8 +137,8 @@ frontend_attributes={_xla_megascale_target="{1,2}x{0:3}",_xla_megascale_transfer
 
 
 @pytest.mark.parametrize(("kind", "size"), [("ALL_REDUCE", 128), ("ALL_GATHER", 256)])
-def test_what_goes_to_another_slice(kind, size):
-    """It is no collective of the program any more, but a message to the host."""
+def test_messages_to_another_slice(kind, size):
+    """The program has a message to the host instead of a collective."""
     (found,) = hlo.collectives(ACROSS.replace("KIND", kind), {"slice": 2, "fsdp": 4})
     assert found == hlo.Collective(kind.lower().replace("_", "-"), size, size, 2, ("slice",), 1, "")
     for text, mesh in ((ACROSS, {"slice": 2}), (ACROSS.replace("KIND", kind), {"fsdp": 4})):

@@ -191,8 +191,8 @@ def test_empty_queries_do_not_reach_learned_tables(name):
         np.testing.assert_allclose(got, want, atol=2e-5)
 
 
-def test_what_does_not_divide_is_not_cut():
-    """Three rows and three heads: the same result, everywhere."""
+def test_dimensions_that_do_not_divide_are_not_sharded():
+    """Three rows and three heads: the same result on every device."""
     query, key, value, _ = (np.asarray(x)[:3, :, : 2 if i else 4] for i, x in enumerate(arrays(6, 2, batch=4)))
     expected = quick(functional.attention)(query, key, value)
     on_mesh = jax.jit(sharding.sharded_attention(sharding.mesh(GRID), implementation="blockwise"))
@@ -201,8 +201,8 @@ def test_what_does_not_divide_is_not_cut():
     np.testing.assert_allclose(around(query, key, value), expected, atol=1e-5)
 
 
-def test_lengths_go_around_a_ring():
-    """Where the table shards lengths; a single query, as in decoding, does not."""
+def test_sharded_lengths_use_ring_attention():
+    """If the table shards lengths; a single query, as in decoding, does not."""
     grid = sharding.mesh("data=2,context=4")
     query, key, value, _ = arrays(batch=4)
     on_mesh = jax.jit(sharding.sharded_attention(grid))
@@ -271,8 +271,8 @@ def test_chosen_as_alone(monkeypatch):
 
 
 @pytest.mark.parametrize("name", first(["packed", "no mask", "causal", "bias"], "bias"))
-def test_packed_rows_go_around_a_ring(name):
-    """Positions that only the token vectors use, as of a masked language model; not if a mask or a bias uses them."""
+def test_packed_rows_use_ring_attention(name):
+    """If only the token vectors use positions, as in a masked language model, but not a mask or a bias."""
     query, key, value, _ = arrays(batch=4)
     query = np.asarray(query)[:, [0, 1, 2, 3, 4, 0, 1]]  # T = S
     positions = np.array([[0, 1, 2, 0, 1, 0, 0]] * 4)
@@ -327,7 +327,7 @@ def test_refusals():
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class First(masks.Mask):
-    """The first keys of each row, as `masks.lengths`, but a mask that nobody knows: its arrays come whole."""
+    """The first keys of each row, as in `masks.lengths`, but with a mask that the library does not know."""
 
     length: jax.Array
 
@@ -338,7 +338,7 @@ class First(masks.Mask):
         return masks.lengths(self.length).ranges(query_start, query_stop)
 
 
-def test_a_mask_of_your_own():
+def test_a_custom_mask():
     there, placed, here = both(First(jnp.array([1, 7, 0, 4])), 0.0, None, implementation="blockwise")
     for got, want in zip(there(*placed), here, strict=True):
         np.testing.assert_allclose(got, want, atol=1e-5)
@@ -350,19 +350,19 @@ def beside_lengths(batch, mesh):
     return functools.partial(attend, mask=mask), functools.partial(functional.attention, mask=mask), batch[:3]
 
 
-def test_a_mask_of_your_own_beside_one_whose_rows_are_cut():
-    """Its rows come whole, so those of the other must, too: two rows would not fit four."""
+def test_a_custom_mask_with_one_whose_rows_are_sharded():
+    """Its rows are not sharded, so those of the other must not be either: two rows would not fit four."""
     there, here, batch = beside_lengths(arrays(batch=4), sharding.mesh("data=2", jax.devices()[:2]))
     assert jax.eval_shape(there, *batch).shape == jax.eval_shape(here, *batch).shape
 
 
 @pytest.mark.full
-def test_the_values_of_a_mask_of_your_own_beside_one_whose_rows_are_cut():
+def test_the_values_of_a_custom_mask_with_one_whose_rows_are_sharded():
     there, here, batch = beside_lengths(arrays(batch=4), sharding.mesh("data=2", jax.devices()[:2]))
     np.testing.assert_allclose(jax.jit(there)(*batch), quick(here)(*batch), atol=1e-6)
 
 
-def test_weights_on_a_mesh_are_those_of_softmax():
+def test_weights_on_a_mesh_equal_softmax():
     """Sharded and ring attention bring them; in zigzag, masks and keys have different orders, so there are none."""
     query, key, _, _ = arrays(batch=4)
     grid = sharding.mesh("data=4,context=2")

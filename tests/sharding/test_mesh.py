@@ -57,7 +57,7 @@ class Device:
 
 
 def test_hosts_of_gpus_need_no_axis():
-    """JAX gives each host of GPUs a slice of its own; of TPUs a slice is another thing, and must be said."""
+    """JAX numbers each host of GPUs as a slice; several slices of TPUs need the axis `slice`."""
     gpus = [Device(n, "gpu", n // 8) for n in range(32)]
     for text in ("fsdp=8,data=4", "slice=4,fsdp=8", ""):
         grid = sharding.mesh(text, gpus)
