@@ -194,7 +194,7 @@ def test_the_other_nets(net, text, count):
     assert len(caught(net, text)) == count
 
 
-def test_the_corpus_is_not_read():
+def test_sentences_of_the_corpus_are_ignored():
     source = '''"""Grey."""
 x = f("grey", r"""
     colour""")

@@ -96,7 +96,7 @@ def read_table(
     table = [line.split("\t") if line.strip() else [""] for line in read_lines(path)]
     for number, row in enumerate(table, 1):
         if len(row) <= max(columns) and row != [""]:
-            raise DataError(f"{path}, line {number}: {len(row)} column(s), but the settings name column {max(columns)}")
+            raise DataError(f"{path}, line {number}: {len(row)} column(s), but column {max(columns)} is needed")
     empty_row = [""] * (max(columns) + 1)
     table = [empty_row if row == [""] else row for row in table]
     return _pairs([row[columns[0]] for row in table], [row[columns[1]] for row in table], max_characters, str(path))

@@ -285,7 +285,7 @@ def test_the_expected_gradient_of_hard_attention_is_the_exact_one():
 
 
 def test_draws_follow_the_weights():
-    """With Gumbel noise, the shares of the first position are its weights."""
+    """With Gumbel noise, the frequencies of the first position are its weights."""
     weights = np.array([[0.1, 0.6, 0.3]], np.float32)
 
     def pick(key):
@@ -362,7 +362,7 @@ def test_a_weight_of_zero_that_is_not_drawn_has_no_slope():
 
 
 @pytest.mark.full
-def test_grid_positions_tell_where_a_feature_is():
+def test_grid_positions_distinguish_positions_of_a_feature():
     """Without them, the memory of a uniform image is the same away from its borders."""
     even = np.ones((1, 6, 40, 3), np.float32)
     for known in (False, True):

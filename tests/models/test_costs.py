@@ -131,7 +131,7 @@ def test_flops_of_a_language_model_grow_as_they_should():
 
 
 @pytest.mark.parametrize("norm_position", ["pre", "post"])
-def test_what_is_computed_again(norm_position, looped):
+def test_recomputed_operations(norm_position, looped):
     """Attention's two products; with remat all of each block, except a pre-norm block's last product."""
     config = dataclasses.replace(LANGUAGE_CONFIG, norm_position=norm_position)
     training = costs.language_model_training_flops(config, 2, 16)
@@ -143,7 +143,7 @@ def test_what_is_computed_again(norm_position, looped):
 
 
 @pytest.mark.parametrize(("num_layers", "times"), [(12, 0), (13, 13)])
-def test_unrolled_layers_compute_nothing_again(num_layers, times):
+def test_unrolled_layers_recompute_nothing(num_layers, times):
     """Each stack by itself: here an encoder beside a decoder of one layer."""
     gpu = SimpleNamespace(platform="gpu", device_kind="NVIDIA H200")
     again = 4 * 64 * 2 * 16**2
@@ -158,7 +158,7 @@ def test_unrolled_layers_compute_nothing_again(num_layers, times):
 
 @pytest.mark.parametrize("remat", [False, True])
 def test_a_window_costs_its_pairs(remat, looped):
-    """Of 16 tokens each sees 5; a window beyond the length saves nothing, and encoders have none."""
+    """Each of 16 tokens attends to 5; a window beyond the length saves nothing, and encoders have none."""
     products, windowed = 4 * 64 * 2 * 16, dataclasses.replace(LANGUAGE_CONFIG, attention_window=5, remat=remat)
     plain = dataclasses.replace(windowed, attention_window=None)
     for flops, times in ((costs.language_model_flops, 1), (costs.language_model_computed_flops, 4)):

@@ -73,7 +73,7 @@ def test_differences_are_small_and_explained(found):
         assert preset.note, name
 
 
-def test_what_the_reasons_say(found):
+def test_the_reasons_are_correct(found):
     """The numbers in the reasons."""
     base, big = PRESETS["transformer-base"].config, PRESETS["transformer-big"].config
     assert 37_000 + (65e6 - found["transformer-base"].parameters) / base.d_model == pytest.approx(40_817, abs=1)

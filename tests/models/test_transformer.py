@@ -1,4 +1,4 @@
-"""What all transformers share: settings that are checked where they are made, and the choice of what was captured."""
+"""Parts that all Transformers share: checked settings, and the selection of captured attention."""
 
 import copy
 import dataclasses

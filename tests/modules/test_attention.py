@@ -125,7 +125,7 @@ def test_dropout_needs_a_key_and_drops_weights():
     assert not np.allclose(one, other, atol=1e-3)
 
 
-def test_tape_holds_queries_and_keys():
+def test_captured_queries_and_keys_give_the_weights():
     """What the intermediates caught, given to attention_weights, are the weights of the layer."""
     net, params = self_attention()
     x = normal(2, 5, D)
@@ -144,8 +144,8 @@ def test_tape_holds_queries_and_keys():
     np.testing.assert_array_equal(caught_key, key)
 
 
-def test_attention_function_is_the_callers():
-    """The seam through which kernels and sharded wrappers come in."""
+def test_a_custom_attention_function_is_used():
+    """Kernels and sharded attention are passed in this way."""
     seen = []
 
     def spy(query, key, value, **options):
@@ -226,7 +226,7 @@ BOUND_SETTINGS = {"scale": 3.0, "score": jnp.tanh, "sinks": jnp.ones(N)}
 
 @pytest.mark.parametrize("name", OWN_SETTINGS)
 def test_partials_of_a_setting_are_refused_if_the_layer_has_it_too(name):
-    """The layer's value won without a word; without its setting, that of the partial counts."""
+    """The layer's value was used silently; if the layer does not have the setting, that of the partial counts."""
     bound = functools.partial(functional.attention, **{name: BOUND_SETTINGS[name]})
     for make in (self_attention, cross_attention):
         with pytest.raises(ValueError, match=f"this layer passes '{name}' from its own setting.* remove one"):
@@ -309,8 +309,8 @@ def test_weights_of_cross_attention_know_the_positions_of_a_late_step():
     assert (np.asarray(weights)[..., :2] == 0).all()
 
 
-def test_what_a_layer_cannot_take_is_named():
-    """The name of an implementation was called, and another D ended in a product of matrices, far from here."""
+def test_wrong_arguments_of_a_layer_are_named():
+    """A string was called, and another D ended in a matrix product."""
     with pytest.raises(TypeError, match=r"functools.partial\(functional.attention.*got 'blockwise'"):
         inspect.unwrap(check_partial)("blockwise")
     layer = modules.SelfAttention(8, 2, rngs=nnx.Rngs(0))

@@ -97,7 +97,7 @@ def test_deep_norm_block():
     np.testing.assert_allclose(net.apply(params, x), norm("feed_forward_norm", 3 * z + think(z)), atol=1e-5)
 
 
-def test_norm_is_the_callers():
+def test_a_custom_norm_is_used():
     net, params = block(functional.pre_norm, cross=False, norm=modules.RMSNorm)
     assert set(params["attention_norm"]) == {"scale"}
     assert net.apply(params, normal(2, 5, D)).shape == (2, 5, D)

@@ -45,7 +45,7 @@ def test_scan_equals_loop(key):
 
 
 def test_remat_changes_nothing_but_memory():
-    """Same value, same gradients, with dropout: the bits are recomputed, not drawn again."""
+    """Same value, same gradients, with dropout: its bits are recomputed and equal."""
     x, key = normal(2, 40, D), jax.random.key(1)
     found, held = [], []
     for remat in (False, True):

@@ -297,7 +297,7 @@ def test_settings_that_contradict(tmp_path):
     config = changed(tiny(tmp_path, model=TRANSFORMER, loss=LossConfig()), {"model": {"positions": "learned"}})
     with pytest.raises(ConfigError, match=r"data\.max_length is 30, but model\.max_positions is 24"):
         TASK.check(changed(config, {"data": {"max_length": 30}}))
-    with pytest.raises(ConfigError, match="init_from run is a run of language_model; this is a transformer"):
+    with pytest.raises(ConfigError, match="init_from run is a run of language_model; a captioner with"):
         TASK.check_init(changed(config, {"init_from": "run"}), language_model.LanguageModelingConfig())
     with pytest.raises(ConfigError, match="init_from run is a recurrent captioner; this is a transformer captioner"):
         TASK.check_init(changed(config, {"init_from": "run"}), tiny(tmp_path))
