@@ -1,4 +1,4 @@
-"""Hard attention and the objectives of captioning follow their formulas, and what is padding counts nothing."""
+"""Hard attention and the objectives of captioning follow their formulas, and padding has no effect."""
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +11,8 @@ VALID = jnp.asarray([[1, 1, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0]], bool)
 WEIGHTS = np.random.default_rng(0).dirichlet(np.ones(5), (3, 4)).astype(np.float32)
 
 
-def test_the_slope_of_reinforce_is_the_reward_that_is_still_to_come():
-    """Minus the rewards from a step on, less the baseline; steps of padding have none and give none, NaN or not."""
+def test_the_gradient_of_reinforce_is_the_remaining_reward():
+    """Minus the rewards from a step on, less the baseline; steps of padding have and give none, NaN or not."""
     rewards = normal(3, 4, seed=1)
     dirty = jnp.where(VALID, rewards, jnp.nan)
 

@@ -82,7 +82,7 @@ def test_large_logits():
     assert float(functional.cross_entropy(logits, jnp.array([1]))[0]) == 0
 
 
-def test_a_forbidden_token_costs_nothing_until_it_is_the_label():
+def test_a_forbidden_token_has_no_effect_unless_it_is_the_label():
     """Logits of minus infinity, as in constrained decoding, give a finite loss and gradient."""
     logits = jnp.array([[1.0, -jnp.inf, 2.0]])
     loss = lambda x: functional.cross_entropy(x, jnp.array([0]))[0]

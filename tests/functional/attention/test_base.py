@@ -18,7 +18,7 @@ from tests.modules.small import quick
 from tests.selection import first
 
 
-def test_masked_softmax_of_an_empty_row_has_no_slope():
+def test_masked_softmax_of_an_empty_row_has_zero_gradient():
     logits = jnp.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
     mask = jnp.array([[True, False, True], [False, False, False]])
     weights, pull = jax.vjp(lambda x: functional.masked_softmax(x, mask), logits)
