@@ -62,6 +62,7 @@ RETIRED_WORDS = [
         "makes so that",
     ),
     *("is none", "are none", "of which", "gone on with", "goes on with", "all that", "such as are", "such as is"),
+    *("can say", "cannot say", "without a word", "so many", "kinds of token", "has each", "no slip of", "seldom"),
 ]
 
 # Names that have been replaced by those of the field: num_encoder_layers, tokens_per_batch, n_best and so on.

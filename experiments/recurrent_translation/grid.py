@@ -118,7 +118,7 @@ def model(cell: Cell, scale: Scale, num_tokens: int) -> EncoderDecoderConfig | S
     size = costs.encoder_decoder_parameters(transformer)
     shared |= {"cell": cell.recurrent, "attention": ATTENTIONS[cell.kind], "d_model": transformer.d_model}
     make = lambda d_hidden: Seq2SeqConfig(**shared, **{"d_hidden": d_hidden})
-    low, high = 1, 1  # in halves of the state, for it has one in each direction of the encoder
+    low, high = 1, 1  # in halves of the state, because each direction of the encoder has one
     while costs.seq2seq_parameters(make(2 * high)) < size:
         low, high = high, 2 * high
     while high - low > 1:

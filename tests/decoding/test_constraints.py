@@ -103,7 +103,7 @@ def test_a_sequence_ends_if_no_token_is_allowed(search, normalized):
     step, _ = markov(0)
     free = sorted(set(range(VOCAB)) - {BEGIN, END, PAD})
 
-    def scarce(scores, history):  # the first sentence has each token once, the second has no rule
+    def scarce(scores, history):  # the first sentence must not repeat a token, the second has no rule
         rows = (history.sentences == 0)[:, None, None]
         return jnp.where(rows, once(scores, history), scores)
 

@@ -205,7 +205,7 @@ def test_transforms_are_static_or_traced_arguments():
 
 
 def test_well_formed_sequences():
-    """Pad and bos are never chosen, unless bos is eos; eos is at the limit, unless there is none."""
+    """Pad and bos are never chosen, unless bos is eos; eos, if there is one, is at the limit."""
     limits = jnp.array([2, 9])
     rules = lambda **ids: well_formed((), max_lengths=limits, **ids)
     finite = lambda **ids: np.isfinite(np.asarray(decoding.chain(*rules(**ids))(jnp.asarray(SCORES), HISTORY)))

@@ -318,7 +318,7 @@ def test_a_folder_has_one_spelling(tmp_path, monkeypatch):
 
 
 def test_cutouts_have_their_object_in_the_middle(tmp_path):
-    """By the color in the middle; without an object there is none."""
+    """By the color in the middle; without an object, the middle has no color."""
     smoke.prepare(tmp_path)
     store = read_images(tmp_path / "images.zip")
     (tmp_path / "all.tsv").write_text("".join(f"{name}\tThere are blocks\n" for name in store.names))

@@ -111,4 +111,4 @@ def test_the_smoke_run_writes_everything_and_resumes(tmp_path, capsys):
     assert "holds results of other settings; give another --out" in capsys.readouterr().err
     (out / "recall.json").write_text("{")
     assert command.main(["--smoke", "--out", str(out), "--part", "recall"]) == ConfigError.exit_code
-    assert "is no file of results" in capsys.readouterr().err
+    assert "is not a results file" in capsys.readouterr().err

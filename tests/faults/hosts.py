@@ -1,4 +1,4 @@
-"""A run of several processes on this machine, each of which can be killed, frozen or asked to stop."""
+"""A run of several processes on this machine; each can be killed, frozen or asked to stop."""
 
 import json
 import os

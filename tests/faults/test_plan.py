@@ -27,7 +27,7 @@ CASES = {
     "large-128": ("large", "v5p:4x4x8", "fsdp=32,tensor=4", 1024, 512),
     "large-512": ("large", "v5p:8x8x8", "fsdp=128,tensor=4", 1024, 512),
 }
-# MiB of a device, a tenth above what was measured: peak, largest array sent, all that is sent.  The largest is the
+# MiB of a device, a tenth above the measurement: peak, largest array sent, sum of arrays sent. The largest is the
 # device's share of the table in float32, whose gradient is summed once; the second table's worth would show in "sent".
 LIMITS = {
     "big-128": (512, 37, 485),
@@ -43,7 +43,7 @@ def compiled(config, topology, shape):
 
 @functools.cache
 def planned(case, removed=""):
-    """Peak, largest array sent and all that a device sends, in MiB; with something of the placement taken away."""
+    """Peak, largest array and sum of arrays that a device sends, in MiB; with a part of the placement `removed`."""
     name, topology, mesh, rows, length = CASES[case]
     config = resolve(f"{EXPERIMENTS}:{name}_en_de")
     model = dataclasses.replace(config.model, num_encoder_layers=2, num_decoder_layers=2)

@@ -105,7 +105,7 @@ def test_queries_and_keys_at_given_positions(name):
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["alibi", "relative keys", "transformer-xl", "sum"])
-def test_keys_of_which_several_have_one_position(name):
+def test_several_keys_at_one_position(name):
     """Each of two lanes has the bias of its position, as if it were alone."""
     query, key, value, _ = arrays()
     bias = biases.made(name, biases.LEARNED)

@@ -147,7 +147,7 @@ def test_dtype_is_kept():
 
 
 def test_the_factor_of_narrow_numbers_is_not_rounded():
-    """In bfloat16, 1 / 0.9 would be 1.109, and all that is kept would be 0.16% too small."""
+    """In bfloat16, 1 / 0.9 would be 1.109, and all kept values would be 0.16% too small."""
     x = jax.device_put(np.linspace(1, 2, 1000).astype(jnp.bfloat16))
     found, given = (np.asarray(y, np.float64) for y in (functional.dropout(x, rate=0.1, key=jax.random.key(0)), x))
     np.testing.assert_allclose(found.sum() / given[found > 0].sum(), 1 / 0.9, rtol=4e-4)

@@ -75,7 +75,7 @@ LANGUAGE_CONFIG = models.LanguageModelConfig(
 
 @pytest.mark.parametrize("lengths", first([(2, 24, 40), (3, 48, 16)], (2, 24, 40)))
 def test_flops_of_the_compiled_forward_pass(lengths):
-    """One layer each: the compiler counts the body of a loop once.  It also counts norms and softmax."""
+    """One layer each: the compiler counts the body of a loop once. It also counts norms and softmax."""
     batch, source_length, target_length = lengths
     net = pure(models.EncoderDecoder, CONFIG)
     tokens = (jax.ShapeDtypeStruct((batch, n), jnp.int32) for n in lengths[1:])

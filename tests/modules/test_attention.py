@@ -173,7 +173,7 @@ def test_an_attention_function_sees_dropout_only_where_there_is_some():
 
 
 def flat(query, key, *, mask=None):
-    """Weights that are no softmax: 1 wherever the mask allows."""
+    """Weights that are not a softmax: 1 for every allowed pair."""
     lengths = query.shape[1], key.shape[1]
     allowed = jnp.ones((1, 1, *lengths), bool) if mask is None else masks.as_mask(mask).dense(*lengths)
     return jnp.broadcast_to(allowed, (query.shape[0], query.shape[2], *lengths)).astype(jnp.float32)

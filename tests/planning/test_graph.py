@@ -68,7 +68,7 @@ def test_a_carried_sum_is_not_a_chain_of_products():
 
 
 def test_a_recurrent_layer_and_one_of_attention():
-    """L steps, of which the first waits for no other, and four products in a row at any length."""
+    """L steps, the first without a predecessor, and four products in a row at any length."""
     for length in (5, 9):
         module, params = built(lambda rngs: modules.RecurrentLayer(4, cell="gru", rngs=rngs))
         got = products(module.net.apply, params, normal(1, length, 4))

@@ -115,7 +115,7 @@ ENTRY %main (x: f32[8]) -> f32[2] {
 """
 
 
-def test_a_sum_of_which_each_keeps_a_piece():
+def test_a_reduce_scatter_of_a_tpu():
     """A TPU's program writes a reduce-scatter as a fusion, with a sum in it; it sends half of what the sum would."""
     (found,) = hlo.collectives(FUSED, GRID)
     assert found == hlo.Collective("reduce-scatter", 32, 32, 4, ("data",), 1, "")

@@ -363,7 +363,7 @@ def test_the_values_of_a_custom_mask_with_one_whose_rows_are_sharded():
 
 
 def test_weights_on_a_mesh_equal_softmax():
-    """Sharded and ring attention bring them; in zigzag, masks and keys have different orders, so there are none."""
+    """Sharded and ring attention have weights; zigzag has not, because masks and keys have different orders."""
     query, key, _, _ = arrays(batch=4)
     grid = sharding.mesh("data=4,context=2")
     for attention in (

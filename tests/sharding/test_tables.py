@@ -15,7 +15,7 @@ WEIGHTS = jax.random.normal(jax.random.key(2), (6, 4, 3))
 
 
 def looked_up(table, groups, parts=1, dtype="float32"):
-    """Six rows of four tokens on so many devices."""
+    """Looks up six rows of four tokens on `groups` times `parts` devices."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tables, "num_shards", lambda name: {"batch": groups, "length": parts}[name])
         copies = sharding.table_copies(table, rows=6, length=4, dtype=jnp.dtype(dtype))

@@ -122,7 +122,7 @@ def test_an_invalid_warm_start_is_refused_before_the_data_are_prepared(tmp_path,
 
 
 def test_frozen_parameters_without_a_warm_start_are_reported(tmp_path):
-    """With one line; without frozen ones there is none."""
+    """With one line; without frozen parameters, with no line."""
     lines, frozen = [], {"encoder": dict.fromkeys("abcd", True), "output": False}
     for tree in (frozen, None):
         setup = SimpleNamespace(frozen=tree, new_state=lambda: "state")

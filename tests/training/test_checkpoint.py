@@ -135,7 +135,7 @@ Broken()
 
 @pytest.mark.full
 def test_damage_gives_a_one_line_error(tmp_path):
-    """Orbax leaves reads in progress, each of which would print a traceback; other tracebacks are still printed."""
+    """Orbax leaves reads in progress, and each would print a traceback; other tracebacks are still printed."""
     saved(tmp_path, steps=(1, 2))
     for path in data_files(tmp_path / "2"):
         path.write_bytes(path.read_bytes()[:-40])
@@ -327,7 +327,7 @@ def test_killed_while_saving(tmp_path):
         ).all()
 
 
-# As if all that is free had been taken by others between the look at it and the write.
+# As if other programs had taken all free space between the check and the write.
 TOO_LATE = """
 import shutil
 usage = shutil.disk_usage

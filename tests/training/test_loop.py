@@ -176,7 +176,7 @@ def test_batches_that_end_early():
 
 
 def with_bad(bad):
-    """Batch 0, 1, ... of a plan, of which some are not finite."""
+    """Batch 0, 1, ... of a plan; those in `bad` are not finite."""
     return lambda start: (batch(number, nan=number in bad) for number in itertools.count(start))
 
 

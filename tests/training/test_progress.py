@@ -16,7 +16,7 @@ def console(**options):
 
 
 def test_lines_have_a_minimum_interval():
-    """At most one every so many seconds, and always the last one."""
+    """At most one per interval of seconds, and always the last one."""
     out = console()
     lines = progress.Lines(out, steps=3, seconds=1000.0)
     for step in (1, 2, 3):

@@ -37,8 +37,8 @@ def test_padding_is_inert():
     want = expected(VALID[:, None, None])
     dirty = [ARRAYS[0], *(jnp.where(VALID[..., None, None], x, jnp.nan) for x in ARRAYS[1:])]
     np.testing.assert_allclose(functional.linear_attention(*dirty, valid=jnp.asarray(VALID)), want, atol=1e-5)
-    nobody = functional.linear_attention(*ARRAYS, valid=jnp.zeros((B, T), bool))
-    assert not np.asarray(nobody).any()
+    empty = functional.linear_attention(*ARRAYS, valid=jnp.zeros((B, T), bool))
+    assert not np.asarray(empty).any()
 
 
 @pytest.mark.parametrize("causal", [False, True])

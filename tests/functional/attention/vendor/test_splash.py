@@ -163,7 +163,7 @@ LONG = {
     "lengths, one of 0": (140, 260, masks.lengths([0, 170])),
     "causal, lengths": (260, 260, masks.causal() & masks.lengths([260, 40])),
     "packed": (256, 256, masks.segments(packed(256, 70)) & masks.causal()),
-    "segments, some of nobody": (200, 300, masks.segments(packed(200, 90), packed(300, 110))),
+    "segments, some without queries": (200, 300, masks.segments(packed(200, 90), packed(300, 110))),
     "everything": (
         200,
         300,
