@@ -65,7 +65,7 @@ def test_without_a_home_there_is_no_cache(home, monkeypatch, value, caplog):
     assert not pathlib.Path("/.cache/jaxformer").exists()
 
 
-def test_what_others_can_write_is_not_used(home, caplog):
+def test_a_folder_that_others_can_write_is_not_used(home, caplog):
     folder = caches.user_cache("programs")
     assert folder is not None
     for place, mode, message in (
@@ -86,7 +86,7 @@ def test_what_others_can_write_is_not_used(home, caplog):
 
 
 @pytest.mark.parametrize("place", [".cache/jaxformer/programs", ".cache", "."])
-def test_what_belongs_to_others_is_not_used(home, monkeypatch, caplog, place):
+def test_a_folder_of_another_user_is_not_used(home, monkeypatch, caplog, place):
     owner = os.geteuid() + 1
     assert caches.user_cache("programs") is not None
     stat, theirs = pathlib.Path.stat, (home / place).resolve()

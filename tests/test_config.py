@@ -104,7 +104,7 @@ def test_the_kind_of_a_part_chooses_its_class():
         from_data(TranslationConfig, {"model": {"kind": "recurrent", "num_heads": 2}})
 
 
-def test_another_kind_keeps_what_both_have():
+def test_another_kind_keeps_common_settings():
     config = TranslationConfig(model=EncoderDecoderConfig(d_model=24, num_heads=4, dropout=0.3), seed=5)
     got = changed(config, {"model": {"kind": "recurrent", "cell": "gru"}})
     layers = {"num_encoder_layers": 6, "num_decoder_layers": 6}

@@ -9,7 +9,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.tasks import pretrained
 
 
-def test_what_is_written(capsys, monkeypatch):
+def test_the_arguments_of_the_export(capsys, monkeypatch):
     asked = []
 
     def export(*given, say, **options):

@@ -249,7 +249,7 @@ def test_an_argument_that_is_not_utf8(capsys, command):
     assert r"'caf\udce9' is not UTF-8" in capsys.readouterr().err
 
 
-def test_results_are_utf8_whatever_the_locale(monkeypatch):
+def test_results_are_utf8_in_every_locale(monkeypatch):
     monkeypatch.setitem(sys.modules, "jaxformer.cli.configs", types.SimpleNamespace(main=lambda _: print("été") or 0))
     monkeypatch.setattr(sys, "argv", ["jaxformer", "configs"])
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))

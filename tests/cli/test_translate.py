@@ -49,7 +49,7 @@ def test_options_may_stand_before_the_sentences(echo, capsys):
     assert capsys.readouterr().out == "A DOG\nA CAT\n"
 
 
-def test_standard_input_is_utf8_whatever_the_locale(echo, capsys, monkeypatch):
+def test_standard_input_is_utf8_in_every_locale(echo, capsys, monkeypatch):
     given = io.TextIOWrapper(io.BytesIO("été\r\n\nb\n".encode() + b"\xff\n"), encoding="ascii")
     monkeypatch.setattr(sys, "stdin", given)
     with pytest.raises(DataError, match=r"standard input, line 4: not UTF-8 \(byte 0xff\)"):
@@ -89,7 +89,7 @@ def test_output_to_links_pipes_and_devices(echo, tmp_path, capfd):
     assert capfd.readouterr().out == "A DOG\n"
 
 
-def test_no_sentences_are_no_lines(echo, capsys, tmp_path):
+def test_no_sentences_give_no_lines(echo, capsys, tmp_path):
     (tmp_path / "empty").touch()
     assert translate.main(["run", "--file", str(tmp_path / "empty")]) == 0
     assert capsys.readouterr().out == ""

@@ -70,7 +70,7 @@ def test_words_of_word_piece_begin_with_a_space():
     assert attention_maps.by_word(inner).source == ("the", "old", "[UNK]", "sees", ".")
 
 
-def test_a_text_begins_as_the_template_says():
+def test_a_text_begins_with_the_tokens_of_the_template():
     assert BYTES.start == ()
     content = pretrained.byte_level(begin="<|begin|>")
     begin = tokenizers.Tokenizer.from_str(content).token_to_id("<|begin|>")

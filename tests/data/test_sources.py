@@ -19,7 +19,7 @@ def write(path, data):
     return path
 
 
-def test_reads_pairs_and_reports_what_it_skips(tmp_path):
+def test_pairs_are_read_and_skipped_lines_reported(tmp_path):
     source = write(tmp_path / "s", b"one\n\nthree\n" + b"x" * 50 + b"\nfive\n")
     target = write(tmp_path / "t", b"un\ndeux\ntrois\nquatre\ncinq")
     pairs = read_parallel(source, target, max_characters=20)

@@ -110,7 +110,7 @@ def test_a_negative_number_of_pairs_is_refused(tmp_path, capsys):
     assert "it must be a whole number of at least 1, got -5" in capsys.readouterr().err
 
 
-def test_data_that_are_missing_are_named(tmp_path, capsys):
+def test_missing_data_are_named(tmp_path, capsys):
     assert ranking.main(["--data-dir", str(tmp_path), "--out", str(tmp_path / "out")]) == DataError.exit_code
     assert "multi30k/train.en" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

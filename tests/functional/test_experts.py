@@ -110,7 +110,7 @@ def test_balance():
     assert slope[:, counts.argmax()].sum() > 0 > slope[:, counts.argmin()].sum()
 
 
-def test_z_loss_counts_what_is_valid():
+def test_z_loss_counts_valid_tokens_only():
     valid = jnp.arange(TOKENS) % 2 == 0
     expected = (np.log(np.exp(LOGITS).sum(-1)) ** 2)[::2].mean()
     np.testing.assert_allclose(functional.router_z_loss(single(LOGITS), valid), expected, rtol=1e-5)

@@ -50,7 +50,7 @@ def test_choices():
         ({"experts": models.ExpertsConfig(4)}, {"feed_forward": "experts"}, "experts .* feed_forward is 'plain'"),
     ],
 )
-def test_parts_that_are_not_chosen(part, choice, message):
+def test_settings_of_unused_parts_are_refused(part, choice, message):
     models.LanguageModelConfig(9, **part, **choice)
     with pytest.raises(ValueError, match=message):
         models.LanguageModelConfig(9, **part)

@@ -215,7 +215,7 @@ def test_recurrent_flops_are_the_products_of_the_program(attention, cell):
 
 @pytest.mark.parametrize("places", [5, 32])
 def test_flops_of_a_compiled_masked_language_model(places):
-    """Only the logits at the places that are predicted count, and are computed."""
+    """Only the logits at predicted positions are computed and counted."""
     config = models.EncoderConfig(400, d_model=64, num_heads=4, d_ff=192, num_layers=1, dropout=0.0)
     net = pure(models.MaskedLanguageModel, config)
     tokens, chosen = (jax.ShapeDtypeStruct((4, n), jnp.int32) for n in (32, places))
@@ -244,7 +244,7 @@ def test_flops_of_a_vision_transformer(pooling):
 
 
 def fourth_channel(num_images, image_size, width):
-    """The products of the channel of zeros that `functional.convolution` adds to RGB, which no model asks for."""
+    """The products of the zero channel that `functional.convolution` adds to RGB, which no configuration counts."""
     return 2 * 9 * num_images * math.prod(image_size) * width
 
 

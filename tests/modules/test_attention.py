@@ -102,7 +102,7 @@ def test_heads_that_do_not_fit(width, heads, key_heads, message):
 
 
 @pytest.mark.parametrize("num_kv_heads", first([4, 2], 2))
-def test_step_equals_the_rows_of_the_whole(num_kv_heads):
+def test_step_equals_the_rows_of_the_full_pass(num_kv_heads):
     """Folding the cached step over a sequence is causal attention, for several hypotheses at once."""
     net, params = self_attention(num_kv_heads, bias=True)
     x = normal(2 * 3, 5, D)
@@ -159,7 +159,7 @@ def test_a_custom_attention_function_is_used():
     assert seen == [((2, 5, N, D // N), ["dropout", "mask"])]
 
 
-def test_an_attention_function_sees_dropout_only_where_there_is_some():
+def test_an_attention_function_receives_dropout_only_if_it_is_used():
     seen = []
 
     def spy(query, key, value, *, mask, dropout):
@@ -238,8 +238,8 @@ def test_partials_of_a_setting_are_refused_if_the_layer_has_it_too(name):
     assert np.abs(net.apply(params, x) - plain.apply(params, x)).max() > 1e-3
 
 
-def test_a_function_combines_masks_instead():
-    """The remedy of that message: its window is at work, in the full pass and in cached steps."""
+def test_a_function_may_combine_masks_itself():
+    """The remedy of that message: its window applies in the full pass and in cached steps."""
 
     def local(query, key, value, *, mask, **kwargs):
         return functional.attention(query, key, value, mask=mask & masks.window(1), **kwargs)

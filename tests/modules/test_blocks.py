@@ -104,7 +104,7 @@ def test_a_custom_norm_is_used():
 
 
 @pytest.mark.full
-def test_dropout_sites_are_told_apart():
+def test_dropout_sites_are_independent():
     """With every sublayer replaced by ones, the masks of attention, cross and feed-forward outputs differ."""
     net, params = block(functional.pre_norm, cross=True, dropout=0.5)
     key = jax.random.key(0)
@@ -125,7 +125,7 @@ def test_dropout_sites_are_told_apart():
 @pytest.mark.full
 @pytest.mark.parametrize("arrange", [functional.pre_norm, functional.post_norm, DEEP])
 @pytest.mark.parametrize("cross", [True, False])
-def test_step_equals_the_rows_of_the_whole(arrange, cross):
+def test_step_equals_the_rows_of_the_full_pass(arrange, cross):
     net, params = block(arrange, cross)
     width, length = 3, 4
     x, memory = normal(2 * width, length, D), normal(2, 5, D, seed=1)

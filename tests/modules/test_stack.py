@@ -120,7 +120,7 @@ def test_capture_gives_every_layer():
     np.testing.assert_allclose(intermediates["self"].layer(0).query, query, atol=1e-5)
 
 
-def test_one_trace_whatever_the_depth():
+def test_one_trace_for_every_depth():
     """Compile time does not grow with depth: the block is traced once."""
     traced = []
 

@@ -43,7 +43,7 @@ def test_the_first_process_ends_the_wait(exchanges, tmp_path, monkeypatch):
     assert answers == []
 
 
-def test_what_is_compared(exchanges, tmp_path):
+def test_every_compared_property_differs(exchanges, tmp_path):
     """Each of these differs from the one before."""
     found, texts = exchanges
     run = tmp_path / "run"

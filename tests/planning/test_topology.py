@@ -57,8 +57,8 @@ def test_every_chip_of_a_cloud_can_be_planned():
     assert cores == {"a100": ("8", "108"), "h100": ("9", "132"), "h200": ("9", "132"), "b200": ("10", "148")}
 
 
-def test_what_to_install(monkeypatch):
-    """The version is the one that this JAX asks for."""
+def test_the_error_has_the_command_to_install(monkeypatch):
+    """The version is the one that this JAX requires."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"needs libtpu, but no TPU: pip install 'libtpu==0\.0\.\d+\.\*'"):
         topology.devices("v5p:2x2x2")

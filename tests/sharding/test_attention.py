@@ -113,8 +113,8 @@ with targets.compiling_for(grid.devices.flatten().tolist()):
     ("implementation", "kernel", "pod", "compiler"),
     [("splash", "tpu_custom_call", "v5e:2x4", "libtpu"), ("cudnn", "cudnn$fmha", "h100:1x8", "jax_cuda12_plugin")],
 )
-def test_nothing_is_gathered_elsewhere(implementation, kernel, pod, compiler):
-    """The real kernels, compiled for eight devices that are not here."""
+def test_nothing_is_gathered_on_other_devices(implementation, kernel, pod, compiler):
+    """The real kernels, compiled for eight devices that are not on this machine."""
     command = [programs.python_with(compiler), "-c", ELSEWHERE, pod, implementation]
     paths = os.pathsep.join(filter(None, (str(programs.ROOT), os.environ.get("PYTHONPATH"))))
     known = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths}
@@ -142,7 +142,7 @@ BY_HEAD = {
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", BY_HEAD)
-def test_biases_that_combine_queries_with_heads_that_are_cut(name):
+def test_biases_that_combine_queries_with_sharded_heads(name):
     """Each device takes the tables of its own heads: the output, and gradients of queries and learned arrays."""
     query, key, value, upstream = arrays(batch=4)
     options = {"mask": MASKS["lengths"]}
@@ -263,7 +263,7 @@ def test_a_named_implementation_is_not_replaced_by_a_ring():
         np.testing.assert_allclose(jax.jit(attend)(*given), functional.attention(*given), atol=1e-5)
 
 
-def test_chosen_as_alone(monkeypatch):
+def test_the_choice_equals_that_on_one_device(monkeypatch):
     monkeypatch.setattr(api, "LONG_ON_CPU", 1)
     query, key, value, _ = arrays(batch=4)
     text = jax.jit(sharding.sharded_attention(sharding.mesh(GRID))).lower(query, key, value).as_text()

@@ -51,8 +51,8 @@ def test_costs_are_those_of_the_largest_batch(config):
 @pytest.mark.parametrize(
     ("name", "shape", "counted"), [("vision", (16, 1), (16, "images")), ("classification", (16, 9), (16, "texts"))]
 )
-def test_costs_count_what_the_loss_counts(name, shape, counted):
-    """A classifier has one term for each text or image, however long it is."""
+def test_costs_count_the_terms_of_the_loss(name, shape, counted):
+    """A classifier has one term for each text or image of any length."""
     config = registry.configure(name, model={"num_classes": 2})
     task = registry.task_of(config)
     costs = task.network(config, task.planned_vocab_size(config)).costs(shape)

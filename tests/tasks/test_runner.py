@@ -148,7 +148,7 @@ def test_adapters_beside_trained_parameters_are_reported(tmp_path):
         assert all("--tune.frozen 'decoder/*'" in line for line in warnings)
 
 
-def test_a_damaged_vocabulary_of_a_warm_start_is_named_where_it_is(tmp_path, monkeypatch):
+def test_a_damaged_vocabulary_of_a_warm_start_is_named_with_its_path(tmp_path, monkeypatch):
     """Not in the copy, which is removed at once."""
     config = small(cache=str(tmp_path / "cache"))
     rundir.claim(tmp_path / "source", "translation", config, ())

@@ -255,7 +255,7 @@ def test_restores_onto_another_mesh(tmp_path):
         assert equal(checkpoints.restore(2, abstract(state))[0], state)
 
 
-def test_the_best_of_scores_that_are_numbers(tmp_path):
+def test_the_best_step_ignores_scores_that_are_not_numbers(tmp_path):
     with training.Checkpoints(tmp_path, keep_last=1) as checkpoints:
         for step, score in enumerate((None, 2.0, 3.0, float("nan"), None), start=1):
             checkpoints.save(step, {"x": jnp.ones(2)}, {}, score=score)

@@ -30,8 +30,8 @@ def test_a_damaged_line_is_left_out(tmp_path):
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 3]
 
 
-def test_what_is_not_a_number_becomes_null(tmp_path):
-    """JSON has no NaN and no infinity."""
+def test_nan_and_infinity_become_null(tmp_path):
+    """JSON lacks both."""
     log = JsonLog(tmp_path / "folder" / "log.jsonl")
     log.write(1, loss=float("nan"), rate=float("inf"), count=2)
     log.close()

@@ -214,7 +214,7 @@ def test_a_resumed_run_leaves_them_out_too(tmp_path):
     assert equal(found.state, fit_in(tmp_path / "b", without({5})).state)
 
 
-def test_there_is_one_state_while_another_is_read(tmp_path, monkeypatch):
+def test_the_state_is_freed_before_another_is_read(tmp_path, monkeypatch):
     """A device that trains a model of half its memory can go back."""
     held, alive = [], []
 

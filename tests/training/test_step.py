@@ -112,8 +112,8 @@ def test_moving_average_follows():
     assert training.best_params(state) is state.ema_params
 
 
-def test_sharded_state_stays_where_it_is():
-    """Born on eight devices, trained there in one program, with the numbers of one device."""
+def test_sharded_state_stays_sharded():
+    """Created on eight devices, trained there in one program, with the numbers of one device."""
     mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "model"))
     whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))

@@ -201,7 +201,7 @@ def test_fewer_examples_do_not_change_validation(tmp_path):
 
 
 @pytest.mark.full
-def test_it_starts_from_a_masked_language_model(pretrained, tmp_path):
+def test_a_classifier_starts_from_a_masked_language_model(pretrained, tmp_path):
     """T8: every parameter of the encoder is taken, and the tokenizer; the output is new, and the head unused."""
     config = changed(tiny(tmp_path, init_from=str(pretrained)), {"train": {"steps": 1}})
     jaxformer.train(config, tmp_path / "run", console=QUIET)

@@ -25,7 +25,7 @@ def test_data_that_is_not_named(tmp_path, settings, message):
 
 
 @pytest.mark.parametrize("table", [False, True])
-def test_skipped_lines_are_reported_where_pairs_are_held_out_too(tmp_path, table):
+def test_skipped_lines_are_reported_with_held_out_pairs(tmp_path, table):
     """Their numbers are those of the file, and belong to the training data."""
     lines = [f"s{i}" for i in range(20)]
     lines[3] = lines[7] = ""
