@@ -79,7 +79,7 @@ def test_an_int_may_stand_for_a_float():
 
 
 def test_changes_are_nested_and_checked(tmp_path):
-    """Parts of a configuration are changed by mappings; what is not named stays; paths become text."""
+    """Mappings change parts of a configuration; other settings stay; paths become text."""
     config = changed(TranslationConfig(), {"seed": 3, "train": {"steps": 5}, "data": {"source": tmp_path / "a"}})
     assert (config.seed, config.train.steps, config.data.source) == (3, 5, str(tmp_path / "a"))
     assert config.train.keep_last == TranslationConfig().train.keep_last

@@ -65,7 +65,7 @@ def test_devices_and_pipes_are_written_to(tmp_path):
 
 
 def test_an_open_file_is_written_at_its_position(tmp_path):
-    """What a command prints to a file before and after, and what the file held, stays."""
+    """Earlier contents and the output before and after stay."""
     program = "print('a', flush=True); files.write_text('/dev/stdout', 'b\\n'); print('c')"
     program = f"from jaxformer import files; {program}"
     (tmp_path / "out").write_text("old\n")
@@ -95,7 +95,7 @@ def test_an_error_names_the_requested_file(tmp_path, name, code):
 
 
 def test_a_disk_that_is_full_is_named(tmp_path, monkeypatch):
-    """The error of a write has no path of its own."""
+    """The error of a write has no path."""
 
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

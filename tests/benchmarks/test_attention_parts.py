@@ -1,4 +1,4 @@
-"""The parts of the accelerator measurements that check and time attention: what they compare, what they compile."""
+"""The parts of the accelerator measurements that check and time attention: comparisons and compiled programs."""
 
 import itertools
 import math

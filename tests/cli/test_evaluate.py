@@ -22,7 +22,7 @@ SCORE = Score("BLEU", 12.345, "tok:13a")
 
 @pytest.fixture
 def asked(monkeypatch):
-    """The options of each evaluation, whose result is made up."""
+    """The options of each evaluation, whose result is artificial."""
     calls = []
 
     def scored(run, predictor, **options):

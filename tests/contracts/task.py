@@ -1,6 +1,7 @@
-"""The contract of a task: a task passes by a subclass that gives a tiny configuration and what it must refuse.
+"""The contract of a task: a subclass gives a tiny configuration and mistakes that must be refused.
 
-What is slow, kills and ahead-of-time plans, is in tests/faults.
+
+Slow tests, such as kills and ahead-of-time plans, are in tests/faults.
 """
 
 import dataclasses

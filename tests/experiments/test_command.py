@@ -44,7 +44,7 @@ def test_a_record_that_cannot_be_made_is_missing(tmp_path):
 
 @pytest.fixture
 def trained(monkeypatch):
-    """The configurations and hooks of trainings, which end as the list says next."""
+    """The configurations and hooks of trainings; each ends with the next reason in the list."""
     calls, reasons = [], ["done"]
 
     def train(config, run, *, hooks):

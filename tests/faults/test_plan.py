@@ -65,9 +65,9 @@ def test_golden_limits(case):
 
 @pytest.mark.parametrize(("removed", "limit"), [("model", "peak"), ("vocab", "largest"), ("under", "sent")])
 def test_a_lost_constraint_exceeds_the_limit(removed, limit):
-    """Parameters whole on every device; a table cut half as often; activations left to the compiler.
+    """Unsharded parameters; a table with half as many shards; activations placed by the compiler.
 
-    The last breaks neither of the others: the compiler follows the placed state and batch, and sends in pieces.
+    The last one exceeds no other limit: the compiler follows the placed state and batch, and sends in pieces.
     """
     number = ("peak", "largest", "sent").index(limit)
     found = planned("big-128", removed)

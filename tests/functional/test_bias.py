@@ -122,7 +122,7 @@ def test_several_keys_at_one_position(name):
 
 
 def test_a_bias_with_arrays_of_examples_has_one_order_of_positions():
-    """Examples at positions of their own would read each other's arrays."""
+    """Examples at different positions would read each other's arrays."""
 
     class Own(functional.Bias):
         def tile(self, query, query_index, key_index):

@@ -1,4 +1,4 @@
-"""The key-value cache is a value, and a map of lanes says where each hypothesis finds its past."""
+"""The key-value cache is a value, and a map of lanes gives the past of each hypothesis."""
 
 import jax
 import jax.numpy as jnp

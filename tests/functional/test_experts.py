@@ -161,7 +161,7 @@ def test_room():
 
 @pytest.mark.parametrize("capacity", [None, 1])
 def test_no_tokens(capacity):
-    """Nothing comes out, and kernels get a gradient of 0."""
+    """The output is empty, and kernels get a gradient of 0."""
     nothing = {"x": X[:0], "logits": LOGITS[:0], "capacity": capacity}
     assert computed(2, **nothing).shape == (0, D)
     slope = quick(jax.grad(lambda w_in: computed(2, kernels={**KERNELS, "w_in": w_in}, **nothing).sum()))

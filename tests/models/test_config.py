@@ -152,8 +152,8 @@ def test_other_names_of_choices_are_suggested(settings, message):
         check_fields(Shape(**settings))
 
 
-def test_where_language_models_differ_from_gpt2():
-    """In three settings, as the docstring says."""
+def test_language_models_differ_from_gpt2_in_three_settings():
+    """The docstring names them."""
     text = " ".join(inspect.getdoc(models.LanguageModelConfig).split())
     assert "Three defaults differ from GPT-2: token vectors are multiplied by sqrt(d_model), GELU is exact, and" in text
     ours, theirs = models.LanguageModelConfig(9), models.families.gpt2(9)

@@ -95,7 +95,7 @@ def test_the_page_has_the_tables_of_the_command(found):
 
 
 def compiled():
-    """What the compiler says that each of some devices holds of a model's state."""
+    """The bytes of a model's state on each device, from the compiler."""
     scaling = {tuple(plan["case"][:3]): plan for plan in json.loads(SCALING.read_text(encoding="utf-8"))}
     return {"transformer-big": scaling["big", "v5p:2x2x2", "fsdp=8"]} | json.loads(PLANS.read_text(encoding="utf-8"))
 

@@ -282,8 +282,8 @@ def test_captured_weights_at_given_positions(order):
         caught.weights(mask=masks.causal())
 
 
-def test_weights_of_cross_attention_know_the_positions_of_a_late_step():
-    """A function with its own window, one late query: its weights are a row of the whole."""
+def test_weights_of_cross_attention_use_the_positions_of_a_late_step():
+    """A function with its own window, one late query: its weights are a row of the full result."""
 
     def near(query, key, *, query_positions=None, key_positions=None, mask=None):
         window = functional.attention_weights

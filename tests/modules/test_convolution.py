@@ -1,4 +1,4 @@
-"""Convolutional layers: stacks are their layers, they see what `receptive_field` says, parameters and axes."""
+"""Convolutional layers: stacks equal their layers and depend on their receptive field; parameters and axes."""
 
 import jax
 import jax.numpy as jnp

@@ -56,7 +56,7 @@ def test_forecast(here):
 
 @pytest.mark.full
 def test_a_step_that_does_not_fit(here, monkeypatch):
-    """The compiler refuses, and says how much the program would use; nothing is known of what it sends."""
+    """The compiler refuses, and reports the memory of the program; its collectives are unknown."""
     mesh = topology.mesh("v5e:2x4", "fsdp=4,tensor=2")
     step = workload(MODEL, mesh, SHAPE)
 

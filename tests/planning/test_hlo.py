@@ -337,7 +337,7 @@ def arrays_sent(program):
 
 
 def products(dims):
-    """Of neighboring dimensions: 11 and 13, which only tokens have, tell tokens from all else."""
+    """Of neighboring dimensions; 11 and 13 identify tokens, because nothing else has these sizes."""
     return {math.prod(dims[i:j]) for i in range(len(dims)) for j in range(i + 1, len(dims) + 1)}
 
 
@@ -346,7 +346,7 @@ def products(dims):
     "linear_loss", [sharding.linear_cross_entropy, functools.partial(sharding.linear_r_drop, weight=5.0)]
 )
 def test_the_loss_sends_its_table_once(text, linear_loss):
-    """However many pieces the positions are cut into, the table is gathered before them, its gradient summed after."""
+    """For any number of chunks, the table is gathered before them, and its gradient summed after them."""
     mesh = sharding.mesh(text)
     place = lambda shape, dtype, *names: jax.ShapeDtypeStruct(
         shape, dtype, sharding=NamedSharding(mesh, sharding.spec(names, sharding.RULES, mesh))

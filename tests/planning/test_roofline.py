@@ -50,7 +50,7 @@ def test_the_slowest_group_counts():
 
 
 def test_one_link_one_way():
-    """Of a torus: 100 GB/s to a neighbor, be it the only other device or one of a ring; NVLink's switch knows none."""
+    """On a torus: 100 GB/s to a neighbor, in a pair or in a ring; NVLink's switch has no neighbors."""
     pair = dataclasses.replace(gather("fsdp"), devices=2)
     permuted = dataclasses.replace(gather("fsdp", kind="collective-permute"), devices=2)
     assert network("v5p:2x1x1", {"fsdp": 2}, pair) == pytest.approx(2 / 100)

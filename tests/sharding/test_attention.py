@@ -58,7 +58,7 @@ def both(mask, dropout, bias, *, implementation):
 @pytest.mark.parametrize("dropout", [pytest.param(0.0, marks=pytest.mark.full), 0.3], ids=["", "dropout"])
 @pytest.mark.parametrize("name", first(MASKS, "not segments"))
 def test_blockwise(name, dropout):
-    """Rows, heads and what dropout keeps are those of the whole; the mask's arrays come sharded."""
+    """Rows, heads and dropped weights equal those of the full result; the mask's arrays are sharded."""
     bias = normal(1, 4, 1, 7, seed=1) if "not" in name else None
     there, placed, here = both(MASKS[name], dropout, bias, implementation="blockwise")
     for got, want in zip(there(*placed), here, strict=True):
@@ -67,7 +67,7 @@ def test_blockwise(name, dropout):
 
 @pytest.fixture
 def _without_devices(monkeypatch):
-    """Splash attention interpreted, and something in the place of tokamax: one device's own either way."""
+    """Interprets splash attention and replaces tokamax, so that both run on CPU devices."""
     splash_here = api.Implementation(functools.partial(splash.attention, interpret=True), splash.refuse_anywhere)
     monkeypatch.setitem(api.implementations, "splash", splash_here)
     monkeypatch.setitem(api.implementations, "tokamax", api.implementations["blockwise"])

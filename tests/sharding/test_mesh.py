@@ -18,7 +18,7 @@ from jaxformer import sharding
     ],
 )
 def test_mesh(text, shape):
-    """In one order, outermost first, whatever the order of the words."""
+    """In one order, outermost first, for any order of the words."""
     found = sharding.mesh(text)
     assert dict(found.shape) == shape
     assert list(found.shape) == list(shape)

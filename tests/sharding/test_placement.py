@@ -55,7 +55,7 @@ def test_state_shardings():
 
 @pytest.mark.full
 def test_muon_on_a_mesh():
-    """Its momentum lies where the kernels do, and its updates, of sharded matrices, are those of one device."""
+    """Momentum is placed like the kernels, and updates of sharded matrices equal those of one device."""
     placement = sharding.Placement(sharding.mesh("fsdp=4,tensor=2"))
     names = {"query": ("model", "heads", "head_dim"), "down": ("hidden", "model"), "bias": ("model",)}
     sizes = {"query": (8, 2, 6), "down": (16, 8), "bias": (8,)}
@@ -101,7 +101,7 @@ def rows(table):
 
 
 def test_the_table_of_parameter_placements():
-    """Shapes lie as the rules say; bytes are those of one device."""
+    """Placements follow the rules; bytes are those of one device."""
     placement = sharding.Placement(sharding.mesh("fsdp=4,tensor=2"))
     table = placement.describe({"layer": SHAPES}, {"layer": NAMES})
     found = rows(table)

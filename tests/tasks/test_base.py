@@ -33,7 +33,7 @@ def test_a_task_cannot_be_made_without_its_parts():
 
 @pytest.mark.parametrize("config", CONFIGS)
 def test_costs_are_those_of_the_largest_batch(config):
-    """Tokens are what is predicted: rows times the last length."""
+    """Tokens are the predicted ones: rows times the last length."""
     task = registry.task_of(config)
     network = task.network(config, task.planned_vocab_size(config))
     num_rows, length = network.largest_batch

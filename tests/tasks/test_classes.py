@@ -97,7 +97,7 @@ def test_a_class_of_one_example_may_be_a_misspelled_label():
 
 @pytest.mark.full
 def test_metrics_of_batches_are_those_of_all_examples():
-    """Rows that pad a batch never count, whatever they contain."""
+    """Rows that pad a batch never count."""
     rng = np.random.default_rng(0)
     logits, labels = rng.standard_normal((3, 8, 3)).astype(np.float32), rng.integers(0, 3, (3, 8)).astype(np.int32)
     where = np.arange(8) < np.array([[8], [8], [5]])

@@ -44,7 +44,7 @@ def test_recomputed_operations_of_a_plan():
 
 
 def test_settings_that_training_refuses(here):
-    """Settings that contradict each other, and a batch that the model cannot take, are no bugs of ours."""
+    """Contradicting settings, and a batch that the model cannot take, give an error for users."""
     captioning = registry.configure("captioning", model={"kind": "transformer"})
     with pytest.raises(ConfigError, match=r"loss\.doubly_stochastic is 0\.1, but it needs a recurrent model"):
         planner.plan(captioning, "v5e:2x4")

@@ -63,7 +63,7 @@ def test_listing_runs_nothing(folder):
 
 
 def test_only_the_named_file_is_run(folder):
-    """Neither a mistyped name nor a built-in one runs what lies below ./experiments."""
+    """Neither a mistyped name nor a built-in one runs a file below ./experiments."""
     for name in ("trap", "demo"):
         (folder / "experiments" / "translation" / f"{name}.py").write_text("raise OSError('run')\ndef one(): ...\n")
     assert registry.resolve("demo").name == "demo"

@@ -258,7 +258,7 @@ def test_the_copy_task():
 
 @pytest.mark.full
 def test_one_batch_is_overfitted():
-    """Pairs without a rule are learned by heart, and sources of another batch do not give their own targets."""
+    """Pairs without a rule are memorized, and sources of another batch do not give their own targets."""
     pairs, others = (copying.batch(copying.sentences(seed), copying.sentences(seed + 1)) for seed in (1, 3))
     params = copying.train(lambda start: itertools.repeat(pairs), 200)
     assert float(copying.mean_loss(params, pairs)) < 0.02

@@ -69,7 +69,7 @@ def test_a_traced_scale_and_empty_queries(implementation, fill):
 
 
 def signed_root(logits):
-    """A score with an infinite slope at 0."""
+    """A score whose derivative is infinite at 0."""
     return jnp.sign(logits) * jnp.sqrt(jnp.abs(logits))
 
 

@@ -67,7 +67,7 @@ def part(query, key, value, *_, **options):
 
 
 class TestParts:
-    """A few rows of the batch and key heads at a time: each part uses the mask, bias and dropout of its own."""
+    """A few rows of the batch and key heads at a time: each part uses its own mask, bias and dropout."""
 
     def test_sizes(self, monkeypatch):
         """A part has as many key heads as `HEADS` query heads allow, at least one, and more rows once all heads fit."""

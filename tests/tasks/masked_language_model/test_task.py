@@ -146,7 +146,7 @@ def test_scores_are_those_of_all_logits(tmp_path):
 
 @pytest.mark.full
 def test_a_mask_after_a_space_is_the_first_token_of_a_word(tmp_path):
-    """The tokens are those of the text with a word in place of the mask: the space before it is no token of its own."""
+    """The tokens are those of the text with a word in place of the mask: the space before it is not a token."""
     lines = TEXT.split("\n")
     tokenizer = SubwordTokenizer.train(lines, vocab_size=500)
     network = TASK.network(tiny(tmp_path), tokenizer.vocab_size)

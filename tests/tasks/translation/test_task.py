@@ -97,7 +97,7 @@ class Perfect:
 
 @pytest.mark.full
 def test_a_run_in_lower_case_of_moses_words(tmp_path):
-    """Its tokens are those of normalized text; what is scored has references in lower case, which the scores say."""
+    """Its tokens are of normalized text; references are lowercased for scores, and signatures tell it."""
     config = tiny(tmp_path / "cache")
     config = changed(config, {"data": {"lowercase": True, "pretokenize": "moses", "tokenizer": "bpe"}})
     corpora = TASK.read(config)

@@ -56,7 +56,7 @@ def test_classes_and_maps(name, paths):
 
 
 def seen(model, image):
-    """The logits of an image, and what the network captures of it."""
+    """The logits of an image, and the captured attention."""
     run = quick(lambda params, images: (model.net.apply(params, images), model.net.bind(params).captured(images)))
     return run(model.params, normalized(jax.numpy.asarray(image[None])))
 

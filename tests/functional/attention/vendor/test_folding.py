@@ -134,7 +134,7 @@ class Gpu:
 
 @pytest.fixture
 def _front_end(monkeypatch):
-    """The checks of JAX that ask for a GPU are off, so that programs can be traced, though not run."""
+    """Turns off the checks of JAX that require a GPU, so that programs can be traced, but not run."""
     stablehlo = importlib.import_module("jax._src.cudnn.fused_attention_stablehlo")
     monkeypatch.setattr(stablehlo, "check_cudnn_version", lambda: 91300)
     monkeypatch.setattr(stablehlo, "check_compute_capability", lambda capability: True)
