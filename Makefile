@@ -15,7 +15,7 @@ help: ## list the targets
 setup: $(STAMP) ## make .venv with the newest supported Python, or with PYTHON=/path/to/python
 	@echo "$(VENV): $$($(BIN)/python --version)"
 
-# Made once: an environment that exists, and may be in use, is added to and never cleared.
+# Made once: packages are added to an existing environment, which may be in use; it is never cleared.
 $(BIN)/python:
 	@python=$$(sh launch/find_python.sh "$(PYTHON)") || exit 2; \
 	echo "making $(VENV) with $$("$$python" --version), $$python"; \
@@ -27,22 +27,22 @@ $(STAMP): pyproject.toml | $(BIN)/python
 demo: $(STAMP) ## train the built-in translator, score it, draw its attention
 	@$(BIN)/jaxformer demo --out runs/demo
 
-reproduce: $(STAMP) ## Multi30k from the corpus to the figure, about an hour on 2 cores; resumes
+reproduce: $(STAMP) ## train on Multi30k, from the corpus to the figure: about an hour on 2 cores; resumes
 	@$(BIN)/python -m experiments.translation --out runs/reproduce
 
-test: $(STAMP) ## the tests, no network: 7 to 9 minutes on 2 cores (AMD Zen 4)
+test: $(STAMP) ## run the tests, without network access: 7 to 9 minutes on 2 cores (AMD Zen 4)
 	@$(BIN)/python -m pytest -n 2 --max-worker-restart=0 --dist loadfile -q
 
-test-full: $(STAMP) ## all combinations of test parameters, 50 minutes; real corpora where JAXFORMER_DATA names them
+test-full: $(STAMP) ## test all combinations of parameters, 50 minutes; with real corpora if JAXFORMER_DATA is set
 	@$(BIN)/python -m pytest -n 2 --max-worker-restart=0 -q -m full
 
-test-parity: $(STAMP) ## against jax.nn and flax, and PyTorch, transformers, wandb and mlflow where they are installed
+test-parity: $(STAMP) ## compare with jax.nn and flax, and with PyTorch, transformers, wandb and mlflow if installed
 	@$(BIN)/python -m pytest -n 2 --max-worker-restart=0 -q -m parity
 
-test-faults: $(STAMP) ## processes killed, files damaged, disks full
+test-faults: $(STAMP) ## kill processes, damage files, fill disks
 	@$(BIN)/python -m pytest -n 2 --max-worker-restart=0 --dist loadfile -q -m faults
 
-lint: $(STAMP) ## ruff, pyright, import-linter
+lint: $(STAMP) ## run ruff, pyright and import-linter
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/pyright
@@ -52,7 +52,7 @@ wheel: $(STAMP) ## build the wheel into dist/
 	@rm -rf dist build
 	@$(BIN)/python -m build --wheel --outdir dist .
 
-bench: $(STAMP) ## the speed of data and of a training step; benchmarks/README.md has the others
+bench: $(STAMP) ## measure the data pipeline and a training step; benchmarks/README.md has other benchmarks
 	@$(BIN)/python benchmarks/data_throughput.py
 	@$(BIN)/python -m benchmarks.train_step
 

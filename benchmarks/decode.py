@@ -1,9 +1,9 @@
 """Compares greedy and beam search with Hugging Face's `generate` and CTranslate2, with the same random weights.
 
-A sentence of 15 to 30 tokens gets 32, for no side may choose the end. Each side runs in its own process; they take
+A sentence of 15 to 30 tokens gets 32, because no side may choose the end. Each side runs in its own process; they take
 turns, many short times. The table has sentences per second of the fastest time, encoding included, the ratio to
-CTranslate2 in float32, and the same ratio of processor time. On a machine with other work only the latter means
-something, and only with ``--threads 1``. The share of equal outputs says whether the sides compute the same.
+CTranslate2 in float32, and the same ratio of processor time. On a machine with other work only the latter is
+meaningful, and only with ``--threads 1``. The fraction of equal outputs shows whether the sides compute the same.
 
     python -m benchmarks.decode                                           # the base model with 8k, all batches
     python -m benchmarks.decode --sizes base-8k base-32k --out benchmarks/results/decode.json

@@ -2,7 +2,7 @@
 
 Sentences have their own lengths and end where the model ends them. Each side runs in its own process; they take turns.
 The table has sentences per second of the fastest time, its ratio to CTranslate2 in float32, the same ratio of processor
-time, which alone means something on a machine with other work and ``--threads 1``, and the share of equal translations.
+time, the only meaningful one on a machine with other work (with ``--threads 1``), and the share of equal translations.
 
     python -m benchmarks.translate runs/en-de --source data/multi30k/test_2016.en
     python -m benchmarks.translate runs/en-de --source test.en --threads 1 --out benchmarks/results/translate.json

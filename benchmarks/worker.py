@@ -1,7 +1,7 @@
 """Runs the sides of a benchmark in separate processes that take turns, so that a busy minute slows all of them alike.
 
-A side is a module with ``build(spec) -> step``, in which `step` does one unit of work and returns when it is done; what
-it returns is sent once, if it is no array. It also has ``product(size)``, a float32 matrix product that measures its
+A side is a module with ``build(spec) -> step``, in which `step` does one unit of work and returns when it is done; its
+result is sent once, if it is not an array. It also has ``product(size)``, a float32 matrix product that measures its
 peak speed. This file is both ends of the pipe:
 
     python -m benchmarks.worker MODULE SPEC     runs one side and reads commands from standard input

@@ -132,7 +132,7 @@ def mean_loss(params: dict, sources: jax.Array, targets: jax.Array) -> jax.Array
 
 @jax.jit
 def greedy(params: dict, sources: jax.Array) -> jax.Array:
-    """Writes the likeliest token T times, ``[B, T]``. (With a cache: `jaxformer.decoding.greedy`.)"""
+    """Writes the most probable token T times, ``[B, T]``. (With a cache: `jaxformer.decoding.greedy`.)"""
 
     def write(source):
         memory = encode(params, source)

@@ -69,7 +69,7 @@ def _problem(folder: pathlib.Path) -> str:
                 return f"other users can write in {place}"
         if folder.stat().st_mode & GROUP:
             return f"the group can write in {folder}"
-    except (OSError, RuntimeError) as error:  # before Python 3.13, a circle of links is a RuntimeError
+    except (OSError, RuntimeError) as error:  # before Python 3.13, a cycle of links raises a RuntimeError
         return f"cannot make {folder}: {getattr(error, 'strerror', None) or error}"
     writable = os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids)
     return "" if writable else f"no permission to write in {folder}"

@@ -3,7 +3,7 @@
 import os
 import subprocess
 
-# A process that is killed with signal 9 cannot clean up. A shell beside it can: its standard input closes.
+# A process that is killed with signal 9 cannot clean up. A separate shell can: its standard input closes.
 # It ignores the signals that systemd and SLURM send to every process of a job, because the launcher still needs it.
 SCRIPT = """
 trap '' TERM INT HUP

@@ -44,7 +44,7 @@ def main() -> int:
         try:
             code = child.run(args.command)
         except OSError as error:
-            if error.filename is None:  # no process could be made, which may be so for a while only
+            if error.filename is None:  # no process could be started, which may be temporary
                 raise
             parser.error(str(error))
         if code in FINAL or child.told_to_stop:

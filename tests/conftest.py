@@ -10,8 +10,8 @@ ROOT = pathlib.Path(__file__).parent.parent
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.pop("JAXFORMER_CACHE", None)
 os.environ["XDG_CACHE_HOME"] = str(ROOT / ".cache" / "user")  # tests write nothing in the home directory
-# Most of the time goes into compiling programs that run once, for microseconds.  What users get, with all optimization,
-# runs in the tests that start a launcher, and wherever XLA_FLAGS says so.
+# Most of the time goes into compiling programs that run once, for microseconds. Programs with all optimization, as for
+# users, run in the tests that start a launcher, and if XLA_FLAGS is set.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1")
 
 import jax
@@ -64,7 +64,7 @@ MOST_MAPS = 30_000
 
 @pytest.fixture(scope="module", autouse=True)
 def _few_memory_maps():
-    """Drops the compiled programs of earlier tests before a process has so many that the next one would crash it."""
+    """Drops the compiled programs of earlier tests before their number would crash the process."""
     yield
     maps = pathlib.Path("/proc/self/maps")
     if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
@@ -73,7 +73,7 @@ def _few_memory_maps():
 
 @pytest.fixture(scope="session")
 def data_directory() -> pathlib.Path:
-    """Real corpora, where there are any."""
+    """The folder of real corpora, if there is one."""
     directory = os.environ.get("JAXFORMER_DATA")
     if not directory or not pathlib.Path(directory).is_dir():
         pytest.skip("JAXFORMER_DATA names no directory with corpora")

@@ -1,4 +1,4 @@
-"""Permissions that bind root too, so that a test of a read-only place means the same for every user."""
+"""Permissions that also apply to root, so that tests of read-only places mean the same for every user."""
 
 import contextlib
 import ctypes

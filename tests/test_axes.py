@@ -1,4 +1,4 @@
-"""The seam for placement: the identity until a table is active, and then exactly what the table says."""
+"""Placement of activations: the identity until a table is active, then exactly the placement of the table."""
 
 import contextlib
 
@@ -52,7 +52,7 @@ def test_placing_acts_while_a_function_is_traced():
     assert float(doubled(jnp.ones(1))[0]) == 2
 
 
-def test_placed_says_whether_a_table_is_active():
+def test_placed_is_true_if_a_table_is_active():
     assert not axes.placed()
     with axes.placing(lambda x, names: x):
         assert axes.placed()

@@ -1,4 +1,4 @@
-"""The user's cache: one place, of this user alone; where there is none, a warning and no cache."""
+"""The user's cache: one place, for this user only; without one, a warning and no cache."""
 
 import os
 import pathlib
@@ -47,7 +47,7 @@ def test_the_nearer_variable_wins(home, tmp_path, monkeypatch):
     ("text", "message"),
     [("gs://bucket/cache", "mount the bucket"), ("here", "absolute path"), ("~no-user/here", "absolute path")],
 )
-def test_a_variable_of_ours_that_cannot_be_meant(home, monkeypatch, text, message):
+def test_an_unusable_jaxformer_cache_is_refused(home, monkeypatch, text, message):
     monkeypatch.setenv("JAXFORMER_CACHE", text)
     with pytest.raises(ConfigError, match=message):
         caches.user_cache("data")
@@ -65,7 +65,7 @@ def test_without_a_home_there_is_no_cache(home, monkeypatch, value, caplog):
     assert not pathlib.Path("/.cache/jaxformer").exists()
 
 
-def test_what_others_can_write_is_not_used(home, caplog):
+def test_a_folder_that_others_can_write_is_not_used(home, caplog):
     folder = caches.user_cache("programs")
     assert folder is not None
     for place, mode, message in (
@@ -86,7 +86,7 @@ def test_what_others_can_write_is_not_used(home, caplog):
 
 
 @pytest.mark.parametrize("place", [".cache/jaxformer/programs", ".cache", "."])
-def test_what_belongs_to_others_is_not_used(home, monkeypatch, caplog, place):
+def test_a_folder_of_another_user_is_not_used(home, monkeypatch, caplog, place):
     owner = os.geteuid() + 1
     assert caches.user_cache("programs") is not None
     stat, theirs = pathlib.Path.stat, (home / place).resolve()

@@ -1,4 +1,4 @@
-"""The command line as a user meets it: a process, its output and its exit code."""
+"""The command line for its users: a process, its output and its exit code."""
 
 import json
 import os
@@ -70,7 +70,7 @@ def test_run_directory(run):
     assert about["data"]["train"]
 
 
-def test_running_again_changes_nothing(run, monkeypatch, capsys):
+def test_training_again_changes_nothing(run, monkeypatch, capsys):
     monkeypatch.chdir(run.parent)
     log = (run / "log.jsonl").read_text()
     assert main(["train", str(run / "config.json"), "--out", str(run)]) == 0
@@ -84,8 +84,8 @@ def test_another_configuration_does_not_overwrite(run, monkeypatch, capsys):
     assert "seed was 0, now 5" in capsys.readouterr().err
 
 
-def test_other_data_of_the_same_names_do_not_go_on(run, monkeypatch, capsys):
-    """A word of the training data has changed since; nothing of the run has."""
+def test_other_data_under_the_same_names_are_refused(run, monkeypatch, capsys):
+    """A word of the training data has changed since, but not the run."""
     monkeypatch.chdir(run.parent)
     data, provenance = pathlib.Path("my.fr"), (run / "provenance.json").read_text()
     before = data.read_text()
@@ -155,7 +155,7 @@ def test_translate_evaluate_average_inspect(run):
     assert (run / "map.svg").read_text().lstrip().startswith("<?xml")
 
 
-def test_a_typing_error_is_cheap(tmp_path):
+def test_a_mistyped_name_is_reported_at_once(tmp_path):
     """Exit code 2, the nearest name, and nothing written."""
     used = lambda: sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])  # user and system time of the processor
     began = used()

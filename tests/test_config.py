@@ -29,8 +29,8 @@ def test_fingerprint_follows_every_setting(name, value):
 
 
 @pytest.mark.parametrize("place", [{"mesh": "fsdp=8"}, {"data": {"cache": "/tmp"}}, {"data": {"directory": "/data"}}])
-def test_fingerprint_does_not_know_the_place(place):
-    """What one machine started, another may go on with."""
+def test_fingerprint_ignores_the_place(place):
+    """A run can be started on one machine and continued on another."""
     assert fingerprint(from_data(TranslationConfig, place)) == fingerprint(TranslationConfig())
     assert fingerprint(from_data(TranslationConfig, {"data": {"source": "my.en"}})) != fingerprint(TranslationConfig())
 
@@ -52,7 +52,7 @@ def test_fingerprint_does_not_know_the_place(place):
         ({"data": 3}, "data must be a table of settings, got 3"),
     ],
 )
-def test_bad_data_is_named(data, message):
+def test_bad_data_names_the_setting(data, message):
     with pytest.raises(ConfigError, match=message):
         from_data(TranslationConfig, data)
 
@@ -79,7 +79,7 @@ def test_an_int_may_stand_for_a_float():
 
 
 def test_changes_are_nested_and_checked(tmp_path):
-    """Parts of a configuration are changed by mappings; what is not named stays; paths become text."""
+    """Mappings change parts of a configuration; other settings stay; paths become text."""
     config = changed(TranslationConfig(), {"seed": 3, "train": {"steps": 5}, "data": {"source": tmp_path / "a"}})
     assert (config.seed, config.train.steps, config.data.source) == (3, 5, str(tmp_path / "a"))
     assert config.train.keep_last == TranslationConfig().train.keep_last
@@ -104,7 +104,7 @@ def test_the_kind_of_a_part_chooses_its_class():
         from_data(TranslationConfig, {"model": {"kind": "recurrent", "num_heads": 2}})
 
 
-def test_another_kind_keeps_what_both_have():
+def test_another_kind_keeps_common_settings():
     config = TranslationConfig(model=EncoderDecoderConfig(d_model=24, num_heads=4, dropout=0.3), seed=5)
     got = changed(config, {"model": {"kind": "recurrent", "cell": "gru"}})
     layers = {"num_encoder_layers": 6, "num_decoder_layers": 6}

@@ -18,8 +18,8 @@ def test_every_error_for_users_has_an_exit_code():
 
 
 @pytest.mark.parametrize("kind", [ConfigError, DataError])
-def test_wrong_input_is_a_value_error_too(kind):
-    """So that `except ValueError` in a notebook catches it, and a dataclass may raise it."""
+def test_wrong_input_is_also_a_value_error(kind):
+    """So `except ValueError` in a notebook catches it, and a dataclass may raise it."""
     assert issubclass(kind, ValueError)
     assert issubclass(kind, JaxformerError)
 

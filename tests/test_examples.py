@@ -73,7 +73,7 @@ def test_sigmoid_attention_is_its_formula():
 
 
 @pytest.mark.full
-def test_a_model_learns_with_an_attention_of_its_own_and_decodes_with_it():
+def test_a_model_learns_and_decodes_with_a_custom_attention_function():
     losses = own_attention.train(own_attention.sigmoid_attention, 30, batch_size=16)
     assert np.mean(losses[-5:]) < losses[0] - 1
     net = own_attention.network(own_attention.sigmoid_attention)
@@ -93,7 +93,7 @@ def test_a_model_learns_with_an_attention_of_its_own_and_decodes_with_it():
     assert np.abs(weights.sum(-1) - 1).max() > 0.01  # no softmax
 
 
-def test_one_letter_of_a_text_is_alone():
+def test_a_text_of_one_letter():
     tokens, alone = own_model.draw(np.random.default_rng(0), 50)
     for text, position in zip(tokens.tolist(), alone.tolist(), strict=True):
         assert [text.count(letter) for letter in text].count(1) == 1
@@ -101,7 +101,7 @@ def test_one_letter_of_a_text_is_alone():
 
 
 @pytest.mark.full
-def test_a_model_with_a_head_of_its_own_learns():
+def test_a_model_with_a_custom_head_learns():
     with jax.numpy_dtype_promotion("standard"):
         net, params, losses = own_model.train(220)
     assert {"encoder", "score"} == params.keys()

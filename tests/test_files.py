@@ -1,4 +1,4 @@
-"""Files are whole or absent, and what is not a regular file is written to, not replaced."""
+"""Files are complete or absent; a file that is not regular is written to, not replaced."""
 
 import contextlib
 import errno
@@ -25,7 +25,7 @@ def test_a_file_is_replaced_whole(tmp_path):
     assert os.listdir(path.parent) == ["a.txt"]
 
 
-def test_after_an_error_the_old_file_stands(tmp_path):
+def test_after_an_error_the_old_file_remains(tmp_path):
     path = tmp_path / "a.png"
     files.write_text(path, "old")
 
@@ -41,7 +41,7 @@ def test_after_an_error_the_old_file_stands(tmp_path):
     assert os.listdir(tmp_path) == ["a.png"]
 
 
-def test_a_symbolic_link_stays_one(tmp_path):
+def test_a_symbolic_link_stays_a_link(tmp_path):
     (tmp_path / "real").write_text("old")
     link = tmp_path / "link"
     link.symlink_to("real")
@@ -65,7 +65,7 @@ def test_devices_and_pipes_are_written_to(tmp_path):
 
 
 def test_an_open_file_is_written_at_its_position(tmp_path):
-    """What a command prints to a file before and after, and what the file held, stays."""
+    """Earlier contents and the output before and after stay."""
     program = "print('a', flush=True); files.write_text('/dev/stdout', 'b\\n'); print('c')"
     program = f"from jaxformer import files; {program}"
     (tmp_path / "out").write_text("old\n")
@@ -81,7 +81,7 @@ def test_an_open_file_is_written_at_its_position(tmp_path):
     ("name", "code"),
     [("/dev/full", errno.ENOSPC), ("folder", errno.EISDIR), ("circle", errno.ELOOP), ("file/x", errno.EEXIST)],
 )
-def test_an_error_names_the_file_that_was_asked_for(tmp_path, name, code):
+def test_an_error_names_the_requested_file(tmp_path, name, code):
     (tmp_path / "folder").mkdir()
     (tmp_path / "circle").symlink_to("back")
     (tmp_path / "back").symlink_to("circle")
@@ -95,7 +95,7 @@ def test_an_error_names_the_file_that_was_asked_for(tmp_path, name, code):
 
 
 def test_a_disk_that_is_full_is_named(tmp_path, monkeypatch):
-    """The error of a write has no path of its own."""
+    """The error of a write has no path."""
 
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -154,8 +154,8 @@ def test_a_folder_appears_complete_or_not_at_all(tmp_path):
     assert os.listdir(path.parent) == []
 
 
-def test_what_a_kill_left_behind_is_removed_once_it_is_old(tmp_path):
-    """What another process may be writing now stays, and so does whatever this library has not named."""
+def test_old_files_of_killed_processes_are_removed(tmp_path):
+    """Recent ones, which another process may be writing, and files with other names stay."""
 
     def left_behind(make):
         with contextlib.suppress(RuntimeError), make as temporary:

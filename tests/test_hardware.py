@@ -39,7 +39,7 @@ def test_other_kinds_are_unknown(kind):
     assert hardware.by_device_kind(kind) is None
 
 
-def test_main_memory_is_that_of_the_machine_or_of_its_control_group(monkeypatch):
+def test_main_memory_is_the_limit_of_machine_or_control_group(monkeypatch):
     files = files_are(monkeypatch, {"/sys/fs/cgroup/memory.max": "max\n"})
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert hardware.host_memory() == machine > 2**28

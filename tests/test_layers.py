@@ -284,7 +284,7 @@ print(int(state.step), bool(jnp.isfinite(metrics["loss_sum"])))
 
 @pytest.mark.full
 def test_the_core_installation_trains_and_searches():
-    """As README says: without any extra, a model is created, trained by a step and searched."""
+    """As in the README: without any extra, a model is created, trained for a step and searched."""
     extras = sorted(set(HOME) - {"orbax"})  # flax itself brings orbax
     program = f"EXTRAS = {extras}{CORE_ALONE}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=200)

@@ -26,7 +26,7 @@ def test_names_exist(name):
     assert getattr(module, member).__doc__
 
 
-def test_every_name_can_be_reached_from_its_room():
+def test_every_name_can_be_reached_from_its_package():
     """`from jaxformer import planning; planning.hlo.collectives`, in a process that has imported nothing else."""
     names = sorted(name.replace("F.", "functional.") for name in NAMES)
     program = f"import operator, jaxformer\nfor name in {names}: operator.attrgetter(name)(jaxformer)"
@@ -72,8 +72,8 @@ ALIASES = {
 
 
 @pytest.mark.parametrize("module", ALIASES)
-def test_types_of_functions_of_ones_own_are_public(module):
-    """They are aliases, which do not say where they come from."""
+def test_types_of_custom_functions_are_public(module):
+    """They are aliases, which do not tell their module."""
     for name in ALIASES[module].split():
         assert hasattr(module, name)
         assert re.search(rf"\b{name}\b", PAGE), name

@@ -25,7 +25,7 @@ from jaxformer.functional.attention.base import make_request
 TITLE = "Part 2: attention, milliseconds forward / forward and gradient"
 KINDS = ("causal", "padded", "windowed", "packed")
 LENGTHS = (2048, 512, 8192, 1024, 4096, 16384, 64, 128, 256)
-"""The lengths, in order of worth."""
+"""The lengths, in order of importance."""
 BLOCKS = tuple(f"blocks {size}" for size in (256, 512, 1024, 2048))
 """Sides: blockwise attention in tiles of other sizes."""
 TILED = (2048, 8192)

@@ -25,7 +25,7 @@ TITLE = "Part 1: the attention contract"
 IMPLEMENTATIONS = ("cudnn", "blockwise", "tokamax", "splash", "xla", "reference")
 DTYPES = ("bfloat16", "float32", "float16")
 TOLERANCE = {"bfloat16": 0.03, "float16": 5e-3, "float32": 5e-3}
-"""The largest error of an output that is no finding; gradients may have four times as much. On an accelerator the
+"""The largest error of an output that is accepted; gradients may have four times as much. On an accelerator the
 matrix products of float32 have fewer bits (TF32 on a GPU)."""
 
 

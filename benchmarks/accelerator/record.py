@@ -60,7 +60,7 @@ class Refused(Exception):
 
 
 class Unfinished(Exception):
-    """The case goes on in the next call of its part; the message says how far it is."""
+    """The case continues in the next call of its part; the message has its progress."""
 
 
 class Record:
@@ -97,7 +97,7 @@ class Record:
         self._write()
 
     def start(self, name: str) -> None:
-        """Says that a case runs, so that a later call knows if this process did not survive it."""
+        """Records that a case runs, so that a later call can tell if this process died during it."""
         self.running = name
         self.open.setdefault(name, {"spent": 0.0, "interruptions": 0, "note": ""})["session"] = self._session
         self._write()

@@ -25,9 +25,9 @@ from jaxformer.errors import ConfigError
 from jaxformer.hardware import processor_name
 
 MOST_NAMED = 12
-"""The number of cases that are left which a report names."""
+"""The maximum number of remaining cases that a report names."""
 AGAIN = 75
-"""The exit code of a process that cannot go on: the device refused something and may refuse everything now."""
+"""The exit code of a process that cannot continue: after an error, the device may fail in every call."""
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "tokamax", "torch", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13")
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 

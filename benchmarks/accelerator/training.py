@@ -32,7 +32,7 @@ TITLE = "Part 3: training in bfloat16"
 CONFIGS = {"base": wmt14.base_en_de, "big": wmt14.big_en_de}
 LENGTH = 64
 TOKENS = (16384, 32768, 65536, 8192, 4096)
-"""Target tokens a step, in order of worth."""
+"""Target tokens per step, in order of importance."""
 TINY_TOKENS = 64
 TINY = {
     "model": {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_encoder_layers": 1, "num_decoder_layers": 1},
@@ -63,7 +63,7 @@ def shape_of(tokens: int, *, tiny: bool) -> tuple[int, int]:
 
 
 class Compiled:
-    """A lowered program that compiles once, and remembers how long it took."""
+    """A lowered program that compiles once, and records how long it took."""
 
     def __init__(self, lowered: Any):
         began = time.perf_counter()

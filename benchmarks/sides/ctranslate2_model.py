@@ -24,7 +24,7 @@ def converted(
 
     Args:
       params: of `models.EncoderDecoder`, with sinusoidal positions and plain feed-forward networks.
-      pieces: the tokens' names, in order; CTranslate2 wants ``<s>``, ``</s>`` and ``<unk>`` among them.
+      pieces: the tokens' names, in order; CTranslate2 needs ``<s>``, ``</s>`` and ``<unk>`` among them.
       positions: vectors ``[N, D]``.
       add_source_eos: adds the end to each source, which then comes without.
     """
@@ -76,7 +76,7 @@ def converted(
 
 
 def of_run(translator: Any, *, positions: int = 512) -> Any:
-    """Returns the specification of a trained translator's model, for sentences of up to so many tokens.
+    """Returns the specification of a trained translator's model, for sentences of up to `positions` tokens.
 
     Raises:
       ValueError: two pieces have one name.

@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = command.parser("captioning", __doc__, out="the folder of runs, records, pictures and the report")
     parser.add_argument("--data-dir", type=pathlib.Path, help=f"the folder of {FOLDER}; default: JAXFORMER_DATA")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="by default all")
-    parser.add_argument("--minutes", type=float, default=0.0, help="the most time of this call; 0 for no limit")
+    parser.add_argument("--minutes", type=float, default=0.0, help="the time limit of this call in minutes; 0 for none")
     return command.exit_code(run, parser.parse_args(arguments))
 
 
@@ -158,7 +158,7 @@ def accuracy(run: pathlib.Path) -> dict[str, float]:
 
 def measure(config: CaptioningConfig, model: str, out: pathlib.Path) -> dict[str, Any]:
     """Returns the metrics of a trained captioner on the test, and draws what its words looked at."""
-    captioner = jaxformer.load(out / model, checkpoint="last")  # that of the least loss says the same of every picture
+    captioner = jaxformer.load(out / model, checkpoint="last")  # at the lowest loss, every picture has the same caption
     assert isinstance(captioner, ImageCaptioner)
     corpus = TASK.read(config)
     assert corpus.test is not None

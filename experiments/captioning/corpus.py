@@ -26,7 +26,7 @@ FOLDER = "nlvr_captions"
 CUTOUTS = "cutouts"
 """The run of the convolutions."""
 SHARED = 100
-"""The most pictures that a sentence of training is given to."""
+"""The maximum number of pictures that a training sentence is used for."""
 SIZE = (100, 400)
 """Height and width of the pictures."""
 HELD_OUT = 0.08
@@ -92,7 +92,7 @@ def configuration(
 ) -> CaptioningConfig:
     """Returns the configuration of a captioner.
 
-    Hard attention starts from soft attention: from the convolutions alone, its estimated gradients leave it even.
+    Hard attention starts from soft attention: from the convolutions alone, its estimated gradients leave it uniform.
 
     Args:
       images: the archive of the pictures.

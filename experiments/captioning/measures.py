@@ -1,4 +1,4 @@
-"""The truth of captions about their pictures, and the places where their words look."""
+"""The truth of captions about their pictures, and the attention of their words."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Grounding:
 
     @property
     def difference(self) -> float:
-        """The share that is owed to looking at the picture."""
+        """The share of true captions that is due to the picture."""
         return self.own - self.shuffled
 
 
@@ -55,7 +55,7 @@ def grounding(captions: Sequence[str], pictures: Sequence[Sequence[Box]]) -> Gro
 
 
 def truths(caption: str, pictures: Sequence[Sequence[Box]]) -> np.ndarray:
-    """Returns for each picture if a caption is true of it; nowhere without a parse."""
+    """Returns for each picture True if a caption is true of it; False for all without a parse."""
     true = truth(caption)
     return np.array([true is not None and bool(true(boxes)) for boxes in pictures])
 

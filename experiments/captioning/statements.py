@@ -1,4 +1,4 @@
-"""A grammar of sentences about boxes and towers: from a sentence to a function that says if it is true of a picture.
+"""A grammar of sentences about boxes and towers: from a sentence to a function that decides if it is true of a picture.
 
 It covers the common forms of NLVR and nothing else: a sentence that it cannot read to the end has no truth. Where
 people use a phrase in two ways, the wider one counts: "two towers" are at least two, and "above" is anywhere above.
@@ -54,7 +54,7 @@ COLORS_OF_ALL = len(COLORS)
 
 
 def truth(sentence: str) -> Truth | None:
-    """Returns the function that says if a sentence is true of the three boxes of a picture; None if it has no parse."""
+    """Returns a function that decides if a sentence is true of the boxes of a picture; None if it has no parse."""
     text = sentence.lower()
     for wrong, right in SPELLING:
         text = re.sub(wrong, right, text)
@@ -355,7 +355,7 @@ class _Parser:
         return self.expect("|".join(COLORS))
 
     def quantity(self) -> Count:
-        """Reads "at least two", "exactly 1", "no" or "a"; a bare number is a least one."""
+        """Reads "at least two", "exactly 1", "no" or "a"; a bare number is a minimum."""
         how = self.accept("at least|at most|exactly|only|more than|less than|just")
         if not how and self.accept("no"):
             return lambda n: n == 0

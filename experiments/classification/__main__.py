@@ -37,7 +37,7 @@ from jaxformer.tasks.tokenizers import FILES as TOKENIZERS
 from jaxformer.training.logging import read_log
 
 EPOCHS = {"average": 8}
-"""Passes over the training data, where they are not 3."""
+"""Passes over the training data, if not 3."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--corpora", nargs="+", choices=FILES, default=list(FILES), help="by default all")
     parser.add_argument("--ways", nargs="+", choices=[*WAYS, BAG], help="by default all")
     parser.add_argument("--seeds", type=command.count, default=5, help="trainings of each way and corpus (default 5)")
-    parser.add_argument("--minutes", type=float, default=0.0, help="the most time of this call; 0 for no limit")
+    parser.add_argument("--minutes", type=float, default=0.0, help="the time limit of this call in minutes; 0 for none")
     return command.exit_code(run, parser.parse_args(arguments))
 
 

@@ -1,4 +1,4 @@
-"""Ranks the training pairs of Multi30k by what a model finds strange in them, and by no rule about text.
+"""Ranks the training pairs of Multi30k by a model's losses and gradients, without rules about text.
 
     python -m experiments.data_ranking --data-dir data --out runs/data-ranking
     python -m experiments.data_ranking --smoke --out runs/smoke       # half a minute, on the built-in corpus

@@ -1,4 +1,4 @@
-"""Sentences of the built-in grammar with one word changed: a model that understands prefers the right one.
+"""Sentences of the built-in grammar with one word changed: a good model prefers the right one.
 
 Minimal pairs in the manner of Linzen et al. (2016) and Marvin and Linzen (2018), for translation: the English sentence
 decides which of two French ones is right.
@@ -81,7 +81,7 @@ def agreement(pair: Pair) -> Contrast | None:
 
 
 def it_as_object(pair: Pair) -> Contrast | None:
-    """The girl finds the watch and hides it: "la" or "le", and after "l'" a participle with or without an e."""
+    """Returns the contrast of "The girl finds the watch and hides it.": the gender of "la", "le" or a participle."""
     if pair.construction != "object pronoun":
         return None
     if found := re.search(r" (le|la) (\w+)\.$", pair.french):
@@ -99,7 +99,7 @@ def it_as_object(pair: Pair) -> Contrast | None:
 
 
 def it_as_subject(pair: Pair) -> Contrast | None:
-    """I love this house because it is old: "elle" or "il", before the adjective that would tell."""
+    """Returns the contrast of "I love this house because it is old.": "elle" or "il", before the adjective."""
     found = re.search(r"(parce qu'|mais )(ils?|elles?) (\w+)", pair.french)
     if pair.construction != "because" or not found:
         return None

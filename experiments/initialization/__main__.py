@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--torch", action="store_true", help="also train post-norm by PyTorch, which must be installed")
     parser.add_argument("--steps", type=command.count, default=2000, help="updates of each training (default 2000)")
     parser.add_argument("--seeds", type=command.count, default=3, help="trainings of each case (default 3)")
-    parser.add_argument("--minutes", type=float, default=0.0, help="the most time of this call; 0 for no limit")
+    parser.add_argument("--minutes", type=float, default=0.0, help="the time limit of this call in minutes; 0 for none")
     return command.exit_code(run, parser.parse_args(arguments))
 
 
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> None:
             "--demo has data of its own and no training by PyTorch; leave out --torch, --smoke, --data-dir"
         )
     if args.torch:
-        importlib.import_module("experiments.initialization.pytorch")  # its turn comes last; a lack is said at once
+        importlib.import_module("experiments.initialization.pytorch")  # it trains last, but the error comes at once
     directory = args.out / "data"
     if not args.smoke and not args.demo:
         directory = command.data_directory(args.data_dir, "multi30k")

@@ -1,4 +1,4 @@
-"""Trains one block under three masks, and without them: what each family can do, and what it loses.
+"""Trains one block with three masks, and without them: the abilities of each family, and what it loses.
 
     python -m experiments.one_block --out results
     python -m experiments.one_block --smoke --out smoke     # some steps; its results mean nothing

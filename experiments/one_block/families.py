@@ -1,4 +1,4 @@
-"""The block under three masks: the networks of the families, and of what is left without a mask or cross-attention."""
+"""The block with three masks: the networks of the families, also without their mask or cross-attention."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Family:
     causal: bool
     """Each word sees only the words before it."""
     cross: bool = False
-    """It reads the source sentence by cross-attention; without, a translation is written blindly."""
+    """It reads the source sentence by cross-attention; otherwise a translation does not depend on the source."""
     loses: str = ""
     """The finding of the results, in words."""
 

@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = command.parser("pretraining", __doc__, out="the folder of the text, the run and the report")
     parser.add_argument("--data-dir", type=pathlib.Path, help="the folder of the corpora; default: JAXFORMER_DATA")
     parser.add_argument("--steps", type=command.count, help="training steps; by default those of the configuration")
-    parser.add_argument("--minutes", type=float, default=0.0, help="the most time of this call; 0 for no limit")
+    parser.add_argument("--minutes", type=float, default=0.0, help="the time limit of this call in minutes; 0 for none")
     return command.exit_code(run, parser.parse_args(arguments))
 
 

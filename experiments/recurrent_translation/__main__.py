@@ -78,7 +78,7 @@ def _do(cell: Cell, place: str, out: pathlib.Path, directory: pathlib.Path | Non
 
 
 def _records(out: pathlib.Path, todo: Sequence[Cell]) -> dict[str, Any]:
-    """Returns the records that are there, in the order of their cells."""
+    """Returns the available records, in the order of their cells."""
     paths = [out / "records" / f"{cell.name}.json" for cell in todo]
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths if path.exists()}
 

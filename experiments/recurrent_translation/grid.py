@@ -120,7 +120,7 @@ def model(cell: Cell, scale: Scale, num_tokens: int) -> EncoderDecoderConfig | S
     shared |= {"cell": cell.recurrent, "attention": ATTENTIONS[cell.kind], "d_model": transformer.d_model}
     make = lambda d_hidden: Seq2SeqConfig(**shared, **{"d_hidden": d_hidden})
     size_of = lambda config: costs.num_parameters(pure(Seq2Seq, config).shapes)
-    low, high = 1, 1  # in halves of the state, for it has one in each direction of the encoder
+    low, high = 1, 1  # in halves of the state, because each direction of the encoder has one
     while size_of(make(2 * high)) < size:
         low, high = high, 2 * high
     while high - low > 1:

@@ -1,4 +1,4 @@
-"""Metrics that the library has no name for: BLEU by length, time to equal quality, gradients by distance."""
+"""Metrics that the library does not have: BLEU by length, time to equal quality, gradients by distance."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Row = Mapping[str, str]
 
 
 def bins(rows: Sequence[Row], edges: Sequence[int]) -> dict[str, list[int]]:
-    """Returns the indices of the rows whose source has so many words: below ``edges[0]``, from it on, and so on.
+    """Returns the indices of the rows by the number of source words: below ``edges[0]``, from there to the next, ...
 
     >>> bins([{"source": "a b"}, {"source": "a"}, {"source": "a b c d"}], [2, 4])
     {'1-1': [1], '2-3': [0], '4+': [2]}
@@ -98,7 +98,7 @@ def steps_to(curve: Sequence[tuple[int, float]], level: float) -> float | None:
 class StepClock(training.Hook):
     """The processor time of each step, kept in a file over restarts.
 
-    On a machine that others use too, it says more than wall-clock time. Validations and checkpoints do not count.
+    On a shared machine, it is more informative than wall-clock time. Validations and checkpoints do not count.
     """
 
     def __init__(self, path: pathlib.Path):

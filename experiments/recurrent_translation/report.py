@@ -1,4 +1,4 @@
-"""The report: tables and pictures of the records that are there."""
+"""The report: tables and pictures of the available records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from experiments.recurrent_translation.measures import bins, compare, steps_to
 from jaxformer.files import write_text
 
 EDGES = (10, 15, 20, 30, 40, 50, 60)
-"""The lengths, in words, at which BLEU is cut."""
+"""The lengths, in words, between the bins of BLEU."""
 
 Records = Mapping[str, Mapping[str, Any]]
 

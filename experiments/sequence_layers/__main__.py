@@ -1,4 +1,4 @@
-"""Compares the layers that process a sequence: their costs by length, and what they recall over distances.
+"""Compares the layers that process a sequence: their costs by length, and their recall by distance.
 
 python -m experiments.sequence_layers --out results                    # both parts; resumes
 python -m experiments.sequence_layers --part costs --out DIR

@@ -134,7 +134,7 @@ def scores(kind: str, length: int) -> int:
 
 
 def path(kind: str, length: int) -> int:
-    """Returns the length of the path from the first position to the last: how many layers, or steps of the recurrence.
+    """Returns the length of the path from the first position to the last, in layers or steps of the recurrence.
 
     What a layer reaches is the support of the gradient of its last row. The same offsets hold at every row (a test
     checks it), so following them from row to row needs no deeper network.
@@ -170,7 +170,7 @@ def _recurrent_offsets() -> np.ndarray:
 
 
 def hops(steps: Any, length: int) -> int:
-    """Returns after how many of these steps, each a set of offsets, the first position reaches the last."""
+    """Returns the number of steps, each a set of offsets, after which the first position reaches the last."""
     reached = np.arange(length) == 0
     for number, step in enumerate(steps, 1):
         reached = _moved(reached, step)

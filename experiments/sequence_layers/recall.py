@@ -1,4 +1,4 @@
-"""Two tasks in which a symbol is needed long after it was seen, and one small network for each kind of layer."""
+"""Two tasks that need a symbol long after its position, and one small network for each kind of layer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Batch(NamedTuple):
 
 
 def copy(rng: np.random.Generator, rows: int, distance: int) -> Batch:
-    """Returns `COUNT` symbols, blanks, and as many requests, each `distance` after the symbol that it asks for.
+    """Returns `COUNT` symbols, blanks, and as many requests, each `distance` after its symbol.
 
     This is the copy task of Hochreiter and Schmidhuber (1997) and Arjovsky et al. (2016).
     """
@@ -47,7 +47,7 @@ def selective(rng: np.random.Generator, rows: int, distance: int) -> Batch:
     """Returns labeled symbols at random places among noise, and a request for each label, in random order.
 
     The symbols are in the first half, so a symbol is `distance` / 2 to `distance` before its request. In the selective
-    copy of Gu and Dao (2023) the order says which one is meant; here a label says it, so that nothing must be counted.
+    copy of Gu and Dao (2023) the order identifies the symbol; here a label does, so no counting is necessary.
     """
     tokens = rng.integers(NOISE, size=(rows, distance + COUNT))
     answers = rng.integers(SYMBOLS, size=(rows, COUNT))

@@ -21,7 +21,7 @@ class Record:
     """The cases that are done, with the settings and circumstances of each call that added some."""
 
     def __init__(self, path: pathlib.Path, settings: Mapping[str, Any]):
-        """Reads what is there.
+        """Reads the file, if it exists.
 
         Raises:
           ConfigError: the file holds results of other settings, or is no such file.
@@ -33,7 +33,7 @@ class Record:
                 found = json.loads(path.read_text(encoding="utf-8"))
                 same = found["settings"] == self.data["settings"]
             except (ValueError, KeyError, TypeError) as error:
-                raise ConfigError(f"{path} is no file of results: {error}; give another --out or delete it") from None
+                raise ConfigError(f"{path} is not a results file: {error}; give another --out or delete it") from None
             if not same:
                 raise ConfigError(f"{path} holds results of other settings; give another --out or delete it")
             self.data = found

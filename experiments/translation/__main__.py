@@ -1,4 +1,4 @@
-"""Trains translators of Multi30k from the corpus to the figure, and says how long that took; the same command resumes.
+"""Trains translators of Multi30k from the corpus to the figure, and reports the time; the same command resumes.
 
     python -m experiments.translation --out runs/reproduce
     python -m experiments.translation --out runs/reproduce --seeds 3 --config de_en
@@ -8,7 +8,7 @@
 
 Each seed is trained, its last checkpoints are averaged, and the average is scored: on the validation set, by which you
 may tune, and once on test_2016. The corpus is fetched into --data-dir if it is not there. The clock runs while the
-program does, from its start to the averaged parameters; how much of it was compiling is said beside it. The smoke
+program does, from its start to the averaged parameters; the time for compilation is also reported. The smoke
 version needs no data and its results mean nothing.
 
 Methods: `sampling` draws new segmentations in each epoch (subword regularization, or BPE-dropout for bpe), `r-drop`
@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="METHOD",
         help=f"of {', '.join(systems.METHODS)} (default plain)",
     )
-    parser.add_argument("--minutes", type=float, default=0.0, help="the most time of this call; 0 for no limit")
+    parser.add_argument("--minutes", type=float, default=0.0, help="the time limit of this call in minutes; 0 for none")
     return command.exit_code(run, parser.parse_args(arguments))
 
 

@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--corpora", nargs="+", choices=CORPORA, default=list(CORPORA), help="by default both")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="by default all")
     parser.add_argument("--seeds", type=command.count, default=5, help="trainings of each cell (default 5)")
-    parser.add_argument("--minutes", type=float, default=0.0, help="the most time of this call; 0 for no limit")
+    parser.add_argument("--minutes", type=float, default=0.0, help="the time limit of this call in minutes; 0 for none")
     return command.exit_code(run, parser.parse_args(arguments))
 
 

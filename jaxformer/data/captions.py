@@ -45,7 +45,7 @@ def read_captions(
             raise DataError(f"{place}: {store.place} has no image {name!r}")
         if not isinstance(caption, str) or not caption.strip():
             raise DataError(f"{place}: the caption of {name} must be a text, got {caption!r}")
-        if not caption.isascii() and any("\ud800" <= letter <= "\udfff" for letter in caption):  # only JSON can say it
+        if not caption.isascii() and any("\ud800" <= letter <= "\udfff" for letter in caption):  # possible in JSON
             raise DataError(f"{place}: the caption of {name} has half a surrogate pair, got {caption!r}")
         found.setdefault(numbers[name], []).append(" ".join(caption.split()))
     if not found:

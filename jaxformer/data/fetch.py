@@ -144,7 +144,7 @@ def fetch(
     for file in catalog[name].files:
         path = pathlib.Path(os.path.abspath(root / file.path))  # links are followed on purpose
         if not path.is_relative_to(root):
-            raise FetchError(f"{file.path} would leave {root}")
+            raise FetchError(f"{file.path} is outside of {root}")
         if not (path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == file.sha256):
             say(f"fetching {file.url}")
             write_bytes(path, _checked(file, _unpack(file, _download(file.url, timeout))))

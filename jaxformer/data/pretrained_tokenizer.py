@@ -151,17 +151,17 @@ class PretrainedTokenizer:
     normalized = decode
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """Returns the piece of each token, a space shown as U+2581, and so is the beginning of a word of WordPiece."""
+        """Returns the piece of each token; U+2581 stands for a space or, with WordPiece, the beginning of a word."""
         return [self._piece(int(token)) for token in ids]
 
     def _piece(self, token: int) -> str:
         name = self._tokenizer.id_to_token(token) or ""
         if self._inside and token not in self._added:
-            begins = not name.startswith(self._inside) and any(map(str.isalnum, name))  # not so a mark
+            begins = not name.startswith(self._inside) and any(map(str.isalnum, name))  # a mark begins no word
             return SPACE + name if begins else name.removeprefix(self._inside)
         if not self._is_byte_level or token in self._special.ids:
             return name
-        text = self._tokenizer.decode([token], skip_special_tokens=False)  # the name has its bytes as other letters
+        text = self._tokenizer.decode([token], skip_special_tokens=False)  # the name has other letters for its bytes
         return text.replace(" ", SPACE)
 
 

@@ -69,7 +69,7 @@ def segmentations(subwords: Subwords, line: str, *, most: int) -> list[tuple[int
     Raises:
       ConfigError: there are more than `most`.
     """
-    found: list[list[tuple[int, ...]]] = [[()]]  # of the first characters
+    found: list[list[tuple[int, ...]]] = [[()]]  # found[i] has the segmentations of the first i characters
     for end in range(1, len(line) + 1):
         ends = [(start, line[start:end]) for start in range(max(0, end - subwords.longest), end)]
         found.append(

@@ -96,7 +96,7 @@ def read_table(
     table = [line.split("\t") if line.strip() else [""] for line in read_lines(path)]
     for number, row in enumerate(table, 1):
         if len(row) <= max(columns) and row != [""]:
-            raise DataError(f"{path}, line {number}: {len(row)} column(s), but column {max(columns)} was asked for")
+            raise DataError(f"{path}, line {number}: {len(row)} column(s), but column {max(columns)} is needed")
     empty_row = [""] * (max(columns) + 1)
     table = [empty_row if row == [""] else row for row in table]
     return _pairs([row[columns[0]] for row in table], [row[columns[1]] for row in table], max_characters, str(path))
@@ -128,16 +128,16 @@ def read_utf8(path: str | os.PathLike[str]) -> str:
     if not regular and len(data) > LARGEST_STREAM:
         raise DataError(f"{path} is not a regular file and does not end after {LARGEST_STREAM:,} bytes; name a file")
     if packer := next((command for command, (start, mark) in _PACKED.items() if data.startswith(mark, start)), ""):
-        raise DataError(f"{path} looks compressed or packed; unpack it, as by: {packer}")
+        raise DataError(f"{path} looks compressed or packed; unpack it, for example with: {packer}")
     if encoding := _wide_encoding(data):
-        raise DataError(f"{path} looks like {encoding}; convert it, as by: iconv -f {encoding} -t UTF-8")
+        raise DataError(f"{path} looks like {encoding}; convert it, for example with: iconv -f {encoding} -t UTF-8")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1  # error.object does not hold the byte order mark
         raise DataError(f"{path}, line {line}: not UTF-8 (byte 0x{error.object[error.start]:02x})") from error
     if "\r" in text and "\n" not in text:
-        raise DataError(f"{path} ends its lines with carriage returns alone; convert it, as by: tr '\\r' '\\n'")
+        raise DataError(f"{path} ends its lines with carriage returns alone; convert it with: tr '\\r' '\\n'")
     return text.replace("\r\n", "\n")
 
 

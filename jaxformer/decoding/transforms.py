@@ -123,7 +123,7 @@ def chain(*transforms: Transform) -> Chain:
 def for_sampling(transforms: Transforms) -> tuple[Transform, ...]:
     """Returns transforms as `sample` applies them: first the `normalized` ones, then the others, then softmax.
 
-    So, whatever the order in which they are given, a filter such as `top_k` chooses among the tokens that the rules
+    So, in whatever order the transforms are given, a filter such as `top_k` chooses among the tokens that the rules
     allow, and a sampled token has its log-probability in the distribution it was drawn from, as in Hugging Face.
 
     >>> import jax.numpy as jnp

@@ -241,8 +241,8 @@ def sample(
 ) -> Hypotheses:
     """Draws every token from the model's distribution after the transforms, independently for each hypothesis.
 
-    Rules such as `min_length` are applied before filters such as `top_k`, whatever the order in which they are given:
-    see `for_sampling`. If they leave no token for a hypothesis, it ends there.
+    Rules such as `min_length` are applied before filters such as `top_k`, in whatever order they are given: see
+    `for_sampling`. If they leave no token for a hypothesis, it ends there.
 
     The random bits of a token are a function of the row's key, the hypothesis and the token's position, so they do not
     depend on the other rows, on the batch size or on padding. Hypotheses are not sorted by score.

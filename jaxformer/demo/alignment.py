@@ -1,13 +1,13 @@
-"""Words of two languages, composed so that each knows which words of the other language it translates.
+"""Sentences in two languages, composed together with the links between words that translate each other.
 
 Gold alignments follow one convention, by which every word has a link:
 
-- A word is linked to what it translates; a word of several words (``look for``, ``parce que``) with each of them.
-- What one language says in one word and the other in two is linked twice: ``du`` to ``of the``, ``saw`` to ``a vu``,
-  ``not`` to ``ne ... pas``, ``more`` and ``smaller`` to ``plus``.
+- A word is linked to its translation; of an expression of several words (``look for``, ``parce que``), each word is.
+- If one language has one word where the other has two, the word has two links: ``du`` to ``of the``, ``saw`` to
+  ``a vu``, ``not`` to ``ne ... pas``. ``more`` and ``smaller`` are linked to ``plus``.
 - The auxiliary of an English verb is linked to the finite French verb, and ``do`` in a question also to ``est-ce que``.
-- A word that the other language does not say is linked to the word that asks for it: an article to its noun
-  (``chess``, ``les échecs``), a preposition to its verb (``misses``, ``manque à``).
+- A word without a counterpart is linked to the translation of the word that requires it: an article to that of its noun
+  (``chess``, ``les échecs``), a preposition to that of its verb (``misses``, ``manque à``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Links = frozenset[tuple[int, int]]
 
 
 def words(text: str) -> Words:
-    """Splits a sentence into the words that alignments count: an elided word and a mark stand alone.
+    """Splits a sentence into the words that alignments count: elided words and punctuation marks are words.
 
     >>> words("L'école est-elle fermée ?")
     ("L'", 'école', 'est-elle', 'fermée', '?')
@@ -31,12 +31,12 @@ def words(text: str) -> Words:
 
 
 class Word(str):
-    """A word and the roles it plays in its group: words of the two languages that share a role are linked."""
+    """A word and its roles in a group of words: words of the two languages that share a role are linked."""
 
     roles: frozenset[str]
 
     def __new__(cls, text: str, *roles: str) -> Word:
-        """Returns the word; a text of several words is several words of equal roles."""
+        """Returns the word; a text of several words stands for several words with the same roles."""
         word = super().__new__(cls, text)
         word.roles = frozenset(roles)
         return word

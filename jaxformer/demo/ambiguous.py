@@ -22,7 +22,7 @@ from jaxformer.demo.statements import PERSON, TENSES, draw_other, draw_place, dr
 
 
 def eat_and_drink(pick: random.Random) -> Pair:
-    """The children drink water: a partitive, which negation turns into "de"."""
+    """Draws "The children drink water.": a partitive, which negation turns into "de"."""
     word = pick.choice(tuple(lexicon.MASSES))
     mot, feminine, kind = lexicon.MASSES[word]
     verb = verbs.EAT if kind == "food" else verbs.DRINK
@@ -36,7 +36,7 @@ def eat_and_drink(pick: random.Random) -> Pair:
 
 
 def play(pick: random.Random) -> Pair:
-    """Playing the piano is jouer de, playing football jouer à."""
+    """Draws "She plays the piano.", with "jouer de", or "They play football.", with "jouer à"."""
     music = pick.random() < 0.5
     word = pick.choice(tuple(lexicon.INSTRUMENTS if music else lexicon.SPORTS))
     mot, feminine = (lexicon.INSTRUMENTS if music else lexicon.SPORTS)[word]
@@ -50,7 +50,7 @@ def play(pick: random.Random) -> Pair:
 
 
 def miss(pick: random.Random) -> Pair:
-    """Missing a train is rater; missing one's brother turns the sentence round: mon frère manque à ..., me manque."""
+    """Draws "He misses the train.", with "rater", or "He misses his brother.": "manquer à" has "his brother" as subject."""
     tense = pick.choice(("present", "past", "future"))
     if pick.random() < 0.4:
         subject, verb = draw_subject(pick, PERSON), verbs.MISS_TRAIN
@@ -64,7 +64,7 @@ def miss(pick: random.Random) -> Pair:
         missed: Part = said(word, object_.french[0])
     else:
         missed = object_ = noun_phrase(pick, pick.choice(nouns_of({"family"})), adjectives=pick.choice((0, 1)))
-    # English conjugates the verb with the one who misses, French with the one who is missed.
+    # The English verb agrees with the person who misses someone, the French verb with the person who is missed.
     preposition = () if name else (Word("à", "verb"),)
     verb_ = tie(english_verb(verb, subject, tense), [*french_verb(verb, object_, tense), *preposition])
     if name:
@@ -89,7 +89,7 @@ BANKS = Noun(
 
 
 def bank(pick: random.Random) -> Pair:
-    """The bank of a river is la rive, the one that keeps money is la banque."""
+    """Draws "bank" for the edge of a river or lake, "la rive", or for the place that keeps money, "la banque"."""
     subject, tense = draw_subject(pick, PERSON), pick.choice(("present", "past", "future"))
     if pick.random() < 0.5:
         verb = pick.choice([v for v in verbs.INTRANSITIVE if v.object & {"walk", "stage", "wait"}])
@@ -114,7 +114,7 @@ LIGHT = Noun("light", "lights", "lumière", "lumières", True, frozenset({"colou
 
 
 def light(pick: random.Random) -> Pair:
-    """A light is une lumière; a light box is une boîte légère."""
+    """Draws "light" as a noun, "une lumière", or as an adjective, as in "une boîte légère"."""
     subject, tense = draw_subject(pick, PERSON), pick.choice(("present", "past", "future"))
     if pick.random() < 0.6:
         colors = [
@@ -141,7 +141,7 @@ SPRUNG = nouns_of({"thing"}, lambda n: n.english in ("watch", "bed", "door", "la
 
 
 def spring(pick: random.Random) -> Pair:
-    """The spring is le printemps as a season, la source in the forest, le ressort of a watch."""
+    """Draws "spring" as a season, "le printemps", as water, "la source", or as a part of a watch, "le ressort"."""
     which = pick.randrange(3)
     subject, tense = draw_subject(pick, PERSON), pick.choice(("present", "past", "future"))
     if which == 0:

@@ -36,7 +36,7 @@ def _object_noun(pick: random.Random, verb: Verb) -> Noun:
 
 
 def relative_object(pick: random.Random) -> Pair:
-    """The houses that the old man buys are white: agreement across a clause, of participle and adjective."""
+    """Draws "The houses that the old man buys are white.": participle and adjective agree across a clause."""
     verb = pick.choice(SHOWN)
     noun, subject = _object_noun(pick, verb), draw_subject(pick, PERSON)
     head = object_phrase(pick, verb, noun, determiner="the", adjectives=pick.choice((0, 0, 1, 2)))
@@ -60,7 +60,7 @@ def relative_object(pick: random.Random) -> Pair:
 
 
 def relative_subject(pick: random.Random) -> Pair:
-    """The women who sell the apples are happy: the noun beside the adjective is not the one it agrees with."""
+    """Draws "The women who sell the apples are happy.": the adjective does not agree with the nearest noun."""
     verb = pick.choice(verbs.TRANSITIVE)
     noun, other = pick.choice(nouns_of(PERSON, lambda n: "family" not in n.kinds)), pick.choice(nouns_of(verb.object))
     head = noun_phrase(pick, noun, determiner="the", adjectives=pick.choice((0, 0, 1)))
@@ -89,7 +89,7 @@ _BY_NAME = {verb.english[0]: verb for verb in verbs.TRANSITIVE}
 
 
 def object_pronoun(pick: random.Random) -> Pair:
-    """The boy buys the apple and eats it: the pronoun has the gender of a noun in another clause."""
+    """Draws "The boy buys the apple and eats it.": the pronoun has the gender of a noun in another clause."""
     kind = pick.choice(tuple(SEQUELS))
     first, second = _BY_NAME[pick.choice(OPENINGS[kind])], _BY_NAME[pick.choice(SEQUELS[kind])]
     noun = pick.choice(nouns_of({kind}))
@@ -117,7 +117,7 @@ def _object_word(phrase: Phrase) -> str:
 
 
 def pronoun_object(pick: random.Random) -> Pair:
-    """She sees me; they did not wait for us: the object moves before the verb."""
+    """Draws "She sees me." or "They did not wait for us.": the French object stands before the verb."""
     verb = pick.choice([v for v in verbs.TRANSITIVE if "person" in v.object])
     subject = draw_subject(pick, PERSON)
     name = draw_other(pick, subject)
@@ -142,7 +142,7 @@ PLEASED, SORRY = ("love", "buy", "visit"), ("sell", "leave")
 
 
 def because(pick: random.Random) -> Pair:
-    """I love this house because it is old: "elle", for "maison"; they bought the lamps but they are broken."""
+    """Draws "The girl loves this house because it is old." ("it" is "elle", for "maison") or a sentence with "but"."""
     verb = _BY_NAME[pick.choice((*PLEASED, *SORRY, "read", "find", "wear", "clean"))]
     noun, subject = _object_noun(pick, verb), draw_third(pick)
     determiner = pick.choice(("the", "this") if verb.state else ("the", "this", "a"))
@@ -162,7 +162,7 @@ def because(pick: random.Random) -> Pair:
 
 
 def know(pick: random.Random) -> Pair:
-    """Knowing somebody is connaître; knowing that something is so, or where it is, is savoir."""
+    """Draws "know" with a person, "connaître", or with a fact or the place of something, "savoir"."""
     subject, which = draw_subject(pick, PERSON), pick.randrange(3)
     tense = pick.choice(("present", "present", "past"))
     negation = "not" if pick.random() < 0.3 else ""

@@ -19,25 +19,25 @@ BARE = ""
 
 
 def draw_tense(pick: random.Random, subject: Phrase, tenses: tuple[str, ...], *verbs: Verb) -> str:
-    """Draws a tense that the verbs have; the past where the present would look like it ("they read"), so that a sentence
-    means one thing."""
+    """Draws a tense that the verbs have: the past if the present looks the same ("they read"), so that each sentence
+    has one meaning."""
     tense = pick.choice(tenses)
     if tense == "progressive" and not all(verb.lasting for verb in verbs):
         tense = "past"
     moment = not all(verb.lasting or verb.state or verb.etre for verb in verbs)
     if tense == "present" and moment and pick.random() < 0.5:
-        tense = "past"  # "he breaks the plate" is seldom said
+        tense = "past"  # "he breaks the plate" is rare
     same = any(verb.english[0] == verb.english[2] for verb in verbs)
     return "past" if tense == "present" and same and not singular(subject) else tense
 
 
 def draw_negation(pick: random.Random, verb: Verb, tense: str, chance: float) -> str:
-    """Draws an English negation that the verb takes in this tense, often the empty one."""
+    """Draws an English negation that the verb takes in this tense, often the empty string."""
     if pick.random() >= chance:
         return ""
     if tense == "progressive":
         return "not"
-    if tense == "present" or (tense == "past" and verb.state):  # an imperfect goes badly with "never"
+    if tense == "present" or (tense == "past" and verb.state):  # an imperfect does not go well with "never"
         return pick.choice(("not", "not", "no longer" if tense == "past" else "never", "no longer"))
     return pick.choice(("not", "not", "never"))
 
@@ -70,7 +70,7 @@ def verb_group(
     """Returns the verb group of both languages.
 
     Args:
-      negation: the English one, a key of `NEGATIONS`, or the empty string.
+      negation: the English negation, a key of `NEGATIONS`, or the empty string.
       pronoun: an English object, which follows the verb, and the French one, which stands before it.
       ending: of a participle that agrees with an object before it.
       preposition: what the French verb puts before its object: "à", "de".

@@ -1,8 +1,8 @@
 """An English-French corpus from a hand-written grammar: small, correct, and full of the difficulties of translation.
 
-Adjectives change places, agree with nouns some words away and elide; verbs have tenses, negations and objects that
-move; words such as "bank", "know", "miss" and "spring" mean different things in different company. Every English
-sentence has one translation, a function of the sentence alone, so a model can in principle learn all of it.
+Adjectives change places and agree with nouns that are some words away; verbs have tenses, negations and objects that
+move; words such as "bank", "know", "miss" and "spring" have different translations in different contexts. Every English
+sentence has one translation, a function of the sentence alone, so a model can in principle learn the whole corpus.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ EXAMPLES = (
     Pair("The girl finds the old watch and hides it.", "La fille trouve la vieille montre et la cache.", "object pronoun"),
     Pair("The tired farmer misses his brother.", "Son frère manque au fermier fatigué.", "miss"),
 )  # fmt: skip
-"""Sentences to show, none of them in `splits`' training part."""
+"""Example sentences; none of them is in the training part of `splits`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class GrammarSplits:
     """The corpus in four parts that share no sentence.
 
-    `seen` are sentences of the constructions and combinations of the training part; `unseen` are made of
-    combinations that never occur there: an adjective or a verb with a noun, a name of an institution, a relative
+    The sentences of `seen` have the constructions and combinations of the training part. Those of `unseen` have
+    combinations that never occur there: an adjective or a verb with a noun, a name of an institution, or a relative
     clause with a negation in the past.
     """
 
@@ -54,7 +54,7 @@ class GrammarSplits:
 
 
 def generate(num_pairs: int, *, seed: int = 0) -> list[Pair]:
-    """Returns `num_pairs` pairs, no English sentence twice; a larger number adds pairs at the end."""
+    """Returns `num_pairs` pairs with distinct English sentences; a larger number adds pairs at the end."""
     pick = random.Random(seed)  # noqa: S311 - a corpus, not a secret
     makers, weights = list(CONSTRUCTIONS), list(CONSTRUCTIONS.values())
     pairs: dict[str, Pair] = {}
@@ -72,12 +72,12 @@ def text(num_sentences: int = 20_000, *, seed: int = 0) -> str:
 
 @functools.cache  # it takes some seconds, and the result is immutable
 def splits(*, seed: int = 0, num_train: int = 72_000, num_test: int = 500) -> GrammarSplits:
-    """Returns the parts that the demonstration trains on and is tested on."""
+    """Returns the training, validation and test parts of the demonstration."""
     # One pair in 17 has a held-out combination. A larger pool adds pairs at the end, so the parts stay the same.
     pool = generate(max(num_train * 5 // 4 + 12 * num_test, 20 * num_test), seed=seed)
     unseen = [pair for pair in pool if _held_out(pair)]
     rest = [pair for pair in pool if not _held_out(pair)]
-    # A French sentence may translate several English ones; a test sentence's must not be in training either.
+    # Several English sentences may have the same translation; that of a test sentence must not be in training either.
     test, train = rest[: 2 * num_test], rest[2 * num_test :]
     tested = (*test, *unseen[:num_test], *EXAMPLES)
     english, french = ({getattr(pair, side) for pair in tested} for side in ("english", "french"))

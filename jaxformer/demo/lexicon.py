@@ -1,6 +1,6 @@
 """The words: nouns with gender and classes, adjectives with their forms and place, names and numbers.
 
-Classes say what makes sense together ("food" is eaten, "text" is read), so that sentences are plausible.
+Classes tell which words make sense together ("food" is eaten, "text" is read), so that sentences are plausible.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Noun:
     feminine: bool
     kinds: frozenset[str]
     at: tuple[str, str] = ("", "")  # English and French preposition: "on", "sur"
-    to: str = ""  # French preposition after a verb of motion, "" where one does not go
+    to: str = ""  # French preposition after a verb of motion; "" for places that are not a destination
 
 
 @dataclasses.dataclass(frozen=True)

@@ -87,7 +87,7 @@ def nouns_of(kinds: Set[str], where: Callable[[Noun], bool] | None = None) -> Se
 
 @functools.cache
 def adjectives_for(noun: Noun) -> tuple[Adjective, ...]:
-    """Returns adjectives that make sense of a noun; no English word twice."""
+    """Returns the adjectives that make sense with a noun, each English word once."""
     return tuple(adjective for adjective in ADJECTIVES if adjective.suits & noun.kinds)
 
 
@@ -101,13 +101,13 @@ def noun_phrase(
     negated: bool = False,
     unsaid: Words = (),
 ) -> Phrase:
-    """A determiner, up to two adjectives and a noun.
+    """Draws a noun phrase: a determiner, up to two adjectives and the noun.
 
     Args:
-      determiner: "the", "a" (in the plural "some"), "this", a possessive, a number, or "" for any that suits.
-      adjectives: how many, -1 for any number.
-      negated: the object of a negation, where French has "de" for "a".
-      unsaid: adjectives that would make no sense here.
+      determiner: "the", "a" (in the plural "some"), "this", a possessive, a number, or "" for a random one.
+      adjectives: the number of adjectives; -1 for a random number.
+      negated: True for the object of a negation, where French has "de" for "a".
+      unsaid: English adjectives that would make no sense here.
     """
     plural = pick.random() < 0.3 if plural is None else plural
     determiner = determiner or _determiner(pick, noun, plural)
@@ -171,14 +171,14 @@ def definite(pick: random.Random, noun: Noun) -> str:
 def object_phrase(
     pick: random.Random, verb: Verb, noun: Noun, *, determiner: str = "", adjectives: int = -1, negated: bool = False
 ) -> Phrase:
-    """Draws the object of a verb: no open door is opened, and a loved thing is a known one."""
+    """Draws the object of a verb, without adjectives that contradict it; verbs of state take a definite object."""
     determiner = determiner or (definite(pick, noun) if verb.state else "")
     unsaid = CLASHES.get(verb.english[0], ())
     return noun_phrase(pick, noun, determiner=determiner, adjectives=adjectives, negated=negated, unsaid=unsaid)
 
 
 def _choose_adjectives(pick: random.Random, noun: Noun, count: int, unsaid: Words) -> list[Adjective]:
-    """Draws adjectives in English order; at most one that goes before the French noun, and one of its qualities."""
+    """Draws adjectives in English order: at most one that stands before the French noun, and one from each group."""
     chosen: list[Adjective] = []
     for _ in range(count):
         groups = {_group(a) for a in chosen}
@@ -193,12 +193,12 @@ def _group(adjective: Adjective) -> str:
 
 
 def predicate(pick: random.Random, noun: Noun, used: Phrase) -> Adjective:
-    """Draws an adjective to say of a noun, if possible of another kind than its attributive ones."""
+    """Draws a predicative adjective for a noun, if possible of another kind than its attributive ones."""
     said = {a for a, _ in used.pairs}
     kinds = {a.kind for a in ADJECTIVES if a.english in said}
     fit = [a for a in adjectives_for(noun) if a.english not in said and a.english != "new"]  # neuf, not nouveau
     if "person" in noun.kinds:
-        fit = [a for a in fit if a.kind != "look"]  # "bon" is another thing to say of somebody
+        fit = [a for a in fit if a.kind != "look"]  # "bon" means something else when it describes a person
     return pick.choice([a for a in fit if a.kind not in kinds] or fit)
 
 
@@ -241,7 +241,7 @@ def make_pair(
     """Returns the two sentences as text, with their alignment and the combinations in them.
 
     Args:
-      french: the same parts in French order, if it is another one.
+      french: the same parts in French order, if it differs from the English order.
     """
     whole = tie(english, english if french is None else french)
     joined = join_french(whole.french)
@@ -255,13 +255,13 @@ def make_pair(
 
 
 def english_text(words: Words, end: str = ".") -> str:
-    """Joins words to a sentence."""
+    """Joins words into a sentence."""
     text = " ".join(words) + end
     return text[0].upper() + text[1:]
 
 
 def french_text(joined: Sequence[str], end: str = ".") -> str:
-    """Joins words to a sentence, after elision and contraction by `join_french`."""
+    """Joins words into a sentence, after elision and contraction by `join_french`."""
     text = " ".join(joined).replace("' ", "'") + (f" {end}" if end in "?!" else end)
     return text[0].upper() + text[1:]
 

@@ -43,7 +43,7 @@ WHEN = {
 
 
 def draw_subject(pick: random.Random, kinds: frozenset[str]) -> Phrase:
-    """Draws a subject: sometimes a pronoun, mostly a person, an animal where the verb allows it."""
+    """Draws a subject: sometimes a pronoun, mostly a person, otherwise any noun of the classes `kinds`."""
     if pick.random() < 0.25:
         return PRONOUNS[pick.choice(tuple(PRONOUNS))]
     return noun_phrase(pick, pick.choice(nouns_of(PERSON if pick.random() < 0.7 else kinds)))
@@ -62,7 +62,7 @@ def use(verb: Verb, noun: Noun) -> tuple[tuple[str, str], ...]:
 
 
 def action(pick: random.Random) -> Pair:
-    """The old man does not see the white houses."""
+    """Draws a sentence such as "The old man does not see the white houses."."""
     verb = pick.choice(verbs.TRANSITIVE)
     subject, noun = draw_subject(pick, verb.subject), pick.choice(nouns_of(verb.object))
     tense = draw_tense(pick, subject, TENSES, verb)
@@ -76,7 +76,7 @@ def action(pick: random.Random) -> Pair:
 
 
 def state(pick: random.Random) -> Pair:
-    """The doors of the big house are not green: the adjective agrees with a noun some words away."""
+    """Draws "The doors of the big house are not green.": the adjective agrees with a noun some words away."""
     subject = _described(pick)
     noun = subject.noun or NOUNS[0]
     tense, negative = pick.choice(("present", "present", "past")), pick.random() < 0.25
@@ -90,7 +90,7 @@ def state(pick: random.Random) -> Pair:
 
 
 def _described(pick: random.Random) -> Phrase:
-    """Draws a noun phrase, half the time with "of" another that does not decide the agreement."""
+    """Draws a noun phrase; half of them have "of" and a second noun, which does not determine the agreement."""
     if pick.random() < 0.5:
         noun = pick.choice(nouns_of({"person", "animal", "building", "vehicle", "thing", "food", "text", "clothes"}))
         return noun_phrase(pick, noun, determiner=definite(pick, noun))
@@ -111,13 +111,16 @@ def _described(pick: random.Random) -> Phrase:
 
 
 def draw_owner(pick: random.Random) -> Phrase:
-    """Draws an owner: no indefinite article, which would meet "de"."""
+    """Draws an owner, without an indefinite article, because "de" stands before it."""
     noun = pick.choice(nouns_of(PERSON))
     return noun_phrase(pick, noun, determiner=definite(pick, noun))
 
 
 def institution(pick: random.Random) -> Pair:
-    """The agreement on the European Economic Area was signed in August 1992: two adjectives in the opposite order."""
+    """Draws a sentence such as "The agreement on the European Economic Area was signed in August 1992.".
+
+    French has the two adjectives in the opposite order.
+    """
     name, nom, feminine = pick.choice(lexicon.INSTITUTIONS)
     outer, *outer_forms = pick.choice(lexicon.OUTER)
     inner, *inner_forms = pick.choice(lexicon.INNER)
@@ -153,7 +156,7 @@ def _date(pick: random.Random) -> tuple[str, str, str]:
 
 
 def birth(pick: random.Random) -> Pair:
-    """Our cousins were born in May 1962: a participle that agrees with the subject."""
+    """Draws "Our cousins were born in May 1962.": the participle agrees with the subject."""
     subject = draw_third(pick)
     month, mois, year = _date(pick)
     finite = BE.present[4 if subject.plural else 1]
@@ -166,7 +169,7 @@ def birth(pick: random.Random) -> Pair:
 
 
 def motion(pick: random.Random) -> Pair:
-    """My sister went to the market yesterday: être, whose participle agrees; à contracts."""
+    """Draws "My sister went to the market yesterday.": the participle with "être" agrees, and "à le" contracts."""
     verb = pick.choice(verbs.MOTION)
     subject, tense = draw_third(pick, verb.subject), pick.choice(("present", "past", "past", "future"))
     goes = verb.infinitive in ("aller", "venir", "retourner")
@@ -187,7 +190,7 @@ def motion(pick: random.Random) -> Pair:
 
 
 def activity(pick: random.Random) -> Pair:
-    """Three black cats sleep in the garden."""
+    """Draws a sentence such as "Three black cats sleep in the garden."."""
     verb = pick.choice(verbs.INTRANSITIVE)
     subject = draw_subject(pick, verb.subject)
     if pick.random() < 0.2:
@@ -213,7 +216,7 @@ def _plain(pick: random.Random) -> Phrase:
 
 
 def existence(pick: random.Random) -> Pair:
-    """There are two red cars in the street."""
+    """Draws a sentence such as "There are two red cars in the street."."""
     noun = pick.choice(nouns_of({"person", "animal", "thing", "plant"}, lambda n: "family" not in n.kinds))
     plural, tense = pick.random() < 0.7, pick.choice(("present", "present", "past"))
     negative = pick.random() < 0.2
@@ -242,7 +245,7 @@ COMPARATIVES = {
 
 
 def comparison(pick: random.Random) -> Pair:
-    """The red car is more expensive than the bicycle."""
+    """Draws a sentence such as "The red car is more expensive than the bicycle."."""
     kind = frozenset({pick.choice(("person", "person", "animal", "building", "vehicle", "thing", "text", "food"))})
     noun, other = pick.sample(nouns_of(kind), 2)
     first = noun_phrase(pick, noun, determiner=definite(pick, noun), adjectives=pick.choice((0, 1)))
@@ -264,7 +267,7 @@ def comparison(pick: random.Random) -> Pair:
 
 
 def possession(pick: random.Random) -> Pair:
-    """Her brother has a blue hat: the possessive agrees with the possession."""
+    """Draws a sentence such as "Her brother has a blue hat."."""
     subject = draw_subject(pick, PERSON)
     noun = pick.choice(nouns_of({"ours"}, lambda n: "single" not in n.kinds and "place" not in n.kinds))
     tense = pick.choice(("present", "present", "past", "future"))
@@ -283,7 +286,7 @@ RELATED = {"family", "carer"}
 
 
 def identity(pick: random.Random) -> Pair:
-    """This is my sister's house, "c'est", or she is the teacher of my son, with no adjective to agree."""
+    """Draws "This is my house.", with "c'est", or "She is the teacher of my son."."""
     if pick.random() < 0.5:
         noun = pick.choice(nouns_of({"ours"}))
         thing = noun_phrase(pick, noun, determiner=pick.choice(("my", "his", "her", "our", "your", "their")))
@@ -300,7 +303,7 @@ def identity(pick: random.Random) -> Pair:
 
 
 def modal(pick: random.Random) -> Pair:
-    """She wants to buy the house; he cannot open it."""
+    """Draws a sentence such as "She wants to buy the house." or "He cannot open the door."."""
     verb, can = pick.choice([v for v in verbs.TRANSITIVE if not v.state]), pick.choice(verbs.MODAL)
     subject, noun = draw_subject(pick, verb.subject), pick.choice(nouns_of(verb.object))
     tense = "present" if can.infinitive == "devoir" else pick.choice(("present", "present", "past"))
@@ -322,7 +325,7 @@ def modal(pick: random.Random) -> Pair:
 
 
 def dative(pick: random.Random) -> Pair:
-    """The teacher gives the letter to her brother, gives him the letter."""
+    """Draws "The teacher gives the letter to her brother." or "The teacher gives him the letter."."""
     verb, subject = pick.choice(verbs.DATIVE), draw_subject(pick, PERSON)
     noun, tense = pick.choice(nouns_of(verb.object)), pick.choice(("present", "past", "past", "future"))
     negation = draw_negation(pick, verb, tense, 0.2)
@@ -337,13 +340,13 @@ def dative(pick: random.Random) -> Pair:
 
 
 def draw_other(pick: random.Random, subject: Phrase) -> str:
-    """Draws a pronoun that does not mean the subject itself."""
+    """Draws an object pronoun that does not refer to the subject."""
     same = {1: ("I", "we"), 2: ("you",)}.get(subject.person, ())
     return pick.choice([name for name in OBJECTS if name not in same])
 
 
 def nothing(pick: random.Random) -> Pair:
-    """He saw nothing, nobody; nobody saw the cat."""
+    """Draws a sentence such as "He saw nothing.", "He saw nobody." or "Nobody saw the cat."."""
     tense = pick.choice(("present", "past", "past", "future"))
     if pick.random() < 0.5:
         verb = pick.choice(verbs.TRANSITIVE)

@@ -7,7 +7,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Verb:
-    """A verb: English base, third person, past, participle, -ing; French stems; which classes it goes with."""
+    """A verb: English base, third person, past, participle, -ing; French stems; classes of its subjects and objects."""
 
     english: tuple[str, str, str, str, str]
     infinitive: str
@@ -17,7 +17,7 @@ class Verb:
     imperfect: str
     subject: frozenset[str] = frozenset()
     object: frozenset[str] = frozenset()
-    lasting: bool = False  # "was reading" is said
+    lasting: bool = False  # the English past progressive is usual: "was reading"
     state: bool = False  # the English past is an imperfect: loved, aimait
     etre: bool = False  # the compound past is made with être
 

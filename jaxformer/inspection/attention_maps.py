@@ -97,7 +97,7 @@ def _shares(pieces: Sequence[str], words: Sequence[str]) -> np.ndarray:
     position, spelled = 0, ""
     for text, indices in _characters(pieces[:-1]):
         letters = "".join(text.replace(SPACE, " ").split())
-        # A space alone belongs to the word that it opens, and one after the last word to the end.
+        # A piece that is only a space belongs to the next word, and one after the last word to the end token.
         mine = owners[position : position + len(letters)] if letters else owners[position : position + 1]
         for index in indices:
             np.add.at(shares[:, index], mine, 1 / max(1, len(mine)))
@@ -192,7 +192,7 @@ def _words(pieces: Sequence[str]) -> list[tuple[str, list[int]]]:
     for piece, indices in _characters(pieces):
         text = piece.replace(SPACE, " ").strip()
         special = (piece.startswith("<") and piece.endswith(">") and len(piece) > 2) or piece == "[UNK]"  # of BERT
-        # Punctuation and symbols: vowel signs, such as those of Hindi, are not letters by isalnum, but end no word.
+        # Punctuation and symbols. For vowel signs, such as those of Hindi, isalnum is False, but they end no word.
         mark = bool(text) and all(unicodedata.category(c)[0] in "PS" for c in text) and text not in "'\u2019"
         alone = special or mark
         opened = bool(words) and not words[-1][0] and not special

@@ -270,7 +270,7 @@ def _choose_fonts(figure: Figure) -> None:
     missing -= _characters(font_manager.findfont(DEFAULT_FONT))
     families = [DEFAULT_FONT]
     for font in font_manager.fontManager.ttflist if missing else ():
-        placeholders = font.name.startswith("Last Resort")  # it holds a box for every character there is
+        placeholders = font.name.startswith("Last Resort")  # it has a placeholder box for every character
         if not placeholders and font.name not in families and (found := missing & _characters(font.fname)):
             families.append(font.name)
             missing -= found
@@ -295,7 +295,7 @@ def _save(figure: Figure, path: pathlib.Path) -> pathlib.Path:
     for text in figure.findobj(Text):
         if isinstance(text, Text):
             text.set_parse_math(False)  # words and names may hold a "$"
-            text.set_usetex(False)  # the matplotlibrc of any working directory could have LaTeX run
+            text.set_usetex(False)  # a matplotlibrc in the working directory could make matplotlib run LaTeX
     _choose_fonts(figure)
     with rc_context({"text.usetex": False}), replacing(path) as temporary:
         figure.savefig(temporary, dpi=min(160.0, LARGEST_SIDE / max(figure.get_size_inches())))

@@ -146,7 +146,7 @@ def _side(side: str, tokens: str) -> Table:
 
 
 def _computed(net: Pure) -> dict[str, tuple[Shape, Callable[[], Any]]]:
-    """Returns the sinusoids, which older files of Marian and Pegasus hold."""
+    """Returns the sinusoids that older files of Marian and Pegasus hold."""
     config = net.config
     if config.positions == "learned":
         return {}
@@ -171,7 +171,7 @@ def _copies(net: Pure) -> dict[str, str]:
 
 
 def _repeated(net: Pure) -> tuple[str, ...]:
-    """Returns the tables of both sides if they are one and the output has its own: transformers then ties neither."""
+    """Returns both embedding tables if they are shared and the output has its own: transformers then ties neither."""
     if net.config.tie_embeddings != "inputs":
         return ()
     return "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"

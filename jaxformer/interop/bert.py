@@ -28,7 +28,7 @@ _HEADS = {
     },
 }
 _NORMS = {"bert": "cls.predictions.transform.LayerNorm.weight", "roberta": "lm_head.layer_norm.weight"}
-"""A tensor that every file with the head holds."""
+"""A tensor that every file with the head has."""
 
 
 def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
@@ -69,7 +69,7 @@ def _has_head(net: Pure) -> bool:
 def _settings(kind: str, net: Pure) -> dict[str, Any]:
     config, name = net.config, {"bert": "Bert", "roberta": "Roberta"}[kind]
     if kind == "roberta" and not config.position_offset:
-        raise ValueError("its positions begin with 0, those of a roberta after the token of padding")
+        raise ValueError("its positions start at 0, but those of a roberta start after the id of the padding token")
     padding = {"pad_token_id": config.position_offset - 1} if kind == "roberta" else {}
     return padding | {
         "architectures": [f"{name}ForMaskedLM" if _has_head(net) else f"{name}Model"],

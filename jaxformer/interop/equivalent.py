@@ -20,7 +20,7 @@ import numpy as np
 
 from jaxformer import models
 from jaxformer.errors import ConfigError, did_you_mean
-from jaxformer.interop.pretrained import FAMILIES, sayable
+from jaxformer.interop.pretrained import FAMILIES, config_json
 from jaxformer.modules.pure import Params, Pure, pure
 
 
@@ -37,7 +37,7 @@ CANDIDATES: dict[Callable[..., Any], tuple[str, ...]] = {
     models.LanguageModel: ("gpt2", "llama", "mistral", "qwen2", "qwen3"),
     models.MaskedLanguageModel: ("bert", "roberta"),
 }
-"""The families of each kind of model, the first that fits before the others."""
+"""The families of each kind of model, in order of preference."""
 
 
 def fitted(net: Pure, params: Params, *, family: str = "") -> Fitted:
@@ -56,19 +56,19 @@ def fitted(net: Pure, params: Params, *, family: str = "") -> Fitted:
     if family and family not in FAMILIES:
         raise ConfigError(f"family {family!r} is not known{did_you_mean(family, FAMILIES)}")
     if family and family not in known:
-        raise ConfigError(f"a {family} is no {kind}; the families of that are {', '.join(known)}")
+        raise ConfigError(f"a {family} is not a {kind}; its families are {', '.join(known)}")
     reasons: dict[str, str] = {}
     for changes in ((), _CHANGES):  # unchanged, if possible
         for name in (family,) if family else known:
             changed = _changed(net, params, name, changes)
             try:
-                sayable(changed.net, name)
+                config_json(changed.net, name)
             except ConfigError as error:
                 reasons[name] = str(error)
             else:
                 return changed
     reason = "; ".join(reasons.values())
-    raise ConfigError(reason if family else f"no family of Hugging Face can say this model: {reason}")
+    raise ConfigError(reason if family else f"no family of Hugging Face can express this model: {reason}")
 
 
 def _changed(net: Pure, params: Params, family: str, changes: Sequence[Callable[..., Any]]) -> Fitted:
@@ -133,7 +133,7 @@ _CHANGES = (with_biases, with_token_types, with_sines_before_cosines, with_plain
 
 
 def _overlaid(shapes: Params, params: Params) -> Params:
-    """Returns parameters of these shapes: those that are given, and zeros."""
+    """Returns parameters of these shapes: the given ones, and zeros for the others."""
     return {
         name: _overlaid(shape, params.get(name, {}))
         if isinstance(shape, dict)

@@ -20,7 +20,7 @@ as under ``jax.jit``; without it, the program computes them, with other rounding
 "reference", which runs on any device. With fixed shapes, lower under `jaxformer.targets.compiling_for`, or the program
 may hold a kernel of the exporting machine.
 
-JAX reads an artifact for six months, so it is a build product: keep the parameters and the configuration.
+JAX guarantees that it can read an artifact for six months only, so keep the parameters and the configuration.
 
 To read the results of `deserialize` in a program without this library, export a function of tuples and dicts.
 """

@@ -29,14 +29,14 @@ class Family:
     heads: tuple[str, ...] = ()
     """Beginnings of names that never have the prefix."""
     copies: Callable[[Pure], Mapping[str, str]] = lambda net: {}
-    """Names under which a file may repeat a tensor, or hold it instead, and its name in the table; tensors that are
-    there twice are compared."""
+    """Other names under which a file may have a tensor, with the name in the table; if it has both, they must be
+    equal."""
     repeated: Callable[[Pure], tuple[str, ...]] = lambda net: ()
     """The copies that are written too, because transformers ties fewer tables than the model."""
     ignored: tuple[str, ...] = ()
     """Patterns of tensors for which models of this library have no parameter."""
     computed: Callable[[Pure], Mapping[str, tuple[Shape, Callable[[], Any]]]] = lambda net: {}
     """Tensors that a file may hold although they are not parameters, such as sinusoids, as shapes and functions that
-    compute them; they are compared."""
+    compute them; they must be equal."""
     renamed: tuple[tuple[str, str], ...] = ()
-    """Older endings of names, and today's."""
+    """Older parts of names, each with its present form."""

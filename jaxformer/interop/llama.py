@@ -39,7 +39,7 @@ _ARCHITECTURES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwe
 def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
     settings = {**_DEFAULTS[kind], **settings}
     require(settings, mlp_bias=False)
-    if kind == "mistral":  # the setting of its relatives, which transformers does not read
+    if kind == "mistral":  # a setting of the other families, which transformers does not read here
         require(settings, attention_bias=False)
     heads = get(settings, "num_attention_heads", 32)
     biased = kind == "qwen2" or get(settings, "attention_bias", False)
@@ -67,7 +67,7 @@ def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
 
 
 def _window(kind: str, settings: Settings, num_layers: int) -> int | None:
-    """Reads the window that all layers have, or None."""
+    """Returns the window that all layers have, or None."""
     if kind == "llama":
         require(settings, use_sliding_window=False)
         return None
@@ -94,7 +94,7 @@ def _window(kind: str, settings: Settings, num_layers: int) -> int | None:
 
 
 def _rotary(settings: Settings) -> models.RotaryConfig:
-    """Reads the positions in the form of transformers 5, or in two settings as before."""
+    """Returns the rotary positions, from the settings of transformers 5 or from the two of earlier versions."""
     found = settings.get("rope_scaling") or settings.get("rope_parameters") or {}  # as transformers 5 does
     if not isinstance(found, Mapping):
         raise DataError(f"rope_parameters in config.json must be an object, got {found!r}")

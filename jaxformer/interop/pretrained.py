@@ -90,7 +90,7 @@ def load_pretrained(
     settings = tensors.read_json(folder / CONFIG)
     kind = str(settings.get("model_type"))
     if kind not in FAMILIES:
-        known = ", ".join(sorted(FAMILIES))  # the type in a file is no slip of the pen, so none of them is "meant"
+        known = ", ".join(sorted(FAMILIES))  # the type in a file is not mistyped, so none of them is "meant"
         raise DataError(f"{folder / CONFIG} has model_type {kind!r}, which is not supported; there are {known}")
     family = FAMILIES[kind]
     with tensors.Tensors(folder) as found:
@@ -141,7 +141,7 @@ def write(
     shard_bytes: int = 5 * 10**9,
 ) -> None:
     """Writes a model into an empty folder; see `save_pretrained`."""
-    written = sayable(net, family, settings)
+    written = config_json(net, family, settings)
     known = FAMILIES[family]
     check_shapes(params, net.shapes)
     try:
@@ -169,7 +169,7 @@ def _canonical(family: Family, shapes: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _with_originals(copies: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
-    """Returns the names where a tensor that the file has under the name of a copy alone is under its first name."""
+    """Returns the names, with a tensor that the file has only under the name of a copy under its first name."""
     result = dict(names)
     for copy, first in copies.items():
         if first not in result and copy in result:
@@ -191,7 +191,7 @@ def _net(family: Family, settings: Mapping[str, Any], shapes: Mapping[str, Any])
 def _params(
     family: Family, net: Pure, found: tensors.Tensors, names: Mapping[str, str], placement: sharding.Placement | None
 ) -> tuple[Params, set[str]]:
-    """Returns the parameters, and the names of the tensors that they are made of."""
+    """Returns the parameters, and the names of the tensors that they come from."""
     sources = list(matched(family.table(net), net.shapes))
     used: set[str] = set()
     for leaf, source in sources:  # before anything is read
@@ -233,7 +233,7 @@ def _packed(leaf: Any, source: Source, found: tensors.Tensors, names: Mapping[st
 def _check_others(
     family: Family, net: Pure, found: tensors.Tensors, names: Mapping[str, str], used: set[str]
 ) -> tuple[str, ...]:
-    """Checks the tensors that no parameter is made of; returns the names of those that are not used."""
+    """Checks the tensors that no parameter comes from; returns the names of those that are not used."""
     copies, computed, unused = family.copies(net), family.computed(net), []
     for name in sorted(names.keys() - used):
         theirs = names[name]
@@ -265,7 +265,7 @@ def _changed(net: Pure, changes: Mapping[str, Any]) -> Pure:
     return changed
 
 
-def sayable(net: Pure, kind: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def config_json(net: Pure, kind: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Returns the ``config.json`` of a model, from which it can be read back.
 
     Args:
@@ -292,10 +292,10 @@ def sayable(net: Pure, kind: str, given: Mapping[str, Any] | None = None) -> dic
     for name in wanted:
         if wanted[name] != got.get(name):
             raise ConfigError(
-                f"{kind} cannot say {name}={wanted[name]!r}: from its settings the model would have {got.get(name)!r}"
+                f"{kind} cannot express {name}={wanted[name]!r}: a model with its settings has {got.get(name)!r}"
             )
     if again.model is not net.model:
-        raise ConfigError(f"{kind} would be read as {again.model.__name__}, this is {net.model.__name__}")
+        raise ConfigError(f"{kind} would be read as a {again.model.__name__}, but this is a {net.model.__name__}")
     return {**written, "torch_dtype": "float32", "dtype": "float32"}
 
 

@@ -1,4 +1,4 @@
-"""Checked reading of settings from Hugging Face's ``config.json``; no setting that matters is ignored."""
+"""Checks and reads settings of Hugging Face's ``config.json``."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
         raise DataError(f"feed_forward_proj in config.json must be one of {', '.join(_FEED_FORWARD)}: {projection!r}")
     feed_forward, activation = _FEED_FORWARD[projection]
     dim, layers = get(settings, "d_model", 512), get(settings, "num_layers", 6)
-    # Version 5 of transformers keeps here what `tie_word_embeddings` had meant for the scale.
+    # In version 5 of transformers, this setting has the effect that `tie_word_embeddings` had on the scale before.
     scaled = get(settings, "scale_decoder_outputs", get(settings, "tie_word_embeddings", True)) and kind == "t5"
     config = families.t5(
         get(settings, "vocab_size", 32128),
@@ -135,7 +135,7 @@ FAMILIES = {
         table=_table,
         heads=("lm_head.",),
         copies=_copies,
-        # In old files, of no use: cross-attention has no positions.
+        # Old files hold this unused tensor: cross-attention has no positions.
         ignored=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
     )
     for kind in _DEFAULTS

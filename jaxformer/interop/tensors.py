@@ -117,7 +117,7 @@ def _save(shard: Mapping[str, np.ndarray], path: pathlib.Path) -> None:
         raise
     except Exception as error:  # the library's own class for a full disk derives from Exception alone
         raise OSError(f"cannot write {path.name}: {error}") from None
-    path.chmod(mode)  # the library's files are for this user alone
+    path.chmod(mode)  # the library creates files that only this user can read
 
 
 def _shards(tensors: Iterable[tuple[str, np.ndarray]], limit: int) -> Iterator[dict[str, np.ndarray]]:
@@ -176,7 +176,7 @@ def _files(folder: pathlib.Path) -> Mapping[str, set[str] | None]:
     files: dict[str, set[str] | None] = {}
     for name, home in homes.items():
         if not isinstance(home, str) or not _PLAIN_NAME.fullmatch(home):
-            raise DataError(f"{folder / INDEX} names {home!r}, which is no file name of this folder")
+            raise DataError(f"{folder / INDEX} names {home!r}, which is not a file name in this folder")
         tensors = files.setdefault(home, set())
         assert tensors is not None
         tensors.add(name)

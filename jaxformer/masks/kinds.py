@@ -75,7 +75,7 @@ class Lengths(Mask):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Prefix(Lengths):
-    """Allows the keys at positions below each example's `length`, whatever the order in which keys are stored."""
+    """Allows the keys at positions below each example's `length`, for any order in which keys are stored."""
 
     def at_positions(self, query, key):
         return Mask.at_positions(self, query, key)
@@ -163,7 +163,7 @@ class BlockSparse(Mask):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Stored(Mask):
-    """Applies a mask to the indices at which queries and keys are stored, whatever their positions."""
+    """Applies a mask to the indices at which queries and keys are stored, for any positions."""
 
     mask: Mask
 
@@ -240,7 +240,7 @@ def prefix(length: ArrayLike) -> Mask:
 
 
 def lengths(length: ArrayLike) -> Mask:
-    """Allows the first `length` stored keys of each example, ``int [B]``, whatever their positions.
+    """Allows the first `length` stored keys of each example, ``int [B]``, for any positions.
 
     One integer, ``int []``, is the length for all examples of a batch.
 

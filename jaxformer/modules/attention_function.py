@@ -166,7 +166,7 @@ def check_partial(attention: AttentionFunction, settings: Collection[str] = ()) 
     while isinstance(attention, functools.partial):
         if bound := [name for name in settings if name in attention.keywords]:
             raise ValueError(
-                f"this layer passes {bound[0]!r} from its own setting, so the one in the functools.partial has no  "
+                f"this layer passes {bound[0]!r} from its own setting, so the one in the functools.partial has no "
                 "effect; remove one of the two"
             )
         if bound := [name for name in _OF_THE_LAYER if name in attention.keywords]:

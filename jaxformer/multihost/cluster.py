@@ -153,7 +153,7 @@ def check_equal(settings: Mapping[str, str]) -> None:
     names, hosts = sorted(settings), _hosts()
     if differing := _unlike_first(_gathered(_digest("\0".join(names)))):
         raise ConfigError(
-            f"{_named(differing, hosts)} know other settings than process 0: run the same code everywhere"
+            f"{_named(differing, hosts)} have other settings than process 0: run the same code everywhere"
         )
     digests = _gathered(b"".join(_digest(settings[name]) for name in names)).reshape(len(hosts), len(names), 32)
     differences = {name: _unlike_first(digests[:, i]) for i, name in enumerate(names)}
@@ -195,9 +195,9 @@ def _check_counts(num_processes: int) -> None:
       DistributedError: the numbers of devices differ, perhaps because one is broken.
     """
     hosts = _hosts()
-    told = [int.from_bytes(bytes(row)) for row in _gathered(num_processes.to_bytes(4))]
-    if len(set(told)) > 1:
-        raise ConfigError(f"the processes must be told the same number of processes: {_numbered(told, hosts)}")
+    given = [int.from_bytes(bytes(row)) for row in _gathered(num_processes.to_bytes(4))]
+    if len(set(given)) > 1:
+        raise ConfigError(f"the processes must be given the same number of processes: {_numbered(given, hosts)}")
     counts = Counter(device.process_index for device in jax.devices())
     devices = [counts[i] for i in range(len(hosts))]
     if len(set(devices)) > 1:
@@ -268,7 +268,7 @@ def _connect(cluster: Cluster) -> None:
     if thread.is_alive():
         others = "some of the others" if cluster.process_id == 0 else f"process 0 at {cluster.coordinator}"
         this = f"process {cluster.process_id} of {cluster.num_processes}"
-        raise DistributedError(f"{this}: {others} did not connect within {limit} s; all must be told the same number")
+        raise DistributedError(f"{this}: {others} did not connect within {limit} s; all must have the same number")
     if failed:
         raise DistributedError(f"cannot connect to {cluster.coordinator}: {failed[0]}") from failed[0]
 
@@ -294,12 +294,12 @@ def _detected(environment: Mapping[str, str], coordinator: str | None) -> Cluste
 
 
 def _alone(environment: Mapping[str, str]) -> Cluster:
-    """Returns a single process; refuses to be one of several that would all write the same run."""
+    """Returns a single process; raises a ConfigError if it is one of several, which would all write the same run."""
     for name, launcher in PROCESS_COUNTS.items():
         if (_number(environment, name) or 1) > 1:
             start = "start it with srun" if launcher == "SLURM" else "set JAX_COORDINATOR_ADDRESS and JAX_PROCESS_ID"
             raise ConfigError(
-                f"{launcher} has {environment[name]} processes ({name}), but nothing says where they are: "
+                f"{launcher} has {environment[name]} processes ({name}), but their addresses are unknown: "
                 f"{start}, or JAX_NUM_PROCESSES=1 for one process alone"
             )
     return Cluster("alone")
@@ -315,7 +315,7 @@ def gpus_of_task(environment: Mapping[str, str], local_rank: int | None) -> tupl
     tasks = _tasks_here(environment)
     if local_rank is None or tasks == 1:
         return ()
-    # CUDA reads no further than -1; SLURM writes NoDevFiles for a task without GPUs.
+    # CUDA ignores everything after -1; SLURM writes NoDevFiles for a task without GPUs.
     visible = re.sub(r"(^|,)\s*(-1|NoDevFiles)\b.*", "", environment.get("CUDA_VISIBLE_DEVICES", ""))
     num_visible = len([item for item in visible.split(",") if item])
     if not num_visible:

@@ -51,9 +51,9 @@ def broadcast(value: bool) -> bool:
 
 
 def raise_together(problem: ConfigError | DataError | OSError | None, message: str) -> None:
-    """Raises the error of the first process, if it has one, in all: there as it is, elsewhere its kind with a message.
+    """Raises the error of the first process, if it has one, in all: `problem` there, its kind with `message` elsewhere.
 
-    Otherwise the others would wait for the first, and abort with a code that says nothing.
+    Otherwise the others would wait for the first, and abort with an exit code that does not tell the reason.
     """
     if broadcast(problem is None):
         return
@@ -64,12 +64,12 @@ def raise_together(problem: ConfigError | DataError | OSError | None, message: s
 
 
 def asked_to_stop(step: int) -> bool:
-    """Returns True if a process got SIGTERM: in all processes at the same step, the first that none has passed."""
+    """Returns True if a process received SIGTERM: in all of them at the same step, the next that all will reach."""
     return jax.process_count() > 1 and multihost_utils.reached_preemption_sync_point(step)
 
 
 def facts() -> dict[str, Any]:
-    """Returns host and processor of this process, the numbers of processes and devices, and flags of the compilers."""
+    """Returns the host and processor of this process, the numbers of processes and devices, and compiler flags."""
     kind = jax.devices()[0].device_kind
     flags = {name: text for name, text in os.environ.items() if name.startswith(("XLA_", "JAX_", "LIBTPU_", "NCCL_"))}
     return {

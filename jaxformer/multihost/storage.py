@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from jaxformer.multihost import cluster, processes
 
 SECONDS = 30.0
-"""The time that storage has to show all processes the same; the Linux client of NFS caches a folder for as long."""
+"""The time after which all processes must see the same; the Linux client of NFS caches a folder for 30 s or more."""
 
 
 def wait_for_file(path: pathlib.Path, *, seconds: float = SECONDS) -> None:

@@ -23,7 +23,7 @@ from jaxformer.training.state import TrainState
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    """The costs of one training step of a task, which the task computes without any device."""
+    """The costs of one training step of a task, computed without a device."""
 
     batch: tuple[int, ...]
     """The shape of the padded batch: its rows, then the lengths that the task has."""
@@ -197,7 +197,7 @@ def _compiled(lowered: jax.stages.Lowered, state: int, platform: str) -> tuple[j
         return None, needed if used else needed + state
     analysis = program.memory_analysis()
     if analysis is None:
-        raise NotImplementedError(f"the compiler for {platform} does not say how much memory a program takes")
+        raise NotImplementedError(f"the compiler for {platform} does not report the memory of a program")
     peak = analysis.peak_memory_in_bytes
     if platform != "tpu":
         kept = analysis.argument_size_in_bytes + analysis.output_size_in_bytes - analysis.alias_size_in_bytes

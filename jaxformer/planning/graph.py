@@ -51,7 +51,7 @@ def _own_flops(equation: Any) -> int:
     if equation.primitive.name == "dot_general":
         (contracted, _), _ = equation.params["dimension_numbers"]
         return 2 * size * math.prod(left[i] for i in contracted)
-    if equation.primitive.name == "ragged_dot_general":  # each row meets the kernel of its own group only
+    if equation.primitive.name == "ragged_dot_general":  # each row is multiplied by the kernel of its own group only
         numbers = equation.params["ragged_dot_dimension_numbers"]
         (contracted, _), _ = numbers.dot_dimension_numbers
         is_sum_by_group = set(numbers.lhs_ragged_dimensions) & set(contracted)  # the gradient of the kernels
@@ -108,8 +108,8 @@ def _outputs(equation: Any, given: list[int]) -> list[int]:
 
 
 def _through_loop(equation: Any, body: Any, given: list[int]) -> list[int]:
-    # What a loop goes through has one dimension more outside than in its body. (The names of its parts depend on the
-    # version of JAX.)
+    # An array that a loop iterates over has one more dimension outside the body than inside. (The names of the loop's
+    # parameters depend on the version of JAX.)
     alike = lambda outer, inner: sum(o.aval.ndim == i.aval.ndim for o, i in zip(outer, inner, strict=True))
     num_carry, num_kept = alike(equation.outvars, body.outvars), alike(equation.invars, body.invars)
     num_consts = num_kept - num_carry

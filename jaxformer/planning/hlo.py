@@ -164,9 +164,9 @@ def _callees(line: str) -> list[tuple[str, str]]:
 
 
 def _turns(program: dict[str, Computation], caller: Computation, line: str) -> int | None:
-    """Returns the iterations of a loop: from the compiler's note, else from ``start, start + step, ... < stop``.
+    """Returns a loop's number of iterations, noted by the compiler or from ``start, start + step, ... < stop``.
 
-    Returns None if they depend on data.
+    Returns None if it depends on data.
     """
     if noted := re.search(r'"known_trip_count":\{"n":"(\d+)"', line):
         return int(noted[1])

@@ -78,8 +78,8 @@ def _bandwidth(topology: Topology, mesh: Mapping[str, int], one: Collective) -> 
 
     A ring on a torus sends in both directions, two devices have one link between them, and a permutation sends one way;
     through NVLink's switch each device sends at its full rate to any other. The traffic out of a slice, or out of a
-    host of GPUs, is shared by all of the devices there that take part, each with an adapter of its own; in an
-    all-to-all and a permutation nothing can be shared. Of several groups in parallel, the slowest counts.
+    host of GPUs, is shared by all participating devices there, each with its own adapter, except in an all-to-all and a
+    permutation. If several groups communicate in parallel, the slowest counts.
     """
     size, chip = math.prod(mesh.values()), topology.chip
     link = chip.link_bandwidth / 2 if one.devices == 2 and not chip.gpu else chip.link_bandwidth

@@ -57,7 +57,7 @@ def num_slices(text: str) -> int:
     """
     slices = _sizes(text).get("slice", 1) if text else 1
     if not slices:
-        raise ConfigError(f"mesh {text!r}: say how many slices, such as slice=2; a topology describes one slice")
+        raise ConfigError(f"mesh {text!r}: give the number of slices, such as slice=2; a topology describes one slice")
     return slices
 
 

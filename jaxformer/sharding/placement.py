@@ -81,7 +81,7 @@ class Placement:
         """Returns the sorted indices of the rows that this process must read, because its devices hold them.
 
         The batch is filled up to a multiple of `num_batch_shards` times `parts`. On a torus, neighbors along a mesh
-        axis are seldom on the same host, so these rows are often scattered.
+        axis are rarely on the same host, so these rows are often scattered.
         """
         num_rows += -num_rows % (self.num_batch_shards * parts)
         size = num_rows // self.num_batch_shards

@@ -56,7 +56,7 @@ def words(text: str) -> tuple[str, ...]:
 
 
 MOST_CANDIDATES = 65_536
-"""The most candidates for minimum Bayes risk, which compares each with each."""
+"""The maximum number of candidates for minimum Bayes risk, which compares all pairs."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -124,7 +124,7 @@ class GenerationConfig:
         unread = self._unread | ({} if is_ensemble else {"average": "it needs --ensemble"})
         if command in self.without_search:
             others = {field.name for field in dataclasses.fields(self)} - {*self.without_search[command]}
-            unread |= dict.fromkeys(others, f"{command} searches for no text")
+            unread |= dict.fromkeys(others, f"{command} generates no text")
         for name in given:
             if name in unread and getattr(self, name) != getattr(type(self), name):
                 raise ConfigError(f"decode.{name} has no effect: {unread[name]}")

@@ -322,7 +322,7 @@ def load(
     config = registry.read_config(run)
     if decode:
         if not hasattr(config, "decode"):
-            raise ConfigError(f"{run} has no settings named decode: a {registry.task_of(config).name} searches nothing")
+            raise ConfigError(f"{run} has no settings named decode: a run of {config.task} has no search")
         config = changed(config, {"decode": decode})
     return predictor(run, config, checkpoint=str(checkpoint), mesh=mesh)
 

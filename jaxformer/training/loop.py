@@ -126,7 +126,7 @@ def fit(
                     recorder.saved(number)
                     rollbacks = 0
             except NonFiniteError as error:
-                reason, rollbacks = None, rollbacks + 1  # if a step fails while it is saved, training goes on
+                reason, rollbacks = None, rollbacks + 1  # if a step fails while it is saved, training continues
                 if rollbacks > config.rollbacks:
                     raise
                 watch.begin(f"going back from step {error.step}", "starting")

@@ -74,7 +74,7 @@ def profiled_steps(text: str, *, start: int, steps: int) -> tuple[int, int]:
         raise ConfigError(f"the steps to profile must be a number, or FIRST:LAST such as 100:104, got {text!r}")
     first, last = (int(match[1]), int(match[2])) if match[1] else (start + 11, start + 10 + int(match[2]))
     if not start < first <= last:
-        raise ConfigError(f"the steps to profile must lie after step {start} and be in order, got {text}")
+        raise ConfigError(f"the steps to profile must be after step {start} and in order, got {text}")
     if first > steps:
-        raise ConfigError(f"the steps to profile must lie in the training, which ends at step {steps}, got {text}")
+        raise ConfigError(f"the steps to profile must be in the training, which ends at step {steps}, got {text}")
     return first, last

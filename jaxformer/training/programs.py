@@ -24,12 +24,12 @@ class OutOfMemoryError(JaxformerError):
 class Programs:
     """A jitted step that is compiled ahead of time for each batch shape, at its first call.
 
-    Earlier steps are waited for: a step that ran during a compilation would seem to take no time.
+    A compilation begins after earlier steps have ended: a step that ran during it would seem to take no time.
 
     Args:
       step: the jitted step.
       timer: the timer of the run; the time of compilation counts as "compiling".
-      memory: the bytes of main memory, which CPU devices share; accelerators check theirs themselves.
+      memory: the bytes of main memory, which CPU devices share; it is not used for accelerators, which check their own.
 
     Raises:
       OutOfMemoryError: when called, a program needs more than `memory`.

@@ -80,7 +80,7 @@ class Recorder:
         self._waiting: tuple[int, int, Metrics, float, float] | None = None
         self._ended: float | None = None
         self._unsaved: int | None = None
-        self._foretold = False
+        self._has_predicted = False
         self._mark = outputs.timer.stepping()
         self._new_window()
 
@@ -223,8 +223,8 @@ class Recorder:
             return
         worked = out.timer.working()
         left = worked / done * (self._steps - number)
-        if not self._foretold and (done >= 3 or worked > 10):
-            self._foretold = True
+        if not self._has_predicted and (done >= 3 or worked > 10):
+            self._has_predicted = True
             steps = self._steps - number
             out.say(
                 f"{steps:,} more {'step takes' if steps == 1 else 'steps take'} about {duration(left)} on this "

@@ -1,4 +1,4 @@
-"""The measurements on an accelerator: their runner, and every part in its tiny mode on this machine's processor."""
+"""The measurements on an accelerator: their runner, and every part in tiny mode on this machine's processor."""
 
 import importlib
 import json
@@ -25,7 +25,7 @@ FEW = ["cudnn bfloat16", "blockwise float32", "explain 2 x 512 causal float32"]
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory):
-    """A folder for all parts: the fifth needs the model of the fourth."""
+    """A folder for all parts: the fifth part needs the model of the fourth."""
     return tmp_path_factory.mktemp("accelerator")
 
 
@@ -44,8 +44,8 @@ def run(out, part, names=()):
 
 
 @pytest.mark.full
-def test_a_part_in_its_tiny_mode(out):
-    """Some cases have a result, none an error, and the table has a row for each."""
+def test_a_part_in_tiny_mode(out):
+    """Some cases have a result, none has an error, and the table has a row for each."""
     record, text = run(out, "1", FEW)
     assert set(record.cases) == set(FEW)
     assert not {name: entry for name, entry in record.cases.items() if "error" in entry}
@@ -59,7 +59,7 @@ def test_a_part_in_its_tiny_mode(out):
 @pytest.mark.full
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("part", command.PARTS)
-def test_every_case_in_its_tiny_mode(out, part):
+def test_every_case_in_tiny_mode(out, part):
     record, text = run(out, part)
     module = importlib.import_module(f"benchmarks.accelerator.{command.PARTS[part][0]}")
     assert set(record.cases) == {case.name for case in module.cases(settings(out, tiny=True))}
@@ -72,8 +72,8 @@ def test_every_case_in_its_tiny_mode(out, part):
 
 
 @pytest.mark.full
-def test_the_command(tmp_path, capsys, monkeypatch):
-    """The fourth part in a process of its own, as it runs on an accelerator; again, it has nothing to do."""
+def test_the_command_runs_a_part_once(tmp_path, capsys, monkeypatch):
+    """The fourth part runs in its own process, as on an accelerator; a second call has nothing to do."""
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(jax.config.jax_compilation_cache_dir))
     monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     monkeypatch.setenv("COMMIT", "the commit")
@@ -93,7 +93,7 @@ def test_the_command(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.full
-def test_broken_laws_are_found(tmp_path, monkeypatch):
+def test_violations_of_the_contract_are_found(tmp_path, monkeypatch):
     """`jax.nn` by itself gives empty rows the mean of all values, and lets NaN of unseen keys through."""
 
     def bare(request):
@@ -112,7 +112,7 @@ def test_broken_laws_are_found(tmp_path, monkeypatch):
 
 
 def test_a_training_resumes_in_the_next_call(tmp_path):
-    """The first call has no time for it, and the data must be there."""
+    """The first call has no time for it, and the data must exist."""
     part = settings(tmp_path, tiny=True)
     assert [case.name for case in quality.cases(part)][1] == "score multi30k published"
     with pytest.raises(Unfinished, match="the training comes first"):
@@ -222,7 +222,7 @@ def ran(folder):
 
 @pytest.mark.full
 def test_a_failing_case_does_not_stop_the_others(fake, tmp_path):
-    """An error, a dead process and a missing package are recorded in words; the next call measures nothing twice."""
+    """Errors, dead processes and missing packages are recorded; the next call measures nothing twice."""
     record = supervise(fake, tmp_path)
     assert record.cases["bad"]["error"] == "ValueError: the kernel says no"
     assert record.cases["dead"]["error"] == "the process ended with SIGABRT: illegal address"
@@ -243,7 +243,7 @@ def test_a_failing_case_does_not_stop_the_others(fake, tmp_path):
 
 
 @pytest.mark.full
-def test_a_part_ends_at_its_deadline_and_a_case_that_never_ends_is_given_up(fake, tmp_path):
+def test_a_part_ends_at_its_deadline_and_skips_a_case_that_never_ends(fake, tmp_path):
     """The next call tries the interrupted case once more."""
     (tmp_path / "slow").touch()
     record = Record(tmp_path / "part-9.json", tiny=False)
@@ -266,7 +266,7 @@ def test_a_part_that_was_killed_resumes_with_the_next_case(fake, tmp_path):
     assert record.running is None
 
 
-def test_the_error_of_a_dead_process_is_of_its_own_machine(tmp_path):
+def test_the_error_of_a_dead_process_names_its_machine(tmp_path):
     for session in ({"device": "D", "commit": "a"}, {"device": "D", "commit": "b"}):
         record = Record(tmp_path / "part-9.json", tiny=False)
         record.begin(session)
@@ -275,7 +275,7 @@ def test_the_error_of_a_dead_process_is_of_its_own_machine(tmp_path):
     assert Record(tmp_path / "part-9.json", tiny=False).cases["one"]["session"] == 1
 
 
-def test_a_process_that_cannot_begin(tmp_path, fake):
+def test_a_process_that_cannot_start_is_reported(tmp_path, fake):
     part, _ = fake
     nothing = [sys.executable, "-c", "raise SystemExit('no device')"]
     record = Record(tmp_path / "part-9.json", tiny=False)
@@ -283,7 +283,7 @@ def test_a_process_that_cannot_begin(tmp_path, fake):
         runner.supervise(part, record, settings(tmp_path), command=nothing)
 
 
-def test_results_of_another_device_or_mode_are_kept_apart(tmp_path):
+def test_results_of_another_device_or_mode_are_separate(tmp_path):
     path = tmp_path / "part-1.json"
     record = Record(path, tiny=False)
     record.begin({"device": "A"})
@@ -296,7 +296,7 @@ def test_results_of_another_device_or_mode_are_kept_apart(tmp_path):
 
 
 def test_a_device_that_fails_gets_a_new_process(tmp_path, monkeypatch):
-    """After a lack of memory the process continues, after any other error of the device it does not."""
+    """The process continues after it runs out of memory, but not after other errors of the device."""
     errors = {"memory": "RESOURCE_EXHAUSTED: out of memory", "address": "INTERNAL: illegal address"}
 
     def failing(name):
@@ -322,7 +322,7 @@ def test_a_device_that_fails_gets_a_new_process(tmp_path, monkeypatch):
         (["--part", "1", "--out", "{}", "--data", "{}/none"], "--data must be a folder"),
     ],
 )
-def test_mistakes_are_one_line(tmp_path, capsys, arguments, message):
+def test_wrong_arguments_give_a_one_line_error(tmp_path, capsys, arguments, message):
     assert command.main([text.replace("{}", str(tmp_path)) for text in arguments]) == 2
     assert capsys.readouterr().err.startswith(f"error: {message}")
 
@@ -338,7 +338,7 @@ def test_ctrl_c_is_one_line(tmp_path, capsys, monkeypatch):
 
 
 def test_wheels_are_installed_without_an_index(tmp_path):
-    """A wheel made here, once; a folder with a broken one is refused with pip's words."""
+    """A wheel is built here once; a folder with a broken one is refused with pip's message."""
     import zipfile
 
     (tmp_path / "wheels").mkdir()
@@ -361,7 +361,7 @@ def entry(gradient, chosen="reference"):
     return {"forward": gradient / 3, "gradient": gradient, "chosen": chosen, "sample": [0.0]}
 
 
-def test_the_proposal_for_the_choice():
+def test_the_proposed_choice_of_implementation():
     """The choice is compared with the best of this library, and the threshold is where blockwise stays ahead."""
     grid = {
         ("causal", 512): {"reference": entry(1.0), "blockwise": entry(2.0)},

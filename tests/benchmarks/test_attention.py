@@ -1,4 +1,4 @@
-"""The comparison of attention: its floor, and sides that are not run."""
+"""The comparison of attention: its lower bound of time, and sides that are not run."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""The scale study follows from what the compiler said."""
+"""The scale study follows from the compiler's results."""
 
 import pathlib
 

@@ -12,7 +12,7 @@ from benchmarks import worker
 
 
 @pytest.mark.parametrize(("result", "sent"), [(np.ones(2), None), ([3, 4], [3, 4]), (0.5, 0.5)])
-def test_a_side_answers_in_json_whatever_its_step_returns(monkeypatch, capsys, result, sent):
+def test_a_side_answers_in_json_for_any_return_type(monkeypatch, capsys, result, sent):
     side = types.SimpleNamespace(
         build=lambda spec: lambda: result, versions=lambda: "1.0", product=lambda size: lambda: None
     )

@@ -1,4 +1,4 @@
-"""Settings given as arguments: what is accepted, and what is said of a mistake."""
+"""Settings given as arguments: accepted forms, and messages about mistakes."""
 
 import dataclasses
 import shlex
@@ -30,7 +30,7 @@ from jaxformer.tasks.translation import TranslationConfig
         (["--train.learning-rate"], "unknown setting --train.learning-rate; did you mean 'optimizer.learning_rate'?"),
     ],
 )
-def test_bad_settings_say_what_is_wrong_and_no_more(given, message):
+def test_bad_settings_give_a_short_message(given, message):
     with pytest.raises(ConfigError) as caught:
         arguments.override(TranslationConfig(), given)
     assert str(caught.value) == message
@@ -49,14 +49,14 @@ def test_the_kind_of_the_model_comes_first(kind):
 
 
 def test_the_last_kind_counts():
-    """As with every other setting that is there twice."""
+    """As with every other setting that is given twice."""
     twice = ["--model.kind", "recurrent", "--model.kind=transformer"]
     assert arguments.override(TranslationConfig(), twice) == TranslationConfig()
     assert arguments.override(TranslationConfig(), twice[2:] + twice[:2]).model.kind == "recurrent"
 
 
-def test_a_kind_that_is_one_of_several_settings_comes_with_the_others():
-    """The momentum of Muon has no effect on Adam, but here it is taken back."""
+def test_a_kind_is_checked_together_with_the_other_settings():
+    """Momentum has no effect on Adam, but the second setting replaces the first."""
     muon = ["--optimizer.kind", "muon", "--optimizer.momentum", "0.9"]
     config = arguments.override(TranslationConfig(), muon)
     adam = ["--optimizer.kind", "adam", "--optimizer.momentum", "0.95"]
@@ -72,7 +72,7 @@ def test_settings_reach_their_fields():
 
 
 @pytest.mark.parametrize("given", [["--model.remat", "True"], ["--model.remat=true"], ["--model.remat"]])
-def test_what_is_true_or_false_is_given_as_a_word_or_a_flag(given):
+def test_booleans_are_given_as_a_word_or_a_flag(given):
     assert arguments.override(TranslationConfig(), [*given, "--train.tensorboard=False"]).model.remat
     assert not arguments.override(TranslationConfig(), ["--seed=1", "--train.tensorboard", "False"]).train.tensorboard
 
@@ -99,7 +99,7 @@ def test_settings_are_shown_by_section_with_their_choices():
     ],
 )
 def test_settings_can_be_given_as_they_are_printed(config):
-    """Those of a section together, for a parser takes long to make; and all of them."""
+    """The settings of a section in one call, because making a parser takes long; and all sections."""
     printed = arguments.settings_help(config).split("\n\n")
     sections = [[line for line in section.splitlines() if line.startswith("  --")] for section in printed]
     assert len(sections) > 4

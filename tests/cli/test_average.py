@@ -1,4 +1,4 @@
-"""``jaxformer average``: what the runner is asked for, and what is printed."""
+"""``jaxformer average``: the arguments of the runner, and the printed lines."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ from tests.contracts.task import quiet
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run of four steps that learns nothing, so that the first is the best; the last two are kept besides it."""
+    """A run of four steps that learns nothing, so the first step is the best; the last two are also kept."""
     folder = tmp_path_factory.mktemp("averaged")
     (folder / "a.txt").write_text("to be or not to be, that is the question\n" * 9)
     config = jaxformer.configure(
@@ -33,7 +33,7 @@ def run(tmp_path_factory):
 
 
 @pytest.mark.full
-def test_an_old_best_checkpoint_is_not_one_of_the_last(run, capsys):
+def test_an_old_best_checkpoint_is_not_averaged(run, capsys):
     assert main.main(["average", str(run), "--last", "3"]) == 0
     assert "averaged 2 checkpoints, steps 3, 4 (the run keeps fewer than 3 checkpoints);" in capsys.readouterr().out
     assert jaxformer.load(run, checkpoint="average").steps == (3, 4)
@@ -44,8 +44,8 @@ def test_an_old_best_checkpoint_is_not_one_of_the_last(run, capsys):
 
 
 @pytest.mark.full
-def test_the_old_average_stays_until_the_new_one_is_whole(run, monkeypatch):
-    """Whenever its process is killed: before the save, or in it, when nothing has its final name."""
+def test_the_old_average_stays_until_the_new_one_is_complete(run, monkeypatch):
+    """The process is killed before the save, or during it, before any file has its final name."""
     jaxformer.average(run, last=2)
 
     def killed(*_, **__):
@@ -58,7 +58,7 @@ def test_the_old_average_stays_until_the_new_one_is_whole(run, monkeypatch):
     assert jaxformer.load(run, checkpoint="average").steps == (3, 4)
 
 
-def test_two_averages_at_once(run, capsys):
+def test_a_second_average_at_the_same_time_is_refused(run, capsys):
     with run_lock.held(run / "average"):
         assert main.main(["average", str(run)]) == 2
     assert "average is in use by process" in capsys.readouterr().err
@@ -77,7 +77,7 @@ def test_the_last_checkpoints_are_averaged(monkeypatch, capsys, tmp_path):
 
 
 def test_scores_of_an_earlier_average_are_named(monkeypatch, capsys, tmp_path):
-    """Whatever else is called so: what an ensemble averages, and the file of a test set."""
+    """Other uses of the word "average", in an ensemble or the name of a test set, do not count."""
     for name, checkpoint, steps in (
         ("test-average", "average", [4, 6]),
         ("test-average-beam_size=8", "average", [2, 4]),
@@ -94,13 +94,13 @@ def test_scores_of_an_earlier_average_are_named(monkeypatch, capsys, tmp_path):
 
 
 @pytest.mark.parametrize("number", ["0", "-1"])
-def test_at_least_one_checkpoint(capsys, number):
+def test_an_average_needs_at_least_one_checkpoint(capsys, number):
     assert main.main(["average", "run", "--last", number]) == 2
     assert f"last must be at least 1, got {number}" in capsys.readouterr().err
 
 
-def test_a_vocabulary_that_was_replaced_is_noticed(run, tmp_path, capsys):
-    """Of the same size, so that the parameters fit: by the commands that use the run, and by its training."""
+def test_a_replaced_vocabulary_is_noticed(run, tmp_path, capsys):
+    """It has the same size, so the parameters fit: the commands that use the run, and its training, refuse it."""
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
     text = (run.parent / "a.txt").read_text().replace("question", "?uestio\n")

@@ -1,4 +1,4 @@
-"""``jaxformer caption``: what is printed, drawn and refused, with a captioner in place of a model."""
+"""``jaxformer caption``: output, pictures and refusals, with a captioner in place of a model."""
 
 import json
 import pathlib

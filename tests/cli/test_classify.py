@@ -68,8 +68,8 @@ def test_texts_are_lines_of_standard_input(capsys, monkeypatch):
     assert capsys.readouterr().out == LINE.format("été") + LINE.format("b")
 
 
-def test_texts_that_are_cut_are_said_with_their_numbers(capsys, monkeypatch, tmp_path):
-    """On standard error, so that the result has a line for each text; the number is that of the line."""
+def test_truncated_texts_are_reported_with_their_line_numbers(capsys, monkeypatch, tmp_path):
+    """On standard error, so that the output has one line for each text."""
     (tmp_path / "texts").write_text("fine\nlong\n")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"fine\nlong\n")))
     for arguments in (["--file", str(tmp_path / "texts")], []):
@@ -135,7 +135,7 @@ def test_images_by_name(capsys, tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("_images")
 @pytest.mark.parametrize("name", ["gone.png", ""])
-def test_a_name_of_no_image_is_said_with_its_line(tmp_path, name):
+def test_a_missing_image_is_reported_with_its_line(tmp_path, name):
     (tmp_path / "names").write_text(f"{tmp_path}\n{name}\n")
     with pytest.raises(DataError, match=f"names, line 2: there is no file '{name}'"):
         classify.main(["run", "--file", str(tmp_path / "names")])
@@ -149,7 +149,7 @@ def test_a_name_of_no_image_is_said_with_its_line(tmp_path, name):
         (["--picture", "x.png"], "--picture needs the names of images, or --file"),
     ],
 )
-def test_options_of_the_other_kind_of_run(arguments, message, capsys):
+def test_options_for_the_other_kind_of_run_are_refused(arguments, message, capsys):
     with pytest.raises(SystemExit, match="2"):
         classify.main(["run", *arguments])
     assert message in capsys.readouterr().err

@@ -31,8 +31,8 @@ def test_the_summary_is_the_first_line_of_the_docstring(name, capsys, monkeypatc
     assert line.removeprefix(name).strip() == docstring.splitlines()[0]
 
 
-def test_what_is_no_file_is_no_configuration(capsys, monkeypatch, tmp_path):
-    """Nobody writes into the pipe, and a reader would wait for ever."""
+def test_a_named_pipe_is_not_a_configuration(capsys, monkeypatch, tmp_path):
+    """The pipe has no writer, so a reader would wait forever."""
     (tmp_path / "experiments" / "folder.py").mkdir(parents=True)
     os.mkfifo(tmp_path / "experiments" / "pipe.py")
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""``jaxformer convert``: what is asked for, and what is printed."""
+"""``jaxformer convert``: the arguments of the conversion, and the printed lines."""
 
 import pathlib
 
@@ -18,7 +18,7 @@ from jaxformer.tasks.masked_language_model import MaskedLanguageModelingConfig
         (MaskedLanguageModelingConfig(), "run is a run of masked_language_model now; try: jaxformer fill run TEXT"),
     ],
 )
-def test_what_is_made(capsys, monkeypatch, config, line):
+def test_the_arguments_of_the_conversion(capsys, monkeypatch, config, line):
     asked = []
     monkeypatch.setattr(pretrained, "convert", lambda *given, length, say: asked.append((*given, length)) or config)
     assert main.main(["convert", "folder", "--out", "run", "--length", "7"]) == 0
@@ -32,7 +32,7 @@ def test_the_printed_command_can_be_pasted(capsys, monkeypatch):
     assert capsys.readouterr().out.endswith("try: jaxformer generate 'my run' TEXT\n")
 
 
-def test_errors_are_one_line(capsys, monkeypatch):
+def test_errors_have_one_line(capsys, monkeypatch):
     def refuse(folder, out, length, say):
         raise DataError("no model")
 

@@ -15,7 +15,7 @@ def test_the_catalog_is_listed(capsys):
 
 
 def test_the_built_in_corpus_as_files(tmp_path, capsys, monkeypatch):
-    """Aligned, and all parts that the demo trains on, of which only the number is smaller here."""
+    """Files are aligned, and include all parts of the demo; only the number of pairs is smaller here."""
     parts = demo.splits(num_train=4_000)
     monkeypatch.setattr(demo, "splits", lambda: parts)
     assert data.main(["grammar", "--out", str(tmp_path)]) == 0
@@ -26,8 +26,8 @@ def test_the_built_in_corpus_as_files(tmp_path, capsys, monkeypatch):
     assert f"{tmp_path / 'train'}.en, .fr: {len(parts.train):,} pairs" in capsys.readouterr().out
 
 
-def test_a_text_of_the_user_stays(tmp_path, capsys, monkeypatch):
-    """The names are usual ones, and `data` is the usual folder; the same corpus may be written again."""
+def test_a_text_of_the_user_is_not_overwritten(tmp_path, capsys, monkeypatch):
+    """The file and folder names are common ones; the same corpus may be written again."""
     parts = demo.splits(num_train=4_000)
     monkeypatch.setattr(demo, "splits", lambda: parts)
     (tmp_path / "unseen.fr").write_text("le mien\n")
@@ -41,8 +41,8 @@ def test_a_text_of_the_user_stays(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("action", ["grammar", "list"])
-def test_a_name_for_nothing_is_refused(tmp_path, capsys, monkeypatch, action):
-    """A folder without --out before it was ignored, and the corpus written to another place."""
+def test_an_unknown_argument_is_refused(tmp_path, capsys, monkeypatch, action):
+    """A folder without --out was ignored, and the corpus was written to another place."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(demo, "splits", lambda: pytest.fail("the work has begun"))
     with pytest.raises(SystemExit, match="2"):
@@ -57,7 +57,7 @@ def test_a_corpus_is_fetched_by_name(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out == f"{tmp_path / 'multi30k.en'}\n"
 
 
-def test_what_cannot_be_fetched(tmp_path, capsys):
+def test_an_unknown_corpus_is_refused(tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"):
         data.main(["fetch"])
     assert "fetch needs the name of a corpus" in capsys.readouterr().err
@@ -68,7 +68,7 @@ def test_what_cannot_be_fetched(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["file", "file/below", "broken"])
-def test_a_file_is_no_folder_for_the_corpus(tmp_path, capsys, name):
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path, capsys, name):
     (tmp_path / "file").write_text("mine")
     (tmp_path / "broken").symlink_to("nowhere")
     with pytest.raises(SystemExit, match="2"):

@@ -50,7 +50,7 @@ def test_a_stopped_training_is_not_shown(trained, tmp_path, reason, code):
 
 
 class Known(Translator):
-    """A tiny untrained model that knows the translations of the grammar by heart."""
+    """A tiny untrained model that returns the translations of the grammar."""
 
     def translate(self, sentences, **options):
         return [KNOWN[sentence] for sentence in sentences]
@@ -107,7 +107,7 @@ def test_it_scores_translates_and_draws_the_head_that_aligns_best(tmp_path, monk
 
 
 def test_without_attention_no_word_is_aligned(tmp_path, capsys, shows):
-    """It is said in one line; the scores are shown, and what they were trained for is not lost."""
+    """One line reports it; the scores are still shown."""
     shows(pure(models.Seq2Seq, models.Seq2SeqConfig(350, 350, d_model=8, d_hidden=8, attention="none")))
     assert demo._show(tmp_path) == 0
     out = capsys.readouterr().out

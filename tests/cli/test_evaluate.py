@@ -1,4 +1,4 @@
-"""``jaxformer evaluate``: which split is scored, and what is printed and saved."""
+"""``jaxformer evaluate``: the split that is scored, and the printed and saved scores."""
 
 import json
 import os
@@ -22,7 +22,7 @@ SCORE = Score("BLEU", 12.345, "tok:13a")
 
 @pytest.fixture
 def asked(monkeypatch):
-    """The options of each evaluation, whose result is made up."""
+    """The options of each evaluation, whose result is artificial."""
     calls = []
 
     def scored(run, predictor, **options):
@@ -75,8 +75,8 @@ def test_scores_are_printed_and_saved_with_their_settings(asked, monkeypatch, ca
     ]
 
 
-def test_each_search_has_files_of_its_own(asked, monkeypatch, tmp_path):
-    """The settings that are not those of the training are in the name; what cannot be there has a digest."""
+def test_each_search_has_its_own_files(asked, monkeypatch, tmp_path):
+    """Settings that differ from those of training are in the file name; other values have a digest."""
     rundir.claim(tmp_path, "translation", TranslationConfig(decode=DecodeConfig(beam_size=2)), ())
     monkeypatch.setattr(evaluate, "load_ensemble", lambda options, config, command: types.SimpleNamespace(steps=(4,)))
 
@@ -101,7 +101,7 @@ def test_each_search_has_files_of_its_own(asked, monkeypatch, tmp_path):
         assert re.fullmatch(r"scores-test-best-decode=[0-9a-f]{16}\.json", saved(*many))
 
 
-def test_a_run_that_may_only_be_read_is_scored(asked, monkeypatch, capsys, tmp_path):
+def test_a_read_only_run_is_scored(asked, monkeypatch, capsys, tmp_path):
     predictor = types.SimpleNamespace(steps=(4,))
     monkeypatch.setattr(evaluate, "configured", lambda options, settings: TranslationConfig())
     monkeypatch.setattr(evaluate, "load_ensemble", lambda options, config, command: predictor)
@@ -113,7 +113,7 @@ def test_a_run_that_may_only_be_read_is_scored(asked, monkeypatch, capsys, tmp_p
     assert f"warning: {tmp_path / 'examples-test-best.jsonl'} is not saved: Permission denied\n" in err
 
 
-def test_the_scores_of_an_ensemble_have_files_of_their_own(asked, monkeypatch, tmp_path):
+def test_the_scores_of_an_ensemble_have_their_own_files(asked, monkeypatch, tmp_path):
     monkeypatch.setattr(evaluate, "configured", lambda options, settings: TranslationConfig())
     monkeypatch.setattr(evaluate, "load_ensemble", lambda options, config, command: types.SimpleNamespace(steps=(4,)))
     one, two, three = (tmp_path / name / "seed-1" for name in ("one", "two", "three"))
@@ -143,8 +143,8 @@ def test_a_task_without_ensembles_refuses_them(monkeypatch, tmp_path):
         predictors.load_ensemble(options, ClassificationConfig(), "evaluate")
 
 
-def test_other_files_have_scores_of_their_own(asked, monkeypatch, capsys, tmp_path):
-    """They may be scored with models of other data, for no part of them is held out of it."""
+def test_other_files_have_their_own_scores(asked, monkeypatch, capsys, tmp_path):
+    """They may be scored with models of other data, because no part of the run's data is held out of them."""
     (tmp_path / "provenance.json").write_text(json.dumps({"data": {"train": "x"}}))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "provenance.json").write_text(json.dumps({"data": {"train": "y"}}))

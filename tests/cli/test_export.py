@@ -1,4 +1,4 @@
-"""``jaxformer export``: what is asked for, and what is printed."""
+"""``jaxformer export``: the arguments of the export, and the printed lines."""
 
 import pathlib
 
@@ -9,7 +9,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.tasks import pretrained
 
 
-def test_what_is_written(capsys, monkeypatch):
+def test_the_arguments_of_the_export(capsys, monkeypatch):
     asked = []
 
     def export(*given, say, **options):
@@ -26,7 +26,7 @@ def test_what_is_written(capsys, monkeypatch):
     assert asked == [(pathlib.Path("run"), pathlib.Path("folder"), options)]
 
 
-def test_errors_are_one_line(capsys, monkeypatch):
+def test_errors_have_one_line(capsys, monkeypatch):
     def refuse(*given, **options):
         raise ConfigError("no family")
 

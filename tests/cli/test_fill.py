@@ -38,8 +38,8 @@ def test_texts_are_arguments(capsys):
     assert capsys.readouterr().out == "▁cat 75.0%\n"
 
 
-def test_json(capsys, monkeypatch):
-    """Tokens that look alike, as parts of a character do, all stay."""
+def test_json_keeps_tokens_that_look_alike(capsys, monkeypatch):
+    """Tokens that look alike, such as bytes of one character, are all listed."""
     monkeypatch.setattr(Fixed, "fill", lambda self, text, top_k: [[("▁cat", 0.75), ("\ufffd", 0.125), ("\ufffd", 0.1)]])
     assert fill.main(["run", "[MASK]\u2028", "--json"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
@@ -48,8 +48,8 @@ def test_json(capsys, monkeypatch):
     assert json.loads(line) == {"text": "[MASK]\u2028", "masks": masks}
 
 
-def test_a_line_stays_a_line(capsys, monkeypatch):
-    """A tab and a line break are tokens of a model of characters."""
+def test_tabs_and_line_breaks_are_escaped(capsys, monkeypatch):
+    """They are tokens of a character model."""
     monkeypatch.setattr(Fixed, "fill", lambda self, text, top_k: [[("\n", 0.5), ("\t", 0.25)]])
     assert fill.main(["run", "[MASK]"]) == 0
     assert capsys.readouterr().out == "\\n 50.0%, \\t 25.0%\n"

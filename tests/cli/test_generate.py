@@ -49,7 +49,7 @@ def test_prompts_are_lines_of_standard_input(capsys, monkeypatch):
 
 
 def test_several_continuations(capsys):
-    """With numbers and log-probabilities, or as JSON, of which a text with line breaks is still one line."""
+    """With numbers and log-probabilities, or as JSON, in which a text with line breaks is one line."""
     assert generate.main(["run", "a\nb", "c", "--n-best", "2"]) == 0
     assert capsys.readouterr().out.startswith("1\t-1.5000\ta\nb and so on\n1\t-2.5000\t")
     assert generate.main(["run", "a\nb", "--json"]) == 0

@@ -46,7 +46,7 @@ def test_the_only_map_needs_no_choice(run, monkeypatch, capsys):
     assert "head" not in out
 
 
-def test_a_chosen_head_a_mean_and_a_translation_of_your_own(run, capsys):
+def test_a_chosen_head_a_mean_and_a_given_translation(run, capsys):
     words = [str(run), "--source", "A dog runs", "--target", "cheval", "--out", str(run / "map.svg")]
     texts = []
     for choice in (["--layer", "1", "--head", "0"], ["--layer", "1"], ["--mean"]):
@@ -57,7 +57,7 @@ def test_a_chosen_head_a_mean_and_a_translation_of_your_own(run, capsys):
     assert len(set(texts)) == 3
 
 
-def test_a_search_beside_a_translation_of_your_own_is_refused(run, capsys):
+def test_search_settings_with_a_given_translation_are_refused(run, capsys):
     with pytest.raises(SystemExit, match="2"):
         inspect.main([str(run), "--source", "A dog runs", "--target", "cheval", "--decode.beam_size", "8"])
     assert "with --target there is no search; leave out --decode.beam_size" in capsys.readouterr().err
@@ -93,7 +93,7 @@ def test_a_table_of_a_grid_is_refused(capsys):
     ],
 )
 def test_a_choice_that_another_one_overrides_is_refused(run, capsys, words, message):
-    """It was ignored without a word."""
+    """It was ignored without a message."""
     with pytest.raises(SystemExit, match="2"):
         inspect.main([str(run), "--source", "A dog runs", *words])
     assert message in capsys.readouterr().err
@@ -105,14 +105,14 @@ def test_an_empty_source_is_refused(capsys):
     assert "--source is empty" in capsys.readouterr().err
 
 
-def test_a_picture_of_no_known_kind_is_refused_before_the_run_is_read(capsys):
+def test_an_unknown_picture_format_is_refused_before_the_run_is_read(capsys):
     with pytest.raises(SystemExit, match="2"):
         main.main(["inspect", "nowhere", "--source", "a", "--out", "map.xyz"])
     assert "--out: map.xyz: a picture is one of .png, .svg, .pdf" in capsys.readouterr().err
 
 
-def test_a_run_that_may_only_be_read_is_shown_as_text(run, capsys):
-    """The picture of the default place is named as missing; one that was asked for is an error, before any work."""
+def test_a_read_only_run_is_shown_as_text(run, capsys):
+    """A picture in the default place is reported as missing; one at a given path is an error, before any work."""
     with read_only(run):
         assert main.main(["inspect", str(run), "--source", "A dog runs"]) == 0
         out, err = capsys.readouterr()
@@ -124,8 +124,8 @@ def test_a_run_that_may_only_be_read_is_shown_as_text(run, capsys):
     assert f"cannot write '{run / 'a.png'}': Permission denied" in capsys.readouterr().err
 
 
-def test_a_grid_of_a_run_that_may_only_be_read_is_refused_before_the_work(run, monkeypatch, capsys):
-    """It prints nothing besides its picture."""
+def test_a_grid_of_a_read_only_run_is_refused_before_any_work(run, monkeypatch, capsys):
+    """A grid has no output besides its picture."""
     monkeypatch.setattr(inspect, "load", lambda options, config, command: pytest.fail("the work has begun"))
     with read_only(run), pytest.raises(SystemExit, match="2"):
         main.main(["inspect", str(run), "--source", "A dog runs", "--grid"])
@@ -133,8 +133,8 @@ def test_a_grid_of_a_run_that_may_only_be_read_is_refused_before_the_work(run, m
     assert expected in capsys.readouterr().err
 
 
-def test_a_grid_does_not_leave_its_run(tmp_path, capsys):
-    """By a link in someone else's run."""
+def test_a_grid_is_not_written_through_a_link(tmp_path, capsys):
+    """A link in another user's run may point anywhere."""
     (tmp_path / "attention.png").symlink_to(tmp_path / "outside")
     with pytest.raises(SystemExit, match="2"):
         main.main(["inspect", str(tmp_path), "--source", "A dog runs", "--grid"])

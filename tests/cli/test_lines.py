@@ -37,8 +37,8 @@ def test_lines_before_a_bad_one_are_yielded(monkeypatch):
         next(lines)
 
 
-def test_lines_that_wait_come_together_and_none_is_held_back(monkeypatch):
-    """The first line comes while the stream is open and silent; then all that have come, as many as are taken."""
+def test_available_lines_are_returned_together_and_at_once(monkeypatch):
+    """The first line is returned while the stream is open and silent; then all available lines, up to the limit."""
     read, write = os.pipe()
     monkeypatch.setattr(sys, "stdin", os.fdopen(read))
     batches = standard_input(3)
@@ -53,7 +53,7 @@ def test_lines_that_wait_come_together_and_none_is_held_back(monkeypatch):
     sys.stdin.close()
 
 
-def test_everything_in_a_file_waits(monkeypatch, tmp_path):
+def test_all_lines_of_a_file_are_available(monkeypatch, tmp_path):
     """Lines that do not fit in one read are one batch, too."""
     lines = [str(i) * 40_000 for i in range(5)]
     (tmp_path / "lines").write_text("\n".join(lines))

@@ -1,4 +1,4 @@
-"""Which errors become one line and which keep their traceback."""
+"""Errors that become one line, and errors that keep their traceback."""
 
 import errno
 import importlib
@@ -24,7 +24,7 @@ from tests.data.pictures import bomb, encoded, picture
 
 
 def outcome(monkeypatch, capsys, command):
-    """The exit code and message of a `jaxformer demo` that does this instead."""
+    """The exit code and message of a `jaxformer demo` that runs this function instead."""
     module = types.SimpleNamespace(main=lambda _: command())
     monkeypatch.setitem(sys.modules, "jaxformer.cli.demo", module)
     return main.main(["demo"]), capsys.readouterr().err
@@ -69,8 +69,8 @@ def test_a_working_directory_that_was_removed_is_named(monkeypatch, capsys, tmp_
         (RuntimeError("RESOURCE_EXHAUSTED: Out of memory\nallocating"), "gpu", 2),
     ],
 )
-def test_no_memory_left_is_one_line(monkeypatch, capsys, error, platform, code):
-    """Other programs may give back that of the host; an accelerator has no others."""
+def test_out_of_memory_is_one_line(monkeypatch, capsys, error, platform, code):
+    """The advice to end other programs is only for the memory of the host."""
     monkeypatch.setattr(jax, "default_backend", lambda: platform)
     found, said = outcome(monkeypatch, capsys, lambda: raise_it(error))
     assert found == code
@@ -99,7 +99,7 @@ sys.exit(main.script())
 @pytest.mark.parametrize("how", ["signaled()", "gc.callbacks.append(signaled); gc.collect()"])
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 85), ("SIGINT", 130)])
 def test_signals_outside_of_training_end_the_process(how, name, code):
-    """Also where Python discards exceptions, so that one which was raised there would let the command go on."""
+    """Also where Python discards exceptions, which would let the command continue."""
     command = [sys.executable, "-c", SIGNALED.format(how=how), "demo", name]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (code, "half a line")
@@ -125,7 +125,7 @@ def test_a_signal_leaves_no_temporary_files(tmp_path):
 
 
 def test_an_ignored_signal_stays_ignored():
-    """That of a job in the background of a shell without job control."""
+    """As in a background job of a shell without job control."""
     code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + SIGNALED.format(how="signaled()")
     done = subprocess.run([sys.executable, "-c", code, "demo", "SIGINT"], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "half a line", "")
@@ -148,8 +148,8 @@ def test_an_error_carries_its_exit_code(monkeypatch, capsys):
     ],
     ids=["large", "exif"],
 )
-def test_pillow_says_nothing_of_an_image(monkeypatch, capsys, data, size, warning):
-    """Its warning would come before the one line in which the image is refused, or name no file."""
+def test_warnings_of_pillow_are_silenced(monkeypatch, capsys, data, size, warning):
+    """Its warning would precede the one-line error about the image, or name no file."""
 
     def read():
         with Image.open(io.BytesIO(data)) as image:
@@ -197,7 +197,7 @@ NO_CUDA = pytest.mark.skipif(bool(list(importlib.metadata.entry_points(group="ja
         pytest.param("JAX_PLATFORMS", "cuda", "finds no device, JAX_PLATFORMS=cuda", marks=[pytest.mark.full, NO_CUDA]),
     ],
 )
-def test_what_jax_is_told_wrong(tmp_path, variable, text, message):
+def test_wrong_settings_of_jax_give_one_line(tmp_path, variable, text, message):
     words = [sys.executable, "-m", "jaxformer.cli.main", "train", "demo", "--out", "run"]
     known = {**os.environ, variable: text, "PYTHONPATH": str(pathlib.Path(__file__).parents[2])}
     done = subprocess.run(words, cwd=tmp_path, env=known, capture_output=True, text=True, timeout=120)
@@ -209,7 +209,7 @@ def test_what_jax_is_told_wrong(tmp_path, variable, text, message):
 
 @pytest.mark.parametrize(("closed", "code"), [("<&-", 0), (">&-", 1), ("<&- >&- 2>&-", 1)])
 def test_closed_streams(closed, code):
-    """As a daemon may have them. Python has no object for a closed stream, and its number goes to the next file."""
+    """A daemon may have closed streams. Python has no object for one, and the next file gets its descriptor."""
     program = (
         "import os, sys; from jaxformer.cli.main import script; code = script(); sys.stdin.buffer.read(); "
         "sys.exit(code if os.dup(0) > 2 else 'a number is free')"
@@ -232,8 +232,8 @@ def put(unbuffered, words, stdout):
 
 @UNBUFFERED
 @pytest.mark.parametrize("words", [["configs"], ["--help"], ["configs", "--help"]])
-def test_a_reader_that_stops_early_ends_a_command_without_a_word(unbuffered, words):
-    """With the code that a shell shows for SIGPIPE; argparse ignores it where its help is written at once."""
+def test_a_reader_that_stops_early_ends_a_command_silently(unbuffered, words):
+    """The exit code is the one that a shell shows for SIGPIPE; argparse ignores SIGPIPE when it writes help."""
     process = put(unbuffered, words, subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.close()  # before anything is written
@@ -252,8 +252,8 @@ def test_output_that_cannot_be_written_is_an_error(unbuffered):
     assert (process.returncode, said) == (1, b"jaxformer configs: [Errno 28] No space left on device\n")
 
 
-def test_a_pipe_that_breaks_elsewhere_is_an_error(monkeypatch, capfd):
-    """Such as a tracker's socket in the middle of training, which launchers would take for its end."""
+def test_a_broken_pipe_elsewhere_is_an_error(monkeypatch, capfd):
+    """A tracker's socket may break during training, and a launcher must not take that for its end."""
     broken = BrokenPipeError(errno.EPIPE, "Broken pipe")
     said = "jaxformer demo: [Errno 32] Broken pipe\n"
     assert outcome(monkeypatch, capfd, lambda: raise_it(broken)) == (1, said)
@@ -266,7 +266,7 @@ def test_an_argument_that_is_not_utf8(capsys, command):
     assert r"'caf\udce9' is not UTF-8" in capsys.readouterr().err
 
 
-def test_results_are_utf8_whatever_the_locale(monkeypatch):
+def test_results_are_utf8_in_every_locale(monkeypatch):
     monkeypatch.setitem(sys.modules, "jaxformer.cli.configs", types.SimpleNamespace(main=lambda _: print("été") or 0))
     monkeypatch.setattr(sys, "argv", ["jaxformer", "configs"])
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
@@ -274,7 +274,7 @@ def test_results_are_utf8_whatever_the_locale(monkeypatch):
     assert sys.stdout.buffer.getvalue().decode() == "été\n"
 
 
-def test_a_path_that_is_not_utf8_is_printed_as_it_is(monkeypatch):
+def test_a_path_that_is_not_utf8_is_printed_unchanged(monkeypatch):
     command = types.SimpleNamespace(main=lambda _: print(os.fsdecode(b"caf\xe9")) or 0)
     monkeypatch.setitem(sys.modules, "jaxformer.cli.configs", command)
     monkeypatch.setattr(sys, "argv", ["jaxformer", "configs"])

@@ -1,4 +1,4 @@
-"""What commands print: columns, and JSON that every reader takes."""
+"""Output of commands: columns, and JSON that every reader accepts."""
 
 import argparse
 import json
@@ -19,7 +19,7 @@ def test_columns():
     assert as_columns(7, ONE, argparse.Namespace(n_best=2, scores=False)) == "7\t-1.5000\tab"
 
 
-def test_an_end_that_was_reached_is_a_token_and_infinity_is_null():
+def test_a_reached_end_is_a_token_and_infinity_is_null():
     data = json.loads(as_json({"number": 1, "all": [as_data(ONE, CharacterTokenizer("ab"))]}))
     scores = {"score": -1.5, "log_prob": -3.0, "token_log_probs": [-1.0, -2.0, None]}
     assert data == {"number": 1, "all": [{"text": "ab", "tokens": ["a", "b", "<eos>"]} | scores]}

@@ -1,4 +1,4 @@
-"""A bucket's address is refused wherever a run directory or an output is named."""
+"""A bucket's address is refused in every place that expects a path."""
 
 import argparse
 import os
@@ -28,7 +28,7 @@ from tests.permissions import read_only
         "data grammar --out gs://bucket/run",
     ],
 )
-def test_an_address_is_no_path(command, tmp_path, monkeypatch, capsys):
+def test_an_address_is_not_a_path(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit, match="2"):
         main(command.split())
@@ -109,8 +109,8 @@ def test_an_output_that_can_be_written(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("exists", [True, False])
-def test_a_result_does_not_leave_its_run(exists, tmp_path):
-    """By a link in someone else's run."""
+def test_a_result_is_not_written_through_a_link(exists, tmp_path):
+    """A link in another user's run may point anywhere."""
     outside, inside = tmp_path / "outside", tmp_path / "run" / "scores-test-best.json"
     inside.parent.mkdir()
     inside.symlink_to(outside)
@@ -122,20 +122,20 @@ def test_a_result_does_not_leave_its_run(exists, tmp_path):
     assert inside.read_text() == "theirs"
 
 
-def test_an_output_is_no_address():
+def test_an_output_must_not_be_an_address():
     with pytest.raises(argparse.ArgumentTypeError, match="mount the bucket"):
         output_file("s3://bucket/out")
 
 
 @pytest.mark.parametrize("command", ["train demo --out", "average", "translate run text --out"])
 def test_an_empty_path_is_refused(command, capsys):
-    """A variable of the shell that is not set; it would be the working directory."""
+    """An unset shell variable gives an empty path, which would be the working directory."""
     with pytest.raises(SystemExit, match="2"):
         main([*command.split(), ""])
     assert "the path is empty" in capsys.readouterr().err
 
 
-def test_no_file_has_a_nul_in_its_name(tmp_path):
+def test_a_path_with_a_nul_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="it holds a NUL"):
         jaxformer.load(f"{tmp_path}/a\0b")
     with pytest.raises(ConfigError, match="it holds a NUL"):

@@ -1,4 +1,4 @@
-"""``jaxformer plan``: what it prints and what it refuses."""
+"""``jaxformer plan``: its output and its refusals."""
 
 import dataclasses
 import json
@@ -17,7 +17,7 @@ from tests.tasks.plans import CONFIG, budget
 
 @pytest.fixture
 def here(monkeypatch):
-    """Eight CPU devices are a slice."""
+    """Eight CPU devices in place of a slice."""
     monkeypatch.setattr(topology, "devices", lambda name, *, slices: jax.devices())
 
 
@@ -56,7 +56,7 @@ def test_remedies():
 
 
 def test_loops_that_depend_on_data_are_named():
-    """The rest is printed, and what they send is a lower limit."""
+    """The rest is printed, and the bytes that they send are a lower bound."""
     found = tight(2, 4, 10)
     looped = dataclasses.replace(found.collectives[0], kind="all-reduce", count=3, uncounted_loops=("step/while",))
     found = dataclasses.replace(found, collectives=(*found.collectives, looped))
@@ -81,8 +81,8 @@ def test_collectives_that_cannot_be_read():
     assert "estimate" not in text
 
 
-def test_rates_name_what_the_loss_counts():
-    """4,608 images in 3 seconds, or in 5 if the network is waited for."""
+def test_rates_have_the_unit_of_the_loss():
+    """4,608 images in 3 seconds, or in 5 if computation and network do not overlap."""
     found = dataclasses.replace(tight(2, 4, 10), unit="images")
     assert plan.report("tight", found, []).endswith(" of the peak, 1,536 to 922 images/s")
 
@@ -93,7 +93,7 @@ def test_rates_name_what_the_loss_counts():
         (["--topology", "v5e:2x5"], "libtpu|unknown topology"),
         (["--topology", "v5x:2x4"], "unknown topology 'v5x:2x4'; did you mean 'v5e:2x4'?"),
         (["--topology", "v5e:2x4", "--batch", "12"], "--batch must be ROWSxLENGTH, such as 512x256, got '12'"),
-        (["--topology", "h100:2x4", "--mesh", "slice=*,fsdp=4"], "mesh 'slice=*,fsdp=4': say how many slices"),
+        (["--topology", "h100:2x4", "--mesh", "slice=*,fsdp=4"], "mesh 'slice=*,fsdp=4': give the number of slices"),
         (["--topology", "v5e:2x4", "--mesh", "fsdp"], "expected axis=size|libtpu"),
         (
             ["--topology", "v5e:2x4", "--modle.d_model", "3"],
@@ -101,15 +101,15 @@ def test_rates_name_what_the_loss_counts():
         ),
     ],
 )
-def test_bad_input_is_one_line(capsys, options, message):
+def test_bad_input_gives_a_one_line_error(capsys, options, message):
     assert cli.main(["plan", "demo", *options]) == 2
     said = capsys.readouterr().err
     assert len(said.splitlines()) == 1
     assert any(part in said for part in message.split("|"))
 
 
-def test_what_may_stand_before_the_configuration(capsys):
-    """The mesh may; a setting that may or may not have a value is told where it belongs."""
+def test_options_before_the_configuration(capsys):
+    """The mesh may precede the configuration; a setting may not, and the error gives its place."""
     assert cli.main(["plan", "--mesh", "fsdp=4", "demo", "--topology", "v5x:2x4"]) == 2
     assert "unknown topology 'v5x:2x4'" in capsys.readouterr().err
     assert cli.main(["plan", "--topology", "v5e:2x4", "--model.d_model", "32", "demo"]) == 2

@@ -1,4 +1,4 @@
-"""Settings of the search among other arguments, and commands that a run is not for."""
+"""Settings of the search among other arguments, and commands that do not apply to a run."""
 
 import argparse
 
@@ -40,7 +40,7 @@ def test_settings_are_split_off(arguments, rest, settings):
     ],
 )
 def test_a_run_of_another_task_is_refused(tmp_path, monkeypatch, capsys, config, command, message):
-    """By one line, before anything is loaded."""
+    """With one line, before anything is loaded."""
     monkeypatch.chdir(tmp_path)
     task = "translation" if isinstance(config, TranslationConfig) else "language_model"
     rundir.claim(tmp_path / "run", task, config, ())
@@ -51,7 +51,7 @@ def test_a_run_of_another_task_is_refused(tmp_path, monkeypatch, capsys, config,
 
 
 def given(run, config, command, settings, *ensemble):
-    """Returns the search of a run with settings of the command line."""
+    """Returns the search of a run with command-line settings."""
     rundir.claim(run, config.task, config, ())
     options = argparse.Namespace(run=run, command=command, ensemble=ensemble)
     return configured(options, settings.split()).decode
@@ -98,14 +98,14 @@ def given(run, config, command, settings, *ensemble):
             TranslationConfig(),
             "score",
             "--decode.beam_size 8",
-            "decode.beam_size has no effect: score searches for no text",
+            "decode.beam_size has no effect: score generates no text",
         ),
         (LanguageModelingConfig(), "score", "--decode.temperature 1", "decode.temperature has no effect: score"),
         (
             LanguageModelingConfig(),
             "evaluate",
             "--decode.max_tokens 8",
-            "decode.max_tokens has no effect: evaluate searches for no text",
+            "decode.max_tokens has no effect: evaluate generates no text",
         ),
         (LanguageModelingConfig(), "generate", "--decode.temperature 0 --decode.seed 1", "decode.temperature is 0"),
         (LanguageModelingConfig(), "generate", "--decode.utility bleu", "it needs decode.mbr"),
@@ -129,8 +129,8 @@ def test_a_setting_that_the_command_would_ignore_is_refused(tmp_path, config, co
         (TextDecodeConfig(seed=3), "generate", "--decode.mbr 4 --decode.utility bleu --decode.seed 4"),
     ],
 )
-def test_what_a_run_brings_along_may_be_ignored(tmp_path, decode, command, settings):
-    """And a setting with its first value, by which one is taken back."""
+def test_saved_settings_may_be_ignored(tmp_path, decode, command, settings):
+    """So may a setting whose last value is the default, which cancels the first."""
     task = LanguageModelingConfig if isinstance(decode, TextDecodeConfig) else TranslationConfig
     assert given(tmp_path / "run", task(decode=decode), command, settings) != decode or "first" in settings
 
@@ -138,11 +138,11 @@ def test_what_a_run_brings_along_may_be_ignored(tmp_path, decode, command, setti
 @pytest.mark.parametrize(
     ("command", "said"), [("translate", "all devices share the sentences"), ("generate", "each device computes all")]
 )
-def test_the_help_says_what_the_devices_of_a_mesh_do(command, said, capsys):
+def test_the_help_explains_the_devices_of_a_mesh(command, said, capsys):
     with pytest.raises(SystemExit, match="0"):
         main([command, "--help"])
     assert said in " ".join(capsys.readouterr().out.split())
 
 
-def test_an_ensemble_reads_its_average(tmp_path):
+def test_an_ensemble_uses_decode_average(tmp_path):
     assert given(tmp_path / "run", TranslationConfig(), "score", "--decode.average log", tmp_path).average == "log"

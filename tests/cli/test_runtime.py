@@ -1,4 +1,4 @@
-"""What commands share: the compile cache, the console, the settings that processes compare, the curves."""
+"""Functions that commands share: the compile cache, the console, the settings that processes compare, the curves."""
 
 import json
 import logging
@@ -22,7 +22,7 @@ def _jax_settings():
 
 
 @pytest.mark.usefixtures("_jax_settings")
-def test_compiled_programs_are_kept_where_only_their_owner_writes(tmp_path, monkeypatch):
+def test_the_compile_cache_is_writable_by_its_owner_only(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     jax.config.update("jax_compilation_cache_dir", None)
     runtime.start(compile_cache=False)
@@ -58,7 +58,7 @@ def test_processes_agree_on_settings_code_versions_and_place(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_of_several_processes_the_first_speaks(monkeypatch, capsys, first):
+def test_only_the_first_process_prints(monkeypatch, capsys, first):
     monkeypatch.setattr(processes, "is_first", lambda: first)
     runtime.console().print("hello")
     out, err = capsys.readouterr()
@@ -78,8 +78,8 @@ def test_curves_are_drawn_from_the_log_under_the_name_of_the_run(tmp_path, monke
 
 @pytest.mark.usefixtures("_jax_settings")
 @pytest.mark.parametrize("library_was_first", [False, True])
-def test_warnings_look_alike_whoever_logs_first(monkeypatch, capsys, library_was_first):
-    """Python prints the first one bare, and those after a library has set up logging with the module's name."""
+def test_warnings_always_have_the_same_form(monkeypatch, capsys, library_was_first):
+    """Python prints the first one without a prefix, and later ones with the module's name."""
     monkeypatch.setattr(logging.root, "handlers", [])
     if library_was_first:
         logging.basicConfig()

@@ -52,8 +52,8 @@ def test_pairs_of_standard_input(monkeypatch, capsys):
     assert capsys.readouterr().out == "-6.0000\t-3.0000\n"
 
 
-def test_numbers_of_lines_go_on(monkeypatch, capsys):
-    """From batch to batch, in what is said of a line, too."""
+def test_line_numbers_continue_across_batches(monkeypatch, capsys):
+    """In messages about a line, too."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\tb\n" * 69 + b"too long\tb\n")))
     assert score.main(["run", "--json"]) == 0
     printed = capsys.readouterr()

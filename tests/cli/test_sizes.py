@@ -51,7 +51,7 @@ def test_json(capsys):
     ("name", "hint"),
     [("bret-base", "did you mean 'bert-base'?"), ("zzzzzz", "there are bert-base, bert-large, gopher-")],
 )
-def test_unknown_names_are_one_line(capsys, name, hint):
+def test_unknown_names_give_a_one_line_error(capsys, name, hint):
     assert cli.main(["sizes", "gpt2", name]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""

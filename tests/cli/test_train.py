@@ -1,4 +1,4 @@
-"""``jaxformer train``: what it refuses before anything starts, and how it ends."""
+"""``jaxformer train``: refusals before anything starts, and exit codes."""
 
 import errno
 import os
@@ -36,8 +36,8 @@ def test_typing_errors(tmp_path, monkeypatch, capsys, arguments, message):
 
 
 @pytest.mark.parametrize("name", ["write_text", "write_provenance"])
-def test_a_disk_that_is_full_at_the_start_is_in_nobodys_way(name, tmp_path, monkeypatch, capsys):
-    """Nothing is left, and the same command is not refused later."""
+def test_a_full_disk_at_the_start_leaves_no_files(name, tmp_path, monkeypatch, capsys):
+    """The same command is not refused later."""
     (tmp_path / "a.txt").write_text("to be or not to be\n" * 20)
     words = ["train", "language_model", "--data.text", str(tmp_path / "a.txt"), "--out", str(tmp_path / "new" / "run")]
     monkeypatch.setattr(runtime, "join", lambda config, out, devices: None)
@@ -54,7 +54,7 @@ def test_a_disk_that_is_full_at_the_start_is_in_nobodys_way(name, tmp_path, monk
 
 @pytest.fixture
 def trained(monkeypatch):
-    """The configurations that would be trained; training ends with the reason in `trained.reason`."""
+    """The configurations of trainings, which are not run; each ends with the reason in `trained.reason`."""
     calls = types.SimpleNamespace(configs=[], joined=[], profile=None, reason="done")
 
     def fit(config, out, console, profile, hooks, began):
@@ -72,7 +72,7 @@ def trained(monkeypatch):
 @pytest.mark.parametrize(
     ("reason", "code"), [("done", 0), ("patience", 0), ("terminated", 85), ("time", 85), ("interrupted", 130)]
 )
-def test_the_exit_code_says_why_it_ended(trained, tmp_path, reason, code):
+def test_the_exit_code_gives_the_reason_for_the_end(trained, tmp_path, reason, code):
     """85 tells a scheduler to run the same command again."""
     trained.reason = reason
     assert train.main(["demo", "--out", str(tmp_path / "run")]) == code
@@ -90,7 +90,7 @@ sys.exit(main.script())
 
 @pytest.mark.full
 def test_sigterm_after_the_end_does_not_ask_for_another_start(tmp_path):
-    """The answer was 85, which puts a job that is done back into the queue."""
+    """The exit code was 85, which puts a completed job back into the queue."""
     (tmp_path / "a.txt").write_text("to be or not to be\n" * 20)
     words = (
         "train language_model --data.text a.txt --data.length 8 --model.d_model 8 --model.num-heads 1 --model.d_ff 8"
@@ -126,14 +126,14 @@ def test_settings_and_options_reach_the_run(trained, tmp_path):
     assert trained.profile == "5"
 
 
-def test_a_run_needs_a_place(trained, capsys):
+def test_a_run_needs_an_output_directory(trained, capsys):
     with pytest.raises(SystemExit, match="2"):
         train.main(["demo"])
     assert "--out RUN is missing" in capsys.readouterr().err
     assert trained.configs == []
 
 
-def test_settings_are_printed_with_what_replaces_them(trained, capsys):
+def test_settings_are_printed_with_their_replacements(trained, capsys):
     assert train.main(["demo", "--settings", "--train.steps", "7"]) == 0
     assert "  --train.steps 7\n" in capsys.readouterr().out
     assert trained.configs == []

@@ -49,7 +49,7 @@ def test_options_may_stand_before_the_sentences(echo, capsys):
     assert capsys.readouterr().out == "A DOG\nA CAT\n"
 
 
-def test_standard_input_is_utf8_whatever_the_locale(echo, capsys, monkeypatch):
+def test_standard_input_is_utf8_in_every_locale(echo, capsys, monkeypatch):
     given = io.TextIOWrapper(io.BytesIO("été\r\n\nb\n".encode() + b"\xff\n"), encoding="ascii")
     monkeypatch.setattr(sys, "stdin", given)
     with pytest.raises(DataError, match=r"standard input, line 4: not UTF-8 \(byte 0xff\)"):
@@ -71,8 +71,8 @@ def test_standard_input_goes_to_a_file_and_to_lines(echo, capsys, monkeypatch, t
         translate.main(["run"])
 
 
-def test_translations_go_through_what_cannot_be_replaced(echo, tmp_path, capfd):
-    """A link stays one, a pipe is read by who waits for it, and a device is still a device."""
+def test_output_to_links_pipes_and_devices(echo, tmp_path, capfd):
+    """A link stays a link, a pipe passes the lines to its reader, and a device stays a device."""
     (tmp_path / "link").symlink_to("real")
     os.mkfifo(tmp_path / "pipe")
     received = []
@@ -89,14 +89,14 @@ def test_translations_go_through_what_cannot_be_replaced(echo, tmp_path, capfd):
     assert capfd.readouterr().out == "A DOG\n"
 
 
-def test_no_sentences_are_no_lines(echo, capsys, tmp_path):
+def test_no_sentences_give_no_lines(echo, capsys, tmp_path):
     (tmp_path / "empty").touch()
     assert translate.main(["run", "--file", str(tmp_path / "empty")]) == 0
     assert capsys.readouterr().out == ""
 
 
-def test_what_is_printed(echo, capsys, monkeypatch):
-    """Number and score before a text of several, the score where it is asked for, and everything as JSON."""
+def test_printed_translations(echo, capsys, monkeypatch):
+    """A number and a score precede each of several texts, the score only on request; JSON has everything."""
     monkeypatch.setattr(Echo, "tokenizer", Pieces(), raising=False)
     monkeypatch.setattr(Echo, "alignments", lambda self, sources, targets: [[(0, 0), (1, 1)] for _ in sources])
     assert translate.main(["run", "a dog", "--n-best", "2", "--alignments"]) == 0
@@ -118,7 +118,7 @@ class Pieces:
 
 
 def test_short_options_are_settings(monkeypatch):
-    """`--top-p .9` is `--decode.top_p .9`; what contradicts or has no meaning is one line."""
+    """`--top-p .9` is `--decode.top_p .9`; contradictions give a one-line error."""
     given = []
     monkeypatch.setattr(translate, "configured", lambda options, settings: given.append(list(settings)))
     monkeypatch.setattr(translate, "load_ensemble", lambda options, config, command: Echo())
@@ -147,7 +147,7 @@ def test_short_options_are_settings(monkeypatch):
         ("--forbid ,", "forbid names no word or phrase, got ','"),
     ],
 )
-def test_contradictions_are_one_line(tmp_path, capsys, arguments, message):
+def test_contradictions_give_a_one_line_error(tmp_path, capsys, arguments, message):
     """Before anything is loaded, with exit code 2."""
     rundir.claim(tmp_path / "run", "translation", TranslationConfig(), ())
     assert main(["translate", str(tmp_path / "run"), "a dog", *arguments.split()]) == 2
@@ -156,8 +156,8 @@ def test_contradictions_are_one_line(tmp_path, capsys, arguments, message):
     assert message in error
 
 
-def test_lines_that_wait_are_translated_together(echo, capsys, monkeypatch):
-    """As many as a batch has; their numbers go on."""
+def test_available_lines_are_translated_together(echo, capsys, monkeypatch):
+    """A batch takes as many as it can hold; their numbers continue from batch to batch."""
     sizes = []
     plain = Echo.candidates
     monkeypatch.setattr(

@@ -254,7 +254,7 @@ class AttentionContract:
         weights = np.asarray(self.weights(query, loud, mask=masks.dense(allowed))).swapaxes(1, 2)
         assert not weights[~allowed].any()
         assert (weights[allowed.any(-1)].sum(-1) > 0.9).all()
-        allowed[:, :, :, 3] = False  # now nobody sees the loud key: no gradient reaches it
+        allowed[:, :, :, 3] = False  # now no query attends to the loud key: no gradient reaches it
         _, grads = self.gradients(query, loud, value, upstream, mask=masks.dense(allowed))
         assert not np.asarray(grads[1])[:, 3].any()
         assert not np.asarray(grads[2])[:, 3].any()

@@ -1,6 +1,7 @@
-"""The contract of a task: a task passes by a subclass that gives a tiny configuration and what it must refuse.
+"""The contract of a task: a subclass gives a tiny configuration and mistakes that must be refused.
 
-What is slow, kills and ahead-of-time plans, is in tests/faults.
+
+Slow tests, such as kills and ahead-of-time plans, are in tests/faults.
 """
 
 import dataclasses
@@ -28,7 +29,7 @@ def quiet():
 
 
 def log_of(run):
-    """The log without what the clock says, which is never the same twice."""
+    """The log without measured times, which differ from run to run."""
     entries = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     return [{name: value for name, value in entry.items() if name not in MEASURED} for entry in entries]
 
@@ -52,7 +53,7 @@ class TaskContract:
         raise NotImplementedError
 
     def change_training_data(self, config):
-        """Returns the configuration for data of which the training part is other than in `config`."""
+        """Returns the configuration for data with another training part than in `config`."""
         raise NotImplementedError
 
     @pytest.fixture(scope="class")
@@ -69,7 +70,7 @@ class TaskContract:
         placement = Placement(mesh(text, jax.devices()[:number]))
         return make_training_setup(task, config, task.vocabulary(run).vocab_size, placement)
 
-    def test_the_run_says_what_it_is(self, config, run):
+    def test_the_run_directory_describes_the_run(self, config, run):
         assert registry.task_of(config).name == self.task
         assert registry.read_config(run) == config
         log = log_of(run)
@@ -78,7 +79,7 @@ class TaskContract:
         assert any("validation_loss" in entry for entry in log)
 
     def test_resumed_bit_for_bit(self, config, run, tmp_path, monkeypatch):
-        """A run that dies between checkpoints ends like one that never did: same log, same parameters."""
+        """A run that is killed between checkpoints ends like an uninterrupted one: same log, same parameters."""
         out = tmp_path / "killed"
 
         class Dead(BaseException):
@@ -109,7 +110,7 @@ class TaskContract:
 
     @pytest.mark.parametrize("text", ["data=2,fsdp=2,tensor=2"])
     def test_eight_devices_are_like_one(self, config, run, text):
-        """The first loss to 1e-6, three steps to 1e-5, from the same parameters and batches."""
+        """The first loss agrees to 1e-6, three steps to 1e-5, from the same parameters and batches."""
         losses = []
         for axes in ("data=1", text):
             setup = self.setup_on(config, run, axes)
@@ -133,8 +134,8 @@ class TaskContract:
         counted = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(setup.network.net.shapes))
         assert setup.network.num_parameters == counted
 
-    def test_what_is_refused(self, config, tmp_path):
-        """A mistake is one error of ours, and leaves no run behind."""
+    def test_mistakes_are_refused(self, config, tmp_path):
+        """A mistake raises one of our errors, and leaves no run behind."""
         for number, (settings, message) in enumerate(self.refused):
             out = tmp_path / str(number)
             with pytest.raises((ConfigError, DataError), match=message):
@@ -146,7 +147,7 @@ class TaskContract:
             jaxformer.train(dataclasses.replace(config, seed=config.seed + 1), run, console=quiet())
 
     def test_other_data_is_refused(self, config, run):
-        """Neither resumed nor scored: what is held out now may have been learned from."""
+        """For resuming and for scoring: the data now held out may have been trained on."""
         with pytest.MonkeyPatch.context() as patch:
             self.change_training_data(config, patch)
             with pytest.raises(ConfigError, match="other data"):

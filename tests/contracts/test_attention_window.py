@@ -1,4 +1,4 @@
-"""A window of attention: each token of a decoder sees itself and those just before it, on every path to its logits."""
+"""A window of attention: each decoder token attends to itself and the tokens just before it, in every code path."""
 
 import dataclasses
 import functools
@@ -24,7 +24,7 @@ SEGMENTS, AGAIN, MOVED = [1, 1, 1, 1, 2, 2], [0, 1, 2, 3, 0, 1], [0, 1, 3, 4, 2,
 
 
 def near(positions=range(T)):
-    """The pairs that a window allows, written out without `masks`."""
+    """The pairs that a window allows, computed without `masks`."""
     return np.array([[0 <= t - s < W for s in positions] for t in positions])
 
 
@@ -66,7 +66,7 @@ def weights(model, **given):
 
 @functools.cache
 def by_hand(positions):
-    """`results` and their gradients by a mask that is an argument: one program for all cases."""
+    """`results` and their gradients with a mask that is an argument: one program for all cases."""
 
     def run(params, allowed, places, where):
         def attention(query, key, value, *, mask, **options):
@@ -81,8 +81,8 @@ def by_hand(positions):
 
 @pytest.mark.parametrize("positions", first(["rotary", "t5"], "rotary"))
 @pytest.mark.parametrize("name", first(HAND, "plain"))
-def test_it_is_the_mask_written_out(name, positions):
-    """Logits, loss, gradients and captured weights."""
+def test_a_window_equals_its_mask(name, positions):
+    """Logits, loss, gradients and captured weights agree."""
     given, allowed = HAND[name]
     allowed = np.broadcast_to(allowed, (B, T, T))
     net = pure(models.LanguageModel, config_of(positions=positions))
@@ -97,8 +97,8 @@ def test_it_is_the_mask_written_out(name, positions):
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", first(HAND, "positions"))
-def test_a_window_of_all_tokens_is_none(name):
-    """A window of one less hides something from the last token, unless it is of another text than the first."""
+def test_a_window_of_all_tokens_changes_nothing(name):
+    """A window of one less hides a token from the last one, unless they are of different texts."""
     given, last = HAND[name][0], max(MOVED) if name == "positions" else T - 1
     params = drawn(pure(models.LanguageModel, config_of(None, num_layers=1)).shapes, 0.3)
     logits = lambda window: pure(models.LanguageModel, config_of(window, num_layers=1)).apply(params, TOKENS, **given)
@@ -110,7 +110,7 @@ def test_a_window_of_all_tokens_is_none(name):
 
 
 def masks_of(call, config, kind=models.LanguageModel):
-    """The masks that the attention function gets."""
+    """The masks that the attention function receives."""
     given = []
 
     def spy(query, key, value, **options):
@@ -123,8 +123,8 @@ def masks_of(call, config, kind=models.LanguageModel):
 
 
 @pytest.mark.full
-def test_kernels_are_told_the_band():
-    """So that they can skip what is outside: alone where padding ends the rows, and by places in packed rows."""
+def test_kernels_receive_the_window():
+    """They can skip what is outside of it: a window alone if padding ends the rows, and by index in packed rows."""
     promised = lambda model: model.cross_entropy(TOKENS, LABELS, valid=AT_THE_END, right_padded=True)
     assert set(masks_of(promised, config_of())) == {masks.window(W - 1)}
     packed = masks_of(lambda model: model(TOKENS, **HAND["packed"][0]), config_of())
@@ -134,7 +134,7 @@ def test_kernels_are_told_the_band():
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
-def test_only_the_decoder_of_a_translator_has_it():
+def test_only_the_decoder_of_a_translator_has_a_window():
     config = dataclasses.replace(CONFIGS["post"], attention_window=W)
     given = masks_of(lambda model: model(SOURCE, TARGET, source_valid=SOURCE_VALID), config, models.EncoderDecoder)
     bands = [mask for mask in given if isinstance(mask, masks.Band)]
@@ -145,8 +145,8 @@ def test_only_the_decoder_of_a_translator_has_it():
 
 @pytest.mark.full
 @pytest.mark.parametrize("beam_size", first([1, MOST_LANES + 1], MOST_LANES + 1))
-def test_steps_with_caches_of_their_own(beam_size):
-    """Hypotheses at positions of their own; `tests/contracts/test_cached_step.py` has caches that they share."""
+def test_steps_with_a_cache_for_each_hypothesis(beam_size):
+    """Hypotheses have different positions; `tests/contracts/test_cached_step.py` has shared caches."""
     small = Small(config_of(), models.LanguageModel)
     tokens = np.random.default_rng(0).integers(0, V, (B, beam_size, T))
     lengths = np.random.default_rng(1).integers(1, 4, (B, beam_size))
@@ -174,7 +174,7 @@ def test_under_vmap():
 @pytest.mark.full
 @pytest.mark.parametrize("name", first(HAND, "plain"))
 def test_on_a_mesh(name):
-    """Split over examples and around a ring; cached steps too."""
+    """Sharded over examples and in a ring; cached steps too."""
     attention = sharding.sharded_attention(sharding.mesh("data=2,context=2", jax.devices()[:4]))
     alone, split = (pure(models.LanguageModel, config_of(), **parts) for parts in ({}, {"attention": attention}))
     params, given = drawn(alone.shapes, 0.3), HAND[name][0]

@@ -1,4 +1,4 @@
-"""The law of decoding: steps and prefilled prefixes equal the rows of the whole pass, whatever a model is made of."""
+"""Cached steps and prefilled prefixes equal the rows of the full pass, for all combinations of model parts."""
 
 import dataclasses
 import functools
@@ -69,7 +69,7 @@ def small(kind, options):
 
 
 def check_law(kind, options, attention=None):
-    """Checks steps, a prefilled prefix with steps after it, and prefixes of different lengths against the whole."""
+    """Checks steps, a prefilled prefix with steps after it, and prefixes of different lengths against the full pass."""
     model = small(kind, options)
     if attention is not None:
         model.net = dataclasses.replace(model.net, model=functools.partial(kind, attention=attention))
@@ -146,16 +146,16 @@ def covering():
 
 
 @pytest.mark.parametrize("case", first(diagonal(), *diagonal()[::6]), ids=lambda case: case[0])
-def test_steps_and_prefixes_equal_the_whole(case):
-    """With one layer, as each has a cache of its own; `test_pairs_of_parts` has two, and so has tests/models."""
+def test_steps_and_prefixes_equal_the_full_pass(case):
+    """With one layer, because each layer has its own cache; `test_pairs_of_parts` has two."""
     *parts, kind = case
     layers = {"num_layers" if kind is models.LanguageModel else "num_decoder_layers": 1}
     check_law(kind, combined(*parts) | layers)
 
 
 @pytest.mark.parametrize("attention", first(RECURRENT, "additive"))
-def test_recurrent_steps_and_prefixes_equal_the_whole(attention):
-    """A fixed context and each kind of attention, with input feeding where there is a choice."""
+def test_recurrent_steps_and_prefixes_equal_the_full_pass(attention):
+    """A fixed context and each kind of attention, with input feeding if that is an option."""
     for input_feeding in (False, True)[: 1 if attention in ("none", "additive") else 2]:
         options = {"attention": attention, "input_feeding": input_feeding}
         check_law(models.Seq2Seq, RECURRENT[attention] | options)
@@ -194,14 +194,14 @@ def window_closure(query, key, value, *, mask=None, **options):
 @pytest.mark.full
 @pytest.mark.parametrize("closure", [rotary_closure, alibi_closure, window_closure])
 @pytest.mark.parametrize("kind", first(KINDS, models.LanguageModel))
-def test_attention_functions_that_know_positions(kind, closure):
-    """Cached steps tell an attention function the positions of queries and keys."""
+def test_attention_functions_receive_positions(kind, closure):
+    """Cached steps pass the positions of queries and keys to an attention function."""
     check_law(kind, {"positions": "none"}, attention=closure)
 
 
 @pytest.mark.full
 def test_a_step_refuses_a_function_without_positions():
-    """A bias of its own, at positions that it is not told, would be silently wrong."""
+    """A function with its own bias would be silently wrong without the positions."""
 
     def simple(query, key, value, *, mask=None, dropout=None):
         return functional.attention(query, key, value, mask=mask, dropout=dropout)
@@ -212,7 +212,7 @@ def test_a_step_refuses_a_function_without_positions():
 
 
 @pytest.mark.full
-def test_position_free_functions_get_the_models_own_bias_at_its_positions():
+def test_position_free_functions_receive_the_bias_at_its_positions():
     """They are not refused."""
     blind = modules.position_free(
         lambda query, key, value, **options: functional.attention(query, key, value, **options)
@@ -221,8 +221,8 @@ def test_position_free_functions_get_the_models_own_bias_at_its_positions():
 
 
 @pytest.mark.parametrize("kind", first(KINDS, models.LanguageModel))
-def test_states_stay_in_their_programs(kind):
-    """A prefilled state is an argument and a result of compiled functions like any other."""
+def test_a_prefilled_state_crosses_jit(kind):
+    """A prefilled state is an argument and a result of compiled functions."""
     model = small(kind, {"positions": "rotary"})
     memory = None if kind is models.LanguageModel else model.call(kind.encode, model.params, SOURCE)
     sizes = {"beam_size": K, "length": T} | ({"batch_size": B} if memory is None else {})

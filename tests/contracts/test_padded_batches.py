@@ -1,4 +1,4 @@
-"""Tasks promise that padding ends the rows of their batches: it does, and their losses then need no mask of it."""
+"""Tasks promise that padding ends the rows of their batches; it does, so losses need no padding mask."""
 
 import jax
 import jax.numpy as jnp
@@ -72,8 +72,8 @@ def test_losses_need_no_mask_of_padding(name):
 
 
 @pytest.mark.parametrize("kind", first([models.EncoderDecoder, models.TransformerCaptioner], models.EncoderDecoder))
-def test_captured_self_attention_knows_the_padding_of_the_target(kind):
-    """Also where padding does not end the rows."""
+def test_captured_self_attention_masks_the_padding_of_the_target(kind):
+    """Also if padding does not end the rows."""
     translates = kind is models.EncoderDecoder
     captioner = models.TransformerCaptionerConfig(image=GRID, vocab_size=5, num_layers=1, **SIZE)
     net = pure(kind, models.EncoderDecoderConfig(5, 5, **SIZE, **LAYERS) if translates else captioner)

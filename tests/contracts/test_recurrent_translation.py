@@ -1,4 +1,4 @@
-"""A recurrent model of the translation task: what the others do, it does too."""
+"""A recurrent model in the translation task has the properties of the other models."""
 
 import dataclasses
 import itertools
@@ -47,7 +47,7 @@ def setup_on(config, run, text):
 
 @pytest.mark.full
 def test_each_step_of_training_sends_gradients_once(config, run):
-    """Not once in each step of the decoder, which waits for the one before it."""
+    """And not in each decoder step, which depends on the previous one."""
     setup = setup_on(config, run, "data=2")
     data = TASK.prepare(config, TASK.read(config), run)
     batch = next(iter(setup.on_devices(data.batches(0, setup.rows))))
@@ -96,7 +96,7 @@ def without_attention(net):
 
 @pytest.mark.full
 def test_a_mesh_axis_of_lengths_is_refused_in_one_line(config, tmp_path, monkeypatch, capsys):
-    """A step needs the one before it, so that a mesh cannot shard lengths; nothing is left of the attempt."""
+    """Steps depend on each other, so a mesh cannot shard lengths; the attempt leaves no files."""
     monkeypatch.setattr(runtime, "join", lambda config, out, devices: None)
     words = ["--mesh", "data=4,context=2", "--data.max_length", "15", "--out", str(tmp_path / "new")]
     rundir.claim(tmp_path / "run", config.task, config, ())

@@ -1,4 +1,4 @@
-"""A causal mask hides padding at the ends of rows: with that promise, attention gets no mask of it and losses stay."""
+"""A causal mask hides padding at the ends of rows: with that promise, attention gets no padding mask."""
 
 import dataclasses
 import functools
@@ -32,7 +32,7 @@ MODELS = {
 
 
 class Spy:
-    """Attention by one implementation, which keeps the masks that it is given."""
+    """Attention with one implementation, which records the masks that it receives."""
 
     def __init__(self, implementation="reference"):
         self.implementation, self.masks = implementation, []
@@ -62,7 +62,7 @@ def loss_of(name, spy):
 @pytest.mark.parametrize("implementation", first(["reference", "blockwise"], "blockwise"))
 @pytest.mark.parametrize("name", first(MODELS, "experts"))
 def test_losses_and_gradients_are_the_same(name, implementation):
-    """With the promise, without it, and with other tokens in the padding."""
+    """With and without the promise, and with other tokens in the padding."""
     loss, params = loss_of(name, Spy(implementation))
     slopes = quick(jax.value_and_grad(loss, has_aux=True), static_argnums=2)
     wanted = slopes(params, TARGET, False)
@@ -73,8 +73,8 @@ def test_losses_and_gradients_are_the_same(name, implementation):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_self_attention_gets_a_causal_mask_alone(name):
-    """So that kernels can use their causal paths; attention of other kinds keeps its padding mask."""
+def test_self_attention_gets_only_a_causal_mask(name):
+    """So kernels can use their causal paths; other attention keeps its padding mask."""
     for right_padded in (False, True):
         spy = Spy()
         loss, params = loss_of(name, spy)
@@ -85,8 +85,8 @@ def test_self_attention_gets_a_causal_mask_alone(name):
         assert any(isinstance(mask, masks.Padding) for mask in spy.masks) is name.startswith("translator")
 
 
-def test_the_promise_means_nothing_without_a_causal_mask():
-    """There, every token sees the padding that no mask hides."""
+def test_the_promise_has_no_effect_without_a_causal_mask():
+    """Without one, every token attends to unmasked padding."""
     spy, config = Spy(), dataclasses.replace(LANGUAGE_CONFIGS["tied"], causal=False)
     net = pure(models.LanguageModel, config, attention=spy)
     loss = lambda params: net.bind(params).cross_entropy(TARGET, LABELS, valid=VALID, right_padded=True)

@@ -1,4 +1,4 @@
-"""Laws of every search: over many random models and options, against enumeration, a plain beam, and each other."""
+"""Properties of every search, for many random models: against enumeration, a plain beam search, and each other."""
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ SCORES = {
 
 
 def repeats(size):
-    """The tokens that would complete an n-gram that is already there."""
+    """The tokens that would complete an n-gram that has occurred."""
 
     def banned(tokens):
         grams = {tokens[i : i + size] for i in range(len(tokens) - size + 1)}
@@ -97,7 +97,7 @@ def results(hypotheses, sentence, count):
 
 @pytest.mark.parametrize("case", first(CASES, CASES[1], CASES[4]), ids=lambda case: "-".join(case[:3]))
 def test_a_wide_beam_is_exhaustive_search(case):
-    """200 random models: the ten best of all sequences, from a beam that no live hypothesis leaves."""
+    """200 random models: the ten best of all sequences, from a beam that keeps every live hypothesis."""
     step, table = markov(MODELS, batch=MODELS)
     beam_size = 82  # more than the vocabulary, and than the sequences without an end
     given = options(case, MODELS) | {"stopping": "limit", "beam_size": beam_size}
@@ -109,8 +109,8 @@ def test_a_wide_beam_is_exhaustive_search(case):
 
 @pytest.mark.full
 @pytest.mark.parametrize("case", first(CASES, CASES[5]), ids=lambda case: "-".join(case[:3]))
-def test_a_narrow_beam_is_the_plain_one(case):
-    """200 random models that like to go on: each rule for stopping, written down one hypothesis at a time."""
+def test_a_narrow_beam_equals_plain_beam_search(case):
+    """200 random models with long outputs: each stopping rule, implemented one hypothesis at a time."""
     limit = 7
     step, table = markov(1, batch=MODELS, steps=limit, shift=-1.0)
     reasons = {}
@@ -130,7 +130,7 @@ def test_a_narrow_beam_is_the_plain_one(case):
 
 
 @pytest.mark.parametrize("case", first(CASES, CASES[3]), ids=lambda case: "-".join(case[:3]))
-def test_a_beam_of_one_is_greedy_search(case):
+def test_beam_of_one_equals_greedy(case):
     step, _ = markov(2, batch=MODELS)
     given = options(case, MODELS)
     beam = jax.jit(lambda state: decoding.beam_search(step, state, beam_size=1, **given))(start(1, batch=MODELS))
@@ -141,8 +141,8 @@ def test_a_beam_of_one_is_greedy_search(case):
 
 
 @pytest.mark.parametrize("case", first(CASES, CASES[6]), ids=lambda case: "-".join(case[:3]))
-def test_scores_are_those_of_forced_scoring(case):
-    """Sums, tokens and normalized scores of every hypothesis, as `forced` computes them from the tokens alone."""
+def test_scores_equal_those_of_forced_scoring(case):
+    """Sums, tokens and normalized scores of every hypothesis, as `forced` computes them from the tokens."""
     score, forced_end, _, prefix = case
     step, _ = markov(3, batch=MODELS)
     given = options(case, MODELS)
@@ -177,8 +177,8 @@ SEARCHES = {
 
 @pytest.mark.full
 @pytest.mark.parametrize("method", first(SEARCHES, "sample"))
-def test_a_sentence_is_the_same_beside_others_and_on_eight_devices(method):
-    """Its tokens and scores, bit for bit, with other mates, in other numbers and places, and on another device."""
+def test_a_sentence_does_not_depend_on_its_batch_or_device(method):
+    """Tokens and scores are equal bit for bit in other batches, other rows and on another device."""
     batch = 16
     step, _ = markov(4, batch=batch, steps=6)
     keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(1), jnp.arange(batch))
@@ -204,8 +204,8 @@ def test_a_sentence_is_the_same_beside_others_and_on_eight_devices(method):
 
 
 @pytest.mark.full
-def test_other_shapes_decide_near_ties_only():
-    """Other products run in batches of other sizes and paddings: tokens differ only where two scores nearly tie."""
+def test_other_shapes_change_only_near_ties():
+    """Batches of other shapes round differently, so tokens differ only if two scores nearly tie."""
     model, count = small.model("post"), 24
     draw = np.random.default_rng(0)
     sentences = [draw.integers(3, small.V, draw.integers(2, 7)) for _ in range(count)]

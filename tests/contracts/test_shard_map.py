@@ -1,4 +1,4 @@
-"""Inside a `jax.shard_map` of the user's own, with its checks, functions with loops compute what they do outside."""
+"""Inside a `jax.shard_map` of the user, with its checks, functions with loops compute the same as outside."""
 
 import functools
 

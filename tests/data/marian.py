@@ -1,4 +1,4 @@
-"""A small tokenizer as Marian has it: two sentencepiece models and a vocabulary."""
+"""A small tokenizer in Marian's format: two sentencepiece models and a vocabulary."""
 
 import io
 import json

@@ -23,7 +23,7 @@ def encoded(image, form="PNG", **options):
 
 
 def write_folder(path, names, **options):
-    """Writes pictures under these names, each another; returns the folder."""
+    """Writes a different picture under each name; returns the folder."""
     for number, name in enumerate(names):
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_bytes(encoded(picture(number, **options)))

@@ -1,4 +1,4 @@
-"""Small tokenizers as pretrained models have them: byte-level BPE, and WordPiece."""
+"""Small tokenizers in the formats of pretrained models: byte-level BPE, and WordPiece."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Padding is decided where a batch is made, with the tokenizer's special tokens."""
+"""Batches mark padding when they are made, with the tokenizer's special tokens."""
 
 import numpy as np
 import pytest
@@ -32,13 +32,13 @@ def test_every_array():
 
 
 def test_tokens_equal_to_padding_stay_valid():
-    """Only masks speak: the id of padding may stand in a sentence."""
+    """Only masks decide: the id of padding may occur in a sentence."""
     tokens, valid = pad([np.array([0, 5])], (1, 4), SPECIAL)
     np.testing.assert_array_equal(tokens, [[0, 5, 2, 0]])
     np.testing.assert_array_equal(valid, [[True, True, True, False]])
 
 
-def test_sequences_end_to_end_are_padded_as_a_list_is():
+def test_concatenated_sequences_are_padded_like_a_list():
     lists = [np.array(ids, np.uint16) for ids in ([], [7], [5, 6, 7], [9])]
     for joined, separate in zip(pad(Ragged.join(lists), (6, 4), SPECIAL), pad(lists, (6, 4), SPECIAL), strict=True):
         np.testing.assert_array_equal(joined, separate)

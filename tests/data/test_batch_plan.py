@@ -1,4 +1,4 @@
-"""The batch plan: every pair once an epoch, in few shapes, as a pure function of the step."""
+"""The batch plan: every pair once per epoch, in few shapes, as a pure function of the step."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def lengths(seed, count):
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 1000), st.integers(20, 400), st.integers(1, 6), st.sampled_from([1, 8]), st.sampled_from([1, 4]))
-def test_every_pair_once_an_epoch(seed, count, num_shapes, multiple, length_multiple):
+def test_every_pair_once_per_epoch(seed, count, num_shapes, multiple, length_multiple):
     source, target = lengths(seed, count)
     options = {"max_length": 36, "multiple_of": multiple, "length_multiple": length_multiple}
     plan = make_batch_plan(source, target, seed=seed, tokens_per_batch=600, num_shapes=num_shapes, **options)
@@ -67,7 +67,7 @@ def test_validation_uses_the_shapes_of_training():
     assert sorted(seen + held.skipped.tolist()) == list(range(100))
 
 
-def test_nothing_fits():
+def test_pairs_that_are_all_too_long_are_refused():
     with pytest.raises(ConfigError, match="at most 5 tokens"):
         make_batch_plan(np.array([10]), np.array([10]), max_length=5)
     with pytest.raises(ConfigError, match="tokens_per_batch is 64, too few for 8 rows"):

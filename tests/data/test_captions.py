@@ -1,4 +1,4 @@
-"""Captions: tables and JSON read alike, mistakes with their line, batches as pure functions of their number."""
+"""Captions: tables and JSON give the same data, errors name the line, batches are pure functions of their number."""
 
 import json
 
@@ -30,8 +30,8 @@ def store(tmp_path):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_form_says_the_same(tmp_path, store, name):
-    """An image with two captions comes once; an image without a caption not at all."""
+def test_all_formats_give_the_same_captions(tmp_path, store, name):
+    """An image with two captions occurs once; an image without a caption is left out."""
     (tmp_path / name).write_text(FILES[name])
     found = read_captions(tmp_path / name, store)
     assert [store.names[i] for i in found.indices] == ["a.png", "b/c.png"]
@@ -83,8 +83,8 @@ def test_mistakes(tmp_path, store, name, text, message):
         read_captions(tmp_path / name, store)
 
 
-def test_each_caption_moves_its_image_by_its_own_draws():
-    """One image with 30 captions, in the pixels that a resumed run has to see again."""
+def test_each_caption_shifts_its_image_by_its_own_draws():
+    """One image with 30 captions; a resumed run must see the same pixels."""
     image = np.random.default_rng(0).integers(0, 256, (1, 6, 7, 3), np.uint8)
     captions, changes = [np.array([5 + i]) for i in range(30)], Augmentation(shift=2, crop=0.6)
     plan = caption_plan(np.ones(30, int), 30, max_length=9, seed=3)
@@ -94,7 +94,7 @@ def test_each_caption_moves_its_image_by_its_own_draws():
 
 
 def test_batches_are_functions_of_their_number_and_rows():
-    """Each caption comes once an epoch with its own image; rows of one process are those of the whole."""
+    """Each caption occurs once per epoch with its own image; rows of a process equal those of the full batch."""
     images = np.arange(3, dtype=np.uint8)[:, None, None, None] + np.zeros((1, 4, 4, 1), np.uint8) + 1
     owners, special = np.array([0, 0, 1, 2, 2]), SpecialTokens()
     captions = [np.full(length, 10 * owners[i] + i) for i, length in enumerate((2, 3, 1, 9, 4))]

@@ -1,4 +1,4 @@
-"""Tokens that are characters come back, and damaged files are refused."""
+"""Text survives encoding and decoding by characters, and damaged files are refused."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from jaxformer.errors import DataError
 LINES = [text for pair in demo.generate(100) for text in (pair.english, pair.french)]
 
 
-def test_characters_come_back():
+def test_decoding_inverts_encoding():
     tokenizer = CharacterTokenizer.train(["The cat\n", "sat.\r\n"])
     assert tokenizer.vocab_size == 4 + len(set("The cat\nsat.\r\n"))
     for text in ("", "Thecat\n\n", "\r\n sat", "a"):

@@ -1,4 +1,4 @@
-"""Labeled texts: the formats of public corpora, and each mistake by file and line."""
+"""Labeled texts: the formats of public corpora, and errors that name the file and line."""
 
 import numpy as np
 import pytest
@@ -53,7 +53,7 @@ def test_mistakes(file, text, options, message):
         read_examples(file(text), **options)
 
 
-def test_the_first_examples_are_chosen_by_their_texts_in_order():
+def test_chosen_examples_depend_on_their_texts_and_keep_their_order():
     examples = Examples(tuple(f"text {i}" for i in range(60)), tuple("ab" * 30), "file")
     five, fifteen = examples.first(5), examples.first(15)
     assert set(zip(five.texts, five.labels, strict=True)) < set(zip(fifteen.texts, fifteen.labels, strict=True))
@@ -75,7 +75,7 @@ def test_a_split_keeps_equal_texts_together():
 
 
 def test_batches_hold_every_example_and_its_label():
-    """Texts keep their first tokens; rows that fill up a batch are empty."""
+    """Texts keep their first tokens; rows that pad a batch are empty."""
     lengths = np.array([3, 9, 1, 4, 2])
     tokens = Ragged(np.arange(10, 10 + lengths.sum()), np.concatenate([[0], np.cumsum(lengths)]))
     labels, special = np.array([0, 1, 2, 3, 4], np.int32), SpecialTokens()

@@ -1,4 +1,4 @@
-"""Downloads against a server on this machine: good, damaged, cut short, missing."""
+"""Downloads from a server on this machine: complete, damaged, truncated, missing."""
 
 import gzip
 import hashlib
@@ -59,7 +59,7 @@ class Server(http.server.BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, *_):
-        """Quiet."""
+        """Prints nothing."""
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def get(tmp_path, url, name, **options):
 
 
 @pytest.mark.parametrize(("name", "member"), [("good.txt", ""), ("good.gz", ""), ("a.zip", "inside.txt")])
-def test_good(tmp_path, url, name, member):
+def test_complete_downloads(tmp_path, url, name, member):
     (path,) = get(tmp_path, url, name, member=member)
     assert path.read_bytes() == TEXT
     get(tmp_path, url, name, member=member)
@@ -104,7 +104,7 @@ def test_good(tmp_path, url, name, member):
         ("none.txt", "", "answered 404"),
     ],
 )
-def test_bad(tmp_path, url, name, member, message):
+def test_bad_downloads_are_refused(tmp_path, url, name, member, message):
     with pytest.raises(FetchError, match=message):
         get(tmp_path, url, name, member=member)
     assert not list(tmp_path.rglob("*.txt"))
@@ -120,7 +120,7 @@ def test_links_to_another_disk_are_followed(tmp_path, url):
 
 
 @pytest.mark.parametrize(("name", "member"), [("large.txt", ""), ("bomb.gz", ""), ("bomb.zip", "inside.txt")])
-def test_what_unpacks_to_too_much_is_not_unpacked(tmp_path, url, monkeypatch, name, member):
+def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path, url, monkeypatch, name, member):
     monkeypatch.setattr("jaxformer.data.fetch.LARGEST", 1000)
     with pytest.raises(FetchError, match="is larger than 1,000 bytes"):
         get(tmp_path, url, name, member=member)
@@ -130,7 +130,7 @@ def test_refusals(tmp_path):
     with pytest.raises(FetchError, match="no corpus 'nothing'; there are multi30k"):
         fetch("nothing", tmp_path)
     for path, address, message in (
-        ("../out", "https://x.invalid/a", "would leave"),
+        ("../out", "https://x.invalid/a", "is outside of"),
         ("in", "ftp://x.invalid/a", "not an https"),
         ("in", "http://127.0.0.1.x.invalid/a", "not an https"),
         ("in", "http://127.0.0.1:80@x.invalid/a", "not an https"),
@@ -142,14 +142,14 @@ def test_refusals(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "code"), [("cut.txt", 1), ("busy.txt", 1), ("none.txt", 2), ("wrong.txt", 2)])
-def test_only_a_failure_of_the_server_may_pass(tmp_path, url, name, code):
+def test_only_failures_of_the_server_have_a_code_to_retry(tmp_path, url, name, code):
     with pytest.raises(FetchError) as raised:
         get(tmp_path, url, name)
     assert raised.value.exit_code == code
 
 
 @pytest.mark.full
-def test_catalog_is_of_the_corpora_at_hand(data_directory):
+def test_the_catalog_matches_the_local_corpora(data_directory):
     for corpus in CATALOG.values():
         for file in corpus.files:
             assert hashlib.sha256((data_directory / file.path).read_bytes()).hexdigest() == file.sha256

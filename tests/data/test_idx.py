@@ -1,4 +1,4 @@
-"""IDX files: what was written is read; a file that is no such file, or not whole, is one error with its name."""
+"""IDX files: reading inverts writing; a file that is damaged or has another format gives one error with its name."""
 
 import gzip
 import struct
@@ -19,7 +19,7 @@ def file(tmp_path):
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_what_was_written_is_read(file, pack):
+def test_reading_inverts_writing(file, pack):
     """The header is that of MNIST: two zeros, 8 for unsigned bytes, the number of dimensions, and the sizes."""
     assert file.read_bytes() == struct.pack(">4B3I", 0, 0, 8, 3, 3, 4, 5) + ARRAY.tobytes()
     file.write_bytes(pack(file.read_bytes()))

@@ -1,4 +1,4 @@
-"""Batches of images are pure functions of their number; broken images are found before the first."""
+"""Batches of images are pure functions of their number; broken images are found before the first batch."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (11, 6, 7, 3), np.uint8)
 DRAWS = np.random.default_rng(1).random((11, 6))
 
 
-def test_one_epoch_holds_every_image_once_and_the_last_batch_is_filled_up():
+def test_one_epoch_holds_every_image_once_and_the_last_batch_is_padded():
     planned = PlannedImages(IMAGES, np.arange(11, dtype=np.int32), image_plan(11, 4, seed=3))
     for epoch in range(2):
         parts = [planned.batch(3 * epoch + i) for i in range(3)]
@@ -27,8 +27,8 @@ def test_one_epoch_holds_every_image_once_and_the_last_batch_is_filled_up():
     assert ordered.batch(1).labels.tolist() == [4, 5, 6, 7]
 
 
-def test_rows_are_those_of_the_whole_batch():
-    """What a process reads of a batch, in the same random changes; rows beyond the batch are empty."""
+def test_rows_of_a_process_equal_those_of_the_full_batch():
+    """With the same random changes; rows beyond the batch are empty."""
     planned = PlannedImages(IMAGES, np.zeros(11, np.int32), image_plan(11, 4, seed=3), Augmentation(shift=2, crop=0.5))
     whole, part = planned.batch(1), planned.batch(1, rows=lambda number: np.array([1, 3, number + 1]))
     np.testing.assert_array_equal(part.images[:2], whole.images[[1, 3]])
@@ -37,7 +37,7 @@ def test_rows_are_those_of_the_whole_batch():
     np.testing.assert_array_equal(again.batch(1).images, whole.images)
 
 
-def test_changes_are_functions_of_seed_epoch_and_image():
+def test_augmentations_are_functions_of_seed_epoch_and_image():
     make = lambda seed, number: PlannedImages(
         np.repeat(IMAGES[:1], number, 0), np.arange(number, dtype=np.int32), image_plan(number, number, seed=seed),
         Augmentation(shift=2, flip=True, crop=0.6),
@@ -50,12 +50,12 @@ def test_changes_are_functions_of_seed_epoch_and_image():
     assert (by_label(make(1, 20).batch(0)) != first).any()
 
 
-def test_changes_stay_what_they_were():
+def test_augmentations_are_the_same_in_every_version():
     """A run that is resumed by another version sees the same pixels."""
     assert draws(3, 1, 4)[0, :3].tolist() == [0.44479944058720544, 0.877671203398233, 0.7561182529181246]
 
 
-def test_shifts_are_even_and_leave_black():
+def test_shifts_are_uniform_and_fill_with_black():
     found = Augmentation(shift=1)(np.repeat(IMAGES[:1], 4000, 0), np.random.default_rng(0).random((4000, 6)))
     padded = np.pad(IMAGES[0], ((1, 1), (1, 1), (0, 0)))
     windows = [padded[r : r + 6, c : c + 7] for r in range(3) for c in range(3)]
@@ -73,7 +73,7 @@ def test_flips():
 
 
 def test_crops_follow_the_formula():
-    """Each pixel is the mean of its four neighbors in the part, by distance; a pixel's middle is at one half."""
+    """Each pixel is interpolated from its four neighbors in the crop; a pixel's center is at one half."""
     found = Augmentation(crop=0.5)(IMAGES, DRAWS)
     for image, drawn, result in zip(IMAGES.astype(float), DRAWS, found, strict=True):
         side = 0.5 + 0.5 * drawn[0]
@@ -89,7 +89,7 @@ def test_crops_follow_the_formula():
             assert abs(upper * (1 - a) + lower * a - color) < 0.51
 
 
-def test_no_changes_are_none():
+def test_no_augmentation_returns_the_images():
     np.testing.assert_array_equal(Augmentation()(IMAGES, DRAWS), IMAGES)
     for wrong, message in (({"shift": -1}, "shift must be at least 0"), ({"crop": 0.0}, "crop must be more than 0")):
         with pytest.raises(ConfigError, match=message):
@@ -119,8 +119,8 @@ def test_images_are_decoded_once(tmp_path):
     )
 
 
-def test_images_of_other_settings_are_others(tmp_path, monkeypatch):
-    """The same images of another size, by another rule or another Pillow are not those of the cache."""
+def test_other_settings_have_other_cached_images(tmp_path, monkeypatch):
+    """Another size, resizing rule or Pillow version does not use the same cached images."""
     images, cache = labeled(write_folder(tmp_path / "images", ["x/a.png"])), tmp_path / "cache"
     wide, high = (decode_all(images, shape, cache, resize="fit") for shape in ((4, 6, 3), (6, 4, 3)))
     np.testing.assert_array_equal(high[0], np.asarray(picture(0)))
@@ -133,7 +133,7 @@ def test_images_of_other_settings_are_others(tmp_path, monkeypatch):
     assert len(list(cache.iterdir())) == 3
 
 
-def test_a_broken_image_is_named_and_nothing_is_kept(tmp_path):
+def test_a_broken_image_is_named_and_nothing_is_cached(tmp_path):
     folder = write_folder(tmp_path / "images", [f"x/{number:03}.png" for number in range(100)])
     (folder / "x" / "077.png").write_bytes((folder / "x" / "077.png").read_bytes()[:60])
     with pytest.raises(DataError, match=r"images/x/077\.png is broken"):

@@ -1,4 +1,4 @@
-"""Images come out as they went in, in every mode; each broken or hostile file is one error with its place."""
+"""Images are decoded exactly, in every mode; a broken or hostile file gives one error with its place."""
 
 import os
 import struct
@@ -69,7 +69,7 @@ def test_modes(data, expected):
     np.testing.assert_array_equal(np.asarray(decode(data, "")), np.array(expected, np.uint8))
 
 
-def test_colors_and_sizes_that_are_asked_for():
+def test_requested_colors_and_sizes():
     image = Image.fromarray(np.full((4, 8, 3), (255, 0, 0), np.uint8))
     assert (pixels(image, (4, 8, 1), resize="refuse", place="") == 76).all()  # 0.299 of 255
     with pytest.raises(
@@ -102,14 +102,14 @@ FRAMES = encoded(picture(), "GIF", save_all=True, append_images=[picture(1), pic
     ],
     ids="empty text program png jpeg large larger huge animation float 12 white".split(),
 )
-def test_what_is_refused(data, message):
+def test_unsupported_images_are_refused(data, message):
     with pytest.raises(DataError, match=message):
         decode(data, "my.png")
 
 
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "TIFF", "BMP", "WEBP", "PPM", "GIF"])
-def test_no_damage_is_another_error(form):
-    """Whichever byte is another, and wherever the file ends: an image, or an error with the place."""
+def test_damage_gives_an_image_or_a_data_error(form):
+    """Any byte is changed, or the file is truncated at any point."""
     data, random = encoded(picture(size=(9, 9)), form), np.random.default_rng(0)
     damaged = [data[:stop] for stop in range(0, len(data), 7)]
     for _ in range(200):
@@ -161,7 +161,7 @@ def test_a_linked_folder_is_a_folder(tmp_path):
 
 
 def test_of_two_links_to_a_folder_the_first_by_name_is_followed(tmp_path, monkeypatch):
-    """Whatever the order in which the disk lists them."""
+    """In any order in which the disk lists them."""
     write_folder(tmp_path / "elsewhere", ["a.png"])
     for name in "ab":
         (tmp_path / "images" / name).mkdir(parents=True)
@@ -178,7 +178,7 @@ def test_of_two_links_to_a_folder_the_first_by_name_is_followed(tmp_path, monkey
 
 
 def broken_archive(path):
-    """An archive in which one byte of the first image is another."""
+    """An archive in which one byte of the first image is changed."""
     data = bytearray(write_zip(path, {"a/x.png": encoded(picture())}).read_bytes())
     data[60] ^= 255
     path.write_bytes(bytes(data))
@@ -357,8 +357,8 @@ def test_parts(tmp_path):
         images.take([0]).split(0.5)
 
 
-def test_an_image_that_changes_after_it_was_first_read(tmp_path):
-    """Its pixels would be kept under the checksum of the others."""
+def test_an_image_that_changed_after_it_was_read_is_refused(tmp_path):
+    """Its pixels would be cached under the other checksum."""
     (tmp_path / "a.png").write_bytes(encoded(picture(0)))
     store = read_images(tmp_path)
     (tmp_path / "a.png").write_bytes(encoded(picture(1)))

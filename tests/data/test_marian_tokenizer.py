@@ -1,4 +1,4 @@
-"""Tokenizers of Marian: the pieces of each side, codes of languages, and files that are damaged."""
+"""Tokenizers of Marian: the pieces of each side, language codes, and damaged files."""
 
 import json
 
@@ -38,7 +38,7 @@ def test_each_side_has_its_pieces(tokenizer, files):
     assert tokenizer.segmentations(FRENCH) == [tuple(tokenizer.encode_normalized([FRENCH])[0].tolist())]
 
 
-def test_text_comes_back_without_special_tokens(tokenizer):
+def test_decoding_omits_special_tokens(tokenizer):
     ids = tokenizer.encode([FRENCH], "target")[0]
     special = tokenizer.special
     assert special.unk not in ids

@@ -1,4 +1,4 @@
-"""Words by the rules of Moses, and text that comes back from them."""
+"""Words by the Moses rules, and the text restored from them."""
 
 import pytest
 
@@ -16,13 +16,13 @@ from jaxformer.data import moses
     ],
 )
 def test_words_of_each_language(language, text, words):
-    """The rules are those of the language, no character becomes an XML entity, and the text comes back."""
+    """The rules are those of the language, no character becomes an XML entity, and detokenization restores the text."""
     assert moses.tokenize(text, language) == words
     assert moses.detokenize(words, language) == text
 
 
 @pytest.mark.parametrize(("language", "side"), [("en", "english"), ("fr", "french")])
-def test_the_built_in_corpus_comes_back(language, side):
+def test_detokenization_restores_the_built_in_corpus(language, side):
     for text in {getattr(pair, side) for pair in demo.generate(300)}:
         words = moses.tokenize(text, language)
         assert moses.tokenize(moses.detokenize(words, language), language) == words
@@ -35,8 +35,8 @@ def test_text_without_words():
 
 @pytest.mark.full
 @pytest.mark.parametrize("language", ["en", "de", "fr"])
-def test_words_of_multi30k_come_back(data_directory, language):
-    """Text changes where it is irregular, such as by double spaces; its words do not."""
+def test_detokenization_restores_the_words_of_multi30k(data_directory, language):
+    """Text changes only where it is irregular, as in double spaces; its words do not."""
     lines = (data_directory / "multi30k" / f"train.{language}").read_text(encoding="utf-8").split("\n")[:6000]
     words = [moses.tokenize(line, language) for line in lines]
     texts = [moses.detokenize(line, language) for line in words]

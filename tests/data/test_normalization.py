@@ -1,4 +1,4 @@
-"""A tokenizer's form of text travels inside its sentencepiece model."""
+"""A tokenizer's text normalization is saved inside its sentencepiece model."""
 
 import dataclasses
 
@@ -26,8 +26,8 @@ def tokenizer(request):
     return trained(request.param)
 
 
-def test_text_comes_back_in_lower_case(tokenizer):
-    """Of 600 sentences of each side; tokens are those of the normalized text, by the rules of the side's language."""
+def test_decoding_gives_the_text_in_lower_case(tokenizer):
+    """For 600 sentences of each side; tokens are those of the normalized text, by the rules of each language."""
     normalizer = tokenizer.normalizer
     shown = [text.lower() if normalizer.lowercase else text for text in CORPUS.target]
     ids = tokenizer.encode(CORPUS.target, "target")
@@ -51,7 +51,7 @@ def test_each_side_has_its_language():
 
 
 def test_saved_and_loaded(tokenizer, tmp_path):
-    """The file stays a model that sentencepiece reads, with the same pieces."""
+    """sentencepiece can still read the file, with the same pieces."""
     tokenizer.save(tmp_path / "tokenizer.model")
     loaded = load_tokenizer(tmp_path / "tokenizer.model")
     assert loaded.normalizer == tokenizer.normalizer
@@ -73,12 +73,12 @@ def test_the_normalizer_is_part_of_the_fingerprint():
 
 @settings(max_examples=50, deadline=None)
 @given(st.text(st.characters(exclude_characters="\ue000", exclude_categories=["Cs"])))
-def test_any_text_comes_back_in_lower_case(text):
-    tokenizer = test_any_text_comes_back_in_lower_case.tokenizer
+def test_any_text_is_decoded_in_lower_case(text):
+    tokenizer = test_any_text_is_decoded_in_lower_case.tokenizer
     assert tokenizer.decode(tokenizer.encode([text])[0]) == text.lower()
 
 
-test_any_text_comes_back_in_lower_case.tokenizer = trained(LOWER)
+test_any_text_is_decoded_in_lower_case.tokenizer = trained(LOWER)
 
 
 @pytest.mark.parametrize("damage", [lambda x: x.replace(b'"lowercase"', b'"lowercasx"'), lambda x: x[:-1] + b"]"])
@@ -93,13 +93,13 @@ def test_a_damaged_normalizer_is_refused(tmp_path, damage):
 
 
 @pytest.mark.parametrize("model", [b"\x0a\x05ab", b"\x08\x01", b"\x80"])
-def test_what_is_no_protocol_buffer_of_a_model(model):
+def test_bytes_that_are_not_a_sentencepiece_model_are_refused(model):
     with pytest.raises(ValueError, match="no tokenizer"):
         normalizer_of(model)
 
 
-def test_words_that_stand_for_words():
-    """Each word keeps its place, whatever the normalizer makes of it."""
+def test_each_word_keeps_its_position():
+    """However the normalizer changes it."""
     words = ["The", "dog's", "well,"]
     assert TextNormalizer().spelled(words, "source") == words
     assert LOWER.spelled(words, "source") == ["the", "dog's", "well,"]

@@ -1,4 +1,4 @@
-"""Packed texts: each once, whole or cut, never across two rows, the same at every read."""
+"""Packed texts: each once, complete or cut, never across two rows, the same at every read."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def texts_of(batch):
     return found
 
 
-def test_every_token_once_an_epoch():
+def test_every_token_once_per_epoch():
     """In any order; a text of more than 14 tokens is cut into parts of 14, an empty one is left out."""
     data = packed()
     for epoch in (0, 1):
@@ -46,7 +46,7 @@ def test_every_token_once_an_epoch():
     assert data.fill == pytest.approx((sum(map(len, parts)) + 2 * len(parts)) / (16 * data.num_rows))
 
 
-def test_a_function_of_seed_and_step():
+def test_a_batch_is_a_function_of_seed_and_step():
     first, again, other = packed().batch(5), packed().batch(5), packed(seed=4).batch(5)
     np.testing.assert_array_equal(first.tokens, again.tokens)
     assert (first.tokens != other.tokens).any()
@@ -56,7 +56,7 @@ def test_a_function_of_seed_and_step():
 
 
 def test_rows_of_a_process():
-    """A process makes some rows of a batch; those beyond the batch, or the data, are empty."""
+    """A process makes only its rows of a batch; rows beyond the batch, or the data, are empty."""
     data = packed()
     whole, last = data.batch(2), data.batch(data.steps_per_epoch - 1)
     some = data.batch(2, rows=lambda count: np.array([5, 1, count + 3]))
@@ -65,7 +65,7 @@ def test_rows_of_a_process():
     assert (last.segments.max(1) > 0).sum() == data.num_rows - 8 * (data.steps_per_epoch - 1)
 
 
-def test_sizes_that_cannot_be():
+def test_invalid_sizes_are_refused():
     with pytest.raises(ConfigError, match="length must be at least 3 and batch_size at least 1, got 2 and 8"):
         packed(length=2)
     with pytest.raises(DataError, match="the text has no tokens"):

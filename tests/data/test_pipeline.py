@@ -1,4 +1,4 @@
-"""Tokenized corpora are prepared once, whole or not at all, and batches do not depend on where reading starts."""
+"""Tokenized corpora are prepared once, completely or not at all; batch streams can start at any step."""
 
 import dataclasses
 import functools
@@ -42,7 +42,7 @@ def test_batch_holds_the_sentences(tokenizer, tmp_path):
     assert special.pad == 0
 
 
-def test_stream_starts_anywhere(tokenizer, tmp_path):
+def test_a_stream_can_start_at_any_step(tokenizer, tmp_path):
     tokens = prepare(CORPUS, tokenizer, tmp_path)
     plan = make_batch_plan(*tokens.lengths(), tokens_per_batch=512, num_shapes=2, multiple_of=4)
     make = functools.partial(make_batch, tokens, plan)
@@ -55,7 +55,7 @@ def test_stream_starts_anywhere(tokenizer, tmp_path):
 
 
 def test_tokenizer_is_trained_once(tokenizer, tmp_path, monkeypatch):
-    """The same corpus and options find the first one's model; other options do not."""
+    """The same corpus and options find the cached model; other options do not."""
     first = prepare_tokenizer(CORPUS, tmp_path / "new", vocab_size=400, kind="unigram")
     assert first.fingerprint == tokenizer.fingerprint
     trained = []
@@ -67,8 +67,8 @@ def test_tokenizer_is_trained_once(tokenizer, tmp_path, monkeypatch):
     assert [t["vocab_size"] for t in trained] == [401, 400]
 
 
-def test_each_form_of_text_has_its_own_tokenizer_and_tokens(tmp_path):
-    """Neither is taken from the cache of another form; the tokens of each side are of the normalized text."""
+def test_each_normalization_has_its_own_tokenizer_and_tokens(tmp_path):
+    """The cache does not mix them; the tokens of each side are of the normalized text."""
     forms = [TextNormalizer(), TextNormalizer(lowercase=True), TextNormalizer(False, "moses", "en", "fr")]
     for form in forms * 2:
         tokenizer = prepare_tokenizer(CORPUS, tmp_path, vocab_size=400, kind="unigram", normalizer=form)
@@ -111,7 +111,7 @@ def texts_of(batch, side):
 
 
 def test_segmentations_drawn_in_each_epoch(redrawn):
-    """Every epoch has its own, of the same sentences in the same shapes; they are functions of epoch and sentence."""
+    """Every epoch has its own, with the same sentences and shapes; they are functions of epoch and sentence."""
     tokenizer, tokens, plan = redrawn
     make = functools.partial(make_batch, tokens, plan)
     seen = [{}, {}, {}]
@@ -137,14 +137,14 @@ def test_segmentations_drawn_in_each_epoch(redrawn):
     np.testing.assert_array_equal(some.labels, make(step).labels[1::2])
 
 
-def test_segmentations_of_another_seed_are_others(redrawn):
+def test_segmentations_of_another_seed_differ(redrawn):
     _, tokens, plan = redrawn
     other = dataclasses.replace(tokens, redrawn=dataclasses.replace(tokens.redrawn, seed=6))
     assert texts_of(make_batch(tokens, plan, 0), "target") != texts_of(make_batch(other, plan, 0), "target")
 
 
 def test_segmentations_that_are_too_long_are_drawn_again(redrawn):
-    """A sentence keeps its tokens if no draw fits."""
+    """A sentence keeps its given tokens if no draw fits."""
     tokenizer, tokens, _ = redrawn
     ids = tokens.source[0][7]
     longer = [tokens.redrawn(ids, epoch=epoch, sentence=0, limit=999) for epoch in range(40)]
@@ -186,7 +186,7 @@ def test_other_special_tokens_reach_the_batch(tmp_path):
             assert tokenizer.decode(batch.source[row]) == CORPUS.source[pair]  # padding and eos are silent
 
 
-def test_rows_of_several_hosts_are_the_batch(tokenizer, tmp_path):
+def test_rows_of_several_hosts_form_the_batch(tokenizer, tmp_path):
     tokens = prepare(CORPUS, tokenizer, tmp_path)
     plan = make_batch_plan(*tokens.lengths(), tokens_per_batch=512, num_shapes=2, multiple_of=4)
     for step in (0, 5, plan.steps_per_epoch - 1):
@@ -221,7 +221,7 @@ def test_several_threads_make_batches_and_keep_their_order():
     assert list(batches(make, stop=8, num_threads=2)) == list(range(8))
 
 
-def test_an_error_in_a_thread_is_raised_as_it_is():
+def test_an_error_in_a_thread_is_raised_unchanged():
     def make(number):
         if number == 5:
             raise ConfigError("the fifth")

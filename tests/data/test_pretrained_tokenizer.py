@@ -1,4 +1,4 @@
-"""Tokenizers of pretrained models: their ids, text that comes back, and files that are damaged."""
+"""Tokenizers of pretrained models: their ids, decoded text, and damaged files."""
 
 import json
 
@@ -24,7 +24,7 @@ TEXT = "The old man sees the house."
 
 
 @pytest.mark.parametrize("content", [GPT2, BERT])
-def test_ids_are_those_of_the_package_without_template_padding_and_truncation(content):
+def test_ids_equal_those_of_the_package_without_template_padding_and_truncation(content):
     tokenizer = PretrainedTokenizer(content, ALONE)
     theirs = tokenizers.Tokenizer.from_str(content)
     theirs.no_padding()
@@ -42,7 +42,7 @@ BYTES = PretrainedTokenizer(GPT2, ALONE)
 
 @settings(max_examples=100, deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs"])).filter(lambda text: pretrained.END not in text))
-def test_bytes_bring_any_text_back(text):
+def test_byte_tokens_decode_to_any_text(text):
     assert BYTES.decode(BYTES.encode([text])[0]) == BYTES.normalized(BYTES.encode([text])[0]) == text
 
 
@@ -60,8 +60,8 @@ def test_pieces_show_spaces_and_letters():
     assert BYTES.pieces([0]) == [pretrained.END]
 
 
-def test_words_of_word_piece_begin_as_elsewhere():
-    """All of a sentence would be one word; its special tokens keep their names, and marks stand alone."""
+def test_words_of_word_piece_begin_with_a_space():
+    """Otherwise a sentence would be one word; special tokens keep their names, and marks are separate."""
     word = PretrainedTokenizer(BERT, SpecialTokens(0, 2, 3, 1))
     pieces = word.pieces([2, *word.encode(["The old % sees."])[0], 3])
     assert (pieces[0], pieces[-1]) == ("[CLS]", "[SEP]")
@@ -70,7 +70,7 @@ def test_words_of_word_piece_begin_as_elsewhere():
     assert attention_maps.by_word(inner).source == ("the", "old", "[UNK]", "sees", ".")
 
 
-def test_a_text_begins_as_the_template_says():
+def test_a_text_begins_with_the_tokens_of_the_template():
     assert BYTES.start == ()
     content = pretrained.byte_level(begin="<|begin|>")
     begin = tokenizers.Tokenizer.from_str(content).token_to_id("<|begin|>")
@@ -111,14 +111,14 @@ def test_damaged_files_are_refused(tmp_path, damage):
 
 
 def test_a_file_on_which_the_package_panics_is_refused():
-    """Its error is no Exception, so that it passed every handler."""
+    """Its error does not derive from Exception, so it passed every handler."""
     saved = json.loads(GPT2)
     saved["model"] |= {"vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]], "continuing_subword_prefix": "##"}
     with pytest.raises(ValueError, match="describes no tokenizer"):
         PretrainedTokenizer(json.dumps(saved), ALONE)
 
 
-def test_a_word_that_the_file_has_no_token_for():
+def test_a_word_without_a_token_is_refused():
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "dog": 1}, unk_token="[UNK]"))
     with pytest.raises(DataError, match="cannot split the text: WordLevel error: Missing"):
         PretrainedTokenizer(words.to_str(), ALONE).encode(["cat"])
@@ -132,7 +132,7 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
     assert "damaged" not in str(caught.value)
 
 
-def test_a_token_of_text_is_no_special_token():
+def test_a_token_of_text_is_not_special():
     """Some files name a letter as padding; it stays in the text."""
     letter = BYTES.id_of("a")
     tokenizer = PretrainedTokenizer(GPT2, SpecialTokens(letter, 0, 0, 0))

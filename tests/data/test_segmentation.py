@@ -36,7 +36,7 @@ def segmentations(text):
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
-def test_unigram_draws_with_the_published_probabilities(alpha):
+def test_unigram_samples_have_the_published_probabilities(alpha):
     text, number = f"babab{SPACE}ab", 20_000
     weights = {
         tuple(UNIGRAM.ids[piece] for piece in pieces): math.exp(alpha * sum(PIECES[piece] for piece in pieces))
@@ -64,7 +64,7 @@ def test_unknown_characters_are_spelled():
     assert sample(bpe_sampler(UNIGRAM, 0.0), ["xab", ""]) == [[100, 2], []]
 
 
-def test_merges_are_left_out_with_their_probability():
+def test_merges_are_dropped_with_their_probability():
     ranks = {"a": -9.0, "b": -8.0, "ab": -0.0, "abab": -1.0}
     subwords = Subwords(ranks, {piece: token for token, piece in enumerate(ranks)}, lambda character: [100])
     number = 20_000
@@ -86,7 +86,7 @@ def test_the_limit_is_the_best_segmentation(kind, alpha):
 
 
 @pytest.mark.parametrize("kind", [pytest.param("unigram", marks=pytest.mark.full), "bpe"])
-def test_the_same_in_every_process(kind):
+def test_samples_are_the_same_in_every_process(kind):
     code = (
         "import hashlib\n"
         "from jaxformer import demo\n"

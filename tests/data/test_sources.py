@@ -1,4 +1,4 @@
-"""Bad files get a message that names the file and the line."""
+"""Bad files give a message that names the file and the line."""
 
 import gzip
 import itertools
@@ -19,7 +19,7 @@ def write(path, data):
     return path
 
 
-def test_reads_pairs_and_reports_what_it_skips(tmp_path):
+def test_pairs_are_read_and_skipped_lines_reported(tmp_path):
     source = write(tmp_path / "s", b"one\n\nthree\n" + b"x" * 50 + b"\nfive\n")
     target = write(tmp_path / "t", b"un\ndeux\ntrois\nquatre\ncinq")
     pairs = read_parallel(source, target, max_characters=20)
@@ -54,14 +54,14 @@ def test_invalid_utf8_names_file_and_line(tmp_path):
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le"])
 def test_utf16_is_named(tmp_path, encoding):
-    """English without a byte order mark would be read as UTF-8, a NUL after each letter."""
+    """English in UTF-16 without a byte order mark is valid UTF-8, with a NUL after each letter."""
     path = write(tmp_path / "bad", "A dog runs.\nShe sings.\n".encode(encoding))
-    with pytest.raises(DataError, match=f"bad looks like {encoding[:6].upper()}; convert it, as by: iconv"):
+    with pytest.raises(DataError, match=f"bad looks like {encoding[:6].upper()}; convert it, for example with: iconv"):
         read_parallel(path, path)
 
 
 def test_a_packed_text_is_named(tmp_path):
-    """Even a tar, which is valid UTF-8 with few NULs, so that its header would be the first line of the text."""
+    """Even a tar file, which is valid UTF-8 with few NULs, so its header would be the first line of the text."""
     text = write(tmp_path / "text", b"To be\n" * 9999)
     (tmp_path / "text.gz").write_bytes(gzip.compress(b"To be"))
     with zipfile.ZipFile(tmp_path / "text.zip", "w") as archive:
@@ -69,13 +69,14 @@ def test_a_packed_text_is_named(tmp_path):
     with tarfile.open(tmp_path / "text.tar", "w") as archive:
         archive.add(text, "text")
     for suffix, command in (("gz", "gunzip"), ("zip", "unzip"), ("tar", "tar -xf")):
-        with pytest.raises(DataError, match=rf"text\.{suffix} looks compressed or packed; unpack it, as by: {command}"):
+        message = rf"text\.{suffix} looks compressed or packed; unpack it, for example with: {command}"
+        with pytest.raises(DataError, match=message):
             sources.read_utf8(tmp_path / f"text.{suffix}")
 
 
 @pytest.mark.timeout(60)
 def test_a_device_that_never_ends_is_refused(tmp_path, monkeypatch):
-    """A pipe, as of ``<(zcat file)`` in a shell, is read to its end."""
+    """A pipe, such as that of ``<(zcat file)`` in a shell, is read to its end."""
     monkeypatch.setattr(sources, "LARGEST_STREAM", 1 << 16)
     with pytest.raises(DataError, match=r"/dev/zero is not a regular file and does not end after 65,536 bytes"):
         sources.read_lines("/dev/zero")
@@ -86,8 +87,8 @@ def test_a_device_that_never_ends_is_refused(tmp_path, monkeypatch):
     writer.join()
 
 
-def test_places_of_names(tmp_path, monkeypatch):
-    """The working directory, then JAXFORMER_DATA; or the folder that is named, and nothing else."""
+def test_relative_paths(tmp_path, monkeypatch):
+    """The working directory, then JAXFORMER_DATA; or only the given folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("JAXFORMER_DATA", "/data")
     monkeypatch.setenv("HOME", "/home/me")
@@ -98,7 +99,7 @@ def test_places_of_names(tmp_path, monkeypatch):
     assert [str(sources.locate(name, "/own")) for name in ("here", "/x")] == ["/own/here", "/x"]
 
 
-def test_a_name_that_no_file_can_have(tmp_path):
+def test_a_name_that_is_too_long_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"cannot read .*: File name too long"):
         sources.read_lines(sources.locate("a" * 300))
 
@@ -135,7 +136,7 @@ def test_split_keeps_sentences_together():
 
 
 @pytest.mark.parametrize("distinct", [1, 2, 3])
-def test_few_distinct_sources_leave_nothing_to_train_on(distinct):
+def test_too_few_distinct_sources_are_refused(distinct):
     pairs = Parallel(tuple(f"s{i % distinct}" for i in range(60)), tuple(map(str, range(60))))
     with pytest.raises(DataError, match=f"15 of 60 examples: only {distinct} of them differ"):
         split_by_source(pairs, held_out=[5, 5, 5], seed=0)

@@ -1,4 +1,4 @@
-"""The tokenizer gives back exactly what it was given."""
+"""Decoding restores exactly the encoded text."""
 
 import re
 
@@ -23,26 +23,26 @@ def tokenizer():
 
 @settings(max_examples=200, deadline=None)
 @given(st.text(st.characters(exclude_characters="\ue000", exclude_categories=["Cs"])))
-def test_any_text_comes_back(text):
-    tokenizer = test_any_text_comes_back.tokenizer
+def test_any_text_is_restored(text):
+    tokenizer = test_any_text_is_restored.tokenizer
     ids = tokenizer.encode([text])[0]
     assert tokenizer.decode(ids) == text
     assert not np.isin(ids, list(tokenizer.special.ids)).any()
 
 
-test_any_text_comes_back.tokenizer = SubwordTokenizer.train(LINES, vocab_size=400)
+test_any_text_is_restored.tokenizer = SubwordTokenizer.train(LINES, vocab_size=400)
 
 
 @pytest.mark.parametrize(
     "text",
     ["", "  two  spaces ", "<s> </s> <pad>", "\u2581literal\u2581", "日本 🎉", "\ttab"],
 )
-def test_awkward_text_comes_back(tokenizer, text):
+def test_unusual_text_is_restored(tokenizer, text):
     assert tokenizer.decode(tokenizer.encode([text])[0]) == text
 
 
 @pytest.mark.parametrize("text", ["\n", "\n\n", "a\n", "\na", "a\n\n\r\nb\n", "a\0b", "\u2581\n\u2581"])
-def test_line_breaks_come_back(tokenizer, text):
+def test_line_breaks_are_restored(tokenizer, text):
     assert tokenizer.decode(tokenizer.encode([text])[0]) == text
 
 
@@ -50,7 +50,7 @@ def test_training_is_deterministic(tokenizer):
     assert SubwordTokenizer.train(LINES, vocab_size=500).fingerprint == tokenizer.fingerprint
 
 
-def test_samples_differ_and_come_back(tokenizer):
+def test_sampled_segmentations_differ_and_decode_to_the_text(tokenizer):
     first, second, again = (tokenizer.sample(LINES[:50], seed=seed, alpha=0.2) for seed in (1, 2, 1))
     assert [tokenizer.decode(ids) for ids in first] == LINES[:50]
     assert all((a == b).all() for a, b in zip(first, again, strict=True))
@@ -71,7 +71,7 @@ def test_corpus_too_small():
 
 
 @pytest.mark.full
-def test_all_of_multi30k_comes_back(data_directory):
+def test_all_of_multi30k_is_restored(data_directory):
     lines = [
         line
         for part in ("train", "val", "test_2016")
@@ -84,7 +84,7 @@ def test_all_of_multi30k_comes_back(data_directory):
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
 def test_lines_are_independent(kind):
-    """A line break is one token of its own: a text has the tokens of its lines, whether trained on lines or not."""
+    """A line break is its own token: the tokens of a text are those of its lines."""
     tokenizer = SubwordTokenizer.train(LINES, vocab_size=400, kind=kind)
     text = "".join(f"{line}\n" for line in LINES[:50])
     expected = [token for line in tokenizer.encode(LINES[:50]) for token in (*line, tokenizer.encode(["\n"])[0][0])]
@@ -94,7 +94,7 @@ def test_lines_are_independent(kind):
     assert joined.fingerprint == tokenizer.fingerprint
 
 
-def test_special_tokens_travel_with_the_file(tmp_path):
+def test_special_tokens_are_saved_in_the_file(tmp_path):
     special = SpecialTokens(pad=1, bos=0, eos=2, unk=3)
     ours = SubwordTokenizer.train(LINES, vocab_size=400), SubwordTokenizer.train(LINES, vocab_size=400, special=special)
     for number, tokenizer in enumerate(ours):
@@ -111,7 +111,7 @@ def test_special_tokens_travel_with_the_file(tmp_path):
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
 def test_the_largest_and_the_smallest_vocabulary_of_a_corpus_are_named(kind):
-    """They can be trained, and nothing of the library that refuses others is shown."""
+    """These sizes can be trained, and messages of sentencepiece about others are not shown."""
     lines = LINES[:40]
     for wrong, side in ((9000, "at most"), (270, "at least")):
         with pytest.raises(
@@ -130,7 +130,7 @@ def test_the_largest_and_the_smallest_vocabulary_of_a_corpus_are_named(kind):
         (["", "x" * 5000], 300, "each line of the corpus is empty or longer than 4,192 bytes"),
     ],
 )
-def test_a_vocabulary_of_no_corpus(lines, vocab_size, message):
+def test_a_vocabulary_that_no_corpus_can_fill_is_refused(lines, vocab_size, message):
     with pytest.raises(ConfigError) as caught:
         SubwordTokenizer.train(lines, vocab_size=vocab_size)
     assert str(caught.value).endswith(message)

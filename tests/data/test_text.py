@@ -1,4 +1,4 @@
-"""Text for a language model: read exactly, split as the public conventions do, bad files named."""
+"""Text for a language model: read exactly, split by the public conventions; bad files are named."""
 
 import pytest
 from hypothesis import given, settings
@@ -62,12 +62,12 @@ def test_a_split_keeps_every_character(characters, share):
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -1.0, float("nan")])
-def test_impossible_shares(share):
+def test_impossible_fractions_are_refused(share):
     with pytest.raises(ConfigError, match="held_out must be more than 0 and less than 1"):
         split_text(Text("a text"), held_out=share)
 
 
-def test_fingerprints_tell_texts_apart():
+def test_different_texts_have_different_fingerprints():
     assert Text("a").fingerprint == Text("a").fingerprint != Text("b").fingerprint
 
 

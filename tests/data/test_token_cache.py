@@ -1,4 +1,4 @@
-"""Tokenized corpora are kept whole or not at all, and rebuilt when they are damaged."""
+"""Tokenized corpora are saved completely or not at all, and rebuilt if they are damaged."""
 
 import itertools
 import os
@@ -24,7 +24,7 @@ def tokenizer():
     return SubwordTokenizer.train(CORPUS.lines(), vocab_size=400)
 
 
-def test_sequences_end_to_end(tmp_path):
+def test_concatenated_sequences(tmp_path):
     sequences = {"a": [np.array([1, 2]), np.array([], int), np.array([3])], "b": [np.array([70_000])] * 3}
     asked = []
 
@@ -71,7 +71,7 @@ def test_a_damaged_cache_is_rebuilt(tokenizer, tmp_path, caplog, damage):
     np.testing.assert_array_equal(after.target[0].tokens, before.target[0].tokens)
 
 
-def test_arrays_that_do_not_belong_together_are_rebuilt(tokenizer, tmp_path, caplog):
+def test_arrays_that_do_not_match_are_rebuilt(tokenizer, tmp_path, caplog):
     tokens = prepare(CORPUS, tokenizer, tmp_path).source[0].tokens
     (folder,) = tmp_path.iterdir()
     np.save(folder / "source-0.npy", np.array(tokens[:-1]))
@@ -79,7 +79,7 @@ def test_arrays_that_do_not_belong_together_are_rebuilt(tokenizer, tmp_path, cap
     assert "which are not those of its offsets" in caplog.text
 
 
-def test_offsets_that_go_back_are_rebuilt(tokenizer, tmp_path, caplog):
+def test_decreasing_offsets_are_rebuilt(tokenizer, tmp_path, caplog):
     lengths = prepare(CORPUS, tokenizer, tmp_path).source[0].lengths
     (folder,) = tmp_path.iterdir()
     offsets = np.load(folder / "source-0-offsets.npy")
@@ -97,8 +97,8 @@ def test_prepared_once(tokenizer, tmp_path):
     assert {p.name: p.stat().st_mtime_ns for p in folder.iterdir()} == before
 
 
-def test_a_cache_that_is_full_is_named_and_left_as_it_was(tokenizer, tmp_path, monkeypatch, caplog):
-    """The tokens are held in memory instead; numpy's own message of a short write has no path."""
+def test_a_full_cache_is_named_and_left_unchanged(tokenizer, tmp_path, monkeypatch, caplog):
+    """The tokens are held in memory instead; numpy's own message about a short write has no path."""
     expected = prepare(CORPUS, tokenizer, tmp_path / "good")
 
     def full(*_):
@@ -124,7 +124,7 @@ def test_without_a_cache_tokens_are_held_in_memory(tokenizer, tmp_path, monkeypa
     assert (os.listdir(), caplog.text) == ([], "")
 
 
-def test_a_cache_that_may_only_be_read_is_used_as_far_as_it_goes(tokenizer, tmp_path, caplog):
+def test_a_read_only_cache_is_used(tokenizer, tmp_path, caplog):
     prepare(CORPUS, tokenizer, tmp_path)
     corpus = Parallel(CORPUS.source[:9], CORPUS.target[:9])
     with read_only(tmp_path):
@@ -136,7 +136,7 @@ def test_a_cache_that_may_only_be_read_is_used_as_far_as_it_goes(tokenizer, tmp_
         assert "the tokenizer is not kept for later runs: [Errno 13] Permission denied" in caplog.text
 
 
-def test_what_a_kill_left_behind_is_removed(tokenizer, tmp_path):
+def test_files_of_a_killed_process_are_removed(tokenizer, tmp_path):
     left = tmp_path / ".tmp-0123abcd-key"
     left.mkdir()
     os.utime(left, (0, 0))
@@ -146,7 +146,7 @@ def test_what_a_kill_left_behind_is_removed(tokenizer, tmp_path):
 
 @pytest.mark.faults
 def test_killed_while_preparing(tokenizer, tmp_path):
-    """A SIGKILL at any time leaves no half corpus: the next call makes or finds a whole one."""
+    """A SIGKILL at any time leaves no incomplete corpus: the next call makes or finds a complete one."""
     tokenizer.save(tmp_path / "t.model")
     program = (
         "import pathlib, sys\n"
@@ -175,7 +175,7 @@ def test_killed_while_preparing(tokenizer, tmp_path):
 
 
 @pytest.mark.parametrize("indices", [[], [2], [3, 0, 0, 1, 4]])
-def test_sequences_taken_are_those_of_a_loop(indices):
+def test_take_equals_a_loop(indices):
     lists = [[], [7], [5, 6, 7], [], [9, 8]]
     ragged = Ragged.join([np.array(ids, np.uint8) for ids in lists])
     taken = ragged.take(np.array(indices, np.int64))

@@ -50,8 +50,8 @@ PROGRAMS = {
         *(("plain", "unicode", False), ("plain", "sentencepiece", True)),
     ],
 )
-def test_kept_tokens_are_those_of_the_programs_that_split_text(tmp_path, monkeypatch, form, program, changes):
-    """With another version, each cache has further tokens; the fingerprint, which runs check, stays the same."""
+def test_the_cache_key_has_the_versions_of_the_tokenizing_packages(tmp_path, monkeypatch, form, program, changes):
+    """Another version makes new cached tokens; the fingerprint, which runs check, stays the same."""
     tokenizer = SubwordTokenizer.train(CORPUS.lines(), vocab_size=400, normalizer=FORMS[form])
     fingerprint = tokenizer.fingerprint
     for _ in range(2):
@@ -64,7 +64,7 @@ def test_kept_tokens_are_those_of_the_programs_that_split_text(tmp_path, monkeyp
 
 
 def test_the_key_of_each_kind_of_tokenizer(monkeypatch):
-    """Characters depend on no program."""
+    """Characters depend on no package."""
     special = SpecialTokens(0, 0, 0, 0)
     tokenizers = [PretrainedTokenizer(pretrained.byte_level(begin="<s>"), special), CharacterTokenizer("abc")]
     before = [cache_key(one) for one in tokenizers]

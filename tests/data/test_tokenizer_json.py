@@ -1,4 +1,4 @@
-"""A vocabulary that was trained here as ``tokenizer.json``: the package tokenizers makes the same tokens of it."""
+"""A vocabulary trained here, as ``tokenizer.json``: the package tokenizers gives the same tokens."""
 
 import pytest
 from tokenizers import Tokenizer

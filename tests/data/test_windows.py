@@ -37,7 +37,7 @@ def test_a_training_batch_is_a_function_of_seed_and_step():
     assert (windows.batch(1).tokens != windows.batch(0).tokens).any()
 
 
-def test_training_windows_lie_inside_the_text():
+def test_training_windows_are_inside_the_text():
     windows = RandomWindows(counting(20), length=16, batch_size=8, seed=0)
     starts = set()
     for step in range(50):
@@ -50,7 +50,7 @@ def test_training_windows_lie_inside_the_text():
 
 
 @pytest.mark.parametrize("start", [0, 5])
-def test_streams_start_anywhere(start):
+def test_streams_can_start_at_any_step(start):
     windows = RandomWindows(counting(500), length=16, batch_size=4, seed=3)
     for step, batch in zip(range(start, start + 6), batches(windows.batch, start=start), strict=False):
         assert isinstance(batch, TextBatch)
@@ -80,8 +80,8 @@ def test_every_token_is_predicted_exactly_once(num_tokens, length, batch_size):
         OrderedWindows(counting(500), length=16, batch_size=6),
     ],
 )
-def test_rows_of_several_hosts_are_the_batch(windows):
-    """Six rows filled up to eight, dealt to two hosts: theirs together are all rows, and two empty ones."""
+def test_rows_of_several_hosts_form_the_batch(windows):
+    """Six rows padded to eight, for two hosts: together they have all rows, and two empty ones."""
     hosts = [np.array([0, 1, 4, 5]), np.array([2, 3, 6, 7])]
     for step in range(windows.steps_per_epoch):
         expected = windows.batch(step)

@@ -52,7 +52,7 @@ class Search:
         return sorted(found, reverse=True)
 
     def beam(self, table, size, stopping, patience=1.0):
-        """Beam search by the rules of Hugging Face and CTranslate2, written down step by step."""
+        """Beam search by the rules of Hugging Face and CTranslate2, implemented step by step."""
         live, finished, count = [(0.0, self.prefix)], [], 0
         for number in range(len(self.prefix) + 1, self.limit + 1):
             rows = [(total, tokens, self.log_probs(table, tokens)) for total, tokens in live]

@@ -1,4 +1,4 @@
-"""The contract of states."""
+"""The contract of decoding states."""
 
 import functools
 
@@ -28,7 +28,7 @@ def test_tree_state_reorders_every_leaf():
 
 
 def test_tree_state_takes_sentences():
-    """Sentences may come in any order and number; the shape follows."""
+    """Sentences may be taken in any order and number; the shape follows."""
     state = tree_state()
     result = state.take(jnp.array([1, 1, 0]))
     assert (state.shape, result.shape) == ((2, 3), (3, 3))
@@ -52,7 +52,7 @@ def test_state_leaves_must_agree():
     ids=["beyond", "negative", "several"],
 )
 @pytest.mark.parametrize("search", [decoding.greedy, functools.partial(decoding.beam_search, beam_size=1)])
-def test_ends_and_beginnings_that_cannot_be(search, options, message):
+def test_invalid_eos_and_bos_are_refused(search, options, message):
     step, _ = markov(0)
     run = lambda state, **given: search(step, state, max_length=2, **{"bos": BEGIN, "eos": END} | given)
     jax.eval_shape(functools.partial(run, eos=[END, 5]), start(1))  # a list as in a generation_config.json
@@ -60,7 +60,7 @@ def test_ends_and_beginnings_that_cannot_be(search, options, message):
         jax.eval_shape(functools.partial(run, **options), start(1))
 
 
-def test_a_beam_whose_choices_have_no_number():
+def test_a_beam_with_too_many_choices_is_refused():
     step = lambda tokens, state: (jnp.zeros((*tokens.shape, VOCAB)), state)
     state = decoding.TreeState(jax.ShapeDtypeStruct((1, 2**29), jnp.float32))
     search = functools.partial(decoding.beam_search, step, beam_size=2**29, max_length=2, bos=BEGIN, eos=END)
@@ -69,7 +69,7 @@ def test_a_beam_whose_choices_have_no_number():
 
 
 @pytest.mark.parametrize("search", [decoding.greedy, decoding.beam_search, decoding.sample, decoding.forced])
-def test_a_bare_pytree_is_no_state(search):
+def test_a_bare_pytree_is_refused_as_a_state(search):
     step, _ = markov(0)
     tree = start(2).tree
     needed = {
@@ -84,7 +84,7 @@ def test_a_bare_pytree_is_no_state(search):
 
 @pytest.mark.full
 def test_without_a_pad_every_token_may_be_chosen():
-    """Token 0 then fills what is left; a pad that is given is never chosen."""
+    """Token 0 then fills the rest; a given pad is never chosen."""
     scores = jnp.zeros(VOCAB).at[0].set(9.0)
     step = plain(lambda tokens, state: (jnp.broadcast_to(scores, (*tokens.shape, VOCAB)), state))
     state = decoding.TreeState(jnp.zeros((1, 1)))
@@ -127,8 +127,8 @@ def test_a_state_with_too_little_room_is_refused():
 
 
 @pytest.mark.parametrize("name", first(["greedy", "sample", "beam"], "beam"))
-def test_any_of_several_ends_ends_a_sequence(name):
-    """As if the sequences without an end were cut there; at the limit, one of them is forced."""
+def test_any_of_several_eos_tokens_ends_a_sequence(name):
+    """As if sequences without an end were cut there; at the limit, one of them is forced."""
     search = {
         "greedy": lambda **given: decoding.greedy(step, start(1), **given),
         "sample": lambda **given: decoding.sample(step, start(3), key=jax.random.key(1), **given),

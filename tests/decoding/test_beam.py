@@ -32,13 +32,13 @@ def begun(step, state, beam_size, **options):
 
 
 def search(step, state, beam_size, **options):
-    """The hypotheses as NumPy arrays, from one program."""
+    """Returns the hypotheses as NumPy arrays, from one program."""
     return jax.device_get(quick(lambda state: begun(step, state, beam_size, **options))(state))
 
 
 @pytest.mark.parametrize("stopping", first(["first", "limit"], "limit"))
-def test_texts_without_begin_and_end(stopping):
-    """The prefix begins them, the limit ends them, and a wide beam finds the best of all."""
+def test_sequences_without_bos_and_eos(stopping):
+    """The prefix begins them, the limit ends them, and a wide beam finds the best sequences of all."""
     step, table = markov(0)
     options = {"bos": None, "eos": None, "prefix": int32([[3], [4]]), "stopping": stopping, "length_penalty": 0.0}
     result = search(step, start(30), 30, max_lengths=int32([4, 3]), **options)
@@ -59,7 +59,7 @@ def test_texts_without_begin_and_end(stopping):
 )
 @pytest.mark.parametrize("seed", first([0, 1], 0))
 def test_wide_beam_is_exhaustive_search(seed, length_penalty, count_eos):
-    """D2: with a beam that holds every prefix, 27 before the last step, the result is the best of all sequences."""
+    """D2: a beam that holds every prefix, 27 before the last step, finds the best of all sequences."""
     step, table = markov(seed)
     beam_size = 28
     penalty = length_penalty if count_eos else decoding.LengthPenalty(length_penalty, count_eos=False)
@@ -71,7 +71,7 @@ def test_wide_beam_is_exhaustive_search(seed, length_penalty, count_eos):
 
 
 def test_a_beam_ends_at_the_limit_even_if_a_transform_has_removed_the_end():
-    """The most probable tokens before it come first, and what a transform has not removed comes before them."""
+    """The most probable tokens before it rank first, and tokens that a transform has kept rank before others."""
     step, _ = markov(3, shift=-50.0)
     result = search(step, start(3), 3, transforms=(decoding.min_length(LENGTH + 1, eos=END),))
     assert (np.asarray(result.lengths) == LENGTH).all()
@@ -87,8 +87,8 @@ def test_a_beam_ends_at_the_limit_even_if_a_transform_has_removed_the_end():
 
 
 @pytest.mark.parametrize("normalized", first([True, False], True))
-def test_transforms_are_exhaustive_search_among_what_they_leave(normalized):
-    """A forbidden token and a minimum length; before normalization the table itself is changed alike."""
+def test_transforms_restrict_exhaustive_search(normalized):
+    """A forbidden token and a minimum length; before normalization, the table itself is changed in the same way."""
     step, table = markov(2)
     rules = (decoding.forbid([3], normalized=normalized), decoding.min_length(3, eos=END, normalized=normalized))
     if not normalized:
@@ -104,8 +104,8 @@ def test_transforms_are_exhaustive_search_among_what_they_leave(normalized):
 
 
 @pytest.mark.full
-def test_width_one_is_greedy():
-    """D2: B = 1 equals greedy search."""
+def test_beam_of_one_equals_greedy():
+    """D2: a beam of one equals greedy search."""
     for seed in range(8):
         step, _ = markov(seed)
         greedy = decoding.greedy(step, start(1), max_length=LENGTH, bos=BEGIN, eos=END, pad=PAD)
@@ -117,8 +117,8 @@ def test_width_one_is_greedy():
 
 @pytest.mark.full
 @pytest.mark.parametrize("rules", [(), (decoding.temperature(2.0), decoding.forbid([4]))], ids=["plain", "rules"])
-def test_log_probs_are_those_of_forced_scoring(rules):
-    """Every hypothesis of the n best agrees, in sum and per token."""
+def test_log_probs_equal_forced_scoring(rules):
+    """For every hypothesis of the n best, in sum and per token."""
     step, _ = markov(8)
     result = search(step, start(4), 4, length_penalty=0.6, transforms=rules)
     again = decoding.forced(step, start(4), result.tokens, result.lengths, bos=BEGIN, transforms=rules)
@@ -129,7 +129,7 @@ def test_log_probs_are_those_of_forced_scoring(rules):
 
 
 def test_sentence_does_not_depend_on_its_batch():
-    """A sentence decoded beside another gives what it gives alone, with its own limit."""
+    """A sentence has the same result alone and in a batch, with its own limit."""
     step, _ = markov(5)
     run = quick(lambda state, limits: begun(step, state, 3, max_lengths=limits))
     together = jax.device_get(run(start(3), int32([2, 4])))
@@ -141,7 +141,7 @@ def test_sentence_does_not_depend_on_its_batch():
 
 
 def test_a_stopped_sentence_keeps_its_result():
-    """It has K finished hypotheses, and better ones would come while a neighbor goes on: not beside one like it."""
+    """It has K finished hypotheses, and better ones would follow if the search continued with the other sentence."""
     table = np.full((2, VOCAB, VOCAB), -20.0, np.float32)
     table[0, BEGIN, [END, 3]] = np.log([0.3, 0.7])
     table[0, 3, [END, 4]] = np.log([0.6, 0.4])
@@ -159,7 +159,7 @@ def test_a_stopped_sentence_keeps_its_result():
 
 @pytest.mark.full
 @pytest.mark.parametrize("count_eos", first([True, False], True))
-def test_an_exact_stop_waits_for_what_can_still_win(count_eos):
+def test_an_exact_stop_waits_for_hypotheses_that_can_still_win(count_eos):
     """Two hypotheses finish first, and a longer one overtakes both, because its score is a mean."""
     table = np.full((VOCAB, VOCAB), -20.0, np.float32)
     table[BEGIN, [END, 3]], table[3, [END, 4]], table[4, END] = np.log([0.3, 0.7]), np.log([0.6, 0.4]), 0.0
@@ -178,7 +178,7 @@ def test_n_best_is_sorted_and_distinct():
     assert all(len(set(as_tuples(result, sentence))) == 4 for sentence in range(2))
 
 
-def test_pad_and_begin_are_never_chosen():
+def test_pad_and_bos_are_never_chosen():
     @plain
     def tempting(tokens, state):
         logits = jnp.zeros((*tokens.shape, VOCAB)).at[..., jnp.array([PAD, BEGIN])].set(50.0)
@@ -218,8 +218,8 @@ jax.tree_util.register_pytree_node(
 )
 
 
-def test_a_state_may_hold_what_hypotheses_share():
-    """The past decides the next token; it is the same from a leaf per hypothesis, from a shared one, and by hand."""
+def test_a_state_may_have_a_leaf_that_hypotheses_share():
+    """The past decides the next token; results are equal with a leaf per hypothesis, a shared leaf, and by hand."""
     table = (np.random.default_rng(9).normal(size=(VOCAB,) * 4) * 1.5).astype(np.float32)
     beam_size, batch, length = 3, 2, 5
 
@@ -332,15 +332,15 @@ def test_one_program_for_equal_shapes():
         ({"beam_size": 2, "max_length": 0}, "max_length must be at least 1, got 0"),
     ],
 )
-def test_bad_requests(options, message):
+def test_bad_requests_are_refused(options, message):
     step, _ = markov(0)
     with pytest.raises(ValueError, match=message):
         search(step, start(2), **options)
 
 
 @pytest.mark.parametrize("method", first(["greedy", "beam"], "beam"))
-def test_a_sequence_may_begin_with_what_ends_it(method):
-    """BART's sequences do: the result is that of another bos token with the same row."""
+def test_bos_may_equal_eos(method):
+    """As for BART: the result equals that with another bos token whose row is the same."""
     step, table = markov(4)
     table[:, :, BEGIN] = table[:, :, END]  # so that both begin alike
 
@@ -357,8 +357,8 @@ def test_a_sequence_may_begin_with_what_ends_it(method):
     assert np.isfinite(np.asarray(same.scores)).all()
 
 
-def test_a_pad_that_also_ends_may_be_chosen():
-    """As for GPT-2: the hypotheses are those of another pad, filled with the end."""
+def test_pad_may_equal_eos():
+    """As for GPT-2: the hypotheses are those with another pad, filled with eos."""
     step, _ = markov(0, shift=1.0)
     rules = (decoding.forbid([PAD]),)
     searches = (
@@ -375,8 +375,8 @@ def test_a_pad_that_also_ends_may_be_chosen():
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
-def test_a_search_that_the_rules_stop_returns_what_it_has(beam_size):
-    """Every token once: three may be chosen. A beam of one is greedy search, and no other sentence is disturbed."""
+def test_a_search_without_allowed_tokens_returns_its_hypotheses(beam_size):
+    """No token twice: three may be chosen. A beam of one equals greedy search, and other sentences do not change."""
     step, _ = markov(3)
     once = decoding.no_repeat_ngram(1)
     options = {"eos": None, "max_length": 6, "transforms": (once, decoding.forbid([END]))}
@@ -393,7 +393,7 @@ def test_a_search_that_the_rules_stop_returns_what_it_has(beam_size):
             np.testing.assert_array_equal(getattr(result, name), getattr(other, name))
 
 
-def test_nothing_is_allowed_from_the_start():
+def test_no_token_is_allowed_from_the_start():
     step, _ = markov(3)
     result = search(step, start(2), 2, transforms=decoding.forbid(range(VOCAB)), max_length=3, forced_end="never")
     assert as_tuples(result, 0) == [(), ()]

@@ -1,4 +1,4 @@
-"""The best scores and their places, with ties, infinities and every size, as `argmax` and `top_k` find them."""
+"""The best scores and their indices, with ties, infinities and every size, as from `argmax` and `top_k`."""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ def scores_with_ties(size):
 
 @pytest.mark.full
 @pytest.mark.parametrize("size", first([1, 5, 40 * BLOCK, 40 * BLOCK + 1, 41 * BLOCK - 1], 1, 40 * BLOCK + 1))
-def test_the_best_are_those_of_argmax_and_top_k(size):
+def test_best_equals_argmax_and_top_k(size):
     scores = scores_with_ties(size)
     np.testing.assert_array_equal(first_highest(scores), scores.argmax(-1))
     for count in sorted({1, min(8, size), min(300, size)}):

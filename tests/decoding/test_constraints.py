@@ -1,4 +1,4 @@
-"""Each rule over the tokens so far against a search through Python lists."""
+"""Each rule over the previous tokens, against a search through Python lists."""
 
 import functools
 
@@ -21,7 +21,7 @@ SCORES = RANDOM.normal(size=(B, K, V)).astype(np.float32)
 
 
 def banned(transform, history=HISTORY):
-    """The banned tokens of each hypothesis; other scores are unchanged, and all is the same under jit."""
+    """The banned tokens of each hypothesis; other scores are unchanged, and jit gives the same result."""
     result = np.asarray(transform(jnp.asarray(SCORES), history))
     traced = np.asarray(jax.jit(lambda t, s, h: t(s, h))(transform, jnp.asarray(SCORES), history))
     np.testing.assert_array_equal(result, traced)
@@ -36,7 +36,7 @@ def pasts():
 
 @pytest.mark.parametrize("size", first([1, 2, 3, T, T + 1], 2, T + 1))
 def test_no_repeat_ngram(size):
-    """A token is banned if it completes an n-gram that has occurred; what stands behind the length is no past."""
+    """A token is banned if it completes an n-gram that has occurred; tokens beyond the length are ignored."""
 
     def expected(past):
         grams = {past[i : i + size] for i in range(len(past) - size + 1)}
@@ -48,7 +48,7 @@ def test_no_repeat_ngram(size):
 
 
 def test_forbid_sequences():
-    """The last token of each is banned after its others; also where the sequence is longer than the past."""
+    """The last token of each is banned after the others, also if the sequence is longer than the past."""
     sequences = [[5], [1, 2], [2, 2, 1], [1, 1, 1, 6], [0, 1, 2, 3, 1, 2, 0, 1, 4]]
 
     def expected(past):
@@ -61,7 +61,7 @@ def test_forbid_sequences():
 
 @pytest.mark.parametrize("order", [pytest.param([0, 1, 2], marks=pytest.mark.full), [2, 0, 1]])
 def test_shortlists_of_each_sentence(order):
-    """A list follows its sentence to another row, and negative ids are padding."""
+    """A list moves with its sentence to another row, and negative ids are padding."""
     allowed = [{1, 4}, {2}, {0, 5, 6}]
     lists = jnp.array([[1, 4, -1], [2, -1, -1], [0, 5, 6]])
     history = decoding.History(HISTORY.tokens, HISTORY.lengths, jnp.array(order))
@@ -70,8 +70,8 @@ def test_shortlists_of_each_sentence(order):
     assert banned(decoding.shortlist(jnp.array([3, -1])), history) == [[set(range(V)) - {3}] * K] * B
 
 
-def test_the_sides_of_normalization():
-    """Hugging Face bans after log-softmax, CTranslate2 before; a shortlist shares all probability."""
+def test_rules_before_and_after_normalization():
+    """Hugging Face bans after log-softmax, CTranslate2 before; a shortlist always shares the probability."""
     assert decoding.no_repeat_ngram(2).normalized
     assert not decoding.no_repeat_ngram(2, normalized=False).normalized
     assert decoding.forbid_sequences([[1]]).normalized
@@ -89,7 +89,7 @@ def test_the_sides_of_normalization():
         (lambda: decoding.forbid_sequences([[1, -2]]), r"must not be negative, got \[\[1, -2\]\]"),
     ],
 )
-def test_bad_settings(make, message):
+def test_bad_settings_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
@@ -98,12 +98,12 @@ def test_bad_settings(make, message):
     "search", [decoding.greedy, functools.partial(decoding.sample, key=0)], ids=["greedy", "sample"]
 )
 @pytest.mark.parametrize("normalized", first([True, False], True))
-def test_a_sequence_ends_where_no_token_is_left(search, normalized):
-    """Neither a forbidden token nor `pad` stands for one; other sentences go on."""
+def test_a_sequence_ends_if_no_token_is_allowed(search, normalized):
+    """Neither a forbidden token nor `pad` is chosen instead; other sentences continue."""
     step, _ = markov(0)
     free = sorted(set(range(VOCAB)) - {BEGIN, END, PAD})
 
-    def scarce(scores, history):  # the first sentence has each token once, the second has no rule
+    def scarce(scores, history):  # the first sentence must not repeat a token, the second has no rule
         rows = (history.rows == 0)[:, None, None]
         return jnp.where(rows, once(scores, history), scores)
 

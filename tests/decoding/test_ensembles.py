@@ -1,4 +1,4 @@
-"""Ensembles against one table that holds the mean of theirs."""
+"""Ensembles against one table that holds the mean of their tables."""
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ def stacked(table, tokens, state):
 
 
 @pytest.mark.parametrize("average", first(["log", "probability"], "probability"))
-def test_an_ensemble_is_the_mean_of_its_models(average):
+def test_an_ensemble_averages_its_models(average):
     """Several models, or one whose parameters are stacked: the same hypotheses and scores."""
     steps, tables = zip(*(markov(seed) for seed in SEEDS), strict=True)
     search = lambda step, state: jax.jit(lambda state: decoding.beam_search(step, state, **OPTIONS))(state)
@@ -52,7 +52,7 @@ def test_an_ensemble_is_the_mean_of_its_models(average):
 
 
 def test_states_of_ensembles_follow_hypotheses_and_sentences():
-    """Every model's state is reordered alike, and keeps only the sentences that are taken."""
+    """Every model's state is reordered in the same way, and keeps only the chosen sentences."""
     leaves = jnp.arange(8).reshape(2, 4)
     several = decoding.EnsembleState((decoding.TreeState(leaves), decoding.TreeState(leaves + 100)))
     fused = decoding.StackedState(decoding.TreeState(jnp.stack([leaves, leaves + 100])))
@@ -66,7 +66,7 @@ def test_states_of_ensembles_follow_hypotheses_and_sentences():
     assert again.shape == moved.shape == (1, 4)
 
 
-def test_bad_ensembles():
+def test_bad_ensembles_are_refused():
     with pytest.raises(ValueError, match="at least one model, got none"):
         decoding.ensemble([])
     for make in (

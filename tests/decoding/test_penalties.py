@@ -1,4 +1,4 @@
-"""Normalizations by length, coverage of the source, and patience."""
+"""Length normalization, coverage of the source, and patience."""
 
 import itertools
 
@@ -15,7 +15,7 @@ VALID = jnp.array([[True, True, True], [True, True, False]])
 
 
 def attending():
-    """Words 3, 4 and 5 attend to one source token each, END to all; the table prefers to say 3 again and again."""
+    """Words 3, 4 and 5 attend to one source token each, END to all; the table prefers to repeat 3."""
     attention = np.full((VOCAB, 3), 1 / 3, np.float32)
     attention[3:6] = np.eye(3) * 0.9 + 0.1 / 3
 
@@ -50,7 +50,7 @@ def test_a_length_with_or_without_its_prefix(counted):
 
 @pytest.mark.full
 def test_coverage_is_summed_along_each_hypothesis():
-    """A finished hypothesis' score has the coverage of its own tokens; padding of the source never counts."""
+    """A finished hypothesis's score has the coverage of its own tokens; padding of the source never counts."""
     step, state, attention = attending()
     options = {"beam_size": 4, "max_length": 4, "bos": BEGIN, "eos": END, "length_penalty": 0.5}
     plain = decoding.beam_search(step, state, **options)
@@ -73,7 +73,7 @@ def test_a_coverage_state_follows_its_hypotheses():
     assert again.state.tree.tolist() == [[1, 1, 1, 1]]
 
 
-def test_gnmt_counts_from_five():
+def test_gnmt_length_starts_at_five():
     scores = decoding.GNMTPenalty(0.6)(jnp.float32(-8), jnp.array([1, 10]), ended=True)
     np.testing.assert_allclose(scores, [-8.0, -8 / 2.5**0.6], rtol=1e-6)
 
@@ -92,6 +92,6 @@ def test_patience_rounds_and_is_at_least_one():
         (lambda: decoding.Patience(float("inf")), "patience must be positive and finite, got inf"),
     ],
 )
-def test_bad_penalties(make, message):
+def test_bad_penalties_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()

@@ -1,4 +1,4 @@
-"""Prefixes that are read at once, in every search and with every number of tokens."""
+"""Prefixes that are read in one pass, in every search and with every length."""
 
 import functools
 
@@ -25,8 +25,8 @@ SEARCHES = {
 
 @pytest.mark.parametrize("bos", first([BEGIN, None], BEGIN))
 @pytest.mark.parametrize("method", first(SEARCHES, "beam"))
-def test_a_prefix_read_at_once_is_that_of_steps(method, bos):
-    """Same tokens and log-probabilities; the state sees each token but the last, with its number."""
+def test_a_prefix_read_in_one_pass_equals_steps(method, bos):
+    """Same tokens and log-probabilities; the state sees each token but the last, with its index."""
     step, _ = markov(6, batch=4, steps=6)
     seen, results = [], []
 
@@ -46,7 +46,7 @@ def test_a_prefix_read_at_once_is_that_of_steps(method, bos):
     assert lengths[:, 0].tolist() == ([3, 1, 0, 3] if bos is not None else [2, 0, 0, 2])
 
 
-def test_a_prefix_has_sentences():
+def test_a_prefix_has_a_batch_dimension():
     step, _ = markov(6, batch=4, steps=6)
     with pytest.raises(ValueError, match=r"prefix must be \[B, P\], got shape \[2\]"):
         decoding.greedy(step, start(1, batch=4), max_length=6, prefix=jnp.array([3, 4]), **IDS)
@@ -54,7 +54,7 @@ def test_a_prefix_has_sentences():
 
 @pytest.mark.full
 def test_a_beam_continues_each_prefix():
-    """A prefix counts in the length of the score, has no log-probability, and its END ends nothing."""
+    """A prefix counts in the length of the score, has no log-probability, and an END in it ends nothing."""
     step, _ = markov(6, batch=4, steps=6)
     given = {"max_length": 6, "max_lengths": jnp.array([6, 5, 6, 3]), "prefix": decoding.Prefix(WORDS, LENGTHS), **IDS}
     found = decoding.beam_search(step, start(3, batch=4), beam_size=3, length_penalty=1.0, **given)

@@ -1,4 +1,4 @@
-"""Utilities against sacrebleu, and the decisions that follow from them."""
+"""Utilities against sacrebleu, and the choices that follow from them."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ TEXTS += ["", "zz", TEXTS[4], " ".join(TEXTS[5].split()[::-1])]
 
 
 def ids(sequences):
-    """Sequences as rows of numbers, with other numbers behind their ends."""
+    """Sequences as rows of ids, with other ids after their ends."""
     known = {unit: 7 * i + 3 for i, unit in enumerate(sorted({unit for sequence in sequences for unit in sequence}))}
     rows = RANDOM.integers(0, 50, (len(sequences), max(map(len, sequences)) + 2)).astype(np.int32)
     for row, sequence in zip(rows, sequences, strict=True):
@@ -24,8 +24,8 @@ def ids(sequences):
 
 
 @pytest.mark.parametrize("metric", ["chrf", "bleu"])
-def test_utilities_are_those_of_sacrebleu(metric):
-    """Of every text with every other as its reference: short, long, equal, empty and without anything in common."""
+def test_utilities_equal_sacrebleu(metric):
+    """For every text with every other as its reference: short, long, equal, empty and without common n-grams."""
     if metric == "chrf":
         theirs, sequences, ours = sacrebleu.CHRF(), [text.replace(" ", "") for text in TEXTS], decoding.chrf_utilities
     else:
@@ -48,7 +48,7 @@ def test_utilities_of_several_sentences_at_once():
     np.testing.assert_allclose(both[0], jax.jit(decoding.chrf_utilities)(rows, lengths), rtol=1e-5)
 
 
-def test_the_least_risk_is_the_middle():
+def test_minimum_risk_chooses_the_most_central_text():
     """A text that shares something with every other is chosen; the weights of references count."""
     texts = ["abcd", "abcx", "zbcd", "abyy", "qqqq"]
     utilities = jax.jit(decoding.chrf_utilities)(*ids(texts))
@@ -59,7 +59,7 @@ def test_the_least_risk_is_the_middle():
     assert int(weighted.argmax()) == 4
 
 
-def test_rerank_sorts_everything_by_the_new_scores():
+def test_rerank_sorts_all_fields_by_the_new_scores():
     tokens, pairs = jnp.arange(12).reshape(2, 3, 2), jnp.arange(6).reshape(2, 3)
     numbers, of_tokens = pairs.astype(jnp.float32), tokens.astype(jnp.float32)
     found = decoding.Hypotheses(tokens, pairs, numbers, numbers, of_tokens)

@@ -19,7 +19,7 @@ SEARCHES = {
 
 @pytest.mark.parametrize("method", first(SEARCHES, "beam"))
 def test_complete_sentences_leave_the_batch(method):
-    """The result is the same bit for bit; few rows are computed once most sentences are complete."""
+    """The result is the same bit for bit; few rows are computed after most sentences are complete."""
     table = jnp.asarray(np.random.default_rng(0).normal(size=(BATCH, VOCAB, VOCAB)), jnp.float32).at[..., END].add(-1)
     limits = jnp.where(jnp.arange(BATCH) % 10 == 7, LENGTH, 2)
     words = jnp.full((BATCH, 3), 4)

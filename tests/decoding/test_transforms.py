@@ -1,4 +1,4 @@
-"""Each transform against direct computation, with the meaning that Hugging Face and CTranslate2 give it."""
+"""Each transform against direct computation, with the meaning that it has in Hugging Face and CTranslate2."""
 
 import dataclasses
 import functools
@@ -41,7 +41,7 @@ def test_temperature_divides():
 @pytest.mark.parametrize("compiled", ["not", "constant", "argument"])
 @pytest.mark.parametrize("value", [1e-6, 1e-10, 1e-38, 1e-50])
 def test_the_coldest_temperatures_choose_the_most_probable_token(value, compiled):
-    """All probability is on it, however the compiler rounds or flushes the quotients; -inf stays forbidden."""
+    """It has all probability, even if the compiler rounds or flushes the quotients; -inf stays forbidden."""
     scores = jnp.asarray(SCORES * 9, jnp.float32).at[..., 2].set(-jnp.inf)
     rule = decoding.temperature(value)
     run = lambda rule: decoding.chain(rule)(scores, HISTORY)
@@ -51,7 +51,7 @@ def test_the_coldest_temperatures_choose_the_most_probable_token(value, compiled
 
 
 def test_the_hottest_temperature_is_uniform():
-    """Also where the dtype would round it to infinity; a forbidden token stays forbidden."""
+    """Also if the dtype would round it to infinity; a forbidden token stays forbidden."""
     scores = jnp.asarray(SCORES, jnp.float32).at[..., 2].set(-jnp.inf)
     result = np.exp(decoding.chain(decoding.temperature(1e39))(scores, HISTORY))
     expected = np.where(np.arange(V) == 2, 0, 1 / (V - 1))
@@ -60,7 +60,7 @@ def test_the_hottest_temperature_is_uniform():
 
 @pytest.mark.parametrize("count", [1, 4, V, V + 5])
 def test_top_k(count):
-    """The highest scores stay unchanged, `count` of them; a count above the vocabulary's size keeps all."""
+    """The `count` highest scores stay unchanged; a count above the vocabulary's size keeps all."""
     transform = decoding.top_k(count)
     assert not transform.normalized
     result = apply(transform)
@@ -71,7 +71,7 @@ def test_top_k(count):
 
 
 def test_top_k_keeps_ties():
-    """Only scores below the k-th go, as in Hugging Face."""
+    """Only scores below the k-th are removed, as in Hugging Face."""
     scores = np.array([[[1.0, 3.0, 3.0, 3.0, 2.0]]], np.float32)
     assert apply(decoding.top_k(2), scores).tolist() == [[[-np.inf, 3.0, 3.0, 3.0, -np.inf]]]
 
@@ -90,13 +90,13 @@ def test_top_p(mass):
 
 
 def test_top_p_of_one_keeps_everything():
-    """A tail so light that the rounded sum is 1 before it stays, too."""
+    """Also a tail so light that the rounded sum reaches 1 before it."""
     scores = np.concatenate([SCORES, np.full((B, K, 4), -80.0, np.float32)], -1)
     np.testing.assert_array_equal(apply(decoding.top_p(1.0), scores), scores)
 
 
-def test_top_p_after_top_k_sees_what_is_left():
-    """Filters chain: 0.5 and 0.3 of 1 are 0.625 and 0.375 after the third is gone."""
+def test_top_p_after_top_k_uses_the_remaining_mass():
+    """Filters chain: 0.5 and 0.3 of 1 are 0.625 and 0.375 after the third is removed."""
     scores = np.log(np.array([[[0.5, 0.3, 0.2]]], np.float32))
     both = apply(decoding.top_p(0.62), apply(decoding.top_k(2), scores))
     assert np.isfinite(both).tolist() == [[[True, False, False]]]
@@ -112,8 +112,8 @@ def test_forbid(normalized):
     np.testing.assert_array_equal(apply(transform), expected)
 
 
-def test_min_length_of_all_and_of_each():
-    """Ended sequences have at least that many tokens with eos, as Hugging Face's min_length counts."""
+def test_min_length_for_all_or_each_sentence():
+    """Finished sequences have at least that many tokens with eos, as Hugging Face's min_length counts."""
     for lengths, needed, history in (
         (3, [[3], [3]], HISTORY),
         (jnp.array([2, 5]), [[2], [5]], HISTORY),
@@ -138,7 +138,7 @@ def test_force_end_leaves_only_eos_at_the_limit_of_each_sentence(history):
 
 
 def test_bans_before_normalization_share_the_mass_and_later_ones_lose_it():
-    """CTranslate2 and Hugging Face, in this order; without transforms it is log-softmax."""
+    """CTranslate2 and Hugging Face, in this order; without transforms the result is log-softmax."""
     probs = softmax(SCORES)
     kept = np.ones(V, bool)
     kept[[2, 7]] = False
@@ -150,7 +150,7 @@ def test_bans_before_normalization_share_the_mass_and_later_ones_lose_it():
 
 
 def test_chain_keeps_the_order_within_each_kind():
-    """The order in which the two kinds are mixed changes nothing."""
+    """The order in which the two kinds are mixed has no effect."""
     calls = []
 
     @dataclasses.dataclass(frozen=True)
@@ -180,8 +180,8 @@ def test_a_plain_function_transforms_the_scores_of_the_step():
     assert (found[..., 2:] == 0).all()
 
 
-def test_sampling_filters_after_all_rules():
-    """In whatever order they are given: the filter sees what is allowed, and what is left adds up to 1."""
+def test_sampling_filters_apply_after_all_rules():
+    """In any order of the arguments: the filter sees the allowed tokens, and the rest sums to 1."""
     hot, few, banned = decoding.temperature(2.0), decoding.top_k(2), decoding.forbid([int(SCORES[0, 0].argmax())])
     expected = apply(decoding.chain(dataclasses.replace(banned, normalized=False), hot, few))
     for given in ((hot, few, banned), (banned, hot, few), (hot, banned, few)):
@@ -200,7 +200,7 @@ def test_chain_computes_in_float32():
 
 
 def test_transforms_are_static_or_traced_arguments():
-    """Equal settings are equal keys of a compilation cache; another temperature or mass is no new program."""
+    """Equal settings are equal keys of a compilation cache; another temperature or mass compiles no new program."""
     assert hash(decoding.forbid([1, 2])) == hash(decoding.forbid([1, 2]))
     assert decoding.top_k(3) == decoding.top_k(3) != decoding.top_k(4)
     traces = []
@@ -217,7 +217,7 @@ def test_transforms_are_static_or_traced_arguments():
 
 
 def test_well_formed_sequences():
-    """Pad and bos are never chosen, unless bos is eos; eos comes at the limit, unless there is none."""
+    """Pad and bos are never chosen, unless bos is eos; eos, if there is one, is at the limit."""
     limits = jnp.array([2, 9])
     rules = lambda **ids: well_formed((), max_lengths=limits, **ids)
     finite = lambda **ids: np.isfinite(np.asarray(decoding.chain(*rules(**ids))(jnp.asarray(SCORES), HISTORY)))
@@ -243,20 +243,20 @@ def test_well_formed_sequences():
         (lambda: decoding.forbid([3, -1]), r"must not be negative, got \[-1, 3\]"),
     ],
 )
-def test_bad_settings(make, message):
+def test_bad_settings_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
 
 @pytest.mark.parametrize("normalized", [True, False])
-def test_a_row_without_tokens_has_no_probabilities(normalized):
-    """Minus infinity, not NaN, which some devices sort before all numbers."""
+def test_a_row_without_tokens_has_log_probabilities_of_minus_infinity(normalized):
+    """Not NaN, which some devices sort before all numbers."""
     every = decoding.forbid(range(V), normalized=normalized)
     assert (apply(decoding.chain(every)) == -np.inf).all()
 
 
-def test_draws_obey_all_rules_and_have_the_probability_of_the_draw():
-    """The most probable token is the forbidden one, and a filter of one token would leave nothing else."""
+def test_draws_obey_all_rules_and_have_their_probability():
+    """The most probable token is forbidden, so a filter of one token that ran first would leave none."""
     step, _ = markov(5, shift=9.0)
     rules = (decoding.top_k(1), decoding.min_length(LENGTH, eos=END), decoding.temperature(2.0))
     options = {"max_length": LENGTH, "bos": BEGIN, "eos": END, "pad": PAD}
@@ -273,7 +273,7 @@ def test_draws_obey_all_rules_and_have_the_probability_of_the_draw():
 
 @pytest.mark.parametrize("step", [lambda tokens, state: (jnp.zeros((2, 5)), state), lambda tokens, state: (state, 0)])
 def test_scores_of_another_shape_are_refused(step):
-    """Scores [B, V] were taken for those of the K hypotheses of a sentence, without a word if K was B or 1."""
+    """Scores [B, V] were taken for those of K hypotheses, without an error if K was B or 1."""
     search = functools.partial(decoding.beam_search, beam_size=2, max_length=3, bos=1, eos=2)
     with pytest.raises(ValueError, match=r"scores \[B, K, V\] with B, K = \(2, 2\); got \(2, [25]\)"):
         search(step, decoding.TreeState(jnp.zeros((2, 2))))

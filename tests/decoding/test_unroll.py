@@ -1,4 +1,4 @@
-"""Greedy, sampled and forced decoding: one loop, three ways to choose."""
+"""Greedy, sampled and forced decoding: one loop with three ways to choose tokens."""
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ IDS = {"bos": BEGIN, "eos": END, "pad": PAD}
 
 
 def whole(search):
-    """A search as one program, which returns NumPy arrays; the other tests call it outside of any."""
+    """A search as one program, which returns NumPy arrays; the other tests call it outside of jit."""
 
     def run(step, state, *args, **options):
         return jax.device_get(quick(lambda state: search(step, state, *args, **options))(state))
@@ -36,7 +36,7 @@ def whole(search):
 greedy, sample, forced = map(whole, (decoding.greedy, decoding.sample, decoding.forced))
 
 
-def test_greedy_takes_the_best_token_each_time():
+def test_greedy_takes_the_best_token_in_each_step():
     """D1."""
     step, table = markov(3)
     result = decoding.greedy(step, start(1), max_length=LENGTH, **IDS)
@@ -53,7 +53,7 @@ def test_greedy_takes_the_best_token_each_time():
 
 
 def test_log_probs_are_per_token_and_in_sum():
-    """Each value is the table's; after the end it is 0."""
+    """Each value is from the table; after the end it is 0."""
     step, table = markov(1)
     result = greedy(step, start(1), max_length=LENGTH, **IDS)
     for sentence in range(2):
@@ -67,7 +67,7 @@ def test_log_probs_are_per_token_and_in_sum():
 
 
 def test_the_loop_ends_with_the_last_sentence():
-    """The buffer has places left; steps are counted where they run."""
+    """The buffer has free positions; steps are counted at run time."""
     steps = []
 
     @plain
@@ -83,8 +83,8 @@ def test_the_loop_ends_with_the_last_sentence():
     assert result.lengths.tolist() == [[2], [2]]
 
 
-def test_no_end_runs_to_each_limit():
-    """Nothing is forced there, and what is eos elsewhere is a token like any other."""
+def test_without_eos_each_sentence_runs_to_its_limit():
+    """No token is forced there, and the usual eos is a token like any other."""
     step, _ = markov(2)
     limits = jnp.array([2, 4])
     result = decoding.greedy(step, start(1), max_length=5, max_lengths=limits, bos=BEGIN, eos=None)
@@ -97,7 +97,7 @@ def test_no_end_runs_to_each_limit():
 
 
 def continued(table, sentence, prefix, *, limit):
-    """Greedy search by hand after forced tokens: all tokens, and the log-probability of those that were chosen."""
+    """Greedy search by hand after forced tokens: all tokens, and the log-probability of the chosen ones."""
     log_probs = log_softmax(table)
     tokens, total, last = [], 0.0, BEGIN
     for number in range(limit):
@@ -115,7 +115,7 @@ def continued(table, sentence, prefix, *, limit):
 
 
 def test_prefixes_of_different_lengths():
-    """Each sentence goes on after its own; forced tokens count in lengths and limits and not in log-probabilities."""
+    """Each sentence continues its own prefix; forced tokens count in lengths and limits, not in log-probabilities."""
     step, table = markov(5, batch=3, steps=6)
     prefix = np.array([[3, 4, END], [5, 0, 0], [0, 0, 0]])  # an eos inside a prefix ends nothing
     lengths = np.array([3, 1, 0])
@@ -149,8 +149,8 @@ def test_a_sentence_with_a_prefix_does_not_depend_on_its_batch():
 
 
 @pytest.mark.full
-def test_the_prefix_may_stand_for_bos():
-    """A first token that is only read: the same as that token as bos, one place later."""
+def test_a_prefix_can_replace_bos():
+    """A first token that is only read has the same effect as bos, one position later."""
     step, _ = markov(7)
     options = {"eos": END, "transforms": (decoding.forbid([BEGIN]),)}
     prefix = jnp.array([[BEGIN, 4], [BEGIN, 5]])
@@ -163,7 +163,7 @@ def test_the_prefix_may_stand_for_bos():
 
 
 @pytest.mark.full
-def test_a_prefix_that_fills_its_limit_stays_alone():
+def test_a_prefix_that_fills_its_limit_is_not_extended():
     step, _ = markov(7)
     prefix = jnp.array([[3, 4, 5], [3, 4, 5]])
     result = decoding.greedy(step, start(1), max_length=5, max_lengths=jnp.array([2, 4]), prefix=prefix, **IDS)
@@ -172,8 +172,8 @@ def test_a_prefix_that_fills_its_limit_stays_alone():
     assert float(result.log_probs[0, 0]) == 0
 
 
-def test_history_holds_what_was_chosen():
-    """A transform that forbids to repeat: it sees the prefix and every chosen token, and nothing else."""
+def test_history_holds_the_chosen_tokens():
+    """A transform that forbids repetition sees the prefix and every chosen token, and nothing else."""
 
     class NoRepeat:
         normalized = True
@@ -194,7 +194,7 @@ def test_history_holds_what_was_chosen():
 
 
 def test_samples_do_not_depend_on_the_batch():
-    """Sentences with their keys, alone or together, in another order or beside longer ones: the same draws."""
+    """Sentences with their keys, alone or together, in another order or with longer ones, have the same draws."""
     step, _ = markov(8, batch=4)
     keys = quick(jax.vmap(jax.random.fold_in, (None, 0)))(jax.random.key(3), np.arange(4))
     run = quick(lambda state, key: decoding.sample(step, state, key=key, max_length=8, **IDS))
@@ -208,8 +208,8 @@ def test_samples_do_not_depend_on_the_batch():
 
 
 @pytest.mark.full
-def test_samples_under_one_hypothesis_or_many():
-    """A hypothesis draws what it draws beside others; those of one sentence differ."""
+def test_a_sample_does_not_depend_on_the_number_of_hypotheses():
+    """Draws of the hypotheses of one sentence differ."""
     step, _ = markov(8)
     draw = lambda number, key: decoding.sample(step, start(number), key=key, max_length=8, **IDS)
     many, one = draw(6, jax.random.key(0)), draw(1, jax.random.key(0))
@@ -219,7 +219,7 @@ def test_samples_under_one_hypothesis_or_many():
 
 
 def test_samples_follow_the_distribution():
-    """First and second tokens of 4,000 hypotheses: within five standard errors of the table, at a temperature."""
+    """First and second tokens of 4,000 hypotheses are within five standard errors of the table, at a temperature."""
     step, table = markov(9)
     count, temperature = 4000, 1.7
     rules = (decoding.temperature(temperature),)
@@ -251,8 +251,8 @@ def test_sampling_from_one_token_is_greedy():
     np.testing.assert_array_equal(np.where(inside, sampled.tokens[..., :-1], 0), greedy.tokens[..., :-1])
 
 
-def test_the_end_comes_at_the_limit_even_if_a_transform_has_removed_it():
-    """Not the padding, which would be the first of a row that forbids everything."""
+def test_eos_is_chosen_at_the_limit_even_if_a_transform_has_removed_it():
+    """Not the padding, which would be the first in a row that forbids everything."""
     step, _ = markov(4, shift=-50.0)
     options = {"max_length": LENGTH, "max_lengths": int32([2, LENGTH]), **IDS}
     draw = lambda **given: sample(step, start(3), key=jax.random.key(0), **given, **options)
@@ -281,7 +281,7 @@ def test_samples_continue_a_prefix():
 
 
 def test_forced_scores_are_sums_over_the_table():
-    """Any tokens have scores, pad and bos among them, and every length down to 0."""
+    """For any tokens, including pad and bos, and every length down to 0."""
     step, table = markov(0, steps=5)
     tokens = np.random.default_rng(1).integers(0, VOCAB, (2, 3, 5))
     lengths = np.array([[5, 3, 1], [0, 2, 4]])
@@ -304,7 +304,7 @@ def test_forced_scores_are_sums_over_the_table():
 
 
 @pytest.mark.full
-def test_forced_scoring_returns_what_greedy_search_did():
+def test_forced_scoring_equals_greedy_search():
     step, _ = markov(2)
     rules = (decoding.temperature(0.5), decoding.min_length(3, eos=END))
     result = decoding.greedy(step, start(1), max_length=LENGTH, transforms=rules, **IDS)
@@ -314,8 +314,8 @@ def test_forced_scoring_returns_what_greedy_search_did():
     assert int(result.lengths.min()) >= 3
 
 
-def test_unroll_with_a_choice_of_ones_own():
-    """The second best token at each step; it sees the rules' result, and nothing else is forbidden or forced."""
+def test_unroll_with_a_custom_choice():
+    """The second best token in each step; it sees the scores after the rules, and no other rule applies."""
     step, table = markov(6)
     buffer = decoding.History(jnp.zeros((2, 1, 3), jnp.int32), jnp.zeros((2, 1), jnp.int32), jnp.arange(2))
     second = lambda log_probs, history: jax.lax.top_k(log_probs, 2)[1][..., 1]
@@ -328,7 +328,7 @@ def test_unroll_with_a_choice_of_ones_own():
 
 @pytest.mark.full
 def test_64_bits_change_nothing():
-    """NumPy's integers stay 64 bits wide there; results are int32 and float32 as without."""
+    """NumPy's integers stay 64 bits wide there; results are int32 and float32 as usual."""
 
     def run():
         step, _ = markov(7)
@@ -373,13 +373,13 @@ def test_one_program_for_every_prefix_key_and_limit():
         ({"max_length": 0}, "max_length must be at least 1, got 0"),
     ],
 )
-def test_bad_prefixes_and_limits(options, message):
+def test_bad_prefixes_and_limits_are_refused(options, message):
     step, _ = markov(0)
     with pytest.raises(ValueError, match=message):
         decoding.greedy(step, start(1), **{"max_length": LENGTH, **IDS, **options})
 
 
-def test_bad_keys_and_sequences():
+def test_bad_keys_and_sequences_are_refused():
     step, _ = markov(0)
     for key in (jax.random.split(jax.random.key(0), 3), jnp.zeros(2, jnp.int32)):
         with pytest.raises(ValueError, match=r"one jax\.random\.key, or 2 keys, one per row"):

@@ -44,7 +44,7 @@ from jaxformer.demo.phrases import make_pair
         (r"\w+ \w+s in spring\.", "_:0 _:1 au:2+3 printemps:3 .:4"),
     ],
 )  # fmt: skip
-def test_alignments_checked_by_hand(corpus, english, expected):
+def test_alignments_equal_hand_checked_ones(corpus, english, expected):
     pair = next(pair for pair in corpus if re.fullmatch(english, pair.english))
     entries = [entry.split(":") for entry in expected.split()]
     found = words(pair.french)
@@ -67,7 +67,7 @@ def test_words_are_all_of_a_sentence(corpus):
 
 
 def test_most_words_have_one_link(corpus):
-    """The best alignment of one link a French word has an error rate of at most 3 %."""
+    """The best alignment with one link per French word has an error rate of at most 3 %."""
     links, targets = (
         sum(map(len, lists)) for lists in zip(*((p.alignment, words(p.french)) for p in corpus), strict=True)
     )

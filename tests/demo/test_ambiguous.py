@@ -1,4 +1,4 @@
-"""Words with several translations, told apart by their company."""
+"""Words with several translations, determined by their context."""
 
 import re
 

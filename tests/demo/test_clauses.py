@@ -1,4 +1,4 @@
-"""Constructions of two clauses: what agrees across the border."""
+"""Constructions of two clauses: agreement across the clause boundary."""
 
 import re
 

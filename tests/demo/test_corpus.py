@@ -1,4 +1,4 @@
-"""The built-in corpus: correct French, one translation a sentence, no test sentence in training."""
+"""The built-in corpus: correct French, one translation per sentence, no test sentence in training."""
 
 import os
 import re
@@ -28,8 +28,8 @@ def test_size_speed_and_determinism(parts, drawn):
     assert demo.generate(300) == demo.generate(600)[:300] != demo.generate(300, seed=1)
 
 
-def test_the_same_in_every_process():
-    """Sets of strings come in another order in every process; none may reach the corpus."""
+def test_the_corpus_is_the_same_in_every_process():
+    """Sets of strings have another order in every process; none may affect the corpus."""
     code = "from jaxformer import demo; print([ascii(p.french) for p in demo.generate(1000)])"
     found = {
         subprocess.run(
@@ -88,8 +88,8 @@ def test_words_of_the_tests_are_trained_on(parts):
         assert sum(word not in french for word in words(part, "french")) <= 3
 
 
-def test_one_translation_a_sentence(corpus):
-    """Drawn again with another seed, a sentence has the translation it had."""
+def test_one_translation_per_sentence(corpus):
+    """Drawn again with another seed, a sentence has the same translation."""
     first = {pair.english: pair.french for pair in corpus}
     again = 0
     for pair in demo.generate(6_000, seed=1):
@@ -106,7 +106,7 @@ def test_a_second_translation_is_refused(monkeypatch):
 
 
 @pytest.mark.parametrize("num_pairs", [10_000, pytest.param(100_000, marks=pytest.mark.full)])
-def test_examples_are_what_the_grammar_says(num_pairs, drawn):
+def test_examples_follow_the_grammar(num_pairs, drawn):
     pairs, _ = drawn
     known = {pair.english: pair.french for pair in (pairs if num_pairs == len(pairs) else demo.generate(num_pairs))}
     assert len(demo.EXAMPLES) == 5

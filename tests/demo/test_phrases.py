@@ -1,4 +1,4 @@
-"""Noun phrases: agreement, the place of adjectives, elision and contraction."""
+"""Noun phrases: agreement, word order of adjectives, elision and contraction."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Constructions of one clause, drawn until they show what is hard in them."""
+"""Constructions of one clause, drawn until they show their difficulty."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Verbs go with nouns that there are."""
+"""Verbs take nouns that exist."""
 
 from jaxformer.demo import phrases, verbs
 

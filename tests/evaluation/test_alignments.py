@@ -1,4 +1,4 @@
-"""Alignment error rates, against numbers worked by hand."""
+"""Alignment error rates, against numbers computed by hand."""
 
 import numpy as np
 import pytest

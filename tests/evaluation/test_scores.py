@@ -1,4 +1,4 @@
-"""Scores equal those of sacrebleu's own command, and say how they were computed."""
+"""Scores equal those of sacrebleu's own command, and describe how they were computed."""
 
 import dataclasses
 import json
@@ -28,7 +28,7 @@ REFERENCES = ["The cat sits on the mat.", "He is reading a book!", "Two dogs ran
 
 
 @pytest.mark.parametrize(("metric", "score"), [("bleu", bleu), ("chrf", chrf)])
-def test_equals_the_command(tmp_path, metric, score):
+def test_scores_equal_those_of_the_command(tmp_path, metric, score):
     (tmp_path / "hyp").write_text("\n".join(HYPOTHESES) + "\n")
     (tmp_path / "ref").write_text("\n".join(REFERENCES) + "\n")
     command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "hyp", "-m", metric, "--score-only", "--width", "2"]
@@ -36,8 +36,8 @@ def test_equals_the_command(tmp_path, metric, score):
     assert score(HYPOTHESES, REFERENCES).value == pytest.approx(float(printed), abs=0.005)
 
 
-def test_the_paired_test_is_that_of_the_command(tmp_path, monkeypatch):
-    """Scores and p-value of a system that has every second sentence right, where the baseline has every third."""
+def test_the_paired_test_equals_that_of_the_command(tmp_path, monkeypatch):
+    """Scores and p-value of a system with every second sentence right, against a baseline with every third."""
     monkeypatch.delenv("SACREBLEU_SEED", raising=False)
     references = [f"The {animal} number {i} sits on the mat." for i in range(20) for animal in ("cat", "dog")]
     baseline = [text if i % 3 == 0 else text.replace("sits on", "sat at") for i, text in enumerate(references)]
@@ -57,16 +57,16 @@ def test_the_paired_test_is_that_of_the_command(tmp_path, monkeypatch):
         paired_bootstrap(baseline, system[:-1], references)
 
 
-def test_sentences_have_scores_of_their_own():
-    """A short sentence that is right has 100, whose corpus score of four words would be 0."""
+def test_sentences_have_their_own_scores():
+    """A short correct sentence has 100; its corpus score over four words would be 0."""
     right, half, wrong = sentence_scores(["un chien", "un chat noir", "x"], ["un chien", "un chien noir", "y z"])
     assert right == {"bleu": 100.0, "chrf": 100.0}
     assert 0 < half["bleu"] < 100
     assert wrong == {"bleu": 0.0, "chrf": 0.0}
 
 
-def test_words_are_those_of_the_language(monkeypatch):
-    """13a takes a Chinese sentence for one word, and the scores of other languages do not change."""
+def test_words_follow_the_rules_of_the_language(monkeypatch):
+    """13a reads a Chinese sentence as one word, and the scores of other languages do not change."""
     said, meant = ["我今天很高兴看书"], ["我今天很高兴看报"]
     assert 50 < bleu(said, meant, language="zh").value < 100
     assert "tok:zh" in bleu(said, meant, language="zh").signature
@@ -78,7 +78,7 @@ def test_words_are_those_of_the_language(monkeypatch):
         bleu(said, meant, language="ja")
 
 
-def test_signatures_name_the_recipe():
+def test_signatures_describe_the_computation():
     assert "case:mixed" in bleu(HYPOTHESES, REFERENCES).signature
     assert "tok:13a" in bleu(HYPOTHESES, REFERENCES).signature
     assert "case:lc" in bleu(HYPOTHESES, REFERENCES, lowercase=True).signature
@@ -97,7 +97,7 @@ def test_moses_bleu_ignores_case_and_spacing_of_punctuation():
 
 
 def test_scores_without_case():
-    """All of them say so, and compare with references in lower case."""
+    """The signatures tell it, and references are lowercased."""
     said, right = ["two dogs ran quickly ."], ["Two DOGS ran quickly ."]
     for score in (bleu, chrf):
         found = score(said, right, lowercase=True)
@@ -109,8 +109,8 @@ def test_scores_without_case():
     assert sentence_scores(said, right)[0]["bleu"] < 100
 
 
-def test_words_of_a_system_are_compared_as_they_are():
-    """A system that writes a word as two is wrong, even if both are one word again in its text."""
+def test_words_of_a_system_are_compared_unchanged():
+    """A system that writes a word as two is wrong, even if detokenization joins them."""
     right = ["Five dogs can't run."]
     texts, words = ["five dogs can't run."], ["five dogs ca n't run ."]
     assert moses_bleu(texts, right, language="en").value == pytest.approx(100)

@@ -81,7 +81,7 @@ BOXES = (
         ("There is a three blocks tower", False),
     ],
 )
-def test_truth_of_towers(sentence, expected):
+def test_true_statements_about_towers(sentence, expected):
     assert truth(sentence)(TOWERS) == expected
 
 
@@ -112,7 +112,7 @@ def test_truth_of_towers(sentence, expected):
         ("each tower has at least one item", False),
     ],
 )
-def test_truth_of_boxes(sentence, expected):
+def test_true_statements_about_boxes(sentence, expected):
     assert truth(sentence)(BOXES) == expected
 
 
@@ -131,8 +131,8 @@ def test_other_sentences_have_no_parse(sentence):
     assert truth(sentence) is None
 
 
-def test_objects_come_back_from_pixels():
-    """Blocks that touch are apart; a shape is known by how much of its frame it fills."""
+def test_objects_are_recognized_from_pixels():
+    """Blocks that touch are separate; a shape is recognized by the fraction of its frame that it fills."""
     found = boxes(smoke.towers((1, 4, 2), "blue"))
     assert [[(thing.shape, thing.color, thing.size) for thing in box] for box in found] == [
         [("square", "blue", 20)] * n for n in (1, 4, 2)
@@ -181,13 +181,13 @@ def block(left, top, shape="square"):
     ],
     ids="tower gap aside circle floating empty".split(),
 )
-def test_squares_that_stand_on_each_other_are_a_tower(box, expected):
+def test_stacked_squares_are_a_tower(box, expected):
     assert is_tower(box) == expected
 
 
 @pytest.mark.full
 def test_gold_captions_are_true(data_directory):
-    """At least 95 % of those that the grammar parses, which are most, and far fewer of other pictures."""
+    """At least 95 % of the parsed ones, which are most; and far fewer for other pictures."""
     folder = data_directory / "nlvr_captions"
     store = read_images(folder / "images.zip")
     lines = [line.split("\t") for line in (folder / "captions.tsv").read_text().splitlines()[1:]]
@@ -204,7 +204,7 @@ def test_gold_captions_are_true(data_directory):
     assert shuffled < 0.5
 
 
-def test_grounding_counts_what_is_true_here_and_elsewhere():
+def test_grounding_counts_statements_that_are_true_here_and_elsewhere():
     scenes = [TOWERS, BOXES, TOWERS]
     said = ["There are exactly two yellow blocks", "There is a blue circle", "A dog runs"]
     found = grounding(said, scenes)
@@ -254,7 +254,7 @@ def test_parts_are_divided_by_statement(tmp_path):
         divide(tmp_path / "captions.tsv", tmp_path)
 
 
-def test_sentences_are_spread_over_pictures_that_they_are_true_of(tmp_path, monkeypatch):
+def test_sentences_are_shared_among_pictures_for_which_they_are_true(tmp_path, monkeypatch):
     smoke.prepare(tmp_path)
     store = read_images(tmp_path / "images.zip")
     lines = [f"{store.names[i]}\tThere are {3 if i < 4 else 6} yellow blocks" for i in range(30)]
@@ -294,14 +294,14 @@ def test_configurations(tmp_path):
     assert captions_of(images) == [("There are 3 yellow blocks",)]
 
 
-def test_hard_attention_needs_soft(tmp_path, capsys):
+def test_hard_attention_starts_from_soft(tmp_path, capsys):
     """It starts from its parameters."""
     assert command.main(["--smoke", "--out", str(tmp_path), "--models", "hard"]) == 2
     assert "--models must name soft, too" in capsys.readouterr().err
 
 
-def test_a_folder_is_one_however_it_is_written(tmp_path, monkeypatch):
-    """The settings have its files, so that records would be refused that were made under another name of it."""
+def test_a_folder_has_one_spelling(tmp_path, monkeypatch):
+    """The settings have its files; records made under another spelling would be refused."""
     found = []
 
     def record(config, name, out, end, measured):
@@ -318,7 +318,7 @@ def test_a_folder_is_one_however_it_is_written(tmp_path, monkeypatch):
 
 
 def test_cutouts_have_their_object_in_the_middle(tmp_path):
-    """By the color in the middle; a place without an object has none in the middle."""
+    """By the color in the middle; without an object, the middle has no color."""
     smoke.prepare(tmp_path)
     store = read_images(tmp_path / "images.zip")
     (tmp_path / "all.tsv").write_text("".join(f"{name}\tThere are blocks\n" for name in store.names))

@@ -55,7 +55,7 @@ def test_the_report_has_means_and_intervals():
 
 
 def test_results_have_no_texts():
-    """Texts belong to their corpora; what they are kept for is in the results."""
+    """Texts belong to their corpora; the results have the measures that are computed from them."""
     rows = [{"text": "not good", "label": "0", "guess": "0"}, {"text": "good", "label": "1", "guess": "0"}]
     record = {"settings": "a", "accuracy": 50.0, "rows": rows}
     found = summary([(Cell("sst2", "full", 3), record), (Cell("trec", BAG, 0), record)])
@@ -86,7 +86,7 @@ def test_folders_must_be_named(tmp_path, capsys, monkeypatch):
     assert "--data-dir, or JAXFORMER_DATA, must name the folder of the corpora" in capsys.readouterr().err
 
 
-def test_a_way_that_there_is_not(tmp_path, capsys):
+def test_an_unknown_way_is_refused(tmp_path, capsys):
     folders = ["--out", str(tmp_path), "--data-dir", str(tmp_path), "--pretrained", str(tmp_path)]
     with pytest.raises(SystemExit, match="2"):
         command.main([*folders, "--ways", "lorra"])
@@ -94,7 +94,7 @@ def test_a_way_that_there_is_not(tmp_path, capsys):
 
 
 def test_records_of_another_encoder_are_refused(tmp_path, monkeypatch):
-    """A training of the encoder may go on in its folder, which is all that the settings of a cell name."""
+    """The training of the encoder may continue in its folder, and the settings of a cell name only that."""
     monkeypatch.setattr(command, "steps_per_epoch", lambda config, pretrained: 4)
     monkeypatch.setattr(command.command, "train", lambda config, run, end: 1.0)
     monkeypatch.setattr(command.jaxformer, "evaluate", lambda run, split, on_examples: {"test": []})

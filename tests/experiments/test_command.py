@@ -1,4 +1,4 @@
-"""Experiments train each cell once, keep its record, and end in time."""
+"""Experiments train each cell once, save its record, and end in time."""
 
 import argparse
 import errno
@@ -34,7 +34,7 @@ def test_a_record_is_made_once_and_belongs_to_its_settings(tmp_path):
         command.record(path, TaskConfig(), make)
 
 
-def test_a_record_that_cannot_be_made_is_none(tmp_path):
+def test_a_record_that_cannot_be_made_is_missing(tmp_path):
     def make():
         raise command.Stopped("the time is up")
 
@@ -45,7 +45,7 @@ def test_a_record_that_cannot_be_made_is_none(tmp_path):
 
 @pytest.fixture
 def trained(monkeypatch):
-    """The configurations and hooks of trainings, which end as the list says next."""
+    """The configurations and hooks of trainings; each ends with the next reason in the list."""
     calls, reasons = [], ["done"]
 
     def train(config, run, *, hooks):
@@ -57,7 +57,7 @@ def trained(monkeypatch):
 
 
 def test_a_training_gets_the_time_that_is_left(tmp_path, trained):
-    """Less the time to save it; none that is not limited."""
+    """Less the time to save it; without a limit, a training has none."""
     calls, reasons = trained
     reasons += ["done"]
     command.train(TaskConfig(), tmp_path, command.end_of_call(0), hooks=["hook"])
@@ -83,7 +83,7 @@ def test_a_number_of_seeds_is_at_least_1(text):
 
 @pytest.mark.parametrize("minutes", [-1.0, float("nan")])
 def test_a_call_of_negative_minutes_is_refused(minutes):
-    """Exit code 85 would ask for the same command again, forever; not a number was no limit."""
+    """Exit code 85 would request the same command again, forever; NaN meant no limit."""
     with pytest.raises(ConfigError, match="--minutes must be at least 0, got"):
         command.end_of_call(minutes)
 
@@ -99,8 +99,8 @@ def test_a_training_that_stops_early_ends_the_call(tmp_path, trained):
 
 
 @pytest.mark.full
-def test_a_program_keeps_its_compiled_programs(tmp_path):
-    """In the user's cache, unless JAX was told another place."""
+def test_a_program_uses_the_compile_cache(tmp_path):
+    """In the user's cache, unless JAX has another setting."""
     report = "lambda: print(jax.config.jax_compilation_cache_dir)"
     program = f"import jax; from experiments import command; command.script({report})"
     known = {name: text for name, text in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
@@ -135,7 +135,7 @@ def test_a_reader_that_has_gone_is_no_error(capfd, monkeypatch):
 
 @pytest.mark.full
 def test_a_program_has_large_pages_and_its_exit_code():
-    """The process is replaced once, by the same command; a setting of the user stays."""
+    """The process is replaced once, by the same command; a user's setting is kept."""
     program = "import os; from experiments import command; command.script(lambda: print(os.environ[%r]) or 85)"
     words = [sys.executable, "-c", program % "GLIBC_TUNABLES"]
     known = {name: text for name, text in os.environ.items() if name != "GLIBC_TUNABLES"}

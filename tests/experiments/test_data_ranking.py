@@ -24,8 +24,8 @@ def mean(weights, rows):
 
 
 @pytest.mark.full
-def test_figures_are_what_they_say():
-    """Influence is the change of the good rows' loss after a small step on one row, self-influence of its own loss."""
+def test_scores_follow_their_definitions():
+    """Influence: the change of the good rows' loss after a small step on one row; self-influence: of its own loss."""
     draw = np.random.default_rng(0)
     weights, step = jnp.asarray(draw.standard_normal(3), jnp.float32), 1e-3
     arrays = lambda rows: (draw.standard_normal((rows, 4, 3)), draw.standard_normal((rows, 4)))
@@ -47,7 +47,7 @@ def test_the_largest_comes_first_and_nan_last():
 
 
 def test_scores_belong_to_a_training(tmp_path, monkeypatch):
-    """Another one, in place of a run that was removed, must not find them; and one that Ctrl-C stops has none."""
+    """Another run in its place must not find them; an interrupted computation saves none."""
     reasons = ["done", "interrupted", "time"]
     monkeypatch.setattr(ranking.jaxformer, "train", lambda *given: types.SimpleNamespace(reason=reasons.pop(0)))
 
@@ -92,7 +92,7 @@ def test_placeholders_are_surfaced_and_the_command_resumes(tmp_path, monkeypatch
 
 
 def test_pairs_that_are_left_out_are_an_error_of_the_data(tmp_path, monkeypatch, capsys):
-    """One line with exit code 2; it ended with 1, after which the same command may be tried again."""
+    """One line with exit code 2; it was 1, after which the same command may be tried again."""
     config, _ = ranking.smoke_config(tmp_path)
     path = tmp_path / "multi30k" / "train.en"
     path.write_text(f"\n{path.read_text()}".removesuffix(path.read_text().splitlines()[-1] + "\n"))
@@ -103,14 +103,14 @@ def test_pairs_that_are_left_out_are_an_error_of_the_data(tmp_path, monkeypatch,
     assert "lines are counted, so none may be left out, but these are: [1]" in capsys.readouterr().err
 
 
-def test_no_pairs_to_look_at_are_refused(tmp_path, capsys):
-    """A negative number would be all but the last ones."""
+def test_a_negative_number_of_pairs_is_refused(tmp_path, capsys):
+    """It would be all but the last ones."""
     with pytest.raises(SystemExit, match="2"):
         ranking.main(["--smoke", "--out", str(tmp_path), "--first", "-5"])
     assert "it must be a whole number of at least 1, got -5" in capsys.readouterr().err
 
 
-def test_data_that_are_missing_are_named(tmp_path, capsys):
+def test_missing_data_are_named(tmp_path, capsys):
     assert ranking.main(["--data-dir", str(tmp_path), "--out", str(tmp_path / "out")]) == DataError.exit_code
     assert "multi30k/train.en" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""The probes of the exposure experiment, its measures on a model that is known, and its smoke version."""
+"""The probes of the exposure experiment, its measures on a known model, and its smoke version."""
 
 import dataclasses
 import json
@@ -124,7 +124,7 @@ def translator():
 
 
 def test_t6_free_running_repeats_its_errors(translator):
-    """The model knows "abcdef". Told the truth it errs once in "abdef" and "abcef"; told its own it stays wrong."""
+    """The model has learned "abcdef". With teacher forcing it errs once in "abdef"; in free running it stays wrong."""
     pairs = [Pair("x", french, "") for french in ("abcdef", "abdef", "abcef")]
     found = measures.exposure(translator, pairs)
     assert found["count"] == [3, 3, 3, 3, 3, 3, 1]
@@ -135,14 +135,14 @@ def test_t6_free_running_repeats_its_errors(translator):
     assert found["without error"] == pytest.approx({"teacher": 1 / 3, "free": 1 / 3})
 
 
-def test_t6_where_nothing_is_wrong_nothing_follows_an_error(translator):
+def test_t6_without_errors_nothing_follows_an_error(translator):
     found = measures.exposure(translator, [Pair("x", "abcdef", "")])
     assert found["after"] == {"teacher": None, "free": None, "tokens": 0}
     assert (report.percent(None), report.percent(0.5)) == ("", "50.0%")
 
 
-def test_t6_a_wrong_word_reaches_one_position_of_a_model_with_no_memory(translator):
-    """A model that sees the last token alone is right again as soon as the token before is."""
+def test_t6_an_error_affects_one_position_of_a_model_without_memory(translator):
+    """A model that reads only the last token is right again after the next correct one."""
     found = measures.reach(translator, [Pair("x", "abcdefghijkl", "")] * 5, seed=1)
     assert found["own"][1:] == found["clean"][1:] == found["random"][1:]
     assert found["own"][0] < found["clean"][0]
@@ -177,7 +177,7 @@ def test_another_corpus_is_refused(tmp_path, capsys):
 
 @pytest.mark.full
 def test_smoke(tmp_path):
-    """The command, as a user gives it: a process of its own."""
+    """The command in its own process, as a user starts it."""
     command = [sys.executable, "-m", "experiments.exposure", "--smoke", "--out", str(tmp_path)]
     for _ in range(2):  # the second time, the training is there
         done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)

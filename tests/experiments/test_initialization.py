@@ -32,7 +32,7 @@ def test_the_data_must_be_named(tmp_path, capsys, monkeypatch):
     assert "--demo has data of its own" in capsys.readouterr().err
 
 
-def test_a_lack_of_pytorch_is_said_at_once(tmp_path, capsys, monkeypatch):
+def test_missing_pytorch_is_reported_at_once(tmp_path, capsys, monkeypatch):
     """Its case is the last one of a seed."""
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.delitem(sys.modules, "experiments.initialization.pytorch", raising=False)

@@ -1,4 +1,4 @@
-"""One block class under three masks: its parameters, what it sees, its measures, and the smoke version."""
+"""One block class with three masks: its parameters, its visible words, its measures, and the smoke version."""
 
 import dataclasses
 import json
@@ -26,7 +26,7 @@ def shapes(name):
 
 
 def test_b8_the_families_have_the_same_parameters():
-    """The mask alone makes the difference; cross-attention adds its own, and a second stack of the first kind."""
+    """Only the mask differs; cross-attention adds its own, and a second stack of the first kind."""
     encoder, decoder, pair = map(shapes, ("encoder", "decoder", "encoder-decoder"))
     assert encoder == decoder == shapes("decoder without its mask") == shapes("encoder-decoder without cross-attention")
     assert pair["encoder"]["stack"] == encoder["decoder"]["stack"]
@@ -36,7 +36,7 @@ def test_b8_the_families_have_the_same_parameters():
     assert rest == encoder["decoder"]["stack"]["layers"]
 
 
-def test_b8_the_mask_decides_what_a_word_sees():
+def test_b8_the_mask_determines_which_words_are_visible():
     params = quick(pure(Network, (BY_NAME["encoder"], SHAPE)).init)(jax.random.key(0))
     seen = {
         name: measures.sees(pure(Network, (BY_NAME[name], SHAPE)), BY_NAME[name], params)
@@ -87,15 +87,15 @@ class Counts:
 
 
 class Peeks:
-    """A network that expects at each place the word that stands at the next one."""
+    """A network that predicts in each position the word at the next one."""
 
     def apply(self, params, words, source=None):
         return 9.0 * jax.numpy.eye(12)[jax.numpy.roll(words, -1, axis=1)]
 
 
 @pytest.mark.parametrize(("net", "right"), [(Counts(), 1.0), (Peeks(), 0.0)])
-def test_a_next_word_is_predicted_from_the_words_before(net, right):
-    """Later words are padding: a network that has learned to read them knows nothing."""
+def test_the_next_word_is_predicted_from_earlier_words(net, right):
+    """Later words are padding: a network that has learned to read them fails."""
     words = np.array([[BOS, 4, 5, EOS, PAD]] * 3, np.int32)
     data = training.Corpus(tuple("<>/?abcdefgh"), words, words, 2)
     assert measures.following(net, BY_NAME["decoder"], {}, data) == right
@@ -119,7 +119,7 @@ def test_trigrams_that_occur():
 
 
 def test_the_page_has_the_results():
-    """The table is that of results.json, and the results say what the page says of them."""
+    """Its table equals results.json, and the results support its statements."""
     results = json.loads((PAGE / "results" / "results.json").read_text(encoding="utf-8"))
     assert report.tables(results) in (PAGE / "README.md").read_text(encoding="utf-8")
     found = {record["name"]: record for record in results["families"]}
@@ -160,7 +160,7 @@ def test_records_of_another_amount_of_work_are_refused(tmp_path, monkeypatch, ca
 
 @pytest.mark.full
 def test_smoke(tmp_path):
-    """The command, as a user gives it: a process of its own."""
+    """The command in its own process, as a user starts it."""
     words = [sys.executable, "-m", "experiments.one_block", "--smoke", "--out", str(tmp_path)]
     for _ in range(2):  # the second time, nothing is trained
         done = subprocess.run(words, capture_output=True, text=True, timeout=240, check=False)

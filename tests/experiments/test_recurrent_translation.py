@@ -1,4 +1,4 @@
-"""The experiment on recurrent translation: its pieces, and its smoke version."""
+"""The experiment on recurrent translation: its parts, and its smoke version."""
 
 import dataclasses
 import itertools
@@ -59,7 +59,7 @@ def sentence(length, said):
     return {"source": text, "reference": text, "hypothesis": text if said else "x " * length}
 
 
-def test_bins_hold_the_lengths_that_they_name():
+def test_bins_hold_their_lengths():
     rows = [sentence(length, True) for length in (1, 9, 10, 14, 15, 40)]
     assert measures.bins(rows, [10, 15, 30]) == {"1-9": [0, 1], "10-14": [2, 3], "15-29": [4], "30+": [5]}
 
@@ -120,7 +120,7 @@ def test_the_clock_counts_steps_and_not_validations(tmp_path, monkeypatch):
 
 
 @pytest.mark.full
-def test_models_differ_in_nothing_but_the_model_and_sizes_are_as_near_as_can_be():
+def test_configurations_differ_only_in_the_model_and_sizes_are_close():
     scale = dataclasses.replace(grid.SMOKE, kinds=grid.KINDS)
     configs = {}
     for cell in grid.cells(scale, seeds=1):
@@ -138,7 +138,7 @@ def test_models_differ_in_nothing_but_the_model_and_sizes_are_as_near_as_can_be(
     assert all(other == others[0] for other in others)
 
 
-def test_each_cell_has_a_folder_of_its_own():
+def test_each_cell_has_its_own_folder():
     tried = dataclasses.replace(grid.FULL, rates=(1e-3, 3e-3))
     names = [cell.name for cell in grid.cells(tried, seeds=2)]
     assert len(names) == len(set(names))
@@ -172,7 +172,7 @@ def record(kind, curve, **results):
     }
 
 
-def test_the_report_says_what_the_records_say(tmp_path):
+def test_the_report_follows_from_the_records(tmp_path):
     aer = {"unseen sentences": 0.25, "unseen combinations": 0.5}
     records = {
         "a": record("fixed", [(10, 4.0), (20, 3.0)], gradients=[1.0, 0.1, 0.01]),
@@ -212,7 +212,7 @@ def test_initial_gradients_are_those_of_the_scale(tmp_path, monkeypatch):
     assert calls == [64, 128]
 
 
-def test_no_folder_of_corpora_is_one_line(tmp_path, capsys, monkeypatch):
+def test_a_missing_folder_of_corpora_gives_one_line(tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("JAXFORMER_DATA", raising=False)
     assert command.main(["--out", str(tmp_path)]) == 2
     assert "--data-dir, or JAXFORMER_DATA, must name the folder" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The comparison of sequence layers: its tasks, its counts against one another, its paths, and a run that resumes."""
+"""The comparison of sequence layers: tasks, counts against one another, paths, and a resumed run."""
 
 import dataclasses
 import itertools
@@ -42,7 +42,7 @@ def test_networks_have_equal_parameters():
 
 @pytest.mark.parametrize("kind", first(costs.MAKES, "recurrent", "dilated", "window"))
 def test_counts_agree_with_shapes(kind, monkeypatch):
-    """The graph's count is that of the shapes; XLA's has the sum with the bias more, and the taps on padding less."""
+    """The graph's count equals that of the shapes; XLA also counts the bias, and no taps on padding."""
     monkeypatch.setattr(costs, "D_MODEL", 16)
     for length in (64, 512):
         found = costs.operations(kind, length)
@@ -81,8 +81,8 @@ def test_a_layer_reaches_the_same_offsets_from_every_row():
 
 
 @pytest.mark.full
-def test_a_network_learns_what_it_reaches():
-    """Four steps are not far for a recurrent network; an untrained one guesses."""
+def test_a_network_learns_within_its_reach():
+    """Four steps are near for a recurrent network; an untrained one guesses."""
     options = {"parameters": 3_000, "rates": (1e-2,), "chunk": 30, "warmup": 10, "examined": 128}
     budget = recall.Budget(rows=16, steps=90, **options)
     compiled, steps = recall.programs("recurrent", budget), []
@@ -111,4 +111,4 @@ def test_the_smoke_run_writes_everything_and_resumes(tmp_path, capsys):
     assert "holds results of other settings; give another --out" in capsys.readouterr().err
     (out / "recall.json").write_text("{")
     assert command.main(["--smoke", "--out", str(out), "--part", "recall"]) == ConfigError.exit_code
-    assert "is no file of results" in capsys.readouterr().err
+    assert "is not a results file" in capsys.readouterr().err

@@ -81,7 +81,7 @@ def test_the_best_method_is_that_of_the_validation_set():
         (["--methods", "plain", "distilled"], "distilled needs --seeds 2 or more"),
     ],
 )
-def test_methods_that_have_nothing_to_work_on_are_refused(tmp_path, capsys, arguments, message):
+def test_methods_without_an_effect_are_refused(tmp_path, capsys, arguments, message):
     assert command.main(["--out", str(tmp_path), *arguments]) == 2
     assert message in capsys.readouterr().err
 
@@ -91,7 +91,7 @@ def test_unknown_settings_are_refused(tmp_path, capsys):
     assert "train.stepz" in capsys.readouterr().err
 
 
-def test_an_average_of_nothing_is_refused_before_the_training(tmp_path, capsys):
+def test_an_average_of_no_checkpoints_is_refused_before_training(tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"):
         command.main(["--smoke", "--out", str(tmp_path), "--average", "0"])
     assert "it must be a whole number of at least 1, got 0" in capsys.readouterr().err

@@ -112,7 +112,7 @@ def test_the_picture_has_intervals_of_the_usual_size(tmp_path, monkeypatch):
 
 
 def test_the_picture_of_attention_is_of_the_chosen_learning_rate(tmp_path, monkeypatch):
-    """All rates are tried before one is chosen, and a later one is drawn later."""
+    """All rates are tried before one is chosen, so it is drawn later."""
     monkeypatch.setattr(command, "ImageClassifier", types.SimpleNamespace)
     monkeypatch.setattr(command.command, "train", lambda config, run, end: run.mkdir() or 1.0)
     monkeypatch.setattr(command, "test_images", lambda config: (np.zeros((6, 8, 8, 1)), np.zeros(6, int)))

@@ -1,4 +1,4 @@
-"""A run of several processes on this machine, each of which can be killed, frozen or told to stop."""
+"""A run of several processes on this machine; each can be killed, frozen or asked to stop."""
 
 import json
 import os
@@ -27,7 +27,7 @@ PROGRAM = [sys.executable, "-m", "jaxformer.cli.main"]
 
 
 class Run:
-    """Processes of one run, `devices` CPU devices each, and what they said; `variables` holds those of one process."""
+    """Processes of one run, `devices` CPU devices each, and their output; `variables` holds those of one process."""
 
     def __init__(
         self, folder, out, *, hosts=2, devices=2, steps=60, program=None, mesh="data=*", settings=(), variables=()
@@ -90,7 +90,7 @@ class Run:
                 host.wait()
 
     def finish(self):
-        """Every process ends well."""
+        """Waits until every process has ended without an error."""
         assert self.codes() == [0] * len(self.hosts), self.said(0)
         return self
 
@@ -117,7 +117,7 @@ def same(folder, out, whole, step):
 
 
 def report(fault, **figures):
-    """A row of the table in launch/FAULTS.md, for whoever names a file for it."""
+    """Adds a row of the table in launch/FAULTS.md if the environment names a file for it."""
     if path := os.environ.get("JAXFORMER_FAULTS_TABLE"):
         with open(path, "a") as table:
             table.write(json.dumps({"fault": fault, **figures}) + "\n")

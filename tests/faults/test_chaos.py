@@ -1,4 +1,4 @@
-"""Killed ten times at random moments, starting, training, saving, a run ends as if nobody had touched it."""
+"""A run that is killed ten times at random moments ends like an uninterrupted one."""
 
 import random
 import signal
@@ -16,7 +16,7 @@ SETTINGS = ["--train.checkpoint-every", "25"]
 @pytest.mark.full
 @pytest.mark.timeout(1800)
 def test_random_kills(tmp_path):
-    """On one mesh of four devices; a life is longer after one in which nothing was saved, and shorter after others."""
+    """On one mesh of four devices; the next kill comes later if the last start saved nothing, earlier otherwise."""
     options = {"hosts": 1, "devices": 4, "steps": STEPS, "mesh": MESH, "settings": SETTINGS}
     Run(tmp_path, "whole", **options).finish()
     seed, longest, kills, began = int(time.time()), 8.0, 0, time.monotonic()

@@ -24,7 +24,7 @@ def kind(path):
 
 @pytest.mark.parametrize("damage", ["a flipped bit", "a cut end", "an empty file"])
 def test_no_file_can_be_damaged_unnoticed(good, damage, tmp_path):
-    """Falls back with a warning where it matters; where it does not, the newest step is exact."""
+    """A relevant file: falls back with a warning; any other: the newest step is exact."""
     folder, states = good
     names = sorted(str(p.relative_to(folder / "2")) for p in (folder / "2").rglob("*") if p.is_file())
     random, found = np.random.default_rng(0), {}

@@ -1,4 +1,4 @@
-"""Two hosts of one run, over gloo: whatever happens to one of them, the run goes on as if nothing had."""
+"""Two hosts of one run, over gloo: after a fault of one of them, the run continues as if nothing had happened."""
 
 import re
 import signal
@@ -17,7 +17,7 @@ STEPS = 60
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Where the undisturbed run of two hosts with two devices is, and its compiled programs for the others."""
+    """The folder of the uninterrupted run of two hosts with two devices, and its compiled programs for the others."""
     folder = tmp_path_factory.mktemp("hosts")
     Run(folder, "whole").finish()
     return folder
@@ -30,7 +30,7 @@ def lost(run):
 
 
 def survives(run, fault, *, like="whole", settings=(), tried=1, **figures):
-    """Started again by the same command, it ends as the run that was left alone; a row of the table."""
+    """Started again with the same command, the run ends like the uninterrupted one; adds a row of the table."""
     Run(run.folder, run.out.name, settings=settings).finish()
     assert same(run.folder, run.out.name, like, STEPS)
     report(fault, tried=tried, survived=tried, **figures)
@@ -48,7 +48,7 @@ def test_killed_in_a_step(folder, victim):
 
 
 def test_killed_while_saving(folder):
-    """As soon as the unfinished directory of a step is seen, three times over."""
+    """When the unfinished directory of a step appears, three times."""
     most = 0
     for step in (10, 20, 40):
         run = Run(folder, "saving")
@@ -62,7 +62,7 @@ def test_killed_while_saving(folder):
 
 @pytest.mark.parametrize("told", [0, 1])
 def test_one_host_is_asked_to_stop(folder, told):
-    """All save the same step and end with 85; the same command goes on."""
+    """All save the same step and end with 85; the same command continues the run."""
     run = Run(folder, f"stopped{told}")
     run.wait_for_step(15)
     run.hosts[told].send_signal(signal.SIGTERM)
@@ -75,7 +75,7 @@ def test_one_host_is_asked_to_stop(folder, told):
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_frozen(folder, victim):
-    """A host that does not answer: the other ends when its heartbeat is missed."""
+    """A host does not answer: the other ends after its heartbeat is missed."""
     run = Run(folder, f"frozen{victim}")
     run.wait_for_step(15)
     run.hosts[victim].send_signal(signal.SIGSTOP)
@@ -105,7 +105,7 @@ sys.exit(main.main())
 
 
 def test_stuck_in_the_loader(folder):
-    """Its heartbeat goes on, and the others wait for it: the watchdogs end all, and say who waited for a batch."""
+    """Its heartbeat continues, and the others wait for it: the watchdogs end all, and name the one that is stuck."""
     limit = 30
     settings = ["--train.stall-minutes", str(limit / 60)]
     run = Run(folder, "stuck", program=[sys.executable, "-c", STUCK], settings=settings)
@@ -123,7 +123,7 @@ def test_stuck_in_the_loader(folder):
 
 
 def test_a_damaged_part_of_one_host(folder):
-    """Only host 1 reads it, and all fall back together: whoever goes on alone waits for ever, or aborts."""
+    """Only host 1 reads it, and all fall back together; a host alone would wait forever, or abort."""
     run = Run(folder, "shard", mesh="fsdp=*")
     run.wait_for_step(15)
     run.hosts[0].send_signal(signal.SIGTERM)
@@ -145,7 +145,7 @@ def test_a_damaged_part_of_one_host(folder):
 
 @pytest.mark.parametrize(("devices", "mesh"), [(4, "data=4"), (2, "fsdp=2")])
 def test_other_numbers_of_hosts_and_devices(folder, devices, mesh):
-    """A part on two hosts, the rest on one: the same batches in the same order; sums in another round otherwise."""
+    """A part on two hosts, the rest on one: the same batches in the same order; sums differ by rounding."""
     run = Run(folder, f"moved{devices}")
     run.wait_for_step(15)
     run.hosts[0].send_signal(signal.SIGTERM)
@@ -163,12 +163,12 @@ def test_other_numbers_of_hosts_and_devices(folder, devices, mesh):
 
 @pytest.fixture(scope="module")
 def pair(folder):
-    """An undisturbed run of two hosts with one device each."""
+    """An uninterrupted run of two hosts with one device each."""
     return Run(folder, "pair", devices=1).finish().out.name
 
 
 def moved(folder, before, after, like):
-    """Stopped on so many hosts of so many devices, gone on with on others, on one mesh: not a bit is another."""
+    """A run stopped on some hosts and continued on others, on one mesh: every bit is equal."""
     (hosts, devices), (hosts_after, devices_after) = before, after
     run = Run(folder, f"{like}-{hosts}", hosts=hosts, devices=devices)
     run.wait_for_step(15)
@@ -189,13 +189,13 @@ def test_two_devices_are_the_same_on_one_host_or_two(folder, pair, before, after
 
 @pytest.mark.parametrize(("before", "after"), [((2, 2), (1, 4)), ((1, 4), (2, 2))])
 def test_four_devices_are_the_same_over_gloo(folder, monkeypatch, before, after):
-    """A sum of four is the same where the one host sums as two do."""
+    """A sum of four is the same if one host sums as two do."""
     monkeypatch.setenv("JAX_CPU_COLLECTIVES_IMPLEMENTATION", "gloo")
     moved(folder, before, after, "whole")
 
 
 def test_different_settings_are_found_at_the_start(folder):
-    """Before anything is written; exit code 2, for trying again would not help."""
+    """Before anything is written; exit code 2, because another try cannot help."""
     odd = Run(folder, "odd", program=[sys.executable, "-c", DIFFERENT])
     assert odd.codes() == [2, 2]
     assert "seed" in odd.said(0)
@@ -207,11 +207,11 @@ def test_different_settings_are_found_at_the_start(folder):
     ("variable", "code", "message"),
     [
         ("JAX_NUM_CPU_DEVICES", 1, "the same number of devices: process 1 ({}) 1, the others 2; if a device is broken"),
-        ("JAX_NUM_PROCESSES", 2, "told the same number of processes: process 0 ({}) 2, the others 3"),
+        ("JAX_NUM_PROCESSES", 2, "given the same number of processes: process 0 ({}) 2, the others 3"),
     ],
 )
 def test_different_numbers_are_found_at_the_start(tmp_path, variable, code, message):
-    """Of devices, as after one broke, with a code that launchers retry; of processes, with one that they do not."""
+    """Of devices, with a code that launchers retry; of processes, with one that they do not retry."""
     value = {"JAX_NUM_CPU_DEVICES": "1", "JAX_NUM_PROCESSES": "3"}[variable]
     odd = Run(tmp_path, variable.lower(), variables={1: {variable: value}})
     assert odd.codes() == [code, code]
@@ -246,7 +246,7 @@ sys.exit(main.main())
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_storage_that_is_not_shared(tmp_path, begun):
-    """Named in all processes after a moment, with a code that launchers retry; a run that was begun stays as it was."""
+    """All processes report it soon, with a code that launchers retry; a run that was begun does not change."""
     out = f"apart-{begun}"
     if begun:
         Run(tmp_path, out, hosts=1, steps=22).finish()
@@ -282,7 +282,7 @@ sys.exit(main.main())
 
 
 @pytest.mark.parametrize("late", ["0", "1"])
-def test_storage_that_shows_files_late(tmp_path, late):
+def test_storage_that_shows_files_late_delays_the_start(tmp_path, late):
     """A host that sees a run's files later than the other waits for them, and resumes the same run."""
     Run(tmp_path, f"late{late}", steps=22).finish()
     program = [sys.executable, "-c", LATE]
@@ -304,7 +304,7 @@ sys.exit(main.main())
 
 
 def test_a_second_run_into_the_same_directory(folder):
-    """All its hosts are refused, its first says by whom, and the first run ends as if nothing had been."""
+    """All its hosts are refused, the first names the holder, and the first run is not affected."""
     run = Run(folder, "shared")
     run.wait_for_step(5)
     second = Run(folder, "shared")

@@ -1,6 +1,7 @@
-"""Golden limits of what a pod would hold and send: a constraint that is lost fails here, not on the pod.
+"""Golden limits of the memory and traffic of a pod: a lost sharding constraint fails here, not on the pod.
 
-Two and two layers of the real widths: depth adds to the state and to what is kept, not to any one exchange.
+
+Models have two and two layers of the real widths: depth adds to the state, not to any one exchange.
 """
 
 import dataclasses
@@ -26,7 +27,7 @@ CASES = {
     "large-128": ("large", "v5p:4x4x8", "fsdp=32,tensor=4", 1024, 512),
     "large-512": ("large", "v5p:8x8x8", "fsdp=128,tensor=4", 1024, 512),
 }
-# MiB of a device, a tenth above what was measured: peak, largest array sent, all that is sent.  The largest is the
+# MiB of a device, a tenth above the measurement: peak, largest array sent, sum of arrays sent. The largest is the
 # device's share of the table in float32, whose gradient is summed once; the second table's worth would show in "sent".
 LIMITS = {
     "big-128": (512, 37, 485),
@@ -42,7 +43,7 @@ def compiled(config, topology, shape):
 
 @functools.cache
 def planned(case, removed=""):
-    """Peak, largest array sent and all that a device sends, in MiB; with something of the placement taken away."""
+    """Peak, largest array and sum of arrays that a device sends, in MiB; with a part of the placement `removed`."""
     name, topology, mesh, rows, length = CASES[case]
     config = resolve(f"{EXPERIMENTS}:{name}_en_de")
     model = dataclasses.replace(config.model, num_encoder_layers=2, num_decoder_layers=2)
@@ -64,9 +65,9 @@ def test_golden_limits(case):
 
 @pytest.mark.parametrize(("removed", "limit"), [("model", "peak"), ("vocab", "largest"), ("under", "sent")])
 def test_a_lost_constraint_exceeds_the_limit(removed, limit):
-    """Parameters whole on every device; a table cut half as often; activations left to the compiler.
+    """Unsharded parameters; a table with half as many shards; activations placed by the compiler.
 
-    The last breaks neither of the others: the compiler follows the placed state and batch, and sends in pieces.
+    The last one exceeds no other limit: the compiler follows the placed state and batch, and sends in pieces.
     """
     number = ("peak", "largest", "sent").index(limit)
     found = planned("big-128", removed)
@@ -109,7 +110,7 @@ def test_slices_exchange_gradients_only():
 
 
 def test_a_step_that_does_not_fit(capsys):
-    """The compiler runs out of memory: so much is missing, this would help, and nothing is known of what is sent."""
+    """The compiler runs out of memory: the forecast has the excess and remedies, and no collectives."""
     given = ["--topology", "v5e:2x2", "--mesh", "fsdp=4", "--batch", "2048x512"]
     small = ["--model.num_encoder_layers", "2", "--model.num_decoder_layers", "2"]
     assert main([f"{EXPERIMENTS}:large_en_de", *given, *small]) == 2

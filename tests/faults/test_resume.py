@@ -1,4 +1,4 @@
-"""A training process killed at random times ends with the parameters of one that was left alone, bit for bit."""
+"""A training process that is killed at random times ends with the parameters of an uninterrupted one, bit for bit."""
 
 import json
 import os

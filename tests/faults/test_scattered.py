@@ -1,4 +1,4 @@
-"""Two hosts whose rows are not neighbors, as on a torus: each still reads its own, and the run is the same."""
+"""Two hosts whose rows are not adjacent, as on a torus: each still reads its own, and the run is the same."""
 
 import sys
 

@@ -85,8 +85,8 @@ def test_take_heads(name):
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["alibi", "t5", "relative keys", "relative keys by head", "transformer-xl", "sum"])
-def test_queries_and_keys_at_positions_of_their_own(name):
-    """Some rows and columns of the whole result, where each example has chosen its own, in any order."""
+def test_queries_and_keys_at_given_positions(name):
+    """Chosen rows and columns of the full result, different for each example, in any order."""
     query, key, value, _ = arrays()
     bias = biases.made(name, biases.LEARNED)
     rows = np.array([[4, 0], [2, 3]])
@@ -105,7 +105,7 @@ def test_queries_and_keys_at_positions_of_their_own(name):
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["alibi", "relative keys", "transformer-xl", "sum"])
-def test_keys_of_which_several_have_one_position(name):
+def test_several_keys_at_one_position(name):
     """Each of two lanes has the bias of its position, as if it were alone."""
     query, key, value, _ = arrays()
     bias = biases.made(name, biases.LEARNED)
@@ -122,7 +122,7 @@ def test_keys_of_which_several_have_one_position(name):
 
 
 def test_a_bias_with_arrays_of_examples_has_one_order_of_positions():
-    """Examples at positions of their own would read each other's arrays."""
+    """Examples at different positions would read each other's arrays."""
 
     class Own(functional.Bias):
         def tile(self, query, query_index, key_index):
@@ -138,7 +138,7 @@ def test_a_bias_with_arrays_of_examples_has_one_order_of_positions():
 
 
 @pytest.mark.parametrize("name", FEW_BIASES)
-def test_all_queries_have_the_bias_of_each_row_by_itself(name):
+def test_the_bias_of_all_queries_equals_that_of_each_row(name):
     query = arrays()[0]
 
     def both(learned, query):
@@ -165,7 +165,7 @@ def test_transformer_xl_projects_each_distance_once():
 
 
 @pytest.mark.parametrize("implementation", first(["reference", "blockwise"], "blockwise"))
-def test_a_bias_and_an_array_add_up(implementation):
+def test_a_bias_and_an_array_are_summed(implementation):
     query, key, value, _ = arrays()
     num_heads = query.shape[2]
     alibi = functional.alibi(num_heads)

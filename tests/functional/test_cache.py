@@ -1,4 +1,4 @@
-"""The key-value cache is a value, and a map of lanes says where each hypothesis finds its past."""
+"""The key-value cache is a value, and a map of lanes gives the past of each hypothesis."""
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ def test_write_sets_slots_of_each_row_and_drops_later_ones():
     assert not np.asarray(cache.key, np.float32).any()
 
 
-def test_write_keeps_what_was_written():
+def test_write_keeps_earlier_values():
     """Each place gets its own values, in an order of each row; nothing is lost or swapped."""
     draw = np.random.default_rng(0)
     keys, values = draw.standard_normal((2, 4, 2, 3, 2, 5)).astype(np.float32)  # [T, B, Q, N, H]
@@ -53,7 +53,7 @@ def test_few_hypotheses_share_a_cache():
 
 @pytest.mark.full
 @pytest.mark.parametrize("ragged", [False, True])
-def test_each_hypothesis_finds_the_past_that_it_wrote(ragged):
+def test_each_hypothesis_reads_its_own_past(ragged):
     """Random steps of one or more tokens, reordering and, if ragged, positions of their own that go back.
 
     With a window it finds the last tokens of its past, and nothing beyond the end of the cache.

@@ -84,14 +84,14 @@ def test_images(sizes, stride, dilation, padding):
     np.testing.assert_allclose(run(x, kernel, bias), image_formula(*arrays, **options), atol=1e-5)
 
 
-def test_strides_take_every_so_many_outputs():
+def test_a_stride_selects_outputs():
     x, kernel, valid = normal(2, 7, 4), normal(3, 4, 4, seed=1), jnp.asarray(np.arange(7) < np.array([[7], [4]]))
     every = functional.convolution(x, kernel, valid=valid)
     np.testing.assert_allclose(functional.convolution(x, kernel, stride=3, valid=valid), every[:, ::3], atol=1e-6)
 
 
 def test_a_shifted_image_gives_a_shifted_result():
-    """Away from the borders, to the last bit; with a stride of 2, for even shifts only."""
+    """Away from the borders, bit for bit; with a stride of 2, for even shifts only."""
     image, kernel = np.zeros((1, 16, 16, 3), np.float32), normal(3, 3, 3, 2)
     image[:, 5:9, 5:9] = normal(1, 4, 4, 3)
     moved = np.roll(image, (2, 4), (1, 2))

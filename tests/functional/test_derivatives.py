@@ -195,7 +195,7 @@ SHOWN = "`F.recurrent`", *(name for name in FUNCTIONS if "`F.attention(" in name
 
 @pytest.mark.parametrize("name", first(FUNCTIONS, *SHOWN))
 def test_a_row_of_the_table(name):
-    """What the page grants is finite and agrees with the gradient; what it refuses is refused in words."""
+    """Supported derivatives are finite and agree with the gradient; others are refused with an explanation."""
     try_row(name, {kind: cell for kind, cell in TABLE[name].items() if name not in MODELS or kind != REVERSE_TWICE})
 
 
@@ -233,7 +233,7 @@ def try_row(name, cells):
 
 
 def test_the_table_has_every_implementation():
-    """Those that need another device as the library declares them, and all others by a test of their own."""
+    """Those that need another device by their declaration, all others by a test."""
     names = {f'`F.attention(implementation="{name}")`': name for name in api.implementations}
     elsewhere = {name: names[name] for name in TABLE.keys() - FUNCTIONS.keys()}
     assert set(elsewhere.values()) == {"cudnn", "tokamax"}

@@ -80,7 +80,7 @@ def test_keys_are_independent(left, right):
 
 
 def test_many_small_keys_at_one_index():
-    """Each index sees fair bits over seeds 0, 1, 2, ...: the first element is not always dropped."""
+    """For seeds 0, 1, 2, ..., bits of an index are fair: the first element is not always dropped."""
     keys = jax.random.wrap_key_data(jnp.stack([jnp.zeros(4096, jnp.uint32), jnp.arange(4096, dtype=jnp.uint32)], 1))
     for index in (0, 1, 77):
         result = np.asarray(jax.vmap(lambda key: hashed_bits(key, jnp.uint32(index)))(keys))  # noqa: B023
@@ -124,7 +124,7 @@ def test_same_attention_weights_dropped_on_a_mesh():
     np.testing.assert_allclose(jax.jit(attend)(placed, jax.random.key(1)), plain, atol=1e-6)
 
 
-def test_gradient_is_the_same_mask():
+def test_the_gradient_has_the_same_mask():
     x, key = jnp.linspace(1.0, 2.0, 64), jax.random.key(2)
     slope = jax.grad(lambda x: functional.dropout(x, rate=0.25, key=key).sum())(x)
     np.testing.assert_allclose(slope * x, functional.dropout(x, rate=0.25, key=key), rtol=1e-6)
@@ -147,7 +147,7 @@ def test_dtype_is_kept():
 
 
 def test_the_factor_of_narrow_numbers_is_not_rounded():
-    """In bfloat16, 1 / 0.9 would be 1.109, and all that is kept would be 0.16% too small."""
+    """In bfloat16, 1 / 0.9 would be 1.109, and all kept values would be 0.16% too small."""
     x = jax.device_put(np.linspace(1, 2, 1000).astype(jnp.bfloat16))
     found, given = (np.asarray(y, np.float64) for y in (functional.dropout(x, rate=0.1, key=jax.random.key(0)), x))
     np.testing.assert_allclose(found.sum() / given[found > 0].sum(), 1 / 0.9, rtol=4e-4)

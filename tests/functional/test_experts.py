@@ -110,7 +110,7 @@ def test_balance():
     assert slope[:, counts.argmax()].sum() > 0 > slope[:, counts.argmin()].sum()
 
 
-def test_z_loss_counts_what_is_valid():
+def test_z_loss_counts_valid_tokens_only():
     valid = jnp.arange(TOKENS) % 2 == 0
     expected = (np.log(np.exp(LOGITS).sum(-1)) ** 2)[::2].mean()
     np.testing.assert_allclose(functional.router_z_loss(single(LOGITS), valid), expected, rtol=1e-5)
@@ -161,7 +161,7 @@ def test_room():
 
 @pytest.mark.parametrize("capacity", [None, 1])
 def test_no_tokens(capacity):
-    """Nothing comes out, and kernels get a gradient of 0."""
+    """The output is empty, and kernels get a gradient of 0."""
     nothing = {"x": X[:0], "logits": LOGITS[:0], "capacity": capacity}
     assert computed(2, **nothing).shape == (0, D)
     slope = quick(jax.grad(lambda w_in: computed(2, kernels={**KERNELS, "w_in": w_in}, **nothing).sum()))

@@ -35,7 +35,7 @@ def test_gated():
     np.testing.assert_allclose(functional.gated_feed_forward(*single(X, w_gate, W_IN, W_OUT)), expected, atol=1e-5)
 
 
-def test_positions_do_not_mix():
+def test_positions_are_independent():
     """The Jacobian between different tokens is exactly 0."""
     w_in, b_in, w_out, b_out = single(W_IN, B_IN, W_OUT, B_OUT)
     jacobian = jax.jacobian(lambda x: functional.feed_forward(x, w_in, b_in, w_out, b_out))(single(X[0])[0])
@@ -61,7 +61,7 @@ def test_gelu_of_bfloat16_is_rounded_once():
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32])
 @pytest.mark.parametrize("name", ["gelu", "gelu_tanh"])
 def test_slopes_far_from_zero(name, dtype):
-    """In float16 the cube in `gelu_tanh` is infinite, and its slope was NaN."""
+    """In float16 the cube in `gelu_tanh` is infinite, and its derivative was NaN."""
     slopes = jax.vmap(jax.grad(getattr(functional, name)))(jnp.array([-1e4, -50, 50, 1e4], dtype))
     assert slopes.tolist() == [0, 0, 1, 1]
 

@@ -1,4 +1,4 @@
-"""Hard attention and the objectives of captioning follow their formulas, and what is padding counts nothing."""
+"""Hard attention and the objectives of captioning follow their formulas, and padding has no effect."""
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +11,8 @@ VALID = jnp.asarray([[1, 1, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0]], bool)
 WEIGHTS = np.random.default_rng(0).dirichlet(np.ones(5), (3, 4)).astype(np.float32)
 
 
-def test_the_slope_of_reinforce_is_the_reward_that_is_still_to_come():
-    """Minus the rewards from a step on, less the baseline; steps of padding have none and give none, NaN or not."""
+def test_the_gradient_of_reinforce_is_the_remaining_reward():
+    """Minus the rewards from a step on, less the baseline; steps of padding have and give none, NaN or not."""
     rewards = normal(3, 4, seed=1)
     dirty = jnp.where(VALID, rewards, jnp.nan)
 
@@ -31,7 +31,7 @@ def test_the_slope_of_reinforce_is_the_reward_that_is_still_to_come():
 
 
 def test_the_doubly_stochastic_penalty_is_of_the_sum_over_steps():
-    """Of each position, one term for each row that has a real step."""
+    """For each position, one term for each row with a real step."""
     plain = np.square(1 - WEIGHTS.sum(1)).sum()
     np.testing.assert_allclose(functional.doubly_stochastic_penalty(jnp.asarray(WEIGHTS)), plain, rtol=1e-5)
     received = [WEIGHTS[0, :3].sum(0), WEIGHTS[1, :1].sum(0)]
@@ -39,7 +39,7 @@ def test_the_doubly_stochastic_penalty_is_of_the_sum_over_steps():
     np.testing.assert_allclose(found, np.square(1 - np.array(received)).sum(), rtol=1e-5)
 
 
-def test_entropy_has_a_value_and_a_slope_where_a_weight_is_zero():
+def test_entropy_and_its_gradient_are_finite_for_a_weight_of_zero():
     weights = jnp.asarray([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]])
     entropy = functional.weights_entropy(weights)
     slope = quick(jax.grad(lambda weights: functional.weights_entropy(weights).sum()))(weights)

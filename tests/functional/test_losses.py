@@ -82,7 +82,7 @@ def test_large_logits():
     assert float(functional.cross_entropy(logits, jnp.array([1]))[0]) == 0
 
 
-def test_a_forbidden_token_costs_nothing_until_it_is_the_label():
+def test_a_forbidden_token_has_no_effect_unless_it_is_the_label():
     """Logits of minus infinity, as in constrained decoding, give a finite loss and gradient."""
     logits = jnp.array([[1.0, -jnp.inf, 2.0]])
     loss = lambda x: functional.cross_entropy(x, jnp.array([0]))[0]
@@ -93,7 +93,7 @@ def test_a_forbidden_token_costs_nothing_until_it_is_the_label():
 @pytest.mark.full
 @pytest.mark.parametrize("vocab_size", [3, 2])
 def test_linear_with_a_forbidden_token(vocab_size):
-    """The loss that is computed with the gradient is that without; a logit of minus infinity has the slope 0."""
+    """The loss computed with the gradient equals that without; a logit of minus infinity has gradient 0."""
     x, labels, where = jnp.ones((1, 1, 1)), jnp.array([[0]]), jnp.ones((1, 1, 1), bool)
     table = jnp.array([[1.0], [-jnp.inf], [2.0]])[:vocab_size]
     call = lambda x: functional.linear_cross_entropy(x, table, labels)[0]
@@ -115,7 +115,7 @@ def test_bfloat16_logits_are_summed_in_float32():
 
 
 def test_smoothed_loss_is_smallest_at_the_smoothed_distribution():
-    """The gradient vanishes where the softmax equals the target distribution, not at certainty."""
+    """The gradient is zero where the softmax equals the target distribution, not at certainty."""
     target = np.full(4, 0.2 / 4) + 0.8 * np.eye(4)[2]
     slope = jax.grad(lambda x: functional.cross_entropy(x[None], jnp.array([2]), smoothing=0.2)[0])
     np.testing.assert_allclose(slope(jnp.log(jnp.asarray(target, jnp.float32))), 0, atol=1e-7)
@@ -129,7 +129,7 @@ def test_refuses_smoothing_outside_its_range(smoothing):
 
 @pytest.mark.parametrize("dtype", first(["uint8", "int8", "int16", "uint16"], "uint8"))
 def test_labels_of_few_bits(dtype):
-    """More classes than the dtype has numbers: the losses and gradients are to the bit those of int32 labels."""
+    """More classes than the dtype has numbers: losses and gradients equal those of int32 labels bit for bit."""
     draw = np.random.default_rng(5)
     x, table = (jnp.asarray(draw.standard_normal(shape), jnp.float32) for shape in ((1, 4, 1), (70_000, 1)))
     labels = jnp.array([[0, 5, 100, 127]])
@@ -175,8 +175,8 @@ def test_linear_value_and_gradients(smoothing, z_loss, counted, chunk):
 
 @pytest.mark.full
 @SETTINGS
-def test_linear_fills_up_an_odd_vocabulary_on_an_accelerator(smoothing, z_loss, counted):
-    """The columns that are added change neither the loss nor the gradients, and no array has V of them."""
+def test_linear_pads_an_odd_vocabulary_on_an_accelerator(smoothing, z_loss, counted):
+    """The added columns change neither the loss nor the gradients, and no array has V of them."""
     options = {"smoothing": smoothing, "z_loss": z_loss, "chunk": 4}
     x, where = jnp.asarray(WIDE, jnp.float32), None if counted is None else jnp.asarray(counted)
     call = lambda x, t: functional.linear_cross_entropy(x, t, jnp.asarray(LABELS, jnp.int32), where=where, **options)[0]

@@ -1,4 +1,4 @@
-"""The corruption of tokens: how many, which, and into what."""
+"""The corruption of tokens: their number, their choice and their replacements."""
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ def test_fifteen_percent_of_each_row_are_chosen():
     np.testing.assert_array_equal(CHOSEN.sum(1), [num_masked(n, 0.15) for n in MAY.sum(1).tolist()])
 
 
-def test_special_tokens_and_padding_stay():
+def test_special_tokens_and_padding_do_not_change():
     """They are neither chosen nor changed, and no random token is special."""
     assert not (CHOSEN & ~MAY).any()
     np.testing.assert_array_equal(SEEN[~CHOSEN], np.asarray(TOKENS)[~CHOSEN])
@@ -46,8 +46,8 @@ def test_eighty_ten_ten():
     assert set(drawn.tolist()) == set(range(4, V))
 
 
-def test_every_place_is_as_likely_as_any_other():
-    """The share of choices of each place of full rows, over many keys; a bias to early places would show."""
+def test_every_position_is_equally_likely():
+    """The frequency of each position of full rows, over many keys; a bias to early ones would show."""
     tokens, keys = jnp.full((64, 20), 7, jnp.int32), jax.random.split(jax.random.key(1), 64)
     draw = lambda key: mask_tokens(tokens, key, mask=MASK, vocab_size=V)[1]
     chosen = np.asarray(quick(jax.vmap(draw))(keys)).reshape(-1, 20)
@@ -68,7 +68,7 @@ def test_the_same_on_a_mesh():
     np.testing.assert_array_equal(chosen, CHOSEN)
 
 
-def test_rates_and_vocabularies_that_cannot_be():
+def test_invalid_rates_and_vocabularies_are_refused():
     key = jax.random.key(0)
     with pytest.raises(ValueError, match=r"rate must be in \[0, 1\], got 1.5"):
         mask_tokens(TOKENS, key, mask=MASK, vocab_size=V, rate=1.5)
@@ -79,8 +79,8 @@ def test_rates_and_vocabularies_that_cannot_be():
     assert not np.asarray(mask_tokens(TOKENS, key, mask=MASK, vocab_size=V, rate=0.0)[1]).any()
 
 
-def test_a_special_id_that_is_no_token_changes_nothing():
-    """Such as -100, the label of other libraries that does not count: no random token was 0."""
+def test_a_special_id_outside_the_vocabulary_changes_nothing():
+    """Such as -100, the ignored label of other libraries: no random token was 0."""
     key, options = jax.random.key(0), {"mask": MASK, "vocab_size": V, "rate": 0.5}
     got, expected = (mask_tokens(TOKENS, key, special=ids, **options)[0] for ids in ((3, -100), (3,)))
     np.testing.assert_array_equal(got, expected)

@@ -1,4 +1,4 @@
-"""Losses and gradients of single examples add up to those of their batch, whatever the padding around them."""
+"""Losses and gradients of single examples add up to those of their batch, for any padding."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""Recurrent networks against a loop over steps: values, gradients, padding, dropout. PyTorch's are in tests/parity."""
+"""Recurrent networks against a loop over steps: values, gradients, padding, dropout. PyTorch is in tests/parity."""
 
 import functools
 
@@ -53,8 +53,8 @@ def test_equal_to_a_loop(cell, reverse):
     jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), last, expected_last)
 
 
-def test_a_cell_around_an_lstm_is_told_its_state():
-    """By default only `lstm_cell` itself begins with a memory."""
+def test_a_cell_around_an_lstm_needs_an_initial_state():
+    """By default, only `lstm_cell` itself starts with a memory."""
     x, weights = normal(B, T, D), weights_of(F.lstm_cell)
     again = jax.checkpoint(F.lstm_cell)
     with pytest.raises(ValueError, match=r"has a memory, got None; .* state=RecurrentState\(zeros, zeros\)"):
@@ -125,8 +125,8 @@ def test_second_derivatives_equal_those_of_an_unrolled_loop():
 
 
 @pytest.mark.parametrize(("cell", "kept"), [(F.rnn_cell, 1), (F.gru_cell, 2), (F.lstm_cell, 1)])
-def test_going_back_keeps_one_gradient_of_gates_that_are_only_added(cell, kept):
-    """Two copies of the largest array would be written in every step."""
+def test_the_backward_pass_stores_one_gradient_of_gates_that_are_only_added(cell, kept):
+    """Otherwise every step would write two copies of the largest array."""
     loss = loss_of(scanned, cell, {})
     jaxpr = jax.make_jaxpr(jax.grad(loss))(weights_of(cell), normal(B, T, D), start_of(cell))
     *_, back = [equation for equation in jaxpr.eqns if equation.primitive.name == "scan"]

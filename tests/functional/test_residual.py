@@ -15,7 +15,7 @@ def test_orders():
     assert functional.post_norm(x, double, add).tolist() == [13, 16]
 
 
-def test_the_skip_path_has_slope_one():
+def test_the_skip_path_has_derivative_one():
     jacobian = jax.jacobian(lambda x: functional.residual(x, lambda y: jnp.sin(3 * y)))(jnp.zeros(3))
     np.testing.assert_allclose(jacobian, 4 * np.eye(3), rtol=1e-6)
     np.testing.assert_array_equal(

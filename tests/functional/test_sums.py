@@ -96,7 +96,7 @@ def test_the_gradient_of_a_shared_term_is_exact(dtype, expected):
     np.testing.assert_array_equal(found.astype(np.float32), [expected])
 
 
-def test_the_sum_itself_is_that_of_its_dtype():
+def test_the_sum_has_the_dtype_of_its_inputs():
     x, term = np.linspace(-3, 7, 105, dtype=np.float32).reshape(5, 7, 3), np.linspace(0.1, 2, 21, dtype=np.float32)
     for dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
         x, term = jnp.asarray(x, dtype), jnp.asarray(term).reshape(7, 3)

@@ -1,4 +1,4 @@
-"""Attention maps: pieces become words without losing any attention."""
+"""Attention maps: pieces are merged into words without losing attention."""
 
 import math
 
@@ -40,8 +40,8 @@ def test_words_and_punctuation():
         (("▁ह", "\N{DEVANAGARI VOWEL SIGN I}", "न्द", "\N{DEVANAGARI VOWEL SIGN II}", "।"), ("हिन्दी", "।")),
     ],
 )
-def test_what_follows_punctuation_is_another_word(pieces, words):
-    """A row "(the" would hold the attention of two; signs of vowels are no punctuation."""
+def test_punctuation_ends_a_word(pieces, words):
+    """A row "(the" would hold the attention of two words; vowel signs are not punctuation."""
     assert by_word(AttentionMap(pieces, ("▁a",), rows(0, 1, len(pieces)))).source == words
 
 
@@ -67,13 +67,13 @@ def test_merging_keeps_every_piece_and_all_attention(source, target, seed):
     np.testing.assert_allclose(found.weights.sum(1), 1, rtol=1e-9)
 
 
-def test_a_word_receives_the_sum_and_gives_the_mean():
+def test_source_pieces_are_summed_and_target_pieces_averaged():
     weights = np.array([[0.1, 0.2, 0.7], [0.3, 0.4, 0.3]])
     found = by_word(AttentionMap(("▁a", "b", "▁c"), ("▁x", "y"), weights))
     np.testing.assert_allclose(found.weights, [[0.5, 0.5]])
 
 
-def test_given_words_receive_the_sum_and_give_the_mean():
+def test_pieces_are_merged_into_given_words():
     """A piece over two words is shared by its characters, and a space alone belongs to the next word."""
     pieces = Pieces(
         ("L", "'ac", "cord", "▁", "dort", "▁19.", "</s>"), ("I", "t", "▁sleeps", "</s>"), rows(0, 1, 2, 4, 7)
@@ -87,7 +87,7 @@ def test_given_words_receive_the_sum_and_give_the_mean():
     np.testing.assert_allclose(found.weights, expected)
 
 
-def test_a_target_piece_over_two_words_gives_to_each():
+def test_a_target_piece_over_two_words_counts_for_both():
     pieces = Pieces(("▁a", "</s>"), ("x'", "y'z", "</s>"), np.array([[[[1.0, 0], [0, 1], [0.5, 0.5]]]]))
     found = between_words(pieces, ("a",), ("x'", "y'", "z"))
     np.testing.assert_allclose(found.weights[0, 0], [[1, 0], [0, 1], [0, 1], [0.5, 0.5]])
@@ -96,7 +96,7 @@ def test_a_target_piece_over_two_words_gives_to_each():
     np.testing.assert_allclose(found.weights[0, 0], [[2 / 3, 1 / 3], [0, 1], [0.5, 0.5]])
 
 
-def test_bytes_belong_to_the_word_that_they_spell():
+def test_bytes_belong_to_the_word_of_their_character():
     pieces = Pieces(("na", "<0xC3>", "<0xAF>", "ve", "</s>"), ("▁a", "</s>"), rows(0, 1, 1, 2, 5))
     found = between_words(pieces, ("naïve",), ("a",))
     np.testing.assert_allclose(found.weights[..., 0], pieces.weights[..., :4].sum(-1))
@@ -127,7 +127,7 @@ def test_select():
             select(pieces, **choice)
 
 
-def test_most_aligned_finds_the_head_that_reverses():
+def test_most_aligned_finds_a_reversing_head():
     weights = np.full((2, 3, 5, 5), 0.2)
     weights[0, 0] = np.eye(5)[[4, 4, 4, 4, 4]]  # sharp, but all on the end of the sentence
     weights[0, 1] = 0.9 * np.eye(5)[[3, 2, 1, 0, 4]] + 0.1 * np.eye(5)[4]  # ahead by the end of the sentence only
@@ -147,7 +147,7 @@ def test_rollout_is_the_product_of_layers_with_their_residual_paths():
     np.testing.assert_array_equal(rollout(np.broadcast_to(np.eye(5), (3, 2, 5, 5))), np.eye(5))
 
 
-def test_text_is_darker_for_more():
+def test_text_is_darker_for_larger_weights():
     found = AttentionMap(("one", "three"), ("un", "trois"), np.array([[1.0, 0.0], [0.4, 0.6]]))
     first, second, numbers, words = as_text(found).splitlines()
     assert first == "   un @@@   "
@@ -161,7 +161,7 @@ def test_text_is_darker_for_more():
     st.lists(st.text("abcdé$|", min_size=1, max_size=9), min_size=1, max_size=6), st.integers(1, 5), st.integers(0, 9)
 )
 def test_a_table_can_be_read_back(source, decimals, seed):
-    """Each number stands under the end of its word and is rounded, not cut; sums and entropies follow."""
+    """Each number is below the end of its word and rounded; sums and entropies follow."""
     weights = rows(seed, 2, len(source))
     header, *lines = as_table(AttentionMap(tuple(source), ("un", "trois"), weights), decimals=decimals).splitlines()
     assert len({len(header), *map(len, lines)}) == 1

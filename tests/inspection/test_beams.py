@@ -1,4 +1,4 @@
-"""A beam search as text shows every step that its sentence took."""
+"""A beam search as text shows every step of a sentence."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Pictures: written whole, in the format of the suffix, showing what they were given."""
+"""Pictures: written as a whole, in the format of the suffix, with the given values."""
 
 import dataclasses
 import os
@@ -46,7 +46,7 @@ def test_the_suffix_is_the_format(tmp_path, suffix, start):
 
 
 def test_latex_is_never_run(tmp_path, monkeypatch):
-    """A matplotlibrc may ask for it, in which words such as "&" are errors."""
+    """A matplotlibrc may enable it; words such as "&" would then be errors."""
     monkeypatch.setattr(subprocess, "check_output", lambda *words, **_: pytest.fail(f"runs {words}"))
     with matplotlib.rc_context({"text.usetex": True}):
         plots.attention_map(MAP, tmp_path / "map.png", title="100 %")
@@ -75,8 +75,8 @@ def test_relative_folders_count_as_unset(tmp_path, variable):
     assert (home / {"XDG_CACHE_HOME": ".cache", "XDG_CONFIG_HOME": ".config"}[variable] / "matplotlib").is_dir()
 
 
-def test_the_backend_of_a_notebook_stays(tmp_path):
-    """Drawing to a file neither needs pyplot nor changes it."""
+def test_the_backend_of_a_notebook_does_not_change(tmp_path):
+    """Drawing to a file does not use pyplot."""
     program = """if True:
         import pathlib, sys, matplotlib
         from jaxformer.inspection import plots
@@ -89,8 +89,8 @@ def test_the_backend_of_a_notebook_stays(tmp_path):
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_maps_lie_over_their_images(tmp_path, figures):
-    """Over the whole image, gray below the colors; an image without maps stands alone."""
+def test_maps_are_drawn_over_their_images(tmp_path, figures):
+    """Over the whole image, gray below the colors; an image without maps is alone."""
     pictures = [np.full((8, 6, channels), 40 * channels, np.uint8) for channels in (1, 3)]
     maps = [{"last": rows(i, 4, 3), "rollout": rows(i + 9, 2, 2)} for i in range(2)]
     plots.image_maps(pictures, maps, tmp_path / "maps.png", titles=["cat 90%", "dog 80%"])
@@ -109,7 +109,7 @@ def test_maps_lie_over_their_images(tmp_path, figures):
     assert [axes.get_title() for axes in figures[1].axes] == [lines]
 
 
-def test_a_sheet_shows_a_picture_once_a_word(tmp_path, figures):
+def test_a_sheet_shows_the_picture_for_each_word(tmp_path, figures):
     """I7: five words a row beside their picture; the weights of each lie over the whole picture, row by row."""
     pictures = [np.full((8, 12, 3), 40 * i, np.uint8) for i in (1, 2)]
     words = [("a", "red", "ball", "and", "a", "box"), ("a", "dog")]
@@ -125,8 +125,8 @@ def test_a_sheet_shows_a_picture_once_a_word(tmp_path, figures):
     np.testing.assert_array_equal(grid[2, 0].images[0].get_array(), pictures[1])
 
 
-def test_dollars_are_no_formula(tmp_path):
-    """A formula between dollars would be set in mathematical italics, or fail; the words are drawn as they are."""
+def test_dollar_signs_are_not_a_formula(tmp_path):
+    """A formula between dollar signs would be set in italics, or fail; words are drawn unchanged."""
     words = ("$x$", "$^$", r"\\$\\frac$")
     map_path, curves = tmp_path / "map.svg", tmp_path / "curves.svg"
     with matplotlib.rc_context({"svg.fonttype": "none"}):  # text as text, not as outlines
@@ -157,11 +157,8 @@ def test_characters_of_no_installed_font_are_named(tmp_path, figures, monkeypatc
         ("\u732b", "grid"),
     ],
 )
-def test_words_that_are_long_leave_room(tmp_path, figures, monkeypatch, letter, draw):
-    """Without room, matplotlib gives up the layout with a warning, which the tests turn into an error.
-
-    The names of characters are longer than the word.
-    """
+def test_long_words_fit(tmp_path, figures, monkeypatch, letter, draw):
+    """Otherwise matplotlib gives up the layout with a warning, which the tests turn into an error."""
     default = [font for font in plots.font_manager.fontManager.ttflist if font.name == plots.DEFAULT_FONT]
     monkeypatch.setattr(plots.font_manager.fontManager, "ttflist", default)
     word = letter * 100
@@ -229,8 +226,8 @@ def test_curves_show_every_series(tmp_path, figures):
     np.testing.assert_array_equal(right.lines[0].get_xydata(), [[20, 10.0], [39, 20.0]])
 
 
-def test_an_objective_below_zero_is_seen(tmp_path, figures):
-    """That of a captioner with hard attention, from which the entropy of its weights is taken."""
+def test_a_negative_objective_is_shown(tmp_path, figures):
+    """A captioner with hard attention has one, because the entropy of its weights is subtracted."""
     plots.loss_curves([{"step": i, "loss": 1.0 - i} for i in range(4)], tmp_path / "curves.png")
     plots.loss_curves(LOG, tmp_path / "curves.png")
     below, above = (figure.axes[0].get_ylim() for figure in figures)

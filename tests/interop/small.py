@@ -1,4 +1,4 @@
-"""Tiny models of each family, drawn parameters, and folders that are changed."""
+"""Tiny models of each family, random parameters, and modified folders."""
 
 import dataclasses
 import json
@@ -51,7 +51,7 @@ NETS = {
 
 
 def drawn(net):
-    """Returns parameters of which none is trivial."""
+    """Returns random parameters, none of them trivial."""
     leaves, tree = jax.tree.flatten(net.shapes)
     generator = np.random.default_rng(0)
     return jax.tree.unflatten(tree, [generator.standard_normal(x.shape).astype(np.float32) for x in leaves])

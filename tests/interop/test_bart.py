@@ -1,4 +1,4 @@
-"""BART and its relatives: the names and shapes of their files."""
+"""BART and its relatives: names and shapes in their files."""
 
 import jax
 import numpy as np
@@ -70,7 +70,7 @@ def test_sinusoids_in_a_file_are_compared(tmp_path):
 
 
 def test_sinusoids_are_computed_only_for_a_file_that_holds_them(tmp_path, monkeypatch):
-    """A ``config.json`` alone must not make a large array."""
+    """A ``config.json`` alone must not create a large array."""
     save(tmp_path / "model", "marian")
     monkeypatch.setattr(functional, "sinusoidal", lambda *args, **kwargs: pytest.fail("computed"))
     edited(tmp_path / "model", settings={"max_position_embeddings": 2**24})

@@ -1,4 +1,4 @@
-"""BERT and RoBERTa: the names and shapes of their files."""
+"""BERT and RoBERTa: names and shapes in their files."""
 
 import jax
 import numpy as np
@@ -76,7 +76,7 @@ def test_the_bias_of_the_logits_may_have_its_other_name(tmp_path, name, head):
     jax.tree.map(np.testing.assert_array_equal, interop.load_pretrained(tmp_path / "model").params, params)
 
 
-def test_whether_the_head_is_tied_does_not_matter_without_one(tmp_path):
+def test_tying_does_not_matter_without_a_head(tmp_path):
     for name in ("bert", "bert masked"):
         save(tmp_path / name, name)
         edited(tmp_path / name, settings={"tie_word_embeddings": False})
@@ -107,4 +107,4 @@ def test_only_the_head_of_a_roberta_needs_its_activation(tmp_path):
 
 @pytest.mark.parametrize(("family", "name"), [("xlm-roberta", "XLMRoberta"), ("camembert", "Camembert")])
 def test_families_of_roberta_name_their_own_classes(family, name):
-    assert pretrained.sayable(NETS["roberta masked"], family)["architectures"] == [f"{name}ForMaskedLM"]
+    assert pretrained.config_json(NETS["roberta masked"], family)["architectures"] == [f"{name}ForMaskedLM"]

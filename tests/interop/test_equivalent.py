@@ -1,4 +1,4 @@
-"""The same model in parameters of a family of Hugging Face."""
+"""Equivalent parameters of a model in a Hugging Face family."""
 
 import dataclasses
 
@@ -32,7 +32,7 @@ FORMS = {
 
 @pytest.mark.parametrize("name", first(FORMS, "bert", "gpt2"))
 def test_a_model_of_the_defaults_has_a_family(tmp_path, name):
-    """What is read from the folder computes what the model computes."""
+    """The model read from the folder computes the same."""
     net = pure(*FORMS[name])
     params = jax.tree.map(lambda x: jnp.asarray(0.3 * x), drawn(net))
     found = equivalent.fitted(net, params)
@@ -45,7 +45,7 @@ def test_a_model_of_the_defaults_has_a_family(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["bart", "marian", "t5", "gpt2", "llama", "qwen2", "bert masked"])
-def test_a_model_of_a_family_stays_as_it_is(name):
+def test_a_model_of_a_family_is_not_changed(name):
     net = NETS[name]
     params = drawn(net)
     found = equivalent.fitted(net, params)
@@ -55,19 +55,19 @@ def test_a_model_of_a_family_stays_as_it_is(name):
 
 def test_a_model_of_no_family_is_refused():
     net = pure(models.LanguageModel, dataclasses.replace(STACK, positions="alibi"))
-    with pytest.raises(ConfigError, match=r"no family of Hugging Face can say this model: gpt2 .*; llama "):
+    with pytest.raises(ConfigError, match=r"no family of Hugging Face can express this model: gpt2 .*; llama "):
         equivalent.fitted(net, drawn(net))
     net = pure(models.LanguageModel, dataclasses.replace(STACK, embedding_scale=0.0))
-    with pytest.raises(ConfigError, match=r"gpt2 cannot say embedding_scale=0\.0"):
+    with pytest.raises(ConfigError, match=r"gpt2 cannot express embedding_scale=0\.0"):
         equivalent.fitted(net, drawn(net))
     with pytest.raises(ConfigError, match=r"^mistral has no settings for this model"):
         equivalent.fitted(NETS["gpt2"], drawn(NETS["gpt2"]), family="mistral")
     with pytest.raises(ConfigError, match=r"'gpt3' is not known; did you mean 'gpt2'\?"):
         equivalent.fitted(NETS["gpt2"], drawn(NETS["gpt2"]), family="gpt3")
-    with pytest.raises(ConfigError, match=r"a bart is no LanguageModel; the families of that are gpt2, llama"):
+    with pytest.raises(ConfigError, match=r"a bart is not a LanguageModel; its families are gpt2, llama"):
         equivalent.fitted(NETS["gpt2"], drawn(NETS["gpt2"]), family="bart")
     masked = pure(models.MaskedLanguageModel, dataclasses.replace(families.roberta(9, **STACKED), position_offset=0))
-    with pytest.raises(ConfigError, match=r"^roberta has no settings for this model: its positions begin with 0"):
+    with pytest.raises(ConfigError, match=r"^roberta has no settings for this model: its positions start at 0"):
         equivalent.fitted(masked, drawn(masked), family="roberta")
     classifier = NETS["vit classifier"]
     with pytest.raises(ConfigError, match="no family of Hugging Face is known for a VisionTransformer"):

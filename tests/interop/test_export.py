@@ -1,4 +1,4 @@
-"""Exported programs with symbolic sizes compute what `jax.jit` does, and survive as bytes."""
+"""Exported programs with symbolic sizes equal `jax.jit`, also after serialization."""
 
 import dataclasses
 import functools
@@ -30,7 +30,7 @@ def shallow():
 
 @pytest.fixture(scope="module", autouse=True)
 def _symbols_are_sizes():
-    """The type checks of the tests take a symbol for no integer."""
+    """The type checks of the tests do not accept a symbol as an integer."""
     before = jaxtyping.config.jaxtyping_disable
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
@@ -84,7 +84,7 @@ def test_one_program_for_every_batch_size_and_length(program, size):
 
 @pytest.mark.full
 def test_learned_positions():
-    """The table has 7 rows, and the program is told so; it serves several platforms."""
+    """The table has 7 rows, which the constraint states; the program serves several platforms."""
     export_for = jax_export.export(jax.jit(encode("pre")), platforms=["cpu", "cuda", "tpu"])
     program = export_for(small.model("pre").net.shapes, *sized("s <= 7"))
     for size in ((1, 4), (2, 7)):
@@ -93,7 +93,7 @@ def test_learned_positions():
 
 @pytest.mark.full
 def test_a_length_without_a_bound():
-    """Positions are then computed by the program, not the compiler: other roundings."""
+    """The program then computes positions instead of the compiler, with other rounding."""
     program = jax_export.export(jax.jit(encode("post")))(small.model("post").net.shapes, *sized())
     inputs = small.model("post").params, *drawn(2, 9)
     got, expected = quick(program.call)(*inputs), quick(encode("post"))(*inputs)

@@ -30,7 +30,7 @@ def test_names_and_shapes(tmp_path):
     np.testing.assert_array_equal(found["transformer.h.1.mlp.c_fc.weight"], kernel[1])
 
 
-def test_the_mask_of_old_files_is_no_parameter(tmp_path):
+def test_the_mask_of_old_files_is_not_a_parameter(tmp_path):
     save(tmp_path / "model", "gpt2")
     mask = {"transformer.h.0.attn.bias": np.tri(4, dtype=np.float32), "transformer.h.1.attn.masked_bias": np.zeros(1)}
     edited(tmp_path / "model", lambda found: found.update(mask))
@@ -38,13 +38,13 @@ def test_the_mask_of_old_files_is_no_parameter(tmp_path):
 
 
 def test_second_names_of_settings(tmp_path):
-    """Hugging Face reads ``num_attention_heads``, too; no shape of a tensor tells the number of heads."""
+    """Hugging Face also reads ``num_attention_heads``; no tensor's shape determines the number of heads."""
     save(tmp_path / "model", "gpt2")
     edited(tmp_path / "model", settings={"n_head": None, "num_attention_heads": 4, "hidden_size": 8})
     assert interop.load_pretrained(tmp_path / "model").net.config.num_heads == 4
 
 
-def test_a_width_that_is_left_out_is_four_times_that_of_the_model(tmp_path):
+def test_the_default_width_is_four_times_that_of_the_model(tmp_path):
     save(tmp_path / "model", "gpt2")
     edited(tmp_path / "model", settings={"n_inner": None})
     with pytest.raises(DataError, match=r"has shape \(12, 8\); config\.json implies \(32, 8\)"):

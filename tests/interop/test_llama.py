@@ -108,7 +108,7 @@ def test_windows_of_attention(tmp_path, name, settings, window):
         assert interop.load_pretrained(folder).net.config.attention_window == window
 
 
-def test_mistral_has_a_window_where_a_file_leaves_it_out(tmp_path):
+def test_mistral_has_a_window_by_default(tmp_path):
     save(tmp_path / "model", "mistral")
     path = tmp_path / "model" / "config.json"
     settings = json.loads(path.read_text())
@@ -154,8 +154,8 @@ def test_older_settings_do_not_contradict_the_model_that_is_written(tmp_path):
     assert (again.settings["rope_scaling"], again.settings["rope_theta"]) == (None, 7.0)
 
 
-def test_the_trained_length_that_is_not_there(tmp_path):
-    """It is that of the positions, as in transformers 5; it was 8192."""
+def test_a_missing_trained_length_is_the_number_of_positions(tmp_path):
+    """As in transformers 5; it was 8192."""
     save(tmp_path / "model", "llama")
     edited(tmp_path / "model", settings={"rope_parameters": LLAMA3, "max_position_embeddings": 64})
     assert interop.load_pretrained(tmp_path / "model").net.config.rotary.trained_length == 64

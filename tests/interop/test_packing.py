@@ -1,4 +1,4 @@
-"""Packings are bijections between a parameter and tensors, and agree with the projections that they stand for."""
+"""Packings are bijections between a parameter and tensors, and agree with the projections."""
 
 import jax
 import numpy as np
@@ -32,7 +32,7 @@ def numbers(*shape):
 
 
 @pytest.mark.parametrize(("name", "case"), [*CASES.items(), *BIASES.items()])
-def test_tensors_come_back_in_their_shapes(name, case):
+def test_load_inverts_save(name, case):
     shape, number, expected = case
     rule, x = getattr(packing, name), numbers(*shape)
     saved = rule.save(x, number)

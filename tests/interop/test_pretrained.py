@@ -1,4 +1,5 @@
-"""Folders of Hugging Face: a model comes back as it was, and a folder that does not fit its settings is refused.
+"""Folders of Hugging Face: reading inverts writing; a folder that does not fit its settings is refused.
+
 
 `tests/parity/test_families.py` compares with Hugging Face's own models.
 """
@@ -18,7 +19,7 @@ from tests.interop.small import NETS, drawn, edited, save
 
 
 @pytest.mark.parametrize("name", NETS)
-def test_a_model_comes_back_as_it_was(tmp_path, name):
+def test_load_inverts_save(tmp_path, name):
     net, params = save(tmp_path / "model", name, settings={"eos_token_id": 2})
     found = interop.load_pretrained(tmp_path / "model")
     jax.tree.map(np.testing.assert_array_equal, found.params, params)
@@ -43,7 +44,7 @@ def test_shards_and_no_prefix(tmp_path):
         jax.tree.map(np.testing.assert_array_equal, interop.load_pretrained(tmp_path / folder).params, params)
 
 
-def test_what_changes_no_parameter_can_be_changed(tmp_path):
+def test_settings_that_change_no_parameter_can_be_changed(tmp_path):
     save(tmp_path / "model", "gpt2")
     found = interop.load_pretrained(tmp_path / "model", dropout=0.3, compute_dtype="bfloat16", remat=True)
     assert (found.net.config.dropout, found.net.config.compute_dtype, found.net.config.remat) == (0.3, "bfloat16", True)
@@ -113,7 +114,7 @@ CANNOT = {
 
 
 @pytest.mark.parametrize("case", CANNOT)
-def test_models_that_the_format_cannot_say_are_refused(tmp_path, case):
+def test_models_that_the_format_cannot_express_are_refused(tmp_path, case):
     family, changes, message = CANNOT[case]
     config = dataclasses.replace(NETS[family].config, **changes)
     net = pure(NETS[family].model, config)
@@ -122,20 +123,20 @@ def test_models_that_the_format_cannot_say_are_refused(tmp_path, case):
     assert not list(tmp_path.iterdir())
 
 
-def test_what_the_model_decides_is_written_as_it_is(tmp_path):
+def test_settings_of_the_model_override_given_ones(tmp_path):
     save(tmp_path / "model", "gpt2", settings={"n_positions": 3, "n_ctx": 3, "bos_token_id": 1})
     found = interop.load_pretrained(tmp_path / "model").settings
     assert [found[name] for name in ("n_positions", "n_ctx", "bos_token_id")] == [512, 512, 1]
 
 
 @pytest.mark.parametrize("value", [np.int64(1), float("nan"), {1}])
-def test_settings_that_are_no_json_are_refused(tmp_path, value):
+def test_settings_that_are_not_json_are_refused(tmp_path, value):
     with pytest.raises(ConfigError, match="cannot be written as JSON"):
         save(tmp_path / "model", "gpt2", settings={"more": value})
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_written_has_the_permissions_of_new_files(tmp_path):
+def test_written_files_have_the_permissions_of_new_files(tmp_path):
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()
     save(tmp_path / "model", "gpt2", shard_bytes=2000)
@@ -144,7 +145,7 @@ def test_what_is_written_has_the_permissions_of_new_files(tmp_path):
     assert modes == {(tmp_path / "file").stat().st_mode}
 
 
-def test_a_name_is_no_folder(tmp_path):
+def test_a_model_name_is_not_a_folder(tmp_path):
     with pytest.raises(DataError, match="is not a folder, and nothing is fetched"):
         interop.load_pretrained(tmp_path / "gpt2")
 
@@ -157,7 +158,7 @@ def test_another_window_is_written_without_the_settings_of_the_old_one(tmp_path)
     assert interop.load_pretrained(tmp_path / "new").net.config.attention_window is None
 
 
-def test_nothing_is_replaced(tmp_path):
+def test_existing_files_are_not_replaced(tmp_path):
     (tmp_path / "model").mkdir()
     with pytest.raises(ConfigError, match="exists"):
         save(tmp_path / "model", "gpt2")
@@ -179,7 +180,7 @@ def test_parameters_are_placed_on_a_mesh(tmp_path):
 
 
 def test_a_vocabulary_that_the_mesh_does_not_divide(tmp_path):
-    """Its table is replicated by a rule, as the error says; GPT-2 has 50,257 rows."""
+    """A rule replicates its table, as the error says; GPT-2 has 50,257 rows."""
     _, params = save(tmp_path / "model", "gpt2")
     mesh = sharding.mesh("tensor=2", jax.devices()[:2])
     with pytest.raises(ConfigError, match=r'Placement\(mesh, {\*\*sharding\.RULES, "vocab": \(\)}\)'):

@@ -46,7 +46,7 @@ def test_names_and_shapes(tmp_path, name, expected):
     ],
 )
 def test_the_scale_of_the_logits(tmp_path, settings, scale):
-    """Version 5 of transformers says it in a setting of its own, older files by whether the head is tied."""
+    """Version 5 of transformers has its own setting for it; in older files it follows from tied embeddings."""
     save(tmp_path / "model", "t5")
     edited(tmp_path / "model", settings=settings)
     assert interop.load_pretrained(tmp_path / "model").net.config.output_scale == scale

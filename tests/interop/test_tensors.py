@@ -1,4 +1,4 @@
-"""Files of tensors: what is written is read, in any number of shards; whatever is wrong is refused."""
+"""Files of tensors: reading inverts writing, with any number of shards; wrong files are refused."""
 
 import json
 import os
@@ -103,7 +103,7 @@ INDEXES = {
 
 
 @pytest.mark.parametrize("change", INDEXES)
-def test_an_index_must_agree_with_plain_files_beside_it(tmp_path, change):
+def test_an_index_must_agree_with_its_files(tmp_path, change):
     tensors.write(tmp_path, ARRAYS.items(), shard_bytes=48)
     for path in tmp_path.glob("*.safetensors"):  # one file keeps two tensors, so that one can be left out
         if "00001" in path.name:
@@ -117,7 +117,7 @@ def test_an_index_must_agree_with_plain_files_beside_it(tmp_path, change):
         read(tmp_path)
 
 
-def test_pickles_are_refused_with_the_way_out(tmp_path):
+def test_pickles_are_refused_with_a_remedy(tmp_path):
     with pytest.raises(DataError, match=r"holds neither model\.safetensors nor"):
         tensors.Tensors(tmp_path)
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
@@ -135,7 +135,7 @@ def test_json(tmp_path, text):
         tensors.read_json(path)
 
 
-def test_what_is_no_regular_file_is_refused(tmp_path):
+def test_a_file_that_is_not_regular_is_refused(tmp_path):
     """A named pipe would block, and a device has no end."""
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", pathlib.Path("/dev/zero")):

@@ -100,7 +100,7 @@ sys.exit(supervise.main())
 """
 
 
-def test_the_wait_stays_at_ten_minutes():
+def test_the_wait_is_at_most_ten_minutes():
     """It doubles with each restart, and no float holds 2 to the power of 1,024."""
     command = [sys.executable, "-c", PATIENT]
     done = subprocess.run(command, cwd=programs.LAUNCH, capture_output=True, text=True, timeout=20)
@@ -122,7 +122,7 @@ def test_sigterm_is_forwarded_and_the_exit_code_returned(tmp_path):
 
 @pytest.mark.parametrize("launcher", [SUPERVISE, LOCAL], ids=["supervise", "local"])
 def test_a_signal_to_every_process_keeps_the_exit_code(tmp_path, launcher):
-    """As systemd and SLURM send it, to the guard, too, without which the launcher failed."""
+    """systemd and SLURM also signal the guard, without which the launcher failed."""
     script = "trap 'exit 85' TERM; touch ready; while true; do sleep 0.05; done"
     command = [*launcher, "--", "sh", "-c", script]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
@@ -170,7 +170,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_the_guard_kills_the_groups_that_it_has_not_forgotten(tmp_path):
+def test_the_guard_kills_only_remembered_groups(tmp_path):
     """The number of a group that has ended may belong to another group by now."""
     done = subprocess.run([sys.executable, "-c", GUARDED], cwd=programs.LAUNCH, stdout=-1, text=True, timeout=20)
     for name, pid in zip(["before", "first", "second"], done.stdout.split(), strict=True):
@@ -182,7 +182,7 @@ def test_the_guard_kills_the_groups_that_it_has_not_forgotten(tmp_path):
         os.kill(int((tmp_path / "before").read_text()), signal.SIGKILL)
 
 
-def test_the_guard_knows_a_command_before_it_runs(tmp_path):
+def test_the_guard_registers_a_command_before_it_runs(tmp_path):
     """The command kills its launcher as its first action."""
     program = f"""
 import guard
@@ -255,7 +255,7 @@ def test_local_kills_all_when_one_fails(tmp_path, end, expected):
             os.kill(int((tmp_path / f"pid.{i}").read_text()), 0)
 
 
-def test_local_lets_all_save(tmp_path):
+def test_local_waits_until_all_have_saved(tmp_path):
     wait = "touch ready.$JAX_PROCESS_ID; while true; do sleep 0.05; done"
     script = f"trap 'sleep 0.$JAX_PROCESS_ID; exit 85' TERM; {wait}"
     process = local(tmp_path, script, "--processes", "3")

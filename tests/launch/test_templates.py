@@ -222,7 +222,7 @@ NO_TEXT = re.compile(r"[-+]?\.?[0-9][0-9.]*([eE][-+]?[0-9]+)?|0[box][0-9a-fA-F]+
 
 @pytest.mark.parametrize("template", VALUES)
 def test_kubectl_reads_every_text_as_a_text(template):
-    """A learning rate of 1e-4 became a number, which is no argument of a container; PyYAML reads it as a text."""
+    """A learning rate of 1e-4 became a number, which a container does not accept; PyYAML reads it as a text."""
     words = ["--optimizer.learning-rate", "1e-4", "1E+3", "1e5", "-2e-6", ".5", "0o17", "8", "y", "N", "true", "1_000"]
     code, text = render(template, "base", *words, NAME="y")
     assert code == 0, text

@@ -69,8 +69,8 @@ def test_de_morgan(a, b):
 
 @laws
 @given(expressions, expressions)
-def test_operators_are_those_of_the_arrays(a, b):
-    """So `and` and `or` commute, and double negation is the identity."""
+def test_operators_equal_those_of_arrays(a, b):
+    """So `&` and `|` commute, and double negation is the identity."""
     np.testing.assert_array_equal(full(a & b), full(a) & full(b))
     np.testing.assert_array_equal(full(b | a), full(a) | full(b))
     np.testing.assert_array_equal(full(~~a), full(a))
@@ -266,7 +266,7 @@ def test_a_mask_has_no_truth_value():
         not masks.causal()
 
 
-def test_what_is_no_mask_is_named():
+def test_objects_that_are_not_masks_are_named():
     """A function that was not called, and None, ended in errors about arrays of objects."""
     with pytest.raises(TypeError, match=r"such as masks.causal\(\), or a Boolean array, got causal"):
         masks.as_mask(masks.causal)

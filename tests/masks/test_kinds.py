@@ -193,8 +193,8 @@ def test_attention_with_one_length_for_a_batch():
         np.testing.assert_allclose(got, expected, atol=1e-6)
 
 
-def test_a_stored_mask_goes_by_places():
-    """Whatever the positions; everything else about it is the mask's."""
+def test_a_stored_mask_uses_indices():
+    """For any positions; its other properties are those of the mask."""
     positions = np.array([[4, 3, 2], [0, 1, 0]])
     inner = masks.causal() & masks.padding([[True, True, True], [False, True, True]])
     mask = masks.stored(inner)

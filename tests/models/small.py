@@ -1,4 +1,4 @@
-"""Small models that between them meet every option, and one batch."""
+"""Small models that together cover every option, and one batch."""
 
 import functools
 

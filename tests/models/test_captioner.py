@@ -159,7 +159,7 @@ def test_padding_changes_nothing_and_no_row_sees_a_later_token_or_another_image(
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["soft", "transformer"])
-def test_the_loss_is_that_of_the_logits_with_every_parameter_in_it(name):
+def test_the_loss_equals_that_of_the_logits_and_depends_on_every_parameter(name):
     model, labels = small(name), jnp.roll(TARGET, -1, 1)
     options = {"doubly_stochastic": 0.7} if name == "soft" else {}
     shared = {"smoothing": 0.1, "z_loss": 0.01}
@@ -192,8 +192,8 @@ def test_a_row_without_a_caption_counts_nothing():
 
 
 @pytest.mark.full
-def test_hard_attention_sees_one_position():
-    """The one that is forced; without noise, the most probable one."""
+def test_hard_attention_attends_to_one_position():
+    """The forced one; without noise, the most probable one."""
     model = small("hard")
     kind, first_token = models.RecurrentCaptioner, np.asarray(TARGET)[:, :1]
     memory = model.call(kind.encode, model.params, IMAGES)
@@ -285,7 +285,7 @@ def test_the_expected_gradient_of_hard_attention_is_the_exact_one():
 
 
 def test_draws_follow_the_weights():
-    """With Gumbel noise, the shares of the first position are its weights."""
+    """With Gumbel noise, the frequencies of the first position are its weights."""
     weights = np.array([[0.1, 0.6, 0.3]], np.float32)
 
     def pick(key):
@@ -362,7 +362,7 @@ def test_a_weight_of_zero_that_is_not_drawn_has_no_slope():
 
 
 @pytest.mark.full
-def test_grid_positions_tell_where_a_feature_is():
+def test_grid_positions_distinguish_positions_of_a_feature():
     """Without them, the memory of a uniform image is the same away from its borders."""
     even = np.ones((1, 6, 40, 3), np.float32)
     for known in (False, True):
@@ -373,7 +373,7 @@ def test_grid_positions_tell_where_a_feature_is():
         assert np.allclose(states[1, 8], states[1, 12], atol=1e-5) != known
 
 
-def test_refused():
+def test_invalid_arguments_are_refused():
     with pytest.raises(ValueError, match="vocab_size must be at least 1, got 0"):
         pure(models.RecurrentCaptioner, models.RecurrentCaptionerConfig()).shapes
     with pytest.raises(ValueError, match=r"images must be \[B, 6, 10, 3\], got \[1, 6, 9, 3\]"):

@@ -37,7 +37,7 @@ def test_padding_and_other_examples_change_nothing(pooling):
     assert np.isfinite(empty).all()
 
 
-def test_pooling_is_of_the_states():
+def test_pooling_uses_the_states():
     for pooling in ("class_token", "mean"):
         model = small(pooling)
         encode = quick(lambda params, model=model: model.net.bind(params).encoder(TOKENS, valid=VALID).states)
@@ -77,7 +77,7 @@ def test_l14_a_negation_turns_what_follows():
     assert np.abs(added(attention, good) - added(attention, bad)).max() > 0.1
 
 
-def test_the_encoder_is_that_of_the_masked_language_model():
+def test_the_encoder_equals_that_of_the_masked_language_model():
     config = models.EncoderConfig(13, **SIZES)
     masked = pure(models.MaskedLanguageModel, config).shapes["encoder"]
     assert masked == pure(models.Classifier, CONFIG).shapes["encoder"]
@@ -85,7 +85,7 @@ def test_the_encoder_is_that_of_the_masked_language_model():
 
 @pytest.mark.full
 def test_training_balances_the_experts_of_all_layers():
-    """By a loss beside the logits, which is 0 without a key, without experts and without layers."""
+    """By an additional loss, which is 0 without a key, without experts and without layers."""
     experts = models.ExpertsConfig(num_experts=3, load_balancing_weight=0.5)
     config = dataclasses.replace(CONFIG, feed_forward="experts", experts=experts)
     run = lambda model, **given: model.call(
@@ -117,7 +117,7 @@ def test_captured_attention():
         ({"num_layers": -1}, "num_layers must be at least 0"),
     ],
 )
-def test_shapes_that_cannot_be(changes, message):
+def test_invalid_shapes_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         pure(models.Classifier, dataclasses.replace(CONFIG, **changes)).shapes
 

@@ -1,4 +1,4 @@
-"""The shapes of all models check their choices, sizes and rates alike."""
+"""The configurations of all models check their choices, sizes and rates in the same way."""
 
 import dataclasses
 import inspect
@@ -50,14 +50,14 @@ def test_choices():
         ({"experts": models.ExpertsConfig(4)}, {"feed_forward": "experts"}, "experts .* feed_forward is 'plain'"),
     ],
 )
-def test_parts_that_are_not_chosen(part, choice, message):
+def test_settings_of_unused_parts_are_refused(part, choice, message):
     models.LanguageModelConfig(9, **part, **choice)
     with pytest.raises(ValueError, match=message):
         models.LanguageModelConfig(9, **part)
 
 
 def test_choices_of_a_part():
-    """An unknown scaling of rotary positions was none at all."""
+    """An unknown scaling of rotary positions had no effect."""
 
     @dataclasses.dataclass
     class Part:
@@ -87,7 +87,7 @@ def test_choices_of_a_part():
     ],
 )
 def test_numbers_of_a_part(part, message):
-    """The states of a model with the first, the second and the fourth were NaN; the others had no or another effect."""
+    """Some gave NaN states; the others had no effect or another one."""
     with pytest.raises(ValueError, match=message):
         part()
 
@@ -134,8 +134,8 @@ def test_settings_without_effect(config, settings, message):
         ({"positions": None}, r", got None$"),
     ],
 )
-def test_other_names_of_choices_are_told(settings, message):
-    """Nothing in the spelling of rope leads to rotary; a name of another setting is no hint."""
+def test_other_names_of_choices_are_suggested(settings, message):
+    """rope is not similar to rotary; a name of another setting is not suggested."""
 
     @dataclasses.dataclass
     class Shape:
@@ -152,8 +152,8 @@ def test_other_names_of_choices_are_told(settings, message):
         check_fields(Shape(**settings))
 
 
-def test_where_language_models_differ_from_gpt2():
-    """In three settings, as the docstring says."""
+def test_language_models_differ_from_gpt2_in_three_settings():
+    """The docstring names them."""
     text = " ".join(inspect.getdoc(models.LanguageModelConfig).split())
     assert "Three defaults differ from GPT-2: token vectors are multiplied by sqrt(d_model), GELU is exact, and" in text
     ours, theirs = models.LanguageModelConfig(9), models.families.gpt2(9)
@@ -182,7 +182,7 @@ def test_patches_of_images_take_no_settings_of_tokens(shape, settings, message):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_what_the_data_replace_may_be_zero(shape):
+def test_sizes_that_the_data_replace_may_be_zero(shape):
     names = FROM_DATA & {field.name for field in dataclasses.fields(shape)}
     assert names
     assert all(getattr(shape(**dict.fromkeys(names, 0)), name) == 0 for name in names)
@@ -199,13 +199,13 @@ def test_a_model_needs_vocabularies():
         pure(models.EncoderDecoder, models.EncoderDecoderConfig()).shapes
 
 
-def test_encoders_refuse_what_only_decoders_read():
+def test_encoders_refuse_settings_of_decoders():
     for settings in ({"output_bias": True}, {"output_scale": 0.5}):
         with pytest.raises(ValueError, match="output_bias and output_scale are for decoders"):
             models.EncoderConfig(9, **settings)
 
 
-def test_a_first_token_that_sees_no_other_is_not_classified():
+def test_first_token_pooling_needs_layers():
     with pytest.raises(ValueError, match="set pooling='mean'"):
         models.ClassifierConfig(9, num_layers=0, num_classes=2)
     models.ClassifierConfig(9, num_layers=0, num_classes=2, pooling="mean")
@@ -223,7 +223,7 @@ def test_a_first_token_that_sees_no_other_is_not_classified():
     ],
 )
 def test_sizes_are_integers(field, value, message):
-    """A quotient reached JAX as the float of a shape, in an error that did not name it."""
+    """A quotient was a float in a shape, and JAX's error did not name it."""
 
     @dataclasses.dataclass
     class Shape:

@@ -25,7 +25,7 @@ LANGUAGE_CONFIG = models.LanguageModelConfig(
 
 @pytest.mark.parametrize("lengths", first([(2, 24, 40), (3, 48, 16)], (2, 24, 40)))
 def test_flops_of_the_compiled_forward_pass(lengths):
-    """One layer each: the compiler counts the body of a loop once.  It also counts norms and softmax."""
+    """One layer each: the compiler counts the body of a loop once. It also counts norms and softmax."""
     batch, source_length, target_length = lengths
     net = pure(models.EncoderDecoder, CONFIG)
     tokens = (jax.ShapeDtypeStruct((batch, n), jnp.int32) for n in lengths[1:])
@@ -81,7 +81,7 @@ def test_flops_of_a_language_model_grow_as_they_should():
 
 
 @pytest.mark.parametrize("norm_position", ["pre", "post"])
-def test_what_is_computed_again(norm_position, looped):
+def test_recomputed_operations(norm_position, looped):
     """Attention's two products; with remat all of each block, except a pre-norm block's last product."""
     config = dataclasses.replace(LANGUAGE_CONFIG, norm_position=norm_position)
     training = costs.language_model_training_flops(config, 2, 16)
@@ -93,7 +93,7 @@ def test_what_is_computed_again(norm_position, looped):
 
 
 @pytest.mark.parametrize(("num_layers", "times"), [(12, 0), (13, 13)])
-def test_unrolled_layers_compute_nothing_again(num_layers, times):
+def test_unrolled_layers_recompute_nothing(num_layers, times):
     """Each stack by itself: here an encoder beside a decoder of one layer."""
     gpu = SimpleNamespace(platform="gpu", device_kind="NVIDIA H200")
     again = 4 * 64 * 2 * 16**2
@@ -108,7 +108,7 @@ def test_unrolled_layers_compute_nothing_again(num_layers, times):
 
 @pytest.mark.parametrize("remat", [False, True])
 def test_a_window_costs_its_pairs(remat, looped):
-    """Of 16 tokens each sees 5; a window beyond the length saves nothing, and encoders have none."""
+    """Each of 16 tokens attends to 5; a window beyond the length saves nothing, and encoders have none."""
     products, windowed = 4 * 64 * 2 * 16, dataclasses.replace(LANGUAGE_CONFIG, attention_window=5, remat=remat)
     plain = dataclasses.replace(windowed, attention_window=None)
     for flops, times in ((costs.language_model_flops, 1), (costs.language_model_computed_flops, 4)):
@@ -163,7 +163,7 @@ def test_recurrent_flops_are_the_products_of_the_program(attention, cell):
 
 @pytest.mark.parametrize("places", [5, 32])
 def test_flops_of_a_compiled_masked_language_model(places):
-    """Only the logits at the places that are predicted count, and are computed."""
+    """Only the logits at predicted positions are computed and counted."""
     config = models.EncoderConfig(400, d_model=64, num_heads=4, d_ff=192, num_layers=1, dropout=0.0)
     net = pure(models.MaskedLanguageModel, config)
     tokens, chosen = (jax.ShapeDtypeStruct((4, n), jnp.int32) for n in (32, places))
@@ -192,7 +192,7 @@ def test_flops_of_a_vision_transformer(pooling):
 
 
 def fourth_channel(num_images, image_size, width):
-    """The products of the channel of zeros that `functional.convolution` adds to RGB, which no model asks for."""
+    """The products of the zero channel that `functional.convolution` adds to RGB, which no configuration counts."""
     return 2 * 9 * num_images * math.prod(image_size) * width
 
 

@@ -1,4 +1,4 @@
-"""The decoding state: hypotheses at positions of their own, reordered, and sentences that leave the batch."""
+"""The decoding state: hypotheses at different positions, reordering, and sentences that leave the batch."""
 
 import inspect
 
@@ -69,8 +69,8 @@ def tokens():
 
 
 @pytest.mark.full
-def test_hypotheses_at_positions_of_their_own(stepper, tokens):
-    """Prefixes of 0 to 3 tokens in one batch: each next row is that of the whole pass."""
+def test_hypotheses_at_different_positions(stepper, tokens):
+    """Prefixes of 0 to 3 tokens in one batch: each next row equals that of the full pass."""
     context, state = stepper.start()
     lengths = np.array([[0, 1, 3], [2, 3, 0]])
     prefix = np.where(np.arange(3) < lengths[..., None], tokens[:, :, :3], V - 1)  # filled up with another word
@@ -94,8 +94,8 @@ def test_only_hypotheses_beyond_the_end_are_nan(stepper, tokens):
     np.testing.assert_array_equal(np.isnan(got).all((2, 3)), beyond)
 
 
-def test_steps_beyond_what_was_prepared_are_nan(stepper, tokens):
-    """And not, as a cache whose last position is written twice would have it, those of another sentence.
+def test_steps_beyond_the_capacity_are_nan(stepper, tokens):
+    """And not those of another sentence, as if the last position of a cache were written twice.
 
     Nothing is stored there.
     """
@@ -107,8 +107,8 @@ def test_steps_beyond_what_was_prepared_are_nan(stepper, tokens):
     jax.tree.map(np.testing.assert_array_equal, state.caches, after.caches)
 
 
-def test_reorder_is_running_again(stepper, tokens):
-    """Hypotheses that grew from others, at different positions: as if they had been so from the beginning."""
+def test_reorder_equals_running_again(stepper, tokens):
+    """Hypotheses that continue others, at different positions, equal ones that were decoded from the beginning."""
     context, state = stepper.start()
     lengths, parents = np.array([[3, 2, 1], [1, 3, 2]]), np.array([[2, 0, 0], [1, 1, 2]])
     _, state = stepper.steps(tokens[:, :, :3], context, state)
@@ -124,8 +124,8 @@ def test_reorder_is_running_again(stepper, tokens):
 
 
 @pytest.mark.full
-def test_many_hypotheses_have_caches_of_their_own(stepper):
-    """Reordering moves keys and values then; each next row is that of the whole pass."""
+def test_many_hypotheses_have_separate_caches(stepper):
+    """Reordering then moves keys and values; each next row equals that of the full pass."""
     many = MOST_LANES + 1
     tokens = np.random.default_rng(1).integers(0, V, (B, many, T))
     parents = np.random.default_rng(2).integers(0, many, (B, many))
@@ -138,8 +138,8 @@ def test_many_hypotheses_have_caches_of_their_own(stepper):
 
 
 @pytest.mark.parametrize("sentences", [pytest.param([1], marks=pytest.mark.full), [1, 0, 1]])
-def test_take_is_running_again(stepper, tokens, sentences):
-    """Some sentences, in any order, go on as if the others had never been there."""
+def test_take_equals_running_again(stepper, tokens, sentences):
+    """Some sentences, in any order, continue as if the others had never been in the batch."""
     context, state = stepper.start()
     _, state = stepper.steps(tokens[:, :, :3], context, state)
     take = quick(lambda both, rows: [each.take(rows) for each in both])
@@ -154,8 +154,8 @@ def test_take_is_running_again(stepper, tokens, sentences):
     np.testing.assert_allclose(got, expected, atol=3e-5)
 
 
-def test_states_stay_in_their_programs(stepper, tokens):
-    """Reordering and taking are traced like any other function of arrays."""
+def test_reordering_can_be_traced(stepper, tokens):
+    """So can taking sentences."""
     _, state = stepper.start()
     moved = jax.jit(lambda state: state.reorder(jnp.zeros((B, K), jnp.int32)).take(jnp.arange(1)))(state)
     assert isinstance(moved, models.DecoderState)
@@ -163,8 +163,8 @@ def test_states_stay_in_their_programs(stepper, tokens):
 
 
 @pytest.mark.full
-def test_step_weights_are_read_in_place_of_the_parameters(stepper, tokens):
-    """They give the same logits, and once they are changed, others."""
+def test_step_weights_replace_the_parameters(stepper, tokens):
+    """They give the same logits and, if they are changed, others."""
     weights = jax.device_get(stepper.call("step_weights"))
     expected, _ = stepper.steps(tokens[:, :, :2], *stepper.start())
     got, _ = stepper.steps(tokens[:, :, :2], *stepper.start(weights=weights))
@@ -179,7 +179,7 @@ def test_step_weights_are_read_in_place_of_the_parameters(stepper, tokens):
 
 @pytest.mark.full
 def test_only_some_labels_count(stepper):
-    """A completion's, say: the tokens before it are seen all the same. By default those count that are valid."""
+    """For example those of a completion: earlier tokens are still read. By default, valid labels count."""
     labels, valid = int32(np.asarray(TARGET) % 7 + 1), TARGET_VALID
     where = np.asarray(valid) & (np.arange(T) > 1)[None]
     encoder = stepper.kind is models.EncoderDecoder
@@ -233,7 +233,7 @@ def test_a_decoder_needs_a_vocabulary():
         Small(models.DecoderConfig(memory_dim=5), models.make_decoder)
 
 
-def test_a_memory_that_nothing_reads_is_refused():
+def test_an_unused_memory_is_refused():
     """A decoder without `memory_dim` ignored it."""
     net = pure(models.make_decoder, models.DecoderConfig(V, d_model=8, num_heads=2, d_ff=16, num_layers=1))
     memory = models.Memory(jnp.ones((B, 4, 5)), None)

@@ -1,4 +1,4 @@
-"""The encoder by itself: what it hands on, and what it shows when asked."""
+"""The encoder alone: its memory, and its captured attention."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -36,8 +36,8 @@ def test_captured_attention():
     assert intermediates["self"].query.shape == intermediates["self"].key.shape == (2, B, S, 2, 4)
 
 
-def test_every_token_sees_every_real_one():
-    """A later token changes earlier states; a padded one changes no real state."""
+def test_every_token_attends_to_every_real_one():
+    """A later token changes earlier states; padding changes no real state."""
     small = model("post")
     run = encode(small)
     states = lambda tokens: np.asarray(run(small.params, tokens).states)

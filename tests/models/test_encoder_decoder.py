@@ -60,8 +60,8 @@ def test_causality_by_gradients(name):
 
 @pytest.mark.full
 @MOST
-def test_what_padding_holds_does_not_matter(name):
-    """Other ids in padded places: every real row the same, bit for bit."""
+def test_the_contents_of_padding_do_not_matter(name):
+    """With other ids in padding, every real row is the same, bit for bit."""
     small = model(name)
     valid = {"source_valid": SOURCE_VALID, "target_valid": TARGET_VALID}
     plain = small.logits(**valid)
@@ -73,7 +73,7 @@ def test_what_padding_holds_does_not_matter(name):
 
 @pytest.mark.full
 @BOTH
-def test_one_more_place_does_not_matter(name):
+def test_the_amount_of_padding_does_not_matter(name):
     """More padding on both sides gives the same rows."""
     small = model(name)
     plain = np.asarray(small.logits(source_valid=SOURCE_VALID, target_valid=TARGET_VALID))
@@ -84,7 +84,7 @@ def test_one_more_place_does_not_matter(name):
 
 @pytest.mark.full
 @BOTH
-def test_a_sentence_without_its_padding_is_the_same(name):
+def test_a_sentence_alone_equals_the_padded_one(name):
     small = model(name)
     plain = np.asarray(small.logits(source_valid=SOURCE_VALID, target_valid=TARGET_VALID))
     alone = small.logits(np.asarray(SOURCE)[1:, :4], np.asarray(TARGET)[1:, :4])
@@ -150,8 +150,8 @@ def test_dropout_is_a_function_of_the_key(name):
 
 @pytest.mark.parametrize("rate", ["dropout", "attention_dropout", "activation_dropout"])
 @pytest.mark.full
-def test_each_dropout_rate_has_its_place(rate):
-    """Each of the three rates alone changes the result: none is forgotten on the way down."""
+def test_each_dropout_rate_is_used(rate):
+    """Each of the three rates alone changes the result."""
     noisy = Small(dataclasses.replace(CONFIGS["post"], **({"dropout": 0.0} | {rate: 0.4})))
     assert different(noisy.logits(key=jax.random.key(0)), model("post").logits()).all()
 
@@ -270,8 +270,8 @@ def test_steps_in_bfloat16():
     assert np.abs(got - expected).max() < 0.03 * np.abs(expected).max()
 
 
-def test_greedy_search_is_repeated_forward_passes():
-    """The loop with a cache finds what recomputing every prefix finds."""
+def test_greedy_search_equals_repeated_forward_passes():
+    """The loop with a cache equals recomputing every prefix."""
     small, length = model("pre"), 5
     valid = {"source_valid": SOURCE_VALID, "target_valid": np.ones_like(TARGET_VALID)}
 
@@ -316,7 +316,7 @@ def test_captured_attention():
 
 @pytest.mark.full
 def test_the_same_logits_with_the_batch_over_eight_devices():
-    """With dropout on: its bits do not know where they are computed."""
+    """With dropout: its bits do not depend on the device."""
     source, target = (jnp.tile(x, (4, 1)) for x in (SOURCE, TARGET))
     mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
     rows = NamedSharding(mesh, PartitionSpec("data"))
@@ -328,7 +328,7 @@ def test_the_same_logits_with_the_batch_over_eight_devices():
 
 
 def test_attention_function_reaches_every_layer():
-    """The seam for kernels: a model built with another attention function uses it everywhere."""
+    """A model built with another attention function uses it everywhere."""
     seen = []
 
     def spy(query, key, value, **options):
@@ -340,7 +340,7 @@ def test_attention_function_reaches_every_layer():
     assert sorted(set(seen)) == [(T, T), (T, S), (S, S)]
 
 
-def test_longer_than_the_learned_positions():
+def test_sequences_longer_than_the_learned_positions_are_refused():
     small = model("pre")
     long = np.ones((1, 8), np.int32)
     message = "a sequence of length 8 has no learned position beyond 7"
@@ -367,8 +367,8 @@ def test_initial_logits_are_modest(name):
 
 @pytest.mark.full
 @SLOW
-def test_cross_entropy_is_that_of_the_logits(name):
-    """Value and every gradient, padding and dropout included; only the logits do not exist."""
+def test_cross_entropy_equals_that_of_the_logits(name):
+    """Value and every gradient, including padding and dropout; only the logits are never stored."""
     small = Small(dataclasses.replace(CONFIGS[name], dropout=0.2))
     labels, key = jnp.roll(TARGET, -1, 1), jax.random.key(3)
     both = {"source_valid": SOURCE_VALID, "target_valid": TARGET != 0, "key": key}
@@ -387,7 +387,7 @@ def test_cross_entropy_is_that_of_the_logits(name):
 
 @pytest.mark.parametrize("shapes", first([((1, 0), (1, 3)), ((1, 3), (1, 0)), ((0, 3), (0, 4))], ((1, 3), (1, 0))))
 def test_empty_sources_targets_and_batches(shapes):
-    """All have logits, and a loss of as many labels as there are."""
+    """All have logits, and a loss over their labels."""
     small, (source, target) = model("post"), (np.zeros(shape, np.int32) for shape in shapes)
     assert small.logits(source, target).shape == (*shapes[1], V)
     total, count = small.call(models.EncoderDecoder.cross_entropy, small.params, source, target, target)

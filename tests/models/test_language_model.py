@@ -52,8 +52,8 @@ def test_causality_by_gradients(name):
     np.testing.assert_array_equal(np.abs(np.asarray(jacobian)).sum(-1) > 0, np.tri(T, dtype=bool))
 
 
-def test_without_the_causal_mask_the_future_is_seen():
-    """The label of a row is its next token: with the mask it changes nothing before it, without it every row."""
+def test_without_the_causal_mask_later_tokens_are_visible():
+    """The label of a row is its next token: with the mask it changes no earlier row, without it every row."""
     small = language_model("tied")
     every = {"valid": np.ones_like(VALID)}
     rows = lambda small: different(
@@ -67,8 +67,8 @@ def test_without_the_causal_mask_the_future_is_seen():
 
 
 @SLOW
-def test_what_padding_holds_does_not_matter(name):
-    """At the end, which the causal mask hides, and at the beginning, which only `valid` does."""
+def test_the_contents_of_padding_do_not_matter(name):
+    """At the end, which the causal mask hides, and at the beginning, which only `valid` hides."""
     small = language_model(name)
     for valid in (np.asarray(VALID), np.asarray(VALID)[:, ::-1]):
         plain, other = (logits(small, tokens, valid=valid) for tokens in (TOKENS, np.where(valid, TOKENS, 7)))
@@ -87,8 +87,8 @@ def test_examples_are_independent(name):
 
 
 @SLOW
-def test_cross_entropy_is_that_of_the_logits(name):
-    """Value and every gradient, padding and dropout included; only the logits do not exist."""
+def test_cross_entropy_equals_that_of_the_logits(name):
+    """Value and every gradient, including padding and dropout; only the logits are never stored."""
     small = Small(shallow(LANGUAGE_CONFIGS[name], dropout=0.2), models.LanguageModel)
     labels, key = int32(np.roll(TOKENS, -1, 1)), jax.random.key(3)
 
@@ -108,7 +108,7 @@ def test_cross_entropy_is_that_of_the_logits(name):
 
 
 @SLOW
-def test_steps_equal_the_rows_of_the_whole(name):
+def test_steps_equal_the_rows_of_the_full_pass(name):
     """Three hypotheses of each text, folded over a sequence inside one jitted loop."""
     small, beam_size = language_model(name), 3
     tokens = np.random.default_rng(0).integers(0, V, (B, beam_size, T)).astype(np.int32)
@@ -131,8 +131,8 @@ def test_steps_equal_the_rows_of_the_whole(name):
 
 
 @pytest.mark.parametrize("rate", ["dropout", "attention_dropout", "activation_dropout"])
-def test_each_dropout_rate_has_its_place(rate):
-    """Each alone changes the result, as a function of the key; without a key the program has none."""
+def test_each_dropout_rate_is_used(rate):
+    """Each alone changes the result, as a function of the key; without a key there is no dropout."""
     none = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
     plain = shallow(LANGUAGE_CONFIGS["tied"], **none)
     noisy = Small(dataclasses.replace(plain, **{rate: 0.4}), models.LanguageModel)
@@ -186,8 +186,8 @@ PACKED = {"positions": int32([[0, 1, 2, 0, 1, 2]] * 2), "segments": int32([[1, 1
 
 
 @pytest.mark.parametrize("name", first([*LANGUAGE_CONFIGS, "rotary"], "rotary"))
-def test_packed_texts_are_those_alone(name):
-    """Logits, loss and weights of two texts in a row; positions that are only relative need not begin again."""
+def test_packed_texts_equal_separate_ones(name):
+    """Logits, loss and weights of two texts in a row; relative positions need not restart."""
     given = dict(PACKED)
     if name == "rotary":
         small = Small(dataclasses.replace(LANGUAGE_CONFIGS["tied"], positions="rotary"), models.LanguageModel)
@@ -212,7 +212,7 @@ def test_packed_texts_are_those_alone(name):
 
 
 @pytest.mark.parametrize("positions", [[0, 1, 2, 0, 1, 2], [5, 4, 3, 2, 1, 0], [2, 3, 4, 2, 2, 2], [0, 1, 2, 3, 4, 5]])
-def test_no_positions_show_what_comes_later(positions):
+def test_later_tokens_are_never_visible(positions):
     """Neither later in the row nor at a later position; in their natural order, positions change nothing."""
     small, given = language_model("untied"), int32([positions] * 2)
     plain = logits(small, positions=given)
@@ -225,7 +225,7 @@ def test_no_positions_show_what_comes_later(positions):
 
 
 def test_attention_function_reaches_every_layer():
-    """The seam for kernels: a model built with another attention function uses it everywhere."""
+    """A model built with another attention function uses it everywhere."""
     seen = []
 
     def spy(query, key, value, **options):
@@ -237,7 +237,7 @@ def test_attention_function_reaches_every_layer():
     assert set(seen) == {(T, T)}
 
 
-def test_longer_than_the_learned_positions():
+def test_sequences_longer_than_the_learned_positions_are_refused():
     small, message = language_model("tied"), "a sequence of length 8 has no learned position beyond 7"
     with pytest.raises(ValueError, match=message):
         logits(small, np.ones((1, 8), np.int32))

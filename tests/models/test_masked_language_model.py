@@ -34,14 +34,14 @@ def logits(tokens=TOKENS, **given):
     return np.asarray(base().apply(base().params, tokens, **given))
 
 
-def test_every_token_sees_both_sides_and_no_padding():
+def test_every_token_attends_to_both_sides_and_no_padding():
     plain = logits(valid=VALID)
     assert different(plain, logits(TOKENS.at[0, 8].set(3), valid=VALID))[0].all()
     np.testing.assert_array_equal(plain[1, :5], logits(jnp.where(VALID, TOKENS, 7), valid=VALID)[1, :5])
 
 
-def test_packed_sequences_are_like_alone():
-    """The second sequence of a row, with its own positions, gets what it gets in a row of its own."""
+def test_packed_sequences_equal_separate_ones():
+    """The second sequence of a row, with its own positions, has the same result as in a separate row."""
     packed = logits(valid=VALID, segments=SEGMENTS, positions=POSITIONS)
     tokens, valid = np.zeros((2, 2, 9), np.int32)
     for row, (start, stop) in enumerate(PIECES):
@@ -53,7 +53,7 @@ def test_packed_sequences_are_like_alone():
     assert different(packed, logits(valid=VALID, segments=one, positions=POSITIONS))[0].all()
 
 
-def test_chosen_places_are_rows_of_the_whole():
+def test_logits_at_chosen_positions_equal_rows_of_the_full_pass():
     whole = logits(valid=VALID)
     np.testing.assert_allclose(
         logits(valid=VALID, masked_positions=MASKED),
@@ -62,8 +62,8 @@ def test_chosen_places_are_rows_of_the_whole():
     )
 
 
-def test_cross_entropy_is_that_of_the_logits():
-    """Value and every gradient, at the chosen places only, with dropout and types of tokens."""
+def test_cross_entropy_equals_that_of_the_logits():
+    """Value and every gradient, at the chosen positions only, with dropout and token types."""
     config = dataclasses.replace(CONFIG, dropout=0.2, num_layers=1, num_token_types=3)
     small = Small(config, models.MaskedLanguageModel)
     labels, key = jnp.asarray([[3, 4, 5], [6, 7, 8]], jnp.int32), jax.random.key(3)

@@ -73,7 +73,7 @@ def test_differences_are_small_and_explained(found):
         assert preset.note, name
 
 
-def test_what_the_reasons_say(found):
+def test_the_reasons_are_correct(found):
     """The numbers in the reasons."""
     base, big = PRESETS["transformer-base"].config, PRESETS["transformer-big"].config
     assert 37_000 + (65e6 - found["transformer-base"].parameters) / base.d_model == pytest.approx(40_817, abs=1)
@@ -95,7 +95,7 @@ def test_the_page_has_the_tables_of_the_command(found):
 
 
 def compiled():
-    """What the compiler says that each of some devices holds of a model's state."""
+    """The bytes of a model's state on each device, from the compiler."""
     scaling = {tuple(plan["case"][:3]): plan for plan in json.loads(SCALING.read_text(encoding="utf-8"))}
     return {"transformer-big": scaling["big", "v5p:2x2x2", "fsdp=8"]} | json.loads(PLANS.read_text(encoding="utf-8"))
 

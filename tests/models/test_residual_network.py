@@ -1,4 +1,4 @@
-"""Properties of the residual network: shifts, examples, its attention."""
+"""Properties of the residual network: shifts, independence of examples, attention."""
 
 import functools
 
@@ -60,7 +60,7 @@ def test_the_network_is_its_formula():
     assert features.shape == (2, 4, 4, 6)
 
 
-def test_no_example_sees_another():
+def test_examples_are_independent():
     model, images = small(), normal(2, 8, 8, 3)
     slope = quick(jax.grad(lambda x: model.net.apply(model.params, x)[0].sum()))(images)
     assert np.asarray(slope[0]).any()

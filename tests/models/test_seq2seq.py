@@ -49,7 +49,7 @@ def test_padding_changes_no_bit_and_no_row_sees_a_later_token(name):
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", first(KINDS, "additive"))
-def test_the_loss_is_that_of_the_logits_with_every_parameter_in_it(name):
+def test_the_loss_equals_that_of_the_logits_and_depends_on_every_parameter(name):
     model, labels = small(name), jnp.roll(TARGET, -1, 1)
     options = {"source_valid": SOURCE_VALID, "target_valid": TARGET_VALID}
 
@@ -107,8 +107,8 @@ def test_captured_weights_are_those_of_the_attention():
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", first(["additive", "fed"], "additive"))
-def test_a_reordered_state_is_that_of_the_parent(name):
-    """Beam search gives the log-probability that forced decoding gives its result."""
+def test_a_reordered_state_equals_that_of_the_parent(name):
+    """Beam search and forced decoding give its result the same log-probability."""
     model = small(name)
 
     def search(params):
@@ -159,7 +159,7 @@ def test_steps_show_their_attention_to_the_source(name):
 
 
 @pytest.mark.full
-def test_dropout_follows_its_key_and_bfloat16_stays():
+def test_dropout_depends_on_its_key_and_bfloat16_is_kept():
     options = {"dropout": 0.3, "state_dropout": 0.2, "num_decoder_layers": 2, "compute_dtype": "bfloat16"}
     net = pure(models.Seq2Seq, models.Seq2SeqConfig(V, V, d_model=8, d_hidden=6, **options))
     params, run = net.init(jax.random.key(0)), quick(net.apply)
@@ -181,8 +181,8 @@ def test_dropout_follows_its_key_and_bfloat16_stays():
         ({"source_vocab_size": 4}, "shares one table, so vocabularies must be equal"),
     ],
 )
-def test_refused(options, message):
-    """Also without the type hook of the tests."""
+def test_invalid_arguments_are_refused(options, message):
+    """Also without the type checks of the tests."""
     config = models.Seq2SeqConfig(V, V)
     for name, value in options.items():
         object.__setattr__(config, name, value)

@@ -1,4 +1,4 @@
-"""What all transformers share: settings that are checked where they are made, and the choice of what was captured."""
+"""Parts that all Transformers share: checked settings, and the selection of captured attention."""
 
 import copy
 import dataclasses
@@ -51,8 +51,8 @@ from tests.modules.small import quick
         ({"feed_forward": "experts", "activation_dropout": 0.1}, "activation_dropout must be 0 with experts, got 0.1"),
     ],
 )
-def test_configurations_that_make_no_model(config, change, message):
-    """Checked where it is made, not at the first use; the type hook of the tests would be there before it."""
+def test_invalid_configurations_are_refused(config, change, message):
+    """When they are created, not at the first use; without the type checks of the tests."""
     changed = copy.copy(config)
     for name, value in change.items():
         object.__setattr__(changed, name, value)
@@ -80,7 +80,7 @@ LOSS_OPTIONS = [
 
 @pytest.mark.full
 @pytest.mark.parametrize("options", LOSS_OPTIONS, ids=["tied", "untied"])
-def test_the_loss_is_that_of_logits_with_bias_and_scale(options):
+def test_the_loss_equals_that_of_logits_with_bias_and_scale(options):
     small = language_model(**options)
     labels = jnp.roll(TARGET, -1, 1)
     loss = lambda params: small.net.bind(params).cross_entropy(TARGET, labels, valid=TARGET_VALID)[0]

@@ -23,8 +23,8 @@ def small(pooling="class_token"):
 
 
 @pytest.mark.parametrize("pooling", ["class_token", "mean"])
-def test_pooling_is_of_the_encoder(pooling):
-    """The encoder is that of `make_encoder`; the mean is of patches alone."""
+def test_pooling_uses_the_encoder(pooling):
+    """The encoder equals that of `make_encoder`; the mean is over patches only."""
     model = small(pooling)
     encoder = pure(models.make_encoder, model.net.config)
     states = np.asarray(quick(encoder.apply)(model.params["encoder"], IMAGES).states)
@@ -45,7 +45,7 @@ def test_without_positions_the_order_of_patches_is_unknown():
 
 
 @pytest.mark.full
-def test_captured_is_beside_the_same_logits():
+def test_capturing_does_not_change_the_logits():
     model = small()
     bind = model.net.bind
     run = quick(lambda params: (bind(params).run(IMAGES, capture=("self",))[0], bind(params).captured(IMAGES)))
@@ -69,7 +69,7 @@ def test_training_balances_experts():
 @pytest.mark.full
 @pytest.mark.parametrize("pooling", ["class_token", "mean"])
 def test_another_image_size(pooling):
-    """Only the table is another, and it is the interpolated one; the same size changes nothing."""
+    """Only the table differs, by interpolation; the same size changes nothing."""
     model = small(pooling)
     config, params = models.with_image_size(model.net.config, model.params, (10, 8))
     assert config.image_size == (10, 8)

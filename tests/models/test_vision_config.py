@@ -1,4 +1,4 @@
-"""Shapes of models of images that do not fit are refused when they are written."""
+"""Invalid configurations of image models are refused when they are created."""
 
 import pytest
 

@@ -38,7 +38,7 @@ def built(make):
 
 
 def drawn(shapes, deviation=0.4):
-    """Parameters for these shapes: noise, around 1 where a scale is meant."""
+    """Random parameters of these shapes, around 1 for scales."""
 
     def draw(path, shape):
         name = jax.tree_util.keystr(path)

@@ -102,7 +102,7 @@ def test_heads_that_do_not_fit(width, heads, key_heads, message):
 
 
 @pytest.mark.parametrize("num_kv_heads", first([4, 2], 2))
-def test_step_equals_the_rows_of_the_whole(num_kv_heads):
+def test_step_equals_the_rows_of_the_full_pass(num_kv_heads):
     """Folding the cached step over a sequence is causal attention, for several hypotheses at once."""
     net, params = self_attention(num_kv_heads, bias=True)
     x = normal(2 * 3, 5, D)
@@ -125,7 +125,7 @@ def test_dropout_needs_a_key_and_drops_weights():
     assert not np.allclose(one, other, atol=1e-3)
 
 
-def test_tape_holds_queries_and_keys():
+def test_captured_queries_and_keys_give_the_weights():
     """What the intermediates caught, given to attention_weights, are the weights of the layer."""
     net, params = self_attention()
     x = normal(2, 5, D)
@@ -144,8 +144,8 @@ def test_tape_holds_queries_and_keys():
     np.testing.assert_array_equal(caught_key, key)
 
 
-def test_attention_function_is_the_callers():
-    """The seam through which kernels and sharded wrappers come in."""
+def test_a_custom_attention_function_is_used():
+    """Kernels and sharded attention are passed in this way."""
     seen = []
 
     def spy(query, key, value, **options):
@@ -159,7 +159,7 @@ def test_attention_function_is_the_callers():
     assert seen == [((2, 5, N, D // N), ["dropout", "mask"])]
 
 
-def test_an_attention_function_sees_dropout_only_where_there_is_some():
+def test_an_attention_function_receives_dropout_only_if_it_is_used():
     seen = []
 
     def spy(query, key, value, *, mask, dropout):
@@ -173,7 +173,7 @@ def test_an_attention_function_sees_dropout_only_where_there_is_some():
 
 
 def flat(query, key, *, mask=None):
-    """Weights that are no softmax: 1 wherever the mask allows."""
+    """Weights that are not a softmax: 1 for every allowed pair."""
     lengths = query.shape[1], key.shape[1]
     allowed = jnp.ones((1, 1, *lengths), bool) if mask is None else masks.as_mask(mask).dense(*lengths)
     return jnp.broadcast_to(allowed, (query.shape[0], query.shape[2], *lengths)).astype(jnp.float32)
@@ -226,7 +226,7 @@ BOUND_SETTINGS = {"scale": 3.0, "score": jnp.tanh, "sinks": jnp.ones(N)}
 
 @pytest.mark.parametrize("name", OWN_SETTINGS)
 def test_partials_of_a_setting_are_refused_if_the_layer_has_it_too(name):
-    """The layer's value won without a word; without its setting, that of the partial counts."""
+    """The layer's value was used silently; if the layer does not have the setting, that of the partial counts."""
     bound = functools.partial(functional.attention, **{name: BOUND_SETTINGS[name]})
     for make in (self_attention, cross_attention):
         with pytest.raises(ValueError, match=f"this layer passes '{name}' from its own setting.* remove one"):
@@ -238,8 +238,8 @@ def test_partials_of_a_setting_are_refused_if_the_layer_has_it_too(name):
     assert np.abs(net.apply(params, x) - plain.apply(params, x)).max() > 1e-3
 
 
-def test_a_function_combines_masks_instead():
-    """The remedy of that message: its window is at work, in the full pass and in cached steps."""
+def test_a_function_may_combine_masks_itself():
+    """The remedy of that message: its window applies in the full pass and in cached steps."""
 
     def local(query, key, value, *, mask, **kwargs):
         return functional.attention(query, key, value, mask=mask & masks.window(1), **kwargs)
@@ -282,8 +282,8 @@ def test_captured_weights_at_given_positions(order):
         caught.weights(mask=masks.causal())
 
 
-def test_weights_of_cross_attention_know_the_positions_of_a_late_step():
-    """A function with its own window, one late query: its weights are a row of the whole."""
+def test_weights_of_cross_attention_use_the_positions_of_a_late_step():
+    """A function with its own window, one late query: its weights are a row of the full result."""
 
     def near(query, key, *, query_positions=None, key_positions=None, mask=None):
         window = functional.attention_weights
@@ -309,8 +309,8 @@ def test_weights_of_cross_attention_know_the_positions_of_a_late_step():
     assert (np.asarray(weights)[..., :2] == 0).all()
 
 
-def test_what_a_layer_cannot_take_is_named():
-    """The name of an implementation was called, and another D ended in a product of matrices, far from here."""
+def test_wrong_arguments_of_a_layer_are_named():
+    """A string was called, and another D ended in a matrix product."""
     with pytest.raises(TypeError, match=r"functools.partial\(functional.attention.*got 'blockwise'"):
         inspect.unwrap(check_partial)("blockwise")
     layer = modules.SelfAttention(8, 2, rngs=nnx.Rngs(0))

@@ -97,14 +97,14 @@ def test_deep_norm_block():
     np.testing.assert_allclose(net.apply(params, x), norm("feed_forward_norm", 3 * z + think(z)), atol=1e-5)
 
 
-def test_norm_is_the_callers():
+def test_a_custom_norm_is_used():
     net, params = block(functional.pre_norm, cross=False, norm=modules.RMSNorm)
     assert set(params["attention_norm"]) == {"scale"}
     assert net.apply(params, normal(2, 5, D)).shape == (2, 5, D)
 
 
 @pytest.mark.full
-def test_dropout_sites_are_told_apart():
+def test_dropout_sites_are_independent():
     """With every sublayer replaced by ones, the masks of attention, cross and feed-forward outputs differ."""
     net, params = block(functional.pre_norm, cross=True, dropout=0.5)
     key = jax.random.key(0)
@@ -125,7 +125,7 @@ def test_dropout_sites_are_told_apart():
 @pytest.mark.full
 @pytest.mark.parametrize("arrange", [functional.pre_norm, functional.post_norm, DEEP])
 @pytest.mark.parametrize("cross", [True, False])
-def test_step_equals_the_rows_of_the_whole(arrange, cross):
+def test_step_equals_the_rows_of_the_full_pass(arrange, cross):
     net, params = block(arrange, cross)
     width, length = 3, 4
     x, memory = normal(2 * width, length, D), normal(2, 5, D, seed=1)

@@ -1,4 +1,4 @@
-"""Convolutional layers: stacks are their layers, they see what `receptive_field` says, parameters and axes."""
+"""Convolutional layers: stacks equal their layers and depend on their receptive field; parameters and axes."""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ def test_a_layer_is_the_function_with_its_parameters():
     assert "bias" not in built(lambda rngs: modules.Convolution(D, D, bias=False, rngs=rngs))[1]
 
 
-def test_kernels_are_drawn_by_what_a_position_sees_and_feeds():
+def test_kernels_have_glorot_scale_of_the_window():
     """Uniform (Glorot and Bengio 2010): inputs and outputs are those of the whole window."""
     module, _ = built(lambda rngs: modules.Convolution(D, 6, kernel_size=(3, 3), rngs=rngs))
     kernel = np.abs(module.init(jax.random.key(0))["kernel"])
@@ -40,7 +40,7 @@ def test_a_stack_is_residual_layers_whose_dilations_grow():
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("growth", "reach"), [(1, 7), (3, 27)])
-def test_a_stack_sees_its_receptive_field_and_no_more(growth, reach, causal):
+def test_a_stack_depends_exactly_on_its_receptive_field(growth, reach, causal):
     options = {"growth": growth, "causal": causal, "activation": lambda x: x}
     module, params = built(lambda rngs: modules.ConvolutionStack(D, 3, rngs=rngs, **options))
     length, at = 61, 30

@@ -57,8 +57,8 @@ def test_embeddings_are_the_sum_of_tokens_and_positions(learned):
 
 
 @pytest.mark.parametrize("learned", [True, False])
-def test_a_step_of_embeddings_is_that_position_of_the_sequence(learned):
-    """Each hypothesis at a position of its own."""
+def test_a_step_of_embeddings_equals_that_position_of_the_sequence(learned):
+    """Each hypothesis has another position."""
     net, params = embeddings(learned)
     tokens, positions = np.array([[3, 0, 5, 7], [10, 3, 3, 1]]), np.array([[0, 3], [2, 2]])
     whole = np.asarray(net.apply(params, int32(tokens)))

@@ -1,4 +1,4 @@
-"""V1: attention over a grid equals its form in 1 x 1 convolutions, and knows no positions."""
+"""V1: attention over a grid equals its form in 1 x 1 convolutions, and is independent of positions."""
 
 import inspect
 

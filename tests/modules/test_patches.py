@@ -15,7 +15,7 @@ def embeddings(**options):
 
 
 def patches(images, size):
-    """The patches of images as rows, by a reshape: row by row, and so are the pixels of each."""
+    """The patches of images as rows, by a reshape: row by row, and pixels in the same order."""
     batch, height, width, channels = images.shape
     grid = np.asarray(images).reshape(batch, height // size, size, width // size, size, channels)
     return grid.swapaxes(2, 3).reshape(batch, -1, size * size * channels)

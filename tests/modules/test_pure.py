@@ -1,4 +1,4 @@
-"""The hinge: a module class and its configuration as functions over a plain dict."""
+"""A module class and its configuration as functions over a plain dict."""
 
 import functools
 import gc
@@ -92,12 +92,12 @@ def test_equal_parts_make_equal_models():
         (models.EncoderDecoder, {"attention": [double]}, "attention of EncoderDecoder must be hashable"),
     ],
 )
-def test_parts_that_the_model_does_not_take(model, parts, message):
+def test_unknown_parts_are_refused(model, parts, message):
     with pytest.raises(TypeError, match=message):
         pure(model, CONFIG, **parts)
 
 
-def test_a_module_in_place_of_its_class():
+def test_a_module_in_place_of_its_class_is_refused():
     """It was taken for a function that makes modules, and called with a configuration at the first use."""
     with pytest.raises(TypeError, match="takes the class Linear and a configuration, not a Linear that has"):
         pure(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), CONFIG)
@@ -111,7 +111,7 @@ def test_a_module_in_place_of_its_class():
         (models.LanguageModel, None, "LanguageModel takes LanguageModelConfig, got NoneType"),
     ],
 )
-def test_configurations_of_another_model(model, config, message):
+def test_configurations_of_another_model_are_refused(model, config, message):
     with pytest.raises(TypeError, match=message):
         pure(model, config)
 
@@ -165,7 +165,7 @@ def test_every_dimension_has_a_name():
 
 
 class Head(nnx.Module):
-    """A module of one's own with layers of Flax, whose parameters have no names of axes."""
+    """A custom module with layers of Flax, whose parameters have no axis names."""
 
     def __init__(self, config, *, rngs, state=None):
         self.encoder = models.make_encoder(config, rngs=rngs)
@@ -200,7 +200,7 @@ def test_parameters_without_axes_are_not_sharded():
         (lambda rngs: nnx.Dropout(0.5, rngs=nnx.Rngs(0)), r"state\.rngs\..*\(Rng\w+\).* functional\.dropout for nnx"),
     ],
 )
-def test_state_that_is_no_parameter_is_refused(state, message):
+def test_state_that_is_not_a_parameter_is_refused(state, message):
     with pytest.raises(TypeError, match="Head holds state that is not an nnx.Param: " + message):
         pure(Head, HEAD_CONFIG, state=state).shapes
     block = lambda rngs: nnx.List([state(rngs)])
@@ -227,8 +227,8 @@ def test_init_under_vmap():
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a[i], b, rtol=1e-6), many, one)  # noqa: B023
 
 
-def test_parameters_are_born_sharded():
-    """Jitted with out_shardings, init gives the same numbers, already spread over eight devices."""
+def test_parameters_are_created_sharded():
+    """Jitted with out_shardings, init gives the same numbers, already sharded over eight devices."""
     mesh = jax.make_mesh((8,), ("fsdp",), axis_types=(AxisType.Auto,))
     place = lambda names: NamedSharding(mesh, PartitionSpec(*("fsdp" if n == "model" else None for n in names)))
     shardings = jax.tree.map(place, NET.axes, is_leaf=lambda x: isinstance(x, tuple))
@@ -239,7 +239,7 @@ def test_parameters_are_born_sharded():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), born, params())
 
 
-def test_apply_refuses_what_is_not_this_model():
+def test_apply_refuses_parameters_of_another_model():
     wrong = jax.tree.map(lambda x: x, params())
     wrong["decoder"]["stack"]["layers"]["feed_forward"]["up"]["kernel"] = jnp.ones((1, 8, 17))
     tokens = jnp.ones((1, 2), jnp.int32)
@@ -281,7 +281,7 @@ def test_a_bound_model_is_differentiated_and_mapped():
     np.testing.assert_allclose(quick(jax.vmap(run))(both)[0], expected, atol=1e-5)
 
 
-def test_bind_refuses_what_is_not_this_model():
+def test_bind_refuses_parameters_of_another_model():
     wrong = params() | {"extra": jnp.ones(2)}
     with pytest.raises(ValueError, match=r"params\['extra'\] has shape \(2,\), the model has nothing"):
         NET.bind(wrong)

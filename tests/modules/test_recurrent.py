@@ -48,7 +48,7 @@ def test_a_bidirectional_stack_is_each_layer_forwards_and_backwards(cell):
 
 
 @pytest.mark.parametrize("cell", first(["rnn", "gru", "lstm"], "lstm"))
-def test_steps_equal_the_whole_with_and_without_dropout_on_states(cell):
+def test_steps_equal_the_full_pass_with_and_without_dropout_on_states(cell):
     module, params = stack(cell, num_layers=2, state_dropout=0.5)
     x, key = normal(B, T, D), jax.random.key(1)
     start = module.net.bind(params).start(B)
@@ -100,8 +100,8 @@ def test_a_stack_has_a_layer():
         built(lambda rngs: modules.RecurrentStack(D, H, 0, rngs=rngs))
 
 
-def test_there_is_a_state_for_each_layer():
-    """Layers without one began at zero, and a step left them out."""
+def test_the_number_of_states_is_checked():
+    """Missing states were zero in the full pass, and a step left out their layers."""
     module, params = stack(num_layers=2)
     x, bound = normal(B, T, D), module.net.bind(params)
     states = bound.start(B)

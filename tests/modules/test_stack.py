@@ -45,7 +45,7 @@ def test_scan_equals_loop(key):
 
 
 def test_remat_changes_nothing_but_memory():
-    """Same value, same gradients, with dropout: the bits are recomputed, not drawn again."""
+    """Same value, same gradients, with dropout: its bits are recomputed and equal."""
     x, key = normal(2, 40, D), jax.random.key(1)
     found, held = [], []
     for remat in (False, True):
@@ -120,7 +120,7 @@ def test_capture_gives_every_layer():
     np.testing.assert_allclose(intermediates["self"].layer(0).query, query, atol=1e-5)
 
 
-def test_one_trace_whatever_the_depth():
+def test_one_trace_for_every_depth():
     """Compile time does not grow with depth: the block is traced once."""
     traced = []
 

@@ -1,4 +1,4 @@
-"""Who the processes of a run are, from what launchers say; nothing here connects to anybody."""
+"""The processes of a run, as launchers describe them; nothing here connects."""
 
 import os
 import socket
@@ -43,20 +43,20 @@ def only(monkeypatch):
     return lambda variables: [monkeypatch.setenv(*item) for item in variables.items()] and os.environ
 
 
-def test_what_is_set_goes_before_what_could_be_detected(only):
+def test_settings_take_precedence_over_detection(only):
     assert detect(only({**SLURM, **SET})) == Cluster("as set", "node7:1234", 4, 3)
     assert detect(os.environ, "a:1", 2, 0) == Cluster("as set", "a:1", 2, 0)
     assert detect(only({"JAX_LOCAL_DEVICE_IDS": "2,3"})) == Cluster("as set", "node7:1234", 4, 3, (2, 3))
 
 
-def test_alone(only):
+def test_one_process_alone(only):
     assert detect({}).num_processes == 1
     assert detect(only({**SLURM, "JAX_NUM_PROCESSES": "1"})).num_processes == 1
     assert detect(only({"SLURM_NTASKS": "1"})).num_processes == 1
 
 
-def test_alone_over_gloo(only):
-    """Asked for by name: a coordinator of its own, without which JAX would sum in another order than over gloo."""
+def test_one_process_over_gloo(only):
+    """By request: it has its own coordinator, without which JAX would sum in another order than gloo."""
     one = only({**SET, "JAX_NUM_PROCESSES": "1", "JAX_PROCESS_ID": "0"})
     assert detect(one) == Cluster("as set")
     assert detect(only({"JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo"})) == Cluster("as set", "node7:1234")
@@ -69,7 +69,7 @@ def test_slurm(only):
     assert detect(only({"JAX_COORDINATOR_PORT": "99"})).coordinator == "node07:99"
 
 
-def test_slurm_with_one_task_needs_nobody(only):
+def test_slurm_with_one_task_does_not_connect(only):
     assert detect(only({**SLURM, "SLURM_NTASKS": "1", "SLURM_PROCID": "0"})) == Cluster("SlurmCluster")
 
 
@@ -79,7 +79,7 @@ def test_open_mpi(only):
 
 
 def test_open_mpi_5_without_mpi4py(only):
-    """JAX learns nothing from it, and would end with a traceback; one process needs nothing."""
+    """JAX cannot read it, and would end with a traceback; one process needs no information."""
     version_5 = {name: text for name, text in OPEN_MPI.items() if name != "OMPI_MCA_orte_hnp_uri"}
     only({**version_5, "OMPI_VERSION": "5.0.3"})
     with pytest.raises(ConfigError, match=r"Open MPI has 8 processes .*, or JAX_NUM_PROCESSES=1"):
@@ -88,7 +88,7 @@ def test_open_mpi_5_without_mpi4py(only):
     assert detect(only(one)).num_processes == 1
 
 
-def test_a_launcher_that_does_not_answer_is_asked_again_later(only, monkeypatch):
+def test_a_launcher_that_does_not_answer_is_an_error_to_retry(only, monkeypatch):
     only(SLURM)
 
     def fail():
@@ -109,13 +109,13 @@ def test_an_ipv6_address_in_brackets(only):
 
 @pytest.mark.parametrize("process", [0, 1])
 def test_an_address_to_listen_at_has_a_port(only, process):
-    """In all processes: the others would wait for the first, which failed."""
+    """In all processes: otherwise the others would wait for the first, which has failed."""
     found = detect(only({**SET, "JAX_PROCESS_ID": str(process), "JAX_COORDINATOR_BIND_ADDRESS": "0.0.0.0"}))
     with pytest.raises(ConfigError, match=r"JAX_COORDINATOR_BIND_ADDRESS must be host:port .*, got '0.0.0.0'"):
         cluster._connect(found)
 
 
-def test_a_pod_that_is_no_part_of_a_job_is_alone(only):
+def test_a_pod_outside_a_job_is_alone(only):
     assert detect(only({"KUBERNETES_SERVICE_HOST": "10.0.0.1"})).num_processes == 1
 
 
@@ -160,8 +160,8 @@ def test_contradictions(only, variables, message):
 
 
 @pytest.mark.parametrize("name", ["JAXFORMER_INIT_TIMEOUT", "JAXFORMER_HEARTBEAT_TIMEOUT"])
-def test_a_wait_of_no_time_is_refused(only, name):
-    """It once stood for the default of minutes."""
+def test_a_timeout_of_zero_is_refused(only, name):
+    """It was once read as the default of minutes."""
     only({**SET, name: "0"})
     with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
         cluster._connect(detect(os.environ))
@@ -199,7 +199,7 @@ def test_every_gpu_of_a_node_has_one_task():
 
 
 def test_another_number_of_devices_is_refused(only):
-    """Fewer may be a broken device, which another start may avoid; more is a wrong number."""
+    """Fewer may be a broken device, which another start may avoid; more is a wrong setting."""
     assert "8 of 8 devices" in str(cluster.initialize(devices=8))
     here = rf"there are 8: process 0 of 1 .*, on {socket.gethostname()}$"
     with pytest.raises(cluster.DistributedError, match=f"expected 16 devices in all, but {here}") as fewer:
@@ -224,7 +224,7 @@ def test_a_port_in_use_is_found_before_jax_uses_it(only, listens_at, host):
 
 @pytest.fixture
 def three(monkeypatch):
-    """Three processes played by one, with 2 devices each: what they would have sent is given."""
+    """Simulates three processes in one, with 2 devices each: the data that they would have sent are given."""
     devices = [SimpleNamespace(process_index=i) for i in (0, 0, 1, 1, 2, 2)]
     monkeypatch.setattr(jax, "process_count", lambda: 3)
     monkeypatch.setattr(jax, "devices", lambda: devices)
@@ -256,7 +256,7 @@ def test_numbers_that_differ_are_named(three):
     assert error.value.exit_code == 1  # the launchers try again
 
 
-def test_one_process_agrees_with_itself_and_leaves_as_usual():
+def test_one_process_agrees_with_itself_and_exits_normally():
     cluster.check_equal({"seed": "1"})
     cluster.exit_process(3)  # would end this process if it had others
     assert sys.excepthook is sys.__excepthook__
@@ -276,5 +276,5 @@ def test_processes_that_differ_are_named(three):
         cluster.check_equal(sent[0])
     sent = [sent[0], sent[0], {"x": "1"}]
     three.send(*list(rows(sent))[:1])
-    with pytest.raises(ValueError, match=r"process 2 \(c\) know other settings"):
+    with pytest.raises(ValueError, match=r"process 2 \(c\) have other settings"):
         cluster.check_equal(sent[0])

@@ -1,4 +1,4 @@
-"""Exchanges between processes, played by one: what each would have sent is given."""
+"""Exchanges between processes, simulated by one: the data that each would have sent are given."""
 
 import jax
 import numpy as np
@@ -24,13 +24,13 @@ def three(monkeypatch):
 
 
 @pytest.mark.parametrize(("others", "expected"), [((True, True), True), ((True, False), False)])
-def test_everywhere(three, others, expected):
+def test_all_true(three, others, expected):
     three("process_allgather", lambda mine: np.stack([mine, *map(np.asarray, others)]))
     assert processes.all_true(True) is expected
     assert processes.all_true(False) is False
 
 
-def test_the_first_one_decides(three):
+def test_the_first_process_decides(three):
     three("broadcast_one_to_all", lambda mine: np.asarray(True))
     assert processes.broadcast(False) is True
 
@@ -40,13 +40,13 @@ def test_asked_to_stop(three):
     assert [processes.asked_to_stop(step) for step in (4, 5)] == [False, True]
 
 
-def test_wait_names_the_place(three):
+def test_barrier_passes_its_name(three):
     places = []
     three("sync_global_devices", places.append)
     processes.barrier("the tokenizer is saved")
     assert places == ["the tokenizer is saved"]
 
 
-def test_the_first_writes(monkeypatch):
+def test_the_first_process_writes(monkeypatch):
     monkeypatch.setattr(jax, "process_index", lambda: 2)
     assert not processes.is_first()

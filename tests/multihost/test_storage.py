@@ -1,4 +1,4 @@
-"""Files that all processes must see alike; the other processes are played by a list of what each exchange finds."""
+"""Files that all processes must see alike; a list simulates the results of exchanges with the other processes."""
 
 import time
 
@@ -21,7 +21,7 @@ def test_one_process_shares_with_itself(tmp_path):
     storage.wait_for_run(tmp_path / "none", ["config.json"])
 
 
-def test_files_that_come_late_are_waited_for(exchanges, tmp_path):
+def test_late_files_are_awaited(exchanges, tmp_path):
     found, texts = exchanges
     found += [["process 2 (c)"], ["process 2 (c)"], []]
     storage.wait_for_file(tmp_path / "tokenizer.model")
@@ -29,7 +29,7 @@ def test_files_that_come_late_are_waited_for(exchanges, tmp_path):
 
 
 def test_the_first_process_ends_the_wait(exchanges, tmp_path, monkeypatch):
-    """Its clock decides, so that none of them goes on alone."""
+    """Its clock decides, so no process continues alone."""
     found, _ = exchanges
     found += [["process 1 (b)", "process 2 (c)"]] * 3
     answers = [False, False, True]
@@ -43,7 +43,7 @@ def test_the_first_process_ends_the_wait(exchanges, tmp_path, monkeypatch):
     assert answers == []
 
 
-def test_what_is_compared(exchanges, tmp_path):
+def test_every_compared_property_differs(exchanges, tmp_path):
     """Each of these differs from the one before."""
     found, texts = exchanges
     run = tmp_path / "run"

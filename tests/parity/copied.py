@@ -1,4 +1,4 @@
-"""Tiny random models of Hugging Face's families, saved by their library and read by ours."""
+"""Tiny random models of Hugging Face's families, saved by its library and read by ours."""
 
 import tempfile
 

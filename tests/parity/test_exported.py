@@ -1,4 +1,4 @@
-"""Runs that were exported: Hugging Face's library reads them, and writes the same texts and numbers."""
+"""Exported runs: Hugging Face's library reads them, and computes the same texts and numbers."""
 
 import json
 
@@ -107,7 +107,7 @@ def test_settings_of_the_folder_are_read(tmp_path):
 
 
 def test_sampling_is_read_and_used(tmp_path):
-    """The most probable token has the total probability that is asked for, so samples are the greedy text."""
+    """The most probable token alone has the requested total probability, so samples are the greedy text."""
     data = {"tokenizer": "characters"}
     run = trained(tmp_path / "lm", "language_model", model=SHAPE | {"num_layers": 1}, data=data)
     written = json.loads((run / "config.json").read_text())

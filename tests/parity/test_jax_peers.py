@@ -148,7 +148,7 @@ def test_nnx_norms(ours, theirs):
     agree(lambda x, scale: ours(x, scale, epsilon=1e-6), norm, 3 * normal(B, T, D) + 1, normal(D, seed=1))
 
 
-def test_what_they_make_of_empty_rows_and_of_padding():
+def test_empty_rows_differ_from_jax_nn():
     """An intended difference: a query without keys gets the mean of all values there, and 0 here."""
     query, key, value = normal(B, T, N, H), normal(B, S, N, H, seed=1), normal(B, S, N, H, seed=2)
     none = jnp.zeros((1, 1, T, S), bool)

@@ -1,6 +1,7 @@
-"""A second reader of compiled programs, as a referee: it shares no line with `planning.hlo`, and knows much less.
+"""An independent reader of compiled programs, which shares no code with `planning.hlo`.
 
-It reads what XLA writes for processors: a loop with an exchange has a note of its turns, and every exchange is one
+
+It reads what XLA writes for CPUs: loops with an exchange have a note of their iterations, and every exchange is one
 instruction.
 """
 

@@ -1,4 +1,4 @@
-"""A forecast is of the step that is trained; here for devices that there are, so that the two can be compared."""
+"""A forecast is of the training step itself; here for existing devices, so the two can be compared."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -52,7 +52,7 @@ def test_forecast(here):
 
 @pytest.mark.full
 def test_a_step_that_does_not_fit(here, monkeypatch):
-    """The compiler refuses, and says how much the program would use; nothing is known of what it sends."""
+    """The compiler refuses, and reports the memory of the program; its collectives are unknown."""
     mesh = topology.mesh("v5e:2x4", "fsdp=4,tensor=2")
     step = workload(MODEL, mesh, SHAPE)
 
@@ -67,7 +67,7 @@ def test_a_step_that_does_not_fit(here, monkeypatch):
 
 @pytest.mark.full
 def test_a_program_that_cannot_be_read(here, monkeypatch):
-    """Its memory is known all the same, after minutes of compiling."""
+    """Its memory is still known, after minutes of compilation."""
     mesh = topology.mesh("v5e:2x4", "fsdp=4,tensor=2")
     step = workload(MODEL, mesh, SHAPE)
     program = step.lowered.compile()
@@ -82,8 +82,8 @@ def test_a_program_that_cannot_be_read(here, monkeypatch):
 @pytest.mark.full
 @pytest.mark.parametrize("norm_position", ["pre", pytest.param("post", marks=pytest.mark.full)])
 @pytest.mark.parametrize(("unrolled", "remat"), [(True, False), (False, False), (False, True)])
-def test_arithmetic_is_that_of_the_program(norm_position, unrolled, remat, monkeypatch):
-    """Every product of the compiled step, as often as it runs; to the last operation."""
+def test_flops_equal_those_of_the_program(norm_position, unrolled, remat, monkeypatch):
+    """Every product of the compiled step, as often as it runs; exactly."""
     monkeypatch.setattr(stack, "UNROLLED", {"cpu": 2} if unrolled else {})
     config = dataclasses.replace(MODEL, norm_position=norm_position, remat=remat)
     step = lowered(config, sharding.mesh("data=1", jax.devices()[:1]), (6, 24, 40))
@@ -93,7 +93,7 @@ def test_arithmetic_is_that_of_the_program(norm_position, unrolled, remat, monke
 
 
 @pytest.mark.parametrize(("platform", "peak"), [("tpu", 7), ("gpu", 53), ("cpu", 53)])
-def test_temporaries_are_one_buffer_but_on_tpus(platform, peak):
+def test_temporaries_are_one_buffer_except_on_tpus(platform, peak):
     said = {"argument": 20, "output": 15, "alias": 12, "temp": 30}
     about = SimpleNamespace(**{f"{name}_size_in_bytes": size for name, size in said.items()})
     about.peak_memory_in_bytes, about.generated_code_size_in_bytes = 7, 1000

@@ -1,4 +1,4 @@
-"""Products are counted as often as they run, and the chain of those that depend on each other is the longest."""
+"""Products are counted as often as they run; the longest chain of dependent products is found."""
 
 import jax
 import jax.numpy as jnp
@@ -60,15 +60,15 @@ def test_chains():
     assert chain(lambda x: x) == 0
 
 
-def test_a_carried_sum_is_no_chain_of_products():
-    """The products of causal linear attention do not wait for those of earlier chunks; only their sum does."""
+def test_a_carried_sum_is_not_a_chain_of_products():
+    """In causal linear attention, products do not depend on those of earlier chunks; only their sum does."""
     x = normal(1, 64, 1, 4)
     count = lambda chunk: products(lambda x: functional.linear_attention(x, x, x, causal=True, chunk=chunk), x)
     assert count(4).in_a_row == count(16).in_a_row
 
 
 def test_a_recurrent_layer_and_one_of_attention():
-    """L steps, of which the first waits for no other, and four products in a row at any length."""
+    """L steps, the first without a predecessor, and four products in a row at any length."""
     for length in (5, 9):
         module, params = built(lambda rngs: modules.RecurrentLayer(4, cell="gru", rngs=rngs))
         got = products(module.net.apply, params, normal(1, length, 4))

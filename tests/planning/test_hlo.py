@@ -1,4 +1,4 @@
-"""What a compiled program sends, against programs whose exchanges are known; and what a training step may send."""
+"""Collectives of compiled programs, against programs whose exchanges are known, and those of a training step."""
 
 import collections
 import dataclasses
@@ -115,7 +115,7 @@ ENTRY %main (x: f32[8]) -> f32[2] {
 """
 
 
-def test_a_sum_of_which_each_keeps_a_piece():
+def test_a_reduce_scatter_of_a_tpu():
     """A TPU's program writes a reduce-scatter as a fusion, with a sum in it; it sends half of what the sum would."""
     (found,) = hlo.collectives(FUSED, GRID)
     assert found == hlo.Collective("reduce-scatter", 32, 32, 4, ("data",), 1, "")
@@ -137,8 +137,8 @@ frontend_attributes={_xla_megascale_target="{1,2}x{0:3}",_xla_megascale_transfer
 
 
 @pytest.mark.parametrize(("kind", "size"), [("ALL_REDUCE", 128), ("ALL_GATHER", 256)])
-def test_what_goes_to_another_slice(kind, size):
-    """It is no collective of the program any more, but a message to the host."""
+def test_messages_to_another_slice(kind, size):
+    """The program has a message to the host instead of a collective."""
     (found,) = hlo.collectives(ACROSS.replace("KIND", kind), {"slice": 2, "fsdp": 4})
     assert found == hlo.Collective(kind.lower().replace("_", "-"), size, size, 2, ("slice",), 1, "")
     for text, mesh in ((ACROSS, {"slice": 2}), (ACROSS.replace("KIND", kind), {"fsdp": 4})):
@@ -337,7 +337,7 @@ def arrays_sent(program):
 
 
 def products(dims):
-    """Of neighboring dimensions: 11 and 13, which only tokens have, tell tokens from all else."""
+    """Of neighboring dimensions; 11 and 13 identify tokens, because nothing else has these sizes."""
     return {math.prod(dims[i:j]) for i in range(len(dims)) for j in range(i + 1, len(dims) + 1)}
 
 
@@ -346,7 +346,7 @@ def products(dims):
     "linear_loss", [sharding.linear_cross_entropy, functools.partial(sharding.linear_r_drop, weight=5.0)]
 )
 def test_the_loss_sends_its_table_once(text, linear_loss):
-    """However many pieces the positions are cut into, the table is gathered before them, its gradient summed after."""
+    """For any number of chunks, the table is gathered before them, and its gradient summed after them."""
     mesh = sharding.mesh(text)
     place = lambda shape, dtype, *names: jax.ShapeDtypeStruct(
         shape, dtype, sharding=NamedSharding(mesh, sharding.spec(names, sharding.RULES, mesh))

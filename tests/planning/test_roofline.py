@@ -1,4 +1,4 @@
-"""The roofline's arithmetic, by hand."""
+"""The roofline, against numbers computed by hand."""
 
 import dataclasses
 
@@ -28,7 +28,7 @@ def test_sums_over_collectives():
     assert sheet.network == pytest.approx(10 * 3 / 200 + 2 * 3 / 12.5)
 
 
-def test_neighbors_share_the_way_out():
+def test_neighbors_share_the_outgoing_network():
     """Two devices of each slice, or host, in a ring: each sends half of what leaves."""
     assert network("v6e:2x2", {"slice": 2, "fsdp": 4}, gather("slice", "fsdp")) == pytest.approx(3 / (4 * 12.5))
     assert network("v6e:2x2", {"slice": 2, "data": 2, "fsdp": 2}, gather("slice", "data")) == pytest.approx(3 / 25)
@@ -50,7 +50,7 @@ def test_the_slowest_group_counts():
 
 
 def test_one_link_one_way():
-    """Of a torus: 100 GB/s to a neighbor, be it the only other device or one of a ring; NVLink's switch knows none."""
+    """On a torus: 100 GB/s to a neighbor, in a pair or in a ring; NVLink's switch has no neighbors."""
     pair = dataclasses.replace(gather("fsdp"), devices=2)
     permuted = dataclasses.replace(gather("fsdp", kind="collective-permute"), devices=2)
     assert network("v5p:2x1x1", {"fsdp": 2}, pair) == pytest.approx(2 / 100)
@@ -68,7 +68,7 @@ def test_float32(name, seconds):
     assert sheet.compute == pytest.approx(seconds, rel=1e-3)
 
 
-def test_what_cannot_be_shared():
+def test_traffic_that_cannot_be_shared():
     """One that sends to its neighbor on the other host, or something else to each."""
     sent = dataclasses.replace(gather("context", kind="collective-permute"), devices=2)
     mesh = {"data": 2, "context": 16}

@@ -57,8 +57,8 @@ def test_every_chip_of_a_cloud_can_be_planned():
     assert cores == {"a100": ("8", "108"), "h100": ("9", "132"), "h200": ("9", "132"), "b200": ("10", "148")}
 
 
-def test_what_to_install(monkeypatch):
-    """The version is the one that this JAX asks for."""
+def test_the_error_has_the_command_to_install(monkeypatch):
+    """The version is the one that this JAX requires."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"needs libtpu, but no TPU: pip install 'libtpu==0\.0\.\d+\.\*'"):
         topology.devices("v5p:2x2x2")
@@ -66,8 +66,8 @@ def test_what_to_install(monkeypatch):
         topology.devices("h100:1x8")
 
 
-def test_memory_that_jax_takes(monkeypatch):
-    """All of a TPU's, three quarters of a GPU's, as much as one asks for."""
+def test_the_memory_that_jax_uses(monkeypatch):
+    """All of a TPU's, three quarters of a GPU's, or the fraction in a variable."""
     for name in FRACTIONS:
         monkeypatch.delenv(name, raising=False)
     assert topology.parse("v5e:1x1").available == 16 * 2**30
@@ -79,8 +79,8 @@ def test_memory_that_jax_takes(monkeypatch):
 
 
 @pytest.mark.parametrize("said", [".9 .9", "most ", "0 ", " nan", " -1"])
-def test_memory_that_jax_refuses(monkeypatch, said):
-    """Of a TPU's there is nothing to say."""
+def test_wrong_memory_fractions_are_refused(monkeypatch, said):
+    """The variables do not apply to TPUs."""
     for name, text in zip(FRACTIONS, said.split(" "), strict=True):
         monkeypatch.setenv(name, text)
     with pytest.raises(ValueError, match="which JAX refuses" if said == ".9 .9" else "must be a positive number"):

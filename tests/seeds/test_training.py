@@ -25,7 +25,7 @@ SOURCE, SOURCE_VALID = jnp.asarray(PAIRS.source), jnp.asarray(PAIRS.source_valid
 
 
 def test_t1_teacher_forcing():
-    """The input is BOS, y_1 .. y_(T-1), the labels y_1 .. y_T, the last of which is EOS.
+    """The input is BOS, y_1 .. y_(T-1), the labels y_1 .. y_T, where y_T is EOS.
 
     Row t is conditioned on the correct prefix, even after an error: it equals a separate run on that prefix. The toy
     target y_1:4 of the document omits EOS.

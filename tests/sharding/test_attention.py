@@ -1,4 +1,4 @@
-"""`sharded_attention` keeps the contract of every implementation on a mesh, and devices tell each other nothing."""
+"""`sharded_attention` keeps the contract of every implementation on a mesh, without communication."""
 
 import dataclasses
 import functools
@@ -58,7 +58,7 @@ def both(mask, dropout, bias, *, implementation):
 @pytest.mark.parametrize("dropout", [pytest.param(0.0, marks=pytest.mark.full), 0.3], ids=["", "dropout"])
 @pytest.mark.parametrize("name", first(MASKS, "not segments"))
 def test_blockwise(name, dropout):
-    """Rows, heads and what dropout keeps are those of the whole; the mask's arrays come sharded."""
+    """Rows, heads and dropped weights equal those of the full result; the mask's arrays are sharded."""
     bias = normal(1, 4, 1, 7, seed=1) if "not" in name else None
     there, placed, here = both(MASKS[name], dropout, bias, implementation="blockwise")
     for got, want in zip(there(*placed), here, strict=True):
@@ -67,7 +67,7 @@ def test_blockwise(name, dropout):
 
 @pytest.fixture
 def _without_devices(monkeypatch):
-    """Splash attention interpreted, and something in the place of tokamax: one device's own either way."""
+    """Interprets splash attention and replaces tokamax, so that both run on CPU devices."""
     splash_here = api.Implementation(functools.partial(splash.attention, interpret=True), splash.refuse_anywhere)
     monkeypatch.setitem(api.implementations, "splash", splash_here)
     monkeypatch.setitem(api.implementations, "tokamax", api.implementations["blockwise"])
@@ -113,8 +113,8 @@ with targets.compiling_for(grid.devices.flatten().tolist()):
     ("implementation", "kernel", "pod", "compiler"),
     [("splash", "tpu_custom_call", "v5e:2x4", "libtpu"), ("cudnn", "cudnn$fmha", "h100:1x8", "jax_cuda12_plugin")],
 )
-def test_nothing_is_gathered_elsewhere(implementation, kernel, pod, compiler):
-    """The real kernels, compiled for eight devices that are not here."""
+def test_nothing_is_gathered_on_other_devices(implementation, kernel, pod, compiler):
+    """The real kernels, compiled for eight devices that are not on this machine."""
     command = [programs.python_with(compiler), "-c", ELSEWHERE, pod, implementation]
     paths = os.pathsep.join(filter(None, (str(programs.ROOT), os.environ.get("PYTHONPATH"))))
     known = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths}
@@ -142,7 +142,7 @@ BY_HEAD = {
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", BY_HEAD)
-def test_biases_that_combine_queries_with_heads_that_are_cut(name):
+def test_biases_that_combine_queries_with_sharded_heads(name):
     """Each device takes the tables of its own heads: the output, and gradients of queries and learned arrays."""
     query, key, value, upstream = arrays(batch=4)
     options = {"mask": MASKS["lengths"]}
@@ -191,8 +191,8 @@ def test_empty_queries_do_not_reach_learned_tables(name):
         np.testing.assert_allclose(got, want, atol=2e-5)
 
 
-def test_what_does_not_divide_is_not_cut():
-    """Three rows and three heads: the same result, everywhere."""
+def test_dimensions_that_do_not_divide_are_not_sharded():
+    """Three rows and three heads: the same result on every device."""
     query, key, value, _ = (np.asarray(x)[:3, :, : 2 if i else 4] for i, x in enumerate(arrays(6, 2, batch=4)))
     expected = quick(functional.attention)(query, key, value)
     on_mesh = jax.jit(sharding.sharded_attention(sharding.mesh(GRID), implementation="blockwise"))
@@ -201,8 +201,8 @@ def test_what_does_not_divide_is_not_cut():
     np.testing.assert_allclose(around(query, key, value), expected, atol=1e-5)
 
 
-def test_lengths_go_around_a_ring():
-    """Where the table shards lengths; a single query, as in decoding, does not."""
+def test_sharded_lengths_use_ring_attention():
+    """If the table shards lengths; a single query, as in decoding, does not."""
     grid = sharding.mesh("data=2,context=4")
     query, key, value, _ = arrays(batch=4)
     on_mesh = jax.jit(sharding.sharded_attention(grid))
@@ -263,7 +263,7 @@ def test_a_named_implementation_is_not_replaced_by_a_ring():
         np.testing.assert_allclose(jax.jit(attend)(*given), functional.attention(*given), atol=1e-5)
 
 
-def test_chosen_as_alone(monkeypatch):
+def test_the_choice_equals_that_on_one_device(monkeypatch):
     monkeypatch.setattr(api, "LONG_ON_CPU", 1)
     query, key, value, _ = arrays(batch=4)
     text = jax.jit(sharding.sharded_attention(sharding.mesh(GRID))).lower(query, key, value).as_text()
@@ -271,8 +271,8 @@ def test_chosen_as_alone(monkeypatch):
 
 
 @pytest.mark.parametrize("name", first(["packed", "no mask", "causal", "bias"], "bias"))
-def test_packed_rows_go_around_a_ring(name):
-    """Positions that only the token vectors use, as of a masked language model; not if a mask or a bias uses them."""
+def test_packed_rows_use_ring_attention(name):
+    """If only the token vectors use positions, as in a masked language model, but not a mask or a bias."""
     query, key, value, _ = arrays(batch=4)
     query = np.asarray(query)[:, [0, 1, 2, 3, 4, 0, 1]]  # T = S
     positions = np.array([[0, 1, 2, 0, 1, 0, 0]] * 4)
@@ -327,7 +327,7 @@ def test_refusals():
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class First(masks.Mask):
-    """The first keys of each row, as `masks.lengths`, but a mask that nobody knows: its arrays come whole."""
+    """The first keys of each row, as in `masks.lengths`, but with a mask that the library does not know."""
 
     length: jax.Array
 
@@ -338,7 +338,7 @@ class First(masks.Mask):
         return masks.lengths(self.length).ranges(query_start, query_stop)
 
 
-def test_a_mask_of_your_own():
+def test_a_custom_mask():
     there, placed, here = both(First(jnp.array([1, 7, 0, 4])), 0.0, None, implementation="blockwise")
     for got, want in zip(there(*placed), here, strict=True):
         np.testing.assert_allclose(got, want, atol=1e-5)
@@ -350,20 +350,20 @@ def beside_lengths(batch, mesh):
     return functools.partial(attend, mask=mask), functools.partial(functional.attention, mask=mask), batch[:3]
 
 
-def test_a_mask_of_your_own_beside_one_whose_rows_are_cut():
-    """Its rows come whole, so those of the other must, too: two rows would not fit four."""
+def test_a_custom_mask_with_one_whose_rows_are_sharded():
+    """Its rows are not sharded, so those of the other must not be either: two rows would not fit four."""
     there, here, batch = beside_lengths(arrays(batch=4), sharding.mesh("data=2", jax.devices()[:2]))
     assert jax.eval_shape(there, *batch).shape == jax.eval_shape(here, *batch).shape
 
 
 @pytest.mark.full
-def test_the_values_of_a_mask_of_your_own_beside_one_whose_rows_are_cut():
+def test_the_values_of_a_custom_mask_with_one_whose_rows_are_sharded():
     there, here, batch = beside_lengths(arrays(batch=4), sharding.mesh("data=2", jax.devices()[:2]))
     np.testing.assert_allclose(jax.jit(there)(*batch), quick(here)(*batch), atol=1e-6)
 
 
-def test_weights_on_a_mesh_are_those_of_softmax():
-    """Sharded and ring attention bring them; in zigzag, masks and keys have different orders, so there are none."""
+def test_weights_on_a_mesh_equal_softmax():
+    """Sharded and ring attention have weights; zigzag has not, because masks and keys have different orders."""
     query, key, _, _ = arrays(batch=4)
     grid = sharding.mesh("data=4,context=2")
     for attention in (

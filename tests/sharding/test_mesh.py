@@ -18,7 +18,7 @@ from jaxformer import sharding
     ],
 )
 def test_mesh(text, shape):
-    """In one order, outermost first, whatever the order of the words."""
+    """In one order, outermost first, for any order of the words."""
     found = sharding.mesh(text)
     assert dict(found.shape) == shape
     assert list(found.shape) == list(shape)
@@ -57,7 +57,7 @@ class Device:
 
 
 def test_hosts_of_gpus_need_no_axis():
-    """JAX gives each host of GPUs a slice of its own; of TPUs a slice is another thing, and must be said."""
+    """JAX numbers each host of GPUs as a slice; several slices of TPUs need the axis `slice`."""
     gpus = [Device(n, "gpu", n // 8) for n in range(32)]
     for text in ("fsdp=8,data=4", "slice=4,fsdp=8", ""):
         grid = sharding.mesh(text, gpus)

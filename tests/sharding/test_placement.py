@@ -17,7 +17,7 @@ from tests.modules.small import quick
     ("text", "rows", "lengths"), [("data=8", 8, 1), ("fsdp=4,tensor=2", 4, 1), ("data=2,context=4", 2, 4)]
 )
 def test_numbers_of_shards(text, rows, lengths):
-    """Axes of the batch multiply; tensor and context leave rows as they are."""
+    """Axes of the batch multiply; tensor and context do not change the rows."""
     placement = sharding.Placement(sharding.mesh(text))
     assert (placement.num_batch_shards, placement.num_length_shards) == (rows, lengths)
 
@@ -41,7 +41,7 @@ def test_assembled_rows_lie_in_order():
 
 
 def test_state_shardings():
-    """Moments lie where their parameters do; step, key and counters on every device."""
+    """Moments are placed like their parameters; step, key and counters are on every device."""
     placement = sharding.Placement(sharding.mesh("fsdp=4,tensor=2"))
     names = {"kernel": ("model", "hidden"), "bias": ("hidden",)}
     init = lambda key: {"kernel": jax.random.normal(key, (8, 4)), "bias": jax.random.normal(key, (4,))}
@@ -55,7 +55,7 @@ def test_state_shardings():
 
 @pytest.mark.full
 def test_muon_on_a_mesh():
-    """Its momentum lies where the kernels do, and its updates, of sharded matrices, are those of one device."""
+    """Momentum is placed like the kernels, and updates of sharded matrices equal those of one device."""
     placement = sharding.Placement(sharding.mesh("fsdp=4,tensor=2"))
     names = {"query": ("model", "heads", "head_dim"), "down": ("hidden", "model"), "bias": ("model",)}
     sizes = {"query": (8, 2, 6), "down": (16, 8), "bias": (8,)}
@@ -100,8 +100,8 @@ def rows(table):
     return {first: rest for first, *rest in cells}
 
 
-def test_where_parameters_lie():
-    """Shapes lie as the rules say; bytes are those of one device."""
+def test_the_table_of_parameter_placements():
+    """Placements follow the rules; bytes are those of one device."""
     placement = sharding.Placement(sharding.mesh("fsdp=4,tensor=2"))
     table = placement.describe({"layer": SHAPES}, {"layer": NAMES})
     found = rows(table)
@@ -113,7 +113,7 @@ def test_where_parameters_lie():
     assert len({len(line) for line in table.splitlines()}) == 1
 
 
-def test_arrays_are_described_where_they_really_lie():
+def test_arrays_are_described_by_their_actual_placement():
     placement = sharding.Placement(sharding.mesh("fsdp=4,tensor=2"))
     params = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), SHAPES)
     assert rows(placement.describe(params, NAMES))["kernel"][2:] == ["all on device 0", "192"]
@@ -131,7 +131,7 @@ def test_rows_that_the_mesh_does_not_divide_are_refused(batch, got):
 
 
 def test_meshes_that_cannot_be_used_are_refused():
-    """Axes as `jax.make_mesh` makes them ended in an error of JAX; all devices computed the same along unknown ones."""
+    """Axes as from `jax.make_mesh` gave an error of JAX; along unknown axes, all devices computed the same."""
     with pytest.raises(ConfigError, match=r"AxisType.Auto,\) \* 2"):
         sharding.Placement(jax.make_mesh((4, 2), ("data", "tensor")))
     auto = (jax.sharding.AxisType.Auto,) * 2

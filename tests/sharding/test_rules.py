@@ -1,4 +1,4 @@
-"""One model, many meshes: parameters, moments and activations lie where the table says; the numbers are the same."""
+"""One model, many meshes: placements follow the table, and the numbers are the same."""
 
 import dataclasses
 import functools
@@ -29,8 +29,8 @@ MESHES = [ALL_AXES, *(pytest.param(text, marks=pytest.mark.full) for text in MOR
 
 @pytest.mark.full
 @pytest.mark.parametrize("text", MESHES)
-def test_ten_steps_are_those_of_one_device(text):
-    """Dropout included: its bits belong to positions, not to devices."""
+def test_ten_steps_equal_those_of_one_device(text):
+    """Including dropout, whose bits depend on positions, not on devices."""
     assert_ten_steps(ten(*placed(text)), *expected())
 
 
@@ -63,8 +63,8 @@ def test_gradients_leaf_by_leaf(text):
 
 
 @pytest.mark.parametrize("text", MESHES)
-def test_state_is_born_sharded_and_reused_where_it_is(text):
-    """Every parameter and every moment, before the first step and after it; the step writes over what it is given."""
+def test_state_is_created_sharded_and_donated(text):
+    """Every parameter and every moment, before the first step and after it; the step overwrites its input."""
     state, step, given = placed(text, dataclasses.replace(CONFIG, dropout=0.0))
     net, placement = pure(models.EncoderDecoder, CONFIG), sharding.Placement(sharding.mesh(text))
     where = placement.params(net.shapes, net.axes)
@@ -99,7 +99,7 @@ def test_two_tables_two_placements():
     assert found[1][0] == "tensor"
 
 
-def test_first_dimension_that_asks_has_the_axis():
+def test_the_first_dimension_that_names_an_axis_has_it():
     grid = sharding.mesh("data=2,fsdp=2,tensor=2")
     spec = functools.partial(sharding.spec, rules=sharding.RULES, mesh=grid)
     assert spec(("batch", "length", "model")) == PartitionSpec(("data", "fsdp"), None, None)
@@ -107,14 +107,14 @@ def test_first_dimension_that_asks_has_the_axis():
     assert spec(("hidden", "model")) == PartitionSpec("tensor", "fsdp")
 
 
-def test_a_dimension_that_cannot_be_cut_is_named():
+def test_a_dimension_that_cannot_be_sharded_is_named():
     config = models.EncoderDecoderConfig(64, 64, **(SIZES | {"num_heads": 2}))
     net = pure(models.EncoderDecoder, config)
     with pytest.raises(ValueError, match=r"params\['.*\(heads\) cannot be sharded over tensor = 8"):
         sharding.shardings_like(net.shapes, net.axes, sharding.RULES, sharding.mesh("tensor=8"))
 
 
-def test_the_message_has_a_way_out():
+def test_the_message_has_a_remedy():
     """A vocabulary that no axis divides need not be sharded."""
     net = pure(models.EncoderDecoder, models.EncoderDecoderConfig(63, 63, **SIZES))
     mesh = sharding.mesh("tensor=2,fsdp=4")
@@ -125,7 +125,7 @@ def test_the_message_has_a_way_out():
 
 
 def test_a_rule_is_a_tuple():
-    """The letters of a string name no axis: such a rule placed nothing."""
+    """The letters of a string are no axis names: such a rule placed nothing."""
     placement = sharding.Placement(sharding.mesh("fsdp=8"), {**sharding.RULES, "model": "fsdp"})
     with pytest.raises(TypeError, match=r"the mesh axes of 'model' must be a tuple, such as \('fsdp',\)"):
         placement.params({"kernel": jnp.ones((8, 2))}, {"kernel": ("model", None)})

@@ -1,4 +1,4 @@
-"""Copies of a table, one for each group of rows, are the table; their gradient is the table's."""
+"""Copies of a table, one for each group of rows, give the same results and gradients as the table."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ WEIGHTS = jax.random.normal(jax.random.key(2), (6, 4, 3))
 
 
 def looked_up(table, groups, parts=1, dtype="float32"):
-    """Six rows of four tokens on so many devices."""
+    """Looks up six rows of four tokens on `groups` times `parts` devices."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tables, "num_shards", lambda name: {"batch": groups, "length": parts}[name])
         copies = sharding.table_copies(table, rows=6, length=4, dtype=jnp.dtype(dtype))
@@ -77,7 +77,7 @@ def test_the_loss_of_shared_copies(parts):
 
 
 def test_the_count_is_sent_with_the_gradient():
-    """On its own it would take longer and, on simulated devices, could wait for an exchange in a loop for ever."""
+    """Separately it would take longer and, on simulated devices, could deadlock with an exchange in a loop."""
     placement = sharding.Placement(sharding.mesh("data=8"))
     batch = placement.assemble({"x": np.ones((8, 4, 3), np.float32), "labels": np.ones((8, 4), np.int32)})
 

@@ -16,6 +16,6 @@ CONFIG = TranslationConfig(
 
 
 def budget(tokens, **model):
-    """CONFIG with so many tokens a batch; three parts, of which each of four devices has a piece."""
+    """CONFIG with this many tokens per batch; three parts, each sharded over four devices."""
     data = dataclasses.replace(CONFIG.data, tokens_per_batch=tokens)
     return dataclasses.replace(CONFIG, data=data, model=dataclasses.replace(MODEL, **model))

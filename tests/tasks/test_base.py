@@ -1,4 +1,4 @@
-"""The parts of a task that every task shares: settings, costs, and what a task need not say."""
+"""The parts that every task shares: settings, costs, and defaults."""
 
 import importlib.metadata
 import importlib.util
@@ -35,7 +35,7 @@ def test_a_task_cannot_be_made_without_its_parts():
 
 @pytest.mark.parametrize("config", CONFIGS)
 def test_costs_are_those_of_the_largest_batch(config):
-    """Tokens are what is predicted: rows times the last length."""
+    """Tokens are the predicted ones: rows times the last length."""
     task = registry.task_of(config)
     network = task.network(config, task.planned_vocab_size(config))
     num_rows, length = network.largest_batch
@@ -53,8 +53,8 @@ def test_costs_are_those_of_the_largest_batch(config):
 @pytest.mark.parametrize(
     ("name", "shape", "counted"), [("vision", (16, 1), (16, "images")), ("classification", (16, 9), (16, "texts"))]
 )
-def test_costs_count_what_the_loss_counts(name, shape, counted):
-    """A classifier has one term for each text or image, however long it is."""
+def test_costs_count_the_terms_of_the_loss(name, shape, counted):
+    """A classifier has one term for each text or image of any length."""
     config = registry.configure(name, model={"num_classes": 2})
     task = registry.task_of(config)
     costs = task.network(config, task.planned_vocab_size(config)).costs(shape)
@@ -62,8 +62,8 @@ def test_costs_count_what_the_loss_counts(name, shape, counted):
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_what_a_task_says_of_itself_is_known_to_the_rest(config):
-    """Its commands exist; its metrics have names that a run may choose models by."""
+def test_commands_and_metrics_of_a_task_are_known(config):
+    """Its commands exist; a run may choose models by its metrics."""
     task = registry.task_of(config)
     task.check(config)
     assert isinstance(config, task.config)
@@ -72,14 +72,14 @@ def test_what_a_task_says_of_itself_is_known_to_the_rest(config):
     assert task.vocabulary_files
 
 
-def test_what_a_network_has_by_default():
+def test_defaults_of_a_network():
     shape = models.LanguageModelConfig(d_model=8, num_heads=2, d_ff=8, num_layers=1, compute_dtype="bfloat16")
     network = TASK.network(LanguageModelingConfig(model=shape), 8)
     assert network.compute_dtype == "bfloat16"
     assert network.planned_shape(3, 5) == (3, 5)
 
 
-def test_no_smaller_batch_is_offered_by_default():
+def test_no_smaller_batch_is_suggested_by_default():
     config = LanguageModelingConfig()
     assert Task.smaller_batch(TASK, config, 4) == ""
     assert TASK.smaller_batch(config, 4) == "--data.batch_size 4"
@@ -131,7 +131,7 @@ def test_the_losses_of_a_batch_are_read_after_the_next_is_dispatched(monkeypatch
 
 
 def test_splits():
-    """They are known by their hashes and given by their names; what is missing is said with the option that adds it."""
+    """They have hashes and names; the error for a missing one has the option that adds it."""
     train, validation, test = (types.SimpleNamespace(fingerprint=text) for text in "abc")
     assert Splits(train, validation, test).fingerprints == {"train": "a", "validation": "b"}
     assert Splits(train, validation, test).part("test") is test

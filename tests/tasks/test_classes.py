@@ -1,4 +1,4 @@
-"""Names of classes are kept with a run, and chosen from the settings or the data."""
+"""Names of classes are saved with a run, and chosen from the settings or the data."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ from jaxformer.tasks.classification import ClassificationConfig
 EXAMPLES = Examples(("x", "y", "z"), ("b", "a", "b"))
 
 
-def test_they_are_kept_whole(tmp_path):
+def test_names_are_saved(tmp_path):
     classes.save(tmp_path, ("é", "b"))
     assert classes.load(tmp_path) == ("é", "b")
     stamp = (tmp_path / classes.FILE).stat().st_mtime_ns
@@ -25,7 +25,7 @@ def test_they_are_kept_whole(tmp_path):
     assert classes.load(tmp_path) == ("a", "b", "c")
 
 
-def test_those_of_a_run_that_has_begun_stay(tmp_path):
+def test_names_of_a_run_that_has_begun_do_not_change(tmp_path):
     """Its parameters would be useless with others, which are refused later."""
     rundir.write_config(tmp_path, "classification", ClassificationConfig())
     classes.save(tmp_path, ("a", "b"))
@@ -35,7 +35,7 @@ def test_those_of_a_run_that_has_begun_stay(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"classes": 3}', pytest.param("[" * 100_000, id="deep")])
-def test_damage_is_named(tmp_path, text):
+def test_damaged_files_are_named(tmp_path, text):
     with pytest.raises(DataError, match=r"cannot read .*classes\.json"):
         classes.load(tmp_path)
     (tmp_path / classes.FILE).write_text(text)
@@ -43,7 +43,7 @@ def test_damage_is_named(tmp_path, text):
         classes.load(tmp_path)
 
 
-def test_they_are_the_named_ones_or_those_of_the_data():
+def test_names_come_from_the_settings_or_the_data():
     assert classes.choose(EXAMPLES, (), "x") == ("a", "b")
     assert classes.choose(EXAMPLES, ("b", "a"), "x") == ("b", "a")
     with pytest.raises(DataError, match=r"my\.file has no example of the class 'c', which data\.classes names"):
@@ -70,8 +70,8 @@ def test_a_corpus_counts_its_classes():
     assert classes.LabeledCorpus(Examples(many, many), EXAMPLES, None, many).counts() == "30 classes of 1 to 1"
 
 
-def test_a_split_without_a_class_is_said():
-    """A class that is never seen in training is never guessed; one that is not validated is not in its metrics."""
+def test_a_class_missing_in_a_split_is_reported():
+    """A class without training data is never predicted; one without validation data is not in the metrics."""
     whole = classes.LabeledCorpus(EXAMPLES, EXAMPLES, None, ("a", "b"))
     assert whole.warnings() == []
     some = Examples(("x",), ("b",))
@@ -84,7 +84,7 @@ def test_a_split_without_a_class_is_said():
 
 
 def test_a_class_of_one_example_may_be_a_misspelled_label():
-    """It is a class by the training data; where each class has one example, none stands out."""
+    """It becomes a class; if every class has one example, there is no warning."""
     train = Examples(("x", "y", "z", "w"), ("good", "good", "bad", "goood"))
     corpus = classes.LabeledCorpus(train, Examples(("v", "u"), ("bad", "good")), None, ("bad", "good", "goood"))
     lone, _ = corpus.warnings()
@@ -97,7 +97,7 @@ def test_a_class_of_one_example_may_be_a_misspelled_label():
 
 @pytest.mark.full
 def test_metrics_of_batches_are_those_of_all_examples():
-    """Rows that fill up a batch count nowhere, whatever is in them."""
+    """Rows that pad a batch never count."""
     rng = np.random.default_rng(0)
     logits, labels = rng.standard_normal((3, 8, 3)).astype(np.float32), rng.integers(0, 3, (3, 8)).astype(np.int32)
     where = np.arange(8) < np.array([[8], [8], [5]])

@@ -1,4 +1,4 @@
-"""The settings of every task are light: nothing of a task is imported with them."""
+"""Importing the settings of a task imports nothing else of it."""
 
 import subprocess
 import sys
@@ -28,15 +28,15 @@ def test_words_in_a_setting():
 
 
 @pytest.mark.parametrize("text", [",", " , ,", " "])
-def test_what_forbids_nothing_is_refused(text):
+def test_forbidding_nothing_is_refused(text):
     with pytest.raises(ValueError, match="forbid names no word or phrase"):
         GenerationConfig(forbid=text)
     assert GenerationConfig(forbid="").forbidden_phrases == ()
 
 
 @pytest.mark.parametrize("number", [1, 65_537, 2_000_000_000])
-def test_the_candidates_of_least_risk_can_be_compared(number):
-    """The last ended the process inside XLA."""
+def test_the_number_of_candidates_is_limited(number):
+    """Too many ended the process inside XLA."""
     with pytest.raises(ValueError, match=f"mbr must be 0 or from 2 to 65,536, got {number}$"):
         GenerationConfig(mbr=number)
 
@@ -52,7 +52,7 @@ def test_the_candidates_of_least_risk_can_be_compared(number):
         ({"frozen": ","}, "frozen names no parameter, got ','"),
     ],
 )
-def test_what_tunes_nothing_is_refused(settings, message):
+def test_tuning_without_an_effect_is_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         TuneConfig(**settings)
 

@@ -1,4 +1,4 @@
-"""Lists of runs: every file may be missing, damaged or another program's."""
+"""Lists of runs: every file may be missing, damaged or of another program."""
 
 import json
 import os
@@ -69,7 +69,7 @@ def test_a_named_pipe_does_not_block(tmp_path, name):
 
 
 def test_runs_may_be_links(tmp_path):
-    """As to a larger disk; one that is also there by itself is listed once, and a circle ends."""
+    """As to a larger disk; a run that is also listed directly is listed once, and cycles end."""
     rundir.claim(tmp_path / "disk" / "far", "translation", small(), ())
     rundir.claim(tmp_path / "runs" / "near", "translation", small(), ())
     for name, target in (("far", "disk/far"), ("a", "runs/near"), ("again", "runs")):
@@ -78,7 +78,7 @@ def test_runs_may_be_links(tmp_path):
 
 
 @pytest.mark.parametrize("reason", [name for names in get_args(Reason) for name in get_args(names)])
-def test_the_state_says_what_ended_a_run(tmp_path, reason):
+def test_the_state_gives_the_reason_for_the_end(tmp_path, reason):
     rundir.claim(tmp_path, "translation", small(), ())
     (tmp_path / "log.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
     PhaseTimer(tmp_path / "time.json").save(step=1, ended=reason)
@@ -86,8 +86,8 @@ def test_the_state_says_what_ended_a_run(tmp_path, reason):
     assert read_run(tmp_path).state == ("done" if reason == "done" else f"stopped by {said[reason]}")
 
 
-def test_a_setting_that_is_there_twice_is_refused(tmp_path, capsys):
-    """Python would take the last one without a word."""
+def test_a_repeated_setting_is_refused(tmp_path, capsys):
+    """Python would silently take the last one."""
     rundir.claim(tmp_path, "translation", small(), ())
     path = tmp_path / "config.json"
     saved = json.dumps(json.loads(path.read_text()))
@@ -97,7 +97,7 @@ def test_a_setting_that_is_there_twice_is_refused(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("command", ["runs", "diff"])
-def test_a_terminal_obeys_nothing_that_a_run_holds(tmp_path, capsys, command):
+def test_control_characters_in_a_run_are_escaped(tmp_path, capsys, command):
     for name in "ab":
         rundir.claim(tmp_path / name, f"\x1b]0;{name}\x07", small(), ())
     arguments = [tmp_path] if command == "runs" else [tmp_path / "a", tmp_path / "b"]

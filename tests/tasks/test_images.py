@@ -1,4 +1,4 @@
-"""What tasks of images share, for a model that has the size of its images and for one whose `image` has it."""
+"""Parts that image tasks share, for a model that has the size of its images and for one whose `image` has it."""
 
 import types
 
@@ -44,7 +44,7 @@ def test_pixels(tmp_path):
 
 
 def test_files(tmp_path):
-    """Of any size and mode; one path is no list, and pixels of another size are refused."""
+    """Of any size and mode; a single path, and pixels of another size, are refused."""
     predictor = ImagePredictor()
     predictor.net = types.SimpleNamespace(config=sized("model.image", image_size=(8, 8)).model)
     picture(0).save(tmp_path / "a.png")

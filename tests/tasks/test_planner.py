@@ -1,4 +1,4 @@
-"""Plans: the batch that is planned for, and advice that can be followed."""
+"""Plans: the batch of the plan, and remedies that work."""
 
 import dataclasses
 
@@ -24,15 +24,15 @@ def here(monkeypatch):
 
 
 def test_the_longest_batch(here):
-    """16 rows of 1000 / 48, in multiples of 8; filled up for 4 devices and 3 parts."""
+    """16 rows of 1000 / 48, in multiples of 8; padded for 4 devices and 3 parts."""
     step = workload(CONFIG, topology.mesh("v5e:2x4", CONFIG.mesh))
     assert step.costs.batch == (24, 48, 48)
     assert step.costs.description == "24 x 48 source and 24 x 48 target tokens"
     assert step.costs.tokens == 24 * 48
 
 
-def test_what_the_backward_pass_computes_again():
-    """One device unrolls a few layers, which computes nothing again; a mesh does not, nor does a deep stack."""
+def test_recomputed_operations_of_a_plan():
+    """One device unrolls a few layers, which recomputes nothing; a mesh or a deep stack does not unroll."""
     deep = dataclasses.replace(CONFIG, mesh="", model=dataclasses.replace(MODEL, num_decoder_layers=5))
     found = []
     for config, number in ((CONFIG, 1), (CONFIG, 8), (deep, 1)):
@@ -43,8 +43,8 @@ def test_what_the_backward_pass_computes_again():
     assert found == [0, layers * pairs, 2 * 5 * pairs]
 
 
-def test_what_training_would_refuse(here):
-    """Settings that contradict each other, and a batch that the model cannot take, are no bugs of ours."""
+def test_settings_that_training_refuses(here):
+    """Contradicting settings, and a batch that the model cannot take, give an error for users."""
     captioning = registry.configure("captioning", model={"kind": "transformer"})
     with pytest.raises(ConfigError, match=r"loss\.doubly_stochastic is 0\.1, but it needs a recurrent model"):
         planner.plan(captioning, "v5e:2x4")
@@ -55,8 +55,8 @@ def test_what_training_would_refuse(here):
 
 @pytest.mark.parametrize("shape", [None, (90, 48)])
 @pytest.mark.full
-def test_remedies_can_be_followed(here, shape):
-    """Each gives as many rows a device and part as its bytes are promised for."""
+def test_remedies_have_the_promised_effect(here, shape):
+    """Each gives as many rows per device and part as its bytes are for."""
     config, found, mesh = budget(96 * 48), tight(2, 4, 40), topology.mesh("v5e:2x4", CONFIG.mesh)
     for said in planner.remedies(config, found, shape=shape)[1:3]:
         option, value = said.partition(":")[0].split()
@@ -71,8 +71,8 @@ def test_remedies_can_be_followed(here, shape):
         assert "about 14.5 GiB" in said
 
 
-def test_remedies_that_change_nothing_are_not_named():
-    """Nothing is cut below a row, no budget set that training would refuse."""
+def test_remedies_without_an_effect_are_not_named():
+    """Nothing is split below a row, and training accepts the suggested batch."""
     config = budget(12 * 48, remat=True)
     (only,) = planner.remedies(config, tight(2, 1, 18, rows=12))  # a row a device and part already
     assert only.startswith("fsdp=8 instead of 4")

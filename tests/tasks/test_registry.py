@@ -1,4 +1,4 @@
-"""Names of tasks and configurations: every way of naming one, and what naming does not run."""
+"""Names of tasks and configurations: all forms of a reference, without running other files."""
 
 import json
 
@@ -46,7 +46,7 @@ def test_saved_and_built_in(folder):
 
 
 def test_listing_runs_nothing(folder):
-    """A file is read, not run; one that is not Python is listed with the reason, and does not hide the others."""
+    """A file is parsed, not run; one that is not Python is listed with the reason, and does not hide the others."""
     (folder / "experiments" / "runs.py").write_text(
         "import sys; sys.exit(3)\ndef one():\n    'One.'\ndef two(x): 'Two.'\ndef three(x=1, *, y): 'Three.'\n"
         "def four() -> dict: 'Four.'\ndef five() -> config.MyConfig: 'Five.'\n"
@@ -63,7 +63,7 @@ def test_listing_runs_nothing(folder):
 
 
 def test_only_the_named_file_is_run(folder):
-    """Neither a mistyped name nor a built-in one runs what lies below ./experiments."""
+    """Neither a mistyped name nor a built-in one runs a file below ./experiments."""
     for name in ("trap", "demo"):
         (folder / "experiments" / "translation" / f"{name}.py").write_text("raise OSError('run')\ndef one(): ...\n")
     assert registry.resolve("demo").name == "demo"
@@ -73,7 +73,7 @@ def test_only_the_named_file_is_run(folder):
         registry.resolve("trap:one")
 
 
-def test_a_function_that_needs_arguments_is_no_configuration(folder):
+def test_a_function_that_needs_arguments_is_refused(folder):
     with (folder / "one.py").open("a") as file:
         file.write("def scaled(factor, *rest, bias=1, **more):\n    return None\n")
     assert registry.resolve("one.py").name == "small"
@@ -95,7 +95,7 @@ def test_a_function_that_needs_arguments_is_no_configuration(folder):
         ("nowhere.json", "cannot read nowhere.json"),
     ],
 )
-def test_names_that_lead_nowhere(folder, reference, message):
+def test_unknown_names_are_refused(folder, reference, message):
     with pytest.raises(ConfigError, match=message):
         registry.resolve(reference)
 
@@ -108,7 +108,7 @@ def test_names_that_lead_nowhere(folder, reference, message):
         ("def f():\n    exit(85)", "wrong.py ends the process"),
     ],
 )
-def test_a_program_that_was_named_by_mistake(folder, source, message):
+def test_a_program_named_by_mistake_is_refused(folder, source, message):
     """Its exit code would be taken for that of the training."""
     (folder / "wrong.py").write_text(source)
     with pytest.raises(ConfigError, match=message):
@@ -120,7 +120,7 @@ def test_configure_changes_settings(folder):
     assert (config.name, config.seed, config.train.steps) == ("small", 4, 7)
 
 
-def test_what_returns_no_configuration_is_refused(folder):
+def test_a_function_that_returns_no_configuration_is_refused(folder):
     (folder / "other.py").write_text("def f():\n    return 3\n")
     with pytest.raises(ConfigError, match="returned int, which is not the configuration of a task"):
         registry.resolve("other.py")
@@ -129,14 +129,14 @@ def test_what_returns_no_configuration_is_refused(folder):
 
 
 @pytest.mark.parametrize("name", registry.TASKS)
-def test_every_task_is_there(name):
+def test_every_task_is_registered(name):
     task = registry.get(name)
     assert task.name == name
     assert registry.task_of(task.config()) is task
 
 
 @pytest.mark.parametrize("name", registry.BUILTIN)
-def test_every_built_in_configuration_is_there(folder, name):
+def test_every_built_in_configuration_is_registered(folder, name):
     assert registry.resolve(name)
     assert dict(registry.catalog())[name]
 
@@ -154,8 +154,8 @@ def test_a_wrong_setting_in_a_file_names_the_file(tmp_path):
         registry.read_config(tmp_path)
 
 
-def test_a_run_that_has_begun_needs_the_other_no_more(tmp_path):
-    """The settings that it took are its own now; other tasks take none."""
+def test_a_run_that_has_begun_does_not_need_the_other(tmp_path):
+    """The settings that it took are in its own file; other tasks take none."""
     config = registry.configure("classification")
     (tmp_path / "run").mkdir()
     rundir.write_config(tmp_path / "run", "classification", changed(config, {"model": {"d_model": 24, "num_heads": 2}}))
@@ -175,7 +175,7 @@ def test_a_run_may_have_the_name_of_a_file(tmp_path):
     assert registry.read_config(tmp_path / "first.json") == registry.resolve("demo")
 
 
-def test_a_model_of_hugging_face_is_no_run(tmp_path):
+def test_a_hugging_face_folder_is_not_a_run(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     with pytest.raises(ConfigError, match="holds a model of Hugging Face: jaxformer convert makes a run of it"):
         registry.read_config(tmp_path)

@@ -1,4 +1,4 @@
-"""Replays: what counts as the same loss, and the batches of a run that went back."""
+"""Replays: equality of losses, and the batches of a run that went back."""
 
 import math
 
@@ -21,7 +21,7 @@ def test_a_loss_that_is_not_finite_is_null_in_the_log():
 
 
 def test_a_run_without_a_log_has_no_steps(tmp_path):
-    """As one that was copied for its parameters alone."""
+    """Such as one that was copied for its parameters only."""
     rundir.claim(tmp_path, "language_model", LanguageModelingConfig(), ())
     with pytest.raises(ConfigError, match=r"has no steps in log\.jsonl to replay"):
         next(replay(tmp_path, steps=1))
@@ -39,7 +39,7 @@ def test_a_run_that_lost_the_beginning_of_its_log_has_no_first_steps(tmp_path):
         next(replay(tmp_path, steps=3))
 
 
-def test_damage_to_the_last_checkpoint_is_not_in_the_way(tmp_path):
+def test_a_damaged_last_checkpoint_does_not_stop_a_replay(tmp_path):
     for step, text in ((2, '{"progress": {"left_out": [1]}}'), (4, "{")):
         about = tmp_path / "checkpoints" / str(step) / "about"
         about.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Parameters of a run: what is said where there are none. tests/tasks/test_runner.py reads them."""
+"""Parameters of a run: the errors if it has no parameters. tests/tasks/test_runner.py reads them."""
 
 import pathlib
 

@@ -1,4 +1,4 @@
-"""Runs that go on with other settings."""
+"""Runs that continue with other settings."""
 
 import jax
 import numpy as np
@@ -15,7 +15,7 @@ from tests.tasks.language_model import small
 
 
 def tiny(folder):
-    """Without validation, of which no test here needs a program."""
+    """Without validation, whose program no test here needs."""
     folder.mkdir(exist_ok=True)
     return changed(small.tiny(folder), {"train": {"validate_every": 0}})
 
@@ -48,7 +48,7 @@ def cooled(config):
         ({"model": {"dropout": 0.2}}, r"another configuration: model\.dropout"),
     ],
 )
-def test_what_would_change_completed_steps_is_refused(folder, changes, message):
+def test_settings_that_would_change_completed_steps_are_refused(folder, changes, message):
     config = tiny(folder / "cache")
     before = (folder / "short" / "config.json").read_text()
     with pytest.raises(ConfigError, match=message):
@@ -57,7 +57,7 @@ def test_what_would_change_completed_steps_is_refused(folder, changes, message):
 
 
 @pytest.mark.full
-def test_a_run_goes_on_and_cools_down_as_if_it_had_been_planned(folder, capsys):
+def test_a_resumed_cooldown_equals_a_planned_one(folder, capsys):
     config = changed(cooled(tiny(folder / "cache")), {"train": {"nonfinite": "skip", "log_every": 1}})
     result = jaxformer.train(config, folder / "short", console=Console(width=200))
     said = capsys.readouterr().out
@@ -75,8 +75,8 @@ def test_a_run_goes_on_and_cools_down_as_if_it_had_been_planned(folder, capsys):
     assert "is now" not in capsys.readouterr().out
 
 
-def test_a_run_in_another_place_takes_over_its_settings(folder, capsys):
-    """As when the data have moved: without them, what reads the run later would look in the old place."""
+def test_a_moved_run_saves_the_settings_of_its_new_place(folder, capsys):
+    """As when the data have moved: later commands would look in the old place."""
     config = changed(
         registry.read_config(folder / "straight"), {"data": {"directory": str(folder)}, "train": {"minutes": 9.0}}
     )

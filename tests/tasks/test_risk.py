@@ -23,7 +23,7 @@ def test_expected_utilities_are_means_of_sacrebleu(utility):
     assert found.std(1).min() > 0.1
 
 
-def test_words_are_those_of_the_language():
+def test_words_follow_the_rules_of_the_language():
     texts = [["我今天很高兴看书", "我今天很高兴看报"]]
     assert expected_utilities(texts, "bleu", "zh").min() > 50
     np.testing.assert_allclose(expected_utilities(texts, "bleu"), 50)  # each is like itself alone

@@ -1,4 +1,4 @@
-"""The lock of a run directory: one holder, who is named; gone with its process; and nothing is left behind."""
+"""The lock of a run directory: one holder, who is named; it ends with its process and leaves no files."""
 
 import errno
 import fcntl
@@ -35,8 +35,8 @@ def enter(out):
         assert (out / rundir.LOCK).exists()
 
 
-def test_the_second_training_is_told_who_is_first(tmp_path, capsys):
-    """The command ends with 2, and the files of the first are as they were."""
+def test_a_second_training_names_the_first(tmp_path, capsys):
+    """The command ends with 2, and the files of the first do not change."""
     out = tmp_path / "run"
     with run_lock.held(out):
         before = (out / rundir.LOCK).read_bytes()
@@ -50,7 +50,7 @@ def test_the_second_training_is_told_who_is_first(tmp_path, capsys):
 
 @pytest.mark.parametrize("name", [rundir.LOCK, "log.jsonl"])
 def test_training_does_not_write_through_links(name, tmp_path):
-    """In someone else's run they may lead anywhere; folders may be links, as to a larger disk."""
+    """In another user's run they may point anywhere; folders may be links, as to a larger disk."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "checkpoints").symlink_to(tmp_path)
     enter(tmp_path / "run")
@@ -86,15 +86,15 @@ def test_a_killed_process_holds_nothing(tmp_path):
     assert read_run(out).state == "not started"
 
 
-def test_a_list_of_runs_is_in_nobodys_way(tmp_path, monkeypatch):
-    """It holds the lock for a moment, to see whether it is free."""
+def test_listing_runs_does_not_block_training(tmp_path, monkeypatch):
+    """It takes the lock for a moment, to see whether it is free."""
     with (tmp_path / rundir.LOCK).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_SH)
         monkeypatch.setattr(run_lock.time, "sleep", lambda seconds: fcntl.flock(file, fcntl.LOCK_UN))
         enter(tmp_path)
 
 
-def test_only_what_was_made_for_it_is_removed(tmp_path):
+def test_only_files_of_the_lock_are_removed(tmp_path):
     there = tmp_path / "there"
     there.mkdir()
     enter(there)
@@ -105,8 +105,8 @@ def test_only_what_was_made_for_it_is_removed(tmp_path):
     assert [path.name for path in (there / "a").iterdir()] == ["log.jsonl"]
 
 
-def test_a_lock_on_a_file_that_was_just_removed_is_no_lock(tmp_path, monkeypatch):
-    """Its last holder removed it between its opening and its locking here."""
+def test_a_lock_on_a_removed_file_does_not_count(tmp_path, monkeypatch):
+    """Its last holder removed it after this process opened it and before it locked it."""
     lock, calls = fcntl.flock, []
 
     def late(descriptor, how):
@@ -140,8 +140,8 @@ def test_a_filesystem_without_locks_is_named(tmp_path, monkeypatch, caplog):
         ([], False),
     ],
 )
-def test_a_file_that_another_host_left_is_named(tmp_path, caplog, content, warned):
-    """A bucket's filesystem may keep locks to each host: then this is all that can be seen."""
+def test_a_lock_file_of_another_host_is_named(tmp_path, caplog, content, warned):
+    """A bucket's filesystem may have locks per host only: then the file is the only sign."""
     (tmp_path / rundir.LOCK).write_text(json.dumps(content))
     with caplog.at_level(logging.WARNING):
         enter(tmp_path)
@@ -150,8 +150,8 @@ def test_a_file_that_another_host_left_is_named(tmp_path, caplog, content, warne
 
 
 @pytest.mark.parametrize("error", [ConfigError, OSError])
-def test_the_other_processes_end_as_the_first_does(tmp_path, monkeypatch, error):
-    """They hold nothing themselves, and are told."""
+def test_the_other_processes_end_like_the_first(tmp_path, monkeypatch, error):
+    """They hold no lock, and receive the error."""
     monkeypatch.setattr(processes, "is_first", lambda: False)
     enter_here = run_lock.held(tmp_path / "run")
     monkeypatch.setattr(processes, "broadcast", lambda _: True)
@@ -164,7 +164,7 @@ def test_the_other_processes_end_as_the_first_does(tmp_path, monkeypatch, error)
 
 
 @pytest.mark.parametrize(("code", "kind"), [(errno.EACCES, ConfigError), (errno.EROFS, ConfigError), (28, OSError)])
-def test_a_place_that_cannot_be_written(tmp_path, monkeypatch, code, kind):
+def test_a_directory_that_cannot_be_written_is_refused(tmp_path, monkeypatch, code, kind):
     """A full disk may have room later; a read-only one will not."""
 
     def refused(*_):

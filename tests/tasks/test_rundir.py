@@ -1,4 +1,4 @@
-"""Run directories: nothing is overwritten, and what is resumed is what was begun."""
+"""Run directories: nothing is overwritten, and a run is resumed only as it was begun."""
 
 import dataclasses
 import datetime
@@ -15,7 +15,7 @@ from tests.tasks.small import small
 
 
 def test_provenance_has_every_start(tmp_path, monkeypatch):
-    """When, by which command, from which commit, and where."""
+    """With date, command, commit and devices."""
     monkeypatch.chdir(tmp_path)
     git = lambda *words: subprocess.run(["git", *words], check=True, capture_output=True, text=True).stdout.strip()
     monkeypatch.setattr(rundir, "__file__", str(tmp_path / "outside" / "rundir.py"))
@@ -37,7 +37,7 @@ def test_provenance_has_every_start(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("setting", "dirty"), [("core.fsmonitor", True), ("filter.own.clean", None)])
 def test_the_programs_of_a_repository_are_not_run(tmp_path, monkeypatch, setting, dirty):
-    """It may be an unpacked archive of someone else, whose git settings name programs."""
+    """It may be another user's archive, whose git settings name programs."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(rundir, "__file__", str(tmp_path / "outside" / "rundir.py"))
     git = lambda *words: subprocess.run(["git", *words], check=True, capture_output=True)
@@ -55,7 +55,7 @@ def test_the_programs_of_a_repository_are_not_run(tmp_path, monkeypatch, setting
     assert not (tmp_path / "was_run").exists()
 
 
-def test_a_repository_need_not_have_a_name_of_utf8(tmp_path, monkeypatch):
+def test_a_repository_path_need_not_be_utf8(tmp_path, monkeypatch):
     folder = tmp_path / "caf\udce9"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -88,8 +88,8 @@ def test_run_directories(tmp_path):
         rundir.check_config(run, config, dataclasses.replace(config, seed=1))
 
 
-def test_an_average_that_is_left_of_a_run_is_not_trained_again(tmp_path):
-    """The checkpoints were removed for their size; a training from the first step on would empty the log."""
+def test_an_average_without_checkpoints_is_not_trained_again(tmp_path):
+    """Training from the first step would empty the log."""
     rundir.claim(tmp_path, "translation", small(), ())
     (tmp_path / "log.jsonl").write_text('{"step": 7, "loss": 2.0}\n')
     (tmp_path / "average").mkdir()
@@ -107,8 +107,8 @@ def test_an_average_that_is_left_of_a_run_is_not_trained_again(tmp_path):
         ('{"task": "translation", "config": {}}', "average", "holds averaged parameters but no checkpoints"),
     ],
 )
-def test_a_model_is_not_the_rest_of_an_attempt(tmp_path, config, folder, message):
-    """Its config.json would be overwritten, and its tokenizer removed."""
+def test_a_hugging_face_folder_is_not_overwritten(tmp_path, config, folder, message):
+    """Its config.json would be replaced, and its tokenizer removed."""
     (tmp_path / "config.json").write_text(config)
     (tmp_path / "tokenizer.json").write_text("learned")
     (tmp_path / folder).mkdir()
@@ -140,8 +140,8 @@ def test_a_refused_run_leaves_nothing(tmp_path):
     assert len(list(begun.iterdir())) == 4
 
 
-def test_what_a_kill_left_before_the_run_had_a_name_is_in_no_way(tmp_path):
-    """The file that was to become config.json, and the lock: the same command begins again."""
+def test_files_of_a_killed_start_do_not_block_a_new_one(tmp_path):
+    """A temporary config.json and the lock: the same command begins again."""
     (tmp_path / ".tmp-a1b2c3d4-config.json").write_text('{"task": ')
     (tmp_path / ".lock").write_text("{}")
     assert rundir.holds_run(tmp_path) is False
@@ -149,7 +149,7 @@ def test_what_a_kill_left_before_the_run_had_a_name_is_in_no_way(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "config.json"]
 
 
-def test_files_that_are_no_run_are_left_alone(tmp_path):
+def test_other_files_are_not_changed(tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("years of work")
     with pytest.raises(ConfigError, match="not empty"):
@@ -167,7 +167,7 @@ def test_files_that_are_no_run_are_left_alone(tmp_path):
         ("[" * 100_000, "cannot read"),
     ],
 )
-def test_a_config_that_cannot_be_read(tmp_path, text, message):
+def test_a_config_that_cannot_be_read_is_refused(tmp_path, text, message):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(ConfigError, match=message):
         registry.read_config(tmp_path)
@@ -186,7 +186,7 @@ def test_damaged_provenance_is_one_error(tmp_path):
 
 
 def test_parameters_are_used_with_their_vocabulary_only(tmp_path):
-    """One of the same size would give other texts without a word."""
+    """Another vocabulary of the same size would silently give other texts."""
     rundir.check_vocabulary(tmp_path, "one")  # from before this was saved
     rundir.write_provenance(tmp_path, tokenizer="one")
     rundir.check_vocabulary(tmp_path, "one")
@@ -194,8 +194,8 @@ def test_parameters_are_used_with_their_vocabulary_only(tmp_path):
         rundir.check_vocabulary(tmp_path, "two")
 
 
-def test_a_name_that_is_no_utf8_is_saved_and_read(tmp_path):
-    """File names on Linux are bytes; Python has surrogates for those that are no text."""
+def test_a_file_name_that_is_not_utf8_is_saved_and_read(tmp_path):
+    """File names on Linux are bytes; Python has surrogates for bytes that are not text."""
     config = small(source="caf\udce9 é")
     rundir.claim(tmp_path, "translation", config, ())
     assert registry.read_config(tmp_path) == config
@@ -211,12 +211,12 @@ def test_a_config_with_a_byte_order_mark(tmp_path):
     assert registry.read_config(tmp_path) == small()
 
 
-def test_a_run_has_a_name_of_utf8(tmp_path):
+def test_a_run_path_must_be_utf8(tmp_path):
     """Orbax would fail at the first checkpoint."""
     with pytest.raises(ConfigError, match=r"caf.udce9' is not UTF-8"):
         rundir.holds_run(tmp_path / "caf\udce9")
 
 
-def test_a_name_that_is_too_long_is_a_mistake(tmp_path):
+def test_a_name_that_is_too_long_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"cannot look into .*: File name too long; choose another"):
         rundir.holds_run(tmp_path / ("x" * 300))

@@ -1,4 +1,4 @@
-"""The runner: what it refuses, and what it leaves behind."""
+"""The runner: its refusals, and the files that it leaves."""
 
 import dataclasses
 import importlib.machinery
@@ -22,14 +22,14 @@ from tests.contracts.task import quiet
 from tests.tasks.small import small
 
 
-def test_a_refused_run_leaves_nothing(tmp_path):
-    """Where only the data can show that the settings are wrong, too."""
+def test_a_refused_run_leaves_no_files(tmp_path):
+    """Also if only the data show that the settings are wrong."""
     with pytest.raises(DataError, match=r"model\.max_positions is 8"):
         jaxformer.train(small(cache=str(tmp_path / "cache")), tmp_path / "run", console=quiet())
     assert not (tmp_path / "run").exists()
 
 
-def test_a_refused_run_leaves_the_settings_that_were_there(tmp_path):
+def test_a_refused_run_keeps_an_existing_config(tmp_path):
     """As in `jaxformer train run/config.json --out run`."""
     rundir.write_config(tmp_path, "translation", small())
     before = (tmp_path / "config.json").read_bytes()
@@ -46,16 +46,16 @@ def test_a_refused_run_leaves_the_settings_that_were_there(tmp_path):
         ("language_model", {"data": {"text": "a", "batch_size": 10**9}}, "a batch of 1000000000 x 128 tokens needs"),
     ],
 )
-def test_what_cannot_fit_is_refused_before_data_are_read(tmp_path, name, settings, message):
-    """On a CPU nothing else would say so: the system kills the process."""
+def test_a_model_that_does_not_fit_is_refused_before_data_are_read(tmp_path, name, settings, message):
+    """On a CPU, the system would kill the process without a message."""
     config = registry.configure(name, **settings)
     with pytest.raises(ConfigError, match=message):
         jaxformer.train(config, tmp_path / "run", console=quiet())
     assert not (tmp_path / "run").exists()
 
 
-def test_settings_put_right_are_not_another_run(tmp_path, monkeypatch):
-    """What ended before a step is in nobody's way, even if it was killed before it could remove its files."""
+def test_corrected_settings_can_use_the_same_directory(tmp_path, monkeypatch):
+    """A run that ended before its first step does not block it, even if it was killed."""
     monkeypatch.setattr(rundir, "release", lambda *_: None)
     wrong = small(cache=str(tmp_path / "cache"))
     for config in (wrong, dataclasses.replace(wrong, data=dataclasses.replace(wrong.data, vocab_size=500))):
@@ -65,7 +65,7 @@ def test_settings_put_right_are_not_another_run(tmp_path, monkeypatch):
     assert registry.read_config(tmp_path / "run").data.vocab_size == 500
 
 
-def test_scores_are_of_the_data_of_the_run(tmp_path):
+def test_other_data_are_not_scored(tmp_path):
     """Otherwise what is held out may have been trained on."""
     rundir.claim(tmp_path, "translation", small(), ())
     rundir.write_provenance(tmp_path, data={"train": "another", "validation": "one"})
@@ -103,7 +103,7 @@ def test_the_run_and_checkpoint_of_a_warm_start(tmp_path, monkeypatch, given, ru
     assert registry.split_init(given) == (pathlib.Path(run), checkpoint)
 
 
-def test_a_warm_start_that_cannot_be_is_refused_before_the_data_is_prepared(tmp_path, monkeypatch):
+def test_an_invalid_warm_start_is_refused_before_the_data_are_prepared(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "_prepare", None)
     config = small(cache=str(tmp_path / "cache"))
     for given, message in (("nowhere", "nowhere is not a run"), (str(tmp_path / "run"), "is not a run")):
@@ -122,7 +122,7 @@ def test_a_warm_start_that_cannot_be_is_refused_before_the_data_is_prepared(tmp_
 
 
 def test_frozen_parameters_without_a_warm_start_are_reported(tmp_path):
-    """In one line; without frozen ones there is none."""
+    """With one line; without frozen parameters, with no line."""
     lines, frozen = [], {"encoder": dict.fromkeys("abcd", True), "output": False}
     for tree in (frozen, None):
         setup = SimpleNamespace(frozen=tree, new_state=lambda: "state")
@@ -134,7 +134,7 @@ def test_frozen_parameters_without_a_warm_start_are_reported(tmp_path):
 
 
 def test_adapters_beside_trained_parameters_are_reported(tmp_path):
-    """LoRA freezes nothing by itself; the run of someone who forgot it would train everything."""
+    """LoRA freezes nothing by itself; without a pattern, a run trains everything."""
     matrix = jax.ShapeDtypeStruct((2, 2), "float32")
     shapes = {"decoder": {"a": matrix, "b": jax.ShapeDtypeStruct((2,), "float32")}, "lora": {"a": matrix}}
     network = SimpleNamespace(net=SimpleNamespace(shapes=shapes))
@@ -148,8 +148,8 @@ def test_adapters_beside_trained_parameters_are_reported(tmp_path):
         assert all("--tune.frozen 'decoder/*'" in line for line in warnings)
 
 
-def test_a_damaged_vocabulary_of_a_warm_start_is_named_where_it_is(tmp_path, monkeypatch):
-    """Not in the copy of a run that is removed at once."""
+def test_a_damaged_vocabulary_of_a_warm_start_is_named_with_its_path(tmp_path, monkeypatch):
+    """Not in the copy, which is removed at once."""
     config = small(cache=str(tmp_path / "cache"))
     rundir.claim(tmp_path / "source", "translation", config, ())
     monkeypatch.setattr(restore, "choose_step", lambda saved, checkpoint: 1)
@@ -164,19 +164,19 @@ def test_a_damaged_vocabulary_of_a_warm_start_is_named_where_it_is(tmp_path, mon
 
 
 def test_an_average_of_no_checkpoints_is_refused(tmp_path):
-    """The last 0 of a list are all of it."""
+    """The last 0 of a list are the whole list."""
     with pytest.raises(ConfigError, match="last must be at least 1, got 0"):
         jaxformer.average(tmp_path, last=0)
 
 
-def test_asking_for_an_average_makes_none(tmp_path):
+def test_reading_a_missing_average_creates_no_folder(tmp_path):
     with pytest.raises(ConfigError, match="has no averaged parameters; run `jaxformer average"):
         restore.restore_params(tmp_path, SimpleNamespace(abstract_state=lambda: None), "average")
     assert not list(tmp_path.iterdir())
 
 
-def test_looking_for_a_checkpoint_makes_no_folder(tmp_path):
-    """In a run that may only be read it would be an error about writing."""
+def test_reading_checkpoints_creates_no_folder(tmp_path):
+    """In a read-only run it would be an error about writing."""
     with pytest.raises(training.CheckpointError, match=r"no checkpoint in .*checkpoints yet"):
         restore.restore_params(tmp_path, SimpleNamespace(abstract_state=lambda: None), "last")
     assert not list(tmp_path.iterdir())
@@ -207,7 +207,7 @@ def test_the_python_lines_of_the_readme(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("['")
 
 
-def test_lengths_that_a_mesh_does_not_divide_have_a_remedy_where_there_is_one():
+def test_lengths_that_a_mesh_does_not_divide_are_reported_with_a_remedy():
     """A language model has no data.length_multiple."""
     data, placement, said = SimpleNamespace(lengths=(15,)), SimpleNamespace(num_length_shards=2), []
     for name in ("demo", "language_model"):
@@ -225,7 +225,7 @@ def test_a_tracker_that_is_not_installed_is_named_before_anything_is_read(tmp_pa
 
 
 def test_steps_to_profile_are_checked_before_anything_is_read(tmp_path):
-    """A training that ends before them would leave no trace, and say nothing."""
+    """A training that ends before them would silently leave no trace."""
     config = registry.configure("language_model", data={"text": "nowhere"}, train={"steps": 200})
     with pytest.raises(ConfigError, match="must lie in the training, which ends at step 200, got 300:304"):
         jaxformer.train(config, tmp_path / "run", console=quiet(), profile="300:304")
@@ -233,7 +233,7 @@ def test_steps_to_profile_are_checked_before_anything_is_read(tmp_path):
 
 
 class Told:
-    """In place of the module of Weights & Biases, and of its run."""
+    """Replaces the module of Weights & Biases, and its run."""
 
     __spec__ = importlib.machinery.ModuleSpec("wandb", None)
 
@@ -286,6 +286,6 @@ def test_results_may_be_read_without_a_console(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "expected"), [("a/b", ("a/b", "best")), ("a/b:last", ("a/b", "last")), ("a:3", ("a", "3"))]
 )
-def test_where_a_warm_start_comes_from(text, expected):
+def test_references_of_warm_starts(text, expected):
     run, checkpoint = registry.split_init(text)
     assert (str(run), checkpoint) == expected

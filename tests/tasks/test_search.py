@@ -17,7 +17,7 @@ from jaxformer.tasks.translation.config import DecodeConfig
 
 
 def test_settings_are_transforms_in_the_order_of_hugging_face():
-    """Temperature, then the filters; nothing for the values that change nothing."""
+    """Temperature, then the filters; none for values without an effect."""
     assert sampling_transforms(GenerationConfig()) == []
     made = sampling_transforms(GenerationConfig(min_p=0.1, top_p=0.9, top_k=3, temperature=0.5))
     assert made == [decoding.temperature(0.5), decoding.top_k(3), decoding.top_p(0.9), decoding.min_p(0.1)]
@@ -49,8 +49,8 @@ def test_the_probability_of_removed_tokens(renormalize):
     np.testing.assert_allclose(found, kept / whole, rtol=1e-6)
 
 
-def test_a_model_without_attention_covers_nothing():
-    """The message is one of a setting, not of a failure that another try may not have."""
+def test_coverage_needs_attention():
+    """The error is about a setting, so another try cannot help."""
     config = models.Seq2SeqConfig(12, 12, attention="none")
     options = SimpleNamespace(nets=[SimpleNamespace(config=config)])
     with pytest.raises(ConfigError, match=r"needs attention, and this model has model\.attention none"):

@@ -1,4 +1,4 @@
-"""The limits of the vocabulary that searches keep to; ensembles are tested with each predictor."""
+"""The limits of the vocabulary in searches; ensembles are tested with each predictor."""
 
 import types
 

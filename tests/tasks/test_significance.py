@@ -1,4 +1,4 @@
-"""Two runs are compared on the sentences that both translated, and on no others."""
+"""Two runs are compared only on the sentences that both translated."""
 
 import json
 

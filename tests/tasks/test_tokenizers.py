@@ -1,4 +1,4 @@
-"""The tokenizer of a run: learned once, and found again under either name."""
+"""The tokenizer of a run: trained once, and found under either name."""
 
 import pytest
 
@@ -11,8 +11,8 @@ from jaxformer.multihost import processes
 from jaxformer.tasks import registry, tokenizers
 
 
-def test_it_is_learned_once(tmp_path):
-    """A run that has a tokenizer keeps it, whatever its settings say: it came with `init_from`."""
+def test_a_tokenizer_is_trained_once(tmp_path):
+    """A run with a tokenizer keeps it, for any settings: it came with `init_from`."""
     first = tokenizers.make_run_tokenizer(tmp_path, Text("abc"), None, kind="characters", vocab_size=0)
     assert isinstance(first, CharacterTokenizer)
     assert tokenizers.saved_tokenizer(tmp_path) == tmp_path / "tokenizer.json"
@@ -20,8 +20,8 @@ def test_it_is_learned_once(tmp_path):
     assert again.fingerprint == first.fingerprint == tokenizers.run_tokenizer(tmp_path).fingerprint
 
 
-def test_text_of_another_form_is_refused(tmp_path):
-    """A tokenizer that came with `init_from` knows nothing of letters that it never saw."""
+def test_another_normalization_is_refused(tmp_path):
+    """The tokenizer of `init_from` lacks letters that were not in its training text."""
     text, size = Parallel(("a B",), ("c D",)), {"kind": "unigram", "vocab_size": 265}
     lower = TextNormalizer(lowercase=True)
     first = tokenizers.make_run_tokenizer(tmp_path, text, None, **size, normalizer=lower)
@@ -32,8 +32,8 @@ def test_text_of_another_form_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [ConfigError, DataError, OSError])
-def test_all_processes_end_as_the_one_that_learns_the_tokenizer(tmp_path, monkeypatch, kind):
-    """The others have learned nothing, and would wait for its file."""
+def test_all_processes_raise_the_error_of_the_one_that_trains_the_tokenizer(tmp_path, monkeypatch, kind):
+    """Otherwise the others would wait for its file."""
     answers = {ConfigError: [False, True], DataError: [False, False, True], OSError: [False, False, False]}
     answer = iter(answers[kind])
     monkeypatch.setattr(processes, "is_first", lambda: False)

@@ -1,4 +1,4 @@
-"""A translation experiment on a mesh is the experiment on one device: batches, losses, validation, translations."""
+"""A translation experiment on a mesh equals that on one device: batches, losses, validation, translations."""
 
 import dataclasses
 import functools
@@ -52,7 +52,7 @@ def config(cache, **train):
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    """Where tokens and the tokenizer are made once."""
+    """The folder for tokens and the tokenizer, which are made once."""
     return tmp_path_factory.mktemp("shared")
 
 
@@ -120,7 +120,7 @@ def test_training_validation_and_search(text, shared):
 @pytest.mark.full
 @pytest.mark.parametrize("num_microbatches", [2, 3])
 def test_any_number_of_rows(num_microbatches, shared):
-    """Filled up to what devices and parts divide; what is filled up weighs nothing."""
+    """Padded to a multiple of devices and parts; padding has no weight."""
     _, expected, _ = alone(shared, num_microbatches=num_microbatches)
     run = prepared(shared, "data=4,fsdp=2", num_microbatches=num_microbatches)
     np.testing.assert_array_equal(run.setup.rows(40), np.arange(48))
@@ -128,7 +128,7 @@ def test_any_number_of_rows(num_microbatches, shared):
 
 
 @pytest.mark.full
-def test_another_mesh_goes_on(shared, tmp_path):
+def test_a_run_continues_on_another_mesh(shared, tmp_path):
     """A third of a run on each of three meshes: the same batches, the same losses, one log."""
     whole = runner.train(config(shared, steps=3), tmp_path / "whole", console=QUIET)
     reasons = []
@@ -146,7 +146,7 @@ def test_another_mesh_goes_on(shared, tmp_path):
         np.testing.assert_allclose(a, b, atol=2e-4)
 
 
-def test_what_a_mesh_cannot_do(shared, tmp_path):
+def test_invalid_meshes_are_refused(shared, tmp_path):
     with pytest.raises(ValueError, match="data 3 = 3 devices, but there are 8"):
         runner.train(dataclasses.replace(config(shared), mesh="data=3"), tmp_path / "run", console=QUIET)
     assert not (tmp_path / "run").exists()
@@ -192,8 +192,8 @@ class Device:
     device_kind: str = "TPU v5"
 
 
-def test_rows_of_a_process_that_are_no_neighbors(monkeypatch):
-    """On a torus a host's devices lie anywhere along a mesh axis; two of these hosts share rows along `tensor`."""
+def test_rows_of_a_process_may_be_scattered(monkeypatch):
+    """On a torus a host's devices are anywhere along a mesh axis; two of these hosts share rows along `tensor`."""
     hosts = [0, 1, 2, 3, 1, 0, 3, 2, 0, 1, 2, 3, 1, 0, 3, 2]
     devices = np.array([Device(n, host) for n, host in enumerate(hosts)])
     placement = Placement(Mesh(devices.reshape(2, 4, 2), ("data", "fsdp", "tensor")))

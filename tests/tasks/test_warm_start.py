@@ -1,4 +1,4 @@
-"""Warm starts take what fits, and say why the rest does not."""
+"""Warm starts take matching parameters, and report why others are not taken."""
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ def test_only_equal_shapes_of_equal_names_are_taken():
 
 
 def test_frozen_parameters_that_were_never_learned():
-    """They are as useless as they are unchangeable; an adapter of which one half is kept is not."""
+    """They keep their initial values forever; adapters with one frozen half do not count."""
     frozen = {"a": {"b": True, "w": True}, "output": False, "lora": {"a": {"w": {"a": True, "b": False}}}}
     assert warm_start.never_learned(frozen, None) == ["a/b", "a/w"]
     about = warm_start.WarmStart(("a/w",), dict.fromkeys(("a/b", "output", "lora/a/w/a"), "the other run has none"), ())

@@ -1,4 +1,4 @@
-"""Checkpoints: what was saved comes back bit for bit, what is damaged is noticed and passed over."""
+"""Checkpoints: a saved state is restored bit for bit; damage is noticed, and the step before is used."""
 
 import dataclasses
 import json
@@ -30,7 +30,7 @@ from tests.training.small import (
 )
 
 
-def test_comes_back(tmp_path):
+def test_restore_inverts_save(tmp_path):
     states = saved(tmp_path)
     with training.Checkpoints(tmp_path) as checkpoints:
         state, about = checkpoints.restore_latest(abstract(new_state()))
@@ -39,12 +39,12 @@ def test_comes_back(tmp_path):
         assert equal(checkpoints.restore(2, abstract(new_state()))[0], states[2])
 
 
-def test_nothing_there(tmp_path):
+def test_a_directory_without_checkpoints(tmp_path):
     with training.Checkpoints(tmp_path) as checkpoints:
         assert checkpoints.restore_latest(abstract(new_state())) is None
 
 
-def test_the_average_is_what_is_restored_alone(tmp_path):
+def test_restore_params_prefers_the_moving_average(tmp_path):
     state = new_state(ema=True)
     state = dataclasses.replace(state, ema_params=jax.tree.map(lambda x: x + 1, state.params))
     with training.Checkpoints(tmp_path) as checkpoints:
@@ -70,8 +70,8 @@ def test_average(tmp_path):
     np.testing.assert_allclose(mean["kernel"], states[2].params["kernel"], rtol=1e-6)
 
 
-def test_leaves_that_are_not_asked_for_are_not_read(tmp_path):
-    """Damage to the optimizer's moments is nothing to who translates; to who trains it is."""
+def test_leaves_that_are_not_requested_are_not_read(tmp_path):
+    """Damage to the optimizer's moments matters for training only."""
     states = saved(tmp_path, steps=(1,))
     whole = abstract(new_state())
     part = dataclasses.replace(whole, optimizer=jax.tree.map(lambda _: ..., whole.optimizer))
@@ -134,8 +134,8 @@ Broken()
 
 
 @pytest.mark.full
-def test_damage_is_one_line_to_its_user(tmp_path):
-    """Orbax leaves reads under way, of which each would print a traceback; what others leave is still printed."""
+def test_damage_gives_a_one_line_error(tmp_path):
+    """Orbax leaves reads in progress, and each would print a traceback; other tracebacks are still printed."""
     saved(tmp_path, steps=(1, 2))
     for path in data_files(tmp_path / "2"):
         path.write_bytes(path.read_bytes()[:-40])
@@ -149,8 +149,8 @@ def test_damage_is_one_line_to_its_user(tmp_path):
     assert done.stderr.count("Traceback") == 1, done.stderr
 
 
-def test_a_changed_figure_in_what_is_known_about_a_step_is_damage(tmp_path):
-    """It has no array checksum: a best score off by a bit would steer patience unnoticed."""
+def test_a_changed_number_in_the_metadata_is_damage(tmp_path):
+    """A digest finds it: a best score off by a bit would affect patience."""
     states = saved(tmp_path)
     (path,) = [p for p in (tmp_path / "3" / "about").iterdir() if b"step 3" in p.read_bytes()]
     path.write_bytes(path.read_bytes().replace(b"step 3", b"step 2"))
@@ -160,8 +160,8 @@ def test_a_changed_figure_in_what_is_known_about_a_step_is_damage(tmp_path):
         assert equal(checkpoints.restore_latest(abstract(new_state()))[0], states[2])
 
 
-def test_a_wrong_target_costs_no_checkpoint(tmp_path):
-    """The fault is the reader's: every step is still there for the right one."""
+def test_a_wrong_target_renames_no_checkpoint(tmp_path):
+    """The fault is the reader's: every step still exists for the right one."""
     states = saved(tmp_path)
     target = abstract(new_state())
     wrong = dataclasses.replace(target, params={"kernel": target.params["kernel"]})
@@ -173,7 +173,7 @@ def test_a_wrong_target_costs_no_checkpoint(tmp_path):
 
 
 def test_a_step_of_another_script_is_not_damage(tmp_path):
-    """Newer steps with a moving average: a reader without one is told, loses none of them, and gets no older step."""
+    """Newer steps have a moving average: a reader without one gets an error, and no older step."""
     old = saved(tmp_path, steps=(1,))[1]
     new = new_state(ema=True)
     with training.Checkpoints(tmp_path) as checkpoints:
@@ -192,7 +192,7 @@ def test_a_step_of_another_script_is_not_damage(tmp_path):
 
 @pytest.mark.parametrize("signed", [True, False])
 def test_files_that_contradict_their_step(tmp_path, signed, monkeypatch):
-    """Orbax's files hold another tree: damage, if the step says what it holds; older versions do not save that."""
+    """Orbax's files hold another tree: damage, if the metadata has the shapes; older versions do not save them."""
     states = saved(tmp_path)
     if not signed:
         about = tmp_path / "3" / "about" / "metadata"
@@ -223,8 +223,8 @@ def test_reading_leaves_the_save_of_another_process_alone(tmp_path):
         assert not leftover.exists()
 
 
-def test_saving_beside_training(tmp_path):
-    """Steps donate the state's memory while it is being written: what is saved is the state as it was."""
+def test_saving_during_training(tmp_path):
+    """Steps donate the state's memory while it is being written: the saved state is the original one."""
     step = training.make_step(loss, OPTIMIZER)
     big = lambda key: {"kernel": jax.random.normal(key, (4, 3)), "bias": jnp.zeros(3), "more": jnp.ones((500, 1000))}
     state = training.create(big, OPTIMIZER, jax.random.key(0))
@@ -241,7 +241,7 @@ def test_saving_beside_training(tmp_path):
 
 
 def test_restores_onto_another_mesh(tmp_path):
-    """Saved by one device, read by eight, and back: the same bits, the same checksums, the placement asked for."""
+    """Saved by one device, read by eight, and back: the same bits and checksums, the requested placement."""
     rows = jax.sharding.NamedSharding(
         jax.sharding.Mesh(np.array(jax.devices()), ("data",)), jax.sharding.PartitionSpec("data")
     )
@@ -255,7 +255,7 @@ def test_restores_onto_another_mesh(tmp_path):
         assert equal(checkpoints.restore(2, abstract(state))[0], state)
 
 
-def test_the_best_of_scores_that_are_numbers(tmp_path):
+def test_the_best_step_ignores_scores_that_are_not_numbers(tmp_path):
     with training.Checkpoints(tmp_path, keep_last=1) as checkpoints:
         for step, score in enumerate((None, 2.0, 3.0, float("nan"), None), start=1):
             checkpoints.save(step, {"x": jnp.ones(2)}, {}, score=score)
@@ -276,7 +276,7 @@ def test_all_damaged(tmp_path):
 
 @pytest.mark.faults
 def test_flipped_bits_in_the_arrays(tmp_path):
-    """Stock Orbax loads them without a word; here every one is noticed."""
+    """Orbax itself loads them without an error; here every one is noticed."""
     values = {step: {"x": jax.random.normal(jax.random.key(step), (200, 200))} for step in (1, 2)}
     with training.Checkpoints(tmp_path / "good") as checkpoints:
         for step, state in values.items():
@@ -327,7 +327,7 @@ def test_killed_while_saving(tmp_path):
         ).all()
 
 
-# As if all that is free had been taken by others between the look at it and the write.
+# As if other programs had taken all free space between the check and the write.
 TOO_LATE = """
 import shutil
 usage = shutil.disk_usage
@@ -338,7 +338,7 @@ shutil.disk_usage = lambda path: usage(path)._replace(free=2**40)
 @pytest.mark.faults
 @pytest.mark.parametrize(("before", "message"), [("", "MiB free, and the save takes 0.6"), (TOO_LATE, "")])
 def test_full_disk_is_an_error_within_a_minute(tmp_path, before, message):
-    """On a file system of a megabyte, where it can be made; a hang would run into the timeout."""
+    """On a file system of a megabyte, if one can be made; otherwise a hang would run into the timeout."""
     folder = tmp_path / "small"
     folder.mkdir()
     if (
@@ -374,7 +374,7 @@ def test_a_directory_that_cannot_be_made(tmp_path):
 
 @pytest.mark.faults
 def test_read_only_directory(tmp_path):
-    """Reading works, writing is a clear error, and soon."""
+    """Reading works, writing is a clear error after a short time."""
     folder = tmp_path / "small"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=9m", "tmpfs", folder]

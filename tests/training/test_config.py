@@ -1,4 +1,4 @@
-"""Settings of a training that mean nothing are refused, with their name and value."""
+"""Settings of a training without a meaning are refused, with their name and value."""
 
 import math
 import re
@@ -38,11 +38,11 @@ def test_refusals(settings, message):
 
 
 def test_rollbacks():
-    """Three in a row, where they are asked for."""
+    """Three in a row, if enabled."""
     assert [TrainConfig(nonfinite=kind).rollbacks for kind in ("abort", "skip", "rollback")] == [0, 0, 3]
 
 
-def test_a_run_may_go_on_with_another_watchdog_and_time_limit():
-    """Launchers switch the first on for a run that began without it, and each job has its own time."""
+def test_a_run_may_continue_with_another_watchdog_and_time_limit():
+    """Launchers add the first to a run that began without it, and each job has its own time."""
     other = TrainConfig(stall_minutes=60, minutes=8)
     assert fingerprint(TrainConfig()) == fingerprint(other) != fingerprint(TrainConfig(steps=7))

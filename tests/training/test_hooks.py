@@ -1,4 +1,4 @@
-"""Hooks are told what happens, in order."""
+"""Hooks are called in order."""
 
 import pytest
 
@@ -25,7 +25,7 @@ class Told(training.Hook):
         self.events.append(("ended", step, reason))
 
 
-def test_a_hook_is_told_everything_once(tmp_path):
+def test_a_hook_receives_every_event_once(tmp_path):
     told = Told()
     with training.Checkpoints(tmp_path) as checkpoints:
         fit(
@@ -45,7 +45,7 @@ def test_a_hook_is_told_everything_once(tmp_path):
     ]
 
 
-def test_a_hook_is_told_of_a_failure():
+def test_a_hook_receives_a_failure():
     told = Told()
     with pytest.raises(training.NonFiniteError):
         fit(
@@ -64,8 +64,8 @@ class Failing(training.Hook):
         raise ConnectionError("no tracker")
 
 
-def test_a_hook_that_fails_at_the_end_hides_nothing(caplog):
-    """The error of the training has the exit code by which a launcher knows whether to try again."""
+def test_a_failing_hook_does_not_hide_the_error(caplog):
+    """The error of the training has the exit code that tells a launcher whether to try again."""
     told, bad = Told(), lambda start: iter([batch(0), batch(1, nan=True), batch(2)])
     with pytest.raises(training.NonFiniteError):
         fit(new_state(), 4, batches=bad, outputs=training.Outputs(hooks=[Failing(), told]))
@@ -76,8 +76,8 @@ def test_a_hook_that_fails_at_the_end_hides_nothing(caplog):
     assert told.events[-1] == ("ended", 2, "done")
 
 
-def test_a_full_disk_at_the_end_hides_nothing(tmp_path, monkeypatch):
-    """The hooks are told of the error, and not of the file that has the times."""
+def test_a_full_disk_at_the_end_does_not_hide_the_error(tmp_path, monkeypatch):
+    """Hooks receive the error, not that of the file with the times."""
 
     def full(*_, **__):
         raise OSError(28, "No space left on device")
@@ -90,5 +90,5 @@ def test_a_full_disk_at_the_end_hides_nothing(tmp_path, monkeypatch):
     assert told.events[-1][:2] == ("ended", 1)
 
 
-def test_the_base_class_may_be_used_as_it_is():
+def test_the_base_class_does_nothing():
     assert fit(new_state(), 2, outputs=training.Outputs(hooks=[training.Hook()])).reason == "done"

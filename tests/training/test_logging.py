@@ -1,4 +1,4 @@
-"""Logs of a run, and what a crash may do to them."""
+"""Logs of a run, and their state after a crash."""
 
 import json
 import pathlib
@@ -8,8 +8,8 @@ import pytest
 from jaxformer.training.logging import JsonLog, TensorBoard, read_log
 
 
-def test_log_forgets_what_was_not_saved(tmp_path):
-    """A process killed after step 9, whose last checkpoint is step 5: the next one writes 6 to 9 again, once."""
+def test_log_drops_steps_after_the_checkpoint(tmp_path):
+    """A process is killed after step 9, its last checkpoint is step 5: the next one writes 6 to 9 again, once."""
     path = tmp_path / "log.jsonl"
     log = JsonLog(path)
     for step in range(1, 10):
@@ -23,15 +23,15 @@ def test_log_forgets_what_was_not_saved(tmp_path):
     assert read_log(path)[-1]["loss"] == 0.5
 
 
-def test_a_garbled_line_costs_that_line(tmp_path):
+def test_a_damaged_line_is_left_out(tmp_path):
     path = tmp_path / "log.jsonl"
     path.write_bytes(b'{"step": 1, "loss": 0.1}\n\0\0\xff\n[]\n{"step": 3, "loss": 0.3}\n{"step": 4, "lo')
     JsonLog(path, step=3).close()
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 3]
 
 
-def test_what_is_not_a_number_becomes_null(tmp_path):
-    """JSON has no NaN and no infinity."""
+def test_nan_and_infinity_become_null(tmp_path):
+    """JSON lacks both."""
     log = JsonLog(tmp_path / "folder" / "log.jsonl")
     log.write(1, loss=float("nan"), rate=float("inf"), count=2)
     log.close()
@@ -39,7 +39,7 @@ def test_what_is_not_a_number_becomes_null(tmp_path):
 
 
 def test_rewind(tmp_path):
-    """The file is written whole: nothing is left beside it."""
+    """The file is replaced as a whole: no other file is left."""
     log = JsonLog(tmp_path / "log.jsonl")
     for step in (1, 2, 3):
         log.write(step, loss=float(step))
@@ -61,8 +61,8 @@ def test_a_full_disk_is_named(tmp_path):
         log.close()
 
 
-def test_lines_that_are_no_entries_are_left_out(tmp_path):
-    """As an editor or a merge may leave them."""
+def test_lines_that_are_not_entries_are_left_out(tmp_path):
+    """An editor or a merge may leave such lines."""
     lines = ['{"step": "1"}', '{"step": null}', '{"step": [1]}', "[]", "7", '{"step": 1, "loss": 2.0}']
     (tmp_path / "log.jsonl").write_text("\n".join(lines))
     assert read_log(tmp_path / "log.jsonl") == [{"step": 1, "loss": 2.0}]
@@ -70,8 +70,8 @@ def test_lines_that_are_no_entries_are_left_out(tmp_path):
     assert (tmp_path / "log.jsonl").read_text() == '{"step": 1, "loss": 2.0}\n'
 
 
-def test_tensorboard_drops_what_was_undone(tmp_path):
-    """A reader is told by an event at the step after the last good one; each file has its own name."""
+def test_tensorboard_drops_undone_steps(tmp_path):
+    """An event at the step after the last valid one tells a reader; each file has its own name."""
     board = TensorBoard(tmp_path)
     board.write(1, loss=1.0)
     board.write(2, loss=2.0)

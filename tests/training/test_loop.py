@@ -1,4 +1,4 @@
-"""The loop: what it logs, when it validates, saves and stops, and that stopping in between changes nothing."""
+"""The loop: what it logs, when it validates, saves and stops; stopping and resuming changes nothing."""
 
 import contextlib
 import inspect
@@ -96,8 +96,8 @@ def test_programs_are_counted():
     assert result.programs == 2
 
 
-def test_a_run_out_of_patience_stays_so():
-    """Started again, it does not train on."""
+def test_a_run_that_stopped_by_patience_stays_stopped():
+    """Started again, it does not train further."""
     progress = training.Progress(best_score=1.0, best_step=5, validations_since_best=3)
     result = fit(new_state(), 60, config={"validate_every": 5, "patience": 3}, progress=progress)
     assert (result.reason, int(result.state.step)) == ("patience", 0)
@@ -115,7 +115,7 @@ def test_a_metric_that_grows(tmp_path):
         fit(new_state(), 4, validate=lambda state: {"loss": 1.0, "accuracy": 0.5}, config=config)
 
 
-def test_the_best_is_saved_even_between_checkpoints(tmp_path):
+def test_the_best_step_is_saved_even_between_checkpoints(tmp_path):
     scores = iter([2.0, 1.0, 3.0])
     with training.Checkpoints(tmp_path, keep_last=1) as checkpoints:
         fit(
@@ -153,14 +153,14 @@ def test_minutes(tmp_path, monkeypatch):
 
 
 def test_minutes_count_from_the_beginning_of_the_work():
-    """Reading and restoring take time, too, of a job whose time is limited."""
+    """Reading and restoring take time of a limited job, too."""
     timer = training.PhaseTimer(began=time.monotonic() - 100)
     result = fit(new_state(), 9, outputs=training.Outputs(timer=timer), config={"minutes": 1.0})
     assert (result.reason, int(result.state.step)) == ("time", 1)
 
 
 def test_several_processes_look_at_the_clock_often(monkeypatch):
-    """However rarely they report."""
+    """Independent of the interval of reports."""
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     monkeypatch.setattr(processes, "broadcast", lambda answer: answer)
     clock = _Clock(settings(99, minutes=1.0, log_every=1000), training.PhaseTimer(began=time.monotonic() - 100))
@@ -176,7 +176,7 @@ def test_batches_that_end_early():
 
 
 def with_bad(bad):
-    """Batch 0, 1, ... of a plan, of which some are not finite."""
+    """Batch 0, 1, ... of a plan; those in `bad` are not finite."""
     return lambda start: (batch(number, nan=number in bad) for number in itertools.count(start))
 
 
@@ -214,7 +214,7 @@ def test_a_resumed_run_leaves_them_out_too(tmp_path):
     assert equal(found.state, fit_in(tmp_path / "b", without({5})).state)
 
 
-def test_there_is_one_state_while_another_is_read(tmp_path, monkeypatch):
+def test_the_state_is_freed_before_another_is_read(tmp_path, monkeypatch):
     """A device that trains a model of half its memory can go back."""
     held, alive = [], []
 
@@ -232,8 +232,8 @@ def test_there_is_one_state_while_another_is_read(tmp_path, monkeypatch):
     assert alive == [0, 0]
 
 
-def test_what_does_not_pass_is_an_error(tmp_path):
-    """Four in a row are more than three; and there is nothing to go back to before the first checkpoint."""
+def test_too_many_nonfinite_steps_are_an_error(tmp_path):
+    """Four in a row are more than three; and before the first checkpoint, training cannot go back."""
     with pytest.raises(training.NonFiniteError, match="step 6, batch 8: "):
         fit_in(tmp_path / "a", with_bad({5, 6, 7, 8}))
     with pytest.raises(training.NonFiniteError, match=r"step 3, batch 2: .*; there is no checkpoint to go back to"):
@@ -258,7 +258,7 @@ def test_the_copy_task():
 
 @pytest.mark.full
 def test_one_batch_is_overfitted():
-    """Pairs without a rule are learned by heart, and sources of another batch do not give their own targets."""
+    """Pairs without a rule are memorized, and sources of another batch do not give their own targets."""
     pairs, others = (copying.batch(copying.sentences(seed), copying.sentences(seed + 1)) for seed in (1, 3))
     params = copying.train(lambda start: itertools.repeat(pairs), 200)
     assert float(copying.mean_loss(params, pairs)) < 0.02
@@ -308,7 +308,7 @@ with training.Checkpoints(out + "/c", keep_last=2) as checkpoints:
 
 @pytest.mark.faults
 def test_killed_at_random_times(tmp_path):
-    """Three SIGKILLs: the parameters, moments, averages and the log are those of a run left alone, bit for bit."""
+    """Three SIGKILLs: parameters, moments, averages and log equal those of an uninterrupted run, bit for bit."""
 
     def start(name):
         return subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path / name)], stdout=subprocess.PIPE)
@@ -350,7 +350,7 @@ def test_killed_at_random_times(tmp_path):
 
 
 def test_a_list_of_batches_is_refused():
-    """The message has a function that reads the list again and again, which works."""
+    """The message has a function that repeats the list, which works."""
     batches = [batch(number) for number in range(3)]
     with pytest.raises(ValueError, match=r"batches must be a function from a step to an iterator .*; got list"):
         inspect.unwrap(training.fit)(STEP, new_state(), batches, config=settings(5))

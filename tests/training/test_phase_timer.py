@@ -1,4 +1,4 @@
-"""Where the time of a run went."""
+"""The time that a run spends on each part of its work."""
 
 import time
 
@@ -18,8 +18,8 @@ def clock(monkeypatch):
     return now
 
 
-def test_a_clock_that_is_set_changes_no_time(clock, tmp_path, monkeypatch):
-    """As when a machine that has just started learns the time of day; a time limit would be over at once."""
+def test_setting_the_clock_changes_no_duration(clock, tmp_path, monkeypatch):
+    """A machine may set its time of day after its start; a time limit would be over at once."""
     monkeypatch.setattr(phase_timer.time, "time", lambda: 1e9)
     timer = PhaseTimer(tmp_path / "time.json", began=clock[0] - 30)
     assert timer.total() == 30
@@ -52,7 +52,7 @@ def test_parts_are_summed_over_starts(clock, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["[{", "{}", "7", '[3, {"seconds": 1}, {"seconds": {"stepping": "long"}}]'])
-def test_a_damaged_account_costs_its_sums_only(tmp_path, text):
+def test_a_damaged_time_file_loses_only_earlier_sums(tmp_path, text):
     (tmp_path / "time.json").write_text(text)
     assert read_starts(tmp_path / "time.json") == []
 

@@ -15,8 +15,8 @@ from jaxformer.training.profile import open_profile, profiled_steps
 from tests.training.small import OPTIMIZER, batch, fit, loss, new_state, settings, stream
 
 
-def test_a_trace_has_the_steps_that_were_asked_for(tmp_path):
-    """Perfetto and XProf open these files, which know the blocks of the model; a training that ends first ends it."""
+def test_a_trace_has_the_requested_steps(tmp_path):
+    """Perfetto and XProf open these files, which have the model's blocks; a trace also ends with the training."""
 
     def named(params, batch, key):
         with jax.named_scope("a_block"):
@@ -40,11 +40,11 @@ def test_steps_that_cannot_be_traced(text):
 
 
 @pytest.mark.parametrize("text", ["5", "100:104"])
-def test_a_resumed_run_without_these_steps_goes_on_without_a_trace(tmp_path, text):
+def test_a_resumed_run_without_these_steps_continues_without_a_trace(tmp_path, text):
     said = []
     assert open_profile(tmp_path, text, start=195, steps=200, say=said.append) is None
     (line,) = said
-    assert line.startswith("no trace is written: the steps to profile must lie")
+    assert line.startswith("no trace is written: the steps to profile must be")
 
 
 @pytest.mark.parametrize("bad", [2, 4])
@@ -65,8 +65,8 @@ def test_a_process_that_writes_no_trace_reads_its_metrics_at_the_same_step(tmp_p
     assert not list(tmp_path.iterdir())
 
 
-def test_a_trace_goes_on_while_training_goes_back(tmp_path, monkeypatch):
-    """A second one cannot begin, so that training would end."""
+def test_a_trace_continues_while_training_goes_back(tmp_path, monkeypatch):
+    """A second trace cannot begin, so training would end."""
     calls = []
     monkeypatch.setattr(jax.profiler, "start_trace", lambda *_, **__: calls.append("start"))
     monkeypatch.setattr(jax.profiler, "stop_trace", lambda: calls.append("stop"))

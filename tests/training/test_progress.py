@@ -1,4 +1,4 @@
-"""What a person sees of a training, and the peak that utilization is a share of."""
+"""Display of training progress, and the peak that utilization refers to."""
 
 import io
 import os
@@ -15,8 +15,8 @@ def console(**options):
     return Console(file=io.StringIO(), width=200, **options)
 
 
-def test_lines_now_and_then():
-    """At most one every so many seconds, and the last one always."""
+def test_lines_have_a_minimum_interval():
+    """At most one per interval of seconds, and always the last one."""
     out = console()
     lines = progress.Lines(out, steps=3, seconds=1000.0)
     for step in (1, 2, 3):
@@ -29,7 +29,7 @@ def test_lines_now_and_then():
     assert len(said) <= 3
 
 
-def test_a_bar_where_there_is_a_terminal():
+def test_a_terminal_shows_a_bar():
     assert isinstance(progress.reporter(console(), start=0, steps=2), progress.Lines)
     dumb = console(force_terminal=True, _environ={"TERM": "dumb"})
     assert isinstance(progress.reporter(dumb, start=0, steps=2), progress.Lines)  # a bar would never be drawn
@@ -58,7 +58,7 @@ def test_lines_between_reports_have_the_time_left():
     ]
 
 
-def test_a_count_is_said_now_and_then():
+def test_a_count_is_reported_at_intervals():
     said = []
     count = progress.Count(10, "sentences", said.append, seconds=0.0)
     for _ in range(5):
@@ -70,7 +70,7 @@ def test_a_count_is_said_now_and_then():
 
 
 def test_peak_of_a_data_sheet(monkeypatch):
-    """That of all devices."""
+    """The sum over all devices."""
     monkeypatch.setattr(jax, "devices", lambda: [types.SimpleNamespace(device_kind="TPU v5 lite", platform="tpu")] * 4)
     assert progress.peak_flops() == (4 * 197e12, "TPU v5 lite data sheet, bf16")
 
@@ -82,14 +82,14 @@ def test_peak_that_is_measured():
     assert source == "float32 product of 1024 x 1024 timed on this machine"
 
 
-def test_a_line_is_printed_as_it_is():
+def test_a_line_is_printed_verbatim():
     text = io.StringIO()
     progress.print_line(Console(file=text, width=20), "[bold]12[/bold] " + "x" * 40)
     assert text.getvalue() == "[bold]12[/bold] " + "x" * 40 + "\n"
 
 
-def test_a_console_without_a_reader_falls_silent(monkeypatch):
-    """The program goes on, whoever writes next."""
+def test_a_console_without_a_reader_stops_printing(monkeypatch):
+    """The program continues, also if other code writes next."""
     reader, writer = os.pipe()
     monkeypatch.setattr(sys, "stderr", os.fdopen(writer, "w", buffering=1))
     quiet = progress.StderrConsole()
@@ -103,7 +103,7 @@ def test_a_console_without_a_reader_falls_silent(monkeypatch):
     sys.stderr.close()
 
 
-def test_nothing_done_says_nothing():
+def test_a_count_without_progress_prints_nothing():
     """A search may find no token for a text."""
     said = []
     count = progress.Count(3, "texts", said.append, seconds=0.0)

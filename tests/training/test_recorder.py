@@ -1,4 +1,4 @@
-"""The results of steps on their way to logs and screen."""
+"""The metrics of steps, recorded in logs and on the screen."""
 
 import contextlib
 import itertools
@@ -38,7 +38,7 @@ def test_reports_tokens_and_utilization(every, steps):
     assert seen == [(step, True, True) for step in steps]
 
 
-def test_skipped_steps_are_counted_and_said(tmp_path):
+def test_skipped_steps_are_counted_and_reported(tmp_path):
     said = []
 
     class Reporter:
@@ -61,8 +61,8 @@ def test_skipped_steps_are_counted_and_said(tmp_path):
     assert [entry["loss"] is None for entry in read_log(tmp_path / "log.jsonl")] == [s in (3, 5) for s in range(1, 7)]
 
 
-def test_a_step_that_does_not_say_whether_its_loss_is_finite():
-    """As one of the user's own, which returns the loss and the count alone: training went on to its end."""
+def test_a_step_that_does_not_report_whether_its_loss_is_finite():
+    """A custom step may return only loss and count: training continued to its end."""
 
     def step(state, batch):
         state, metrics = STEP(state, batch)
@@ -74,7 +74,7 @@ def test_a_step_that_does_not_say_whether_its_loss_is_finite():
 
 
 def test_metrics_are_read_one_step_late():
-    """Those of step n when step n + 1 is with the device: the device never waits for the host."""
+    """Metrics of step n are read after step n + 1 is dispatched: the device never waits for the host."""
     events = []
 
     class Log:
@@ -92,8 +92,8 @@ def test_metrics_are_read_one_step_late():
     assert events == [("dispatched", 1), ("dispatched", 2), ("read", 1), ("dispatched", 3), ("read", 2), ("read", 3)]
 
 
-def test_the_log_says_how_a_step_went(tmp_path):
-    """Its learning rate, which updates that are left out do not move on, its time, its batch's, and memory."""
+def test_the_log_has_the_measurements_of_a_step(tmp_path):
+    """The learning rate, which skipped updates do not advance, the times of step and batch, and memory."""
     settings_of = training.OptimizerConfig(learning_rate=0.01, warmup_steps=10)
     optimizer = training.make_optimizer(settings_of, steps=100)
     rate = training.make_schedule(settings_of, steps=100)
@@ -145,7 +145,7 @@ def test_steps_that_end_unseen_share_the_time(tmp_path, monkeypatch):
     assert [entry["seconds"] for entry in read_log(tmp_path / "log.jsonl")] == [2.0, 2.0]
 
 
-def test_the_time_left_is_told_from_the_first_step_on():
+def test_the_time_left_is_shown_from_the_first_step_on():
     ticks, said = [], []
 
     class Reporter:
@@ -165,7 +165,7 @@ def test_the_time_left_is_told_from_the_first_step_on():
 
 
 def test_a_full_disk_leaves_no_bar_on_the_screen(tmp_path):
-    """It would hide the cursor of the terminal."""
+    """A bar hides the cursor of the terminal."""
     closed = []
     log = JsonLog(tmp_path / "log.jsonl")
     log.close()

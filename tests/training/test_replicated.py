@@ -17,7 +17,7 @@ CONFIG = models.EncoderDecoderConfig(64, 64, norm_position="pre", dropout=0.0, *
 
 @pytest.mark.full
 def test_ten_steps():
-    """Padding is spread unevenly, so that a mean of the devices' means would be another loss."""
+    """Padding is spread unevenly, so a mean over the devices' means would be another loss."""
     net, given = pure(models.EncoderDecoder, CONFIG), small.batch()
     given = given | {"labels": given["labels"].at[:5].set(63)}
     state, step = small.alone(CONFIG)

@@ -1,4 +1,4 @@
-"""Requests to stop: training saves and stops, and the handlers are put back."""
+"""Requests to stop: training saves and stops, and restores the previous handlers."""
 
 import os
 import signal
@@ -43,8 +43,8 @@ def test_a_second_ctrl_c_does_not_wait():
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_second_ctrl_c_has_the_effect_that_it_had_before():
-    """That of a command ends its process at once; SIGTERM counts as no Ctrl-C."""
+def test_a_second_ctrl_c_has_its_original_effect():
+    """The handler of a command ends its process at once; SIGTERM does not count as Ctrl-C."""
     got = []
     previous = signal.signal(signal.SIGINT, lambda *_: got.append("before"))
     try:
@@ -57,7 +57,7 @@ def test_a_second_ctrl_c_has_the_effect_that_it_had_before():
 
 
 def test_an_ignored_signal_stays_ignored():
-    """That of a job in the background of a script, which is not meant when its user presses Ctrl-C."""
+    """As for a background job of a script, which Ctrl-C is not meant for."""
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with signals.stop_requests() as requests:
@@ -83,8 +83,8 @@ def test_a_repeated_request_is_acknowledged_once():
         (signal.SIGINT, [signals.MESSAGES[signal.SIGINT], signals.AGAIN]),
     ],
 )
-def test_a_request_is_acknowledged_while_the_main_thread_cannot(number, messages):
-    """It waits for a device, in code that runs no handler of Python."""
+def test_a_request_is_acknowledged_while_the_main_thread_waits(number, messages):
+    """It waits for a device, in code that runs no Python handler."""
     said, done = [], threading.Event()
 
     def say(text):
@@ -115,8 +115,8 @@ def test_a_signal_during_the_last_save_does_not_cut_it_short(tmp_path):
         assert checkpoints.steps() == [3]
 
 
-def test_a_signal_after_the_end_is_no_request():
-    """Its hooks are told before the handlers are put back; SIGTERM would end this process."""
+def test_a_signal_after_the_end_is_ignored():
+    """Hooks run before the handlers are restored; otherwise SIGTERM would end this process."""
 
     class Late(training.Hook):
         def ended(self, step, reason):
@@ -126,8 +126,8 @@ def test_a_signal_after_the_end_is_no_request():
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
-def test_an_error_outside_the_main_thread_stands_alone():
-    """It does not look like a consequence of the handlers that only the main thread can have."""
+def test_an_error_outside_the_main_thread_has_no_other_cause():
+    """Handlers can only be set in the main thread; their error is not part of its traceback."""
     errors = []
 
     def work():

@@ -11,7 +11,7 @@ from jaxformer import models, pure, sharding, training
 from tests.training.small import OPTIMIZER, STEP, batch, equal, init, new_state
 
 
-def test_state_is_born_sharded():
+def test_a_state_is_created_sharded():
     """Parameters and optimizer moments alike."""
     mesh = jax.sharding.Mesh(np.array(jax.devices()), ("data",))
     spec = lambda x: jax.sharding.PartitionSpec(*["data"] if x.ndim == 2 and x.shape[0] % 8 == 0 else [])
@@ -55,8 +55,8 @@ def test_a_state_follows_from_its_key():
     assert int(state.step) == 0
 
 
-def test_best_params_are_the_average_where_one_is_kept():
-    """It begins as a copy of the parameters, in memory of its own."""
+def test_best_params_are_the_moving_average_if_there_is_one():
+    """It begins as a copy of the parameters, in its own memory."""
     plain, averaged = new_state(), new_state(ema=True)
     assert training.best_params(plain) is plain.params
     assert training.best_params(averaged) is averaged.ema_params

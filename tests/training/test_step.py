@@ -1,4 +1,4 @@
-"""One update: its gradient, accumulation, guards and bookkeeping, on a model of two arrays."""
+"""One update: its gradient, microbatches, nonfinite values and metrics, on a model of two arrays."""
 
 import jax
 import numpy as np
@@ -112,8 +112,8 @@ def test_moving_average_follows():
     assert training.best_params(state) is state.ema_params
 
 
-def test_sharded_state_stays_where_it_is():
-    """Born on eight devices, trained there in one program, with the numbers of one device."""
+def test_sharded_state_stays_sharded():
+    """Created on eight devices, trained there in one program, with the numbers of one device."""
     mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "model"))
     whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
@@ -132,8 +132,8 @@ def test_sharded_state_stays_where_it_is():
     np.testing.assert_allclose(state.params["kernel"], alone.params["kernel"], rtol=1e-5)
 
 
-def test_the_state_is_reused():
-    """Donated: an update needs no second copy of parameters and moments."""
+def test_the_state_is_donated():
+    """An update needs no second copy of parameters and moments."""
     state = new_state()
     kernel = state.params["kernel"]
     training.make_step(loss, OPTIMIZER)(state, batch(1))

@@ -1,4 +1,4 @@
-"""A process that gets nowhere names its host and what it was at, prints its stacks, and ends."""
+"""A process without progress prints its host, its action and its stacks, and ends."""
 
 import contextlib
 import platform
@@ -32,7 +32,7 @@ PROGRAM = """
 
 
 @pytest.mark.faults
-def test_a_loader_that_does_not_come_back():
+def test_a_stuck_loader_is_reported():
     began = time.monotonic()
     found = subprocess.run([sys.executable, "-c", textwrap.dedent(PROGRAM)], capture_output=True, text=True, timeout=90)
     assert found.returncode == EXIT_CODE, found.stderr
@@ -62,8 +62,8 @@ def test_a_process_whose_output_is_not_read_ends_too():
 
 
 @pytest.mark.parametrize(("waits", "stuck"), [([1.0] * 62, True), ([1.0, 3600.0, *[1.0] * 50], False)])
-def test_a_process_that_was_stopped_as_a_whole_is_not_stuck(monkeypatch, capsys, waits, stuck):
-    """After Ctrl-Z and fg, the time that it stood still does not count."""
+def test_a_suspended_process_is_not_stuck(monkeypatch, capsys, waits, stuck):
+    """After Ctrl-Z and fg, the suspended time does not count."""
     clock = types.SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
     left = iter(waits)
 
@@ -82,7 +82,7 @@ def test_a_process_that_was_stopped_as_a_whole_is_not_stuck(monkeypatch, capsys,
     assert ("is stuck: starting for 61 s" in capsys.readouterr().err) is stuck
 
 
-def test_progress_keeps_it_quiet():
+def test_progress_resets_the_watchdog():
     with Watchdog(0.3) as watchdog:
         for i in range(10):
             watchdog.at(f"step {i}")

@@ -104,7 +104,7 @@ def additive_attention(
     >>> import jax.numpy as jnp, numpy as np
     >>> query, key, one = jnp.zeros((1, 1, 1)), jnp.array([[[0.], [9.]]]), jnp.ones((1, 1))
     >>> _, weights = additive_attention(query, key, key, w_query=one, w_key=one, v=jnp.log(jnp.array([3.])))
-    >>> print(np.asarray(weights[0]).round(2))        # tanh 9 is 1: the weights are as 1 to 3
+    >>> print(np.asarray(weights[0]).round(2))        # tanh 9 is 1: the weights are 1/4 and 3/4
     [[0.25 0.75]]
     """
 

@@ -166,21 +166,21 @@ def _round(
 ) -> tuple[Any, Any]:
     """Calls ``sums, traveling = visit(sums, traveling, owner)`` at each device of the ring.
 
-    If `home`, `traveling` ends on the device where it started, otherwise at the last stop.
+    If `home`, `traveling` ends on the device where it started, otherwise on the last one that it visits.
     """
     rank = jax.lax.axis_index(ring.axis)
     next_device = [(i, (i + 1) % ring.size) for i in range(ring.size)]
 
-    def stop(carry: tuple[Any, Any], step: Array) -> tuple[tuple[Any, Any], None]:
+    def visit_and_pass(carry: tuple[Any, Any], step: Array) -> tuple[tuple[Any, Any], None]:
         sums, traveling = visit(*carry, (rank - step) % ring.size)
         return (sums, jax.tree.map(lambda x: jax.lax.ppermute(x, ring.axis, next_device), traveling)), None
 
     carry = sums, traveling
     if home:
-        return jax.lax.scan(stop, carry, jnp.arange(ring.size))[0]
-    # The barriers make XLA compile the last stop, and a loop of one stop, like other stops: results are bitwise equal.
+        return jax.lax.scan(visit_and_pass, carry, jnp.arange(ring.size))[0]
+    # With barriers, XLA compiles the last visit, and a loop of one visit, like other visits: results are bitwise equal.
     barrier, last = jax.lax.optimization_barrier, ring.size - 1
-    sums, traveling = barrier(jax.lax.scan(stop, barrier(carry), jnp.arange(last))[0])
+    sums, traveling = barrier(jax.lax.scan(visit_and_pass, barrier(carry), jnp.arange(last))[0])
     return visit(sums, traveling, (rank - last) % ring.size)
 
 

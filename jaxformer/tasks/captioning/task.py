@@ -161,8 +161,8 @@ class Captioning(Task[CaptioningConfig, CaptionCorpus, DeviceBatch, Tokenizer, I
             there, here = _grid_shape(network), _grid_shape(config.model.image)
             if different := [name for name in there if there[name] != here.get(name)]:
                 both = [name for name in different if name in here]
-                says = "{} is {} in that run and {} in these settings"
-                what = ", ".join(says.format(name, there[name], here[name]) for name in both)
+                template = "{} is {} in that run and {} in these settings"
+                what = ", ".join(template.format(name, there[name], here[name]) for name in both)
                 options = " ".join(f"--model.image.{name} {there[name]}" for name in different)
                 raise ConfigError(
                     f"init_from {config.init_from} has another image network than model.image: {what}; add {options}"
@@ -170,11 +170,12 @@ class Captioning(Task[CaptioningConfig, CaptionCorpus, DeviceBatch, Tokenizer, I
             return
         if not isinstance(source, CaptioningConfig) or source.model.kind != config.model.kind:
             kind = getattr(getattr(source, "model", None), "kind", "")
-            of_vision = f"a {kind} of vision" if isinstance(source, VisionConfig) else f"a run of {type(source).task}"
-            what = f"a {kind} captioner" if isinstance(source, CaptioningConfig) else of_vision
+            what = f"a run of {type(source).task}"
+            if isinstance(source, CaptioningConfig | VisionConfig):
+                what += f" with model.kind {kind}"
             raise ConfigError(
-                f"init_from {config.init_from} is {what}; this is a {config.model.kind} captioner, which starts from "
-                "another one or from a convolution of vision"
+                f"init_from {config.init_from} is {what}; a captioner with model.kind {config.model.kind} starts from "
+                "another one or from a run of vision with model.kind convolution"
             )
 
     def renamed(self, params: Params, source: TaskConfig) -> Params:

@@ -112,7 +112,7 @@ class TextClassifier:
     def _batches(
         self, texts: Sequence[str], first: int, warn: Callable[[str], None]
     ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray | None, list[np.ndarray]]]:
-        """Yields indices of texts of similar length, with probabilities, the class token's weights, and tokens."""
+        """Yields batches of texts of similar length: their indices, probabilities, class token weights and tokens."""
         if isinstance(texts, str):  # each of its characters would be a text
             raise TypeError("texts must be a sequence of texts, got one text; write [text]")
         special = self.vocabulary.tokenizer.special

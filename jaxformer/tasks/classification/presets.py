@@ -1,4 +1,4 @@
-"""Configurations of text classification that come with the library."""
+"""Built-in configurations of text classification."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class ClassificationData(Data[ClassVocabulary]):
         return (
             f"{len(corpus.train):,} training examples ({corpus.counts()}), {len(corpus.validation):,} for validation; "
             f"{cut:,} texts are cut to their first {self.max_length - 2} tokens",
-            f"{self.vocabulary.tokenizer.vocab_size:,} kinds of token, {len(tokens.tokens):,} tokens; "
+            f"{len(tokens.tokens):,} tokens, a vocabulary of {self.vocabulary.tokenizer.vocab_size:,}; "
             f"{plan.steps_per_epoch:,} batches an epoch in shapes {shapes}",
             *corpus.warnings(),
         )

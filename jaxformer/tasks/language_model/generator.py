@@ -164,11 +164,11 @@ class TextGenerator(Searcher):
         return hypotheses
 
     def score(self, texts: Sequence[str], *, first: int = 1, warn: Callable[[str], None] | None = None) -> list[Scored]:
-        """Returns the log-probability of every token of each text except its first, which is only read.
+        """Returns the log-probability of every token of each text except its first, which is only context.
 
         A text that is longer than the window is scored in windows; each begins with the last token of the one before.
         Rows that pad the table have a share of the probability, as in the loss and in a greedy or beam search.
-        An ensemble averages its models as `decode.average` says.
+        An ensemble averages its models according to `decode.average`.
 
         Args:
           first: the number of the first text in messages.

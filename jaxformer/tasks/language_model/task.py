@@ -45,7 +45,7 @@ class TextData(PlannedData[Tokenizer]):
         train, validation = (_counted(windows.stream) for windows in (self.train, self.validation))
         return (
             f"training text: {self.corpus.train.report()}, {train}; validation: {validation}",
-            f"{self.vocabulary.vocab_size:,} kinds of token; batches of {self.train.batch_size} windows of "
+            f"a vocabulary of {self.vocabulary.vocab_size:,} tokens; batches of {self.train.batch_size} windows of "
             f"{self.train.length} tokens, {self.train.steps_per_epoch:,} as many as the text",
         )
 

@@ -54,7 +54,7 @@ class MaskedData(PlannedData[Tokenizer]):
         return (
             f"training text: {len(train.texts):,} lines, {len(train.texts.tokens):,} tokens; "
             f"validation: {len(self.validation.texts):,} lines, {len(self.validation.texts.tokens):,} tokens",
-            f"{self.vocabulary.vocab_size:,} kinds of token; {train.num_rows:,} rows of {train.length} tokens, "
+            f"a vocabulary of {self.vocabulary.vocab_size:,} tokens; {train.num_rows:,} rows of {train.length} tokens, "
             f"{train.fill:.0%} full, {train.num_cut:,} lines cut; {train.steps_per_epoch:,} batches an epoch",
         )
 
@@ -141,7 +141,7 @@ class MaskedPredictor:
     def fill(self, text: str, *, top_k: int = 5) -> list[list[tuple[str, float]]]:
         """Returns the `top_k` most probable tokens, with their probabilities, at each ``[MASK]`` of a text.
 
-        Of subwords, a ``[MASK]`` after a space stands for the first token of a word, which has the space.
+        With subwords, a ``[MASK]`` after a space stands for the first token of a word, which includes the space.
 
         Raises:
           DataError: the text has no ``[MASK]``, or more tokens than the model has positions.

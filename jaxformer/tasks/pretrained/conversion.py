@@ -48,7 +48,7 @@ _WITHOUT_TEXT = {
 }
 
 _HEADS = ("classification_head.", "qa_outputs.", "score.")
-"""The beginnings of tensors of classifiers, whose other parameters were not trained to write text."""
+"""Prefixes of the names of a classifier's tensors; such a model was not trained to generate text."""
 
 FINE_TUNING: dict[str, Any] = {
     "optimizer": OptimizerConfig(learning_rate=5e-5, schedule="linear", warmup_steps=100, clip_norm=1.0),
@@ -62,8 +62,8 @@ def convert(
 ) -> TaskConfig:
     """Makes a run from a Hugging Face folder with ``config.json``, safetensors and the files of the tokenizer.
 
-    Tables get the rows of the tokenizer's vocabulary, filled up as in training; rows beyond are left out. The mask
-    token of a masked language model gets the id that it has here, the first after the vocabulary.
+    Tables keep the rows of the tokenizer's vocabulary, padded as in training; other rows are left out. The mask token
+    of a masked language model gets the id that it has in this library, the first after the vocabulary.
 
     Returns the configuration of the run.
 
@@ -73,8 +73,8 @@ def convert(
       say: receives a line about the settings of a language model's search that have no counterpart, if there are any.
 
     Raises:
-      ConfigError: `out` exists and is not empty; the length is more than the model has positions, or the model is no
-        language model; or a package of the extra `pretrained` is not installed.
+      ConfigError: `out` exists and is not empty; `length` is more than the number of positions, or is given for a model
+        that is not a language model; or a package of the extra `pretrained` is not installed.
       DataError: the folder cannot be read (see `interop.load_pretrained`), has no tokenizer, or holds a model of
         another kind.
     """
@@ -96,7 +96,7 @@ def convert(
         decode, lost = from_text_generation(generation, tokenizer)
         if lost:
             named = ", ".join(f"{name} {generation[name]!r}" for name in lost)
-            say(f"the run does not hold {named}, which searches here do not have; texts that they change differ")
+            say(f"the run does not have {named}, which jaxformer does not support; texts that they change differ")
         config, params = _language_model(name, found, tokenizer, length, decode)
     elif found.net.model is models.EncoderDecoder:
         config, params = _text_to_text(name, found, tokenizer, generation)
@@ -116,14 +116,14 @@ def convert(
 def _settings(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the settings of a model with the ids of both files, and those of its generation.
 
-    If there is a ``generation_config.json``, the search in ``config.json`` does not count, as in transformers.
+    If there is a ``generation_config.json``, the search settings in ``config.json`` are ignored, as in transformers.
 
     Raises:
       DataError: the folder holds a run, or a model that no command can use.
     """
     settings = read_json(folder / "config.json")
     if "model_type" not in settings and "task" in settings:
-        raise DataError(f"{folder} is a run already; its commands read it as it is")
+        raise DataError(f"{folder} is already a run; all commands read it without conversion")
     if (kind := str(settings.get("model_type"))) in _WITHOUT_TEXT:
         raise DataError(_refusal(folder, _WITHOUT_TEXT[kind]))
     path = folder / "generation_config.json"

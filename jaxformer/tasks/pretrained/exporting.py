@@ -39,21 +39,20 @@ def export(
 ) -> str:
     """Writes a run as a new folder with ``config.json``, weights in safetensors, and the tokenizer.
 
-    The logits are the same, up to rounding: see `interop.equivalent`. Tables have the rows of the vocabulary, so that
-    the share of the probability that rows beyond it have here goes to the others. Adapters are merged into their
-    matrices.
+    The logits are the same, up to rounding: see `interop.equivalent`. Tables have only the rows of the vocabulary, so
+    the probability of the padding rows goes to the others. Adapters are merged into their matrices.
 
     Returns the ``model_type``.
 
     Args:
       checkpoint: see `runner.load`.
-      family: the ``model_type`` to write; by default the first that can say the model.
+      family: the ``model_type`` to write; by default the first that can express the model.
       mesh: the devices that share the parameters.
       say: receives a line about the settings of the search that the folder cannot hold, if there are any.
 
     Raises:
-      ConfigError: the folder exists, no family can say the model, or the tokenizer's files cannot say the form of the
-        text.
+      ConfigError: the folder exists, no family can express the model, or the tokenizer's files cannot express the form
+        of the text.
     """
     run, out = local_path(run), local_path(out)
     check_new_folder(out)
@@ -70,8 +69,8 @@ def export(
     found = equivalent.fitted(*_with_rows_of(tokenizer, net, params), family=family)
     if found.family == "roberta" and tokenizer.special.pad + 1 != found.net.config.position_offset:
         raise ConfigError(
-            f"the positions of a roberta begin with {tokenizer.special.pad + 1}, its token of padding plus 1; "
-            f"this model counts from {found.net.config.position_offset}"
+            f"the positions of a roberta start at {tokenizer.special.pad + 1}, the id of its padding token plus 1; "
+            f"those of this model start at {found.net.config.position_offset}"
         )
     settings: dict[str, Any] = _ids(config, tokenizer)
     generation = dict(settings)
@@ -80,7 +79,7 @@ def export(
         generation |= search.to_generation(config.decode, tokenizer.special, tokenizer.start, longest)
     elif isinstance(config, LanguageModelingConfig):
         generation |= search.to_text_generation(config.decode)
-        if found.net.config.positions != "learned":  # without a number, that of the class counts: up to 131,072
+        if found.net.config.positions != "learned":  # otherwise transformers takes its default, up to 131,072
             settings["max_position_embeddings"] = config.data.length
     with creating_folder(out, mode=0o777) as temporary:
         write(temporary, found.net, found.params, family=found.family, settings=settings)
@@ -91,7 +90,7 @@ def export(
     decode = None if isinstance(config, MaskedLanguageModelingConfig) else config.decode
     if decode and (lost := search.without_counterpart(decode)):
         named = ", ".join(f"decode.{name} {getattr(decode, name)}" for name in lost)
-        say(f"the folder does not hold {named}, which transformers does not have; texts that they end or change differ")
+        say(f"the folder does not have {named}, which transformers lacks; texts that they end or change differ")
     return found.family
 
 

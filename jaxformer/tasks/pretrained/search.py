@@ -92,7 +92,7 @@ def from_generation(settings: Mapping[str, Any], special: SpecialTokens, start: 
         if not isinstance(rule, bool | str) or rule not in STOPPING:
             raise DataError(f"early_stopping must be true, false or 'never', got {rule!r}")
         found["stopping"] = STOPPING[rule]
-    # Their lengths count the token that the decoder begins with, unless they are of new tokens.
+    # Lengths of transformers count the token that the decoder begins with, except those of new tokens.
     if "max_new_tokens" in given:
         found["max_length"] = _integer(given, "max_new_tokens", 0, least=1)
     elif "max_length" in given:
@@ -112,9 +112,9 @@ def from_generation(settings: Mapping[str, Any], special: SpecialTokens, start: 
 def from_text_generation(settings: Mapping[str, Any], tokenizer: Tokenizer) -> tuple[TextDecodeConfig, list[str]]:
     """Returns the search of a language model that settings of Hugging Face describe.
 
-    What they leave out is as in `DecodeConfig`, which samples; so are lengths that count the prompt, and ends that the
-    vocabulary lacks, as the default of a class. Also returns the names of settings without a counterpart, which are
-    left out.
+    Missing settings have the defaults of `DecodeConfig`, which samples. Lengths that count the prompt, and end tokens
+    that the vocabulary lacks, are ignored. Also returns the names of other settings without a counterpart, which are
+    ignored too.
 
     Raises:
       DataError: a value is wrong.
@@ -196,7 +196,7 @@ def _check_neutral(given: Mapping[str, Any], neutral: Mapping[str, Any], where: 
     for name, value in neutral.items():
         if given.get(name, value) != value:
             raise DataError(
-                f"{name} is {given[name]!r} {where}, which searches here do not have; "
+                f"{name} is {given[name]!r} {where}, which jaxformer does not support; "
                 f"convert a copy of the folder with {value!r} there"
             )
 
@@ -205,7 +205,7 @@ def to_generation(decode: DecodeConfig, special: SpecialTokens, start: tuple[int
     """Returns a translator's search as settings of Hugging Face, as far as it has them; see `without_counterpart`.
 
     Args:
-      longest: the most tokens of a text, if the search has no limit of its own.
+      longest: the maximum number of tokens of a text if the search has no limit.
     """
     result: dict[str, Any] = _choice(decode) | {
         "max_length": 1 + (decode.max_length or longest),
@@ -226,8 +226,8 @@ def to_text_generation(decode: TextDecodeConfig) -> dict[str, Any]:
 def without_counterpart(decode: GenerationConfig) -> list[str]:
     """Returns the names of settings that change this search and that transformers does not have.
 
-    Among them are those that bound every translation, by default too, and an end that the limit forces at its own
-    log-probability.
+    They include the bounds of every translation's length, even the default ones, and an end token that the length limit
+    forces with the model's log-probability.
     """
     found = [name for name in _OURS if getattr(decode, name, None) != getattr(type(decode), name, None)]
     of_beams = isinstance(decode, SearchConfig) and not decode.sample and decode.beam_size > 1

@@ -148,7 +148,7 @@ def tokenizer_files(tokenizer: Tokenizer, *, frame: Frame = "", mask: bool = Fal
       mask: the tokenizer has a mask token, or needs one.
 
     Raises:
-      ConfigError: the files cannot say the form of the text.
+      ConfigError: the files cannot express the form of the text.
     """
     special = {"pad_token": "pad", "bos_token": "bos", "eos_token": "eos", "unk_token": "unk"}
     ids = {name: getattr(tokenizer.special, kind) for name, kind in special.items()}

@@ -127,8 +127,9 @@ class Vision(Task[VisionConfig, ImageCorpus, DeviceBatch, Classes, ImageClassifi
     def check_init(self, config: VisionConfig, source: TaskConfig) -> None:
         kind = getattr(getattr(source, "model", None), "kind", "")
         if not isinstance(source, VisionConfig) or kind != config.model.kind:
-            what = f"a {kind} of vision" if isinstance(source, VisionConfig) else f"a run of {type(source).task}"
-            raise ConfigError(f"init_from {config.init_from} is {what}; this is a {config.model.kind} of vision")
+            what = f"of {type(source).task}" + (f" with model.kind {kind}" if isinstance(source, VisionConfig) else "")
+            this = f"a run of vision with model.kind {config.model.kind}"
+            raise ConfigError(f"init_from {config.init_from} is a run {what}; this is {this}")
 
     def read(self, config: VisionConfig) -> ImageCorpus:
         data = config.data

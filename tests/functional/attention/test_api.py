@@ -34,8 +34,8 @@ def test_default_is_an_implementation_by_name():
         ("gpu", (1024, 2048), "blockwise"),
     ],
 )
-def test_long_sequences_go_block_by_block(monkeypatch, platform, lengths, expected):
-    """Blocks are chosen at shorter lengths on a CPU, whose cache holds them; cuDNN does not accept float32."""
+def test_long_sequences_use_blockwise(monkeypatch, platform, lengths, expected):
+    """Blocks are chosen at shorter lengths on a CPU because of its cache; cuDNN does not accept float32."""
     device = types.SimpleNamespace(platform=platform, device_kind="some NVIDIA")
     monkeypatch.setattr(jax, "devices", lambda: [device])
     query, key = (jax.ShapeDtypeStruct((1, length, 2, 8), jnp.float32) for length in lengths)
@@ -44,8 +44,8 @@ def test_long_sequences_go_block_by_block(monkeypatch, platform, lengths, expect
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu"])
 @pytest.mark.parametrize("symbols", ["b, 512", "1, s"])
-def test_symbolic_sizes_get_the_definition(monkeypatch, platform, symbols):
-    """Blocks are cut from a known length, and a kernel belongs to the machine that exports it."""
+def test_symbolic_sizes_use_the_reference(monkeypatch, platform, symbols):
+    """Blocks need a known length, and a kernel belongs to the machine that exports it."""
     batch, length = jax.export.symbolic_shape(symbols)
     device = types.SimpleNamespace(platform=platform, device_kind="some NVIDIA")
     monkeypatch.setattr(jax, "devices", lambda: [device])

@@ -18,7 +18,7 @@ from tests.modules.small import quick
 from tests.selection import first
 
 
-def test_masked_softmax_of_an_empty_row_has_no_slope():
+def test_masked_softmax_of_an_empty_row_has_zero_gradient():
     logits = jnp.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
     mask = jnp.array([[True, False, True], [False, False, False]])
     weights, pull = jax.vjp(lambda x: functional.masked_softmax(x, mask), logits)
@@ -69,7 +69,7 @@ def test_a_traced_scale_and_empty_queries(implementation, fill):
 
 
 def signed_root(logits):
-    """A score with an infinite slope at 0."""
+    """A score whose derivative is infinite at 0."""
     return jnp.sign(logits) * jnp.sqrt(jnp.abs(logits))
 
 

@@ -67,7 +67,7 @@ def part(query, key, value, *_, **options):
 
 
 class TestParts:
-    """A few rows of the batch and key heads at a time: each part uses the mask, bias and dropout of its own."""
+    """A few rows of the batch and key heads at a time: each part uses its own mask, bias and dropout."""
 
     def test_sizes(self, monkeypatch):
         """A part has as many key heads as `HEADS` query heads allow, at least one, and more rows once all heads fit."""
@@ -168,7 +168,7 @@ def visited(mask, length, *, batch=1, gradient=False, sinks=None):
 
 
 def test_window_visits_only_its_blocks():
-    """Restricted attention costs O(T W): a block of queries meets the same few blocks of keys at every length."""
+    """Restricted attention costs O(T W): a block of queries visits the same few key blocks at every length."""
     # The block itself and the one before; the first has none.
     assert [len(visited(masks.window(8), length)) for length in (64, 256)] == [2 * 8 - 1, 2 * 32 - 1]
     assert len(visited(masks.window(8), 64, sinks=jnp.zeros(1))) == 2 * 8 - 1
@@ -214,7 +214,7 @@ def test_a_batch_visits_the_blocks_of_all_its_rows():
 
 
 @pytest.mark.full
-def test_parts_have_bounds_of_their_own(monkeypatch):
+def test_parts_have_their_own_bounds(monkeypatch):
     """A single CPU device visits the blocks of each row separately."""
     monkeypatch.setattr(targets, "devices", lambda: jax.devices()[:1])
     monkeypatch.setattr(blockwise, "HEADS", 1)

@@ -28,7 +28,7 @@ def test_explanation():
 
 
 @pytest.mark.full
-def test_explanation_is_judged_by_float64(monkeypatch):
+def test_explanation_is_compared_with_float64(monkeypatch):
     """An error of a thousandth is found; dropout and empty rows are part of the comparison."""
     wrong = api.Implementation(lambda r: api.reference.attention(r)[0] * 1.001, lambda r: None)
     monkeypatch.setitem(api.implementations, "wrong", wrong)
@@ -54,8 +54,8 @@ def test_explanation_with_sinks_at_positions():
 
 @pytest.mark.full
 @pytest.mark.parametrize("fill", [np.nan, np.inf])
-def test_what_no_query_sees_may_hold_anything(fill):
-    """Keys and values of padding, also where the key of one example only is padding, and queries that see no key."""
+def test_unseen_keys_may_hold_anything(fill):
+    """Keys and values of padding, also if the key is padding in one example only, and empty queries."""
     query, key, value, _ = arrays()
     lengths = np.array([0, 4])[: query.shape[0]]
     seen = np.arange(key.shape[1]) < lengths[:, None]

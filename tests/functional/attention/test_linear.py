@@ -37,8 +37,8 @@ def test_padding_is_inert():
     want = expected(VALID[:, None, None])
     dirty = [ARRAYS[0], *(jnp.where(VALID[..., None, None], x, jnp.nan) for x in ARRAYS[1:])]
     np.testing.assert_allclose(functional.linear_attention(*dirty, valid=jnp.asarray(VALID)), want, atol=1e-5)
-    nobody = functional.linear_attention(*ARRAYS, valid=jnp.zeros((B, T), bool))
-    assert not np.asarray(nobody).any()
+    empty = functional.linear_attention(*ARRAYS, valid=jnp.zeros((B, T), bool))
+    assert not np.asarray(empty).any()
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -79,7 +79,7 @@ def test_steps_are_the_rows_of_the_causal_form():
 
 @pytest.mark.full
 def test_products_of_small_features():
-    """exp(-50 - 55) is 0 in float32, and the quotient is that of values in float64, in all forms, with its gradient."""
+    """exp(-50 - 55) is 0 in float32; the quotient and its gradient still equal those in float64, in all forms."""
     draw = np.random.default_rng(3)
     query, key, value = (draw.normal(size=(1, 4, 1, 3)) - shift for shift in (50.0, 55.0, 0.0))
     weights = np.einsum("btnh,bsnh->bnts", np.exp(query), np.exp(key))
@@ -133,7 +133,7 @@ def test_cost_grows_with_the_length_not_its_square():
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("kept", [(slice(None), slice(0)), (slice(0), slice(None))], ids=["positions", "sequences"])
-def test_nothing_gives_nothing(kept, causal):
+def test_empty_inputs_give_empty_outputs(kept, causal):
     none = [x[kept] for x in ARRAYS]
     assert functional.linear_attention(*none, causal=causal).shape == none[2].shape
 

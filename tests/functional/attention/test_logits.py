@@ -7,7 +7,7 @@ import pytest
 from jaxformer import functional
 
 
-def test_equal_caps_are_one_program():
+def test_equal_caps_share_a_program():
     assert functional.soft_cap(3.0) == functional.soft_cap(3.0)
     assert hash(functional.soft_cap(3.0)) == hash(functional.soft_cap(3.0))
 

@@ -1,4 +1,4 @@
-"""The definition of attention: its contract, its peers, and the cost of lifting it."""
+"""The definition of attention: its contract, other libraries, and the cost of lifting it by vmap."""
 
 import functools
 import inspect
@@ -134,8 +134,8 @@ def lifted_and_by_hand(name):
     return [jax.jit(LIFTED[name][0](attend)).lower(*shapes).compile() for attend in (lifted, by_hand)]
 
 
-def test_nothing_is_replaced_where_all_values_are_finite():
-    """With the promise of a mask the result and gradients are the same, and no keys or values are copied."""
+def test_nothing_is_replaced_if_all_values_are_finite():
+    """With a mask that promises it, result and gradients are the same, and no keys or values are copied."""
     query, key, value, upstream = arrays()
     allowed = np.asarray(CASES["mask [B, N, T, S]"][1])
 

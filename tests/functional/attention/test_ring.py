@@ -1,6 +1,7 @@
 """The order of positions on a ring of devices; ring attention keeps the contract of every implementation.
 
-It moves only what it must.
+
+It sends only the keys and values that other devices need.
 """
 
 import dataclasses
@@ -82,7 +83,7 @@ def mesh(**sizes):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Table(functional.Bias):
-    """An array, asked for tile by tile."""
+    """A bias array, read tile by tile."""
 
     array: jax.Array
 
@@ -104,7 +105,7 @@ class RingContract(AttentionContract):
 
 @pytest.mark.full
 class TestRing(RingContract):
-    """Four devices in a ring: pieces of two positions, the last ones filled up."""
+    """Four devices in a ring: shards of two positions, the last ones padded."""
 
     mesh, options = mesh(context=4), {}
 
@@ -141,8 +142,8 @@ MASKS = {
 @pytest.mark.full
 @pytest.mark.parametrize("name", [n if n == "padding" else pytest.param(n, marks=pytest.mark.full) for n in MASKS])
 @pytest.mark.parametrize("order", first(["in order", "zigzag"], "zigzag"))
-def test_with_batch_and_heads_cut_too(name, order):
-    """Two by two by two devices; masks of all rows and heads reach the device that holds them."""
+def test_with_batch_and_heads_sharded_too(name, order):
+    """Two by two by two devices; masks of all rows and heads reach the device that has them."""
     given, mask = long_arrays(48), MASKS[name]
     expected = value_and_gradients(functional.attention, given, mask=mask, implementation="reference")
     attend = split(mesh(data=2, context=2, tensor=2), batch="data", heads="tensor", zigzag=order == "zigzag")
@@ -157,8 +158,8 @@ def test_with_batch_and_heads_cut_too(name, order):
 
 
 @pytest.mark.full
-def test_dropout_is_that_of_the_whole():
-    """What is dropped does not depend on who holds what."""
+def test_dropout_does_not_depend_on_the_ring():
+    """The dropped weights do not depend on the device."""
     given = long_arrays(24)
     attend = split(mesh(data=2, context=2, tensor=2), batch="data", heads="tensor")
     dropout = functional.Dropout(0.4, jax.random.key(5))
@@ -168,8 +169,8 @@ def test_dropout_is_that_of_the_whole():
 
 
 @pytest.mark.full
-def test_biases_of_heads_that_are_cut():
-    """A slope a head, and keys by distance, on devices that hold two heads each: values and learned gradients."""
+def test_biases_of_sharded_heads():
+    """A slope for each head, and relative keys, on devices with two heads each: values and learned gradients."""
     given = long_arrays(16)
     table = jnp.asarray(np.random.default_rng(1).standard_normal((8, 4)), jnp.float32)
     attend = split(mesh(context=4, tensor=2), heads="tensor")
@@ -198,7 +199,7 @@ def test_rows_that_a_bias_lowers_as_a_whole():
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["relative keys by head", "transformer-xl", "sum"])
-def test_biases_that_combine_queries_with_heads_that_are_cut(name):
+def test_biases_that_combine_queries_with_sharded_heads(name):
     """Each device takes the tables of its own heads: values, and gradients of queries and learned arrays."""
     query, key, value, upstream = arrays(batch=2)
     attend = split(mesh(context=4, tensor=2), heads="tensor")
@@ -228,8 +229,8 @@ class Loudness(functional.Bias):
 
 
 @pytest.mark.full
-def test_a_bias_that_needs_all_heads_says_so():
-    """It multiplies the queries of each head by a vector of its own: refused in words, not by a shape."""
+def test_a_bias_that_needs_all_heads_is_refused():
+    """It multiplies the queries of each head by a vector: the error explains it, instead of a shape error."""
     query, key, value, _ = long_arrays(16)
     heads, dim = query.shape[2:]
     bias = Loudness(jnp.ones((heads, dim)))
@@ -276,8 +277,8 @@ def compiled(length, grid, **options):
 
 
 @pytest.mark.full
-def test_nothing_but_pieces_travels():
-    """No device gathers the keys: pieces are handed on, and memory is that of a piece, forward and backward."""
+def test_only_shards_are_sent():
+    """No device gathers the keys: shards are passed on, and memory is that of a shard, forward and backward."""
     text = compiled(4096, mesh(context=8)).as_text() or ""
     assert "collective-permute" in text
     for whole in ("all-gather", "all-to-all", "all-reduce"):
@@ -298,8 +299,8 @@ def permutations(jaxpr, times=1):
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_keys_are_not_sent_on_after_the_last_stop(size):
-    """Forward, keys and values travel to the other devices only; backward, their gradients return home."""
+def test_keys_are_not_sent_after_the_last_device(size):
+    """Forward, keys and values visit the other devices only; backward, their gradients return to their device."""
     x = jax.ShapeDtypeStruct((1, 8, 2, 4), jnp.float32)
     attend = split(mesh(context=size))
     gradient = jax.grad(lambda q, k, v: attend(q, k, v).sum(), (0, 1, 2))
@@ -331,8 +332,8 @@ def test_zigzag_balances_a_causal_mask():
 
 
 @pytest.mark.full
-def test_as_a_module_s_attention():
-    """It is given to a layer like any other."""
+def test_as_the_attention_of_a_module():
+    """It is given to a layer like any other function."""
     from jaxformer import modules, pure
 
     attend = split(mesh(context=4))

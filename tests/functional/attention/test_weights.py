@@ -186,7 +186,7 @@ def test_weights_refuse_missing_rows_and_heads(name, chosen):
 
 
 @pytest.mark.parametrize("chosen", [[0.5], [1.0, 2.0], [True, False]])
-def test_weights_refuse_rows_that_are_no_integers(chosen):
+def test_weights_refuse_rows_that_are_not_integers(chosen):
     """Row 0.5 would be row 0, and a mask the rows 0 and 1."""
     indices = importlib.import_module("jaxformer.functional.attention.weights").indices
     with pytest.raises(ValueError, match=re.escape(f"rows must be integers, got {chosen}")):

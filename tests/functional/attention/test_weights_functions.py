@@ -1,4 +1,4 @@
-"""Which function computes the weights of an attention function, and that none is made up."""
+"""The function that computes the weights of an attention function; unknown weights are refused."""
 
 import functools
 
@@ -14,7 +14,7 @@ QUERY, KEY = jnp.asarray(np.random.default_rng(0).standard_normal((2, 2, 5, 4, 8
 
 
 def halves(query, key, *, mask=None, factor=0.5):
-    """Weights of another kind: a constant, times the number of the row and of the head."""
+    """Weights of another kind: a constant times the indices of row and head."""
     batch, rows, heads, _ = query.shape
     grid = factor * np.outer(np.arange(1, heads + 1), np.arange(1, rows + 1))
     return jnp.broadcast_to(jnp.asarray(grid, jnp.float32)[None, ..., None], (batch, heads, rows, key.shape[1]))
@@ -40,8 +40,8 @@ def test_attention_has_its_weights_with_any_implementation():
     np.testing.assert_array_equal(scaled(QUERY, KEY, scale=1.0), functional.attention_weights(QUERY, KEY, scale=1.0))
 
 
-def test_a_function_brings_its_weights():
-    """It computes the same as before, and its weights are those of which it is made."""
+def test_a_function_declares_its_weights():
+    """It computes the same as before, with the weights from which its output is computed."""
     value = KEY + 1
     np.testing.assert_array_equal(HALVES(QUERY, KEY, value), plain(QUERY, KEY, value))
     assert (HALVES.__name__, HALVES.__doc__) == ("plain", plain.__doc__)
@@ -63,7 +63,7 @@ def test_rows_and_heads_are_chosen_for_it():
         found(QUERY, KEY, rows=[5])
 
 
-def test_a_function_that_chooses_rows_and_heads_is_asked_to():
+def test_a_function_that_takes_rows_and_heads_receives_them():
     asked = []
 
     def choosing(query, key, *, mask=None, rows=None, heads=None):
@@ -99,8 +99,8 @@ def wrapped(query, key, value, **options):
     ],
     ids=["plain", "wraps", "jit", "partial", "positional", "wraps attention"],
 )
-def test_no_weights_are_made_up(attention):
-    """Softmax weights of a function that may have others would be wrong."""
+def test_unknown_weights_are_refused(attention):
+    """Softmax weights would be wrong for a function that may have others."""
     assert not has_weights(attention)
     with pytest.raises(ValueError, match=r"does not declare its weights: decorate it with functional\.with_"):
         weights_function(attention)

@@ -1,4 +1,4 @@
-"""Learned positions are rows of a table, which has an end."""
+"""Learned positions are rows of a table of fixed length."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ def test_learned_looks_rows_up():
     np.testing.assert_array_equal(functional.learned(table, jnp.array([[3, 0]])), [[[9, 10, 11], [0, 1, 2]]])
 
 
-def test_a_table_has_an_end():
+def test_positions_beyond_the_table_are_refused():
     check_positions(4, 4)
     with pytest.raises(ValueError, match=r"length 5 has no learned position beyond 4"):
         check_positions(5, 4)

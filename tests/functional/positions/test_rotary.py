@@ -1,4 +1,4 @@
-"""Rotary positions rotate pairs of features, and each scaling changes the frequencies that it should."""
+"""Rotary positions rotate pairs of features, and each scaling changes the intended frequencies."""
 
 import inspect
 
@@ -11,7 +11,7 @@ from jaxformer.functional.positions.rotary import Frequencies
 
 
 @pytest.mark.parametrize("pairs", ["halves", "neighbors"])
-def test_rotary_turns_pairs(pairs):
+def test_rotary_rotates_pairs(pairs):
     """Each pair is a complex number, multiplied by e^(i omega t)."""
     x = np.random.default_rng(0).standard_normal((2, 5, 3, 8))
     first, second = (x[..., :4], x[..., 4:]) if pairs == "halves" else (x[..., ::2], x[..., 1::2])

@@ -1,4 +1,4 @@
-"""Dark and light pictures with captions, and a tiny configuration that describes them."""
+"""Dark and light pictures with captions, and a tiny configuration that captions them."""
 
 from jaxformer.models import GridConfig, RecurrentCaptionerConfig, TransformerCaptionerConfig
 from jaxformer.tasks.captioning import CaptioningConfig, DataConfig, DecodeConfig, LossConfig

@@ -1,4 +1,4 @@
-"""Settings of captioning that cannot be are refused when they are written."""
+"""Invalid settings of captioning are refused when they are created."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The captioner: its search is that of the model, its maps are its attention."""
+"""The captioner: its search is that of the model, and its maps are the model's attention."""
 
 import dataclasses
 import functools
@@ -32,8 +32,8 @@ def captioner(model):
 @pytest.mark.parametrize(
     "model", [RECURRENT, pytest.param(TRANSFORMER, marks=pytest.mark.full)], ids=["recurrent", "transformer"]
 )
-def test_candidates_are_those_of_the_search_whatever_the_batch(model):
-    """Three images in batches of two are like each alone, best first."""
+def test_candidates_do_not_depend_on_the_batch(model):
+    """Three images in batches of two have the same results as each alone, best first."""
     own = captioner(model)
     found = own.candidates(IMAGES, n_best=3)
     special = own.tokenizer.special
@@ -59,7 +59,7 @@ def test_candidates_are_those_of_the_search_whatever_the_batch(model):
 
 @pytest.mark.full
 def test_pixels_are_sent_as_bytes_and_normalized_in_the_search(monkeypatch):
-    """And a batch is searched while the one before is read."""
+    """A batch is searched while the previous one is read."""
     done, hypotheses = [], ImageCaptioner._hypotheses
 
     def spy(self, decode, batch, key, **options):
@@ -107,7 +107,7 @@ def test_maps_are_the_attention_of_the_steps(model):
 
 
 def test_each_image_needs_a_caption():
-    """A caption too many would be ignored."""
+    """An additional caption would be ignored."""
     own = captioner(RECURRENT)
     for captions in (["a"], ["a"] * 4):
         with pytest.raises(ValueError, match=f"each image needs a caption, got 3 images and {len(captions)} captions"):
@@ -115,7 +115,7 @@ def test_each_image_needs_a_caption():
 
 
 def test_files(tmp_path):
-    """Of any size; and what is no image or no list is refused."""
+    """Of any size; a file that is not an image, or a single path, is refused."""
     own = captioner(RECURRENT)
     (tmp_path / "a.png").write_bytes(encoded(picture(1)))
     picture(0, 20).save(tmp_path / "large.png")
@@ -136,7 +136,7 @@ def test_files(tmp_path):
 @pytest.mark.full
 @pytest.mark.parametrize("model", [RECURRENT, TRANSFORMER], ids=["recurrent", "transformer"])
 def test_ensembles(model):
-    """Twins are one model, and another one changes the scores; sizes and tokenizers must be equal."""
+    """Two equal models act as one, and another one changes the scores; sizes and tokenizers must be equal."""
     own = captioner(model)
     twins = own.ensemble_with([own])
     found, both = own.candidates(IMAGES), twins.candidates(IMAGES)
@@ -157,8 +157,8 @@ def test_ensembles(model):
 
 
 @pytest.mark.full
-def test_an_ensemble_writes_no_more_than_each_model_can():
-    """Whichever is the first: here one has learned positions of 4 tokens, and the other has no limit."""
+def test_an_ensemble_has_the_shortest_limit_of_its_models():
+    """In any order: one model has learned positions of 4 tokens, the other has no limit."""
     limited = captioner(dataclasses.replace(TRANSFORMER, max_positions=4))
     for own, other in ((captioner(RECURRENT), limited), (limited, captioner(RECURRENT))):
         long = dataclasses.replace(own, decode=DecodeConfig(beam_size=2, max_length=9, min_length=8))
@@ -181,7 +181,7 @@ def test_captions_of_many_lengths_share_a_program(model, monkeypatch):
 
 
 @pytest.mark.full
-def test_the_least_risk_is_that_of_the_draws():
+def test_minimum_bayes_risk_ranks_the_draws():
     own, settings = captioner(RECURRENT), {"max_length": 6, "batch_size": 3, "seed": 2}
     draws = dataclasses.replace(own, decode=DecodeConfig(sample=True, **settings)).candidates(IMAGES, n_best=4)
     ranked = dataclasses.replace(own, decode=DecodeConfig(mbr=4, **settings)).candidates(IMAGES, n_best=4)
@@ -193,7 +193,7 @@ def test_the_least_risk_is_that_of_the_draws():
 
 
 @pytest.mark.full
-def test_only_a_transformer_has_a_cache_of_another_type():
+def test_only_a_transformer_has_a_cache_dtype():
     half = lambda model: dataclasses.replace(
         captioner(model), decode=DecodeConfig(beam_size=2, max_length=6, cache_dtype="bfloat16")
     )

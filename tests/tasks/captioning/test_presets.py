@@ -1,4 +1,4 @@
-"""Built-in configurations of captioning are allowed, and as large as they say."""
+"""Built-in configurations of captioning are valid and have the documented sizes."""
 
 import pytest
 

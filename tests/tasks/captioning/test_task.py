@@ -1,4 +1,4 @@
-"""Captioning as a task: the contract of all tasks, hard attention, its data, and one line for each mistake."""
+"""Captioning as a task: the contract of all tasks, hard attention, data, and one line for each mistake."""
 
 import dataclasses
 import itertools
@@ -108,7 +108,7 @@ HARD = dataclasses.replace(RECURRENT, attention="hard", grid_positions=True)
 
 @pytest.mark.full
 def test_starting_from_the_convolutions_of_a_classifier(tmp_path):
-    """Every parameter of the grid is taken, and kept if it is frozen; what classifies is left."""
+    """Every parameter of the grid is taken, and kept if it is frozen; the classification head is left out."""
     sizes = {"widths": GRID.widths, "num_blocks": GRID.num_blocks}
     classifier = pictures(tmp_path, model=models.ResidualNetworkConfig(image_size=(16, 16), **sizes))
     classifier = changed(classifier, {"data": {"resize": "fit"}, "train": {"steps": 2}})
@@ -126,7 +126,7 @@ def test_starting_from_the_convolutions_of_a_classifier(tmp_path):
 @pytest.mark.full
 @pytest.mark.parametrize("model", [HARD, TRANSFORMER], ids=["hard", "transformer"])
 def test_other_models_on_eight_devices(tmp_path, model):
-    """Draws too do not depend on the mesh."""
+    """Draws do not depend on the mesh either."""
     config = tiny(tmp_path, model=model, loss=LossConfig())
     (one, _), (eight, _) = (steps_of(config, tmp_path, text) for text in ("data=1", "data=2,fsdp=2,tensor=2"))
     np.testing.assert_allclose(eight, one, rtol=1e-4)
@@ -134,7 +134,7 @@ def test_other_models_on_eight_devices(tmp_path, model):
 
 @pytest.mark.full
 def test_hard_attention_learns_and_keeps_its_baseline_in_the_state(tmp_path):
-    """The moving average of the log-probability of a token, by the decay of the settings."""
+    """The moving average of a token's log-probability, with the decay of the settings."""
     config = changed(tiny(tmp_path, model=HARD, loss=LossConfig()), {"optimizer": {"learning_rate": 1e-2}})
     losses, state = steps_of(changed(config, {"loss": {"entropy": 0.0, "baseline_decay": 0.8}}), tmp_path, number=6)
     average = 0.0
@@ -145,7 +145,7 @@ def test_hard_attention_learns_and_keeps_its_baseline_in_the_state(tmp_path):
 
 
 class Asked:
-    """A captioner that keeps what it is asked."""
+    """A captioner that records its arguments."""
 
     def __init__(self, monkeypatch, *names):
         self.options = []
@@ -192,7 +192,7 @@ def test_hard_attention_draws_for_each_word_in_each_step(tmp_path, monkeypatch):
     assert (mean[0] != mean[1]).any()
 
 
-def test_with_a_soft_attention_rate_of_0_every_caption_draws(tmp_path, monkeypatch):
+def test_with_a_soft_attention_rate_of_0_every_caption_is_drawn(tmp_path, monkeypatch):
     network = TASK.network(tiny(tmp_path, model=HARD, loss=LossConfig(soft_attention_rate=0.0)), 30)
     asked = Asked(monkeypatch, "reinforced_cross_entropy")
     network.loss(drawn(network.net.shapes), batch_of(2), jax.random.key(0))
@@ -201,7 +201,7 @@ def test_with_a_soft_attention_rate_of_0_every_caption_draws(tmp_path, monkeypat
 
 @dataclasses.dataclass(frozen=True)
 class Knowing:
-    """A captioner that knows a caption of each image by its pixels."""
+    """A captioner that recognizes images by their pixels and returns their captions."""
 
     texts: dict
     decode: DecodeConfig
@@ -211,8 +211,8 @@ class Knowing:
         return [[Candidate(self.texts[image.tobytes()], 0.0, ())] for image in images]
 
 
-def test_validation_describes_the_first_images(tmp_path):
-    """Greedily, each against its own captions."""
+def test_validation_captions_the_first_images(tmp_path):
+    """Greedily, each compared with its own captions."""
     config = tiny(tmp_path)
     corpus = TASK.read(config)
     data = TASK.prepare(config, corpus, tmp_path)
@@ -267,7 +267,7 @@ def test_data(tmp_path):
         ("0.png\tdark\n1.png\tlight\n2.png\tdark\n", {"1.png": b"text"}, "1.png is not an image that can be read"),
     ],
 )
-def test_mistakes_are_one_line_and_leave_nothing(tmp_path, capsys, captions, add, message):
+def test_mistakes_give_one_line_and_leave_no_files(tmp_path, capsys, captions, add, message):
     """With exit code 2, naming the file and the line."""
     write_zip(tmp_path / "my.zip", {f"{i}.png": encoded(picture(i)) for i in range(4)} | add)
     (tmp_path / "my.tsv").write_text(captions)
@@ -279,7 +279,7 @@ def test_mistakes_are_one_line_and_leave_nothing(tmp_path, capsys, captions, add
     assert {path.name for path in tmp_path.iterdir()} - {"cache"} == {"my.zip", "my.tsv"}
 
 
-def test_settings_that_contradict(tmp_path):
+def test_contradicting_settings_are_refused(tmp_path):
     config = tiny(tmp_path, model=TRANSFORMER, loss=LossConfig(doubly_stochastic=1.0))
     with pytest.raises(ConfigError, match="needs a recurrent model with soft attention; give 0"):
         TASK.check(config)
@@ -297,9 +297,11 @@ def test_settings_that_contradict(tmp_path):
     config = changed(tiny(tmp_path, model=TRANSFORMER, loss=LossConfig()), {"model": {"positions": "learned"}})
     with pytest.raises(ConfigError, match=r"data\.max_length is 30, but model\.max_positions is 24"):
         TASK.check(changed(config, {"data": {"max_length": 30}}))
-    with pytest.raises(ConfigError, match="init_from run is a run of language_model; this is a transformer"):
+    with pytest.raises(ConfigError, match="init_from run is a run of language_model; a captioner with"):
         TASK.check_init(changed(config, {"init_from": "run"}), language_model.LanguageModelingConfig())
-    with pytest.raises(ConfigError, match="init_from run is a recurrent captioner; this is a transformer captioner"):
+    with pytest.raises(
+        ConfigError, match=r"is a run of captioning with model\.kind recurrent; a captioner with model\.kind t"
+    ):
         TASK.check_init(changed(config, {"init_from": "run"}), tiny(tmp_path))
     TASK.check_init(config, config)
     network = models.ResidualNetworkConfig(widths=(8, 32), num_blocks=1)
@@ -316,7 +318,10 @@ def test_settings_that_contradict(tmp_path):
         TASK.check_init(config, attending)
     given = {"attention": "gain", "attention_stage": 2, "d_attention": 1}
     TASK.check_init(changed(config, {"model": {"image": given}}), attending)
-    with pytest.raises(ConfigError, match="is a transformer of vision; this is a transformer captioner, which starts"):
+    message = (
+        r"is a run of vision with model\.kind transformer; a captioner with model\.kind transformer starts from another"
+    )
+    with pytest.raises(ConfigError, match=message):
         TASK.check_init(config, vision.VisionConfig())
     with pytest.raises(ConfigError, match="the number of characters is not known without the captions"):
         TASK.planned_vocab_size(config)

@@ -1,4 +1,4 @@
-"""Built-in classifiers: allowed, and with the encoders of the masked language models of the same size."""
+"""Built-in classifiers are valid, and have the encoders of the masked language models of the same size."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The classification task: its contract, what it starts from, what it trains, and what it refuses."""
+"""The classification task: its contract, warm starts, tuning, and refusals."""
 
 import io
 import itertools
@@ -128,8 +128,8 @@ class TestContract(TaskContract):
         assert (batch.tokens[batch.valid.all(1)][:, -1] == data.vocabulary.tokenizer.special.eos).all()
 
 
-def test_texts_that_are_cut_in_scoring_and_use_are_counted(tmp_path, monkeypatch):
-    """Each text by its number in use, their number in an evaluation; the tokens that are read are the first."""
+def test_truncated_texts_are_counted(tmp_path, monkeypatch):
+    """Each text by its number in use, the count in an evaluation; the first tokens are read."""
     config, read = changed(tiny(tmp_path), {"data": {"max_length": 20}}), list[np.ndarray]()
     corpus = TASK.read(config)
     vocabulary = TASK.prepare(config, corpus, tmp_path).vocabulary
@@ -151,7 +151,7 @@ def test_texts_that_are_cut_in_scoring_and_use_are_counted(tmp_path, monkeypatch
 
 
 def test_sizes_of_the_data_are_accepted_before_they_are_read(tmp_path):
-    """With characters only the data determine the other size, and the settings are checked before them."""
+    """With characters, only the data determine the vocabulary size, and settings are checked earlier."""
     for sizes in ({"num_classes": 7}, {"vocab_size": 60}, {"num_classes": 7, "vocab_size": 60}):
         config = changed(tiny(tmp_path), {"model": sizes})
         runner._check_memory(TASK, config, Placement(sharding.mesh("data=1", jax.devices()[:1])))
@@ -160,7 +160,7 @@ def test_sizes_of_the_data_are_accepted_before_they_are_read(tmp_path):
         runner._check_memory(TASK, config, Placement(sharding.mesh("data=1", jax.devices()[:1])))
 
 
-def test_validation_texts_that_are_longer_than_all_others_are_whole(tmp_path):
+def test_the_longest_validation_texts_are_not_truncated(tmp_path):
     """The loss is of the same tokens as the accuracy."""
     config = tiny(tmp_path)
     path = write(tmp_path / "validation.tsv", ["statement"], ["He sees " + "an old man and " * 2 + "me."])
@@ -191,7 +191,7 @@ def pretrained(tmp_path_factory):
     return folder / "run"
 
 
-def test_fewer_examples_leave_validation_as_it_is(tmp_path):
+def test_fewer_examples_do_not_change_validation(tmp_path):
     corpus, few = (TASK.read(changed(tiny(tmp_path), {"data": {"max_examples": n}})) for n in (0, 10))
     assert (len(corpus.train) > 100, len(few.train)) == (True, 10)
     assert few.validation == corpus.validation
@@ -200,7 +200,7 @@ def test_fewer_examples_leave_validation_as_it_is(tmp_path):
 
 
 @pytest.mark.full
-def test_it_starts_from_a_masked_language_model(pretrained, tmp_path):
+def test_a_classifier_starts_from_a_masked_language_model(pretrained, tmp_path):
     """T8: every parameter of the encoder is taken, and the tokenizer; the output is new, and the head unused."""
     config = changed(tiny(tmp_path, init_from=str(pretrained)), {"train": {"steps": 1}})
     jaxformer.train(config, tmp_path / "run", console=QUIET)
@@ -213,7 +213,7 @@ def test_it_starts_from_a_masked_language_model(pretrained, tmp_path):
 
 @pytest.mark.parametrize("reference", first(["classification", "classification:tiny"]))
 def test_the_encoder_and_the_tokens_are_those_of_the_other_run(pretrained, capsys, reference):
-    """What must agree is taken from it; what is given is given, and refused later if it differs."""
+    """Missing settings are taken from it; given ones stay, and are refused later if they differ."""
     source = registry.read_config(pretrained)
     config = jaxformer.configure(reference, init_from=f"{pretrained}:last")
     assert all(getattr(config.model, name) == getattr(source.model, name) for name in SHAPE)
@@ -261,7 +261,7 @@ def test_another_shape_or_vocabulary_is_refused(pretrained, tmp_path, changes, m
         ("1\ta\n0\tb\n", ["--init-from", "{run}", "--model.d_model", "24"], "d_model is 12 in that run and 24 in"),
     ],
 )
-def test_mistakes_are_one_line_and_leave_nothing(pretrained, tmp_path, capsys, text, options, message):
+def test_mistakes_give_one_line_and_leave_no_files(pretrained, tmp_path, capsys, text, options, message):
     """With exit code 2, naming the file and the line, or the options that would fit."""
     (tmp_path / "my.tsv").write_text(text)
     options = [option.format(run=pretrained) for option in options]
@@ -275,15 +275,15 @@ def test_mistakes_are_one_line_and_leave_nothing(pretrained, tmp_path, capsys, t
 
 
 def test_another_task_is_refused(tmp_path):
-    """A classifier of images has an encoder, too, but no tokenizer."""
+    """An image classifier has an encoder, too, but no tokenizer."""
     config = tiny(tmp_path, init_from="run")
     for source in (language_model.LanguageModelingConfig(), vision.VisionConfig()):
         with pytest.raises(ConfigError, match=f"init_from run is a run of {source.task}; a classifier starts from"):
             TASK.check_init(config, source)
 
 
-def test_all_adapters_frozen(tmp_path):
-    """Their names end like those of their matrices, so that a pattern may match both."""
+def test_frozen_adapters_are_refused(tmp_path):
+    """Their names end like those of their matrices, so a pattern may match both."""
     config = changed(tiny(tmp_path), {"tune": {"rank": 2, "frozen": "*/attention/*"}})
     placement = Placement(sharding.mesh("data=8"))
     with pytest.raises(ConfigError, match=r"tune.frozen '\*/attention/\*' also matches every adapter, .* lora/"):
@@ -294,7 +294,7 @@ def test_all_adapters_frozen(tmp_path):
 
 @pytest.mark.full
 def test_padding_changes_no_loss(tmp_path):
-    """Whatever its tokens are; rows that fill up a batch are not counted, and not correct either."""
+    """For any tokens in it; rows that pad a batch count neither as examples nor as correct."""
     network = TASK.network(tiny(tmp_path), (60, 2))
     params = network.net.init(jax.random.key(0))
     loss = jax.jit(lambda batch: jax.tree.leaves(network.loss(params, batch, None)))
@@ -358,7 +358,7 @@ def test_head_only(tmp_path):
 def test_adapters(tmp_path):
     """Only adapters and the output are trained; a run that starts from this one has the merged parameters.
 
-    Its steps do less than the products of whole ones, so they are no share of the peak.
+    Steps have fewer operations than full ones, so their share of the peak is not reported.
     """
     tune = {"frozen": "encoder/*", "rank": 2, "targets": "encoder/*attention*"}
     config = changed(tiny(tmp_path), {"tune": tune, "train": {"steps": 2, "validate_every": 2}})
@@ -385,7 +385,7 @@ def test_adapters(tmp_path):
 
 
 @pytest.mark.full
-def test_the_average_of_embeddings_looks_at_no_words(tmp_path):
+def test_the_average_of_embeddings_has_no_attention(tmp_path):
     model = {"num_layers": 0, "positions": "none", "final_norm": False, "pooling": "mean"}
     config = changed(tiny(tmp_path), {"model": model, "train": {"steps": 1}})
     jaxformer.train(config, tmp_path / "run", console=QUIET)

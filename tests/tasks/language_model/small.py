@@ -1,7 +1,8 @@
 """A configuration of a language model that trains in seconds.
 
-No size but two is a multiple of eight: of eight copies of an array, each saves an eighth to a checkpoint where it can,
-and every such piece is a compilation.
+
+Only two sizes are multiples of eight: each of eight devices saves an eighth of an array to a checkpoint if it can,
+and every such slice is a compilation.
 """
 
 from jaxformer import demo, models

@@ -1,4 +1,4 @@
-"""The generator of texts: windows, draws, beams, ensembles, and what happens without the causal mask."""
+"""The text generator: windows, draws, beams, ensembles, and a model without the causal mask."""
 
 import dataclasses
 import itertools
@@ -30,7 +30,7 @@ def generator():
 
 
 def test_prompts_are_continued(generator):
-    """Beyond the window too: by as many tokens as were asked for, and none of them special."""
+    """Also beyond the window: by the requested number of tokens, none of them special."""
     told = []
     texts = generator.generate(["The old man", "", "S"], progress=told.append)
     assert sum(told) == 90
@@ -44,7 +44,7 @@ def test_prompts_are_continued(generator):
     first([{"temperature": 0}, {"temperature": 1.0}, {"temperature": 0, "beam_size": 2}], {"temperature": 1.0}),
 )
 def test_a_continuation_stops_at_any_of_several_tokens(generator, options):
-    """The ends are left out of the text, and may be chosen beside a shortlist."""
+    """The ends are left out of the text, and may be chosen in addition to a shortlist."""
     plain = DecodeConfig(max_tokens=6, **options)
     ((whole,),) = dataclasses.replace(generator, decode=plain).continuations(["The"])
     ends = whole.tokens[3], whole.tokens[1], generator.tokenizer.special.eos
@@ -87,7 +87,7 @@ def logits_of(generator, ids):
 
 @pytest.mark.full
 def test_a_window_of_one_token(generator):
-    """A model that sees one token continues a text, too: each token follows from the one before."""
+    """A model that reads one token continues a text, too: each token follows from the one before."""
     one = dataclasses.replace(generator, window=1, decode=DecodeConfig(max_tokens=5, temperature=0))
     text = one.generate(["She"])[0]
     assert len(text) == 8
@@ -99,7 +99,7 @@ def test_a_window_of_one_token(generator):
 
 @pytest.mark.full
 def test_a_text_does_not_depend_on_the_others(generator):
-    """Draws are a function of the seed and the prompt's number, so a prompt alone gives what it gives as the first."""
+    """Draws are a function of the seed and the prompt's number: a prompt alone has the result of the first one."""
     together = generator.generate(["The old man", "", "S"])
     assert generator.generate(["The old man"])[0] == together[0]
     other = dataclasses.replace(generator, decode=DecodeConfig(max_tokens=30, seed=1))
@@ -107,7 +107,7 @@ def test_a_text_does_not_depend_on_the_others(generator):
 
 
 def test_greedy_takes_the_most_probable_character(generator):
-    """With a temperature of 0, against the whole forward pass over what is there, character by character."""
+    """With a temperature of 0, against the full forward pass, character by character."""
     greedy = dataclasses.replace(generator, decode=DecodeConfig(max_tokens=6, temperature=0))
     ids = generator.tokenizer.encode(["She"])[0].tolist()
     special = sorted(generator.tokenizer.special.ids)
@@ -119,7 +119,7 @@ def test_greedy_takes_the_most_probable_character(generator):
 
 
 def test_unknown_characters_are_named(generator):
-    """With the number of the text, which goes on from batch to batch."""
+    """With the number of the text, which continues from batch to batch."""
     with pytest.raises(DataError, match="text 2: the model's vocabulary has no 'é', '雨'"):
         generator.generate(["The", "é雨The"])
     said = []
@@ -131,7 +131,7 @@ def test_unknown_characters_are_named(generator):
 
 @pytest.mark.full
 def test_an_empty_prompt_of_a_vocabulary_without_line_breaks(few):
-    """Or spaces: no character is missed, and none of what is generated is left out."""
+    """Or without spaces: no character is reported, and none of the generated ones is left out."""
     greedy = with_settings(few, temperature=0, max_tokens=5)
     (found,) = greedy.continuations([""])
     assert found[0].text == few.tokenizer.decode(found[0].tokens)
@@ -145,7 +145,7 @@ def test_one_text_is_not_a_list_of_prompts(generator):
         generator.generate("The")
 
 
-def test_the_coldest_temperature_is_greedy(generator):
+def test_the_lowest_temperature_is_greedy(generator):
     texts = [
         dataclasses.replace(generator, decode=DecodeConfig(max_tokens=6, temperature=t)).generate(["She"])
         for t in (0.0, 1e-40)
@@ -154,7 +154,7 @@ def test_the_coldest_temperature_is_greedy(generator):
 
 
 def test_t7_without_the_causal_mask(generator):
-    """A logit sees the token that it is to predict, but only where the mask is missing."""
+    """A logit sees the token that it predicts only if the mask is missing."""
     tokens = np.array(generator.tokenizer.encode(["The old man"]), np.int32)
     changed_last = tokens.copy()
     changed_last[0, -1] = tokens[0, 0]
@@ -171,7 +171,7 @@ def with_settings(generator, **settings):
 
 @pytest.fixture(scope="module")
 def few():
-    """A generator of four characters with strong opinions, small enough to enumerate."""
+    """A generator of four characters with unequal probabilities, small enough to enumerate."""
     tokenizer = CharacterTokenizer("abcd")
     shape = {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_layers": 1, "max_positions": 12, "positions": "learned"}
     net = pure(models.LanguageModel, models.LanguageModelConfig(vocab_size=tokenizer.vocab_size, **shape))
@@ -179,13 +179,13 @@ def few():
 
 
 def log_prob(generator, text, start):
-    """That of the tokens of a text after its first ones."""
+    """The log-probability of the tokens of a text after its first ones."""
     return sum(generator.score([text])[0].token_log_probs[start - 1 :])
 
 
 @pytest.mark.full
 def test_a_wide_beam_finds_the_most_probable_continuations(few):
-    """Of all 64 of three characters, and with the log-probabilities that `score` gives."""
+    """Of all 64 of three characters, with the log-probabilities of `score`."""
     beam = with_settings(few, temperature=0, beam_size=64, max_tokens=3)
     (found,) = beam.continuations(["ab"], n_best=5)
     every = sorted(
@@ -204,7 +204,7 @@ def test_a_wide_beam_finds_the_most_probable_continuations(few):
 
 @pytest.mark.full
 def test_a_beam_that_may_end_keeps_the_texts_of_the_best_scores(few):
-    """Per added token, however long the prompt is: a beam of 40 against all 85 texts, which a wider one finds."""
+    """Per added token, for any prompt length: a beam of 40 against all 85 texts, which a wider one finds."""
     settings = {"temperature": 0, "max_tokens": 3, "stop_at_end": True}
     (every,) = with_settings(few, beam_size=90, **settings).continuations(["abcdabcd"], n_best=85)
     (found,) = with_settings(few, beam_size=40, **settings).continuations(["abcdabcd"], n_best=40)
@@ -215,7 +215,7 @@ def test_a_beam_that_may_end_keeps_the_texts_of_the_best_scores(few):
 
 @pytest.mark.full
 def test_a_beam_that_finds_too_few_continuations(few):
-    """Their places hold the prompt alone, with a probability of 0, after all that were found."""
+    """Missing ones have only the prompt and a probability of 0, and come last."""
     beam = with_settings(few, temperature=0, beam_size=3, max_tokens=2, forbid="c,d", no_repeat_ngram_size=1)
     (found,) = beam.continuations(["cd"], n_best=3)
     assert {one.text for one in found[:2]} == {"cdab", "cdba"}
@@ -224,7 +224,7 @@ def test_a_beam_that_finds_too_few_continuations(few):
 
 
 @pytest.mark.full
-def test_continuations_beyond_what_is_found_are_refused(few):
+def test_more_continuations_than_are_found_are_refused(few):
     for settings, n_best, said in (
         ({"temperature": 0, "beam_size": 2}, 3, "at most beam_size = 2, got 3"),
         ({"temperature": 0}, 2, "at most beam_size = 1"),
@@ -239,8 +239,8 @@ def test_continuations_beyond_what_is_found_are_refused(few):
 
 
 @pytest.mark.full
-def test_the_least_risk_is_among_the_draws(few):
-    """The one that is most like the others, whose score is what it may expect of them."""
+def test_minimum_bayes_risk_chooses_among_the_draws(few):
+    """The one most similar to the others; its score is its expected utility."""
     settings = {"max_tokens": 8, "seed": 3, "temperature": 3.0}
     prompts = ["ab", "ba", "cd", "d"]
     draws = with_settings(few, **settings).continuations(prompts, n_best=6)
@@ -255,7 +255,7 @@ def test_the_least_risk_is_among_the_draws(few):
 @pytest.mark.full
 @pytest.mark.parametrize("average", first(["log", "probability"], "log"))
 def test_ensembles(few, average):
-    """Twins are one model; two models choose by their mean, which `score` gives, too, also with other shapes."""
+    """Two equal models act as one; two models choose by their mean, which `score` gives, also with other shapes."""
     one = with_settings(few, temperature=0, max_tokens=4, average=average)
     twins = one.ensemble_with([one])
     assert twins.generate(["ab", "c"]) == one.generate(["ab", "c"])
@@ -285,8 +285,8 @@ def test_ensembles(few, average):
 
 
 @pytest.mark.full
-def test_words_that_do_not_occur(few):
-    """In any draw, neither within a text nor across its prompt and what follows."""
+def test_forbidden_words_do_not_occur(few):
+    """In any draw, neither within a text nor across the end of its prompt."""
     free = with_settings(few, temperature=3.0, max_tokens=40)
     text = "".join(one.text for one in free.continuations(["b"], n_best=4)[0])
     pair, three = text[1:3], text[10:13]
@@ -308,7 +308,7 @@ def test_a_shortlist(few, tmp_path):
 
 @pytest.mark.full
 def test_a_cache_of_half_the_size(few):
-    """Nearly the same log-probabilities, and not the very same ones."""
+    """Nearly the same log-probabilities, but not exactly."""
     settings = {"temperature": 0, "beam_size": 4, "max_tokens": 6}
     whole, half = (
         with_settings(few, cache_dtype=kind, **settings).continuations(["ab"], n_best=4)[0]
@@ -320,8 +320,8 @@ def test_a_cache_of_half_the_size(few):
 
 @pytest.mark.full
 @pytest.mark.parametrize("settings", [{"top_k": 1}, {"temperature": 0.0}], ids=str)
-def test_a_text_ends_where_every_token_is_forbidden(few, settings):
-    """Four characters without repetition make at most four, however a token is chosen and whatever comes later."""
+def test_a_text_ends_if_every_token_is_forbidden(few, settings):
+    """Four characters without repetition give at most four, for each way to choose."""
     told = []
     picky = with_settings(few, max_tokens=30, no_repeat_ngram_size=1, **settings)
     (text,) = picky.generate(["a"], progress=told.append)
@@ -330,8 +330,8 @@ def test_a_text_ends_where_every_token_is_forbidden(few, settings):
 
 
 @pytest.mark.full
-def test_filters_choose_among_what_is_allowed(few):
-    """The most probable character is forbidden; one draw among one is then the second best, with all probability."""
+def test_filters_choose_among_allowed_tokens(few):
+    """The most probable character is forbidden; top-1 sampling then gives the second, with all probability."""
     best = with_settings(few, max_tokens=1, temperature=0.0).continuations(["ab"])[0][0]
     (banned,) = best.text[2:]
     limited = with_settings(few, max_tokens=1, top_k=1, forbid=banned)

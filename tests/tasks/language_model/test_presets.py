@@ -1,4 +1,4 @@
-"""Built-in language models: allowed, and of the sizes that their summaries name."""
+"""Built-in language models are valid and have the documented sizes."""
 
 import pytest
 

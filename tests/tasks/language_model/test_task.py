@@ -54,7 +54,7 @@ def test_a_comma_after_the_last_file_names_no_file(tmp_path):
 
 
 def test_a_run_keeps_one_tokenizer(tmp_path):
-    """The one that came with `init_from`, of whichever kind it is; it is the one that is loaded later."""
+    """The one of `init_from`, of either kind; it is also the one that is loaded later."""
     config, run = tiny(tmp_path), tmp_path / "run"
     corpus = TASK.read(config)
     subwords = prepare_tokenizer(corpus.train, tmp_path / "cache", kind="bpe", vocab_size=400)
@@ -65,7 +65,7 @@ def test_a_run_keeps_one_tokenizer(tmp_path):
 
 
 def test_unknown_characters_of_a_training_text_are_counted(tmp_path):
-    """Those that the tokenizer of `init_from` lacks: a model that predicts them alone has a loss of almost 0."""
+    """Those that the tokenizer of `init_from` lacks: a model that predicts only them has a loss near 0."""
     (tmp_path / "other.txt").write_text("абвгдежзик" * 9 + "a b ", encoding="utf-8")
     config = changed(tiny(tmp_path), {"data": {"validation": str(tmp_path / "other.txt")}})
     corpus = TASK.read(config)
@@ -96,7 +96,7 @@ def test_a_plan_needs_the_size_of_the_vocabulary():
         {"mbr": 1},
     ],
 )
-def test_decode_settings_without_a_meaning(settings):
+def test_decode_settings_without_an_effect_are_refused(settings):
     with pytest.raises(ValueError, match="must be"):
         DecodeConfig(**settings)
 
@@ -109,7 +109,7 @@ def test_decode_settings_without_a_meaning(settings):
         ({"temperature": 0, "top_p": 0.9}, "are for sampling, but temperature is 0"),
     ],
 )
-def test_decode_settings_that_contradict(settings, said):
+def test_contradicting_decode_settings_are_refused(settings, said):
     with pytest.raises(ValueError, match=said):
         DecodeConfig(**settings)
 
@@ -131,7 +131,7 @@ def test_unknown_characters_of_a_held_out_text_are_counted(tmp_path):
 
 
 def test_a_text_is_not_scored_by_an_ensemble():
-    """Its loss would be that of the first model alone."""
+    """The loss would be that of the first model only."""
     several = types.SimpleNamespace(others=("another",))
     with pytest.raises(ConfigError, match="scored by one language model"):
         TASK.evaluate(

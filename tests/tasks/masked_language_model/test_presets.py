@@ -1,4 +1,4 @@
-"""Built-in masked language models: allowed, and of the sizes that their summaries name."""
+"""Built-in masked language models are valid and have the documented sizes."""
 
 import pytest
 

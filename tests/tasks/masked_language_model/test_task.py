@@ -1,4 +1,4 @@
-"""The masked language modeling task: its contract, what is hidden, and that it learns."""
+"""The masked language modeling task: its contract, the masked tokens, and learning."""
 
 import dataclasses
 import itertools
@@ -57,8 +57,8 @@ class TestContract(TaskContract):
         whole = lambda pairs, held_out, seed: [pairs, pairs]
         patch.setattr(masked_language_model, "split_by_source", whole)
 
-    def test_hidden_tokens(self, config, run):
-        """The mask token is no token of the tokenizer; class tokens, ends and padding are never hidden."""
+    def test_masked_tokens(self, config, run):
+        """The mask token is not in the tokenizer; class tokens, ends and padding are never masked."""
         data = TASK.prepare(config, TASK.read(config), run)
         network = TASK.network(config, data.vocabulary.vocab_size)
         batch = jax.tree.map(jnp.asarray, data.train.batch(0))
@@ -76,14 +76,14 @@ class TestContract(TaskContract):
         assert (np.asarray(network.hidden(batch, jax.random.key(1))[1]) != places).any()
 
     def test_lines_are_held_out_whole(self, config):
-        """No line of validation is a line of training, and a blank line is none."""
+        """No validation line is a training line, and blank lines are left out."""
         corpus = TASK.read(config)
         train, validation = (set(part.characters.split("\n")) for part in (corpus.train, corpus.validation))
         assert train | validation == set(TEXT.split("\n")) - {""}
         assert not train & validation
         assert 0.02 < len(validation) / len(train) < 0.12
 
-    def test_likeliest_tokens(self, config, run):
+    def test_most_probable_tokens(self, config, run):
         predictor = TASK.predictor(*self.loaded(config, run))
         (first, second), again = predictor.fill("The ol[MASK] m[MASK]n", top_k=3), predictor.fill("a[MASK]")
         assert [len(first), len(second), len(again[0])] == [3, 3, 5]
@@ -107,7 +107,7 @@ class TestContract(TaskContract):
 
 
 def test_text_of_unknown_characters_is_refused_before_training(tmp_path):
-    """Nothing of it can be hidden, so there is no loss."""
+    """None of its tokens can be masked, so there is no loss."""
     config = tiny(tmp_path)
     (tmp_path / "greek.txt").write_text("αβγ\nδε\n")
     config = changed(config, {"data": {"validation": str(tmp_path / "greek.txt")}})
@@ -117,7 +117,7 @@ def test_text_of_unknown_characters_is_refused_before_training(tmp_path):
 
 @pytest.mark.full
 def test_scores_are_those_of_all_logits(tmp_path):
-    """The loss, the number and the right guesses of one batch, against all logits of what is shown."""
+    """The loss, the count and the correct predictions of one batch, against all logits of the masked input."""
     network = TASK.network(tiny(tmp_path), 30)
     params = network.net.init(jax.random.key(0))
     tokens = jnp.asarray(np.random.default_rng(0).integers(4, 30, (3, 16)), jnp.int32)
@@ -145,7 +145,7 @@ def test_scores_are_those_of_all_logits(tmp_path):
 
 @pytest.mark.full
 def test_a_mask_after_a_space_is_the_first_token_of_a_word(tmp_path):
-    """The tokens are those of the text with a word in place of the mask: the space before it is no token of its own."""
+    """The tokens are those of the text with a word in place of the mask: the space before it is not a token."""
     lines = TEXT.split("\n")
     tokenizer = SubwordTokenizer.train(lines, vocab_size=500)
     network = TASK.network(tiny(tmp_path), tokenizer.vocab_size)

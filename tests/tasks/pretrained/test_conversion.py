@@ -50,7 +50,7 @@ def bert(path):
 
 @pytest.mark.parametrize("vocab_size", [325, *(pytest.param(n, marks=pytest.mark.full) for n in (328, 340))])
 def test_a_language_model(tmp_path, vocab_size):
-    """The table of a run has 328 rows, of which 3 are of no token: missing ones are never probable."""
+    """The table of a run has 328 rows; 3 of them have no token and are never probable."""
     net, params = gpt2(tmp_path / "gpt2", vocab_size)
     config = pretrained.convert(tmp_path / "gpt2", tmp_path / "run")
     assert config == registry.read_config(tmp_path / "run")
@@ -68,7 +68,7 @@ def test_a_language_model(tmp_path, vocab_size):
 
 @pytest.mark.full
 def test_a_continuation_stops_at_the_end_token(tmp_path):
-    """The fourth token of a greedy continuation is made the end token: three tokens of text come before it."""
+    """The fourth token of a greedy continuation is made the end token: three tokens of text precede it."""
     gpt2(tmp_path / "gpt2")
     pretrained.convert(tmp_path / "gpt2", tmp_path / "run")
     greedy = {"temperature": 0.0, "max_tokens": 8, "no_repeat_ngram_size": 1}
@@ -114,8 +114,8 @@ def test_a_text_begins_with_the_begin_token(tmp_path):
 
 
 @pytest.mark.parametrize("version", first(["t5", "t5_v1_1"]))
-def test_t5_is_a_translator_of_any_text_to_text(tmp_path, version):
-    """Its decoder begins with the token of padding; rows of the table beyond the vocabulary are left out."""
+def test_t5_becomes_a_translator(tmp_path, version):
+    """Its decoder begins with the padding token; rows of the table beyond the vocabulary are left out."""
     sizes = {name: SIZES[name] for name in ("d_model", "num_heads", "d_ff")}
     config = getattr(families, version)(330, **sizes, num_encoder_layers=1, num_decoder_layers=1)
     names = {"eos_token": tokenizers.END, "pad_token": "<pad>", "unk_token": tokenizers.END}
@@ -153,7 +153,7 @@ SIDES = {"num_encoder_layers": 1, "num_decoder_layers": 1} | {k: SIZES[k] for k 
 
 @pytest.mark.parametrize("rows", first([0, 1]))
 def test_a_bart_begins_each_text_with_its_first_token(tmp_path, rows):
-    """A special token, here the last one, may have no vector: it is then never chosen."""
+    """A special token, here the last one, may lack a vector: it is then never chosen."""
     content = json.loads(tokenizers.byte_level(begin="<s>", pad="<pad>", end=True))
     last = next(piece for piece, token in content["model"]["vocab"].items() if token == 324)
     if rows:
@@ -218,7 +218,7 @@ def test_a_marian_translates(tmp_path, tied):
 
 
 def test_a_pegasus_is_a_translator(tmp_path):
-    """Without a number of beams the search is greedy, as in transformers, and a limit is no end."""
+    """Without a number of beams the search is greedy, as in transformers, and a limit forces no end."""
     config = families.marian(330, **SIDES, norm_position="pre", activation="gelu")
     pair_of(tmp_path / "pegasus", "pegasus", config, decoder_start_token_id=1, early_stopping=True)
     names = {"eos_token": tokenizers.END, "pad_token": "<pad>", "unk_token": tokenizers.END}
@@ -229,7 +229,7 @@ def test_a_pegasus_is_a_translator(tmp_path):
 
 
 def test_a_masked_language_model(tmp_path):
-    """Its mask token, which is in the vocabulary, is the first id after the vocabulary here."""
+    """Its mask token, which is in the vocabulary, becomes the first id after the vocabulary."""
     net, params = bert(tmp_path / "bert")
     pretrained.convert(tmp_path / "bert", tmp_path / "run")
     predictor = jaxformer.load(tmp_path / "run")
@@ -244,7 +244,7 @@ def test_a_masked_language_model(tmp_path):
 
 
 @pytest.mark.full
-def test_a_classifier_starts_from_it(tmp_path):
+def test_a_classifier_starts_from_a_converted_model(tmp_path):
     _, params = bert(tmp_path / "bert")
     pretrained.convert(tmp_path / "bert", tmp_path / "run")
     lines = [f"{'ab'[i % 2]}\t{text}" for i, text in enumerate(tokenizers.LINES[:40])]
@@ -265,7 +265,7 @@ def test_a_classifier_starts_from_it(tmp_path):
     jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), own, given)
 
 
-def test_it_has_one_checkpoint_and_is_not_trained_in_place(tmp_path):
+def test_a_converted_run_has_one_checkpoint_and_is_not_trained_in_place(tmp_path):
     gpt2(tmp_path / "gpt2")
     config = pretrained.convert(tmp_path / "gpt2", tmp_path / "run")
     assert jaxformer.load(tmp_path / "run", checkpoint="last").steps == ()
@@ -278,7 +278,7 @@ def test_it_has_one_checkpoint_and_is_not_trained_in_place(tmp_path):
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == before
 
 
-def test_such_a_tokenizer_comes_with_a_run(tmp_path):
+def test_a_pretrained_tokenizer_needs_a_run(tmp_path):
     (tmp_path / "text").write_text(TEXT * 50)
     data = {"text": str(tmp_path / "text"), "tokenizer": "pretrained", "length": 8}
     config = jaxformer.configure("language_model", model=SIZES, data=data)
@@ -323,7 +323,7 @@ REFUSED = {
         "names the end of a text",
     ),
     "no settings": (lambda path: without(path, "config.json"), "does not exist"),
-    "a run": (lambda path: (path / "config.json").write_text('{"task": "translation"}'), "is a run already"),
+    "a run": (lambda path: (path / "config.json").write_text('{"task": "translation"}'), "is already a run"),
     "no search": (lambda path: _as_pair(path, max_length=[3]), r"max_length must be an integer .* got \[3\]"),
     "no kind": (lambda path: edited(path / "config.json", model_type=["vit"]), r"has model_type \"\['vit'\]\""),
     "a start beyond": (
@@ -361,7 +361,7 @@ def test_the_length_of_windows(tmp_path):
 
 @pytest.mark.full
 def test_a_language_model_is_fine_tuned_on_whole_texts(tmp_path):
-    """Its tokenizer does not see lines alone, and every parameter is taken."""
+    """Its tokenizer reads more than lines, and every parameter is taken."""
     gpt2(tmp_path / "gpt2")
     config = pretrained.convert(tmp_path / "gpt2", tmp_path / "run")
     (tmp_path / "text").write_text("\n\n".join(tokenizers.LINES[:60]))
@@ -382,14 +382,14 @@ def test_a_vocabulary_larger_than_the_table_is_refused(tmp_path):
         pretrained.convert(tmp_path / "gpt2", tmp_path / "run")
 
 
-def test_other_models_are_for_python(tmp_path):
+def test_other_models_are_refused_with_the_python_function(tmp_path):
     config = families.bert(150, **SIZES)
     folder(tmp_path / "bert", "bert", models.make_encoder, config, tokenizers.word_piece(), tokenizers.BERT)
     with pytest.raises(DataError, match="holds a bert without the head of a masked language model, which cannot"):
         pretrained.convert(tmp_path / "bert", tmp_path / "run")
 
 
-def test_a_folder_in_use_is_left_alone(tmp_path):
+def test_a_folder_in_use_is_refused(tmp_path):
     gpt2(tmp_path / "gpt2")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "mine").write_text("")

@@ -36,7 +36,7 @@ def exported(path, family):
     return interop.load_pretrained(path / "in"), interop.load_pretrained(path / "out")
 
 
-def test_a_gpt2_comes_back(tmp_path):
+def test_exporting_inverts_conversion_of_a_gpt2(tmp_path):
     """Its table has 325 rows, that of the run 328."""
     folder(tmp_path / "in", "gpt2", models.LanguageModel, families.gpt2(325, **SIZES, num_layers=1, max_positions=48))
     tokenizers.write(tmp_path / "in", tokenizers.byte_level(), GPT2)
@@ -45,7 +45,7 @@ def test_a_gpt2_comes_back(tmp_path):
     said = []
     assert pretrained.convert(tmp_path / "in", tmp_path / "once", say=said.append).decode.eos_token_ids == "0,7"
     assert said == [
-        "the run does not hold repetition_penalty 1.1, which searches here do not have; texts that they change differ"
+        "the run does not have repetition_penalty 1.1, which jaxformer does not support; texts that they change differ"
     ]
     given, found = exported(tmp_path, "gpt2")
     written = json.loads((tmp_path / "out" / "generation_config.json").read_text())
@@ -58,7 +58,7 @@ def test_a_gpt2_comes_back(tmp_path):
 
 
 def test_a_llama_has_the_positions_of_its_run(tmp_path):
-    """They are the longest text that servers of the model accept; those of the class would be 2,048."""
+    """They are the longest text that servers of the model accept; the default of transformers is 2,048."""
     folder(tmp_path / "in", "llama", models.LanguageModel, families.llama(325, **SIZES, num_layers=1))
     tokenizers.write(tmp_path / "in", tokenizers.byte_level(), GPT2)
     config = json.loads((tmp_path / "in" / "config.json").read_text())
@@ -69,7 +69,7 @@ def test_a_llama_has_the_positions_of_its_run(tmp_path):
 
 
 @pytest.mark.full
-def test_its_bias_of_absent_rows_is_not_trained(tmp_path):
+def test_the_bias_of_padding_rows_is_not_trained(tmp_path):
     folder(tmp_path / "in", "gpt2", models.LanguageModel, families.gpt2(325, **SIZES, num_layers=1, max_positions=48))
     tokenizers.write(tmp_path / "in", tokenizers.byte_level(), GPT2)
     config = pretrained.convert(tmp_path / "in", tmp_path / "run")
@@ -86,8 +86,8 @@ def test_its_bias_of_absent_rows_is_not_trained(tmp_path):
 
 
 @pytest.mark.full
-def test_a_bert_comes_back(tmp_path):
-    """The vector of its mask token, which the run has after the vocabulary, is in its own row again."""
+def test_exporting_inverts_conversion_of_a_bert(tmp_path):
+    """The vector of its mask token, which the run has after the vocabulary, is in its original row."""
     config = families.bert(150, **SIZES, num_layers=1, max_positions=48)
     folder(tmp_path / "in", "bert", models.MaskedLanguageModel, config)
     tokenizers.write(tmp_path / "in", tokenizers.word_piece(), tokenizers.BERT)
@@ -101,19 +101,19 @@ def test_a_bert_comes_back(tmp_path):
 
 
 @pytest.mark.full
-def test_positions_of_a_roberta_begin_after_its_padding(tmp_path):
-    """transformers has no setting for the first position; that of this vocabulary would be 1 instead of 2."""
+def test_positions_of_a_roberta_start_after_its_padding_id(tmp_path):
+    """transformers has no setting for the first position; this vocabulary implies 1 instead of 2."""
     config = families.roberta(150, **SIZES, num_layers=1, max_positions=48)
     folder(tmp_path / "in", "roberta", models.MaskedLanguageModel, config)
     tokenizers.write(tmp_path / "in", tokenizers.word_piece(), tokenizers.BERT)
     pretrained.convert(tmp_path / "in", tmp_path / "run")
-    with pytest.raises(ConfigError, match=r"positions of a roberta begin with 1, its token of padding .* from 2"):
+    with pytest.raises(ConfigError, match=r"positions of a roberta start at 1, the id of its padding .* start at 2"):
         pretrained.export(tmp_path / "run", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.full
-def test_a_marian_comes_back(tmp_path):
+def test_exporting_inverts_conversion_of_a_marian(tmp_path):
     """With its search, and the three files of its tokenizer."""
     (tmp_path / "files").mkdir()
     vocabulary = marian.write(tmp_path / "files")
@@ -141,11 +141,11 @@ def test_a_marian_comes_back(tmp_path):
     said = []
     pretrained.export(tmp_path / "run", tmp_path / "poorer", say=said.append)
     lost = "decode.coverage_penalty 0.2, decode.forbid no, decode.max_ratio 2.0, decode.max_extra 10"
-    differ = "which transformers does not have; texts that they end or change differ"
-    assert said == [f"the folder does not hold {lost}, {differ}"]
+    differ = "which transformers lacks; texts that they end or change differ"
+    assert said == [f"the folder does not have {lost}, {differ}"]
 
 
-def test_what_is_no_such_run_is_refused(tmp_path):
+def test_runs_of_other_tasks_are_refused(tmp_path):
     (tmp_path / "there").mkdir()
     with pytest.raises(ConfigError, match="exists; name a new folder"):
         pretrained.export(tmp_path, tmp_path / "there")

@@ -1,4 +1,4 @@
-"""The search of a folder of Hugging Face: each setting has a counterpart or is refused, and comes back."""
+"""The search settings of a Hugging Face folder: each has a counterpart or is refused; conversion is invertible."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -21,14 +21,14 @@ SPECIAL = SpecialTokens(pad=5, bos=5, eos=0, unk=1)
 VOCABULARY = SimpleNamespace(special=SPECIAL, vocab_size=20)
 
 
-def test_what_is_left_out_is_as_in_transformers():
+def test_missing_settings_have_the_defaults_of_transformers():
     decode = from_generation({}, SPECIAL, ())
     assert (decode.beam_size, decode.forced_end, decode.max_length, decode.min_length) == (1, "never", 0, 0)
     decode = from_generation({"num_beams": 4, "length_penalty": None}, SPECIAL, ())
     assert (decode.beam_size, decode.stopping, decode.length_penalty, decode.renormalize) == (4, "now", 1.0, False)
 
 
-def test_new_tokens_come_before_lengths():
+def test_new_tokens_take_precedence_over_lengths():
     given = {"max_length": 20, "min_length": 4}
     decode = from_generation(given, SPECIAL, ())
     assert (decode.max_length, decode.min_length) == (19, 3)
@@ -46,7 +46,7 @@ def test_new_tokens_come_before_lengths():
         ({"num_beams": 2, "early_stopping": "sometimes"}, "early_stopping must be true, false or 'never'"),
         ({"num_beams": 2, "early_stopping": [True]}, "early_stopping must be"),
         ({"max_length": 1}, "max_length must be an integer of at least 2, got 1"),
-        ({"do_sample": True, "num_beams": 2}, "num_beams is 2 in the settings of sampling, which searches here do not"),
+        ({"do_sample": True, "num_beams": 2}, "num_beams is 2 in the settings of sampling, which jaxformer does not"),
         ({"do_sample": 1}, "do_sample must be true or false, got 1"),
         ({"do_sample": True, "typical_p": 0.9}, r"typical_p is 0\.9 in the settings of sampling"),
         ({"do_sample": True, "temperature": "hot"}, "temperature must be a number, got 'hot'"),
@@ -64,13 +64,13 @@ def test_new_tokens_come_before_lengths():
         ({"forced_bos_token_id": 7}, "is 7, but texts of the tokenizer begin with no token"),
     ],
 )
-def test_what_has_no_counterpart_is_refused(given, message):
+def test_settings_without_a_counterpart_are_refused(given, message):
     with pytest.raises(DataError, match=message):
         from_generation(given, SPECIAL, ())
 
 
 @pytest.mark.parametrize("start", [(), (3,)])
-def test_a_search_comes_back(start):
+def test_writing_and_reading_restores_a_search(start):
     given = {"num_beams": 3, "early_stopping": "never", "length_penalty": 0.5, "no_repeat_ngram_size": 3}
     given |= {"max_length": 30, "min_length": 2, "renormalize_logits": True, "bad_words_ids": [[5]]}
     given |= {"forced_eos_token_id": 0} | ({"forced_bos_token_id": start[0]} if start else {})
@@ -87,8 +87,8 @@ def test_a_search_comes_back(start):
         (SpecialTokens(pad=2, bos=2, eos=2, unk=2), None),
     ],
 )
-def test_no_text_has_padding_or_the_start_inside(special, never):
-    """Searches here choose neither, unless it ends a text too."""
+def test_padding_and_start_tokens_may_be_forbidden(special, never):
+    """Searches of this library never choose them, unless they also end a text."""
     written = to_generation(from_generation({}, special, ()), special, (), 511)
     assert written.get("bad_words_ids") == never
     from_generation(written, special, ())
@@ -100,7 +100,7 @@ def test_a_search_without_a_limit_gets_one():
     assert "early_stopping" not in written
 
 
-def test_sampling_comes_back():
+def test_writing_and_reading_restores_sampling():
     given = {"do_sample": True, "num_beams": 1, "temperature": 0.7, "top_k": 0, "top_p": 0.9, "min_p": 0.1}
     decode = from_generation(given, SPECIAL, ())
     assert (decode.sample, decode.temperature, decode.top_k, decode.top_p, decode.min_p) == (True, 0.7, 0, 0.9, 0.1)
@@ -127,12 +127,12 @@ def test_the_search_of_a_language_model():
         language_model.DecodeConfig(temperature=0, renormalize=True, stop_at_end=True),
     ],
 )
-def test_the_search_of_a_language_model_comes_back(decode):
+def test_writing_and_reading_restores_the_search_of_a_language_model(decode):
     assert from_text_generation(to_text_generation(decode), VOCABULARY) == (decode, [])
 
 
-def test_a_language_model_samples_unless_a_folder_says_otherwise():
-    """As `jaxformer generate` does; the settings of the folder's own sampling count where it samples."""
+def test_a_language_model_samples_by_default():
+    """As `jaxformer generate` does; the folder's sampling settings count only if it samples."""
     ours = language_model.DecodeConfig(stop_at_end=True)
     assert from_text_generation({"eos_token_id": SPECIAL.eos, "max_length": 50}, VOCABULARY) == (ours, [])
     assert from_text_generation({"eos_token_id": 50256}, VOCABULARY) == (
@@ -168,5 +168,5 @@ RATIO = ["max_ratio", "max_extra"]
         (language_model.DecodeConfig(mbr=4, shortlist="words.txt"), ["mbr", "shortlist"]),
     ],
 )
-def test_what_a_folder_cannot_hold_is_named(decode, names):
+def test_settings_that_a_folder_cannot_hold_are_named(decode, names):
     assert without_counterpart(decode) == names

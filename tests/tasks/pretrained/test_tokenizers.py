@@ -11,14 +11,14 @@ from tests.data import marian
 from tests.data import pretrained as tokenizers
 
 
-def test_ids_of_the_settings_stand_for_missing_names(tmp_path):
+def test_ids_of_the_settings_replace_missing_names(tmp_path):
     (tmp_path / "tokenizer.json").write_text(tokenizers.byte_level())
     special = read_tokenizer(tmp_path, {"eos_token_id": [0, 5], "pad_token_id": 7})[0].special
     assert (special.pad, special.bos, special.eos, special.unk) == (0, 0, 0, 0)  # 7 is a letter
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
-def test_names_that_published_files_leave_out_are_those_of_the_family(tmp_path, family):
+def test_missing_names_are_those_of_the_family(tmp_path, family):
     names = {"bert": tokenizers.BERT, "roberta": ROBERTA}[family]
     tokenizers.write(tmp_path, tokenizers.word_piece(list(names.values())), {"model_max_length": 512})
     tokenizer, found = read_tokenizer(tmp_path, {"model_type": family, "pad_token_id": 3})
@@ -48,7 +48,7 @@ def test_a_marian_begins_with_the_token_of_its_settings(tmp_path):
         (lambda path: (path / "vocab.json").write_text('{"</s>": 0, "<unk>": 1, "<pad>": 9}'), "is damaged: the ids"),
     ],
 )
-def test_files_of_no_marian_are_refused(tmp_path, change, message):
+def test_files_of_another_tokenizer_are_refused(tmp_path, change, message):
     marian.write(tmp_path)
     change(tmp_path)
     with pytest.raises(DataError, match=message):

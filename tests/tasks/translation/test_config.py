@@ -1,4 +1,4 @@
-"""Settings without a meaning are refused where they are made."""
+"""Settings without a meaning are refused when they are created."""
 
 import pytest
 
@@ -28,6 +28,6 @@ from jaxformer.training.config import TrainConfig
         (DecodeConfig, {"max_extra": -1}, "max_extra must be at least 0"),
     ],
 )
-def test_settings_that_mean_nothing(kind, settings, message):
+def test_settings_without_an_effect_are_refused(kind, settings, message):
     with pytest.raises(ValueError, match=message):
         kind(**settings)

@@ -1,4 +1,4 @@
-"""Files that are not named are asked for by the setting that names them."""
+"""Errors about missing files name the setting that gives them."""
 
 import re
 
@@ -25,7 +25,7 @@ def test_data_that_is_not_named(tmp_path, settings, message):
 
 
 @pytest.mark.parametrize("table", [False, True])
-def test_skipped_lines_are_reported_where_pairs_are_held_out_too(tmp_path, table):
+def test_skipped_lines_are_reported_with_held_out_pairs(tmp_path, table):
     """Their numbers are those of the file, and belong to the training data."""
     lines = [f"s{i}" for i in range(20)]
     lines[3] = lines[7] = ""
@@ -44,11 +44,11 @@ def test_skipped_lines_are_reported_where_pairs_are_held_out_too(tmp_path, table
         (b"\n\r\n \n", "a and a: no pair of sentences in 3 lines (a side is empty)"),
         (b"\n" + b"x" * 10_001, "in 2 lines (a side is empty or over 10,000 characters)"),
         (b"\r\r\r", "a ends its lines with carriage returns alone"),
-        (b"one\rtwo\r", "a ends its lines with carriage returns alone; convert it, as by: tr '\\r' '\\n'"),
+        (b"one\rtwo\r", "a ends its lines with carriage returns alone; convert it with: tr '\\r' '\\n'"),
     ],
 )
 @pytest.mark.parametrize("part", ["", "validation_"])
-def test_files_without_a_sentence_are_named_as_such(tmp_path, monkeypatch, capsys, data, message, part):
+def test_files_without_a_sentence_are_named(tmp_path, monkeypatch, capsys, data, message, part):
     """Those of each part, by one line."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a").write_bytes(data)
@@ -72,7 +72,7 @@ def test_a_vocabulary_that_the_corpus_cannot_fill(tmp_path, monkeypatch, capsys)
 
 
 def test_runs_of_several_seeds_hold_out_the_same_pairs(tmp_path):
-    """Otherwise an ensemble of them would be scored on what one of them has learned."""
+    """Otherwise an ensemble of them would be scored on training data of one of them."""
     (tmp_path / "a").write_text("".join(f"s{i}\n" for i in range(50)))
     data = DataConfig(source="a", target="a", directory=str(tmp_path), held_out=5)
     first, second = (TASK.read(TranslationConfig(data=data, seed=seed)) for seed in (0, 1))

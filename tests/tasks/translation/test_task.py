@@ -1,4 +1,4 @@
-"""The translation task: its contract, and what is its own."""
+"""The translation task: its contract, and its own properties."""
 
 import dataclasses
 import re
@@ -58,7 +58,7 @@ class TestContract(TaskContract):
 
 @pytest.mark.full
 class TestContractOfRecipes(TestContract):
-    """The settings of published recipes, together: text of another form, other subwords in each epoch, two passes."""
+    """The settings of published recipes together: normalized text, new subwords in each epoch, two passes."""
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -76,14 +76,14 @@ def test_settings_that_cannot_be_trained(tmp_path, settings, message):
 
 
 def test_batches_longer_than_the_positions(tmp_path):
-    """The advice is a length that fits: one of 8 would be padded to 9."""
+    """The suggested length fits: one of 8 would be padded to 9."""
     config = small(cache=str(tmp_path / "cache"), length_multiple=3)
     with pytest.raises(DataError, match=r"model\.max_positions is 8; lower data\.max_length to 6"):
         TASK.prepare(config, TASK.read(config), tmp_path)
 
 
 class Perfect:
-    """A translator that knows the references."""
+    """A translator that returns the references."""
 
     def __init__(self, tokenizer, references):
         self.tokenizer, self.references = tokenizer, references
@@ -98,7 +98,7 @@ class Perfect:
 
 @pytest.mark.full
 def test_a_run_in_lower_case_of_moses_words(tmp_path):
-    """Its tokens are those of normalized text; what is scored has references in lower case, which the scores say."""
+    """Its tokens are of normalized text; references are lowercased for scores, and signatures tell it."""
     config = tiny(tmp_path / "cache")
     config = changed(config, {"data": {"lowercase": True, "pretokenize": "moses", "tokenizer": "bpe"}})
     corpora = TASK.read(config)
@@ -125,7 +125,7 @@ def test_a_run_in_lower_case_of_moses_words(tmp_path):
 
 
 def test_moses_bleu_needs_the_language(tmp_path):
-    """Without the language of the translations its words are unknown, and the score is left out, which is said."""
+    """Without the target language its words are unknown; the score is left out with a message."""
     config = tiny(tmp_path / "cache")
     corpora = TASK.read(config)
     tokenizer = TASK.prepare(config, corpora, tmp_path).vocabulary
@@ -141,8 +141,8 @@ def test_moses_bleu_needs_the_language(tmp_path):
         assert any("data.target_language is not set" in line for line in said) == (not language)
 
 
-def test_lengths_that_a_mesh_cannot_cut(tmp_path):
-    """They are not cut, which is said, with what would cut them."""
+def test_lengths_that_a_mesh_cannot_shard_are_reported(tmp_path):
+    """They are not sharded; the message has the setting that would shard them."""
     placement, said = Placement(sharding.mesh("data=2,context=4")), []
     for multiple in (1, 4):
         config = small(cache=str(tmp_path / "cache"), length_multiple=multiple)
@@ -158,8 +158,8 @@ def test_lengths_that_a_mesh_cannot_cut(tmp_path):
 
 
 @pytest.mark.full
-def test_validation_leaves_out_what_the_model_cannot_number(tmp_path):
-    """One long sentence, first of all, would end the training at its first validation."""
+def test_validation_leaves_out_pairs_longer_than_the_positions(tmp_path):
+    """One long sentence would end training at its first validation."""
     pairs = demo.generate(400)
     for side in ("english", "french"):
         lines = [getattr(pair, side) for pair in pairs]
@@ -245,14 +245,14 @@ def test_r_drop_sends_no_more_between_devices(tmp_path):
 SENDING = re.compile(r" (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(-start)?\(")
 
 
-def test_a_metric_that_nobody_computes(tmp_path):
+def test_an_unknown_metric_is_refused(tmp_path):
     config = TranslationConfig(train=TrainConfig(metric="bleu"))
     with pytest.raises(ConfigError, match="validation_sentences is 0"):
         jaxformer.train(config, tmp_path / "run", console=quiet())
     assert not (tmp_path / "run").exists()
 
 
-def test_a_penalty_for_attention_that_there_is_not(tmp_path):
+def test_a_coverage_penalty_without_attention_is_refused(tmp_path):
     config = TranslationConfig(model=Seq2SeqConfig(attention="none"), decode=DecodeConfig(coverage_penalty=0.2))
     with pytest.raises(ConfigError, match=r"decode\.coverage_penalty needs attention, but the model has model\.att"):
         jaxformer.train(config, tmp_path / "run", console=quiet())

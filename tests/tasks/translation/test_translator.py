@@ -1,4 +1,4 @@
-"""Properties of a translator, which need no training."""
+"""Properties of a translator that need no training."""
 
 import dataclasses
 import functools
@@ -43,7 +43,7 @@ def translator(beam_size=3, **options):
 
 
 def test_order_and_empty_sentences():
-    """Each sentence is translated as it is alone, whatever it is batched with."""
+    """Each sentence has the same translation alone and in any batch."""
     one = translator()
     together = one.candidates(SENTENCES, n_best=2)
     assert [c.text for c in together[1]] == ["", ""]
@@ -54,7 +54,7 @@ def test_order_and_empty_sentences():
 
 
 def test_a_translation_is_one_line(monkeypatch):
-    """Bytes can spell what ends a line or a column, and a sentence of spaces has no translation."""
+    """Bytes can spell line ends or tabs, and a sentence of spaces has no translation."""
     monkeypatch.setattr(SubwordTokenizer, "decode", lambda self, ids: "a\nb\r\tc\0d\u2028e\x85f")
     assert translator().translate(["She sings.", " \u3000"]) == ["a b  c d e f", ""]
 
@@ -79,7 +79,7 @@ def test_progress_counts_every_sentence():
 
 @pytest.mark.full
 def test_every_device_has_a_sentence():
-    """A batch of two on eight devices would have six of them search for translations of nothing."""
+    """A batch of two on eight devices would have six of them search for nothing."""
     seen = []
     dataclasses.replace(translator(), placement=ALL).translate(SENTENCES[:1] * 10, progress=seen.append)
     assert seen == [8, 2]
@@ -91,7 +91,7 @@ def with_settings(one, **settings):
 
 @pytest.mark.full
 def test_draws_with_a_prefix_and_lengths():
-    """A draw is a function of the seed and the sentence's number; prefix, lengths and repeats are as asked for."""
+    """A draw is a function of the seed and the sentence's number; prefix, lengths and repeats follow the settings."""
     settings = {"sample": True, "top_p": 0.9, "min_length": 4, "max_length": 12, "no_repeat_ngram_size": 1, "seed": 3}
     one, prefix = with_settings(translator(), **settings), "The "
     together = one.candidates(SENTENCES, n_best=2, prefixes=[prefix] * 5)
@@ -123,7 +123,7 @@ def test_a_prefix_that_leaves_no_room_is_refused():
 
 @pytest.mark.full
 @pytest.mark.parametrize("utility", ["chrf", "bleu"])
-def test_the_least_risk_is_that_of_sacrebleu(utility):
+def test_minimum_bayes_risk_equals_sacrebleu(utility):
     """Scores are the mean utility with every candidate as reference, of draws and of a beam."""
     metric = sacrebleu.CHRF() if utility == "chrf" else sacrebleu.BLEU(effective_order=True)
     for settings in ({"mbr": 5, "candidates": "samples"}, {"mbr": 3, "candidates": "beam"}):
@@ -138,7 +138,7 @@ def test_the_least_risk_is_that_of_sacrebleu(utility):
 @pytest.mark.full
 @pytest.mark.parametrize("average", ["log", "probability"])
 def test_ensembles(average):
-    """Twins are one model; models of equal or other shapes choose by their mean, which `score` gives, too."""
+    """Two equal models act as one; models of equal or other shapes choose by their mean, as in `score`."""
     one = with_settings(translator(), average=average)
     twins = one.ensemble_with([one])
     for own, both in zip(one.candidates(SENTENCES), twins.candidates(SENTENCES), strict=True):
@@ -160,7 +160,7 @@ def test_ensembles(average):
         np.testing.assert_allclose(np.exp(together), np.mean(singles, 0), rtol=1e-4)
 
 
-def test_an_ensemble_grows():
+def test_an_ensemble_can_be_extended():
     """By a further model, or by another ensemble; no member is lost."""
     one = translator()
     two, three = (dataclasses.replace(one, params=one.params | {"number": i}) for i in (2, 3))
@@ -182,15 +182,15 @@ def test_an_ensemble_needs_one_tokenizer():
 
 
 @pytest.mark.full
-def test_a_pair_that_is_cut_is_named_by_its_number():
-    """Which goes on from batch to batch."""
+def test_a_truncated_pair_is_named_by_its_number():
+    """The number continues from batch to batch."""
     said = []
     assert len(translator().score(["a", "b " * 600], ["x", "y"], first=65, warn=said.append)) == 2
     assert [text.split(" has ")[0] for text in said] == ["sentence 66"]
 
 
 def test_scores_of_given_translations():
-    """Each token's log-probability is that of the whole pass, alone and beside longer pairs."""
+    """Each token's log-probability equals that of the full pass, alone and with longer pairs."""
     one = translator()
     targets = ["Le vieil homme.", "", "Elle chante.", "Pourquoi ?", "x"]
     together = one.score(SENTENCES, targets)
@@ -282,8 +282,8 @@ ODD = [
 
 
 @pytest.mark.full
-def test_odd_sentences_are_lines_too():
-    """One line for each, whatever it holds; of one that is too long, the beginning is translated, and said so."""
+def test_unusual_sentences_give_one_line_each():
+    """For a sentence that is too long, the beginning is translated, with a warning."""
     one = translator()
     said = []
     found = with_settings(one, max_length=6).translate(ODD, warn=said.append)
@@ -296,8 +296,8 @@ def test_odd_sentences_are_lines_too():
 
 
 @pytest.mark.full
-def test_a_beam_of_one_is_greedy_whatever_the_rule_to_stop():
-    """Another rule would go on with the best token that is not the end, which is likely here."""
+def test_a_beam_of_one_is_greedy_for_every_stopping_rule():
+    """Another rule would continue with the best token that is not the end, which is probable here."""
     one = with_settings(translator(beam_size=1, output_bias=True), length_penalty=3.0)
     decoder = one.params["decoder"]
     likely = decoder["output_bias"].at[one.tokenizer.special.eos].add(4.0)
@@ -360,7 +360,7 @@ def test_attention_of_a_pair_is_the_same_in_a_batch():
 
 
 @pytest.mark.full
-def test_words_that_do_not_occur_and_words_that_alone_may(tmp_path):
+def test_forbidden_words_and_shortlists(tmp_path):
     one = with_settings(translator(), sample=True, temperature=2.0, max_ratio=4.0)
     draws = lambda own: [c.tokens for best in own.candidates(SENTENCES, n_best=8) for c in best]
     has = lambda tokens, part: any(tokens[i : i + len(part)] == part for i in range(len(tokens)))
@@ -379,7 +379,7 @@ def test_words_that_do_not_occur_and_words_that_alone_may(tmp_path):
 
 @pytest.mark.full
 def test_a_cache_of_half_the_size():
-    """Nearly the same log-probabilities, and not the very same ones; with one hypothesis of its own, too."""
+    """Nearly the same log-probabilities, but not exactly; also with one hypothesis."""
     for beam_size in (1, 3):
         whole, half = (
             with_settings(translator(beam_size), cache_dtype=kind).candidates(SENTENCES, n_best=beam_size)

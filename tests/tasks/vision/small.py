@@ -1,4 +1,4 @@
-"""Dark and light pictures, and a tiny configuration that tells them apart."""
+"""Dark and light pictures, and a tiny configuration that classifies them."""
 
 import numpy as np
 from PIL import Image

@@ -1,4 +1,4 @@
-"""Settings of images that cannot be are refused when they are written."""
+"""Invalid settings of images are refused when they are created."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A classifier of images: alone or among others, in any mode and size, and what it looked at."""
+"""A classifier of images: one or several, in any mode and size, and its attention maps."""
 
 import dataclasses
 import functools
@@ -56,7 +56,7 @@ def test_classes_and_maps(name, paths):
 
 
 def seen(model, image):
-    """The logits of an image, and what the network captures of it."""
+    """The logits of an image, and the captured attention."""
     run = quick(lambda params, images: (model.net.apply(params, images), model.net.bind(params).captured(images)))
     return run(model.params, normalized(jax.numpy.asarray(image[None])))
 
@@ -99,7 +99,7 @@ def test_another_image_size(name):
         assert larger.params is classifier(name).params
 
 
-def test_what_is_refused(tmp_path):
+def test_invalid_images_are_refused(tmp_path):
     model = classifier("convolution")
     for method in (model.probabilities, model.classify_pixels):
         with pytest.raises(ValueError, match=r"images must be \[N, 8, 8, 3\], got \[2, 8, 9, 3\]"):

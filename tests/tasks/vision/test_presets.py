@@ -1,4 +1,4 @@
-"""Built-in configurations of image classification are allowed, and as large as they say."""
+"""Built-in configurations of image classification are valid and have the documented sizes."""
 
 import pytest
 

@@ -165,7 +165,7 @@ def test_training_images_are_changed_and_others_are_not(tmp_path):
         ),
     ],
 )
-def test_mistakes_are_one_line_and_leave_nothing(tmp_path, capsys, add, options, message):
+def test_mistakes_give_one_line_and_leave_no_files(tmp_path, capsys, add, options, message):
     """With exit code 2, naming the file and the line."""
     write_zip(tmp_path / "my.zip", files(8) | add)
     (tmp_path / "labels.tsv").write_text("dark/0.png\tdark\ngone.png\tdark\n")
@@ -224,11 +224,11 @@ def test_validation_metrics_are_those_of_the_predictor(tmp_path):
     assert (found["accuracy"], found["matthews"]) == pytest.approx((right.value, correlation.value))
 
 
-def test_runs_that_it_cannot_start_from(tmp_path):
+def test_runs_that_cannot_be_a_start_are_refused(tmp_path):
     config = tiny(tmp_path, init_from="run")
-    with pytest.raises(ConfigError, match="run is a run of language_model; this is a transformer of vision"):
+    with pytest.raises(ConfigError, match=r"is a run of language_model; this is a run of vision with model\.kind t"):
         TASK.check_init(config, language_model.LanguageModelingConfig())
-    with pytest.raises(ConfigError, match="run is a convolution of vision; this is a transformer of vision"):
+    with pytest.raises(ConfigError, match=r"is a run of vision with model\.kind convolution; this is a run of vision"):
         TASK.check_init(config, tiny(tmp_path, model=CONVOLUTION))
     TASK.check_init(config, tiny(tmp_path))
 

@@ -67,7 +67,7 @@ CASES = {
     "name", first(CASES, "mask that is not mapped", "bias of its own", "only the mask", "mapped last")
 )
 def test_the_numbers_are_those_of_a_loop(name):
-    """Values and gradients, for all that may be mapped or not, with the batch shared or not."""
+    """Values and gradients, for every combination of mapped arguments, with the batch shared or not."""
     axes, bias, mask = CASES[name]
     given = [jnp.moveaxis(x, 0, -1) if axis == -1 else x for x, axis in zip(ARRAYS, axes, strict=False)]
     given = [x[0] if axis is None else x for x, axis in zip(given, axes, strict=False)]
@@ -134,7 +134,7 @@ class Gpu:
 
 @pytest.fixture
 def _front_end(monkeypatch):
-    """The checks of JAX that ask for a GPU are off, so that programs can be traced, though not run."""
+    """Turns off the checks of JAX that require a GPU, so that programs can be traced, but not run."""
     stablehlo = importlib.import_module("jax._src.cudnn.fused_attention_stablehlo")
     monkeypatch.setattr(stablehlo, "check_cudnn_version", lambda: 91300)
     monkeypatch.setattr(stablehlo, "check_compute_capability", lambda capability: True)
@@ -158,7 +158,7 @@ def test_cudnn_can_be_mapped(name):
     def attend(query, valid):
         return functional.attention(query, query, query, mask=MASKS[name](valid), implementation="cudnn")
 
-    # Squares, because JAX 0.10 fails itself where the upstream gradient is the same for all that is mapped.
+    # Squares, because JAX 0.10 fails if the upstream gradient is the same for all mapped elements.
     loss = lambda query, valid: jnp.square(attend(query, valid).astype(jnp.float32)).sum()
     text = str(jax.make_jaxpr(jax.vmap(attend))(query, valid))
     assert f"bf16[{M * B},64,{N},64]" in text

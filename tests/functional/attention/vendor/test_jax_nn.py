@@ -133,8 +133,8 @@ def test_cudnn_refusals_on_its_device(monkeypatch, options, reason):
     assert api.choose(request(**options)) == "reference"
 
 
-def test_cudnn_is_no_default_for_a_few_queries(monkeypatch):
-    """A beam's cached step would copy the whole cache; by name it is possible, and `explain_attention` says why."""
+def test_cudnn_is_not_the_default_for_a_few_queries(monkeypatch):
+    """A beam's cached step would copy the whole cache; by name it works, and `explain_attention` gives the reason."""
     monkeypatch.setattr(jax, "devices", lambda: [Gpu()])
     few = request(num_queries=62, num_keys=512)
     assert api.choose(request(num_queries=64, num_keys=512)) == "cudnn"
@@ -154,7 +154,7 @@ def test_cudnn_is_no_default_for_a_few_queries(monkeypatch):
         ("--xla_gpu_deterministic_ops=false --xla_gpu_autotune_level=0", "cudnn"),
     ],
 )
-def test_cudnn_is_no_default_for_deterministic_programs(monkeypatch, flags, chosen):
+def test_cudnn_is_not_the_default_for_deterministic_programs(monkeypatch, flags, chosen):
     monkeypatch.setattr(jax, "devices", lambda: [Gpu()])
     monkeypatch.setenv("XLA_FLAGS", flags)
     assert api.choose(request()) == chosen
@@ -166,14 +166,14 @@ def test_cudnn_is_no_default_for_deterministic_programs(monkeypatch, flags, chos
     [("7.0", "it needs compute capability 8.0 or later, got 7.0"), ("8.0", None), ("10.3", None), (None, None)],
 )
 def test_cudnn_needs_flash_attention(monkeypatch, capability, reason):
-    """A V100 has none; a device that does not say what it has is not refused."""
+    """A V100 has none; a device that does not report its capability is not refused."""
     device = types.SimpleNamespace(platform="gpu", device_kind="NVIDIA", compute_capability=capability)
     monkeypatch.setattr(targets, "devices", lambda: [device])
     assert api.implementations["cudnn"].refuse(request()) == reason
 
 
-def test_cudnn_must_be_there(monkeypatch):
-    """On a device of this machine; a target that is only described is compiled with a library of its own."""
+def test_cudnn_must_be_installed(monkeypatch):
+    """For a device of this machine; a target that is only described has its own library."""
 
     class Device(Gpu):
         compute_capability = "9.0"
@@ -191,7 +191,7 @@ def test_cudnn_must_be_there(monkeypatch):
 @pytest.mark.full
 @pytest.mark.parametrize("finite", [True, False])
 def test_finite_arrays_are_not_copied(finite):
-    """A caller that vouches for the contents spares copies of keys and values; empty rows are 0 all the same."""
+    """A caller that promises finite values saves copies of keys and values; empty rows are still 0."""
     query, key, value, _ = arrays(2, 2)
     allowed = np.tri(5, 7, -1, dtype=bool)
     mask = masks.dense(allowed, finite=finite)
@@ -240,7 +240,7 @@ def test_xla_keeps_rows_that_mask_and_bias_empty_together():
 
 @pytest.fixture
 def _for_a_gpu(monkeypatch):
-    """The target is a GPU; operations one by one also run here, where JAX falls back to another precision."""
+    """The target is a GPU; single operations also run here, where JAX falls back to another precision."""
     monkeypatch.setattr(targets, "devices", lambda: [Gpu()])
 
 

@@ -163,7 +163,7 @@ LONG = {
     "lengths, one of 0": (140, 260, masks.lengths([0, 170])),
     "causal, lengths": (260, 260, masks.causal() & masks.lengths([260, 40])),
     "packed": (256, 256, masks.segments(packed(256, 70)) & masks.causal()),
-    "segments, some of nobody": (200, 300, masks.segments(packed(200, 90), packed(300, 110))),
+    "segments, some without queries": (200, 300, masks.segments(packed(200, 90), packed(300, 110))),
     "everything": (
         200,
         300,
@@ -212,7 +212,7 @@ def sizes(jaxpr):
 
 
 @interpreted
-def test_no_square_is_made():
+def test_no_quadratic_array_is_made():
     """The visible keys of segments are computed some rows at a time; those of a causal mask need no data."""
     length = 8192
     shape = jax.ShapeDtypeStruct((1, length, 1, 8), jnp.float32)
@@ -276,7 +276,7 @@ def test_takes_a_band_that_leaves_one_key(mask):
 
 
 @on_tpu
-def test_chosen_where_nothing_has_to_be_cut(monkeypatch):
+def test_chosen_on_a_single_device(monkeypatch):
     """It is not chosen for a few queries, or on several devices except inside `shard_map`."""
     assert api.choose(request(num_queries=127)) == "reference"
     assert api.choose(request(num_queries=1, num_keys=1 << 22)) == "blockwise"
@@ -302,14 +302,14 @@ def test_needs_its_device(monkeypatch, device):
 
 
 @on_tpu
-def test_refuses_where_jax_has_none(monkeypatch):
+def test_refuses_platforms_without_splash(monkeypatch):
     monkeypatch.setitem(sys.modules, splash.MODULE, None)
     with refused("this JAX has no jax.experimental.pallas"):
         functional.attention(*arrays()[:3], implementation="splash")
 
 
 @pytest.mark.full
-def test_is_imported_when_it_is_used():
+def test_is_imported_at_first_use():
     program = (
         "import sys, types, jax, jax.numpy as jnp\n"
         "from jaxformer.functional.attention.base import make_request\n"

@@ -1,4 +1,4 @@
-"""The arguments of tokamax, whose place a module takes that calls `jax.nn`; the parity tests call the real one."""
+"""The arguments of tokamax, which a module that calls `jax.nn` replaces here; the parity tests call the real one."""
 
 import importlib.machinery
 import re
@@ -54,7 +54,7 @@ def test_arguments(calls):
 
 
 @pytest.mark.full
-def test_the_contract_around_it(calls):
+def test_the_contract_of_attention(calls):
     """Unseen keys and empty rows are replaced by 0, a bias is an array, and tokamax is never the default."""
     query, key, value, _ = arrays()
     mask = masks.causal(-2) & masks.padding(VALID)
