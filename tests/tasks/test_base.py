@@ -102,7 +102,7 @@ def test_a_task_is_registered_from_outside_the_package(monkeypatch, tmp_path):
 
 
 def test_a_task_of_another_package_is_an_entry_point(monkeypatch):
-    """A run of it is read by any process, without a line that registers it. Its name is a configuration: its defaults."""
+    """A run of it is read by any process, without a line that registers it; its name is a configuration of defaults."""
 
     class ParityConfig(TaskConfig):
         task = "parity"
