@@ -7,7 +7,7 @@ import io
 import os
 import random
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 import numpy as np
@@ -25,6 +25,9 @@ ESCAPE = "\ue000"
 
 MOST_SEGMENTATIONS = 4096
 """The largest number of segmentations of a text that a search compares with."""
+
+LONGEST = 4192
+"""The largest number of bytes of a line that sentencepiece trains on; it skips longer ones."""
 
 _DEFAULT = SpecialTokens()
 _AS_IS = TextNormalizer()
@@ -91,12 +94,12 @@ class SubwordTokenizer:
 
         Raises:
           ConfigError: the corpus cannot fill the vocabulary, or has too many characters for it; the message names the
-            largest or smallest vocabulary that suits it.
+            smallest vocabulary that suits it or, if this one is too large, both the smallest and the largest.
         """
-        model = io.BytesIO()
+        model, characters = io.BytesIO(), set[str]()
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=(_escape(part) for line in lines for part in line.split("\n")),
+                sentence_iterator=_sentences(lines, characters),
                 model_writer=model,
                 vocab_size=vocab_size,
                 model_type=kind,
@@ -110,10 +113,11 @@ class SubwordTokenizer:
                 eos_id=special.eos,
                 unk_id=special.unk,
                 num_threads=1,
+                max_sentence_length=LONGEST,
                 minloglevel=2,
             )
         except (RuntimeError, ValueError) as error:  # a ValueError for a number of more than 32 bits
-            raise ConfigError(_refusal(str(error), vocab_size)) from error
+            raise ConfigError(_refusal(str(error), vocab_size, len(characters))) from error
         return cls(with_normalizer(model.getvalue(), normalizer))
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -215,18 +219,25 @@ class SubwordTokenizer:
         return [self._processor.id_to_piece(int(token)) for token in ids]
 
 
-def _refusal(reason: str, vocab_size: int) -> str:
+def _sentences(lines: Iterable[str], characters: set[str]) -> Iterator[str]:
+    """Yields the sentences to train on, and adds to `characters` those of the sentences that sentencepiece reads."""
+    for line in lines:
+        for part in map(_escape, line.split("\n")):
+            if len(part) <= LONGEST // 4 or len(part.encode()) <= LONGEST:  # a character has at most 4 bytes
+                characters.update(part)
+            yield part
+
+
+def _refusal(reason: str, vocab_size: int, num_characters: int) -> str:
     """Returns the error message for a vocabulary that sentencepiece cannot train, from its reason."""
+    needs = f"{MIN_SUBWORDS} bytes and special tokens and its {num_characters} characters"
+    fewest = MIN_SUBWORDS + num_characters
     if most := re.search(r"a value <= (\d+)", reason):
-        return f"vocab_size must be at most {most[1]} for this corpus, got {vocab_size}"
-    if fewest := re.search(r"required_chars\. \d+ vs (\d+)", reason):
-        characters = int(fewest[1]) - MIN_SUBWORDS
-        return (
-            f"vocab_size must be at least {fewest[1]} for this corpus ({MIN_SUBWORDS} bytes and special tokens and "
-            f"its {characters} characters), got {vocab_size}"
-        )
+        return f"vocab_size must be from {fewest} ({needs}) to {most[1]} for this corpus, got {vocab_size}"
+    if "required_chars" in reason:
+        return f"vocab_size must be at least {fewest} for this corpus ({needs}), got {vocab_size}"
     if "!sentences_.empty()" in reason:
-        return "cannot train a vocabulary: each line of the corpus is empty or longer than 4,192 bytes"
+        return f"cannot train a vocabulary: each line of the corpus is empty or longer than {LONGEST:,} bytes"
     if not MIN_SUBWORDS <= vocab_size < 2**31:
         return f"vocab_size must be at least {MIN_SUBWORDS} and less than 2**31, got {vocab_size}"
     return f"cannot train a vocabulary of {vocab_size} pieces on this corpus: {reason.rpartition('] ')[2] or reason}"

@@ -147,11 +147,16 @@ class Data(abc.ABC, Generic[VocabularyT]):
 
     @abc.abstractmethod
     def batches(self, start: int, rows: Rows) -> Iterator[object]:
-        """Yields training batches ``start, start + 1, ...`` without end, as pytrees of numpy arrays."""
+        """Yields training batches ``start, start + 1, ...`` without end, as pytrees of numpy arrays.
+
+        Args:
+          rows: the rows to make: ``rows(B)`` gives the sorted indices of those that this process needs of a batch of B
+            rows. Indices from B on fill up the batch for the mesh: they are empty rows, without loss.
+        """
 
     @abc.abstractmethod
     def validation_batches(self, rows: Rows) -> Iterator[object]:
-        """Yields batches that hold each validation example once."""
+        """Yields batches that hold each validation example once; `rows` as in `batches`."""
 
 
 class Planned(Protocol):

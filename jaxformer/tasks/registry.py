@@ -75,6 +75,9 @@ CONFIGS = {
 }
 """The configuration class of each task that has one in a module without JAX; for other tasks it is ``TASK.config``."""
 
+GROUP = "jaxformer.tasks"
+"""The group of entry points by which other packages add tasks."""
+
 AnyTask: TypeAlias = "Task[Any, Any, Any, Any, Any]"
 
 
@@ -106,7 +109,7 @@ def config_class(name: str) -> type[TaskConfig]:
 def _add_installed(name: str) -> None:
     """Registers the task of this name that an installed package offers as an entry point, if there is one."""
     if name not in TASKS:
-        for entry in importlib.metadata.entry_points(group="jaxformer.tasks", name=name):
+        for entry in importlib.metadata.entry_points(group=GROUP, name=name):
             TASKS[name] = entry.module
 
 
@@ -188,8 +191,8 @@ def resolve(reference: str) -> TaskConfig:
 
     A reference is, in this order: a saved ``config.json``; ``path/file.py[:function]``; a built-in name such as
     ``translation:tiny``; a name below ``./experiments`` such as ``translation/multi30k:en_de`` or ``multi30k:en_de``;
-    ``package.module:function``. The function may be omitted if the file has only one that is public. Only the named
-    file is run.
+    ``package.module:function``; the name of a task of another package, for the defaults of its settings. The function
+    may be omitted if the file has only one that is public. Only the named file is run.
 
     Raises:
       ConfigError: there is no such configuration; the message suggests the closest name.
@@ -219,11 +222,14 @@ def _resolve(reference: str) -> TaskConfig:
             return _call(importlib.import_module(path), function, reference)
         except ModuleNotFoundError as error:
             raise ConfigError(f"no configuration {reference!r}: {error}") from error
+    _add_installed(reference)
+    if reference in TASKS:
+        return get(reference).config()
     raise ConfigError(f"no configuration {reference!r}{did_you_mean(reference, (name for name, _ in catalog()))}")
 
 
 def catalog() -> list[tuple[str, str]]:
-    """Returns names and summaries of all configurations: the built-in ones, then those below ``./experiments``.
+    """Returns names and summaries of all configurations: built-in, of other packages' tasks, below ``./experiments``.
 
     Sources are parsed, not run. A file that cannot be parsed is listed with the reason.
     """
@@ -234,6 +240,8 @@ def catalog() -> list[tuple[str, str]]:
             raise ConfigError(f"{module} is not installed")
         functions = dict(_functions(pathlib.Path(spec.origin)))
         entries.append((name, functions[name.rpartition(":")[2]]))
+    installed = importlib.metadata.entry_points(group=GROUP)
+    entries += [(entry.name, f"The task of {entry.module}.") for entry in installed if entry.name not in BUILTIN]
     root = pathlib.Path("experiments")
     for file in sorted(root.glob("**/*.py")):
         if file.name.startswith("_") or not file.is_file():

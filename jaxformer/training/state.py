@@ -26,6 +26,16 @@ class TrainState:
     ema_params: Any  # exponential moving average of the parameters, or None
     key: jax.Array  # the run's key, raw uint32; step i uses fold_in(key, i)
 
+    def __repr__(self) -> str:
+        """Returns the step and the number of parameters; all values would fill a notebook."""
+        leaves = jax.tree.leaves(self.params)
+        sizes = [leaf.size for leaf in leaves if hasattr(leaf, "size")]
+        about = f"{sum(sizes):,} parameters" if len(sizes) == len(leaves) else f"{len(leaves)} leaves without sizes"
+        try:
+            return f"TrainState(step={int(self.step)}, {about})"
+        except (TypeError, RuntimeError):  # it is abstract, or its memory was donated to the next state
+            return f"TrainState({about})"
+
 
 def create(
     init: Callable[[jax.Array], Any],

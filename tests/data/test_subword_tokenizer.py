@@ -66,7 +66,7 @@ def test_save_and_load(tokenizer, tmp_path):
 
 
 def test_corpus_too_small():
-    with pytest.raises(ConfigError, match=r"at most \d+ .* got 9000"):
+    with pytest.raises(ConfigError, match=r"to \d+ for this corpus, got 9000"):
         SubwordTokenizer.train(LINES, vocab_size=9000)
 
 
@@ -111,15 +111,20 @@ def test_special_tokens_are_saved_in_the_file(tmp_path):
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
 def test_the_largest_and_the_smallest_vocabulary_of_a_corpus_are_named(kind):
-    """These sizes can be trained, and messages of sentencepiece about others are not shown."""
-    lines = LINES[:40]
-    for wrong, side in ((9000, "at most"), (270, "at least")):
-        with pytest.raises(
-            ConfigError, match=rf"^vocab_size must be {side} \d+ for this corpus.*, got {wrong}$"
-        ) as caught:
-            SubwordTokenizer.train(lines, vocab_size=wrong, kind=kind)
-        (named,) = re.findall(rf"{side} (\d+)", str(caught.value))
-        assert SubwordTokenizer.train(lines, vocab_size=int(named), kind=kind).vocab_size == int(named)
+    """A large vocabulary is refused with both, a small one with the smallest; both can be trained.
+
+    Lines that are too long to be trained on do not count.
+    """
+    lines = [*LINES[:40], "\u4e2d" * 1398, "\u6587" * 1397]  # 4,194 and 4,191 bytes
+    refused = lambda size, message: pytest.raises(ConfigError, match=f"^vocab_size must be {message}, got {size}$")
+    needs = r"\(260 bytes and special tokens and its \d+ characters\)"
+    with refused(9000, rf"from \d+ {needs} to \d+ for this corpus") as caught:
+        SubwordTokenizer.train(lines, vocab_size=9000, kind=kind)
+    fewest, most = (int(re.findall(rf"{side} (\d+)", str(caught.value))[0]) for side in ("from", "to"))
+    for named in (fewest, most):
+        assert SubwordTokenizer.train(lines, vocab_size=named, kind=kind).vocab_size == named
+    with refused(fewest - 1, rf"at least {fewest} for this corpus {needs}"):
+        SubwordTokenizer.train(lines, vocab_size=fewest - 1, kind=kind)
 
 
 @pytest.mark.parametrize(

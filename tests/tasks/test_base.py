@@ -104,15 +104,21 @@ def test_a_task_is_registered_from_outside_the_package(monkeypatch, tmp_path):
 
 
 def test_a_task_of_another_package_is_an_entry_point(monkeypatch):
-    """A run of it is read by any process, without a line that registers it."""
-    (entry,) = importlib.metadata.EntryPoints(
+    """A run of it is read by any process, without a line that registers it; its name is a configuration of defaults."""
+
+    class ParityConfig(TaskConfig):
+        task = "parity"
+
+    offered = importlib.metadata.EntryPoints(
         [importlib.metadata.EntryPoint("parity", "my_parity", "jaxformer.tasks")]
-    ).select(name="parity")
-    offered = lambda *, group, name: [entry] if (group, name) == ("jaxformer.tasks", "parity") else []
+    ).select
     monkeypatch.setattr(importlib.metadata, "entry_points", offered)
     monkeypatch.setattr(registry, "TASKS", dict(registry.TASKS))
-    monkeypatch.setitem(sys.modules, "my_parity", types.SimpleNamespace(TASK="the task"))
-    assert registry.get("parity") == "the task"
+    task = types.SimpleNamespace(config=ParityConfig)
+    monkeypatch.setitem(sys.modules, "my_parity", types.SimpleNamespace(TASK=task))
+    assert ("parity", "The task of my_parity.") in registry.catalog()
+    assert registry.configure("parity", seed=3) == ParityConfig(seed=3)
+    assert registry.get("parity") is task
     with pytest.raises(ConfigError, match="unknown task 'party'; did you mean 'parity'"):
         registry.get("party")
 

@@ -75,6 +75,19 @@ def test_a_state_of_given_parameters_is_a_copy():
     assert equal(kept, params)
 
 
+def test_the_text_of_a_state_is_short():
+    """As the last value of a notebook's cell: of an abstract or donated one, too, and never the values."""
+    params = {"kernel": np.ones((200, 300), np.float32), "bias": np.ones(300, np.float32)}
+    state = training.TrainState(jnp.zeros((), jnp.int32), params, (params, params), None, np.zeros(2, np.uint32))
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state)
+    assert repr(state) == "TrainState(step=0, 60,300 parameters)"
+    assert len(repr(training.Result(state, "done", training.Progress(), 1))) < 250
+    assert repr(shapes) == "TrainState(60,300 parameters)"
+    assert repr(jax.tree.map(lambda x: jax.sharding.PartitionSpec(), shapes)) == "TrainState(2 leaves without sizes)"
+    state.step.delete()
+    assert repr(state) == "TrainState(60,300 parameters)"
+
+
 def test_parameters_in_place_of_a_function_are_refused():
     for given in (init(jax.random.key(5)), pure(models.LanguageModel, models.LanguageModelConfig(9))):
         with pytest.raises(TypeError, match=f"net.init or lambda key: params, got a {type(given).__name__}"):
