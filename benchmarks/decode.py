@@ -13,14 +13,14 @@ meaningful, and only with ``--threads 1``. The fraction of equal outputs shows w
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import os
 import pathlib
 import platform
 import sys
 
+from benchmarks import command
 from benchmarks.worker import Side
+from experiments.command import count
 
 SIZES = {
     f"base-{name}": {"d_model": 512, "num_heads": 8, "d_ff": 2048, "num_layers": 6, "vocab_size": size, "length": 32}
@@ -34,34 +34,32 @@ SIDES = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(arguments: list[str] | None = None) -> int:
+    parser = command.parser("decode", __doc__)
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["base-8k"])
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
-    parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 64])
-    parser.add_argument("--beams", nargs="+", type=int, default=[1, 4])
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="CPU threads of each side")
+    parser.add_argument("--batches", nargs="+", type=count, default=[1, 8, 64])
+    parser.add_argument("--beams", nargs="+", type=count, default=[1, 4])
+    parser.add_argument("--rounds", type=count, default=6)
+    parser.add_argument("--threads", type=count, default=os.cpu_count(), help="CPU threads of each side")
     parser.add_argument("--python", nargs="+", default=[], metavar="SIDE=PATH", help="interpreters that have a side")
-    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the results, written after every case")
-    args = parser.parse_args()
+    return command.exit_code(run, parser.parse_args(arguments))
+
+
+def run(args: argparse.Namespace) -> None:
+    """Measures and prints everything that was asked for."""
     header = {
-        "date": datetime.date.today().isoformat(),
         "processor": processor(),
         "threads": args.threads,
-        "load": os.getloadavg()[0],
-        "machine": platform.platform(),
-        "command": "python -m benchmarks.decode " + " ".join(sys.argv[1:]),
     }
-    print(f"{header['processor']}, {args.threads} threads, load {header['load']:.1f}")
+    print(f"{header['processor']}, {args.threads} threads, load {os.getloadavg()[0]:.1f}")
     cases = []
     for size in args.sizes:
         for beam_size in args.beams:
             for batch_size in args.batches:
                 spec = SIZES[size] | {"batch_size": batch_size, "beam_size": beam_size, "threads": args.threads}
                 cases.append({"size": size, "beam": beam_size, "batch": batch_size} | measure(size, spec, args))
-                if args.out:
-                    args.out.write_text(json.dumps(header | {"cases": cases}, indent=1) + "\n")
+                command.write(args.out, header | {"cases": cases})
 
 
 def measure(size: str, spec: dict, args: argparse.Namespace) -> dict:
@@ -76,7 +74,7 @@ def measure(size: str, spec: dict, args: argparse.Namespace) -> dict:
         python = interpreters.get(name.removesuffix(" int8"), sys.executable)
         running.append(Side(name, module, spec | {"compute_type": compute_type}, python=python))
     os.sched_setaffinity(0, cores)
-    for _ in range(args.rounds):
+    for _ in command.rounds(args.rounds):
         for side in running:
             side.round(steps)
     found = {side.name: side.close() for side in running}
@@ -106,4 +104,4 @@ def processor() -> str:
 
 
 if __name__ == "__main__":
-    main()
+    command.script(main)

@@ -8,6 +8,7 @@ import os
 import pathlib
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -20,13 +21,17 @@ import jaxformer
 from jaxformer.cli import main, runtime
 from jaxformer.config import changed, fingerprint
 from jaxformer.errors import ConfigError, JaxformerError
-from jaxformer.files import write_text
+from jaxformer.files import check_writable, write_text
 from jaxformer.hardware import processor_name, use_large_pages
 from jaxformer.tasks.config import TaskConfig
 from jaxformer.training.phase_timer import COMPLETE, read_starts
 
 SAVING = 20.0
 """Seconds before the end of a call at which a training stops."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM outside of a training, which has its own handler."""
 
 
 class Stopped(JaxformerError):
@@ -67,20 +72,47 @@ def script(run: Callable[[], int]) -> NoReturn:
     """Runs the `main` of an experiment as a program: with large pages, and compiled programs are kept; then exits."""
     use_large_pages()
     runtime.start()
+    raise_signals()
     sys.exit(run())
 
 
-def exit_code(run: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> int:
-    """Runs an experiment and returns its exit code; an error or an interrupt is one line on standard error.
+def raise_signals() -> None:
+    """Lets Ctrl-C and SIGTERM raise `KeyboardInterrupt` and `Terminated`, so that temporary files are removed."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # during the imports; in a background job it is ignored
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, _terminate)
 
-    The exit codes are those of ``jaxformer``.
+
+def _terminate(number: int, frame: Any) -> NoReturn:
+    raise Terminated
+
+
+def exit_code(run: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> int:
+    """Runs an experiment and returns its exit code, after a check that the folder of results can be written.
+
+    The exit codes are those of ``jaxformer``. An error or a signal is one line on standard error.
+    """
+
+    def checked() -> None:
+        check_writable(options.out / "report.md")
+        run(options)
+
+    return guarded(checked, stopped="stopped; the same command resumes here", terminated=Stopped.exit_code)
+
+
+def guarded(run: Callable[[], None], *, stopped: str, terminated: int) -> int:
+    """Calls `run` and returns the exit code of a program; an error or a signal is one line on standard error.
+
+    Args:
+      stopped: the line after a signal.
+      terminated: the exit code after SIGTERM; after Ctrl-C it is 130.
     """
     try:
-        run(options)
+        run()
         sys.stdout.flush()  # here, where an error is one line
-    except KeyboardInterrupt:
-        print("stopped; the same command resumes here", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as interrupt:
+        print(stopped, file=sys.stderr)
+        return terminated if isinstance(interrupt, Terminated) else 130
     except Exception as error:
         return main.report_error(error, "error")
     return 0

@@ -22,7 +22,8 @@ import time
 
 from benchmarks.accelerator import runner
 from benchmarks.accelerator.record import Record, Settings
-from jaxformer.errors import ConfigError, JaxformerError
+from jaxformer.cli.main import report_error
+from jaxformer.errors import ConfigError
 from jaxformer.files import write_text
 
 PARTS = {
@@ -42,12 +43,11 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     try:
         return run(args)
-    except JaxformerError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
     except KeyboardInterrupt:
         print("stopped; the same command resumes here", file=sys.stderr)
         return 130
+    except Exception as error:
+        return report_error(error, "error")
 
 
 def _parser() -> argparse.ArgumentParser:
