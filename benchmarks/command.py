@@ -1,4 +1,4 @@
-"""What all benchmarks share: their options, rounds with a progress bar, the file of results, and exit codes.
+"""The parts that all benchmarks share: options, rounds with a progress bar, the file of results, and exit codes.
 
 Exit codes: 0: done; 2: an option is wrong; 130: Ctrl-C; 143: SIGTERM; 141: the reader of standard output has exited; 1:
 any other error.
