@@ -42,7 +42,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--beams", nargs="+", type=count, default=[1, 4])
     parser.add_argument("--rounds", type=count, default=6)
     parser.add_argument("--threads", type=count, default=os.cpu_count(), help="CPU threads of each side")
-    parser.add_argument("--python", nargs="+", default=[], metavar="SIDE=PATH", help="interpreters that have a side")
+    about = "interpreters that have a side"
+    parser.add_argument("--python", type=interpreter, nargs="+", default=[], metavar="SIDE=PATH", help=about)
     return command.exit_code(run, parser.parse_args(arguments))
 
 
@@ -64,7 +65,7 @@ def run(args: argparse.Namespace) -> None:
 
 def measure(size: str, spec: dict, args: argparse.Namespace) -> dict:
     """Measures every side in turn and prints a line; returns seconds, rates and shares of equal sentences."""
-    interpreters = dict(one.split("=", 1) for one in args.python)
+    interpreters = dict(args.python)
     steps = max(1, 16 // spec["batch_size"])
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, cores[: args.threads])  # the processes inherit it, and XLA counts its threads by it
@@ -90,6 +91,14 @@ def measure(size: str, spec: dict, args: argparse.Namespace) -> dict:
         line += f" | {name} {rate:6.1f} {ratio:5.2f} {used:5.2f} {equal:4.0%}"
     print(line, flush=True)
     return results
+
+
+def interpreter(text: str) -> tuple[str, str]:
+    """Reads a side and the path of the interpreter that has it."""
+    side, _, path = text.partition("=")
+    if side not in SIDES or not path:
+        raise argparse.ArgumentTypeError(f"it must be SIDE=PATH with a side of {', '.join(SIDES)}, got {text}")
+    return side, path
 
 
 def processor() -> str:

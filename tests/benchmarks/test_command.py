@@ -11,7 +11,7 @@ import sys
 import pytest
 
 import benchmarks
-from benchmarks import command, startup
+from benchmarks import command, decode, startup
 from experiments.command import Terminated
 from jaxformer.cli.arguments import override
 from jaxformer.errors import JaxformerError
@@ -57,6 +57,13 @@ def test_shapes_are_checked(capsys):
         with pytest.raises(SystemExit):
             parser.parse_args(["--shapes", text])
         assert reason in capsys.readouterr().err
+
+
+def test_an_interpreter_is_that_of_a_side(capsys):
+    assert decode.interpreter("Hugging Face=/venv/bin/python") == ("Hugging Face", "/venv/bin/python")
+    for text in ("/venv/bin/python", "HuggingFace=/venv/bin/python", "Hugging Face="):
+        with pytest.raises(argparse.ArgumentTypeError, match="it must be SIDE=PATH with a side of jaxformer, CTrans"):
+            decode.interpreter(text)
 
 
 def test_rounds_are_counted(capsys):
