@@ -19,7 +19,8 @@ from typing import Any, NoReturn
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from experiments.command import count, facts, guarded, raise_signals
+from experiments.command import count, facts
+from experiments.program import guarded, raise_signals
 from jaxformer.files import check_writable, write_text
 
 _FIND_TORCH = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"

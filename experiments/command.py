@@ -8,7 +8,6 @@ import os
 import pathlib
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -18,7 +17,8 @@ from typing import Any, NoReturn
 import jax
 
 import jaxformer
-from jaxformer.cli import main, runtime
+from experiments.program import guarded, raise_signals
+from jaxformer.cli import runtime
 from jaxformer.config import changed, fingerprint
 from jaxformer.errors import ConfigError, JaxformerError
 from jaxformer.files import check_writable, write_text
@@ -28,10 +28,6 @@ from jaxformer.training.phase_timer import COMPLETE, read_starts
 
 SAVING = 20.0
 """Seconds before the end of a call at which a training stops."""
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM outside of a training, which has its own handler."""
 
 
 class Stopped(JaxformerError):
@@ -76,17 +72,6 @@ def script(run: Callable[[], int]) -> NoReturn:
     sys.exit(run())
 
 
-def raise_signals() -> None:
-    """Lets Ctrl-C and SIGTERM raise `KeyboardInterrupt` and `Terminated`, so that temporary files are removed."""
-    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # during the imports; in a background job it is ignored
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, _terminate)
-
-
-def _terminate(number: int, frame: Any) -> NoReturn:
-    raise Terminated
-
-
 def exit_code(run: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> int:
     """Runs an experiment and returns its exit code, after a check that the folder of results can be written.
 
@@ -98,24 +83,6 @@ def exit_code(run: Callable[[argparse.Namespace], None], options: argparse.Names
         run(options)
 
     return guarded(checked, stopped="stopped; the same command resumes here", terminated=Stopped.exit_code)
-
-
-def guarded(run: Callable[[], None], *, stopped: str, terminated: int) -> int:
-    """Calls `run` and returns the exit code of a program; an error or a signal is one line on standard error.
-
-    Args:
-      stopped: the line after a signal.
-      terminated: the exit code after SIGTERM; after Ctrl-C it is 130.
-    """
-    try:
-        run()
-        sys.stdout.flush()  # here, where an error is one line
-    except KeyboardInterrupt as interrupt:
-        print(stopped, file=sys.stderr)
-        return terminated if isinstance(interrupt, Terminated) else 130
-    except Exception as error:
-        return main.report_error(error, "error")
-    return 0
 
 
 def end_of_call(minutes: float) -> float:

@@ -13,7 +13,7 @@ import types
 
 import pytest
 
-from experiments import command
+from experiments import command, program
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError
 from jaxformer.files import replacing
@@ -152,7 +152,7 @@ def test_a_signal_leaves_no_temporary_file(number, code, capsys, tmp_path):
     before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # as during the imports
-        command.raise_signals()
+        program.raise_signals()
         assert command.exit_code(run, argparse.Namespace(out=tmp_path)) == code
     finally:
         for each, handler in before.items():
