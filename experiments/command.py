@@ -1,4 +1,4 @@
-"""The arguments that all experiments take, their exit codes, and the trainings that have records."""
+"""The arguments that all experiments take, and the trainings that have records."""
 
 from __future__ import annotations
 

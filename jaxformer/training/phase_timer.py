@@ -30,7 +30,7 @@ FINISHED = ("done", *ENDS)
 
 
 def described(reason: str, step: int) -> str:
-    """Returns how and where a training ended, and whether it can be resumed.
+    """Returns the reason and the step at which a training ended, and whether it can be resumed.
 
     >>> described("done", 2000), described("interrupted", 12)
     ('done at step 2,000', 'stopped by Ctrl-C at step 12, where the same command resumes')
