@@ -53,7 +53,7 @@ wheel: $(STAMP) ## build the wheel into dist/
 	@$(BIN)/python -m build --wheel --outdir dist .
 
 bench: $(STAMP) ## measure the data pipeline and a training step; benchmarks/README.md has other benchmarks
-	@$(BIN)/python benchmarks/data_throughput.py
+	@$(BIN)/python -m benchmarks.data_throughput
 	@$(BIN)/python -m benchmarks.train_step
 
 clean: ## remove .venv, caches and build outputs (not runs/)

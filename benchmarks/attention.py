@@ -12,19 +12,16 @@ fastest large float32 product of any side in this run.
 from __future__ import annotations
 
 import argparse
-import datetime
-import importlib.util
-import json
-import os
 import pathlib
-import platform
 import sys
 import tempfile
 
 import numpy as np
 
+from benchmarks import command
 from benchmarks.sides.attention_data import valid
 from benchmarks.worker import Side
+from experiments.command import count
 
 SIDES = {
     "blockwise": "benchmarks.sides.attention",
@@ -39,33 +36,31 @@ DENSE = {"reference", "jax.nn", "flax.nnx"}
 """The sides that hold T x S arrays."""
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(arguments: list[str] | None = None) -> int:
+    parser = command.parser("attention", __doc__)
     default = ["2x128x8x64", "2x512x8x64", "2x2048x8x64", "2x4096x8x64", "1x8192x8x64", "1x16384x8x64"]
-    parser.add_argument("--shapes", nargs="+", default=default, help="BxTxNxH each")
+    command.add_shapes(parser, "BxTxNxH", default)
     parser.add_argument("--mask", choices=("causal", "padding"), default="causal")
     parser.add_argument("--backward", action="store_true", help="measure forward and gradient")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--sides", nargs="+", choices=SIDES, help="default: all sides that run on a CPU")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=count, default=5)
     parser.add_argument("--memory", type=float, default=16, help="GB that the sides with T x S arrays may use together")
     parser.add_argument("--large-pages", action="store_true", help="use large memory pages, as `jaxformer train` does")
-    parser.add_argument("--torch-python", default=sys.executable, help="an interpreter that has PyTorch and NumPy")
-    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the results")
-    args = parser.parse_args()
+    command.add_torch(parser)
+    return command.exit_code(run, parser.parse_args(arguments))
+
+
+def run(args: argparse.Namespace) -> None:
+    """Measures and prints everything that was asked for."""
     names = args.sides or ["blockwise", "reference", "jax.nn", "flax.nnx", "torch SDPA"]
-    if args.torch_python == sys.executable and importlib.util.find_spec("torch") is None and "torch SDPA" in names:
-        print("torch SDPA: PyTorch not found (pip install torch, or pass an interpreter that has it as --torch-python)")
+    if "torch SDPA" in names and not command.find_torch(args.torch_python):
         names.remove("torch SDPA")
+    about = {"mask": args.mask, "pass": "forward and gradient" if args.backward else "forward", "dtype": args.dtype}
     results = {}
-    for text in args.shapes:
-        results[text] = measure(tuple(map(int, text.split("x"))), names, args)
-    if args.out:
-        header = {"date": datetime.date.today().isoformat(), "cores": os.cpu_count(), "machine": platform.platform()}
-        header |= {"command": "python -m benchmarks.attention " + " ".join(sys.argv[1:]), "mask": args.mask}
-        header |= {"pass": "forward and gradient" if args.backward else "forward", "dtype": args.dtype}
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps(header | {"shapes": results}, indent=1) + "\n")
+    for shape in args.shapes:
+        results["x".join(map(str, shape))] = measure(shape, names, args)
+        command.write(args.out, about | {"shapes": results})
 
 
 def measure(shape: tuple[int, ...], names: list[str], args: argparse.Namespace) -> dict:
@@ -86,7 +81,7 @@ def measure(shape: tuple[int, ...], names: list[str], args: argparse.Namespace) 
             python = args.torch_python if "torch" in name else sys.executable
             running.append(Side(name, SIDES[name], spec, python=python, large_pages=args.large_pages))
         estimate = min(5.0, work / 1e11)  # seconds of one call
-        for _ in range(args.rounds):
+        for _ in command.rounds(args.rounds):
             for side in running:
                 side.round(max(1, min(20, int(0.5 / estimate))))
         rows = {side.name: side.close() for side in running}
@@ -109,4 +104,4 @@ def measure(shape: tuple[int, ...], names: list[str], args: argparse.Namespace) 
 
 
 if __name__ == "__main__":
-    main()
+    command.script(main)

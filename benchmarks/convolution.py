@@ -10,10 +10,6 @@ in its own layout ``[B, D, T]``. The ratio to PyTorch is the median over rounds 
 from __future__ import annotations
 
 import argparse
-import datetime
-import importlib.util
-import json
-import os
 import pathlib
 import statistics
 import sys
@@ -21,8 +17,9 @@ import tempfile
 
 import numpy as np
 
+from benchmarks import command
 from benchmarks.worker import Side
-from jaxformer.hardware import processor_name
+from experiments.command import count
 
 SIDES = {
     "jaxformer": "benchmarks.sides.convolution",
@@ -33,27 +30,26 @@ TORCH = "torch conv1d"
 SHAPES = ("64x32x512x3x1", "32x128x256x3x1", "8x1024x256x3x1", "8x1024x256x3x81", "2x8192x128x3x1", "1x16384x64x7x1")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shapes", nargs="+", default=SHAPES, help="BxTxDxKxDILATION each")
+def main(arguments: list[str] | None = None) -> int:
+    parser = command.parser("convolution", __doc__)
+    command.add_shapes(parser, "BxTxDxKxDILATION", SHAPES)
     parser.add_argument("--causal", action="store_true", help="see the past only; default: both sides")
     parser.add_argument("--backward", action="store_true", help="measure forward and gradient")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--torch-python", default=sys.executable, help="an interpreter that has PyTorch and NumPy")
-    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the results")
-    args = parser.parse_args()
+    parser.add_argument("--rounds", type=count, default=7)
+    command.add_torch(parser)
+    return command.exit_code(run, parser.parse_args(arguments))
+
+
+def run(args: argparse.Namespace) -> None:
+    """Measures and prints everything that was asked for."""
     names = list(SIDES)
-    if args.torch_python == sys.executable and importlib.util.find_spec("torch") is None:
-        print(f"{TORCH}: PyTorch not found (pip install torch, or pass an interpreter that has it as --torch-python)")
+    if not command.find_torch(args.torch_python):
         names.remove(TORCH)
-    results = {text: measure(tuple(map(int, text.split("x"))), names, args) for text in args.shapes}
-    if args.out:
-        header = {"date": datetime.date.today().isoformat(), "cores": os.cpu_count(), "processor": processor_name()}
-        header |= {"load": os.getloadavg()}
-        header |= {"command": "python -m benchmarks.convolution " + " ".join(sys.argv[1:]), "causal": args.causal}
-        header["pass"] = "forward and gradient" if args.backward else "forward"
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps(header | {"shapes": results}, indent=1) + "\n")
+    about = {"causal": args.causal, "pass": "forward and gradient" if args.backward else "forward"}
+    results = {}
+    for shape in args.shapes:
+        results["x".join(map(str, shape))] = measure(shape, names, args)
+        command.write(args.out, about | {"shapes": results})
 
 
 def measure(shape: tuple[int, ...], names: list[str], args: argparse.Namespace) -> dict:
@@ -70,7 +66,7 @@ def measure(shape: tuple[int, ...], names: list[str], args: argparse.Namespace) 
             running.append(Side(name, SIDES[name], spec, python=python))
         steps = max(1, min(20, int(0.3 / (work / 1e11))))
         medians: dict[str, list[float]] = {name: [] for name in names}
-        for _ in range(args.rounds):
+        for _ in command.rounds(args.rounds):
             for side in running:
                 side.round(steps)
                 medians[side.name].append(statistics.median(side.seconds[-steps:]))
@@ -95,4 +91,4 @@ def measure(shape: tuple[int, ...], names: list[str], args: argparse.Namespace) 
 
 
 if __name__ == "__main__":
-    main()
+    command.script(main)

@@ -1,7 +1,7 @@
 """Measures the data pipeline in pairs and target tokens per second.
 
-python benchmarks/data_throughput.py                       # the built-in corpus
-python benchmarks/data_throughput.py --config multi30k:en_de --data-dir /corpora
+python -m benchmarks.data_throughput                       # the built-in corpus
+python -m benchmarks.data_throughput --config multi30k:en_de --data-dir /corpora
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ import tempfile
 import time
 from collections.abc import Callable
 
+from benchmarks import command
+from experiments.command import count
 from jaxformer.data.batch_plan import make_batch_plan
 from jaxformer.data.packing import PackedTexts
 from jaxformer.data.pipeline import batches, make_batch, prepare
 from jaxformer.data.subword_tokenizer import SubwordTokenizer
+from jaxformer.errors import ConfigError
 from jaxformer.tasks.registry import resolve
 from jaxformer.tasks.translation import TranslationConfig
 from jaxformer.tasks.translation.corpora import load_corpora
@@ -26,18 +29,26 @@ PACKED = 512, 128
 """The length and the number of rows of a packed batch."""
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(arguments: list[str] | None = None) -> int:
+    parser = command.parser("data_throughput", __doc__)
     parser.add_argument("--config", default="demo")
     parser.add_argument("--data-dir", default="")
-    parser.add_argument("--batches", type=int, default=500)
-    args = parser.parse_args()
+    parser.add_argument("--batches", type=count, default=500)
+    return command.exit_code(run, parser.parse_args(arguments))
+
+
+def run(args: argparse.Namespace) -> None:
+    """Measures and prints everything.
+
+    Raises:
+      ConfigError: the configuration is of another task, or its tokenizer is not trained here.
+    """
     config = resolve(args.config)
     if not isinstance(config, TranslationConfig):
-        parser.error(f"--config must be of the task translation, got {args.config}")
+        raise ConfigError(f"--config must be of the task translation, got {args.config}")
     data = dataclasses.replace(config.data, directory=args.data_dir)
     if data.tokenizer == "pretrained":
-        parser.error(f"--config must have a tokenizer that is trained here, got {args.config}")
+        raise ConfigError(f"--config must have a tokenizer that is trained here, got {args.config}")
     corpus = load_corpora(data).train
     tokenizer = SubwordTokenizer.train(corpus.lines(), vocab_size=data.vocab_size, kind=data.tokenizer)
     with tempfile.TemporaryDirectory() as folder:
@@ -65,6 +76,8 @@ def main() -> None:
     )
     print(f"{len(plan.shapes)} shapes, {plan.fill(*tokens.lengths()):.0%} full")
     print(f"{pairs / seconds:,.0f} pairs/s, {target / seconds:,.0f} target tokens/s")
+    results = {"milliseconds of a batch": alone, "milliseconds of a packed batch": packing}
+    command.write(args.out, results | {"pairs a second": pairs / seconds, "target tokens a second": target / seconds})
 
 
 def milliseconds(make: Callable[[int], object], count: int) -> float:
@@ -77,4 +90,4 @@ def milliseconds(make: Callable[[int], object], count: int) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    command.script(main)

@@ -13,14 +13,14 @@ meaningful, and only with ``--threads 1``. The fraction of equal outputs shows w
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import os
 import pathlib
 import platform
 import sys
 
+from benchmarks import command
 from benchmarks.worker import Side
+from experiments.command import count
 
 SIZES = {
     f"base-{name}": {"d_model": 512, "num_heads": 8, "d_ff": 2048, "num_layers": 6, "vocab_size": size, "length": 32}
@@ -34,39 +34,38 @@ SIDES = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(arguments: list[str] | None = None) -> int:
+    parser = command.parser("decode", __doc__)
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["base-8k"])
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
-    parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 64])
-    parser.add_argument("--beams", nargs="+", type=int, default=[1, 4])
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="CPU threads of each side")
-    parser.add_argument("--python", nargs="+", default=[], metavar="SIDE=PATH", help="interpreters that have a side")
-    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the results, written after every case")
-    args = parser.parse_args()
+    parser.add_argument("--batches", nargs="+", type=count, default=[1, 8, 64])
+    parser.add_argument("--beams", nargs="+", type=count, default=[1, 4])
+    parser.add_argument("--rounds", type=count, default=6)
+    parser.add_argument("--threads", type=count, default=os.cpu_count(), help="CPU threads of each side")
+    about = "interpreters that have a side"
+    parser.add_argument("--python", type=interpreter, nargs="+", default=[], metavar="SIDE=PATH", help=about)
+    return command.exit_code(run, parser.parse_args(arguments))
+
+
+def run(args: argparse.Namespace) -> None:
+    """Measures and prints everything that was asked for."""
     header = {
-        "date": datetime.date.today().isoformat(),
         "processor": processor(),
         "threads": args.threads,
-        "load": os.getloadavg()[0],
-        "machine": platform.platform(),
-        "command": "python -m benchmarks.decode " + " ".join(sys.argv[1:]),
     }
-    print(f"{header['processor']}, {args.threads} threads, load {header['load']:.1f}")
+    print(f"{header['processor']}, {args.threads} threads, load {os.getloadavg()[0]:.1f}")
     cases = []
     for size in args.sizes:
         for beam_size in args.beams:
             for batch_size in args.batches:
                 spec = SIZES[size] | {"batch_size": batch_size, "beam_size": beam_size, "threads": args.threads}
                 cases.append({"size": size, "beam": beam_size, "batch": batch_size} | measure(size, spec, args))
-                if args.out:
-                    args.out.write_text(json.dumps(header | {"cases": cases}, indent=1) + "\n")
+                command.write(args.out, header | {"cases": cases})
 
 
 def measure(size: str, spec: dict, args: argparse.Namespace) -> dict:
     """Measures every side in turn and prints a line; returns seconds, rates and shares of equal sentences."""
-    interpreters = dict(one.split("=", 1) for one in args.python)
+    interpreters = dict(args.python)
     steps = max(1, 16 // spec["batch_size"])
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, cores[: args.threads])  # the processes inherit it, and XLA counts its threads by it
@@ -76,7 +75,7 @@ def measure(size: str, spec: dict, args: argparse.Namespace) -> dict:
         python = interpreters.get(name.removesuffix(" int8"), sys.executable)
         running.append(Side(name, module, spec | {"compute_type": compute_type}, python=python))
     os.sched_setaffinity(0, cores)
-    for _ in range(args.rounds):
+    for _ in command.rounds(args.rounds):
         for side in running:
             side.round(steps)
     found = {side.name: side.close() for side in running}
@@ -94,6 +93,14 @@ def measure(size: str, spec: dict, args: argparse.Namespace) -> dict:
     return results
 
 
+def interpreter(text: str) -> tuple[str, str]:
+    """Reads a side and the path of the interpreter that has it."""
+    side, _, path = text.partition("=")
+    if side not in SIDES or not path:
+        raise argparse.ArgumentTypeError(f"it must be SIDE=PATH with a side of {', '.join(SIDES)}, got {text}")
+    return side, path
+
+
 def processor() -> str:
     """Returns the name of the processor and its vector units."""
     info = pathlib.Path("/proc/cpuinfo").read_text() if pathlib.Path("/proc/cpuinfo").exists() else ""
@@ -106,4 +113,4 @@ def processor() -> str:
 
 
 if __name__ == "__main__":
-    main()
+    command.script(main)

@@ -10,10 +10,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import datetime
 import functools
-import json
-import pathlib
 import time
 from collections.abc import Callable
 
@@ -21,6 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks import command
+from experiments.command import count
 from jaxformer import models, pure
 from jaxformer.hardware import processor_name
 from jaxformer.models.config import Positions
@@ -74,13 +73,16 @@ def seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(arguments: list[str] | None = None) -> int:
+    parser = command.parser("positions", __doc__)
     parser.add_argument("--schemes", nargs="+", choices=SCHEMES, default=list(SCHEMES))
-    parser.add_argument("--width", type=int, default=256, help="the dimension of the model")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the results")
-    args = parser.parse_args()
+    parser.add_argument("--width", type=count, default=256, help="the dimension of the model")
+    parser.add_argument("--rounds", type=count, default=9)
+    return command.exit_code(run, parser.parse_args(arguments))
+
+
+def run(args: argparse.Namespace) -> None:
+    """Measures and prints everything that was asked for."""
     names: list[Positions] = ["sinusoidal", *args.schemes]
     calls = {name: programs(name, args.width) for name in names}
     for pair in calls.values():
@@ -93,7 +95,7 @@ def main() -> None:
         row = {}
         for i, what in enumerate(("train", "decode")):
             base, ratios = calls["sinusoidal"][i], []
-            for turn in range(args.rounds):
+            for turn in command.rounds(args.rounds):
                 first, second = (calls[name][i], base) if turn % 2 else (base, calls[name][i])
                 times = seconds(first), seconds(second)
                 ratios.append(times[0] / times[1] if turn % 2 else times[1] / times[0])
@@ -101,10 +103,8 @@ def main() -> None:
         results[name] = row
         shown = (f"{low:12.3f} {middle:6.3f} {high:6.3f}  " for low, middle, high in row.values())
         print(f"{name:16s}{''.join(shown)}", flush=True)
-    if args.out:
-        header = {"date": datetime.date.today().isoformat(), "processor": processor_name(), "jax": jax.__version__}
-        args.out.write_text(json.dumps(header | {"quartiles of ratios": results}, indent=1) + "\n")
+        command.write(args.out, {"quartiles of ratios": results})
 
 
 if __name__ == "__main__":
-    main()
+    command.script(main)

@@ -10,8 +10,6 @@ gradients are compared. A ratio is the median of the ratios of all rounds, betwe
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import os
 import pathlib
 import statistics
@@ -20,31 +18,40 @@ import tempfile
 
 import numpy as np
 
+from benchmarks import command
 from benchmarks.sides.recurrent_data import GATES
 from benchmarks.worker import Side
+from experiments.command import count
+from jaxformer.errors import ConfigError
 from jaxformer.hardware import processor_name
 
 SIDES = {"ours": "benchmarks.sides.recurrent", "torch": "benchmarks.sides.recurrent_torch"}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(arguments: list[str] | None = None) -> int:
+    parser = command.parser("recurrent", __doc__)
     default = ["32x32x128x128", "64x32x256x256", "64x32x512x512", "16x256x256x256"]
     parser.add_argument("--cells", nargs="+", choices=GATES, default=["gru", "lstm"])
-    parser.add_argument("--shapes", nargs="+", default=default, help="BxTxDxH each")
+    command.add_shapes(parser, "BxTxDxH", default)
     parser.add_argument("--passes", nargs="+", choices=("forward", "gradient"), default=["forward", "gradient"])
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--steps", type=int, default=10, help="calls in a round")
-    parser.add_argument("--torch-python", default=sys.executable, help="an interpreter that has PyTorch and NumPy")
-    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the results")
-    args = parser.parse_args()
+    parser.add_argument("--rounds", type=count, default=9)
+    parser.add_argument("--steps", type=count, default=10, help="calls in a round")
+    command.add_torch(parser)
+    return command.exit_code(run, parser.parse_args(arguments))
+
+
+def run(args: argparse.Namespace) -> None:
+    """Measures and prints everything that was asked for."""
+    if not command.find_torch(args.torch_python):
+        raise ConfigError("this compares with PyTorch: --torch-python must name an interpreter that has it")
     results = []
     print(f"{processor_name()}, {len(os.sched_getaffinity(0))} cores")
     print(f"{'':30s}{'ours ms':>9s}{'torch ms':>10s}{'ratio':>8s}{'quartiles':>16s}{'difference':>12s}")
-    for text in args.shapes:
+    for shape in args.shapes:
+        text = "x".join(map(str, shape))
         for cell in args.cells:
             for what in args.passes:
-                spec = {"cell": cell, "shape": list(map(int, text.split("x"))), "backward": what == "gradient"}
+                spec = {"cell": cell, "shape": shape, "backward": what == "gradient"}
                 row = {"shape": text, "cell": cell, "pass": what, **measure(spec, args)}
                 results.append(row)
                 (low, middle, high), (ours, theirs) = row["ratio"], (row[side]["seconds"] * 1e3 for side in SIDES)
@@ -53,11 +60,7 @@ def main() -> None:
                     f"{middle:8.2f}{f'{low:.2f} to {high:.2f}':>16s}{row['difference']:12.1e}",
                     flush=True,
                 )
-    if args.out:
-        header = {"date": datetime.date.today().isoformat(), "processor": processor_name()}
-        header |= {"cores": len(os.sched_getaffinity(0)), "load": os.getloadavg()}
-        header |= {"command": "python -m benchmarks.recurrent " + " ".join(sys.argv[1:])}
-        args.out.write_text(json.dumps(header | {"results": results}, indent=1) + "\n")
+                command.write(args.out, {"results": results})
 
 
 def measure(spec: dict, args: argparse.Namespace) -> dict:
@@ -67,7 +70,7 @@ def measure(spec: dict, args: argparse.Namespace) -> dict:
         pythons = {"ours": sys.executable, "torch": args.torch_python}
         sides = {name: Side(name, SIDES[name], spec | {"save": files[name]}, python=pythons[name]) for name in SIDES}
         ratios = []
-        for turn in range(args.rounds):
+        for turn in command.rounds(args.rounds):
             for name in sorted(sides, reverse=turn % 2 == 1):
                 sides[name].round(args.steps)
             ours, theirs = (statistics.median(side.seconds[-args.steps :]) for side in sides.values())
@@ -80,4 +83,4 @@ def measure(spec: dict, args: argparse.Namespace) -> dict:
 
 
 if __name__ == "__main__":
-    main()
+    command.script(main)

@@ -16,6 +16,9 @@ import math
 import pathlib
 from typing import TYPE_CHECKING, Any
 
+from benchmarks import command
+from jaxformer.files import write_text
+
 if TYPE_CHECKING:
     from jaxformer.planning.forecast import Forecast
     from jaxformer.planning.hlo import Collective
@@ -49,18 +52,21 @@ def cases() -> list[tuple[str, str, str, int, int]]:
     return result + FURTHER
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=pathlib.Path, required=True)
+def main(arguments: list[str] | None = None) -> int:
+    parser = command.parser("scaling", __doc__, required=True)
     parser.add_argument("--tables", action="store_true", help="print tables, compile nothing")
     parser.add_argument("--only", nargs="*", help="prefixes of topologies")
     parser.add_argument("--model", choices=["big", "large"])
-    args = parser.parse_args()
+    return command.exit_code(run, parser.parse_args(arguments))
+
+
+def run(args: argparse.Namespace) -> None:
+    """Plans the cases that the file lacks, and prints the tables."""
     for case in cases():
         wanted = args.model in (None, case[0]) and case[1].startswith(tuple(args.only or [""]))
         if wanted and not args.tables and list(case) not in [plan["case"] for plan in read(args.out)]:
             plan = planned(*case)
-            args.out.write_text(json.dumps([*read(args.out), plan], indent=1) + "\n")
+            write_text(args.out, json.dumps([*read(args.out), plan], indent=1) + "\n")
             print(*row(plan), flush=True)
     for model in ("big", "large"):
         print(table([plan for plan in read(args.out) if plan["case"][0] == model]))
@@ -153,4 +159,4 @@ def row(plan: dict[str, Any]) -> list[str]:
 
 
 if __name__ == "__main__":
-    main()
+    command.script(main)

@@ -10,11 +10,7 @@ compiled in one process and take turns, so that each ratio compares neighbors in
 from __future__ import annotations
 
 import argparse
-import datetime
 import functools
-import json
-import os
-import pathlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +19,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks import command
 from benchmarks.positions import seconds
+from experiments.command import count
 from jaxformer import models, pure, training
 from jaxformer.hardware import processor_name
 from jaxformer.training.config import OptimizerConfig
@@ -80,13 +78,16 @@ def _repeated(step: Callable[..., tuple[Any, Any]], states: Any, batch: tuple) -
     return once
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(arguments: list[str] | None = None) -> int:
+    parser = command.parser("seeds", __doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the results")
-    args = parser.parse_args()
+    parser.add_argument("--seeds", type=count, default=3)
+    parser.add_argument("--rounds", type=count, default=9)
+    return command.exit_code(run, parser.parse_args(arguments))
+
+
+def run(args: argparse.Namespace) -> None:
+    """Measures and prints everything that was asked for."""
     results = {}
     print(f"{processor_name()}, jax {jax.__version__}: {args.seeds} seeds relative to separate steps, and to compile")
     print(f"{'':22s}{'separate ms':>12s}" + "".join(f"{way:>24s}{'s':>6s}" for way in WAYS))
@@ -103,7 +104,7 @@ def main() -> None:
         for way in WAYS:  # the same training
             np.testing.assert_allclose(losses[way], losses["separate"], rtol=1e-4)
         times = {way: [] for way in calls}
-        for turn in range(args.rounds):
+        for turn in command.rounds(args.rounds):
             for way in list(calls)[:: -1 if turn % 2 else 1]:
                 times[way].append(seconds(calls[way]))
         quartiles = functools.partial(np.quantile, q=(0.25, 0.5, 0.75))
@@ -115,11 +116,8 @@ def main() -> None:
         }
         shown = "".join("{:10.2f} {:6.2f} {:6.2f}".format(*row[way]) + f"{compile_seconds[way]:6.1f}" for way in WAYS)
         print(f"{name:22s}{results[name]['separate seconds'] * 1e3:12.1f}{shown}", flush=True)
-    if args.out:
-        header = {"date": datetime.date.today().isoformat(), "processor": processor_name(), "jax": jax.__version__}
-        header |= {"seeds": args.seeds, "load": os.getloadavg()}
-        args.out.write_text(json.dumps(header | {"quartiles of ratios": results}, indent=1) + "\n")
+        command.write(args.out, {"seeds": args.seeds, "quartiles of ratios": results})
 
 
 if __name__ == "__main__":
-    main()
+    command.script(main)

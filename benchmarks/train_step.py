@@ -12,17 +12,13 @@ that each process times beside its steps.
 from __future__ import annotations
 
 import argparse
-import datetime
-import importlib.util
-import json
-import os
-import pathlib
-import platform
 import sys
 
+from benchmarks import command
 from benchmarks.sides.data import target_tokens
 from benchmarks.sides.ours import shape
 from benchmarks.worker import Side
+from experiments.command import count
 from jaxformer.models.costs import encoder_decoder_training_flops
 
 SIZES = {
@@ -39,36 +35,30 @@ SIDES = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(arguments: list[str] | None = None) -> int:
+    parser = command.parser("train_step", __doc__)
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["small-8k"])
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
-    parser.add_argument("--length", type=int, default=32, help="length of source and target")
-    parser.add_argument("--batch-size", type=int, help="sentences in the batch")
+    parser.add_argument("--length", type=count, default=32, help="length of source and target")
+    parser.add_argument("--batch-size", type=count, help="sentences in the batch")
     parser.add_argument("--dropout", type=float, default=0.1)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=3, help="steps per round")
-    parser.add_argument("--torch-python", default=sys.executable, help="an interpreter that has PyTorch and NumPy")
-    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the results")
-    args = parser.parse_args()
-    sides = [name for name in args.sides if _installed(name, args.torch_python)]
+    parser.add_argument("--rounds", type=count, default=5)
+    parser.add_argument("--steps", type=count, default=3, help="steps per round")
+    command.add_torch(parser)
+    return command.exit_code(run, parser.parse_args(arguments))
+
+
+def run(args: argparse.Namespace) -> None:
+    """Measures and prints everything that was asked for."""
+    sides = args.sides
+    if any("PyTorch" in name for name in sides) and not command.find_torch(args.torch_python):
+        sides = [name for name in sides if "PyTorch" not in name]
     results = {}
     for size in args.sizes:
         spec = SIZES[size] | {"source": args.length, "target": args.length, "dropout": args.dropout}
         spec["batch_size"] = args.batch_size or spec["batch_size"]
         results[size] = measure(size, spec, sides, args)
-    if args.out:
-        header = {"date": datetime.date.today().isoformat(), "cores": os.cpu_count(), "machine": platform.platform()}
-        header["command"] = "python -m benchmarks.train_step " + " ".join(sys.argv[1:])
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps(header | {"sizes": results}, indent=1) + "\n")
-
-
-def _installed(name: str, torch_python: str) -> bool:
-    if "PyTorch" in name and torch_python == sys.executable and importlib.util.find_spec("torch") is None:
-        print(f"{name}: PyTorch not found (pip install torch, or pass an interpreter that has it as --torch-python)")
-        return False
-    return True
+        command.write(args.out, {"sizes": results})
 
 
 def measure(size: str, spec: dict, names: list[str], args: argparse.Namespace) -> dict:
@@ -81,7 +71,7 @@ def measure(size: str, spec: dict, names: list[str], args: argparse.Namespace) -
         module, options = SIDES[name]
         python = args.torch_python if "PyTorch" in name else sys.executable
         running.append(Side(name, module, spec | options, python=python))
-    for _ in range(args.rounds):
+    for _ in command.rounds(args.rounds):
         for side in running:
             side.round(args.steps)
     results = {side.name: side.close() for side in running}
@@ -98,4 +88,4 @@ def measure(size: str, spec: dict, names: list[str], args: argparse.Namespace) -
 
 
 if __name__ == "__main__":
-    main()
+    command.script(main)

@@ -11,15 +11,13 @@ time, the only meaningful one on a machine with other work (with ``--threads 1``
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import os
 import pathlib
-import platform
-import sys
 
+from benchmarks import command
 from benchmarks.decode import processor
 from benchmarks.worker import Side
+from experiments.command import count
 
 SIDES = {
     "jaxformer": ("benchmarks.sides.corpus_ours", "float32"),
@@ -28,32 +26,30 @@ SIDES = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(arguments: list[str] | None = None) -> int:
+    parser = command.parser("translate", __doc__)
     parser.add_argument("run", type=pathlib.Path, help="a run of translation, pre- or post-norm with sinusoids")
     parser.add_argument("--source", type=pathlib.Path, required=True, help="sentences, one a line")
-    parser.add_argument("--beams", nargs="+", type=int, default=[1, 4])
-    parser.add_argument("--batch", type=int, default=64, help="sentences searched together (default 64)")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="CPU threads of each side")
-    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the results")
-    args = parser.parse_args()
+    parser.add_argument("--beams", nargs="+", type=count, default=[1, 4])
+    parser.add_argument("--batch", type=count, default=64, help="sentences searched together (default 64)")
+    parser.add_argument("--rounds", type=count, default=3)
+    parser.add_argument("--threads", type=count, default=os.cpu_count(), help="CPU threads of each side")
+    return command.exit_code(run, parser.parse_args(arguments))
+
+
+def run(args: argparse.Namespace) -> None:
+    """Measures and prints everything that was asked for."""
     number = len(args.source.read_text(encoding="utf-8").splitlines())
     header = {
-        "date": datetime.date.today().isoformat(),
         "processor": processor(),
         "threads": args.threads,
-        "load": os.getloadavg()[0],
-        "machine": platform.platform(),
-        "command": "python -m benchmarks.translate " + " ".join(sys.argv[1:]),
     }
-    print(f"{header['processor']}, {args.threads} threads, load {header['load']:.1f}, {number:,} sentences")
+    print(f"{header['processor']}, {args.threads} threads, load {os.getloadavg()[0]:.1f}, {number:,} sentences")
     cases = []
     for beam_size in args.beams:
         spec = {"run": str(args.run.resolve()), "source": str(args.source.resolve()), "batch_size": args.batch}
         cases.append(measure(spec | {"beam_size": beam_size, "threads": args.threads}, number, args.rounds))
-        if args.out:
-            args.out.write_text(json.dumps(header | {"sentences": number, "cases": cases}, indent=1) + "\n")
+        command.write(args.out, header | {"sentences": number, "cases": cases})
 
 
 def measure(spec: dict, number: int, rounds: int) -> dict:
@@ -62,7 +58,7 @@ def measure(spec: dict, number: int, rounds: int) -> dict:
     os.sched_setaffinity(0, cores[: spec["threads"]])  # the processes inherit it, and XLA counts its threads by it
     running = [Side(name, module, spec | {"compute_type": kind}) for name, (module, kind) in SIDES.items()]
     os.sched_setaffinity(0, cores)
-    for _ in range(rounds):
+    for _ in command.rounds(rounds):
         for side in running:
             side.round(1)
     found = {side.name: side.close() for side in running}
@@ -84,4 +80,4 @@ def measure(spec: dict, number: int, rounds: int) -> dict:
 
 
 if __name__ == "__main__":
-    main()
+    command.script(main)

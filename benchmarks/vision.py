@@ -12,17 +12,18 @@ core (``taskset -c 1``) they are those of the calls. The ratio of the fastest ca
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
+import itertools
 import os
 import pathlib
-import sys
 import tempfile
 from typing import Any
 
 import numpy as np
 
+from benchmarks import command
 from benchmarks.worker import Side
+from experiments.command import count
+from jaxformer.errors import ConfigError
 from jaxformer.hardware import processor_name
 
 OURS, TORCH = "benchmarks.sides.vision", "benchmarks.sides.vision_torch"
@@ -45,29 +46,32 @@ RATIOS = {"ratio": "processor", "clock_ratio": "fastest"}
 PARTS = ("step", "batches", "convolution")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(arguments: list[str] | None = None) -> int:
+    parser = command.parser("vision", __doc__)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--shapes", nargs="+", default=SHAPES, help="of convolutions: BxHEIGHTxINxOUTxKxSTRIDE each")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--torch-python", default=sys.executable, help="an interpreter that has PyTorch and NumPy")
-    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the results")
-    args = parser.parse_args()
+    command.add_shapes(parser, "BxHEIGHTxINxOUTxKxSTRIDE", SHAPES)
+    parser.add_argument("--rounds", type=count, default=15)
+    command.add_torch(parser)
+    return command.exit_code(run, parser.parse_args(arguments))
+
+
+def run(args: argparse.Namespace) -> None:
+    """Measures and prints everything that was asked for."""
     print(f"{processor_name()}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}")
+    if args.parts != ["batches"] and not command.find_torch(args.torch_python):
+        raise ConfigError("this compares with PyTorch: --torch-python must name an interpreter that has it")
     results: dict[str, Any] = {}
     if "step" in args.parts:
         results["steps"] = steps(args)
+        command.write(args.out, results)
     if "batches" in args.parts:
         results["batches"] = supply(args)
+        command.write(args.out, results)
     if "convolution" in args.parts:
-        results["convolutions"] = [
-            convolution(text, what, args) for text in args.shapes for what in ("forward", "gradient")
-        ]
-    if args.out:
-        header = {"date": datetime.date.today().isoformat(), "processor": processor_name()}
-        header |= {"cores": len(os.sched_getaffinity(0)), "load": os.getloadavg()}
-        header |= {"command": "python -m benchmarks.vision " + " ".join(sys.argv[1:])}
-        args.out.write_text(json.dumps(header | results, indent=1) + "\n")
+        results["convolutions"] = []
+        for shape, what in itertools.product(args.shapes, ("forward", "gradient")):
+            results["convolutions"].append(convolution(shape, what, args))
+            command.write(args.out, results)
 
 
 def steps(args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -89,7 +93,7 @@ def supply(args: argparse.Namespace) -> list[dict[str, Any]]:
         spec = SIZES | {"work": "batches", "images": 10_000, "number": 20, "shift": shift, "crop": crop}
         loader = Side("batches", OURS, spec)
         step = Side("step", OURS, SIZES | {"work": "step", "dropout": 0.1})
-        for _ in range(args.rounds):
+        for _ in command.rounds(args.rounds):
             loader.round(2)
             step.round(1)
         supplied = SIZES["batch"] * spec["number"] / loader.close()["processor"]
@@ -100,9 +104,9 @@ def supply(args: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
-def convolution(text: str, what: str, args: argparse.Namespace) -> dict[str, Any]:
+def convolution(shape: tuple[int, ...], what: str, args: argparse.Namespace) -> dict[str, Any]:
     """Measures a convolution, or one with its gradients."""
-    shape = tuple(map(int, text.split("x")))
+    text = "x".join(map(str, shape))
     batch, height, num_in, num_out, taps, stride = shape
     work = 2 * batch * (height // stride) ** 2 * taps**2 * num_in * num_out * (3 if what == "gradient" else 1)
     spec = {"work": "convolution", "shape": shape, "backward": what == "gradient"}
@@ -121,7 +125,7 @@ def measure(
         running = {"ours": Side("ours", OURS, spec | {"save": files["ours"]})}
         for name, changes in peers.items():
             running[name] = Side(name, TORCH, spec | changes | {"save": files[name]}, python=args.torch_python)
-        for turn in range(args.rounds):
+        for turn in command.rounds(args.rounds):
             for name in sorted(running, reverse=turn % 2 == 1):
                 running[name].round(calls)
         sides = {name: side.close() for name, side in running.items()}
@@ -146,4 +150,4 @@ def show(title: str, row: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command.script(main)

@@ -9,12 +9,12 @@ peak speed. This file is both ends of the pipe:
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import json
 import os
 import pathlib
 import resource
-import signal
 import statistics
 import subprocess
 import sys
@@ -42,6 +42,7 @@ class Side:
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env, cwd=root
         )
+        atexit.register(self._process.kill)  # after an error or SIGTERM, the sides end with this process
         self.ready = self._answer()  # versions, and seconds to the end of the first step
 
     def round(self, steps: int) -> None:
@@ -76,7 +77,9 @@ class Side:
         for line in self._process.stdout:
             if line.startswith("{"):
                 return json.loads(line)
-        raise RuntimeError(f"the process of {self.name!r} ended with {self._process.wait()}; see its messages above")
+        from jaxformer.errors import JaxformerError  # here: the interpreter of a side may lack our libraries
+
+        raise JaxformerError(f"the process of {self.name!r} ended with {self._process.wait()}; see its messages above")
 
 
 def serve(module: str, spec: dict[str, Any]) -> None:
@@ -112,5 +115,7 @@ def _timed(work) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches every side: each ends at once, without a traceback
-    serve(sys.argv[1], json.loads(sys.argv[2]))
+    try:
+        serve(sys.argv[1], json.loads(sys.argv[2]))
+    except ModuleNotFoundError as error:  # the library of a side
+        sys.exit(f"{sys.argv[1]}: {error} ({sys.executable})")

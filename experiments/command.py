@@ -1,4 +1,4 @@
-"""The arguments that all experiments take, their exit codes, and the trainings that have records."""
+"""The arguments that all experiments take, and the trainings that have records."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from typing import Any, NoReturn
 import jax
 
 import jaxformer
-from jaxformer.cli import main, runtime
+from experiments.program import guarded, raise_signals
+from jaxformer.cli import runtime
 from jaxformer.config import changed, fingerprint
 from jaxformer.errors import ConfigError, JaxformerError
-from jaxformer.files import write_text
+from jaxformer.files import check_writable, write_text
 from jaxformer.hardware import processor_name, use_large_pages
 from jaxformer.tasks.config import TaskConfig
 from jaxformer.training.phase_timer import COMPLETE, read_starts
@@ -67,23 +68,21 @@ def script(run: Callable[[], int]) -> NoReturn:
     """Runs the `main` of an experiment as a program: with large pages, and compiled programs are kept; then exits."""
     use_large_pages()
     runtime.start()
+    raise_signals()
     sys.exit(run())
 
 
 def exit_code(run: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> int:
-    """Runs an experiment and returns its exit code; an error or an interrupt is one line on standard error.
+    """Runs an experiment and returns its exit code, after a check that the folder of results can be written.
 
-    The exit codes are those of ``jaxformer``.
+    The exit codes are those of ``jaxformer``. An error or a signal is one line on standard error.
     """
-    try:
+
+    def checked() -> None:
+        check_writable(options.out / "report.md")
         run(options)
-        sys.stdout.flush()  # here, where an error is one line
-    except KeyboardInterrupt:
-        print("stopped; the same command resumes here", file=sys.stderr)
-        return 130
-    except Exception as error:
-        return main.report_error(error, "error")
-    return 0
+
+    return guarded(checked, stopped="stopped; the same command resumes here", terminated=Stopped.exit_code)
 
 
 def end_of_call(minutes: float) -> float:

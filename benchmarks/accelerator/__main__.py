@@ -16,13 +16,15 @@ import argparse
 import importlib
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
 
 from benchmarks.accelerator import runner
 from benchmarks.accelerator.record import Record, Settings
-from jaxformer.errors import ConfigError, JaxformerError
+from experiments.program import guarded, raise_signals
+from jaxformer.errors import ConfigError
 from jaxformer.files import write_text
 
 PARTS = {
@@ -40,14 +42,8 @@ def main(arguments: list[str] | None = None) -> int:
     if args.part == "list":
         print("\n".join(f"{number}  {about}" for number, (_, about) in PARTS.items()))
         return 0
-    try:
-        return run(args)
-    except JaxformerError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("stopped; the same command resumes here", file=sys.stderr)
-        return 130
+    stopped = "stopped; the same command resumes here"
+    return guarded(lambda: run(args), stopped=stopped, terminated=128 + signal.SIGTERM)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -127,4 +123,5 @@ def install(wheels: pathlib.Path, site: pathlib.Path) -> None:
 
 
 if __name__ == "__main__":
+    raise_signals()
     sys.exit(main())

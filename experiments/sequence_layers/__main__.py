@@ -16,7 +16,7 @@ from rich.console import Console
 from experiments import command
 from experiments.sequence_layers import costs, drawing, recall
 from experiments.sequence_layers.record import Record, bar
-from jaxformer.files import check_writable
+from jaxformer.files import write_text
 
 DISTANCES = 16, 64, 256, 1024
 SMOKE = recall.Budget(parameters=3_000, rows=4, steps=4, rates=(1e-3,), chunk=2, examined=8)
@@ -31,7 +31,6 @@ def main(arguments: list[str] | None = None) -> int:
 def run(args: argparse.Namespace) -> None:
     """Runs the parts; the same command resumes where it was stopped."""
     console = Console(soft_wrap=True)
-    check_writable(args.out / "costs.json")
     if args.part in ("costs", "all"):
         run_costs(args, console)
     if args.part in ("recall", "all"):
@@ -54,7 +53,7 @@ def run_costs(args: argparse.Namespace, console: Console) -> None:
                 console.print(f"{kind} {length}: {row['flops']:.3g} FLOP, path {row['path']}, {times}", highlight=False)
                 progress.advance(task)
             rows = list(record.data["cases"].values())
-            (args.out / "costs.md").write_text(drawing.costs_table(rows), encoding="utf-8")
+            write_text(args.out / "costs.md", drawing.costs_table(rows))
             drawing.draw_costs(rows, args.out / "costs.png")
     console.print(f"wrote {args.out / 'costs.png'}", highlight=False)
 
@@ -82,8 +81,7 @@ def run_recall(args: argparse.Namespace, console: Console) -> None:
                     line = f"{name}, {kind}, distance {distance}: {row['accuracy']:.1%}, D = {row['d_model']}"
                     console.print(line, highlight=False)
             drawing.draw_recall(record.data["cases"], distances[:number], args.out / "recall.png")
-            table = drawing.recall_table(record.data["cases"], distances[:number])
-            (args.out / "recall.md").write_text(table, encoding="utf-8")
+            write_text(args.out / "recall.md", drawing.recall_table(record.data["cases"], distances[:number]))
     console.print(f"wrote {args.out / 'recall.png'}", highlight=False)
 
 

@@ -13,6 +13,7 @@ matplotlib.use("Agg")  # pictures are files
 import matplotlib.pyplot as plt
 
 from experiments.sequence_layers import costs, recall
+from jaxformer.files import replacing
 
 COLORS = {
     "recurrent": "#1f2933",
@@ -62,7 +63,8 @@ def draw_costs(rows: Sequence[Mapping[str, Any]], path: pathlib.Path) -> None:
         axes.spines[["top", "right"]].set_visible(False)
     grid[0, 0].legend(fontsize=8, frameon=False)
     figure.supxlabel("length (dashed: the formula of the table, through the last point)", fontsize=10)
-    figure.savefig(path, dpi=110)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=110)
     plt.close(figure)
 
 
@@ -85,7 +87,8 @@ def draw_recall(cases: Mapping[str, Any], distances: Sequence[int], path: pathli
         axes.spines[["top", "right"]].set_visible(False)
     grid.flat[0].set_ylabel("right answers, %")
     grid.flat[-1].legend(fontsize=9, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
-    figure.savefig(path, dpi=110)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=110)
     plt.close(figure)
 
 

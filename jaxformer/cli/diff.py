@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections.abc import Sequence
 
-from jaxformer.cli.output import shown
+from jaxformer.cli.output import as_indented_json, shown
 from jaxformer.cli.paths import local_path
 
 EXAMPLES = """examples:
   jaxformer diff runs/a runs/b
+  jaxformer diff runs/a runs/b --json | jq .settings
 """
 
 
@@ -24,12 +26,18 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("a", metavar="A", type=local_path, help="a run directory")
     parser.add_argument("b", metavar="B", type=local_path, help="another")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
     options = parser.parse_args(arguments)
     from jaxformer.tasks.history import differences, read_run
     from jaxformer.tasks.significance import comparisons
 
     a, b = read_run(options.a), read_run(options.b)
     found = differences(a, b)
+    if options.json:
+        rows = {section: {name: values for name, *values in rows} for section, rows in found.items()}
+        compared = {name: dataclasses.asdict(comparison) for name, comparison in comparisons(a, b).items()}
+        print(as_indented_json({**rows, "comparisons": compared}))
+        return 1 if any(found.values()) else 0
     for section, rows in found.items():
         print(f"{section}:" if rows else f"{section}: the same")
         for name, first, second in rows:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jaxformer.cli.output import as_indented_json
 from jaxformer.cli.paths import local_path, save_besides
 from jaxformer.cli.predictors import (
     SETTINGS,
@@ -27,6 +28,7 @@ EXAMPLES = """examples:
   jaxformer evaluate runs/en-de --split validation --checkpoint last
   jaxformer evaluate runs/one --ensemble runs/two runs/three    an ensemble
   jaxformer evaluate runs/en-de --files test_2017.en test_2017.de
+  jaxformer evaluate runs/demo --json | jq '."unseen sentences"[0].value'
 """
 
 LONGEST_CHANGES = 120
@@ -57,10 +59,6 @@ def main(arguments: Sequence[str]) -> int:
     scores = runner.evaluate(options.run, predictor, **data, say=say, on_examples=on_examples)
     if not processes.is_first():
         return 0
-    for name, corpus_scores in scores.items():
-        print(name)
-        for score in corpus_scores:
-            print(f"  {score}")
     about: dict[str, object] = {
         **{name: [dataclasses.asdict(score) for score in found] for name, found in scores.items()},
         "settings": {
@@ -70,6 +68,12 @@ def main(arguments: Sequence[str]) -> int:
         },
         "steps": list(predictor.steps),
     }
+    if options.json:
+        print(as_indented_json(about))
+    for name, corpus_scores in {} if options.json else scores.items():
+        print(name)
+        for score in corpus_scores:
+            print(f"  {score}")
     changes = _changes(config, configured(options, ()) if settings else config)
     _save(options.run, f"{what}-{options.checkpoint}{_ensemble(options.ensemble)}{changes}", about, examples)
     return 0
@@ -99,6 +103,7 @@ def _options(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         help="other test data for a translator: sentences and their translations, line by line, or one table",
     )
     parser.add_argument("--data-dir", type=local_path, metavar="DIR", help="the folder of the corpora, if it has moved")
+    parser.add_argument("--json", action="store_true", help="print what the file of scores holds, as JSON")
     rest, settings = split_settings(arguments)
     options = parser.parse_args(rest)
     if options.files and (options.split or options.data_dir):
@@ -122,7 +127,7 @@ def _save(run: pathlib.Path, name: str, about: Mapping[str, object], examples: S
         lines = "".join(json.dumps(example, ensure_ascii=False) + "\n" for example in examples)
         data = lines.encode(errors="backslashreplace")  # JSON's own escapes, for the bytes of a name that is not UTF-8
         save_besides(run / f"examples-{name}.jsonl", lambda path: write_bytes(path, data))
-    text = json.dumps(about, indent=2) + "\n"
+    text = as_indented_json(about) + "\n"
     save_besides(run / f"scores-{name}.json", lambda path: write_text(path, text))
 
 

@@ -70,6 +70,11 @@ def as_json(data: Mapping[str, Any]) -> str:
     return json.dumps(_finite(data), ensure_ascii=False).translate(_BREAKS)
 
 
+def as_indented_json(data: Mapping[str, Any]) -> str:
+    """Returns data on several lines of ASCII; a number that JSON lacks is null."""
+    return json.dumps(_finite(data), indent=2)
+
+
 def _finite(data: Any) -> Any:
     if isinstance(data, Mapping):
         return {name: _finite(value) for name, value in data.items()}

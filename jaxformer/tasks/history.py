@@ -115,9 +115,16 @@ def differences(a: Run, b: Run) -> dict[str, list[tuple[str, object, object]]]:
         "results": ({**a.results, "step": a.step, "state": a.state}, {**b.results, "step": b.step, "state": b.state}),
     }
     return {
-        section: [(name, x.get(name), y.get(name)) for name in dict.fromkeys([*x, *y]) if x.get(name) != y.get(name)]
+        section: [
+            (name, x.get(name), y.get(name)) for name in dict.fromkeys([*x, *y]) if _differ(x.get(name), y.get(name))
+        ]
         for section, (x, y) in sections.items()
     }
+
+
+def _differ(a: object, b: object) -> bool:
+    """Returns True if two values differ; NaN is the same as NaN."""
+    return a != b and not (a != a and b != b)
 
 
 def _locked(path: pathlib.Path) -> str:
@@ -146,7 +153,8 @@ def _scores(path: pathlib.Path) -> dict[str, float]:
         for corpus, found in read_json(file).items():
             if corpus not in ("settings", "steps") and isinstance(found, list):
                 where = file.stem.removeprefix("scores-")
-                scores |= {f"{where} {corpus} {score['name']}": float(score["value"]) for score in found}
+                value = lambda score: float("nan" if score["value"] is None else score["value"])  # JSON has no NaN
+                scores |= {f"{where} {corpus} {score['name']}": value(score) for score in found}
     return scores
 
 

@@ -29,7 +29,7 @@ from jaxformer.tasks.registry import AnyTask
 from jaxformer.tasks.training_setup import TrainingSetup, check_memory, make_training_setup
 from jaxformer.tasks.validation import Validation
 from jaxformer.training.logging import JsonLog, TensorBoard
-from jaxformer.training.phase_timer import ENDS
+from jaxformer.training.phase_timer import described
 from jaxformer.training.profile import open_profile, profiled_steps
 from jaxformer.training.progress import StderrConsole, peak_flops, print_line, reporter
 from jaxformer.training.tracking import check_tracker, tracker
@@ -171,8 +171,7 @@ def _train(
             )
         finally:
             outputs.close()
-    end = ENDS.get(result.reason, result.reason)
-    say(f"{end} at step {int(result.state.step):,}; {result.programs} compiled training programs")
+    say(f"{described(result.reason, int(result.state.step))}; {result.programs} compiled training programs")
     say(outputs.timer.report())
     return result
 

@@ -29,6 +29,16 @@ FINISHED = ("done", *ENDS)
 """The reasons for which a training ends without an error."""
 
 
+def described(reason: str, step: int) -> str:
+    """Returns the reason and the step at which a training ended, and whether it can be resumed.
+
+    >>> described("done", 2000), described("interrupted", 12)
+    ('done at step 2,000', 'stopped by Ctrl-C at step 12, where the same command resumes')
+    """
+    resumes = "" if reason in COMPLETE else ", where the same command resumes"
+    return f"{ENDS.get(reason, reason)} at step {step:,}{resumes}"
+
+
 class PhaseTimer:
     """A clock that assigns all time to one part of the work or another.
 

@@ -1,6 +1,7 @@
 """``jaxformer evaluate``: the split that is scored, and the printed and saved scores."""
 
 import json
+import math
 import os
 import re
 import types
@@ -73,6 +74,21 @@ def test_scores_are_printed_and_saved_with_their_settings(asked, monkeypatch, ca
     assert [json.loads(line) for line in lines] == [
         {"corpus": "corpus", "number": number, **example} for number, example in enumerate(EXAMPLES, 1)
     ]
+
+
+def test_json_is_what_is_saved_and_nothing_else(asked, monkeypatch, capsys, tmp_path):
+    """Scores that are not numbers are null, and names that are not UTF-8 are escaped."""
+    monkeypatch.setattr(evaluate, "configured", lambda options, settings: TranslationConfig())
+    monkeypatch.setattr(evaluate, "load_ensemble", lambda options, config, command: types.SimpleNamespace(steps=(4,)))
+    monkeypatch.setattr(runner, "evaluate", lambda *args, **options: {"corpus": [SCORE, Score("loss", math.nan, "é")]})
+    other = tmp_path / os.fsdecode(b"\xff")
+    assert evaluate.main([str(tmp_path), "--json", "--ensemble", str(other)]) == 0
+    out = capsys.readouterr().out
+    (file,) = tmp_path.glob("scores-*.json")
+    assert out == file.read_text(encoding="ascii")
+    found = json.loads(out, parse_constant=pytest.fail)
+    assert [score["value"] for score in found["corpus"]] == [12.345, None]
+    assert found["settings"]["ensemble"] == [str(other)]
 
 
 def test_each_search_has_its_own_files(asked, monkeypatch, tmp_path):

@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
@@ -12,9 +13,10 @@ import types
 
 import pytest
 
-from experiments import command
+from experiments import command, program
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError
+from jaxformer.files import replacing
 from jaxformer.tasks.config import TaskConfig
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -116,21 +118,47 @@ def test_a_program_uses_the_compile_cache(tmp_path):
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full", "a.json"), ConfigError("wrong")])
-def test_an_error_is_one_line(error, capsys):
+def test_an_error_is_one_line(error, capsys, tmp_path):
     def run(_):
         raise error
 
-    assert command.exit_code(run, argparse.Namespace()) == getattr(error, "exit_code", 1)
+    assert command.exit_code(run, argparse.Namespace(out=tmp_path)) == getattr(error, "exit_code", 1)
     assert capsys.readouterr().err == f"error: {error}\n"
 
 
-def test_a_reader_that_has_gone_is_no_error(capfd, monkeypatch):
+def test_a_reader_that_has_gone_is_no_error(capfd, monkeypatch, tmp_path):
     reader, writer = os.pipe()
     os.close(reader)
     with open(writer, "w") as stream:
         monkeypatch.setattr(sys, "stdout", stream)
-        assert command.exit_code(lambda _: print("a table"), argparse.Namespace()) == 141
+        assert command.exit_code(lambda _: print("a table"), argparse.Namespace(out=tmp_path)) == 141
     assert capfd.readouterr().err == ""
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_work(capsys, tmp_path):
+    (tmp_path / "file").touch()
+    assert command.exit_code(lambda _: print("work"), argparse.Namespace(out=tmp_path / "file")) == 1
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", f"error: [Errno 20] Not a directory: '{tmp_path / 'file' / 'report.md'}'\n")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 85)])
+def test_a_signal_leaves_no_temporary_file(number, code, capsys, tmp_path):
+    def run(_):
+        with replacing(tmp_path / "record.json") as temporary:
+            temporary.touch()
+            os.kill(os.getpid(), number)
+
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # as during the imports
+        program.raise_signals()
+        assert command.exit_code(run, argparse.Namespace(out=tmp_path)) == code
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    assert capsys.readouterr().err == "stopped; the same command resumes here\n"
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.full

@@ -49,7 +49,8 @@ def test_the_largest_comes_first_and_nan_last():
 def test_scores_belong_to_a_training(tmp_path, monkeypatch):
     """Another run in its place must not find them; an interrupted computation saves none."""
     reasons = ["done", "interrupted", "time"]
-    monkeypatch.setattr(ranking.jaxformer, "train", lambda *given: types.SimpleNamespace(reason=reasons.pop(0)))
+    ended = lambda *given, **options: types.SimpleNamespace(reason=reasons.pop(0), state=types.SimpleNamespace(step=9))
+    monkeypatch.setattr(ranking.jaxformer, "train", ended)
 
     class Ranking:
         def __init__(self, config, run):
@@ -97,7 +98,7 @@ def test_pairs_that_are_left_out_are_an_error_of_the_data(tmp_path, monkeypatch,
     path = tmp_path / "multi30k" / "train.en"
     path.write_text(f"\n{path.read_text()}".removesuffix(path.read_text().splitlines()[-1] + "\n"))
     monkeypatch.setattr(ranking, "training_config", lambda directory: config)
-    monkeypatch.setattr(ranking.jaxformer, "train", lambda *given: types.SimpleNamespace(reason="done"))
+    monkeypatch.setattr(ranking.jaxformer, "train", lambda *given, **options: types.SimpleNamespace(reason="done"))
     monkeypatch.setattr(ranking.jaxformer, "load", lambda run: types.SimpleNamespace(params={}, steps=(1,)))
     assert ranking.main(["--out", str(tmp_path / "out")]) == DataError.exit_code
     assert "lines are counted, so none may be left out, but these are: [1]" in capsys.readouterr().err

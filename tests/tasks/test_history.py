@@ -1,5 +1,6 @@
 """Lists of runs: every file may be missing, damaged or of another program."""
 
+import dataclasses
 import json
 import os
 from typing import get_args
@@ -20,7 +21,7 @@ from tests.tasks.small import small
         ("config.json", "{", "cannot read"),
         ("config.json", '{"task": "translation", "config": {"train": {"steps": "many"}}}', "damaged file: ValueError"),
         ("scores-test-best.json", '{"test": [{"name": "BLEU"}]}', "damaged file: KeyError"),
-        ("scores-test-best.json", '{"test": [{"name": "BLEU", "value": null}]}', "damaged file: TypeError"),
+        ("scores-test-best.json", '{"test": [{"name": "BLEU", "value": [2]}]}', "damaged file: TypeError"),
         ("log.jsonl", '{"step": 1, "loss": "high"}', "damaged file: ValueError"),
         ("scores-test-best.json", '{"test": [{"name": "BLEU", "value": "high"}]}', "damaged file: ValueError"),
         ("config.json", '{"task": "translation", "config": {"train": {"steps": 1e999}}}', "damaged file: Overflow"),
@@ -52,7 +53,7 @@ def test_runs_as_json(tmp_path, capsys):
     assert main(["runs", str(tmp_path), "--json"]) == 0
     assert capsys.readouterr().out == ""
     rundir.claim(tmp_path / "a", "translation", small(), ())
-    (tmp_path / "a" / "scores-test-best.json").write_text('{"test": [{"name": "BLEU", "value": NaN}]}')
+    (tmp_path / "a" / "scores-test-best.json").write_text('{"test": [{"name": "BLEU", "value": null}]}')
     assert main(["runs", str(tmp_path), "--json"]) == 0
     steps, results = small().train.steps, {"test-best test BLEU": None}
     facts = {"path": str(tmp_path / "a"), "task": "translation", "state": "not started", "step": 0, "steps": steps}
@@ -94,6 +95,18 @@ def test_a_repeated_setting_is_refused(tmp_path, capsys):
     path.write_text(saved.replace('"seed": ', '"seed": 5, "seed": ', 1))
     assert main(["train", str(path), "--out", "x"]) == 2
     assert "'seed' is there twice" in capsys.readouterr().err
+
+
+def test_differences_as_json(tmp_path, capsys):
+    for name, seed, score in (("a", 0, "39.5"), ("b", 7, "null")):
+        rundir.claim(tmp_path / name, "translation", dataclasses.replace(small(), seed=seed), ())
+        (tmp_path / name / "scores-test-best.json").write_text(f'{{"test": [{{"name": "BLEU", "value": {score}}}]}}')
+    for first, code in (("a", 1), ("b", 0)):
+        assert main(["diff", str(tmp_path / first), str(tmp_path / "b"), "--json"]) == code
+        found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+        assert found["settings"] == ({"seed": [0, 7]} if code else {})
+        assert found["results"] == ({"test-best test BLEU": [39.5, None]} if code else {})
+        assert (found["data"], found["comparisons"]) == ({}, {})
 
 
 @pytest.mark.parametrize("command", ["runs", "diff"])

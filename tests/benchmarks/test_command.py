@@ -1,0 +1,129 @@
+"""Benchmarks check their options and the file of results before they measure, and end with one line."""
+
+import argparse
+import importlib
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import benchmarks
+from benchmarks import command, decode, startup
+from experiments.program import Terminated
+from jaxformer.cli.arguments import override
+from jaxformer.errors import JaxformerError
+from jaxformer.tasks.registry import resolve
+
+NAMES = "attention convolution data_throughput decode positions recurrent scaling seeds startup train_step translate"
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("name", [*NAMES.split(), "vision"])
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path, capsys, name):
+    out = tmp_path / "file" / "results.json"
+    (tmp_path / "file").touch()
+    more = ["run", "--source", "test.en"] if name == "translate" else []
+    assert importlib.import_module(f"benchmarks.{name}").main([*more, "--out", str(out)]) == 1
+    assert capsys.readouterr() == ("", f"error: [Errno 20] Not a directory: '{out}'\n")
+
+
+@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt, 130), (Terminated, 143)])
+def test_a_signal_is_one_line(capsys, error, code):
+    def run(_):
+        raise error
+
+    assert command.exit_code(run, argparse.Namespace(out=None)) == code
+    assert capsys.readouterr() == ("", "interrupted\n")
+
+
+def test_results_are_written_whole_with_their_circumstances(tmp_path):
+    path = tmp_path / "new" / "results.json"
+    command.write(path, {"cases": [1.5]})
+    found = json.loads(path.read_text())
+    assert {"date", "command", "commit", "processor", "jax", "load"} < set(found)
+    assert found["cases"] == [1.5]
+    assert list(path.parent.iterdir()) == [path]
+    command.write(None, {"cases": [1.5]})
+
+
+def test_shapes_are_checked(capsys):
+    parser = command.parser("attention", None)
+    command.add_shapes(parser, "BxTxNxH", ["2x128x8x64"])
+    assert parser.parse_args([]).shapes == [(2, 128, 8, 64)]
+    assert parser.parse_args(["--shapes", "1x2x3x4", "5x6x7x8"]).shapes == [(1, 2, 3, 4), (5, 6, 7, 8)]
+    for text, reason in (("2x128", "it must be BxTxNxH, got 2x128"), ("2x0x8x64", "at least 1, got 0")):
+        with pytest.raises(SystemExit):
+            parser.parse_args(["--shapes", text])
+        assert reason in capsys.readouterr().err
+
+
+def test_an_interpreter_is_that_of_a_side(capsys):
+    assert decode.interpreter("Hugging Face=/venv/bin/python") == ("Hugging Face", "/venv/bin/python")
+    for text in ("/venv/bin/python", "HuggingFace=/venv/bin/python", "Hugging Face="):
+        with pytest.raises(argparse.ArgumentTypeError, match="it must be SIDE=PATH with a side of jaxformer, CTrans"):
+            decode.interpreter(text)
+
+
+def test_rounds_are_counted(capsys):
+    assert list(command.rounds(3)) == [0, 1, 2]
+    assert capsys.readouterr() == ("", "")  # not a terminal
+
+
+@pytest.mark.parametrize(("program", "handler"), [("-m", signal.SIG_DFL), ("pytest", signal.default_int_handler)])
+def test_ctrl_c_during_the_imports_of_a_program_has_no_traceback(monkeypatch, program, handler):
+    """Python names a program "-m" until it has found its file; other importers keep their handler."""
+    monkeypatch.setattr(sys, "argv", [program])
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        importlib.reload(benchmarks)
+        assert signal.getsignal(signal.SIGINT) == handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_each_program_has_its_handlers_back_after_the_imports():
+    programs = {}
+    for package in ("benchmarks", "experiments"):
+        for file in (ROOT / package).rglob("*.py"):
+            _, main, end = file.read_text().partition('if __name__ == "__main__":')
+            if main:
+                programs[str(file.relative_to(ROOT))] = "command.script(main)" in end or "raise_signals()" in end
+    assert [name for name, restored in programs.items() if not restored] == ["benchmarks/worker.py"]  # it ends at once
+
+
+class Training:
+    """A training process with these lines on standard error."""
+
+    lines: tuple[str, ...] = ("step 1/1,000: loss 7.6\n",)
+    words: tuple[str, ...] = ()
+
+    def __init__(self, words, **options):
+        Training.words, self.stderr = tuple(words), iter(self.lines)
+
+    def terminate(self):
+        pass
+
+    communicate = kill = terminate
+
+
+def test_the_training_that_is_started_has_valid_settings(tmp_path, monkeypatch):
+    monkeypatch.setattr(startup.subprocess, "Popen", Training)
+    begin = lambda: startup.first_step("translation", startup.SIZE.split(), tmp_path, tmp_path, resumed=False)
+    assert begin() >= 0
+    settings = Training.words[Training.words.index(str(tmp_path)) + 1 :]
+    config = override(resolve("translation"), settings)
+    assert config.train.steps == 1000
+    monkeypatch.setattr(Training, "lines", ("starting\n", "jaxformer train: wrong\n"))
+    with pytest.raises(JaxformerError, match=r"the process ended before its first step: jaxformer train: wrong$"):
+        begin()
+
+
+def test_a_side_without_its_library_says_so_in_one_line():
+    words = [sys.executable, "-m", "benchmarks.worker", "benchmarks.no_side", "{}"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    line = f"benchmarks.no_side: No module named 'benchmarks.no_side' ({sys.executable})\n"
+    assert (done.returncode, done.stderr) == (1, line)
