@@ -237,12 +237,17 @@ class Network(abc.ABC, Generic[BatchT]):
         return shape[0] * shape[-1]
 
     @abc.abstractmethod
-    def training_flops(self, shape: tuple[int, ...]) -> float:
-        """Returns the model's floating-point operations in a training step, padding included."""
+    def forward_flops(self, shape: tuple[int, ...]) -> float:
+        """Returns the model's floating-point operations in a forward pass, padding included."""
 
-    def computed_flops(self, shape: tuple[int, ...]) -> float:
-        """Returns the operations that the devices perform, including those recomputed in the backward pass."""
-        return self.training_flops(shape)
+    def recomputed_flops(self, shape: tuple[int, ...]) -> float:
+        """Returns the operations that the backward pass repeats; none by default."""
+        del shape
+        return 0.0
+
+    def training_flops(self, shape: tuple[int, ...]) -> float:
+        """Returns the model's operations in a training step; a backward pass costs twice as much as a forward pass."""
+        return 3 * self.forward_flops(shape)
 
     def costs(self, shape: tuple[int, ...]) -> Costs:
         """Returns the size and arithmetic of a training step on a batch of this shape."""
@@ -252,7 +257,7 @@ class Network(abc.ABC, Generic[BatchT]):
             tokens=self.num_terms(shape),
             parameters=self.num_parameters,
             flops=self.training_flops(shape),
-            computed_flops=self.computed_flops(shape),
+            computed_flops=self.training_flops(shape) + self.recomputed_flops(shape),
             compute_dtype=self.compute_dtype,
             unit=self.unit,
         )

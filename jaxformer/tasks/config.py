@@ -183,7 +183,9 @@ class SearchConfig(GenerationConfig):
         if self.patience != 1 and self.stopping != "patience":
             raise ValueError("patience needs decode.stopping patience")
         if not self.uses_sampling and (self.temperature, self.top_k, self.top_p, self.min_p) != (1.0, 0, 1.0, 0.0):
-            raise ValueError("temperature, top_k, top_p and min_p are for sampling; add decode.sample True or decode.mbr")
+            raise ValueError(
+                "temperature, top_k, top_p and min_p are for sampling; add decode.sample True or decode.mbr"
+            )
         if self.uses_sampling and self.coverage_penalty:
             raise ValueError("coverage_penalty is not for sampling; take 0")
         if self.candidates == "beam":

@@ -115,13 +115,13 @@ class CaptionNetwork(Network[DeviceBatch]):
         images = make((shape[0], *image_shape(self.net.config)), jnp.uint8)
         return CaptionBatch(images, make(shape, jnp.int32), make(shape, jnp.int32), make(shape, jnp.bool_))
 
-    def training_flops(self, shape: tuple[int, ...]) -> float:
+    def forward_flops(self, shape: tuple[int, ...]) -> float:
         num_rows, length = shape
-        return 3 * costs.captioner_flops(self.net.config, num_rows, length)
+        return costs.captioner_flops(self.net.config, num_rows, length)
 
-    def computed_flops(self, shape: tuple[int, ...]) -> float:
+    def recomputed_flops(self, shape: tuple[int, ...]) -> float:
         num_rows, length = shape
-        return costs.captioner_computed_flops(self.net.config, num_rows, length)
+        return costs.captioner_recomputed_flops(self.net.config, num_rows, length)
 
     def shape(self, batch: DeviceBatch) -> tuple[int, ...]:
         num_rows, length = batch.tokens.shape

@@ -104,13 +104,13 @@ class ClassifierNetwork(Network[DeviceBatch]):
         make = functools.partial(jax.ShapeDtypeStruct, sharding=rows)
         return LabeledBatch(make(shape, jnp.int32), make(shape, jnp.bool_), make(shape[:1], jnp.int32))
 
-    def training_flops(self, shape: tuple[int, ...]) -> float:
+    def forward_flops(self, shape: tuple[int, ...]) -> float:
         num_rows, length = shape
-        return costs.classifier_training_flops(self.net.config, num_rows, length)
+        return costs.classifier_flops(self.net.config, num_rows, length)
 
-    def computed_flops(self, shape: tuple[int, ...]) -> float:
+    def recomputed_flops(self, shape: tuple[int, ...]) -> float:
         num_rows, length = shape
-        return costs.classifier_computed_flops(self.net.config, num_rows, length)
+        return costs.encoder_recomputed_flops(self.net.config, num_rows, length)
 
     def shape(self, batch: DeviceBatch) -> tuple[int, ...]:
         return batch.tokens.shape

@@ -110,13 +110,13 @@ class MaskedLanguageModelNetwork(Network[DeviceBatch]):
         integers = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=rows)
         return PackedBatch(integers, integers, integers, SpecialTokens())
 
-    def training_flops(self, shape: tuple[int, ...]) -> float:
+    def forward_flops(self, shape: tuple[int, ...]) -> float:
         num_rows, length = shape
-        return costs.masked_language_model_training_flops(self.net.config, num_rows, length, self._num_masked(length))
+        return costs.masked_language_model_flops(self.net.config, num_rows, length, self._num_masked(length))
 
-    def computed_flops(self, shape: tuple[int, ...]) -> float:
+    def recomputed_flops(self, shape: tuple[int, ...]) -> float:
         num_rows, length = shape
-        return costs.masked_language_model_computed_flops(self.net.config, num_rows, length, self._num_masked(length))
+        return costs.encoder_recomputed_flops(self.net.config, num_rows, length)
 
     def _num_masked(self, length: int) -> int:
         return functional.num_masked(length, self.rate)

@@ -332,4 +332,5 @@ def test_words_and_costs_of_a_batch(tmp_path):
     for model in (RECURRENT, TRANSFORMER):
         network = TASK.network(tiny(tmp_path, model=model), 30)
         assert network.describe((16, 9)) == "16 images of 8 x 8 pixels with captions of 9 tokens"
-        assert network.computed_flops((16, 9)) >= network.training_flops((16, 9)) == 16 * network.training_flops((1, 9))
+        assert network.training_flops((16, 9)) == 16 * network.training_flops((1, 9)) > 0
+        assert network.recomputed_flops((16, 9)) >= 0
