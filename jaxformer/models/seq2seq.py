@@ -121,12 +121,19 @@ class Seq2Seq(nnx.Module):
         *,
         source_valid: Bool[Array, "B S"] | None = None,
         target_valid: Bool[Array, "B T"] | None = None,
+        where: Bool[Array, "B T"] | None = None,
+        right_padded: bool = False,
         smoothing: float = 0.0,
         z_loss: float = 0.0,
         key: jax.Array | None = None,
         linear_loss: sharding.LinearLoss = sharding.linear_cross_entropy,
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """Returns the loss of the teacher-forced logits, (sum, count): see `EncoderDecoder.cross_entropy`."""
+        """Returns the loss of the teacher-forced logits, (sum, count): see `EncoderDecoder.cross_entropy`.
+
+        Args:
+          right_padded: has no effect: a recurrent decoder reads no later token, so padding at the end needs no mask.
+        """
+        del right_padded
         embeddings, output = self.decoder.embeddings, self.decoder.output
         copies = embeddings.tokens.copies(target.shape[0], dtype=embeddings.dtype)
         memory = self.encode(
@@ -135,8 +142,8 @@ class Seq2Seq(nnx.Module):
         x, _ = self.decoder(target, memory, valid=target_valid, key=site(key, "decoder"), copies=copies)
         table = copies if output is None else output.kernel[...].T
         with jax.named_scope("loss"):
-            options = {"where": target_valid, "smoothing": smoothing, "z_loss": z_loss}
-            return linear_loss(x, table, labels, **options)
+            where = target_valid if where is None else where
+            return linear_loss(x, table, labels, where=where, smoothing=smoothing, z_loss=z_loss)
 
     def captured(
         self,

@@ -83,11 +83,6 @@ class CaptionNetwork(Network[DeviceBatch]):
     def _is_hard(self) -> bool:
         return getattr(self.net.config, "attention", "") == "hard"
 
-    @property
-    def _claims(self) -> dict[str, Any]:
-        """The guarantees about captions that a model with self-attention can use."""
-        return {"right_padded": True} if isinstance(self.net.config, models.TransformerCaptionerConfig) else {}
-
     def loss(self, params: Params, batch: DeviceBatch, key: jax.Array | None):
         model, objective = self.net.bind(params), self.objective
         given = normalized(batch.images), batch.tokens, batch.labels
@@ -103,12 +98,12 @@ class CaptionNetwork(Network[DeviceBatch]):
             return *model.reinforced_cross_entropy(*given, noise, entropy=objective.entropy, **options), {}
         if objective.doubly_stochastic:
             options["doubly_stochastic"] = objective.doubly_stochastic
-        return *model.cross_entropy(*given, **options, **self._claims), {}
+        return *model.cross_entropy(*given, **options, right_padded=True), {}
 
     def validation_loss(self, params: Params, batch: DeviceBatch):
         model = self.net.bind(params)
         given = normalized(batch.images), batch.tokens, batch.labels
-        return *model.cross_entropy(*given, valid=batch.valid, **self._claims), {}
+        return *model.cross_entropy(*given, valid=batch.valid, right_padded=True), {}
 
     def abstract_batch(self, shape: tuple[int, ...], rows: jax.sharding.Sharding) -> CaptionBatch[jax.ShapeDtypeStruct]:
         make = functools.partial(jax.ShapeDtypeStruct, sharding=rows)

@@ -110,14 +110,13 @@ class TranslationNetwork(Network[DeviceBatch]):
         return *self._cross_entropy(params, batch, None), {}
 
     def _cross_entropy(self, params: Params, batch: DeviceBatch, key: jax.Array | None, **options: Any):
-        if not isinstance(self.net.config, models.Seq2SeqConfig):  # which has no self-attention
-            options["right_padded"] = True
         return self.net.bind(params).cross_entropy(
             batch.source,
             batch.target,
             batch.labels,
             source_valid=batch.source_valid,
             target_valid=batch.target_valid,
+            right_padded=True,
             key=key,
             **options,
         )
