@@ -25,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("a", metavar="A", type=local_path, help="a run directory")
     parser.add_argument("b", metavar="B", type=local_path, help="another")
     options = parser.parse_args(arguments)
-    from jaxformer.tasks.history import differences, read_run
+    from jaxformer.tasks.runs import differences, read_run
     from jaxformer.tasks.significance import comparisons
 
     a, b = read_run(options.a), read_run(options.b)

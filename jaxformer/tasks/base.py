@@ -30,8 +30,8 @@ from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.planning.forecast import Costs
 from jaxformer.sharding import Placement
+from jaxformer.tasks.async_dispatch import one_behind
 from jaxformer.tasks.config import TaskConfig
-from jaxformer.tasks.one_behind import one_behind
 
 Say = Callable[[str], None]
 """A function that shows one line to the user."""
