@@ -22,7 +22,7 @@ from jaxformer.data.sources import Parallel, locate
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.scores import Score, bleu
-from jaxformer.functional.dropout import site
+from jaxformer.functional.dropout import fold_in_name
 from jaxformer.models import costs
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
@@ -90,10 +90,10 @@ class CaptionNetwork(Network[DeviceBatch]):
         if self._is_hard and key is not None:
             assert isinstance(model, models.RecurrentCaptioner)
             height, width = self.net.config.image.grid_size
-            noise = jax.random.gumbel(site(key, "positions"), (*batch.tokens.shape, height * width))
+            noise = jax.random.gumbel(fold_in_name(key, "positions"), (*batch.tokens.shape, height * width))
             if objective.soft_attention_rate:
                 options["mean"] = jax.random.bernoulli(
-                    site(key, "mean"), objective.soft_attention_rate, noise.shape[:1]
+                    fold_in_name(key, "mean"), objective.soft_attention_rate, noise.shape[:1]
                 )
             return *model.reinforced_cross_entropy(*given, noise, entropy=objective.entropy, **options), {}
         if objective.doubly_stochastic:

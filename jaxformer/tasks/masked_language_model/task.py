@@ -23,7 +23,7 @@ from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.classification import accuracy
 from jaxformer.evaluation.scores import Score, nats_per_token, perplexity
-from jaxformer.functional.dropout import site
+from jaxformer.functional.dropout import fold_in_name
 from jaxformer.models import costs
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
@@ -83,7 +83,7 @@ class MaskedLanguageModelNetwork(Network[DeviceBatch]):
 
         Without a key, as in validation, the same tokens of a batch are always masked.
         """
-        mask_key = jax.random.key(0) if key is None else site(key, "mask")
+        mask_key = jax.random.key(0) if key is None else fold_in_name(key, "mask")
         assert mask_key is not None
         seen, chosen = functional.mask_tokens(
             batch.tokens,
