@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -74,14 +74,12 @@ class ClassificationData(Data[ClassVocabulary]):
         stop = self.validation[1].steps_per_epoch
         return batches(self._make(self.corpus.validation, self.validation, rows), stop=stop)
 
-    def _make(self, examples: Examples, part: tuple[Ragged, BatchPlan], rows: Rows):
-        tokens, plan = part
-        labels, special = self.corpus.indices(examples), self.vocabulary.tokenizer.special
-        return functools.partial(_labeled_batch, tokens, labels, plan, special, rows)
-
-
-def _labeled_batch(tokens, labels, plan, special, rows, step: int) -> LabeledBatch[np.ndarray]:
-    return make_labeled_batch(tokens, labels, plan, step, special=special, rows=rows)
+    def _make(
+        self, examples: Examples, part: tuple[Ragged, BatchPlan], rows: Rows
+    ) -> Callable[[int], LabeledBatch[np.ndarray]]:
+        """Returns the function from a step to its batch."""
+        (tokens, plan), labels, special = part, self.corpus.indices(examples), self.vocabulary.tokenizer.special
+        return lambda step: make_labeled_batch(tokens, labels, plan, step, special=special, rows=rows)
 
 
 @dataclasses.dataclass(frozen=True)
