@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -199,7 +199,7 @@ class MaskedLanguageModeling(TextTask[MaskedLanguageModelingConfig, DeviceBatch,
 
     name = "masked_language_model"
     commands = ("fill",)
-    metrics = {"perplexity": False, "accuracy": True}  # noqa: RUF012 - a ClassVar of the base
+    metrics: ClassVar[Mapping[str, bool]] = {"perplexity": False, "accuracy": True}
     config = MaskedLanguageModelingConfig
 
     def split(self, config: MaskedLanguageModelingConfig, text: Text) -> TextCorpus:
