@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
     from jaxformer.tasks.captioning import ImageCaptioner
     from jaxformer.training.progress import Count, print_line
 
-    captioner = load_ensemble(options, config, "caption")
+    captioner = load_ensemble(options, config)
     assert isinstance(captioner, ImageCaptioner)
     names = options.images or image_names(options.file)
     images = captioner.read_all(names)

@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
     from jaxformer.cli.lines import image_names, standard_input
     from jaxformer.data.sources import read_lines
 
-    predictor = load(options, config, "classify")
+    predictor = load(options, config)
     classified = RESULTS.get(config.task, _texts)(predictor, options)
     read = image_names if config.task == "vision" else read_lines
     inputs = options.inputs or (read(options.file) if options.file else None)

@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("b", metavar="B", type=local_path, help="another")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     options = parser.parse_args(arguments)
-    from jaxformer.tasks.history import differences, read_run
+    from jaxformer.tasks.runs import differences, read_run
     from jaxformer.tasks.significance import comparisons
 
     a, b = read_run(options.a), read_run(options.b)

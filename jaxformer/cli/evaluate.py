@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     cluster.initialize()
     if not options.files:
         _check_data(options.run, options.ensemble)
-    predictor = load_ensemble(options, config, "evaluate")
+    predictor = load_ensemble(options, config)
     what, data = _chosen(options, registry.task_of(config).default_split)
     say = functools.partial(print_line, runtime.console())
     examples: list[dict[str, object]] = []

@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     from jaxformer.data.sources import read_lines
     from jaxformer.tasks.masked_language_model.task import MaskedPredictor
 
-    predictor = load(options, config, "fill")
+    predictor = load(options, config)
     assert isinstance(predictor, MaskedPredictor)
     if options.texts:
         numbered, place = enumerate(options.texts, 1), "text"

@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
     from jaxformer.tasks.language_model import TextGenerator
     from jaxformer.training.progress import Count, print_line
 
-    generator = load_ensemble(options, config, "generate")
+    generator = load_ensemble(options, config)
     assert isinstance(generator, TextGenerator)
     say = functools.partial(print_line, runtime.console())
 

@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     from jaxformer.inspection import attention_maps, plots
     from jaxformer.tasks.translation import Translator
 
-    translator = load(options, config, "inspect")
+    translator = load(options, config)
     assert isinstance(translator, Translator)
     pieces = translator.attention(options.source, options.target)
     out = options.out or options.run / DEFAULT_PICTURE

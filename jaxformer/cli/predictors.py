@@ -132,7 +132,7 @@ def configured(options: argparse.Namespace, settings: Sequence[str]) -> TaskConf
     return config
 
 
-def load(options: argparse.Namespace, config: TaskConfig, command: str) -> Predictor:
+def load(options: argparse.Namespace, config: TaskConfig) -> Predictor:
     """Returns the predictor of a run, with the configuration from `configured`.
 
     Raises:
@@ -141,7 +141,7 @@ def load(options: argparse.Namespace, config: TaskConfig, command: str) -> Predi
     from jaxformer.cli import runtime
     from jaxformer.tasks import registry, runner
 
-    task = registry.task_of(config)
+    task, command = registry.task_of(config), options.command
     if command != "evaluate" and command not in task.commands:
         others = ", ".join(("evaluate", *task.commands))
         raise ConfigError(
@@ -151,13 +151,13 @@ def load(options: argparse.Namespace, config: TaskConfig, command: str) -> Predi
     return runner.predictor(options.run, config, checkpoint=options.checkpoint, mesh=options.mesh)
 
 
-def load_ensemble(options: argparse.Namespace, config: TaskConfig, command: str) -> Predictor:
+def load_ensemble(options: argparse.Namespace, config: TaskConfig) -> Predictor:
     """Returns the predictor of a run, or of an ensemble of it and the runs of ``--ensemble``.
 
     Raises:
       ConfigError: see `load`; or the runs are not compatible, or their task does not support ensembles.
     """
-    first: Any = load(options, config, command)
+    first: Any = load(options, config)
     if options.ensemble and not hasattr(first, "ensemble_with"):
         raise ConfigError(f"{options.run} is a run of {config.task}, which has no ensembles; leave out --ensemble")
     others = []
@@ -166,5 +166,5 @@ def load_ensemble(options: argparse.Namespace, config: TaskConfig, command: str)
         other = configured(given, ())  # the first run's search applies to all
         if other.task != config.task:
             raise ConfigError(f"{run} is a run of {other.task}, but {options.run} is one of {config.task}")
-        others.append(load(given, other, command))
+        others.append(load(given, other))
     return first.ensemble_with(others) if others else first

@@ -27,7 +27,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if not options.folder.is_dir():
         parser.error(f"{options.folder} is not a folder")
-    from jaxformer.tasks.history import find_runs
+    from jaxformer.tasks.runs import find_runs
 
     runs = find_runs(options.folder)
     if options.json:

@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
     given = [read_lines(path) for path in (options.source, options.target) if path is not None]
     if len(given) == 2 and len(given[0]) != len(given[1]):
         raise DataError(f"{options.source} has {len(given[0]):,} lines, but {options.target} has {len(given[1]):,}")
-    scorer = load_ensemble(options, config, "score")
+    scorer = load_ensemble(options, config)
     say = functools.partial(print_line, runtime.console())
     lines = _lines(scorer, given, pairs, options.json, say)
     put(lines, options.out)

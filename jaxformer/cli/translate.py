@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     from jaxformer.data.sources import read_lines
     from jaxformer.tasks.translation import Translator
 
-    translator = load_ensemble(options, config, "translate")
+    translator = load_ensemble(options, config)
     assert isinstance(translator, Translator)
     sentences = options.sentences or (read_lines(options.file) if options.file else None)
     if sentences is None:

@@ -23,7 +23,6 @@ from jaxformer.decoding.api import (
     gather,
     is_any,
 )
-from jaxformer.decoding.best import top_scores
 from jaxformer.decoding.penalties import (
     CoverageState,
     LengthPenalty,
@@ -34,6 +33,7 @@ from jaxformer.decoding.penalties import (
 )
 from jaxformer.decoding.prefix import Prefix, Start, begin
 from jaxformer.decoding.shrinking import StepOfRows, run
+from jaxformer.decoding.topk import top_scores
 from jaxformer.decoding.transforms import ForcedEnd, History, Transforms, chain, well_formed
 from jaxformer.errors import ConfigError
 

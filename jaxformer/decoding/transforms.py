@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxformer.decoding.api import ends_of
-from jaxformer.decoding.best import top_scores
+from jaxformer.decoding.topk import top_scores
 from jaxformer.errors import ConfigError
 
 Scores: TypeAlias = Float[Array, "B K V"]

@@ -20,9 +20,9 @@ from jaxformer.decoding.api import (
     filler,
     is_any,
 )
-from jaxformer.decoding.best import first_highest
 from jaxformer.decoding.prefix import Prefix, begin
 from jaxformer.decoding.shrinking import StepOfRows, run
+from jaxformer.decoding.topk import first_highest
 from jaxformer.decoding.transforms import ForcedEnd, History, Transform, Transforms, as_transforms, chain, well_formed
 from jaxformer.functional.dropout import hashed_bits
 

@@ -1,8 +1,8 @@
 """The key-value cache of incremental decoding, passed and returned like any other array.
 
 The hypotheses of a beam search for one row of the batch may share a cache. It then has K lanes at each position, one
-for each hypothesis, and a map of lanes records which lane holds the token of each hypothesis. Reordering hypotheses, as
-beam search does after every token, permutes that map, not keys and values.
+for each hypothesis, and a map of lanes (TensorRT-LLM calls it cache indirection) records which lane holds the token of
+each hypothesis. Reordering hypotheses, as beam search does after every token, permutes that map, not keys and values.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from jaxformer.functional.dropout import every_index, hashed_bits, site
+from jaxformer.functional.dropout import every_index, fold_in_name, hashed_bits
 
 
 def mask_tokens(
@@ -82,6 +82,6 @@ def num_masked(length: int, rate: float) -> int:
 
 def _bits(key: jax.Array, name: str, shape: tuple[int, ...]) -> jax.Array:
     """Returns random bits of each token for one of the decisions."""
-    named = site(key, name)
+    named = fold_in_name(key, name)
     assert named is not None
     return hashed_bits(named, every_index(shape))

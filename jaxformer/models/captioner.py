@@ -235,6 +235,7 @@ class RecurrentCaptioner(Captioner):
         labels: Int[Array, "B T"],
         *,
         valid: Bool[Array, "B T"] | None = None,
+        right_padded: bool = False,
         smoothing: float = 0.0,
         z_loss: float = 0.0,
         doubly_stochastic: float = 0.0,
@@ -243,8 +244,10 @@ class RecurrentCaptioner(Captioner):
         """Returns the loss of the teacher-forced logits, (sum, count): see `EncoderDecoder.cross_entropy`.
 
         Args:
+          right_padded: has no effect: see `Seq2Seq.cross_entropy`.
           doubly_stochastic: the weight of `functional.doubly_stochastic_penalty`, one term for each image.
         """
+        del right_padded
         embeddings, output = self.decoder.embeddings, self.decoder.output
         copies = embeddings.tokens.copies(tokens.shape[0], dtype=embeddings.dtype)
         x, weights = self.decoder(tokens, self.encode(images), valid=valid, key=key, copies=copies)

@@ -10,7 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import functional
-from jaxformer.functional.dropout import site
+from jaxformer.functional.dropout import fold_in_name
 from jaxformer.models.config import ClassifierConfig
 from jaxformer.models.encoder import make_encoder
 from jaxformer.models.transformer import balance_loss, balance_weight, select
@@ -116,4 +116,4 @@ class Classifier(nnx.Module):
             x = x.mean(1)
         else:  # a row without tokens, which only fills up a batch, gets zeros
             x = jnp.where(valid[..., None], x, 0.0).sum(1) / jnp.maximum(valid.sum(1, keepdims=True), 1).astype(x.dtype)
-        return self.output(functional.dropout(x, rate=self.dropout, key=site(key, "pooled")))
+        return self.output(functional.dropout(x, rate=self.dropout, key=fold_in_name(key, "pooled")))

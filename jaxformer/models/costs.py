@@ -1,8 +1,10 @@
 """The number of parameters and floating-point operations (FLOPs) of a model, from its configuration.
 
 Multiply-adds of matrix products count as 2 operations; softmax, norms, activations and biases, a few percent, are left
-out, as is usual for *model* FLOPs, and so is the channel of zeros that `functional.convolution` adds to RGB. A backward
-pass costs twice as much as a forward pass.
+out, as is usual for *model* FLOPs, and so is the channel of zeros that `functional.convolution` adds to RGB.
+
+A backward pass costs twice as much as a forward pass, so a training step of any model takes 3 times its ``*_flops``.
+What its backward pass computes again, ``*_recomputed_flops``, comes in addition.
 """
 
 from __future__ import annotations
@@ -44,17 +46,10 @@ def encoder_decoder_flops(config: EncoderDecoderConfig, batch: int, source_lengt
     return stacks + _logits_flops(config, batch * target_length, config.target_vocab_size)
 
 
-def encoder_decoder_training_flops(
+def encoder_decoder_recomputed_flops(
     config: EncoderDecoderConfig, batch: int, source_length: int, target_length: int
 ) -> float:
-    """Returns the operations of a forward and a backward pass; recomputation by remat is not counted."""
-    return 3 * encoder_decoder_flops(config, batch, source_length, target_length)
-
-
-def encoder_decoder_computed_flops(
-    config: EncoderDecoderConfig, batch: int, source_length: int, target_length: int
-) -> float:
-    """Returns the operations of a forward and a backward pass with recomputation.
+    """Returns the operations that a backward pass repeats.
 
     `Stack` recomputes the two products of attention or, with `remat`, each full block, except the last product of a
     pre-norm block, which no gradient needs. Both products are counted for fused attention too, although its results are
@@ -64,13 +59,12 @@ def encoder_decoder_computed_flops(
     encoder, decoder = config.num_encoder_layers, config.num_decoder_layers
     seen = _seen(config, target_length) + source_length
     pairs = _looped(config, encoder) * source_length**2 + _looped(config, decoder) * target_length * seen
-    recomputed = _recomputed_flops(
+    return _recomputed_flops(
         config,
         pairs=batch * pairs,
         tokens=batch * (encoder * source_length + decoder * target_length),
         stacks=_encoder_decoder_stack_flops(config, batch, source_length, target_length),
     )
-    return encoder_decoder_training_flops(config, batch, source_length, target_length) + recomputed
 
 
 def encoder_flops(config: EncoderConfig, batch: int, length: int) -> float:
@@ -95,11 +89,6 @@ def seq2seq_flops(config: Seq2SeqConfig, batch: int, source_length: int, target_
     return float(batch) * (source_length * source + target_length * (target + source_length * pair) + bridge)
 
 
-def seq2seq_training_flops(config: Seq2SeqConfig, batch: int, source_length: int, target_length: int) -> float:
-    """Returns the operations of a forward and a backward pass; nothing is recomputed."""
-    return 3 * seq2seq_flops(config, batch, source_length, target_length)
-
-
 def language_model_flops(config: LanguageModelConfig, batch: int, length: int) -> float:
     """Returns floating-point operations of one forward pass over a padded batch.
 
@@ -110,20 +99,14 @@ def language_model_flops(config: LanguageModelConfig, batch: int, length: int) -
     return stack + _logits_flops(config, batch * length, config.vocab_size)
 
 
-def language_model_training_flops(config: LanguageModelConfig, batch: int, length: int) -> float:
-    """Returns the operations of a forward and a backward pass; recomputation by remat is not counted."""
-    return 3 * language_model_flops(config, batch, length)
-
-
-def language_model_computed_flops(config: LanguageModelConfig, batch: int, length: int) -> float:
-    """Returns the operations with recomputation; see `encoder_decoder_computed_flops`."""
-    recomputed = _recomputed_flops(
+def language_model_recomputed_flops(config: LanguageModelConfig, batch: int, length: int) -> float:
+    """Returns the operations that a backward pass repeats; see `encoder_decoder_recomputed_flops`."""
+    return _recomputed_flops(
         config,
         pairs=batch * _looped(config, config.num_layers) * length * _seen(config, length),
         tokens=batch * config.num_layers * length,
         stacks=_stack_flops(config, config.num_layers, batch, length, seen=_seen(config, length)),
     )
-    return language_model_training_flops(config, batch, length) + recomputed
 
 
 def cache_entries(config: TransformerConfig, num_layers: int) -> int:
@@ -135,7 +118,7 @@ def cache_entries(config: TransformerConfig, num_layers: int) -> int:
 
 
 def encoder_recomputed_flops(config: EncoderConfig, batch: int, length: int) -> float:
-    """Returns the operations that the backward pass of an encoder repeats; see `encoder_decoder_computed_flops`."""
+    """Returns the operations that a backward pass repeats; see `encoder_decoder_recomputed_flops`."""
     return _recomputed_flops(
         config,
         pairs=batch * _looped(config, config.num_layers) * length**2,
@@ -150,30 +133,9 @@ def masked_language_model_flops(config: EncoderConfig, batch: int, length: int, 
     return encoder_flops(config, batch, length) + head
 
 
-def masked_language_model_training_flops(config: EncoderConfig, batch: int, length: int, num_masked: int) -> float:
-    """Returns the operations of a forward and a backward pass; recomputation by remat is not counted."""
-    return 3 * masked_language_model_flops(config, batch, length, num_masked)
-
-
-def masked_language_model_computed_flops(config: EncoderConfig, batch: int, length: int, num_masked: int) -> float:
-    """Returns the operations with recomputation; see `encoder_decoder_computed_flops`."""
-    training = masked_language_model_training_flops(config, batch, length, num_masked)
-    return training + encoder_recomputed_flops(config, batch, length)
-
-
 def classifier_flops(config: ClassifierConfig, batch: int, length: int) -> float:
     """Returns floating-point operations of one forward pass over a padded batch."""
     return encoder_flops(config, batch, length) + _logits_flops(config, batch, config.num_classes)
-
-
-def classifier_training_flops(config: ClassifierConfig, batch: int, length: int) -> float:
-    """Returns the operations of a forward and a backward pass of all parameters; recomputation is not counted."""
-    return 3 * classifier_flops(config, batch, length)
-
-
-def classifier_computed_flops(config: ClassifierConfig, batch: int, length: int) -> float:
-    """Returns the operations with recomputation; see `encoder_decoder_computed_flops`."""
-    return classifier_training_flops(config, batch, length) + encoder_recomputed_flops(config, batch, length)
 
 
 def vision_transformer_flops(config: VisionTransformerConfig, batch: int) -> float:
@@ -184,7 +146,7 @@ def vision_transformer_flops(config: VisionTransformerConfig, batch: int) -> flo
 
 
 def vision_transformer_recomputed_flops(config: VisionTransformerConfig, batch: int) -> float:
-    """Returns the operations that the backward pass repeats; see `encoder_decoder_computed_flops`."""
+    """Returns the operations that a backward pass repeats; see `encoder_decoder_recomputed_flops`."""
     return encoder_recomputed_flops(config, batch, num_patches(config) + config.has_class_vector)
 
 
@@ -237,17 +199,16 @@ def captioner_flops(config: RecurrentCaptionerConfig | TransformerCaptionerConfi
     return image + float(batch) * (once + length * token)
 
 
-def captioner_computed_flops(
+def captioner_recomputed_flops(
     config: RecurrentCaptionerConfig | TransformerCaptionerConfig, batch: int, length: int
 ) -> float:
-    """Returns the operations of a training step with recomputation; see `encoder_decoder_computed_flops`."""
-    training = 3 * captioner_flops(config, batch, length)
+    """Returns the operations that a backward pass repeats; see `encoder_decoder_recomputed_flops`."""
     if isinstance(config, RecurrentCaptionerConfig):
-        return training
+        return 0.0
     (height, width), layers = config.image.grid_size, config.num_layers
     seen = _seen(config, length)
     options = {"memory_dim": config.image.widths[-1], "seen": seen}
-    return training + _recomputed_flops(
+    return _recomputed_flops(
         config,
         pairs=batch * _looped(config, layers) * length * (seen + height * width),
         tokens=batch * layers * length,

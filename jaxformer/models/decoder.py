@@ -17,7 +17,7 @@ from jaxformer import functional, masks, sharding
 from jaxformer.axes import constrain
 from jaxformer.dims import check_rank
 from jaxformer.functional.cache import first_lanes, take_lanes
-from jaxformer.functional.dropout import site
+from jaxformer.functional.dropout import fold_in_name
 from jaxformer.models.config import DecoderConfig, LanguageModelConfig
 from jaxformer.models.decoder_state import Context, DecoderState, StepWeights
 from jaxformer.models.encoder import Memory
@@ -315,7 +315,9 @@ class Decoder(nnx.Module):
     ) -> tuple[Array, Intermediates]:
         """Returns the final states and the intermediates of the layers named in `capture`."""
         with jax.named_scope("embedding"):
-            x = self.embeddings(tokens, valid=valid, positions=positions, key=site(key, "embedding"), copies=copies)
+            x = self.embeddings(
+                tokens, valid=valid, positions=positions, key=fold_in_name(key, "embedding"), copies=copies
+            )
         mask = self._mask(None if right_padded and self.causal else valid, positions, segments)
         states, memory_mask = (None, None) if memory is None else (memory.states, memory.mask)
         x, intermediates = self.stack(
@@ -326,7 +328,7 @@ class Decoder(nnx.Module):
             mask=mask,
             memory_mask=memory_mask,
             bias=None if self.bias is None else self.bias(),
-            key=site(key, "layers"),
+            key=fold_in_name(key, "layers"),
             capture=capture,
         )
         return self._final(x), intermediates

@@ -11,7 +11,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from jaxformer import functional, masks
-from jaxformer.functional.dropout import site
+from jaxformer.functional.dropout import fold_in_name
 from jaxformer.models.config import EncoderConfig
 from jaxformer.models.transformer import (
     Norm,
@@ -114,7 +114,7 @@ class Encoder(nnx.Module):
         """
         further = {name: x for name, x in embedding_inputs.items() if x is not None}
         with jax.named_scope("embedding"):
-            x = self.embeddings(tokens, valid=valid, positions=positions, key=site(key, "embedding"), **further)
+            x = self.embeddings(tokens, valid=valid, positions=positions, key=fold_in_name(key, "embedding"), **further)
         mask = None if valid is None else masks.padding(valid)
         if segments is not None:
             mask = masks.segments(segments) if mask is None else mask & masks.segments(segments)
@@ -126,7 +126,7 @@ class Encoder(nnx.Module):
                 valid=valid,
                 bias=None if self.bias is None else self.bias(),
                 positions=positions,
-                key=site(key, "layers"),
+                key=fold_in_name(key, "layers"),
                 capture=capture,
             )
         return Memory(x if self.norm is None else self.norm(x), valid), intermediates

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import functional, sharding
 from jaxformer.dims import check_rank
-from jaxformer.functional.dropout import site
+from jaxformer.functional.dropout import fold_in_name
 from jaxformer.models.config import EncoderDecoderConfig
 from jaxformer.models.decoder import Decoder
 from jaxformer.models.decoder_state import Context, DecoderState, StepWeights
@@ -89,8 +89,8 @@ class EncoderDecoder(nnx.Module):
           source_valid, target_valid: True where a token is not padding; default: everywhere.
           key: the key of dropout; None means no dropout.
         """
-        memory = self.encode(source, source_valid=source_valid, key=site(key, "encoder"))
-        return self.decode(target, memory, target_valid=target_valid, key=site(key, "decoder"))
+        memory = self.encode(source, source_valid=source_valid, key=fold_in_name(key, "encoder"))
+        return self.decode(target, memory, target_valid=target_valid, key=fold_in_name(key, "decoder"))
 
     def encode(
         self, source: Int[Array, "B S"], *, source_valid: Bool[Array, "B S"] | None = None, key: jax.Array | None = None
@@ -142,7 +142,7 @@ class EncoderDecoder(nnx.Module):
         memory, intermediates = self.encoder.run(
             source,
             valid=source_valid,
-            key=site(key, "encoder"),
+            key=fold_in_name(key, "encoder"),
             copies=copies if self.shared else None,
             capture=("experts",) if balance else (),
         )
@@ -155,7 +155,7 @@ class EncoderDecoder(nnx.Module):
             right_padded=right_padded,
             smoothing=smoothing,
             z_loss=z_loss,
-            key=site(key, "decoder"),
+            key=fold_in_name(key, "decoder"),
             copies=copies,
             linear_loss=linear_loss,
         )

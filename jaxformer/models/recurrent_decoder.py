@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxformer import functional
 from jaxformer.axes import constrain
 from jaxformer.functional import RecurrentState
-from jaxformer.functional.dropout import site
+from jaxformer.functional.dropout import fold_in_name
 from jaxformer.functional.recurrent import scan_shared
 from jaxformer.masks import Mask, as_mask
 from jaxformer.models.encoder import Memory
@@ -157,10 +157,10 @@ class RecurrentDecoder(nnx.Module):
           mean: with hard attention, True for rows that use soft attention; default: none.
         """
         with jax.named_scope("embedding"):
-            x = self.embeddings(tokens, valid=valid, key=site(key, "embedding"), copies=copies)
+            x = self.embeddings(tokens, valid=valid, key=fold_in_name(key, "embedding"), copies=copies)
         context, state = self.start(memory, beam_size=1)
         context = context._replace(mean=mean)
-        layers_key = site(key, "layers")
+        layers_key = fold_in_name(key, "layers")
         if self.feed == "output" or (self.feed == "context" and self.alignment is not None):
             # A step needs the result of the previous one.
             steps, valid = jnp.moveaxis(x, 1, 0)[:, :, None], None if valid is None else valid[:, None]
@@ -172,7 +172,7 @@ class RecurrentDecoder(nnx.Module):
             x, _ = self.stack(x, states=first, valid=valid, key=layers_key)
             seen, weights = self._attend(x, context, noise)
             outputs = self._read(x, seen)
-        outputs = functional.dropout(outputs, rate=self.dropout, key=site(key, "output"))
+        outputs = functional.dropout(outputs, rate=self.dropout, key=fold_in_name(key, "output"))
         return constrain(outputs, "batch", "length", "model"), weights
 
     def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:

@@ -10,7 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from jaxformer import functional
-from jaxformer.functional.dropout import site
+from jaxformer.functional.dropout import fold_in_name
 from jaxformer.models.transformer import select
 from jaxformer.models.vision_config import GridConfig, ResidualNetworkConfig
 from jaxformer.modules import AttentionFunction, CapturedAttention, Convolution, GridAttention, LayerNorm, Linear
@@ -126,7 +126,9 @@ class ResidualNetwork(FeatureGrid):
         """Returns the logits and, if there is attention over the grid, its `CapturedAttention` under "self"."""
         intermediates: Intermediates = {}
         pooled = self.features(images, intermediates=intermediates).astype(jnp.float32).mean((1, 2))
-        return self.output(functional.dropout(pooled, rate=self.dropout, key=site(key, "pooled"))), intermediates
+        return self.output(
+            functional.dropout(pooled, rate=self.dropout, key=fold_in_name(key, "pooled"))
+        ), intermediates
 
 
 def _attention(config: GridConfig, attention: AttentionFunction, rngs: nnx.Rngs) -> GridAttention:

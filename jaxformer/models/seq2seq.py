@@ -10,7 +10,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import sharding
-from jaxformer.functional.dropout import site
+from jaxformer.functional.dropout import fold_in_name
 from jaxformer.models.encoder import Memory
 from jaxformer.models.recurrent_decoder import (
     CapturedWeights,
@@ -85,8 +85,8 @@ class Seq2Seq(nnx.Module):
         key: jax.Array | None = None,
     ) -> Float[Array, "B T V"]:
         """Returns teacher-forced logits, float32: see `EncoderDecoder`."""
-        memory = self.encode(source, source_valid=source_valid, key=site(key, "encoder"))
-        return self.decode(target, memory, target_valid=target_valid, key=site(key, "decoder"))
+        memory = self.encode(source, source_valid=source_valid, key=fold_in_name(key, "encoder"))
+        return self.decode(target, memory, target_valid=target_valid, key=fold_in_name(key, "decoder"))
 
     def encode(
         self,
@@ -98,8 +98,8 @@ class Seq2Seq(nnx.Module):
     ) -> Memory:
         """Returns the memory of a source: the last layer's states in both directions, concatenated; 0 at padding."""
         with jax.named_scope("embedding"):
-            x = self.embeddings(source, valid=source_valid, key=site(key, "embedding"), copies=copies)
-        x, _ = self.encoder(x, valid=source_valid, key=site(key, "layers"))
+            x = self.embeddings(source, valid=source_valid, key=fold_in_name(key, "embedding"), copies=copies)
+        x, _ = self.encoder(x, valid=source_valid, key=fold_in_name(key, "layers"))
         return Memory(x, source_valid)
 
     def decode(
@@ -121,22 +121,29 @@ class Seq2Seq(nnx.Module):
         *,
         source_valid: Bool[Array, "B S"] | None = None,
         target_valid: Bool[Array, "B T"] | None = None,
+        where: Bool[Array, "B T"] | None = None,
+        right_padded: bool = False,
         smoothing: float = 0.0,
         z_loss: float = 0.0,
         key: jax.Array | None = None,
         linear_loss: sharding.LinearLoss = sharding.linear_cross_entropy,
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """Returns the loss of the teacher-forced logits, (sum, count): see `EncoderDecoder.cross_entropy`."""
+        """Returns the loss of the teacher-forced logits, (sum, count): see `EncoderDecoder.cross_entropy`.
+
+        Args:
+          right_padded: has no effect: a recurrent decoder reads no later token, so padding at the end needs no mask.
+        """
+        del right_padded
         embeddings, output = self.decoder.embeddings, self.decoder.output
         copies = embeddings.tokens.copies(target.shape[0], dtype=embeddings.dtype)
         memory = self.encode(
-            source, source_valid=source_valid, key=site(key, "encoder"), copies=copies if self.shared else None
+            source, source_valid=source_valid, key=fold_in_name(key, "encoder"), copies=copies if self.shared else None
         )
-        x, _ = self.decoder(target, memory, valid=target_valid, key=site(key, "decoder"), copies=copies)
+        x, _ = self.decoder(target, memory, valid=target_valid, key=fold_in_name(key, "decoder"), copies=copies)
         table = copies if output is None else output.kernel[...].T
         with jax.named_scope("loss"):
-            options = {"where": target_valid, "smoothing": smoothing, "z_loss": z_loss}
-            return linear_loss(x, table, labels, **options)
+            where = target_valid if where is None else where
+            return linear_loss(x, table, labels, where=where, smoothing=smoothing, z_loss=z_loss)
 
     def captured(
         self,

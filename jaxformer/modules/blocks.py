@@ -14,7 +14,7 @@ from jaxformer import functional, masks
 from jaxformer.axes import constrain
 from jaxformer.functional.bias import Bias
 from jaxformer.functional.cache import KeyValueCache
-from jaxformer.functional.dropout import site
+from jaxformer.functional.dropout import fold_in_name
 from jaxformer.functional.residual import Arrangement
 from jaxformer.modules.attention import CrossAttention, KeyValue, SelfAttention
 from jaxformer.modules.attention_function import Intermediates, check_takes_positions
@@ -78,12 +78,17 @@ class Block(nnx.Module):
 
         def self_attention(y: Array) -> Array:
             y = self.attention(
-                y, mask=mask, bias=bias, positions=positions, key=site(key, "weights"), intermediates=intermediates
+                y,
+                mask=mask,
+                bias=bias,
+                positions=positions,
+                key=fold_in_name(key, "weights"),
+                intermediates=intermediates,
             )
             return self._drop(y, key, "attention")
 
         def feed_forward(y: Array) -> Array:
-            y = self.feed_forward(y, valid=valid, key=site(key, "hidden"), intermediates=intermediates)
+            y = self.feed_forward(y, valid=valid, key=fold_in_name(key, "hidden"), intermediates=intermediates)
             return self._drop(y, key, "feed forward")
 
         with jax.named_scope("self_attention"):
@@ -96,7 +101,7 @@ class Block(nnx.Module):
                     cross.project(_required(memory)),
                     mask=memory_mask,
                     positions=positions,
-                    key=site(key, "cross weights"),
+                    key=fold_in_name(key, "cross weights"),
                     intermediates=intermediates,
                 )
                 return self._drop(y, key, "cross")
@@ -176,7 +181,7 @@ class Block(nnx.Module):
             )
 
     def _drop(self, y: Array, key: jax.Array | None, name: str) -> Array:
-        return functional.dropout(y, rate=self.dropout, key=site(key, name))
+        return functional.dropout(y, rate=self.dropout, key=fold_in_name(key, name))
 
 
 def _required(memory: MemoryT | None) -> MemoryT:

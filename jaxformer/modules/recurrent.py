@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float
 from jaxformer import functional
 from jaxformer.axes import constrain
 from jaxformer.functional import Dropout, RecurrentState, RecurrentWeights
-from jaxformer.functional.dropout import site
+from jaxformer.functional.dropout import fold_in_name
 from jaxformer.functional.recurrent import Cell
 from jaxformer.modules.initializers import xavier_uniform
 
@@ -183,8 +183,8 @@ class RecurrentStack(nnx.Module):
     def _between(self, x: Array, layer: int, key: jax.Array | None) -> Array:
         if layer == 0:
             return x
-        return functional.dropout(x, rate=self.dropout, key=site(key, f"layer {layer}"))
+        return functional.dropout(x, rate=self.dropout, key=fold_in_name(key, f"layer {layer}"))
 
     def _of_state(self, layer: int, direction: str, key: jax.Array | None) -> Dropout | None:
-        place = site(key, f"state {layer} {direction}")
-        return None if place is None or self.state_dropout == 0 else Dropout(self.state_dropout, place)
+        own_key = fold_in_name(key, f"state {layer} {direction}")
+        return None if own_key is None or self.state_dropout == 0 else Dropout(self.state_dropout, own_key)

@@ -30,8 +30,8 @@ from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.planning.forecast import Costs
 from jaxformer.sharding import Placement
+from jaxformer.tasks.async_dispatch import one_behind
 from jaxformer.tasks.config import TaskConfig
-from jaxformer.tasks.one_behind import one_behind
 
 Say = Callable[[str], None]
 """A function that shows one line to the user."""
@@ -242,12 +242,17 @@ class Network(abc.ABC, Generic[BatchT]):
         return shape[0] * shape[-1]
 
     @abc.abstractmethod
-    def training_flops(self, shape: tuple[int, ...]) -> float:
-        """Returns the model's floating-point operations in a training step, padding included."""
+    def forward_flops(self, shape: tuple[int, ...]) -> float:
+        """Returns the model's floating-point operations in a forward pass, padding included."""
 
-    def computed_flops(self, shape: tuple[int, ...]) -> float:
-        """Returns the operations that the devices perform, including those recomputed in the backward pass."""
-        return self.training_flops(shape)
+    def recomputed_flops(self, shape: tuple[int, ...]) -> float:
+        """Returns the operations that the backward pass repeats; none by default."""
+        del shape
+        return 0.0
+
+    def training_flops(self, shape: tuple[int, ...]) -> float:
+        """Returns the model's operations in a training step; a backward pass costs twice as much as a forward pass."""
+        return 3 * self.forward_flops(shape)
 
     def costs(self, shape: tuple[int, ...]) -> Costs:
         """Returns the size and arithmetic of a training step on a batch of this shape."""
@@ -257,7 +262,7 @@ class Network(abc.ABC, Generic[BatchT]):
             tokens=self.num_terms(shape),
             parameters=self.num_parameters,
             flops=self.training_flops(shape),
-            computed_flops=self.computed_flops(shape),
+            computed_flops=self.training_flops(shape) + self.recomputed_flops(shape),
             compute_dtype=self.compute_dtype,
             unit=self.unit,
         )

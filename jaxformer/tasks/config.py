@@ -176,27 +176,27 @@ class SearchConfig(GenerationConfig):
         at_least(0, self, "length_penalty", "coverage_penalty", "max_length", "min_length")
         if not self.patience > 0:
             raise ValueError(f"patience must be positive, got {self.patience}")
-        for needed, said in (
-            (self.temperature > 0, "temperature must be positive, got 0; decode.beam_size 1 is greedy search"),
-            (not self.max_length or self.min_length < self.max_length, "min_length must be below max_length"),
-            (self.patience == 1 or self.stopping == "patience", "patience needs decode.stopping patience"),
-            (
-                self.uses_sampling or (self.temperature, self.top_k, self.top_p, self.min_p) == (1.0, 0, 1.0, 0.0),
-                "temperature, top_k, top_p and min_p are for sampling; add decode.sample True or decode.mbr",
-            ),
-            (
-                not (self.uses_sampling and self.coverage_penalty),
-                "coverage_penalty is not for sampling; take 0",
-            ),
-            (self.candidates == "samples" or self.mbr, "candidates beam needs decode.mbr"),
-            (not (self.sample and self.candidates == "beam"), "candidates beam and sample True contradict"),
-            (
-                self.candidates == "samples" or self.mbr <= self.beam_size,
-                f"mbr must be at most beam_size, {self.beam_size}, with candidates beam, got {self.mbr}",
-            ),
-        ):
-            if not needed:
-                raise ValueError(said)
+        if not self.temperature:
+            raise ValueError("temperature must be positive, got 0; decode.beam_size 1 is greedy search")
+        if self.max_length and self.min_length >= self.max_length:
+            raise ValueError("min_length must be below max_length")
+        if self.patience != 1 and self.stopping != "patience":
+            raise ValueError("patience needs decode.stopping patience")
+        if not self.uses_sampling and (self.temperature, self.top_k, self.top_p, self.min_p) != (1.0, 0, 1.0, 0.0):
+            raise ValueError(
+                "temperature, top_k, top_p and min_p are for sampling; add decode.sample True or decode.mbr"
+            )
+        if self.uses_sampling and self.coverage_penalty:
+            raise ValueError("coverage_penalty is not for sampling; take 0")
+        if self.candidates == "beam":
+            if not self.mbr:
+                raise ValueError("candidates beam needs decode.mbr")
+            if self.sample:
+                raise ValueError("candidates beam and sample True contradict")
+            if self.mbr > self.beam_size:
+                raise ValueError(
+                    f"mbr must be at most beam_size, {self.beam_size}, with candidates beam, got {self.mbr}"
+                )
 
     @property
     def uses_sampling(self) -> bool:

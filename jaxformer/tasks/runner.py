@@ -81,99 +81,97 @@ def train(
         storage.wait_for_run(out, _files(task))  # otherwise one process would resume the run that another begins
         timer = training.PhaseTimer(out / "time.json" if processes.is_first() else None, began=began)
         outputs = training.Outputs(hooks=hooks if processes.is_first() else (), timer=timer)
-        return _train_alone(task, config, out, placement, console, outputs, profile)
+        return _Start(task, config, out, placement, console, outputs, profile).train()
 
 
-def _train_alone(
-    task: AnyTask,
-    config: TaskConfig,
-    out: pathlib.Path,
-    placement: Placement,
-    console: Console,
-    outputs: training.Outputs,
-    profile: str,
-) -> training.Result:
-    """Trains in a run directory whose lock is held."""
-    saved, earlier = registry.read_config(out) if rundir.holds_run(out) else None, rundir.config_bytes(out)
-    if config.init_from and saved is None:
-        _check_init(task, config)
-    if saved is not None:
-        rundir.check_config(out, saved, config)
-    corpus = task.read(config)
-    cluster.check_equal(
-        {f"{part} data": text for part, text in corpus.fingerprints.items()}
-    )  # before one of them writes
-    if saved is not None:
-        rundir.check_data(out, corpus.fingerprints)  # after agreeing, so that all processes refuse together
-    try:
-        if saved is None:
-            _claim(out, task, config)
-            storage.wait_for_run(out, _files(task))
-        return _train(task, config, corpus, out, placement, console, saved, outputs, profile)
-    except (JaxformerError, OSError):
-        if processes.is_first():
-            rundir.release(out, task.vocabulary_files, earlier)  # only the data or the other run could show it
-        raise
+@dataclasses.dataclass(frozen=True)
+class _Start:
+    """A start of training in a run directory whose lock is held."""
 
+    task: AnyTask
+    config: TaskConfig
+    out: pathlib.Path
+    placement: Placement
+    console: Console
+    outputs: training.Outputs
+    profile: str
 
-def _train(
-    task: AnyTask,
-    config: TaskConfig,
-    corpus: Corpus,
-    out: pathlib.Path,
-    placement: Placement,
-    console: Console,
-    saved: TaskConfig | None,
-    outputs: training.Outputs,
-    profile: str,
-) -> training.Result:
-    """Trains in a run directory that has this configuration or, if resumed, a compatible one: `saved`."""
-    say = functools.partial(print_line, console)
-    data = _prepare(task, config, corpus, out, say)
-    if saved is not None:
-        rundir.check_vocabulary(out, data.vocabulary.fingerprint)
-    setup = make_training_setup(task, config, data.vocabulary.vocab_size, placement)
-    timeout = training.save_timeout(abstract := setup.abstract_state())  # refuses a mesh that does not fit
-    _report_uneven(config, data, placement, say)
-    with training.Checkpoints(out / "checkpoints", keep_last=config.train.keep_last, timeout=timeout) as checkpoints:
-        restored = None if saved is None else checkpoints.restore_latest(abstract)
-        if restored is None:
-            state, progress = first_state(config, setup, out, say), training.Progress()
-        else:
-            state, progress = restored[0], training.Progress(**restored[1]["progress"])
-            say(f"resumed from step {int(state.step):,}")
-        peak, source = peak_flops()
-        say(
-            f"{setup.network.num_parameters:,} parameters on {placement.summary()}; "
-            f"peak {peak / 1e12:.2f} TFLOP/s ({source})"
-        )
-        outputs.checkpoints, done = checkpoints, int(state.step)
-        if profile:
-            outputs.profile = open_profile(out / "profile", profile, start=done, steps=config.train.steps, say=say)
-        resume.change_settings(out, saved or config, config, done, say)
+    def train(self) -> training.Result:
+        """Checks that the run directory fits, claims a new one, and trains."""
+        task, config, out = self.task, self.config, self.out
+        saved, earlier = registry.read_config(out) if rundir.holds_run(out) else None, rundir.config_bytes(out)
+        if config.init_from and saved is None:
+            _check_init(task, config)
+        if saved is not None:
+            rundir.check_config(out, saved, config)
+        corpus = task.read(config)
+        cluster.check_equal(
+            {f"{part} data": text for part, text in corpus.fingerprints.items()}
+        )  # before one of them writes
+        if saved is not None:
+            rundir.check_data(out, corpus.fingerprints)  # after agreeing, so that all processes refuse together
         try:
+            if saved is None:
+                _claim(out, task, config)
+                storage.wait_for_run(out, _files(task))
+            return self._fit(corpus, saved)
+        except (JaxformerError, OSError):
             if processes.is_first():
-                _write_provenance(out, config, corpus, data, placement)
-                # Utilization counts the products of a full step, although frozen parameters save some.
-                outputs.peak_flops = None if config.tune.frozen else peak
-                outputs.reporter = reporter(console, start=done, steps=config.train.steps, unit=setup.network.unit)
-                _open(outputs, config.train, out, done)
-            result = training.fit(
-                setup.step(),
-                state,
-                lambda start: setup.on_devices(data.batches(start, setup.rows)),
-                config=config.train,
-                validate=Validation(task, config, corpus, data, setup),
-                maximize=task.metrics.get(config.train.metric, False),
-                flops=lambda batch: setup.network.training_flops(setup.network.shape(batch)),
-                outputs=outputs,
-                progress=progress,
+                rundir.release(out, task.vocabulary_files, earlier)  # only the data or the other run could show it
+            raise
+
+    def _fit(self, corpus: Corpus, saved: TaskConfig | None) -> training.Result:
+        """Trains in a run directory that has this configuration or, if resumed, a compatible one: `saved`."""
+        task, config, out, outputs = self.task, self.config, self.out, self.outputs
+        say = functools.partial(print_line, self.console)
+        data = _prepare(task, config, corpus, out, say)
+        if saved is not None:
+            rundir.check_vocabulary(out, data.vocabulary.fingerprint)
+        setup = make_training_setup(task, config, data.vocabulary.vocab_size, self.placement)
+        timeout = training.save_timeout(abstract := setup.abstract_state())  # refuses a mesh that does not fit
+        options: dict[str, Any] = {"keep_last": config.train.keep_last, "timeout": timeout}
+        _report_uneven(config, data, self.placement, say)
+        with training.Checkpoints(out / "checkpoints", **options) as checkpoints:
+            restored = None if saved is None else checkpoints.restore_latest(abstract)
+            if restored is None:
+                state, progress = first_state(config, setup, out, say), training.Progress()
+            else:
+                state, progress = restored[0], training.Progress(**restored[1]["progress"])
+                say(f"resumed from step {int(state.step):,}")
+            peak, source = peak_flops()
+            say(
+                f"{setup.network.num_parameters:,} parameters on {self.placement.summary()}; "
+                f"peak {peak / 1e12:.2f} TFLOP/s ({source})"
             )
-        finally:
-            outputs.close()
-    say(f"{described(result.reason, int(result.state.step))}; {result.programs} compiled training programs")
-    say(outputs.timer.report())
-    return result
+            outputs.checkpoints, done = checkpoints, int(state.step)
+            if self.profile:
+                steps = config.train.steps
+                outputs.profile = open_profile(out / "profile", self.profile, start=done, steps=steps, say=say)
+            resume.change_settings(out, saved or config, config, done, say)
+            try:
+                if processes.is_first():
+                    _write_provenance(out, config, corpus, data, self.placement)
+                    # Utilization counts the products of a full step, although frozen parameters save some.
+                    outputs.peak_flops = None if config.tune.frozen else peak
+                    steps, unit = config.train.steps, setup.network.unit
+                    outputs.reporter = reporter(self.console, start=done, steps=steps, unit=unit)
+                    _open(outputs, config.train, out, done)
+                result = training.fit(
+                    setup.step(),
+                    state,
+                    lambda start: setup.on_devices(data.batches(start, setup.rows)),
+                    config=config.train,
+                    validate=Validation(task, config, corpus, data, setup),
+                    maximize=task.metrics.get(config.train.metric, False),
+                    flops=lambda batch: setup.network.training_flops(setup.network.shape(batch)),
+                    outputs=outputs,
+                    progress=progress,
+                )
+            finally:
+                outputs.close()
+        say(f"{described(result.reason, int(result.state.step))}; {result.programs} compiled training programs")
+        say(outputs.timer.report())
+        return result
 
 
 def _open(outputs: training.Outputs, config: training.TrainConfig, out: pathlib.Path, done: int) -> None:

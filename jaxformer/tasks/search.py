@@ -288,7 +288,10 @@ def _stacked(options: Options, weights: Weights, sources: Sources) -> _Run:
         return model.step(tokens, state, context)
 
     def read(tokens: jax.Array, state: decoding.StackedState, lengths: jax.Array) -> decoding.StackedState:
-        prefill = lambda own, context, state: _prefilled(net, own, context, tokens, state, lengths)
+        def prefill(own: Params, context: Any, state: Any) -> Any:
+            model: Any = net.bind(own)
+            return model.prefill(tokens, state, context, lengths=lengths)[1]
+
         return decoding.StackedState(jax.vmap(prefill)(params, contexts, state.states))
 
     def step_of_rows(rows: jax.Array) -> decoding.Step[Any]:
@@ -297,11 +300,6 @@ def _stacked(options: Options, weights: Weights, sources: Sources) -> _Run:
 
     together = decoding.stacked_ensemble(step, (params, contexts), average=options.decode.average)
     return _Run(together, decoding.StackedState(states), read, step_of_rows)
-
-
-def _prefilled(net: Net, params: Params, context: Any, tokens: jax.Array, state: Any, lengths: jax.Array) -> Any:
-    model: Any = net.bind(params)
-    return model.prefill(tokens, state, context, lengths=lengths)[1]
 
 
 def _covering(options: Options, weights: Weights, sources: Sources) -> _Run:
@@ -325,10 +323,13 @@ def _covering(options: Options, weights: Weights, sources: Sources) -> _Run:
 
 def sampling_transforms(decode: GenerationConfig) -> list[decoding.Transform]:
     """Returns the transforms for the sampling settings, in the order of Hugging Face's warpers."""
-    asked = (
-        (decode.temperature not in (0, 1), lambda: decoding.temperature(decode.temperature)),
-        (decode.top_k, lambda: decoding.top_k(decode.top_k)),
-        (decode.top_p < 1, lambda: decoding.top_p(decode.top_p)),
-        (decode.min_p, lambda: decoding.min_p(decode.min_p)),
-    )
-    return [make() for wanted, make in asked if wanted]
+    transforms: list[decoding.Transform] = []
+    if decode.temperature not in (0, 1):
+        transforms.append(decoding.temperature(decode.temperature))
+    if decode.top_k:
+        transforms.append(decoding.top_k(decode.top_k))
+    if decode.top_p < 1:
+        transforms.append(decoding.top_p(decode.top_p))
+    if decode.min_p:
+        transforms.append(decoding.min_p(decode.min_p))
+    return transforms

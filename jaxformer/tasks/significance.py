@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from jaxformer import evaluation
 from jaxformer.errors import ConfigError
-from jaxformer.tasks.history import Run
+from jaxformer.tasks.runs import Run
 
 if TYPE_CHECKING:
     from jaxformer.evaluation.scores import Comparison

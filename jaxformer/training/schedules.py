@@ -46,11 +46,7 @@ def cosine(peak: float, warmup_steps: int, steps: int, *, end: float = 0.0) -> S
     Raises:
       ConfigError: `steps` is not more than `warmup_steps`.
     """
-    if steps <= warmup_steps:
-        raise ConfigError(
-            f"cosine: steps (train.steps, or optimizer.decay_steps) must be more than optimizer.warmup_steps, got "
-            f"steps={steps}, warmup_steps={warmup_steps}"
-        )
+    _check_decay("cosine", warmup_steps, steps)
 
     def rate(step: ArrayLike) -> jax.Array:
         t = jnp.asarray(step, jnp.float32) + 1
@@ -70,11 +66,7 @@ def linear(peak: float, warmup_steps: int, steps: int, *, end: float = 0.0) -> S
     >>> [round(float(linear(1.0, 2, 6)(step)), 3) for step in (0, 1, 3, 5, 9)]
     [0.5, 1.0, 0.5, 0.0, 0.0]
     """
-    if steps <= warmup_steps:
-        raise ConfigError(
-            f"linear: steps (train.steps, or optimizer.decay_steps) must be more than optimizer.warmup_steps, got "
-            f"steps={steps}, warmup_steps={warmup_steps}"
-        )
+    _check_decay("linear", warmup_steps, steps)
 
     def rate(step: ArrayLike) -> jax.Array:
         t = jnp.asarray(step, jnp.float32) + 1
@@ -113,3 +105,11 @@ def cooldown(schedule: Schedule, steps: int, last: int) -> Schedule:
         return schedule(step) * jnp.clip(left / last, 0, 1)
 
     return rate
+
+
+def _check_decay(name: str, warmup_steps: int, steps: int) -> None:
+    if steps <= warmup_steps:
+        raise ConfigError(
+            f"{name}: steps (train.steps, or optimizer.decay_steps) must be more than optimizer.warmup_steps, got "
+            f"steps={steps}, warmup_steps={warmup_steps}"
+        )

@@ -37,7 +37,7 @@ class Seen(ImageCaptioner):
 @pytest.fixture(autouse=True)
 def _captioner(monkeypatch):
     monkeypatch.setattr(caption, "configured", lambda options, settings: CaptioningConfig())
-    monkeypatch.setattr(caption, "load_ensemble", lambda options, config, command: Seen())
+    monkeypatch.setattr(caption, "load_ensemble", lambda options, config: Seen())
 
 
 def test_lines(capsys, tmp_path):

@@ -32,7 +32,7 @@ LINE = "good\tgood 87.5%, bad 12.5%\tz 50.0%, {} 25.0%, a 10.0%\n"
 @pytest.fixture(autouse=True)
 def _fixed(monkeypatch):
     monkeypatch.setattr(classify, "configured", lambda options, settings: ClassificationConfig())
-    monkeypatch.setattr(classify, "load", lambda options, config, command: Fixed())
+    monkeypatch.setattr(classify, "load", lambda options, config: Fixed())
 
 
 def test_texts_are_arguments(capsys):
@@ -106,7 +106,7 @@ class Seen(ImageClassifier):
 @pytest.fixture
 def _images(monkeypatch):
     monkeypatch.setattr(classify, "configured", lambda options, settings: VisionConfig())
-    monkeypatch.setattr(classify, "load", lambda options, config, command: Seen())
+    monkeypatch.setattr(classify, "load", lambda options, config: Seen())
 
 
 @pytest.mark.usefixtures("_images")

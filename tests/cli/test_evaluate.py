@@ -46,7 +46,7 @@ def asked(monkeypatch):
 def test_the_split_is_that_of_the_task(asked, monkeypatch, tmp_path, config, options, split):
     predictor = types.SimpleNamespace(steps=(4, 6))
     monkeypatch.setattr(evaluate, "configured", lambda options, settings: config)
-    monkeypatch.setattr(evaluate, "load_ensemble", lambda options, config, command: predictor)
+    monkeypatch.setattr(evaluate, "load_ensemble", lambda options, config: predictor)
     assert evaluate.main([str(tmp_path), "--data-dir", "corpora", *options]) == 0
     (call,) = asked
     assert (call["run"], call["split"], call["data_dir"]) == (tmp_path, split, "corpora")
@@ -62,7 +62,7 @@ def test_scores_are_printed_and_saved_with_their_settings(asked, monkeypatch, ca
     loaded = []
     configured = lambda options, settings: (loaded.append(settings), config if settings else TranslationConfig())[1]
     monkeypatch.setattr(evaluate, "configured", configured)
-    monkeypatch.setattr(evaluate, "load_ensemble", lambda options, config, command: loaded.append(command) or predictor)
+    monkeypatch.setattr(evaluate, "load_ensemble", lambda options, config: loaded.append(options.command) or predictor)
     assert evaluate.main([str(tmp_path), "--checkpoint", "average", "--decode.beam_size", "7"]) == 0
     assert loaded == [["--decode.beam_size", "7"], "evaluate", ()]
     assert capsys.readouterr().out == f"corpus\n  {SCORE}\n"
@@ -94,7 +94,7 @@ def test_json_is_what_is_saved_and_nothing_else(asked, monkeypatch, capsys, tmp_
 def test_each_search_has_its_own_files(asked, monkeypatch, tmp_path):
     """Settings that differ from those of training are in the file name; other values have a digest."""
     rundir.claim(tmp_path, "translation", TranslationConfig(decode=DecodeConfig(beam_size=2)), ())
-    monkeypatch.setattr(evaluate, "load_ensemble", lambda options, config, command: types.SimpleNamespace(steps=(4,)))
+    monkeypatch.setattr(evaluate, "load_ensemble", lambda options, config: types.SimpleNamespace(steps=(4,)))
 
     def saved(*settings):
         before = {path.name for path in tmp_path.glob("scores-*")}
@@ -120,7 +120,7 @@ def test_each_search_has_its_own_files(asked, monkeypatch, tmp_path):
 def test_a_read_only_run_is_scored(asked, monkeypatch, capsys, tmp_path):
     predictor = types.SimpleNamespace(steps=(4,))
     monkeypatch.setattr(evaluate, "configured", lambda options, settings: TranslationConfig())
-    monkeypatch.setattr(evaluate, "load_ensemble", lambda options, config, command: predictor)
+    monkeypatch.setattr(evaluate, "load_ensemble", lambda options, config: predictor)
     with read_only(tmp_path):
         assert main.main(["evaluate", str(tmp_path)]) == 0
     out, err = capsys.readouterr()
@@ -131,7 +131,7 @@ def test_a_read_only_run_is_scored(asked, monkeypatch, capsys, tmp_path):
 
 def test_the_scores_of_an_ensemble_have_their_own_files(asked, monkeypatch, tmp_path):
     monkeypatch.setattr(evaluate, "configured", lambda options, settings: TranslationConfig())
-    monkeypatch.setattr(evaluate, "load_ensemble", lambda options, config, command: types.SimpleNamespace(steps=(4,)))
+    monkeypatch.setattr(evaluate, "load_ensemble", lambda options, config: types.SimpleNamespace(steps=(4,)))
     one, two, three = (tmp_path / name / "seed-1" for name in ("one", "two", "three"))
     for run in (one, two, three):
         run.mkdir(parents=True)
@@ -153,10 +153,10 @@ def test_the_scores_of_an_ensemble_have_their_own_files(asked, monkeypatch, tmp_
 
 
 def test_a_task_without_ensembles_refuses_them(monkeypatch, tmp_path):
-    monkeypatch.setattr(predictors, "load", lambda options, config, command: types.SimpleNamespace(steps=(4,)))
+    monkeypatch.setattr(predictors, "load", lambda options, config: types.SimpleNamespace(steps=(4,)))
     options = types.SimpleNamespace(run=tmp_path, ensemble=[tmp_path])
     with pytest.raises(ConfigError, match="a run of classification, which has no ensembles"):
-        predictors.load_ensemble(options, ClassificationConfig(), "evaluate")
+        predictors.load_ensemble(options, ClassificationConfig())
 
 
 def test_other_files_have_their_own_scores(asked, monkeypatch, capsys, tmp_path):
@@ -165,7 +165,7 @@ def test_other_files_have_their_own_scores(asked, monkeypatch, capsys, tmp_path)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "provenance.json").write_text(json.dumps({"data": {"train": "y"}}))
     monkeypatch.setattr(evaluate, "configured", lambda options, settings: TranslationConfig())
-    monkeypatch.setattr(evaluate, "load_ensemble", lambda options, config, command: types.SimpleNamespace(steps=(4,)))
+    monkeypatch.setattr(evaluate, "load_ensemble", lambda options, config: types.SimpleNamespace(steps=(4,)))
     files = [tmp_path / "test", tmp_path / "test.fr"]
     assert evaluate.main([str(tmp_path), "--files", *map(str, files), "--ensemble", str(tmp_path / "other")]) == 0
     (call,) = asked

@@ -28,7 +28,7 @@ LINE = "▁cat 75.0%, ▁dog 12.5%"
 @pytest.fixture(autouse=True)
 def _fixed(monkeypatch):
     monkeypatch.setattr(fill, "configured", lambda options, settings: MaskedLanguageModelingConfig())
-    monkeypatch.setattr(fill, "load", lambda options, config, command: Fixed())
+    monkeypatch.setattr(fill, "load", lambda options, config: Fixed())
 
 
 def test_texts_are_arguments(capsys):

@@ -32,7 +32,7 @@ class Echo(TextGenerator):
 @pytest.fixture(autouse=True)
 def _echo(monkeypatch):
     monkeypatch.setattr(generate, "configured", lambda options, settings: None)
-    monkeypatch.setattr(generate, "load_ensemble", lambda options, config, command: Echo())
+    monkeypatch.setattr(generate, "load_ensemble", lambda options, config: Echo())
 
 
 def test_prompts_are_arguments(capsys):

@@ -25,7 +25,7 @@ class Fixed(Translator):
 @pytest.fixture
 def run(monkeypatch, tmp_path):
     monkeypatch.setattr(inspect, "configured", lambda options, settings: None)
-    monkeypatch.setattr(inspect, "load", lambda options, config, command: Fixed())
+    monkeypatch.setattr(inspect, "load", lambda options, config: Fixed())
     return tmp_path
 
 
@@ -39,7 +39,7 @@ def test_the_head_that_aligns_most_words_is_drawn(run, capsys):
 
 
 def test_the_only_map_needs_no_choice(run, monkeypatch, capsys):
-    monkeypatch.setattr(inspect, "load", lambda options, config, command: Fixed(WEIGHTS[:1, :1]))
+    monkeypatch.setattr(inspect, "load", lambda options, config: Fixed(WEIGHTS[:1, :1]))
     assert inspect.main([str(run), "--source", "A dog runs"]) == 0
     out = capsys.readouterr().out
     assert "chien" in out
@@ -126,7 +126,7 @@ def test_a_read_only_run_is_shown_as_text(run, capsys):
 
 def test_a_grid_of_a_read_only_run_is_refused_before_any_work(run, monkeypatch, capsys):
     """A grid has no output besides its picture."""
-    monkeypatch.setattr(inspect, "load", lambda options, config, command: pytest.fail("the work has begun"))
+    monkeypatch.setattr(inspect, "load", lambda options, config: pytest.fail("the work has begun"))
     with read_only(run), pytest.raises(SystemExit, match="2"):
         main.main(["inspect", str(run), "--source", "A dog runs", "--grid"])
     expected = f"cannot write '{run / 'attention.png'}': Permission denied; name another picture with --out"

@@ -28,7 +28,7 @@ class Echo:
 @pytest.fixture(autouse=True)
 def _echo(monkeypatch):
     monkeypatch.setattr(score, "configured", lambda options, settings: TranslationConfig())
-    monkeypatch.setattr(score, "load_ensemble", lambda options, config, command: Echo())
+    monkeypatch.setattr(score, "load_ensemble", lambda options, config: Echo())
 
 
 def test_pairs_of_two_files(tmp_path, capsys):

@@ -41,7 +41,7 @@ class Echo(Translator):
 @pytest.fixture
 def echo(monkeypatch):
     monkeypatch.setattr(translate, "configured", lambda options, settings: None)
-    monkeypatch.setattr(translate, "load_ensemble", lambda options, config, command: Echo())
+    monkeypatch.setattr(translate, "load_ensemble", lambda options, config: Echo())
 
 
 def test_options_may_stand_before_the_sentences(echo, capsys):
@@ -121,7 +121,7 @@ def test_short_options_are_settings(monkeypatch):
     """`--top-p .9` is `--decode.top_p .9`; contradictions give a one-line error."""
     given = []
     monkeypatch.setattr(translate, "configured", lambda options, settings: given.append(list(settings)))
-    monkeypatch.setattr(translate, "load_ensemble", lambda options, config, command: Echo())
+    monkeypatch.setattr(translate, "load_ensemble", lambda options, config: Echo())
     assert translate.main(["run", "--sample", "--top-p=.9", "a", "--seed", "1", "--no-repeat-ngram-size", "3"]) == 0
     words = ["--decode.sample", "True", "--decode.top_p=.9", "--decode.seed", "1", "--decode.no_repeat_ngram_size", "3"]
     assert given == [words]

@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from jaxformer import functional
-from jaxformer.functional.dropout import flat_index, hashed_bits, keep, mix32, site
+from jaxformer.functional.dropout import flat_index, fold_in_name, hashed_bits, keep, mix32
 from tests.contracts import numpy_attention
 
 COUNT = 1 << 18
@@ -68,7 +68,7 @@ def test_bits_are_pairwise_independent():
     [
         (jax.random.key(0), jax.random.key(1)),
         (jax.random.fold_in(jax.random.key(0), 1), jax.random.fold_in(jax.random.key(0), 2)),
-        (site(jax.random.key(0), "attention"), site(jax.random.key(0), "cross")),
+        (fold_in_name(jax.random.key(0), "attention"), fold_in_name(jax.random.key(0), "cross")),
         (jax.random.wrap_key_data(jnp.uint32([0, 7])), jax.random.wrap_key_data(jnp.uint32([7, 0]))),
     ],
     ids=["seeds", "steps", "sites", "swapped words"],
@@ -89,10 +89,10 @@ def test_many_small_keys_at_one_index():
     assert np.asarray(kept[0]).all()
 
 
-def test_sites():
-    """A site is the key with the name folded in; without a key it is None."""
-    assert site(None, "attention") is None
-    words = [jax.random.key_data(site(jax.random.key(0), name)).tolist() for name in ("a", "b", "a")]
+def test_a_name_folded_into_a_key():
+    """Equal names give equal keys; without a key, the result is None."""
+    assert fold_in_name(None, "attention") is None
+    words = [jax.random.key_data(fold_in_name(jax.random.key(0), name)).tolist() for name in ("a", "b", "a")]
     assert words[0] == words[2] != words[1]
 
 

@@ -44,7 +44,7 @@ def test_flops_of_the_compiled_language_model(batch, length):
 
 
 def test_flops_grow_as_they_should():
-    """Linear in depth and batch, quadratic in length through attention alone; training is three forward passes."""
+    """Linear in depth and batch, quadratic in length through attention alone."""
     flops = costs.encoder_decoder_flops
     deeper = dataclasses.replace(CONFIG, num_encoder_layers=3, num_decoder_layers=3)
     logits = 2 * 64 * 400 * 2 * 16
@@ -52,7 +52,6 @@ def test_flops_grow_as_they_should():
     assert flops(CONFIG, 6, 16, 16) == 3 * flops(CONFIG, 2, 16, 16)
     longer, plain = flops(CONFIG, 1, 32, 32), flops(CONFIG, 1, 16, 16)
     assert longer - 2 * plain == 3 * 4 * 64 * (32**2 - 2 * 16**2)  # three attentions: two products of T S D each
-    assert costs.encoder_decoder_training_flops(CONFIG, 2, 16, 16) == 3 * flops(CONFIG, 2, 16, 16)
 
 
 @pytest.fixture
@@ -69,7 +68,7 @@ def test_remat_costs_the_model_nothing():
 
 
 def test_flops_of_a_language_model_grow_as_they_should():
-    """Linear in depth and batch, quadratic in length through attention alone; training is three forward passes."""
+    """Linear in depth and batch, quadratic in length through attention alone."""
     flops = costs.language_model_flops
     deeper = dataclasses.replace(LANGUAGE_CONFIG, num_layers=3)
     logits = 2 * 64 * 400 * 2 * 16
@@ -77,19 +76,17 @@ def test_flops_of_a_language_model_grow_as_they_should():
     assert flops(LANGUAGE_CONFIG, 6, 16) == 3 * flops(LANGUAGE_CONFIG, 2, 16)
     longer = flops(LANGUAGE_CONFIG, 1, 32) - 2 * flops(LANGUAGE_CONFIG, 1, 16)
     assert longer == 4 * 64 * (32**2 - 2 * 16**2)  # one attention: two products of T S D
-    assert costs.language_model_training_flops(LANGUAGE_CONFIG, 2, 16) == 3 * flops(LANGUAGE_CONFIG, 2, 16)
 
 
 @pytest.mark.parametrize("norm_position", ["pre", "post"])
 def test_recomputed_operations(norm_position, looped):
     """Attention's two products; with remat all of each block, except a pre-norm block's last product."""
     config = dataclasses.replace(LANGUAGE_CONFIG, norm_position=norm_position)
-    training = costs.language_model_training_flops(config, 2, 16)
-    assert costs.language_model_computed_flops(config, 2, 16) == training + 4 * 64 * 2 * 16**2
+    assert costs.language_model_recomputed_flops(config, 2, 16) == 4 * 64 * 2 * 16**2
     blocks = costs.language_model_flops(config, 2, 16) - 2 * 64 * 400 * 2 * 16
     last = 2 * 64 * 192 * 2 * 16 if norm_position == "pre" else 0
     remat = dataclasses.replace(config, remat=True)
-    assert costs.language_model_computed_flops(remat, 2, 16) == training + blocks - last
+    assert costs.language_model_recomputed_flops(remat, 2, 16) == blocks - last
 
 
 @pytest.mark.parametrize(("num_layers", "times"), [(12, 0), (13, 13)])
@@ -99,11 +96,9 @@ def test_unrolled_layers_recompute_nothing(num_layers, times):
     again = 4 * 64 * 2 * 16**2
     with targets.compiling_for([gpu]):
         config = dataclasses.replace(CONFIG, num_encoder_layers=num_layers)
-        training = costs.encoder_decoder_training_flops(config, 2, 16, 16)
-        assert costs.encoder_decoder_computed_flops(config, 2, 16, 16) - training == times * again
+        assert costs.encoder_decoder_recomputed_flops(config, 2, 16, 16) == times * again
         language = dataclasses.replace(LANGUAGE_CONFIG, num_layers=num_layers)
-        training = costs.language_model_training_flops(language, 2, 16)
-        assert costs.language_model_computed_flops(language, 2, 16) - training == times * again
+        assert costs.language_model_recomputed_flops(language, 2, 16) == times * again
 
 
 @pytest.mark.parametrize("remat", [False, True])
@@ -111,18 +106,18 @@ def test_a_window_costs_its_pairs(remat, looped):
     """Each of 16 tokens attends to 5; a window beyond the length saves nothing, and encoders have none."""
     products, windowed = 4 * 64 * 2 * 16, dataclasses.replace(LANGUAGE_CONFIG, attention_window=5, remat=remat)
     plain = dataclasses.replace(windowed, attention_window=None)
-    for flops, times in ((costs.language_model_flops, 1), (costs.language_model_computed_flops, 4)):
-        assert flops(plain, 2, 16) - flops(windowed, 2, 16) == times * products * (16 - 5)
+    for flops in (costs.language_model_flops, costs.language_model_recomputed_flops):
+        assert flops(plain, 2, 16) - flops(windowed, 2, 16) == products * (16 - 5)
         assert flops(plain, 2, 4) == flops(windowed, 2, 4)
     pair, long = (dataclasses.replace(CONFIG, attention_window=window, remat=remat) for window in (5, 16))
-    for flops, times in ((costs.encoder_decoder_flops, 1), (costs.encoder_decoder_computed_flops, 4)):
-        assert flops(long, 2, 24, 16) - flops(pair, 2, 24, 16) == times * products * (16 - 5)
+    for flops in (costs.encoder_decoder_flops, costs.encoder_decoder_recomputed_flops):
+        assert flops(long, 2, 24, 16) - flops(pair, 2, 24, 16) == products * (16 - 5)
         assert flops(long, 2, 24, 16) == flops(dataclasses.replace(pair, attention_window=None), 2, 24, 16)
     grid = models.GridConfig(image_size=(6, 6), widths=(4,), num_blocks=1)
     sizes = {"image": grid, "vocab_size": 9, "d_model": 64, "num_heads": 4, "num_layers": 1, "remat": remat}
     near, all_of_it = (models.TransformerCaptionerConfig(**sizes, attention_window=window) for window in (5, None))
-    for flops, times in ((costs.captioner_flops, 1), (costs.captioner_computed_flops, 4)):
-        assert flops(all_of_it, 2, 16) - flops(near, 2, 16) == times * products * (16 - 5)
+    for flops in (costs.captioner_flops, costs.captioner_recomputed_flops):
+        assert flops(all_of_it, 2, 16) - flops(near, 2, 16) == products * (16 - 5)
 
 
 def counted(jaxpr):
@@ -178,7 +173,8 @@ def test_flops_of_a_compiled_classifier():
     compiled = jax.jit(net.apply).lower(net.shapes, jax.ShapeDtypeStruct((4, 32), jnp.int32)).compile()
     assert 1.0 <= compiled.cost_analysis()["flops"] / costs.classifier_flops(config, 4, 32) < 1.08
     empty = models.ClassifierConfig(400, d_model=64, num_classes=3, num_layers=0, pooling="mean")
-    assert costs.classifier_computed_flops(empty, 4, 32) == 3 * 2 * 4 * 64 * 3
+    assert costs.classifier_flops(empty, 4, 32) == 2 * 4 * 64 * 3
+    assert costs.encoder_recomputed_flops(empty, 4, 32) == 0
 
 
 @pytest.mark.parametrize("pooling", ["class_token", "mean"])
@@ -218,17 +214,14 @@ def test_flops_of_a_captioner_are_the_products_of_the_program(kind, looped):
         hard = dataclasses.replace(config, attention="hard")
         mean = 2 * 3 * 4 * 18 * 6
         assert costs.captioner_flops(config, 3, 4) - costs.captioner_flops(hard, 3, 4) == mean
-        assert costs.captioner_computed_flops(config, 3, 4) == 3 * costs.captioner_flops(config, 3, 4)
+        assert costs.captioner_recomputed_flops(config, 3, 4) == 0
     else:
         sizes = {"d_model": 8, "num_heads": 2, "d_ff": 12, "num_layers": 1}
         config, model = (
             models.TransformerCaptionerConfig(image=grid, vocab_size=13, **sizes),
             models.TransformerCaptioner,
         )
-        pairs = 4 * (4 + 18)
-        assert (
-            costs.captioner_computed_flops(config, 3, 4) == 3 * costs.captioner_flops(config, 3, 4) + 4 * 8 * 3 * pairs
-        )
+        assert costs.captioner_recomputed_flops(config, 3, 4) == 4 * 8 * 3 * 4 * (4 + 18)
     net = pure(model, config)
     found = graph.products(net.apply, net.shapes, jnp.zeros((3, 6, 11, 3)), jnp.zeros((3, 4), jnp.int32))
     assert costs.captioner_flops(config, 3, 4) == found.flops - fourth_channel(3, (6, 11), 4)

@@ -4,6 +4,7 @@ The law of decoding, steps equal to the whole pass, is in tests/contracts/test_c
 """
 
 import functools
+import inspect
 
 import jax
 import jax.numpy as jnp
@@ -61,6 +62,30 @@ def test_the_loss_equals_that_of_the_logits_and_depends_on_every_parameter(name)
     expected = functional.cross_entropy(logits, labels, where=TARGET_VALID, smoothing=0.1)
     near((total, count), expected)
     assert all(np.asarray(leaf).any() for leaf in jax.tree.leaves(gradients))
+
+
+def test_the_loss_takes_the_arguments_of_its_transformer_sibling():
+    """A task passes the same ones to both."""
+    given = lambda kind: inspect.signature(kind.cross_entropy).parameters.keys()
+    assert given(models.Seq2Seq) == given(models.EncoderDecoder)
+    assert given(models.RecurrentCaptioner) > given(models.TransformerCaptioner)
+
+
+def test_labels_to_count_need_not_be_all_tokens():
+    model, seen = small("none"), []
+
+    def linear_loss(x, table, labels, *, where, smoothing, z_loss):
+        seen.append(where)
+        return jnp.zeros(()), jnp.zeros(())
+
+    def loss(where, params):
+        options = {"target_valid": TARGET_VALID, "where": where, "right_padded": True, "linear_loss": linear_loss}
+        return model.net.bind(params).cross_entropy(SOURCE, TARGET, TARGET, **options)
+
+    counted = TARGET_VALID.at[:, 0].set(False)
+    for where in (counted, None):
+        jax.eval_shape(functools.partial(loss, where), model.params)
+    np.testing.assert_array_equal(seen, [counted, TARGET_VALID])
 
 
 def test_the_fixed_context_is_the_last_state_of_each_direction():

@@ -9,7 +9,7 @@ import pytest
 
 from jaxformer import functional, masks, modules
 from jaxformer.functional.cache import empty_cache, first_lanes
-from jaxformer.functional.dropout import site
+from jaxformer.functional.dropout import fold_in_name
 from tests.modules.small import built, normal, quick
 
 D, N, F = 8, 2, 12
@@ -110,7 +110,7 @@ def test_dropout_sites_are_independent():
     key = jax.random.key(0)
     ones = jnp.ones((4, 5, D))
     names = ("attention", "cross", "feed forward", "weights", "cross weights", "hidden")
-    drop = quick(lambda key: [functional.dropout(ones, rate=0.5, key=site(key, name)) for name in names])
+    drop = quick(lambda key: [functional.dropout(ones, rate=0.5, key=fold_in_name(key, name)) for name in names])
     found = list(map(np.asarray, drop(key)))
     for i, a in enumerate(found):
         for b in found[:i]:

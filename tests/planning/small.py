@@ -56,6 +56,11 @@ def lowered(config, mesh, shape, *, parts=1):
         return step.lower(state, batch)
 
 
+def computed_flops(config: models.EncoderDecoderConfig, *shape: int) -> float:
+    """The operations of a training step, with those that its backward pass repeats."""
+    return 3 * costs.encoder_decoder_flops(config, *shape) + costs.encoder_decoder_recomputed_flops(config, *shape)
+
+
 def workload(config: models.EncoderDecoderConfig, mesh, shape, *, parts=1):
     """What a task gives to a forecast."""
     return Workload(
@@ -66,8 +71,8 @@ def workload(config: models.EncoderDecoderConfig, mesh, shape, *, parts=1):
             description=f"{shape[0]} pairs",
             tokens=shape[0] * shape[2],
             parameters=costs.num_parameters(pure(models.EncoderDecoder, config).shapes),
-            flops=costs.encoder_decoder_training_flops(config, *shape),
-            computed_flops=costs.encoder_decoder_computed_flops(config, *shape),
+            flops=3 * costs.encoder_decoder_flops(config, *shape),
+            computed_flops=computed_flops(config, *shape),
             compute_dtype=config.compute_dtype,
         ),
     )

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from jaxformer.tasks import registry
-from jaxformer.tasks.config import GenerationConfig, TaskConfig, TuneConfig, words
+from jaxformer.tasks.config import GenerationConfig, SearchConfig, TaskConfig, TuneConfig, words
 
 
 @pytest.mark.parametrize("name", registry.TASKS)
@@ -39,6 +39,20 @@ def test_the_number_of_candidates_is_limited(number):
     """Too many ended the process inside XLA."""
     with pytest.raises(ValueError, match=f"mbr must be 0 or from 2 to 65,536, got {number}$"):
         GenerationConfig(mbr=number)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"temperature": 0.0}, "temperature must be positive, got 0; decode.beam_size 1 is greedy search"),
+        ({"candidates": "beam"}, "candidates beam needs decode.mbr"),
+        ({"candidates": "beam", "mbr": 4, "sample": True}, "candidates beam and sample True contradict"),
+        ({"candidates": "beam", "mbr": 5}, "mbr must be at most beam_size, 4, with candidates beam, got 5"),
+    ],
+)
+def test_settings_of_a_search_that_contradict_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        SearchConfig(**settings)
 
 
 @pytest.mark.parametrize(

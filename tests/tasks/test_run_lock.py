@@ -18,7 +18,7 @@ from jaxformer.cli.main import main
 from jaxformer.errors import ConfigError
 from jaxformer.multihost import processes
 from jaxformer.tasks import run_lock, rundir
-from jaxformer.tasks.history import read_run
+from jaxformer.tasks.runs import read_run
 from tests.tasks.small import small
 
 HOLDER = """

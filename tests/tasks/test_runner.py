@@ -227,7 +227,7 @@ def test_a_tracker_that_is_not_installed_is_named_before_anything_is_read(tmp_pa
 def test_steps_to_profile_are_checked_before_anything_is_read(tmp_path):
     """A training that ends before them would silently leave no trace."""
     config = registry.configure("language_model", data={"text": "nowhere"}, train={"steps": 200})
-    with pytest.raises(ConfigError, match="must lie in the training, which ends at step 200, got 300:304"):
+    with pytest.raises(ConfigError, match="must be in the training, which ends at step 200, got 300:304"):
         jaxformer.train(config, tmp_path / "run", console=quiet(), profile="300:304")
     assert not list(tmp_path.iterdir())
 

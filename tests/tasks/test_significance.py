@@ -9,7 +9,7 @@ from jaxformer.config import changed
 from jaxformer.errors import ConfigError
 from jaxformer.evaluation.scores import paired_bootstrap
 from jaxformer.tasks import rundir
-from jaxformer.tasks.history import read_run
+from jaxformer.tasks.runs import read_run
 from jaxformer.tasks.significance import comparisons
 from tests.tasks.small import small
 

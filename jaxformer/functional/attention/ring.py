@@ -162,11 +162,11 @@ def _varying(tiling: Tiling, ring: Ring, shared: Any, query: Array, key: Array, 
 
 
 def _round(
-    ring: Ring, visit: Callable[[Any, Any, Array], tuple[Any, Any]], sums: Any, traveling: Any, *, home: bool
+    ring: Ring, visit: Callable[[Any, Any, Array], tuple[Any, Any]], sums: Any, traveling: Any, *, to_owner: bool
 ) -> tuple[Any, Any]:
     """Calls ``sums, traveling = visit(sums, traveling, owner)`` at each device of the ring.
 
-    If `home`, `traveling` ends on the device where it started, otherwise on the last one that it visits.
+    If `to_owner`, `traveling` ends on the device where it started, otherwise on the last one that it visits.
     """
     rank = jax.lax.axis_index(ring.axis)
     next_device = [(i, (i + 1) % ring.size) for i in range(ring.size)]
@@ -176,7 +176,7 @@ def _round(
         return (sums, jax.tree.map(lambda x: jax.lax.ppermute(x, ring.axis, next_device), traveling)), None
 
     carry = sums, traveling
-    if home:
+    if to_owner:
         return jax.lax.scan(visit_and_pass, carry, jnp.arange(ring.size))[0]
     # With barriers, XLA compiles the last visit, and a loop of one visit, like other visits: results are bitwise equal.
     barrier, last = jax.lax.optimization_barrier, ring.size - 1
@@ -200,7 +200,7 @@ def _forward(tiling, ring, query, key, value, bias, shared) -> tuple[Array, Arra
 
     dims = query.shape[:3]
     initial = jnp.zeros((*dims, value.shape[-1]), jnp.float32), jnp.full((*dims, 2), LOW, jnp.float32)
-    return _round(ring, visit, initial, (key, value), home=False)[0]
+    return _round(ring, visit, initial, (key, value), to_owner=False)[0]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -230,7 +230,7 @@ def _attend_backward(tiling, ring, saved, upstream):
     zeros = lambda x: jnp.zeros(x.shape, jnp.float32)
     traveling = (key, value, zeros(key), zeros(value))
     sums = zeros(query), blockwise.zero_gradients(bias)
-    (d_query, d_bias), (_, _, d_key, d_value) = _round(ring, visit, sums, traveling, home=True)
+    (d_query, d_bias), (_, _, d_key, d_value) = _round(ring, visit, sums, traveling, to_owner=True)
     gradients = (d.astype(x.dtype) for d, x in ((d_query, query), (d_key, key), (d_value, value)))
     d_sinks = sink_gradients(sinks, output, log_weight, upstream)
     gradients = *gradients, blockwise.cast_gradients(bias, d_bias), d_sinks

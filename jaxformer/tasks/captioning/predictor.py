@@ -19,17 +19,17 @@ from jaxformer.models import RecurrentCaptioner, RecurrentCaptionerConfig, Trans
 from jaxformer.models import TransformerCaptionerConfig as TransformerConfig
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.sharding import Placement
+from jaxformer.tasks.async_dispatch import one_behind
 from jaxformer.tasks.captioning.config import DecodeConfig
+from jaxformer.tasks.generation import GenerationMixin, Member
 from jaxformer.tasks.images import ImagePredictor, normalized
-from jaxformer.tasks.one_behind import one_behind
 from jaxformer.tasks.search import Candidate, Sources, candidate
-from jaxformer.tasks.searcher import Member, Searcher
 
 CaptionNet = Pure[RecurrentCaptioner, RecurrentCaptionerConfig] | Pure[TransformerCaptioner, TransformerConfig]
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageCaptioner(ImagePredictor, Searcher):
+class ImageCaptioner(ImagePredictor, GenerationMixin):
     """A captioner and its parameters, with everything needed to caption images."""
 
     net: CaptionNet
@@ -58,7 +58,7 @@ class ImageCaptioner(ImagePredictor, Searcher):
         """Returns an ensemble of this model and others.
 
         Raises:
-          ConfigError: see `Searcher`; or the models take images of different sizes.
+          ConfigError: see `GenerationMixin`; or the models take images of different sizes.
         """
         for other in others:
             if other.shape != self.shape:

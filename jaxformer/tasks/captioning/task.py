@@ -22,7 +22,7 @@ from jaxformer.data.sources import Parallel, locate
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.scores import Score, bleu
-from jaxformer.functional.dropout import site
+from jaxformer.functional.dropout import fold_in_name
 from jaxformer.models import costs
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
@@ -83,11 +83,6 @@ class CaptionNetwork(Network[DeviceBatch]):
     def _is_hard(self) -> bool:
         return getattr(self.net.config, "attention", "") == "hard"
 
-    @property
-    def _claims(self) -> dict[str, Any]:
-        """The guarantees about captions that a model with self-attention can use."""
-        return {"right_padded": True} if isinstance(self.net.config, models.TransformerCaptionerConfig) else {}
-
     def loss(self, params: Params, batch: DeviceBatch, key: jax.Array | None):
         model, objective = self.net.bind(params), self.objective
         given = normalized(batch.images), batch.tokens, batch.labels
@@ -95,33 +90,33 @@ class CaptionNetwork(Network[DeviceBatch]):
         if self._is_hard and key is not None:
             assert isinstance(model, models.RecurrentCaptioner)
             height, width = self.net.config.image.grid_size
-            noise = jax.random.gumbel(site(key, "positions"), (*batch.tokens.shape, height * width))
+            noise = jax.random.gumbel(fold_in_name(key, "positions"), (*batch.tokens.shape, height * width))
             if objective.soft_attention_rate:
                 options["mean"] = jax.random.bernoulli(
-                    site(key, "mean"), objective.soft_attention_rate, noise.shape[:1]
+                    fold_in_name(key, "mean"), objective.soft_attention_rate, noise.shape[:1]
                 )
             return *model.reinforced_cross_entropy(*given, noise, entropy=objective.entropy, **options), {}
         if objective.doubly_stochastic:
             options["doubly_stochastic"] = objective.doubly_stochastic
-        return *model.cross_entropy(*given, **options, **self._claims), {}
+        return *model.cross_entropy(*given, **options, right_padded=True), {}
 
     def validation_loss(self, params: Params, batch: DeviceBatch):
         model = self.net.bind(params)
         given = normalized(batch.images), batch.tokens, batch.labels
-        return *model.cross_entropy(*given, valid=batch.valid, **self._claims), {}
+        return *model.cross_entropy(*given, valid=batch.valid, right_padded=True), {}
 
     def abstract_batch(self, shape: tuple[int, ...], rows: jax.sharding.Sharding) -> CaptionBatch[jax.ShapeDtypeStruct]:
         make = functools.partial(jax.ShapeDtypeStruct, sharding=rows)
         images = make((shape[0], *image_shape(self.net.config)), jnp.uint8)
         return CaptionBatch(images, make(shape, jnp.int32), make(shape, jnp.int32), make(shape, jnp.bool_))
 
-    def training_flops(self, shape: tuple[int, ...]) -> float:
+    def forward_flops(self, shape: tuple[int, ...]) -> float:
         num_rows, length = shape
-        return 3 * costs.captioner_flops(self.net.config, num_rows, length)
+        return costs.captioner_flops(self.net.config, num_rows, length)
 
-    def computed_flops(self, shape: tuple[int, ...]) -> float:
+    def recomputed_flops(self, shape: tuple[int, ...]) -> float:
         num_rows, length = shape
-        return costs.captioner_computed_flops(self.net.config, num_rows, length)
+        return costs.captioner_recomputed_flops(self.net.config, num_rows, length)
 
     def shape(self, batch: DeviceBatch) -> tuple[int, ...]:
         num_rows, length = batch.tokens.shape

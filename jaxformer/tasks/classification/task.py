@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -74,14 +74,12 @@ class ClassificationData(Data[ClassVocabulary]):
         stop = self.validation[1].steps_per_epoch
         return batches(self._make(self.corpus.validation, self.validation, rows), stop=stop)
 
-    def _make(self, examples: Examples, part: tuple[Ragged, BatchPlan], rows: Rows):
-        tokens, plan = part
-        labels, special = self.corpus.indices(examples), self.vocabulary.tokenizer.special
-        return functools.partial(_labeled_batch, tokens, labels, plan, special, rows)
-
-
-def _labeled_batch(tokens, labels, plan, special, rows, step: int) -> LabeledBatch[np.ndarray]:
-    return make_labeled_batch(tokens, labels, plan, step, special=special, rows=rows)
+    def _make(
+        self, examples: Examples, part: tuple[Ragged, BatchPlan], rows: Rows
+    ) -> Callable[[int], LabeledBatch[np.ndarray]]:
+        """Returns the function from a step to its batch."""
+        (tokens, plan), labels, special = part, self.corpus.indices(examples), self.vocabulary.tokenizer.special
+        return lambda step: make_labeled_batch(tokens, labels, plan, step, special=special, rows=rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,13 +102,13 @@ class ClassifierNetwork(Network[DeviceBatch]):
         make = functools.partial(jax.ShapeDtypeStruct, sharding=rows)
         return LabeledBatch(make(shape, jnp.int32), make(shape, jnp.bool_), make(shape[:1], jnp.int32))
 
-    def training_flops(self, shape: tuple[int, ...]) -> float:
+    def forward_flops(self, shape: tuple[int, ...]) -> float:
         num_rows, length = shape
-        return costs.classifier_training_flops(self.net.config, num_rows, length)
+        return costs.classifier_flops(self.net.config, num_rows, length)
 
-    def computed_flops(self, shape: tuple[int, ...]) -> float:
+    def recomputed_flops(self, shape: tuple[int, ...]) -> float:
         num_rows, length = shape
-        return costs.classifier_computed_flops(self.net.config, num_rows, length)
+        return costs.encoder_recomputed_flops(self.net.config, num_rows, length)
 
     def shape(self, batch: DeviceBatch) -> tuple[int, ...]:
         return batch.tokens.shape
@@ -128,7 +126,7 @@ class Classification(Task[ClassificationConfig, LabeledCorpus[Examples], DeviceB
     name = "classification"
     commands = ("classify",)
     vocabulary_files = (*tokenizers.FILES, classes.FILE)
-    metrics = {"accuracy": True, "matthews": True}  # noqa: RUF012 - a ClassVar of the base
+    metrics: ClassVar[Mapping[str, bool]] = {"accuracy": True, "matthews": True}
     config = ClassificationConfig
 
     def check(self, config: ClassificationConfig) -> None:

@@ -66,20 +66,14 @@ class DecodeConfig(GenerationConfig):
         super().__post_init__()
         at_least(1, self, "max_tokens", "beam_size")
         ids = words(self.eos_token_ids)
-        for needed, said in (
-            (
-                not self.eos_token_ids or (ids and all(word.isdecimal() for word in ids)),
-                f"eos_token_ids must be ids of tokens, separated by commas, got {self.eos_token_ids!r}",
-            ),
-            (self.beam_size == 1 or not self.uses_sampling, f"beam_size {self.beam_size} needs temperature 0"),
-            (not self.mbr or self.uses_sampling, "mbr needs sampling, but temperature is 0"),
-            (
-                self.uses_sampling or (self.top_k, self.top_p, self.min_p) == (0, 1.0, 0.0),
-                "top_k, top_p and min_p are for sampling, but temperature is 0",
-            ),
-        ):
-            if not needed:
-                raise ValueError(said)
+        if self.eos_token_ids and not (ids and all(word.isdecimal() for word in ids)):
+            raise ValueError(f"eos_token_ids must be ids of tokens, separated by commas, got {self.eos_token_ids!r}")
+        if self.uses_sampling and self.beam_size > 1:
+            raise ValueError(f"beam_size {self.beam_size} needs temperature 0")
+        if self.mbr and not self.uses_sampling:
+            raise ValueError("mbr needs sampling, but temperature is 0")
+        if not self.uses_sampling and (self.top_k, self.top_p, self.min_p) != (0, 1.0, 0.0):
+            raise ValueError("top_k, top_p and min_p are for sampling, but temperature is 0")
 
     @property
     def _unread(self) -> dict[str, str]:

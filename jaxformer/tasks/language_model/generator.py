@@ -15,9 +15,9 @@ from jaxformer import decoding, models
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.modules.pure import Params, Pure
+from jaxformer.tasks.generation import GenerationMixin, Member, limits_of
 from jaxformer.tasks.language_model.config import DecodeConfig
 from jaxformer.tasks.search import Candidate, Scored, Sources, VocabularyLimits
-from jaxformer.tasks.searcher import Member, Searcher, limits_of
 
 
 class _Text(NamedTuple):
@@ -33,7 +33,7 @@ class _Text(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class TextGenerator(Searcher):
+class TextGenerator(GenerationMixin):
     """A language model, its parameters and its tokenizer."""
 
     net: Pure[models.LanguageModel, models.LanguageModelConfig]
@@ -60,7 +60,7 @@ class TextGenerator(Searcher):
         """Returns an ensemble of this model and others, with the shortest of their context lengths.
 
         Raises:
-          ConfigError: see `Searcher`.
+          ConfigError: see `GenerationMixin`.
         """
         window = min([self.window, *(other.window for other in others)])
         return dataclasses.replace(super().ensemble_with(others), window=window)

@@ -70,13 +70,13 @@ class LanguageModelNetwork(Network[DeviceBatch]):
         tokens = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=rows)
         return TextBatch(tokens, tokens, jax.ShapeDtypeStruct(shape, jnp.bool_, sharding=rows))
 
-    def training_flops(self, shape: tuple[int, ...]) -> float:
+    def forward_flops(self, shape: tuple[int, ...]) -> float:
         num_rows, length = shape
-        return costs.language_model_training_flops(self.net.config, num_rows, length)
+        return costs.language_model_flops(self.net.config, num_rows, length)
 
-    def computed_flops(self, shape: tuple[int, ...]) -> float:
+    def recomputed_flops(self, shape: tuple[int, ...]) -> float:
         num_rows, length = shape
-        return costs.language_model_computed_flops(self.net.config, num_rows, length)
+        return costs.language_model_recomputed_flops(self.net.config, num_rows, length)
 
     def shape(self, batch: DeviceBatch) -> tuple[int, ...]:
         return batch.tokens.shape

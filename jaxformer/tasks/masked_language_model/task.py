@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.classification import accuracy
 from jaxformer.evaluation.scores import Score, nats_per_token, perplexity
-from jaxformer.functional.dropout import site
+from jaxformer.functional.dropout import fold_in_name
 from jaxformer.models import costs
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
@@ -83,7 +83,7 @@ class MaskedLanguageModelNetwork(Network[DeviceBatch]):
 
         Without a key, as in validation, the same tokens of a batch are always masked.
         """
-        mask_key = jax.random.key(0) if key is None else site(key, "mask")
+        mask_key = jax.random.key(0) if key is None else fold_in_name(key, "mask")
         assert mask_key is not None
         seen, chosen = functional.mask_tokens(
             batch.tokens,
@@ -110,13 +110,13 @@ class MaskedLanguageModelNetwork(Network[DeviceBatch]):
         integers = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=rows)
         return PackedBatch(integers, integers, integers, SpecialTokens())
 
-    def training_flops(self, shape: tuple[int, ...]) -> float:
+    def forward_flops(self, shape: tuple[int, ...]) -> float:
         num_rows, length = shape
-        return costs.masked_language_model_training_flops(self.net.config, num_rows, length, self._num_masked(length))
+        return costs.masked_language_model_flops(self.net.config, num_rows, length, self._num_masked(length))
 
-    def computed_flops(self, shape: tuple[int, ...]) -> float:
+    def recomputed_flops(self, shape: tuple[int, ...]) -> float:
         num_rows, length = shape
-        return costs.masked_language_model_computed_flops(self.net.config, num_rows, length, self._num_masked(length))
+        return costs.encoder_recomputed_flops(self.net.config, num_rows, length)
 
     def _num_masked(self, length: int) -> int:
         return functional.num_masked(length, self.rate)
@@ -199,7 +199,7 @@ class MaskedLanguageModeling(TextTask[MaskedLanguageModelingConfig, DeviceBatch,
 
     name = "masked_language_model"
     commands = ("fill",)
-    metrics = {"perplexity": False, "accuracy": True}  # noqa: RUF012 - a ClassVar of the base
+    metrics: ClassVar[Mapping[str, bool]] = {"perplexity": False, "accuracy": True}
     config = MaskedLanguageModelingConfig
 
     def split(self, config: MaskedLanguageModelingConfig, text: Text) -> TextCorpus:

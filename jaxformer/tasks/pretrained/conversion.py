@@ -28,8 +28,8 @@ from jaxformer.tasks.base import Say
 from jaxformer.tasks.config import TaskConfig, TuneConfig
 from jaxformer.tasks.language_model.config import LanguageModelingConfig
 from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingConfig
+from jaxformer.tasks.pretrained.generation_config import from_generation, from_text_generation
 from jaxformer.tasks.pretrained.rows import decoder_with_rows, resized, with_rows
-from jaxformer.tasks.pretrained.search import from_generation, from_text_generation
 from jaxformer.tasks.pretrained.tokenizers import read_languages, read_tokenizer
 from jaxformer.tasks.tokenizers import VOCAB_MULTIPLE, table_size
 from jaxformer.tasks.training_setup import make_training_setup

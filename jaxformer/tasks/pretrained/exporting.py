@@ -20,7 +20,7 @@ from jaxformer.tasks.base import Say
 from jaxformer.tasks.config import TuneConfig
 from jaxformer.tasks.language_model.config import LanguageModelingConfig
 from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingConfig
-from jaxformer.tasks.pretrained import search
+from jaxformer.tasks.pretrained import generation_config
 from jaxformer.tasks.pretrained.rows import decoder_with_rows, with_rows
 from jaxformer.tasks.pretrained.tokenizers import mask_name, tokenizer_files
 from jaxformer.tasks.tokenizers import run_tokenizer
@@ -75,10 +75,10 @@ def export(
     settings: dict[str, Any] = _ids(config, tokenizer)
     generation = dict(settings)
     if isinstance(config, TranslationConfig):
-        longest = min(found.net.config.length_limit or search.MOST, search.MOST) - 1
-        generation |= search.to_generation(config.decode, tokenizer.special, tokenizer.start, longest)
+        longest = min(found.net.config.length_limit or generation_config.MOST, generation_config.MOST) - 1
+        generation |= generation_config.to_generation(config.decode, tokenizer.special, tokenizer.start, longest)
     elif isinstance(config, LanguageModelingConfig):
-        generation |= search.to_text_generation(config.decode)
+        generation |= generation_config.to_text_generation(config.decode)
         if found.net.config.positions != "learned":  # otherwise transformers takes its default, up to 131,072
             settings["max_position_embeddings"] = config.data.length
     with creating_folder(out, mode=0o777) as temporary:
@@ -88,7 +88,7 @@ def export(
         if not masked:
             (temporary / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n", encoding="utf-8")
     decode = None if isinstance(config, MaskedLanguageModelingConfig) else config.decode
-    if decode and (lost := search.without_counterpart(decode)):
+    if decode and (lost := generation_config.without_counterpart(decode)):
         named = ", ".join(f"decode.{name} {getattr(decode, name)}" for name in lost)
         say(f"the folder does not have {named}, which transformers lacks; texts that they end or change differ")
     return found.family

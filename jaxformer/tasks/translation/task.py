@@ -110,14 +110,13 @@ class TranslationNetwork(Network[DeviceBatch]):
         return *self._cross_entropy(params, batch, None), {}
 
     def _cross_entropy(self, params: Params, batch: DeviceBatch, key: jax.Array | None, **options: Any):
-        if not isinstance(self.net.config, models.Seq2SeqConfig):  # which has no self-attention
-            options["right_padded"] = True
         return self.net.bind(params).cross_entropy(
             batch.source,
             batch.target,
             batch.labels,
             source_valid=batch.source_valid,
             target_valid=batch.target_valid,
+            right_padded=True,
             key=key,
             **options,
         )
@@ -129,19 +128,19 @@ class TranslationNetwork(Network[DeviceBatch]):
         valid = place((num_rows, source), jnp.bool_), place((num_rows, target), jnp.bool_)
         return Batch(tokens, valid[0], labels, labels, valid[1])
 
-    def training_flops(self, shape: tuple[int, ...]) -> float:
+    def forward_flops(self, shape: tuple[int, ...]) -> float:
         num_rows, source, target = shape
         num_rows, config = self.passes * num_rows, self.net.config
         if isinstance(config, models.Seq2SeqConfig):
-            return costs.seq2seq_training_flops(config, num_rows, source, target)
-        return costs.encoder_decoder_training_flops(config, num_rows, source, target)
+            return costs.seq2seq_flops(config, num_rows, source, target)
+        return costs.encoder_decoder_flops(config, num_rows, source, target)
 
-    def computed_flops(self, shape: tuple[int, ...]) -> float:
+    def recomputed_flops(self, shape: tuple[int, ...]) -> float:
         num_rows, source, target = shape
         num_rows, config = self.passes * num_rows, self.net.config
-        if isinstance(config, models.Seq2SeqConfig):  # nothing is recomputed
-            return costs.seq2seq_training_flops(config, num_rows, source, target)
-        return costs.encoder_decoder_computed_flops(config, num_rows, source, target)
+        if isinstance(config, models.Seq2SeqConfig):
+            return 0.0
+        return costs.encoder_decoder_recomputed_flops(config, num_rows, source, target)
 
     def shape(self, batch: DeviceBatch) -> tuple[int, ...]:
         num_rows, source = batch.source.shape

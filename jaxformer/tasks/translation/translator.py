@@ -25,9 +25,9 @@ from jaxformer.inspection import attention_maps
 from jaxformer.inspection.attention_maps import AttentionWeights
 from jaxformer.modules.pure import Params
 from jaxformer.sharding import Placement
-from jaxformer.tasks.one_behind import one_behind
+from jaxformer.tasks.async_dispatch import one_behind
+from jaxformer.tasks.generation import GenerationMixin, Member
 from jaxformer.tasks.search import Candidate, Net, Scored, Sources, candidate
-from jaxformer.tasks.searcher import Member, Searcher
 from jaxformer.tasks.translation.config import DecodeConfig
 
 BUCKETS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
@@ -38,7 +38,7 @@ LONGEST = 32 * BUCKETS[-1]
 
 
 @dataclasses.dataclass(frozen=True)
-class Translator(Searcher):
+class Translator(GenerationMixin):
     """A model and its parameters, with everything needed to translate sentences."""
 
     net: Net

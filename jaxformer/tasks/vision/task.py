@@ -91,17 +91,17 @@ class VisionNetwork(Network[DeviceBatch]):
         images = make((shape[0], *image_shape(self.net.config)), jnp.uint8)
         return ImageBatch(images, make(shape[:1], jnp.int32), make(shape[:1], jnp.bool_))
 
-    def training_flops(self, shape: tuple[int, ...]) -> float:
+    def forward_flops(self, shape: tuple[int, ...]) -> float:
         config = self.net.config
         if isinstance(config, models.VisionTransformerConfig):
-            return 3 * costs.vision_transformer_flops(config, shape[0])
-        return 3 * costs.residual_network_flops(config, shape[0])
+            return costs.vision_transformer_flops(config, shape[0])
+        return costs.residual_network_flops(config, shape[0])
 
-    def computed_flops(self, shape: tuple[int, ...]) -> float:
-        config, training = self.net.config, self.training_flops(shape)
+    def recomputed_flops(self, shape: tuple[int, ...]) -> float:
+        config = self.net.config
         if isinstance(config, models.VisionTransformerConfig):
-            return training + costs.vision_transformer_recomputed_flops(config, shape[0])
-        return training
+            return costs.vision_transformer_recomputed_flops(config, shape[0])
+        return 0.0
 
     def shape(self, batch: DeviceBatch) -> tuple[int, ...]:
         return batch.images.shape[0], 1
@@ -117,7 +117,7 @@ class Vision(Task[VisionConfig, ImageCorpus, DeviceBatch, Classes, ImageClassifi
     name = "vision"
     commands = ("classify",)
     vocabulary_files = (classes.FILE,)
-    metrics = {"accuracy": True, "matthews": True}  # noqa: RUF012 - a ClassVar of the base
+    metrics: ClassVar[Mapping[str, bool]] = {"accuracy": True, "matthews": True}
     config = VisionConfig
 
     def check(self, config: VisionConfig) -> None:

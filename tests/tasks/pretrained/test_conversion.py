@@ -15,7 +15,7 @@ from jaxformer import interop, models, pure
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.models import families
-from jaxformer.tasks import history, pretrained, registry
+from jaxformer.tasks import pretrained, registry, runs
 from jaxformer.tasks.pretrained import conversion
 from tests.contracts.task import quiet
 from tests.data import marian
@@ -62,7 +62,7 @@ def test_a_language_model(tmp_path, vocab_size):
     np.testing.assert_allclose(found.token_log_probs, expected, atol=1e-5)
     (text,) = generator.generate([TEXT])
     assert text.startswith(TEXT)
-    (run,) = history.find_runs(tmp_path)
+    (run,) = runs.find_runs(tmp_path)
     assert run.state == "converted"
 
 

@@ -220,7 +220,7 @@ def test_r_drop_is_the_loss_of_two_passes(model, tmp_path):
     assert float(validation[0]) == float(validation[1])
     shape = network.shape(batch)
     assert network.training_flops(shape) == 2 * plain.training_flops(shape)
-    assert network.computed_flops(shape) == 2 * plain.computed_flops(shape)
+    assert network.recomputed_flops(shape) == 2 * plain.recomputed_flops(shape)
 
 
 @pytest.mark.full

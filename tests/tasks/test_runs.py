@@ -9,7 +9,7 @@ import pytest
 
 from jaxformer.cli.main import main
 from jaxformer.tasks import rundir
-from jaxformer.tasks.history import find_runs, read_run
+from jaxformer.tasks.runs import find_runs, read_run
 from jaxformer.training.loop import Reason
 from jaxformer.training.phase_timer import PhaseTimer
 from tests.tasks.small import small

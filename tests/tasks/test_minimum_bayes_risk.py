@@ -5,7 +5,7 @@ import pytest
 import sacrebleu
 
 from jaxformer.errors import DataError
-from jaxformer.tasks.risk import expected_utilities
+from jaxformer.tasks.minimum_bayes_risk import expected_utilities
 
 TEXTS = [
     ["The dog runs.", "A dog runs.", "The dogs ran home, early."],

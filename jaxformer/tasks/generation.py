@@ -15,8 +15,8 @@ from jaxformer.decoding import Hypotheses
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.modules.pure import Params
 from jaxformer.sharding import Placement
-from jaxformer.tasks import risk
 from jaxformer.tasks.config import GenerationConfig, SearchConfig
+from jaxformer.tasks.minimum_bayes_risk import ranked
 from jaxformer.tasks.search import (
     Candidate,
     Net,
@@ -37,7 +37,7 @@ class Member(NamedTuple):
     params: Params
 
 
-class Searcher:
+class GenerationMixin:
     """A predictor that generates text by a search; a frozen dataclass."""
 
     net: Net
@@ -140,7 +140,7 @@ class Searcher:
     def _ranked(self, candidates: list[list[Candidate]], n_best: int) -> list[list[Candidate]]:
         """Returns the best candidates of each input: by score, or by minimum Bayes risk."""
         if self.decode.mbr and candidates:
-            candidates = risk.ranked([own[: self.decode.mbr] for own in candidates], self.decode.utility, self.language)
+            candidates = ranked([own[: self.decode.mbr] for own in candidates], self.decode.utility, self.language)
         return [own[:n_best] for own in candidates]
 
 

@@ -8,7 +8,7 @@ import pytest
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.errors import DataError
 from jaxformer.tasks import language_model
-from jaxformer.tasks.pretrained.search import (
+from jaxformer.tasks.pretrained.generation_config import (
     from_generation,
     from_text_generation,
     to_generation,

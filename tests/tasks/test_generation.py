@@ -1,4 +1,4 @@
-"""The limits of the vocabulary in searches; ensembles are tested with each predictor."""
+"""The limits of the vocabulary in text generation; ensembles are tested with each predictor."""
 
 import types
 
@@ -9,7 +9,7 @@ from jaxformer.data.normalization import TextNormalizer
 from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.errors import ConfigError
 from jaxformer.tasks.config import GenerationConfig, SearchConfig
-from jaxformer.tasks.searcher import Searcher, limits_of
+from jaxformer.tasks.generation import GenerationMixin, limits_of
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
@@ -62,4 +62,4 @@ def test_limits_are_of_the_text_that_a_tokenizer_sees(tmp_path):
 def test_more_scores_than_can_be_numbered(settings, num_draws, message):
     predictor = types.SimpleNamespace(placement=None, tokenizer=types.SimpleNamespace(vocab_size=16))
     with pytest.raises(ConfigError, match=message):
-        Searcher._hypotheses(predictor, SearchConfig(**settings), None, None, num_draws=num_draws, max_length=2)
+        GenerationMixin._hypotheses(predictor, SearchConfig(**settings), None, None, num_draws=num_draws, max_length=2)
