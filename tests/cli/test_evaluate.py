@@ -79,7 +79,7 @@ def test_scores_are_printed_and_saved_with_their_settings(asked, monkeypatch, ca
 def test_json_is_what_is_saved_and_nothing_else(asked, monkeypatch, capsys, tmp_path):
     """Scores that are not numbers are null, and names that are not UTF-8 are escaped."""
     monkeypatch.setattr(evaluate, "configured", lambda options, settings: TranslationConfig())
-    monkeypatch.setattr(evaluate, "load_ensemble", lambda options, config, command: types.SimpleNamespace(steps=(4,)))
+    monkeypatch.setattr(evaluate, "load_ensemble", lambda options, config: types.SimpleNamespace(steps=(4,)))
     monkeypatch.setattr(runner, "evaluate", lambda *args, **options: {"corpus": [SCORE, Score("loss", math.nan, "é")]})
     other = tmp_path / os.fsdecode(b"\xff")
     assert evaluate.main([str(tmp_path), "--json", "--ensemble", str(other)]) == 0
