@@ -25,6 +25,7 @@ ABANDONED = 24 * 3600.0
 """The age in seconds, since the last change, after which a temporary file or folder counts as left behind."""
 
 _ENDINGS: list[Callable[[], object]] = []
+os.register_at_fork(after_in_child=_ENDINGS.clear)  # a worker that reads data must not remove its parent's files
 
 
 @contextlib.contextmanager

@@ -124,6 +124,23 @@ def test_a_signal_leaves_no_temporary_files(tmp_path):
     assert (done.returncode, done.stderr, os.listdir(tmp_path)) == (130, "interrupted\n", [])
 
 
+FORK = """
+    import time
+    if not (worker := os.fork()):
+        time.sleep(60)
+    os.kill(worker, signal.SIGTERM)
+    sys.stderr.write(str(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])))
+    time.sleep(0.1)
+"""
+
+
+def test_a_signal_to_a_worker_is_not_for_the_command():
+    """As from `multiprocessing.Pool.terminate`."""
+    program = "import warnings; warnings.simplefilter('ignore')\n" + SIGNALED.format(how="main.GRACE = 0" + FORK)
+    done = subprocess.run([sys.executable, "-c", program, "demo", ""], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "half a line", "143")
+
+
 def test_an_ignored_signal_stays_ignored():
     """As in a background job of a shell without job control."""
     code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + SIGNALED.format(how="signaled()")

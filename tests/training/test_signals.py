@@ -68,6 +68,19 @@ def test_an_ignored_signal_stays_ignored():
     assert requests == []
 
 
+@pytest.mark.filterwarnings("ignore:.*fork")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 0)])
+def test_a_signal_to_a_worker_is_not_a_request(number, code):
+    """A fork that reads data ends by SIGTERM; Ctrl-C, which all processes of a terminal get, leaves that to training."""
+    said = []
+    with signals.stop_requests(said.append) as requests:
+        if not (worker := os.fork()):
+            os.kill(os.getpid(), number)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]) == code
+    assert (said, requests) == ([], [])
+
+
 def test_a_repeated_request_is_acknowledged_once():
     said = []
     with signals.stop_requests(said.append):
