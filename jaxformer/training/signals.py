@@ -84,13 +84,15 @@ def _acknowledging(say: Callable[[str], None]) -> Iterator[None]:
         received: set[int] = set()
         with open(reader, "rb", buffering=0) as pipe:
             while data := pipe.read(1).strip(END):
-                number = signal.Signals(data[0])
-                if number not in received:
-                    say(MESSAGES.get(number, number.name))
+                number = data[0]
+                repeated = number in received
+                if number in MESSAGES and not repeated:
+                    say(MESSAGES[signal.Signals(number)])
                 elif number == signal.SIGINT:
                     say(AGAIN)
-                    if previous >= 0:  # the handler waits for the end of a compilation
-                        os.write(previous, data)
+                # A second Ctrl-C, whose handler waits for the end of a compilation, or the signal of another handler
+                if previous >= 0 and (number not in MESSAGES or (repeated and number == signal.SIGINT)):
+                    os.write(previous, data)
                 received.add(number)
 
     thread = threading.Thread(target=acknowledge, daemon=True, name="signals")
