@@ -175,7 +175,7 @@ def _stopping_at_once(command: Sequence[str]) -> Iterator[None]:
         with contextlib.suppress(Exception):  # it may be in the middle of writing
             sys.stdout.flush()
         ending.acquire()
-        if "jaxformer.files" in sys.modules:
+        with contextlib.suppress(KeyError, AttributeError):  # it is not imported yet, or only in part
             sys.modules["jaxformer.files"].end_all()
         show_cursor = "\x1b[?25h" if os.isatty(2) else ""  # a progress bar hides it
         with contextlib.suppress(OSError):

@@ -117,8 +117,12 @@ def test_a_signal_does_not_wait_for_a_long_call(name, code, said):
     assert (done.returncode, done.stdout, done.stderr) == (code, "half a line", said)
 
 
-def test_a_signal_leaves_no_temporary_files(tmp_path):
-    how = f"from jaxformer import files; files.creating_folder({str(tmp_path / 'a')!r}).__enter__(); signaled()"
+@pytest.mark.parametrize("imported", [True, False])
+def test_a_signal_leaves_no_temporary_files(imported, tmp_path):
+    """It may come in the middle of the import of the module that removes them."""
+    how = "sys.modules['jaxformer.files'] = types.ModuleType('jaxformer.files'); signaled()"
+    if imported:
+        how = f"from jaxformer import files; files.creating_folder({str(tmp_path / 'a')!r}).__enter__(); signaled()"
     command = [sys.executable, "-c", SIGNALED.format(how=how), "demo", "SIGINT"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr, os.listdir(tmp_path)) == (130, "interrupted\n", [])
