@@ -25,6 +25,7 @@ ABANDONED = 24 * 3600.0
 """The age in seconds, since the last change, after which a temporary file or folder counts as left behind."""
 
 _ENDINGS: list[Callable[[], object]] = []
+os.register_at_fork(after_in_child=_ENDINGS.clear)  # a worker that reads data must not remove its parent's files
 
 
 @contextlib.contextmanager
@@ -35,15 +36,23 @@ def ending(action: Callable[[], object]) -> Iterator[None]:
         yield
     finally:
         if action in _ENDINGS:  # `end_all` has not called it
+            _end(action)
+
+
+def _end(action: Callable[[], object]) -> None:
+    """Calls an action, then forgets it, so that one that is interrupted by a signal is called again."""
+    try:
+        action()
+    finally:
+        with contextlib.suppress(ValueError):  # another thread was first
             _ENDINGS.remove(action)
-            action()
 
 
 def end_all() -> None:
     """Does what open blocks of `ending` would do, such as removing temporary files; for `os._exit`, which runs none."""
     while _ENDINGS:
         with contextlib.suppress(Exception):  # the process ends in any case
-            _ENDINGS.pop()()
+            _end(_ENDINGS[-1])
 
 
 def local_path(path: str | os.PathLike[str]) -> pathlib.Path:

@@ -128,6 +128,34 @@ def test_the_end_of_a_process_removes_temporary_files(tmp_path):
     assert not files._ENDINGS
 
 
+@pytest.mark.parametrize("ends", [contextlib.nullcontext, files.end_all])
+def test_an_interrupted_end_is_done_again(ends):
+    """A signal, or a second one, comes while a large folder is being removed."""
+    done = []
+
+    def remove():
+        done.append("begun")
+        if len(done) == 1:
+            files.end_all()  # as the handler does
+            done.append("end of the process")
+
+    with files.ending(remove):
+        ends()
+    assert done[:3] == ["begun", "begun", "end of the process"]
+    assert not files._ENDINGS
+
+
+@pytest.mark.filterwarnings("ignore:.*fork")
+def test_a_fork_does_not_remove_the_files_of_its_parent(tmp_path):
+    """As a worker that reads data, when it is stopped."""
+    with files.creating_folder(tmp_path / "a") as folder:
+        if not (process := os.fork()):
+            files.end_all()
+            os._exit(0)
+        os.waitpid(process, 0)
+        assert folder.exists()
+
+
 def test_a_folder_appears_complete_or_not_at_all(tmp_path):
     path = tmp_path / "new" / "folder"
 

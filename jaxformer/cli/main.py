@@ -164,15 +164,18 @@ def _stopping_at_once(command: Sequence[str]) -> Iterator[None]:
         text = f"jaxformer {command[0]}: SIGTERM outside of training: run the same command again"
         SIGNAL_EXITS[signal.SIGTERM] = (85, text)
     ending = threading.RLock()  # never released
+    process = os.getpid()
 
     def stop(number: int, _: object) -> None:
+        if os.getpid() != process:  # a fork, such as a worker that reads data
+            os._exit(128 + number)
         if number not in SIGNAL_EXITS:
             return
         code, text = SIGNAL_EXITS[number]
         with contextlib.suppress(Exception):  # it may be in the middle of writing
             sys.stdout.flush()
         ending.acquire()
-        if "jaxformer.files" in sys.modules:
+        with contextlib.suppress(KeyError, AttributeError):  # it is not imported yet, or only in part
             sys.modules["jaxformer.files"].end_all()
         show_cursor = "\x1b[?25h" if os.isatty(2) else ""  # a progress bar hides it
         with contextlib.suppress(OSError):
@@ -200,6 +203,7 @@ def _watching(stop: Callable[[int, object], None]) -> Iterator[None]:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     previous = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))  # a signal of a fork is not for this process
 
     def watch() -> None:
         with open(reader, "rb", buffering=0) as pipe:

@@ -29,6 +29,12 @@ MOST_SEGMENTATIONS = 4096
 LONGEST = 4192
 """The largest number of bytes of a line that sentencepiece trains on; it skips longer ones."""
 
+BOUNDARY = "\u2585"
+"""The character that separates parts of a line within sentencepiece, which skips lines that hold it."""
+
+_NOT_TRAINED = re.compile("\0|<unk>|</?s>|<pad>|<0x[0-9A-F]{2}>")
+"""Parts of lines that sentencepiece leaves out because they are the names of bytes and special tokens."""
+
 _DEFAULT = SpecialTokens()
 _AS_IS = TextNormalizer()
 
@@ -94,7 +100,8 @@ class SubwordTokenizer:
 
         Raises:
           ConfigError: the corpus cannot fill the vocabulary, or has too many characters for it; the message names the
-            smallest vocabulary that suits it or, if this one is too large, both the smallest and the largest.
+            smallest vocabulary that suits it or, if this one is too large, the largest, and also the smallest if
+            `character_coverage` is 1.
         """
         model, characters = io.BytesIO(), set[str]()
         try:
@@ -117,7 +124,8 @@ class SubwordTokenizer:
                 minloglevel=2,
             )
         except (RuntimeError, ValueError) as error:  # a ValueError for a number of more than 32 bits
-            raise ConfigError(_refusal(str(error), vocab_size, len(characters))) from error
+            num_characters = len(characters) if character_coverage == 1 else None
+            raise ConfigError(_refusal(str(error), vocab_size, num_characters)) from error
         return cls(with_normalizer(model.getvalue(), normalizer))
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -223,18 +231,22 @@ def _sentences(lines: Iterable[str], characters: set[str]) -> Iterator[str]:
     """Yields the sentences to train on, and adds to `characters` those of the sentences that sentencepiece reads."""
     for line in lines:
         for part in map(_escape, line.split("\n")):
-            if len(part) <= LONGEST // 4 or len(part.encode()) <= LONGEST:  # a character has at most 4 bytes
-                characters.update(part)
+            short = len(part) <= LONGEST // 4 or len(part.encode()) <= LONGEST  # a character has at most 4 bytes
+            if short and BOUNDARY not in part:
+                characters.update(_NOT_TRAINED.sub("", part))
             yield part
 
 
-def _refusal(reason: str, vocab_size: int, num_characters: int) -> str:
+def _refusal(reason: str, vocab_size: int, num_characters: int | None) -> str:
     """Returns the error message for a vocabulary that sentencepiece cannot train, from its reason."""
+    if required := re.search(r"required_chars\. \d+ vs (\d+)", reason):
+        num_characters = int(required[1]) - MIN_SUBWORDS
     needs = f"{MIN_SUBWORDS} bytes and special tokens and its {num_characters} characters"
-    fewest = MIN_SUBWORDS + num_characters
+    fewest = MIN_SUBWORDS + (num_characters or 0)
     if most := re.search(r"a value <= (\d+)", reason):
-        return f"vocab_size must be from {fewest} ({needs}) to {most[1]} for this corpus, got {vocab_size}"
-    if "required_chars" in reason:
+        bounds = f"at most {most[1]}" if num_characters is None else f"from {fewest} ({needs}) to {most[1]}"
+        return f"vocab_size must be {bounds} for this corpus, got {vocab_size}"
+    if required:
         return f"vocab_size must be at least {fewest} for this corpus ({needs}), got {vocab_size}"
     if "!sentences_.empty()" in reason:
         return f"cannot train a vocabulary: each line of the corpus is empty or longer than {LONGEST:,} bytes"

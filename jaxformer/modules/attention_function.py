@@ -142,15 +142,15 @@ def position_free(attention: AttentionFunction) -> AttentionFunction:
 
 
 def check_partial(attention: AttentionFunction, settings: Collection[str] = ()) -> None:
-    """Checks that an attention function is neither a partial with arguments of a layer nor a wrapper of a module.
+    """Checks that an attention function is no partial with arguments of a layer and no wrapper or method of a module.
 
     Args:
       settings: the arguments that this layer passes because of its own settings, such as a scale.
 
     Raises:
       ValueError: a ``functools.partial`` binds an argument that the layer passes itself.
-      TypeError: `attention` is not a function but, for example, the name of an implementation; or it wraps a module,
-        whose parameters would not be trained.
+      TypeError: `attention` is not a function but, for example, the name of an implementation; or it is a wrapper or
+        method of a module, whose parameters would not be trained.
     """
     if not callable(attention):
         raise TypeError(
@@ -179,14 +179,13 @@ def check_partial(attention: AttentionFunction, settings: Collection[str] = ()) 
 
 
 def _wrapped_module(attention: Any) -> nnx.Module | None:
-    """Returns the module inside partials and decorators, or None."""
+    """Returns the module inside partials and decorators, or the one whose method this is, or None."""
     if isinstance(attention, nnx.Module):
         return None
-    while (inner := getattr(attention, "func", getattr(attention, "__wrapped__", None))) is not None:
-        if isinstance(inner, nnx.Module):
-            return inner
-        attention = inner
-    return None
+    while attention is not None and not isinstance(attention, nnx.Module):
+        owner, inner = (getattr(attention, name, None) for name in ("__self__", "__wrapped__"))
+        attention = owner if isinstance(owner, nnx.Module) else getattr(attention, "func", inner)
+    return attention
 
 
 _OF_THE_LAYER = ("mask", "bias", "dropout", "query_positions", "key_positions")

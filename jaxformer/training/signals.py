@@ -24,6 +24,8 @@ MESSAGES = {
 END = b"\0"
 AGAIN = "Ctrl-C again: stopping without saving"
 
+os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))  # a signal of a fork is not for its parent
+
 
 @contextlib.contextmanager
 def stop_requests(say: Callable[[str], None] = lambda text: None) -> Iterator[list[StopRequest]]:
@@ -37,8 +39,11 @@ def stop_requests(say: Callable[[str], None] = lambda text: None) -> Iterator[li
     SIGTERM, so that all processes stop at the same step.
     """
     requests: list[StopRequest] = []
+    process = os.getpid()
 
     def collect(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGTERM and os.getpid() != process:  # a fork, such as a worker that reads data
+            os._exit(128 + number)
         if number == signal.SIGINT and "interrupted" in requests:
             before = previous_handlers[signal.SIGINT]
             return before(number, frame) if callable(before) else signal.default_int_handler(number, frame)
@@ -79,13 +84,15 @@ def _acknowledging(say: Callable[[str], None]) -> Iterator[None]:
         received: set[int] = set()
         with open(reader, "rb", buffering=0) as pipe:
             while data := pipe.read(1).strip(END):
-                number = signal.Signals(data[0])
-                if number not in received:
-                    say(MESSAGES.get(number, number.name))
+                number = data[0]
+                repeated = number in received
+                if number in MESSAGES and not repeated:
+                    say(MESSAGES[signal.Signals(number)])
                 elif number == signal.SIGINT:
                     say(AGAIN)
-                    if previous >= 0:  # the handler waits for the end of a compilation
-                        os.write(previous, data)
+                # A second Ctrl-C, whose handler waits for the end of a compilation, or the signal of another handler
+                if previous >= 0 and (number not in MESSAGES or (repeated and number == signal.SIGINT)):
+                    os.write(previous, data)
                 received.add(number)
 
     thread = threading.Thread(target=acknowledge, daemon=True, name="signals")

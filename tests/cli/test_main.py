@@ -117,11 +117,32 @@ def test_a_signal_does_not_wait_for_a_long_call(name, code, said):
     assert (done.returncode, done.stdout, done.stderr) == (code, "half a line", said)
 
 
-def test_a_signal_leaves_no_temporary_files(tmp_path):
-    how = f"from jaxformer import files; files.creating_folder({str(tmp_path / 'a')!r}).__enter__(); signaled()"
+@pytest.mark.parametrize("imported", [True, False])
+def test_a_signal_leaves_no_temporary_files(imported, tmp_path):
+    """It may come in the middle of the import of the module that removes them."""
+    how = "sys.modules['jaxformer.files'] = types.ModuleType('jaxformer.files'); signaled()"
+    if imported:
+        how = f"from jaxformer import files; files.creating_folder({str(tmp_path / 'a')!r}).__enter__(); signaled()"
     command = [sys.executable, "-c", SIGNALED.format(how=how), "demo", "SIGINT"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr, os.listdir(tmp_path)) == (130, "interrupted\n", [])
+
+
+FORK = """
+    import time
+    if not (worker := os.fork()):
+        time.sleep(60)
+    os.kill(worker, signal.SIGTERM)
+    sys.stderr.write(str(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])))
+    time.sleep(0.1)
+"""
+
+
+def test_a_signal_to_a_worker_is_not_for_the_command():
+    """As from `multiprocessing.Pool.terminate`."""
+    program = "import warnings; warnings.simplefilter('ignore')\n" + SIGNALED.format(how="main.GRACE = 0" + FORK)
+    done = subprocess.run([sys.executable, "-c", program, "demo", ""], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "half a line", "143")
 
 
 def test_an_ignored_signal_stays_ignored():

@@ -361,9 +361,15 @@ def test_an_attention_module_has_parameters_and_maps():
 
 
 @pytest.mark.parametrize(
-    "wrap", [modules.position_free, functional.with_weights(functional.attention_weights), functools.partial]
+    "wrap",
+    [
+        modules.position_free,
+        functional.with_weights(functional.attention_weights),
+        functools.partial,
+        lambda module: module.__call__,
+    ],
 )
 def test_a_wrapper_that_would_hide_parameters_is_refused(wrap):
-    """Flax does not see a module inside a function, so its parameters would silently stay as they are."""
+    """Flax does not see a module inside a function or a method, so its parameters would silently stay as they are."""
     with pytest.raises(TypeError, match=r"wraps the module Sloped, .* not be trained; pass the module itself"):
         check_partial(wrap(Sloped()))

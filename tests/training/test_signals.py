@@ -68,6 +68,19 @@ def test_an_ignored_signal_stays_ignored():
     assert requests == []
 
 
+@pytest.mark.filterwarnings("ignore:.*fork")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 0)])
+def test_a_signal_to_a_worker_is_not_a_request(number, code):
+    """A fork that reads data ends by SIGTERM; Ctrl-C, which all processes of a terminal get, leaves it to training."""
+    said = []
+    with signals.stop_requests(said.append) as requests:
+        if not (worker := os.fork()):
+            os.kill(os.getpid(), number)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]) == code
+    assert (said, requests) == ([], [])
+
+
 def test_a_repeated_request_is_acknowledged_once():
     said = []
     with signals.stop_requests(said.append):
@@ -101,6 +114,23 @@ def test_a_request_is_acknowledged_while_the_main_thread_waits(number, messages)
     finally:
         signal.signal(number, previous)
     assert said == messages
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGRTMIN + 1])
+def test_other_signals_are_passed_on(number):
+    """To whoever waits for them, such as an event loop of asyncio; the second one has no name."""
+    said, (reader, writer) = [], os.pipe()
+    os.set_blocking(writer, False)
+    previous = signal.signal(number, lambda *_: None), signal.set_wakeup_fd(writer)
+    try:
+        with signals.stop_requests(said.append):
+            os.kill(os.getpid(), number)
+        assert (os.read(reader, 1), said) == (bytes([number]), [])
+    finally:
+        signal.signal(number, previous[0])
+        signal.set_wakeup_fd(previous[1])
+        os.close(reader)
+        os.close(writer)
 
 
 def test_a_signal_during_the_last_save_does_not_cut_it_short(tmp_path):

@@ -111,7 +111,7 @@ def _selecting(weights: WeightsFunction) -> WeightsFunction:
         heads: Sequence[int] | None = None,
         **options: Any,
     ) -> Array:
-        query, key = arrays[-2:]
+        query, key = [*arrays, *(options[name] for name in ("query", "key") if name in options)][-2:]
         found = weights(*arrays, **options)
         expected = query.shape[0], query.shape[2], query.shape[1], key.shape[1]
         if found.shape != expected:

@@ -57,6 +57,8 @@ def test_rows_and_heads_are_chosen_for_it():
     np.testing.assert_array_equal(
         found(QUERY, KEY, rows=[4, 1], heads=[3, 0, 2]), everything[:, [3, 0, 2]][:, :, [4, 1]]
     )
+    np.testing.assert_array_equal(found(QUERY, key=KEY, rows=[4]), everything[:, :, [4]])
+    np.testing.assert_array_equal(found(query=QUERY, key=KEY), everything)
     with pytest.raises(ValueError, match="heads must be indices from 0 to 3"):
         found(QUERY, KEY, heads=[4])
     with pytest.raises(ValueError, match="rows must be indices from 0 to 4"):
