@@ -165,15 +165,15 @@ def _shown(text: str) -> str:
 
 
 def _check_data(run: pathlib.Path, others: Sequence[pathlib.Path]) -> None:
-    """Checks that the runs of an ensemble have the same data; a run on other data may have trained on the test data.
+    """Checks that the runs of an ensemble hold the same data out of training; one that does not may have seen them.
 
     Raises:
-      ConfigError: a run has other data.
+      ConfigError: a run holds other data out.
     """
     from jaxformer.tasks import rundir
 
     path = run / "provenance.json"
-    hashes = rundir.read_json(path).get("data") if path.exists() else None
+    hashes = rundir.read_json(path).get("data", {}) if path.exists() else {}
+    held_out = {part: found for part, found in hashes.items() if part != "train"}
     for other in others:
-        if hashes:
-            rundir.check_data(other, hashes)
+        rundir.check_data(other, held_out)

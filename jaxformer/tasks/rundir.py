@@ -119,12 +119,16 @@ def check_config(out: pathlib.Path, saved: Any, config: Any) -> None:
 def check_data(out: pathlib.Path, hashes: Mapping[str, str]) -> None:
     """Checks, by hashes, that a run to be resumed or scored was trained on this data.
 
+    Args:
+      hashes: those of the parts to check, by the names of the parts.
+
     Raises:
       ConfigError: it was trained on other data, for which its parameters and the order of its batches are wrong; or
         provenance.json cannot be read.
     """
     path = out / "provenance.json"
-    saved = read_json(path).get("data", hashes) if path.exists() else hashes
+    known = read_json(path).get("data", hashes) if path.exists() else hashes
+    saved = {part: known[part] for part in hashes if part in known}
     if saved != hashes:
         raise ConfigError(f"{out} holds a run on other data, by its hash: {difference(saved, dict(hashes))}")
 

@@ -135,7 +135,8 @@ def test_the_scores_of_an_ensemble_have_their_own_files(asked, monkeypatch, tmp_
     one, two, three = (tmp_path / name / "seed-1" for name in ("one", "two", "three"))
     for run in (one, two, three):
         run.mkdir(parents=True)
-        (run / "provenance.json").write_text(json.dumps({"data": {"train": "x"}}))
+        data = {"train": run.parent.name, "validation": "x"}  # a student of the others, for example
+        (run / "provenance.json").write_text(json.dumps({"data": data}))
     for others in ([two], [three], [two, three], [three, two]):
         assert evaluate.main([str(one), "--ensemble", *map(str, others)]) == 0
     files = sorted(one.glob("scores-*.json"))
@@ -147,8 +148,8 @@ def test_the_scores_of_an_ensemble_have_their_own_files(asked, monkeypatch, tmp_
     saved = [json.loads(file.read_text())["settings"]["ensemble"] for file in files]
     assert saved[2] == [str(three), str(two)]
     assert sorted(saved[:2]) == [[str(three)], [str(two)]]
-    (two / "provenance.json").write_text(json.dumps({"data": {"train": "y"}}))
-    with pytest.raises(ConfigError, match="seed-1 holds a run on other data"):
+    (two / "provenance.json").write_text(json.dumps({"data": {"train": "two", "validation": "y"}}))
+    with pytest.raises(ConfigError, match="seed-1 holds a run on other data, by its hash: validation was 'y', now 'x'"):
         evaluate.main([str(one), "--ensemble", str(two)])
 
 
