@@ -131,8 +131,8 @@ def test_a_signal_leaves_no_temporary_files(imported, tmp_path):
 FORK = """
     import time
     if not (worker := os.fork()):
-        time.sleep(60)
-    os.kill(worker, signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)  # from its parent, it would be lost before Python has set up the fork
+        os._exit(1)
     sys.stderr.write(str(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])))
     time.sleep(0.1)
 """
