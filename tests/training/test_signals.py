@@ -118,7 +118,7 @@ def test_a_request_is_acknowledged_while_the_main_thread_waits(number, messages)
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGRTMIN + 1])
 def test_other_signals_are_passed_on(number):
-    """To whoever waits for them, such as an event loop of asyncio; the second one has no name."""
+    """The previous descriptor gets them, such as that of asyncio; the second signal has no name."""
     said, (reader, writer) = [], os.pipe()
     os.set_blocking(writer, False)
     previous = signal.signal(number, lambda *_: None), signal.set_wakeup_fd(writer)
