@@ -70,10 +70,9 @@ def main(arguments: Sequence[str]) -> int:
     }
     if options.json:
         print(as_indented_json(about))
-    for name, corpus_scores in {} if options.json else scores.items():
-        print(name)
-        for score in corpus_scores:
-            print(f"  {score}")
+    else:
+        for name, corpus_scores in scores.items():
+            print("\n  ".join(map(str, (name, *corpus_scores))))
     changes = _changes(config, configured(options, ()) if settings else config)
     _save(options.run, f"{what}-{options.checkpoint}{_ensemble(options.ensemble)}{changes}", about, examples)
     return 0

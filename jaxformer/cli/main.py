@@ -59,6 +59,8 @@ EXTRAS = "orbax grain PIL sentencepiece sacrebleu sacremoses tyro rich tensorboa
 GRACE = 0.2
 """The seconds that the main thread has to answer a signal before another thread does."""
 
+os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))  # a signal of a fork is not for its parent
+
 EXAMPLES = """examples:
   jaxformer demo
   jaxformer train translation --data.source my.en --data.target my.fr --out run
@@ -203,7 +205,6 @@ def _watching(stop: Callable[[int, object], None]) -> Iterator[None]:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     previous = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))  # a signal of a fork is not for this process
 
     def watch() -> None:
         with open(reader, "rb", buffering=0) as pipe:

@@ -129,9 +129,9 @@ class _Start:
             rundir.check_vocabulary(out, data.vocabulary.fingerprint)
         setup = make_training_setup(task, config, data.vocabulary.vocab_size, self.placement)
         timeout = training.save_timeout(abstract := setup.abstract_state())  # refuses a mesh that does not fit
-        options: dict[str, Any] = {"keep_last": config.train.keep_last, "timeout": timeout}
+        keep_last = config.train.keep_last
         _report_uneven(config, data, self.placement, say)
-        with training.Checkpoints(out / "checkpoints", **options) as checkpoints:
+        with training.Checkpoints(out / "checkpoints", keep_last=keep_last, timeout=timeout) as checkpoints:
             restored = None if saved is None else checkpoints.restore_latest(abstract)
             if restored is None:
                 state, progress = first_state(config, setup, out, say), training.Progress()
