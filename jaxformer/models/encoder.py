@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
@@ -49,7 +49,7 @@ class Encoder(nnx.Module):
 
     def __init__(
         self,
-        embeddings: Embeddings | PatchEmbeddings,
+        embeddings: Embeddings | PatchEmbeddings | Callable[..., Array],
         stack: Stack[Block] | None = None,
         norm: Norm | None = None,
         *,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
@@ -51,11 +51,13 @@ ACTIVATIONS = {
     "silu": functional.silu,
 }
 
-Norm = LayerNorm | RMSNorm
+Norm = Callable[[Array], Array]
+"""A norm, or a module of your own in its place."""
+
 T = typing.TypeVar("T")
 
 
-def make_norm(config: TransformerConfig) -> Norm:
+def make_norm(config: TransformerConfig) -> LayerNorm | RMSNorm:
     """Returns one norm."""
     if config.norm == "rms":
         return RMSNorm(config.d_model, epsilon=config.norm_epsilon)
@@ -63,7 +65,7 @@ def make_norm(config: TransformerConfig) -> Norm:
     return LayerNorm(config.d_model, epsilon=config.norm_epsilon, form=form)
 
 
-def make_final_norm(config: TransformerConfig) -> Norm | None:
+def make_final_norm(config: TransformerConfig) -> LayerNorm | RMSNorm | None:
     """Returns the norm after the last block, if there is one."""
     return make_norm(config) if config.has_final_norm else None
 
