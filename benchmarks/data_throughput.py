@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import itertools
 import tempfile
 import time
@@ -18,7 +17,7 @@ from benchmarks import command
 from experiments.command import count
 from jaxformer.data.batch_plan import make_batch_plan
 from jaxformer.data.packing import PackedTexts
-from jaxformer.data.pipeline import batches, make_batch, prepare
+from jaxformer.data.pipeline import PlannedPairs, batches, prepare
 from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.errors import ConfigError
 from jaxformer.tasks.registry import resolve
@@ -64,11 +63,11 @@ def run(args: argparse.Namespace) -> None:
         )
         pairs = target = 0
         began = time.perf_counter()
-        for batch in itertools.islice(batches(functools.partial(make_batch, tokens, plan)), args.batches):
+        for batch in itertools.islice(batches(PlannedPairs(tokens, plan).batch), args.batches):
             pairs += int(batch.source_valid[:, 0].sum())
             target += int(batch.target_valid.sum())
         seconds = time.perf_counter() - began
-        alone = milliseconds(functools.partial(make_batch, tokens, plan), args.batches)
+        alone = milliseconds(PlannedPairs(tokens, plan).batch, args.batches)
         packed = PackedTexts(tokens.source[0], tokenizer.special, *PACKED, seed=0)
         packing = milliseconds(packed.batch, min(args.batches, packed.steps_per_epoch))
     print(

@@ -138,7 +138,7 @@ def steps_per_epoch(config: ClassificationConfig, pretrained: pathlib.Path) -> i
             if (pretrained / name).exists():
                 shutil.copyfile(pretrained / name, pathlib.Path(folder) / name)
         data = TASK.prepare(config, TASK.read(config), pathlib.Path(folder))
-    return data.train[1].steps_per_epoch
+    return data.train.steps_per_epoch
 
 
 def bag_of_words(config: ClassificationConfig) -> dict[str, Any]:

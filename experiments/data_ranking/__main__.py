@@ -30,7 +30,7 @@ from jaxformer import demo, functional
 from jaxformer.config import changed
 from jaxformer.data.batch import Batch
 from jaxformer.data.batch_plan import make_batch_plan
-from jaxformer.data.pipeline import make_batch
+from jaxformer.data.pipeline import PlannedPairs
 from jaxformer.errors import DataError
 from jaxformer.files import replacing, write_text
 from jaxformer.models.config import EncoderDecoderConfig
@@ -117,7 +117,7 @@ class Ranking:
         if skipped := [*self.corpus.train.empty, *self.corpus.train.overlong]:
             raise DataError(f"lines are counted, so none may be left out, but these are: {skipped[:5]}")
         data: Any = registry.task_of(config).prepare(config, self.corpus, run)
-        self.tokens, _ = data.train
+        tokens = data.train.tokens
         network = registry.task_of(config).network(config, data.vocabulary.vocab_size)
         self.loss = lambda params, batch: network.validation_loss(params, batch)[:2]
         self.num_parameters = network.num_parameters
@@ -125,7 +125,7 @@ class Ranking:
         # Few pairs at a time: each has a gradient as large as the model.
         budget = {"tokens_per_batch": 512, "multiple_of": 1}
         budget |= {"max_length": config.data.max_length, "num_shapes": config.data.num_shapes}
-        self.plan = make_batch_plan(*self.tokens.lengths(), **budget, shuffle=False)
+        self.pairs = PlannedPairs(tokens, make_batch_plan(*tokens.lengths(), **budget, shuffle=False))
 
     def validation(self) -> tuple[float, Any]:
         """Returns the mean loss of the validation pairs, and its gradient."""
@@ -138,14 +138,14 @@ class Ranking:
 
     def scores(self, folder: pathlib.Path, good: Any) -> np.ndarray:
         """Returns ``[pairs, 4]``; NaN for pairs that are too long. Each part is saved in `folder`."""
-        result = np.full((len(self.tokens), len(SCORES)), np.nan)
-        rows = max(rows for rows, _, _ in self.plan.shapes)
-        starts = range(0, self.plan.steps_per_epoch, size := max(1, ROWS_OF_A_PART // rows))
+        result = np.full((len(self.pairs.tokens), len(SCORES)), np.nan)
+        rows = max(rows for rows, _, _ in self.pairs.plan.shapes)
+        starts = range(0, self.pairs.steps_per_epoch, size := max(1, ROWS_OF_A_PART // rows))
         folder.mkdir(parents=True, exist_ok=True)
         for start in track(starts, "pairs", total=len(starts)):
             path = folder / f"{start:06d}.npy"
             if not path.exists():
-                steps = range(start, min(start + size, self.plan.steps_per_epoch))
+                steps = range(start, min(start + size, self.pairs.steps_per_epoch))
                 with replacing(path) as temporary, temporary.open("wb") as file:
                     np.save(file, np.concatenate([self._scores(step, good) for step in steps]))
             part = np.load(path)
@@ -154,7 +154,7 @@ class Ranking:
 
     def _scores(self, step: int, good: Any) -> np.ndarray:
         """Returns the index and the scores of each pair of a batch."""
-        (_, pairs, _), batch = self.plan.batch(step), make_batch(self.tokens, self.plan, step)
+        (_, pairs, _), batch = self.pairs.plan.batch(step), self.pairs.batch(step)
         return np.column_stack([pairs, scores_of(self.loss, self.params, good, batch)[: len(pairs)]])
 
 

@@ -118,27 +118,32 @@ class LabeledBatch(Generic[ArrayT]):
     labels: ArrayT  # int32 [B]
 
 
-def make_labeled_batch(
-    tokens: Ragged,
-    labels: np.ndarray,
-    plan: BatchPlan,
-    step: int,
-    *,
-    special: SpecialTokens,
-    rows: Rows | None = None,
-) -> LabeledBatch[np.ndarray]:
-    """Makes batch number `step` of the plan. A text that does not fit its row keeps its first tokens.
+@dataclasses.dataclass(frozen=True)
+class PlannedTexts:
+    """Tokenized texts with their classes, and the plan of their batches. Batch i is a pure function of these and i."""
 
-    Args:
-      rows: the rows to make; all by default.
-    """
-    (num_rows, length, _), examples, _ = plan.batch(step)
-    indices = rows(num_rows) if rows else np.arange(num_rows)
-    filled = examples[indices[indices < len(examples)]]
-    texts, valid = pad_texts(tokens.take(filled), (len(indices), length), special)
-    classes = np.zeros(len(indices), np.int32)
-    classes[: len(filled)] = labels[filled]
-    return LabeledBatch(texts, valid, classes)
+    tokens: Ragged
+    labels: np.ndarray  # int [N]
+    special: SpecialTokens
+    plan: BatchPlan
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """The number of batches in one pass over all texts."""
+        return self.plan.steps_per_epoch
+
+    def batch(self, step: int, *, rows: Rows | None = None) -> LabeledBatch[np.ndarray]:
+        """Makes batch number `step`; `rows` selects the rows to make, by default all.
+
+        A text that does not fit its row keeps its first tokens.
+        """
+        (num_rows, length, _), examples, _ = self.plan.batch(step)
+        indices = rows(num_rows) if rows else np.arange(num_rows)
+        filled = examples[indices[indices < len(examples)]]
+        texts, valid = pad_texts(self.tokens.take(filled), (len(indices), length), self.special)
+        classes = np.zeros(len(indices), np.int32)
+        classes[: len(filled)] = self.labels[filled]
+        return LabeledBatch(texts, valid, classes)
 
 
 def pad_texts(texts: Sequences, shape: tuple[int, int], special: SpecialTokens) -> tuple[np.ndarray, np.ndarray]:

@@ -143,7 +143,7 @@ def prepare(
 
     Args:
       num_segmentations: the number for each sentence; the first is the best one, the others are sampled. With 0, each
-        epoch draws its own: see `make_batch`.
+        epoch draws its own: see `PlannedPairs.batch`.
 
     Raises:
       ConfigError: `num_segmentations` is not 1, but the tokenizer has only one segmentation.
@@ -180,32 +180,40 @@ def prepare(
     return Tokens(source, target, tokenizer.special, redrawn)
 
 
-def make_batch(tokens: Tokens, plan: BatchPlan, step: int, *, rows: Rows | None = None) -> Batch[np.ndarray]:
-    """Makes batch number `step` of the plan: a pure function of its arguments.
+@dataclasses.dataclass(frozen=True)
+class PlannedPairs:
+    """Tokenized pairs and the plan of their batches. Batch i is a pure function of both and of i."""
 
-    With several segmentations, each epoch chooses one of them for each sentence. With segmentations that are `redrawn`,
-      each epoch draws another one that fits the batch. The plan stays the same: a sentence is planned for the longest
-      of `PLANNED` segmentations, so few draws are too long, and no more shapes are compiled.
+    tokens: Tokens
+    plan: BatchPlan
 
-    Args:
-      rows: the rows to make; all by default.
-    """
-    shape, pairs, epoch = plan.batch(step)
-    indices = rows(shape[0]) if rows else np.arange(shape[0])
-    filled = indices[indices < len(pairs)]
-    if tokens.redrawn is not None:
-        draw = functools.partial(tokens.redrawn, epoch=epoch, limit=shape[1] - 1)
-        sources = [draw(tokens.source[0][i], sentence=2 * int(i)) for i in pairs[filled]]
-        targets = [draw(tokens.target[0][i], sentence=2 * int(i) + 1) for i in pairs[filled]]
+    @property
+    def steps_per_epoch(self) -> int:
+        """The number of batches in one pass over all pairs."""
+        return self.plan.steps_per_epoch
+
+    def batch(self, step: int, *, rows: Rows | None = None) -> Batch[np.ndarray]:
+        """Makes batch number `step`; `rows` selects the rows to make, by default all.
+
+        With several segmentations, each epoch chooses one of them for each sentence. With segmentations that are
+        `redrawn`, each epoch draws another one that fits the batch. The plan stays the same: a sentence is planned for
+        the longest of `PLANNED` segmentations, so few draws are too long, and no more shapes are compiled.
+        """
+        tokens, (shape, pairs, epoch) = self.tokens, self.plan.batch(step)
+        indices = rows(shape[0]) if rows else np.arange(shape[0])
+        filled = indices[indices < len(pairs)]
+        if tokens.redrawn is not None:
+            draw = functools.partial(tokens.redrawn, epoch=epoch, limit=shape[1] - 1)
+            sources = [draw(tokens.source[0][i], sentence=2 * int(i)) for i in pairs[filled]]
+            targets = [draw(tokens.target[0][i], sentence=2 * int(i) + 1) for i in pairs[filled]]
+        elif tokens.num_segmentations == 1:
+            sources, targets = tokens.source[0].take(pairs[filled]), tokens.target[0].take(pairs[filled])
+        else:
+            generator = np.random.default_rng((self.plan.seed, epoch, step, 2))
+            variants = generator.integers(tokens.num_segmentations, size=(2, len(pairs)))[:, filled]
+            sources = [tokens.source[v][i] for v, i in zip(variants[0], pairs[filled], strict=True)]
+            targets = [tokens.target[v][i] for v, i in zip(variants[1], pairs[filled], strict=True)]
         return Batch.from_tokens(sources, targets, (len(indices), *shape[1:]), tokens.special)
-    if tokens.num_segmentations == 1:
-        sources, targets = tokens.source[0].take(pairs[filled]), tokens.target[0].take(pairs[filled])
-        return Batch.from_tokens(sources, targets, (len(indices), *shape[1:]), tokens.special)
-    generator = np.random.default_rng((plan.seed, epoch, step, 2))
-    variants = generator.integers(tokens.num_segmentations, size=(2, len(pairs)))[:, filled]
-    sources = [tokens.source[v][i] for v, i in zip(variants[0], pairs[filled], strict=True)]
-    targets = [tokens.target[v][i] for v, i in zip(variants[1], pairs[filled], strict=True)]
-    return Batch.from_tokens(sources, targets, (len(indices), *shape[1:]), tokens.special)
 
 
 class _Steps(grain.sources.RandomAccessDataSource, Generic[B]):

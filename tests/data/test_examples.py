@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jaxformer.data.batch_plan import make_batch_plan
-from jaxformer.data.examples import Examples, make_labeled_batch, read_examples
+from jaxformer.data.examples import Examples, PlannedTexts, read_examples
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.token_cache import Ragged
 from jaxformer.errors import DataError
@@ -82,9 +82,9 @@ def test_batches_hold_every_example_and_its_label():
     plan = make_batch_plan(
         np.minimum(lengths + 2, 8) - 1, np.zeros(5, int), tokens_per_batch=32, num_shapes=1, max_length=8, multiple_of=4
     )
-    seen = {}
+    planned, seen = PlannedTexts(tokens, labels, special, plan), {}
     for step in range(plan.steps_per_epoch):
-        batch = make_labeled_batch(tokens, labels, plan, step, special=special)
+        batch = planned.batch(step)
         assert batch.tokens.shape == (4, 8)
         for row, valid, label in zip(batch.tokens, batch.valid, batch.labels, strict=True):
             if valid.any():
@@ -94,8 +94,8 @@ def test_batches_hold_every_example_and_its_label():
             else:
                 assert not row.any()
     assert seen == {i: tokens[i][:6].tolist() for i in range(5)}
-    some = make_labeled_batch(tokens, labels, plan, 0, special=special, rows=lambda count: np.array([0, 2, count]))
-    whole = make_labeled_batch(tokens, labels, plan, 0, special=special)
+    some = planned.batch(0, rows=lambda count: np.array([0, 2, count]))
+    whole = planned.batch(0)
     np.testing.assert_array_equal(some.tokens[:2], whole.tokens[[0, 2]])
     np.testing.assert_array_equal(some.labels[:2], whole.labels[[0, 2]])
     assert not some.valid[2].any()

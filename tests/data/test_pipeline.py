@@ -1,7 +1,6 @@
 """Tokenized corpora are prepared once, completely or not at all; batch streams can start at any step."""
 
 import dataclasses
-import functools
 import itertools
 import threading
 
@@ -11,7 +10,7 @@ import pytest
 from jaxformer.data.batch_plan import make_batch_plan
 from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.data.normalization import TextNormalizer
-from jaxformer.data.pipeline import batches, make_batch, prepare, prepare_tokenizer
+from jaxformer.data.pipeline import PlannedPairs, batches, prepare, prepare_tokenizer
 from jaxformer.data.sources import Parallel
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.subword_tokenizer import SubwordTokenizer
@@ -28,7 +27,7 @@ def test_batch_holds_the_sentences(tokenizer, tmp_path):
     tokens = prepare(CORPUS, tokenizer, tmp_path)
     plan = make_batch_plan(*tokens.lengths(), tokens_per_batch=512, num_shapes=2, multiple_of=4)
     special = tokenizer.special
-    batch, (_, pairs, _) = make_batch(tokens, plan, 3), plan.batch(3)
+    batch, (_, pairs, _) = PlannedPairs(tokens, plan).batch(3), plan.batch(3)
     for row, pair in enumerate(pairs):
         source = batch.source[row][batch.source_valid[row]]
         labels = batch.labels[row][batch.target_valid[row]]
@@ -45,7 +44,7 @@ def test_batch_holds_the_sentences(tokenizer, tmp_path):
 def test_a_stream_can_start_at_any_step(tokenizer, tmp_path):
     tokens = prepare(CORPUS, tokenizer, tmp_path)
     plan = make_batch_plan(*tokens.lengths(), tokens_per_batch=512, num_shapes=2, multiple_of=4)
-    make = functools.partial(make_batch, tokens, plan)
+    make = PlannedPairs(tokens, plan).batch
     first = list(itertools.islice(batches(make), 12))
     later = list(itertools.islice(batches(make, start=7), 5))
     for a, b in zip(first[7:], later, strict=True):
@@ -91,9 +90,9 @@ def test_a_damaged_tokenizer_is_trained_again(tmp_path, caplog):
 def test_sampled_segmentations(tokenizer, tmp_path):
     tokens = prepare(CORPUS, tokenizer, tmp_path, num_segmentations=3)
     plan = make_batch_plan(*tokens.lengths(), tokens_per_batch=1024, num_shapes=1, multiple_of=1)
-    first, again = (make_batch(tokens, plan, 0) for _ in range(2))
+    first, again = (PlannedPairs(tokens, plan).batch(0) for _ in range(2))
     assert (first.source == again.source).all()
-    rows = make_batch(tokens, plan, 0), plan.batch(0)[1]
+    rows = PlannedPairs(tokens, plan).batch(0), plan.batch(0)[1]
     assert tokenizer.decode(rows[0].source[0][rows[0].source_valid[0]][:-1]) == CORPUS.source[rows[1][0]]
 
 
@@ -113,7 +112,7 @@ def texts_of(batch, side):
 def test_segmentations_drawn_in_each_epoch(redrawn):
     """Every epoch has its own, with the same sentences and shapes; they are functions of epoch and sentence."""
     tokenizer, tokens, plan = redrawn
-    make = functools.partial(make_batch, tokens, plan)
+    make = PlannedPairs(tokens, plan).batch
     seen = [{}, {}, {}]
     for step in range(3 * plan.steps_per_epoch):
         shape, pairs, epoch = plan.batch(step)
@@ -132,7 +131,7 @@ def test_segmentations_drawn_in_each_epoch(redrawn):
     stored = {key: {tuple(x[key[1]].tolist()) for x in getattr(tokens, key[0])} for key in seen[0]}
     assert sum(seen[0][key] not in stored[key] for key in stored) > 0.5 * len(stored)
     step = plan.steps_per_epoch + 2
-    some = make_batch(tokens, plan, step, rows=lambda number: np.arange(1, number, 2))
+    some = PlannedPairs(tokens, plan).batch(step, rows=lambda number: np.arange(1, number, 2))
     np.testing.assert_array_equal(some.source, make(step).source[1::2])
     np.testing.assert_array_equal(some.labels, make(step).labels[1::2])
 
@@ -140,7 +139,8 @@ def test_segmentations_drawn_in_each_epoch(redrawn):
 def test_segmentations_of_another_seed_differ(redrawn):
     _, tokens, plan = redrawn
     other = dataclasses.replace(tokens, redrawn=dataclasses.replace(tokens.redrawn, seed=6))
-    assert texts_of(make_batch(tokens, plan, 0), "target") != texts_of(make_batch(other, plan, 0), "target")
+    one, another = (PlannedPairs(x, plan).batch(0) for x in (tokens, other))
+    assert texts_of(one, "target") != texts_of(another, "target")
 
 
 def test_segmentations_that_are_too_long_are_drawn_again(redrawn):
@@ -174,7 +174,7 @@ def test_other_special_tokens_reach_the_batch(tmp_path):
     tokens = prepare(CORPUS, tokenizer, tmp_path)
     plan = make_batch_plan(*tokens.lengths(), tokens_per_batch=512, num_shapes=2, multiple_of=4)
     for step in range(3):
-        batch, (_, pairs, _) = make_batch(tokens, plan, step), plan.batch(step)
+        batch, (_, pairs, _) = PlannedPairs(tokens, plan).batch(step), plan.batch(step)
         assert (batch.source[~batch.source_valid] == 1).all()
         assert (batch.target[~batch.target_valid] == 1).all()
         assert (batch.labels[~batch.target_valid] == 1).all()
@@ -190,10 +190,10 @@ def test_rows_of_several_hosts_form_the_batch(tokenizer, tmp_path):
     tokens = prepare(CORPUS, tokenizer, tmp_path)
     plan = make_batch_plan(*tokens.lengths(), tokens_per_batch=512, num_shapes=2, multiple_of=4)
     for step in (0, 5, plan.steps_per_epoch - 1):
-        expected = make_batch(tokens, plan, step).source
+        expected = PlannedPairs(tokens, plan).batch(step).source
         num_rows = len(expected)
         hosts = [np.arange(0, num_rows + 4, 2), np.arange(1, num_rows + 4, 2)]
-        parts = [make_batch(tokens, plan, step, rows=lambda _, mine=mine: mine) for mine in hosts]
+        parts = [PlannedPairs(tokens, plan).batch(step, rows=lambda _, mine=mine: mine) for mine in hosts]
         joined = np.stack([part.source for part in parts], 1).reshape(-1, expected.shape[1])
         np.testing.assert_array_equal(joined[:num_rows], expected)
         assert not any(part.source_valid[-2:].any() for part in parts)

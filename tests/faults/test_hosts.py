@@ -89,16 +89,16 @@ def test_frozen(folder, victim):
 STUCK = """
 import sys, time, jax
 from jaxformer.cli import main
-from jaxformer.data import pipeline
+from jaxformer.data.pipeline import PlannedPairs
 
-make = pipeline.make_batch
+make = PlannedPairs.batch
 
-def slow_disk(tokens, plan, step, **options):
+def slow_disk(pairs, step, **options):
     if step == 40 and jax.process_index() == 1:
         time.sleep(600)
-    return make(tokens, plan, step, **options)
+    return make(pairs, step, **options)
 
-pipeline.make_batch = slow_disk
+PlannedPairs.batch = slow_disk
 sys.argv[0] = "jaxformer"
 sys.exit(main.main())
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -14,14 +14,11 @@ import numpy as np
 
 from jaxformer import functional, models
 from jaxformer.caches import data_cache
-from jaxformer.data.batch import Rows
-from jaxformer.data.batch_plan import BatchPlan, make_batch_plan, num_rows, replan
-from jaxformer.data.examples import Examples, LabeledBatch, make_labeled_batch, read_examples
+from jaxformer.data.batch_plan import make_batch_plan, num_rows, replan
+from jaxformer.data.examples import Examples, LabeledBatch, PlannedTexts, read_examples
 from jaxformer.data.packing import tokenize_lines
-from jaxformer.data.pipeline import batches
 from jaxformer.data.sources import locate
 from jaxformer.data.text import Text
-from jaxformer.data.token_cache import Ragged
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.scores import Score
 from jaxformer.models import costs
@@ -30,7 +27,7 @@ from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.sharding import Placement
 from jaxformer.tasks import classes, tokenizers
-from jaxformer.tasks.base import Data, Network, OnExamples, Say, Task
+from jaxformer.tasks.base import Network, OnExamples, PlannedData, Say, Task
 from jaxformer.tasks.classes import LabeledCorpus
 from jaxformer.tasks.classification.config import SHAPE, ClassificationConfig
 from jaxformer.tasks.classification.predictor import ClassVocabulary, TextClassifier
@@ -41,19 +38,19 @@ DeviceBatch = LabeledBatch[jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
-class ClassificationData(Data[ClassVocabulary]):
+class ClassificationData(PlannedData[ClassVocabulary]):
     """The tokenized texts with their batch plans."""
 
     corpus: LabeledCorpus[Examples]
     vocabulary: ClassVocabulary
-    train: tuple[Ragged, BatchPlan]
-    validation: tuple[Ragged, BatchPlan]
+    train: PlannedTexts
+    validation: PlannedTexts
     max_length: int
 
     @property
     def report(self) -> Sequence[str]:
-        (tokens, plan), corpus = self.train, self.corpus
-        cut = sum(int((part[0].lengths > self.max_length - 2).sum()) for part in (self.train, self.validation))
+        tokens, plan, corpus = self.train.tokens, self.train.plan, self.corpus
+        cut = sum(int((part.tokens.lengths > self.max_length - 2).sum()) for part in (self.train, self.validation))
         shapes = ", ".join(f"{rows}x{length}" for rows, length, _ in plan.shapes)
         return (
             f"{len(corpus.train):,} training examples ({corpus.counts()}), {len(corpus.validation):,} for validation; "
@@ -65,21 +62,7 @@ class ClassificationData(Data[ClassVocabulary]):
 
     @property
     def lengths(self) -> Sequence[int]:
-        return [shape[1] for shape in self.train[1].shapes]
-
-    def batches(self, start: int, rows: Rows) -> Iterator[LabeledBatch[np.ndarray]]:
-        return batches(self._make(self.corpus.train, self.train, rows), start=start)
-
-    def validation_batches(self, rows: Rows) -> Iterator[LabeledBatch[np.ndarray]]:
-        stop = self.validation[1].steps_per_epoch
-        return batches(self._make(self.corpus.validation, self.validation, rows), stop=stop)
-
-    def _make(
-        self, examples: Examples, part: tuple[Ragged, BatchPlan], rows: Rows
-    ) -> Callable[[int], LabeledBatch[np.ndarray]]:
-        """Returns the function from a step to its batch."""
-        (tokens, plan), labels, special = part, self.corpus.indices(examples), self.vocabulary.tokenizer.special
-        return lambda step: make_labeled_batch(tokens, labels, plan, step, special=special, rows=rows)
+        return [shape[1] for shape in self.train.plan.shapes]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,8 +171,14 @@ class Classification(Task[ClassificationConfig, LabeledCorpus[Examples], DeviceB
             shapes += ((num_rows(data.tokens_per_batch, longest), longest, longest),)
         known = dataclasses.replace(plan, shapes=shapes)
         ordered = replan(known, lengths(validation), np.zeros(len(validation), np.int64))
-        vocabulary = ClassVocabulary(tokenizer, corpus.classes)
-        return ClassificationData(corpus, vocabulary, (tokens, plan), (validation, ordered), data.max_length)
+        vocabulary, special = ClassVocabulary(tokenizer, corpus.classes), tokenizer.special
+        return ClassificationData(
+            corpus,
+            vocabulary,
+            PlannedTexts(tokens, corpus.indices(corpus.train), special, plan),
+            PlannedTexts(validation, corpus.indices(corpus.validation), special, ordered),
+            data.max_length,
+        )
 
     def vocabulary(self, run: pathlib.Path) -> ClassVocabulary:
         return ClassVocabulary(tokenizers.run_tokenizer(run), classes.load(run))

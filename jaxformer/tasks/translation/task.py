@@ -7,7 +7,7 @@ import functools
 import os
 import pathlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -18,11 +18,11 @@ from jaxformer import functional, models, sharding
 from jaxformer.axes import AxisName
 from jaxformer.caches import data_cache
 from jaxformer.config import to_data
-from jaxformer.data.batch import Batch, Rows
-from jaxformer.data.batch_plan import BatchPlan, make_batch_plan, replan
+from jaxformer.data.batch import Batch
+from jaxformer.data.batch_plan import make_batch_plan, replan
 from jaxformer.data.batch_plan import num_rows as rows_of_budget
 from jaxformer.data.normalization import TextNormalizer
-from jaxformer.data.pipeline import Tokens, batches, make_batch, prepare
+from jaxformer.data.pipeline import PlannedPairs, prepare
 from jaxformer.data.sources import Parallel
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError, DataError
@@ -31,7 +31,7 @@ from jaxformer.models import costs
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.sharding import Placement
-from jaxformer.tasks.base import Data, Network, OnExamples, Say, Task
+from jaxformer.tasks.base import Network, OnExamples, PlannedData, Say, Task
 from jaxformer.tasks.search import Net
 from jaxformer.tasks.tokenizers import make_run_tokenizer, run_tokenizer
 from jaxformer.tasks.translation.config import LossConfig, TranslationConfig
@@ -43,40 +43,32 @@ DeviceBatch = Batch[jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
-class TranslationData(Data[Tokenizer]):
-    """Tokenized pairs and their batch plans."""
+class TranslationData(PlannedData[Tokenizer]):
+    """Tokenized pairs with their batch plans."""
 
     corpora: Corpora
     vocabulary: Tokenizer
-    train: tuple[Tokens, BatchPlan]
-    validation: tuple[Tokens, BatchPlan]
+    train: PlannedPairs
+    validation: PlannedPairs
 
     @property
     def report(self) -> Sequence[str]:
-        tokens, plan = self.train
+        tokens, plan = self.train.tokens, self.train.plan
         shapes = ", ".join(f"{rows}x{length}" for rows, length, _ in plan.shapes)
         return (
             f"training data: {self.corpora.train.report()}; validation: {self.corpora.validation.report()}",
             f"{self.vocabulary.vocab_size:,} pieces; {plan.steps_per_epoch:,} batches an epoch in shapes {shapes}, "
             f"{plan.fill(*tokens.lengths()):.0%} full; {len(plan.skipped):,} pairs too long, "
-            f"{len(self.validation[1].skipped):,} of validation",
+            f"{len(self.validation.plan.skipped):,} of validation",
         )
 
     @property
     def lengths(self) -> Sequence[int]:
-        return [length for _, length, _ in self.train[1].shapes]
-
-    def batches(self, start: int, rows: Rows) -> Iterator[Batch[np.ndarray]]:
-        tokens, plan = self.train
-        return batches(lambda step: make_batch(tokens, plan, step, rows=rows), start=start)
-
-    def validation_batches(self, rows: Rows) -> Iterator[Batch[np.ndarray]]:
-        tokens, plan = self.validation
-        return batches(lambda step: make_batch(tokens, plan, step, rows=rows), stop=plan.steps_per_epoch)
+        return [length for _, length, _ in self.train.plan.shapes]
 
     def validation_pairs(self, number: int) -> Parallel:
         """Returns the first `number` validation pairs that fit the batch shapes of training."""
-        pairs, plan = self.corpora.validation, self.validation[1]
+        pairs, plan = self.corpora.validation, self.validation.plan
         chosen = np.setdiff1d(np.arange(len(pairs)), plan.skipped)[:number]
         return Parallel(tuple(pairs.source[i] for i in chosen), tuple(pairs.target[i] for i in chosen))
 
@@ -207,11 +199,11 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
                 f"batches hold sentences of up to {longest} tokens, but model.max_positions is {limit}; "
                 f"lower data.max_length to {limit - limit % data.length_multiple} or raise model.max_positions"
             )
-        validation_tokens = prepare(corpus.validation, tokenizer, cache)
-        validation = replan(plan, *validation_tokens.lengths())
+        held_out = prepare(corpus.validation, tokenizer, cache)
+        validation = PlannedPairs(held_out, replan(plan, *held_out.lengths()))
         if validation.steps_per_epoch == 0:
             raise DataError("no validation pair is as short as the longest training pair")
-        return TranslationData(corpus, tokenizer, (tokens, plan), (validation_tokens, validation))
+        return TranslationData(corpus, tokenizer, PlannedPairs(tokens, plan), validation)
 
     def _tokenizer(
         self, config: TranslationConfig, corpus: Corpora, run: pathlib.Path, cache: pathlib.Path | None

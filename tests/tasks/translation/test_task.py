@@ -105,8 +105,8 @@ def test_a_run_in_lower_case_of_moses_words(tmp_path):
     prepared = TASK.prepare(config, corpora, tmp_path)
     tokenizer = TASK.vocabulary(tmp_path)
     assert tokenizer.normalizer == prepared.vocabulary.normalizer == TextNormalizer(True, "moses", "en", "fr")
-    for (tokens, _), part in ((prepared.train, corpora.train), (prepared.validation, corpora.validation)):
-        text = tokenizer.normalized(tokens.target[0][5])
+    for planned, part in ((prepared.train, corpora.train), (prepared.validation, corpora.validation)):
+        text = tokenizer.normalized(planned.tokens.target[0][5])
         assert text == tokenizer.normalizer(part.target[5:6], "target")[0] != part.target[5]
     parts = [corpora.validation, *corpora.tests.values()]
     perfect = Perfect(tokenizer, {s: t for part in parts for s, t in zip(part.source, part.target, strict=True)})
@@ -174,7 +174,7 @@ def test_validation_leaves_out_pairs_longer_than_the_positions(tmp_path):
     config = TranslationConfig(model=model, data=data, decode=DecodeConfig(validation_sentences=3))
     corpora = TASK.read(config)
     prepared = TASK.prepare(config, corpora, tmp_path)
-    assert prepared.validation[1].skipped.tolist() == [0]
+    assert prepared.validation.plan.skipped.tolist() == [0]
     setup = make_training_setup(TASK, config, prepared.vocabulary.vocab_size, ALL)
     validation = Validation(TASK, config, corpora, prepared, setup)
     assert 0 <= validation(setup.new_state())["bleu"] < 100
