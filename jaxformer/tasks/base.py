@@ -268,6 +268,18 @@ class Network(abc.ABC, Generic[BatchT]):
         )
 
 
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """A network with trained parameters."""
+
+    net: Pure[Any, Any]
+    params: Params
+    placement: Placement
+    """The mesh whose devices share the work."""
+    steps: tuple[int, ...]
+    """The training steps whose parameters these are; several if they were averaged."""
+
+
 class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
     """A kind of experiment; see the docstring of this module."""
 
@@ -358,16 +370,8 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
         """Builds the network without allocating parameters."""
 
     @abc.abstractmethod
-    def predictor(
-        self,
-        config: ConfigT,
-        vocabulary: VocabularyT,
-        net: Pure[Any, Any],
-        params: Params,
-        placement: Placement,
-        steps: tuple[int, ...],
-    ) -> PredictorT:
-        """Makes a predictor from trained parameters; `placement` is the mesh whose devices share the work."""
+    def predictor(self, config: ConfigT, vocabulary: VocabularyT, trained: Trained) -> PredictorT:
+        """Makes a predictor from a trained network."""
 
     def validation_metrics(
         self, config: ConfigT, corpus: CorpusT, data: Any, predictor: PredictorT, sums: Mapping[str, Any]

@@ -23,7 +23,7 @@ from jaxformer.files import local_path, write_text
 from jaxformer.multihost import cluster, processes, storage
 from jaxformer.sharding import Placement
 from jaxformer.tasks import registry, restore, resume, run_lock, rundir, warm_start
-from jaxformer.tasks.base import Corpus, Data, OnExamples, Predictor, Say
+from jaxformer.tasks.base import Corpus, Data, OnExamples, Predictor, Say, Trained
 from jaxformer.tasks.config import TaskConfig
 from jaxformer.tasks.registry import AnyTask
 from jaxformer.tasks.training_setup import TrainingSetup, check_memory, make_training_setup
@@ -331,7 +331,7 @@ def predictor(run: pathlib.Path, config: TaskConfig, *, checkpoint: str = "best"
     rundir.check_vocabulary(run, vocabulary.fingerprint)
     setup = make_training_setup(task, config, vocabulary.vocab_size, Placement(sharding.mesh(mesh)))
     params, steps = restore.restore_params(run, setup, checkpoint)
-    return task.predictor(config, vocabulary, setup.network.net, params, setup.placement, steps)
+    return task.predictor(config, vocabulary, Trained(setup.network.net, params, setup.placement, steps))
 
 
 def average(run: Path, *, last: int = 5, mesh: str = "") -> list[int]:

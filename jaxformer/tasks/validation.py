@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from jaxformer import training
-from jaxformer.tasks.base import Corpus, Data, sum_losses
+from jaxformer.tasks.base import Corpus, Data, Trained, sum_losses
 from jaxformer.tasks.config import TaskConfig
 from jaxformer.tasks.registry import AnyTask
 from jaxformer.tasks.training_setup import TrainingSetup
@@ -28,8 +28,7 @@ class Validation:
         params, setup = training.best_params(state), self._setup
         batches = setup.on_devices(self._data.validation_batches(setup.rows))
         sums = sum_losses(self._loss(params, batch) for batch in batches)
-        predictor = self._task.predictor(
-            self._config, self._data.vocabulary, setup.network.net, params, setup.placement, (int(state.step),)
-        )
+        trained = Trained(setup.network.net, params, setup.placement, (int(state.step),))
+        predictor = self._task.predictor(self._config, self._data.vocabulary, trained)
         metrics = self._task.validation_metrics(self._config, self._corpus, self._data, predictor, sums)
         return {"loss": float(sums["loss"] / sums["count"]), **metrics}

@@ -25,9 +25,8 @@ from jaxformer.evaluation.scores import Score, bleu
 from jaxformer.functional.dropout import fold_in_name
 from jaxformer.models import costs
 from jaxformer.modules import AttentionFunction
-from jaxformer.modules.pure import Params, Pure, pure
-from jaxformer.sharding import Placement
-from jaxformer.tasks.base import Network, OnExamples, PlannedData, Say, Splits, Task
+from jaxformer.modules.pure import Params, pure
+from jaxformer.tasks.base import Network, OnExamples, PlannedData, Say, Splits, Task, Trained
 from jaxformer.tasks.captioning.config import CaptioningConfig, LossConfig
 from jaxformer.tasks.captioning.predictor import CaptionNet, ImageCaptioner
 from jaxformer.tasks.config import TaskConfig
@@ -234,16 +233,8 @@ class Captioning(Task[CaptioningConfig, CaptionCorpus, DeviceBatch, Tokenizer, I
             net = pure(models.TransformerCaptioner, shape, attention=attention)
         return CaptionNetwork(net, config.loss, (config.data.batch_size, config.data.max_length))
 
-    def predictor(
-        self,
-        config: CaptioningConfig,
-        vocabulary: Tokenizer,
-        net: Pure[Any, Any],
-        params: Params,
-        placement: Placement,
-        steps: tuple[int, ...],
-    ) -> ImageCaptioner:
-        return ImageCaptioner(net, params, vocabulary, config.decode, placement, steps)
+    def predictor(self, config: CaptioningConfig, vocabulary: Tokenizer, trained: Trained) -> ImageCaptioner:
+        return ImageCaptioner(trained.net, trained.params, vocabulary, config.decode, trained.placement, trained.steps)
 
     def validation_metrics(
         self, config: CaptioningConfig, corpus: CaptionCorpus, data: CaptionData, predictor: ImageCaptioner, sums: Any

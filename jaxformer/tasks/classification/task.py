@@ -25,9 +25,8 @@ from jaxformer.models import costs
 from jaxformer.models.config import EncoderConfig
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
-from jaxformer.sharding import Placement
 from jaxformer.tasks import classes, tokenizers
-from jaxformer.tasks.base import Network, OnExamples, PlannedData, Say, Task
+from jaxformer.tasks.base import Network, OnExamples, PlannedData, Say, Task, Trained
 from jaxformer.tasks.classes import LabeledCorpus
 from jaxformer.tasks.classification.config import SHAPE, ClassificationConfig
 from jaxformer.tasks.classification.predictor import ClassVocabulary, TextClassifier
@@ -210,16 +209,8 @@ class Classification(Task[ClassificationConfig, LabeledCorpus[Examples], DeviceB
         length = config.data.max_length
         return ClassifierNetwork(net, (num_rows(config.data.tokens_per_batch, length), length))
 
-    def predictor(
-        self,
-        config: ClassificationConfig,
-        vocabulary: ClassVocabulary,
-        net: Pure[Any, Any],
-        params: Params,
-        placement: Placement,
-        steps: tuple[int, ...],
-    ) -> TextClassifier:
-        return TextClassifier(net, params, vocabulary, config.data.max_length, steps)
+    def predictor(self, config: ClassificationConfig, vocabulary: ClassVocabulary, trained: Trained) -> TextClassifier:
+        return TextClassifier(trained.net, trained.params, vocabulary, config.data.max_length, trained.steps)
 
     def validation_metrics(
         self,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +19,7 @@ from jaxformer.evaluation.scores import Score, bits_per_character, nats_per_toke
 from jaxformer.models import costs
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
-from jaxformer.sharding import Placement
-from jaxformer.tasks.base import LossSums, Network, OnExamples, PlannedData, Say, sum_losses
+from jaxformer.tasks.base import LossSums, Network, OnExamples, PlannedData, Say, Trained, sum_losses
 from jaxformer.tasks.language_model.config import LanguageModelingConfig
 from jaxformer.tasks.language_model.generator import TextGenerator
 from jaxformer.tasks.text import TextCorpus, TextTask
@@ -116,16 +114,8 @@ class LanguageModeling(TextTask[LanguageModelingConfig, DeviceBatch, TextGenerat
         net = pure(models.LanguageModel, shape, attention=attention)
         return LanguageModelNetwork(net, (config.data.batch_size, config.data.length))
 
-    def predictor(
-        self,
-        config: LanguageModelingConfig,
-        vocabulary: Tokenizer,
-        net: Pure[Any, Any],
-        params: Params,
-        placement: Placement,
-        steps: tuple[int, ...],
-    ) -> TextGenerator:
-        return TextGenerator(net, params, vocabulary, config.decode, config.data.length, steps)
+    def predictor(self, config: LanguageModelingConfig, vocabulary: Tokenizer, trained: Trained) -> TextGenerator:
+        return TextGenerator(trained.net, trained.params, vocabulary, config.decode, config.data.length, trained.steps)
 
     def evaluate(
         self,

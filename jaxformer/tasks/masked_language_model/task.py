@@ -27,8 +27,7 @@ from jaxformer.functional.dropout import fold_in_name
 from jaxformer.models import costs
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
-from jaxformer.sharding import Placement
-from jaxformer.tasks.base import Network, OnExamples, PlannedData, Say, sum_losses
+from jaxformer.tasks.base import Network, OnExamples, PlannedData, Say, Trained, sum_losses
 from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingConfig
 from jaxformer.tasks.text import TextCorpus, TextTask
 from jaxformer.tasks.tokenizers import make_run_tokenizer, table_size
@@ -233,16 +232,10 @@ class MaskedLanguageModeling(TextTask[MaskedLanguageModelingConfig, DeviceBatch,
         )
 
     def predictor(
-        self,
-        config: MaskedLanguageModelingConfig,
-        vocabulary: Tokenizer,
-        net: Pure[Any, Any],
-        params: Params,
-        placement: Placement,
-        steps: tuple[int, ...],
+        self, config: MaskedLanguageModelingConfig, vocabulary: Tokenizer, trained: Trained
     ) -> MaskedPredictor:
-        network = dataclasses.replace(self.network(config, vocabulary.vocab_size), net=net)
-        return MaskedPredictor(network, params, vocabulary, steps)
+        network = dataclasses.replace(self.network(config, vocabulary.vocab_size), net=trained.net)
+        return MaskedPredictor(network, trained.params, vocabulary, trained.steps)
 
     def validation_metrics(
         self,

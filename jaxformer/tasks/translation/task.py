@@ -29,9 +29,8 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.scores import Score, bleu, bleu_words, chrf, moses_bleu, sentence_scores
 from jaxformer.models import costs
 from jaxformer.modules import AttentionFunction
-from jaxformer.modules.pure import Params, Pure, pure
-from jaxformer.sharding import Placement
-from jaxformer.tasks.base import Network, OnExamples, PlannedData, Say, Task
+from jaxformer.modules.pure import Params, pure
+from jaxformer.tasks.base import Network, OnExamples, PlannedData, Say, Task, Trained
 from jaxformer.tasks.search import Net
 from jaxformer.tasks.tokenizers import make_run_tokenizer, run_tokenizer
 from jaxformer.tasks.translation.config import LossConfig, TranslationConfig
@@ -239,17 +238,11 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
         length = _longest(config)
         return TranslationNetwork(net, config.loss, (rows_of_budget(config.data.tokens_per_batch, length), length))
 
-    def predictor(
-        self,
-        config: TranslationConfig,
-        vocabulary: Tokenizer,
-        net: Pure[Any, Any],
-        params: Params,
-        placement: Placement,
-        steps: tuple[int, ...],
-    ) -> Translator:
+    def predictor(self, config: TranslationConfig, vocabulary: Tokenizer, trained: Trained) -> Translator:
         language = config.data.target_language
-        return Translator(net, params, vocabulary, config.decode, placement, steps, language=language)
+        return Translator(
+            trained.net, trained.params, vocabulary, config.decode, trained.placement, trained.steps, language=language
+        )
 
     def validation_metrics(
         self, config: TranslationConfig, corpus: Corpora, data: TranslationData, predictor: Translator, sums: Any

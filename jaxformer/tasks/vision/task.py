@@ -21,9 +21,8 @@ from jaxformer.evaluation.scores import Score
 from jaxformer.models import costs
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
-from jaxformer.sharding import Placement
 from jaxformer.tasks import classes
-from jaxformer.tasks.base import Network, OnExamples, PlannedData, Say, Task
+from jaxformer.tasks.base import Network, OnExamples, PlannedData, Say, Task, Trained
 from jaxformer.tasks.classes import Classes, LabeledCorpus
 from jaxformer.tasks.config import TaskConfig
 from jaxformer.tasks.images import check_images, decode_images, image_shape, normalized
@@ -186,16 +185,8 @@ class Vision(Task[VisionConfig, ImageCorpus, DeviceBatch, Classes, ImageClassifi
     def smaller_batch(self, config: VisionConfig, num_rows: int) -> str:
         return f"--data.batch_size {num_rows}"
 
-    def predictor(
-        self,
-        config: VisionConfig,
-        vocabulary: Classes,
-        net: Pure[Any, Any],
-        params: Params,
-        placement: Placement,
-        steps: tuple[int, ...],
-    ) -> ImageClassifier:
-        return ImageClassifier(net, params, vocabulary, steps)
+    def predictor(self, config: VisionConfig, vocabulary: Classes, trained: Trained) -> ImageClassifier:
+        return ImageClassifier(trained.net, trained.params, vocabulary, trained.steps)
 
     def validation_metrics(
         self,

@@ -13,6 +13,8 @@ from jaxformer.config import changed
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.sharding import Placement, mesh
+from jaxformer.tasks.base import Trained
 from jaxformer.tasks.masked_language_model import TASK, DataConfig, MaskedLanguageModelingConfig, MaskedPredictor
 from jaxformer.tasks.masked_language_model import task as masked_language_model
 from jaxformer.training.config import OptimizerConfig, TrainConfig
@@ -103,7 +105,7 @@ class TestContract(TaskContract):
     def loaded(self, config, run):
         vocabulary = TASK.vocabulary(run)
         net = TASK.network(config, vocabulary.vocab_size).net
-        return config, vocabulary, net, drawn(net.shapes), None, (0,)
+        return config, vocabulary, Trained(net, drawn(net.shapes), Placement(mesh("")), (0,))
 
 
 def test_text_of_unknown_characters_is_refused_before_training(tmp_path):

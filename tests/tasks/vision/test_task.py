@@ -15,6 +15,7 @@ from jaxformer.data.images import LabeledImages
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.sharding import Placement, mesh
 from jaxformer.tasks import classes, language_model, validation
+from jaxformer.tasks.base import Trained
 from jaxformer.tasks.images import normalized
 from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.tasks.vision import TASK
@@ -217,8 +218,8 @@ def test_validation_metrics_are_those_of_the_predictor(tmp_path):
     data = TASK.prepare(config, corpus, tmp_path)
     setup = make_training_setup(TASK, config, 2, Placement(mesh("data=4", jax.devices()[:4])))
     state = setup.new_state()
-    placement, net = setup.placement, setup.network.net
-    predictor = TASK.predictor(config, data.vocabulary, net, state.params, placement, (0,))
+    trained = Trained(setup.network.net, state.params, setup.placement, (0,))
+    predictor = TASK.predictor(config, data.vocabulary, trained)
     found = validation.Validation(TASK, config, corpus, data, setup)(state)
     right, correlation = classes.scores(data.validation.labels, predictor.probabilities(data.validation.images))
     assert (found["accuracy"], found["matthews"]) == pytest.approx((right.value, correlation.value))
