@@ -35,7 +35,8 @@ from jaxformer.files import write_text
 from jaxformer.tasks.translation import TranslationConfig
 from jaxformer.training.logging import read_log
 
-CONFIGS = {name: getattr(multi30k, name) for name in ("en_de", "de_en", "en_fr", "published")}
+NAMES = ("en_de", "de_en", "en_fr", "published", "published_accelerator")
+CONFIGS = {name: getattr(multi30k, name) for name in NAMES}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,6 +1,8 @@
 """The experiment on translation: its report, and its smoke version, which resumes."""
 
 import json
+import pathlib
+import re
 
 import pytest
 
@@ -17,6 +19,11 @@ def record(bleu, seconds=90.0):
         "scores": {"validation": [score(bleu + 1)], "test": [score(bleu)]},
         "facts": {"date": "2026-01-01", "processor": "X, 2 cores", "jax": "1", "commit": ""},
     }
+
+
+def test_every_configuration_of_the_pages_is_a_choice():
+    text = "".join(page.read_text(encoding="utf-8") for page in pathlib.Path(command.__file__).parent.glob("*.md"))
+    assert "published_accelerator" in set(re.findall(r"--config (\w+)", text)) <= set(command.CONFIGS)
 
 
 def test_the_report_has_means_and_the_time():
