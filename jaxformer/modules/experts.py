@@ -85,7 +85,8 @@ class MixtureOfExperts(nnx.Module):
             return mixed.reshape(x.shape)
 
         def group(x: Array, routing: functional.Routing) -> Array:
-            constrain_buffer = lambda buffer: constrain(buffer, "experts", None, "model")
+            # Features are not named: the batch, which `vmap` hides, is what fsdp shards.
+            constrain_buffer = lambda buffer: constrain(buffer, "experts", None, None)
             options = {"activation": self.activation, "capacity": capacity, "place": constrain_buffer}
             return functional.mixture_of_experts(x, routing, experts, **options)
 

@@ -94,16 +94,20 @@ def shards_of(entry: str | tuple[str, ...] | None, mesh: Mesh) -> int:
 def state_shardings(state: Any, params: Any, optimizer: optax.GradientTransformation, mesh: Mesh) -> Any:
     """Returns the shardings of a `TrainState`: moments and averages are placed like parameters, the rest is replicated.
 
+    Moments of another shape than their parameter, such as the rows and columns of Adafactor, are replicated.
+
     Args:
       state: shapes, from ``jax.eval_shape``.
       params: the parameters' shardings, from `shardings_like`.
     """
     replicated = NamedSharding(mesh, PartitionSpec())
     masked = lambda x: isinstance(x, optax.MaskedNode)  # in place of the moments of a parameter that is not trained
+    like = lambda x, shape, sharding: sharding if x.shape == shape.shape else replicated
     moments = optax.tree.map_params(
         optimizer,
-        lambda x, sharding: x if masked(x) else sharding,
+        lambda x, shape, sharding: x if masked(x) else like(x, shape, sharding),
         state.optimizer,
+        state.params,
         params,
         transform_non_params=lambda _: replicated,
         is_leaf=masked,

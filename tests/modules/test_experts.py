@@ -132,11 +132,23 @@ def test_on_a_mesh_of_experts(text, monkeypatch):
     where = placement.params(net.net.shapes, net.net.axes)
     placed = jax.device_put(params, where), placement.assemble(x)
     value, gradient = jax.jit(jax.value_and_grad(placement.with_axis_rules(loss)))(*placed)
-    assert ("experts", None, "model") in seen
+    assert ("experts", None, None) in seen
     np.testing.assert_allclose(value, expected[0], rtol=1e-5)
     for name, want in expected[1].items():
         np.testing.assert_allclose(gradient[name], want, atol=1e-5, err_msg=name)
     assert where["up"].spec[0] == gradient["up"].sharding.spec[0] == "expert"
+
+
+def test_gathered_tokens_keep_their_features(monkeypatch):
+    """Sharded over fsdp, as a parameter is, they were sent to other devices and every product was summed over them."""
+    placement = sharding.Placement(sharding.mesh("fsdp=2,expert=4"))
+    net, params = layer(capacity_factor=1.0)
+    place, specs = jax.lax.with_sharding_constraint, []
+    spy = lambda x, where: (specs.append(tuple(where.spec)), place(x, where))[1]
+    monkeypatch.setattr(jax.lax, "with_sharding_constraint", spy)
+    run = placement.with_axis_rules(lambda params, x: net.net.apply(params, x, key=jax.random.key(0)))
+    jax.eval_shape(run, params, normal(4, 6, D))
+    assert specs == [("expert", None, None), ("expert", None, None), ("fsdp", None, None)]
 
 
 def test_axes_name_the_experts():

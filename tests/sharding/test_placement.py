@@ -53,6 +53,24 @@ def test_state_shardings():
     assert where.step == where.key == where.optimizer[0].count == placement.replicated
 
 
+def test_moments_of_another_shape_are_replicated():
+    """Adafactor keeps rows and columns of a kernel, NovoGrad one number for each; JAX refused them on a mesh."""
+    placement = sharding.Placement(sharding.mesh("fsdp=4,tensor=2"))
+    names = {"kernel": ("model", "hidden"), "bias": ("hidden",)}
+    init = lambda key: {"kernel": jnp.zeros((8, 4)), "bias": jnp.zeros(4)}
+    params = placement.params(jax.eval_shape(init, jax.random.key(0)), names)
+    find = lambda optimizer: placement.state(
+        lambda: training.create(init, optimizer, jax.random.key(0)), params, optimizer
+    ).optimizer[0]
+    factored = find(optax.adafactor(0.1, min_dim_size_to_factor=4))
+    everywhere = {"kernel": placement.replicated, "bias": placement.replicated}
+    assert factored.v_row == factored.v_col == everywhere
+    assert factored.v == {"kernel": placement.replicated, "bias": params["bias"]}
+    norms = find(optax.novograd(0.1))
+    assert norms.mu == params
+    assert norms.nu == everywhere
+
+
 @pytest.mark.full
 def test_muon_on_a_mesh():
     """Momentum is placed like the kernels, and updates of sharded matrices equal those of one device."""
