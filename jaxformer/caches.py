@@ -37,7 +37,7 @@ def user_cache(kind: str) -> pathlib.Path | None:
 
 def data_cache(setting: str) -> pathlib.Path | None:
     """Returns the folder of tokenized data: the setting's, or by default the one in the user's cache."""
-    return local_path(setting) if setting else user_cache("data")
+    return pathlib.Path(os.path.expanduser(local_path(setting))) if setting else user_cache("data")
 
 
 def _base() -> pathlib.Path | None:

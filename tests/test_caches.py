@@ -39,6 +39,7 @@ def test_the_nearer_variable_wins(home, tmp_path, monkeypatch):
     assert caches.user_cache("data") == tmp_path / "ours" / "data"
     assert caches.data_cache("") == tmp_path / "ours" / "data"
     assert caches.data_cache("here") == pathlib.Path("here")
+    assert caches.data_cache("~/here") == home / "here"
     monkeypatch.setenv("JAXFORMER_CACHE", "~/mine")
     assert caches.user_cache("data") == home / "mine" / "data"
 

@@ -25,6 +25,7 @@ Sampler = Callable[[str, Draw], list[int]]
 """Draws the tokens of a line with `SPACE` for spaces."""
 
 _WORD = re.compile(f"{SPACE}[^{SPACE}]*|[^{SPACE}]+")
+_SHORT = 24  # longer words, such as whole sentences in Chinese, rarely come again, and their lattices are large
 _UNKNOWN = 10.0  # sentencepiece's penalty, below the lowest score, of a character outside the vocabulary
 
 
@@ -88,10 +89,11 @@ def segmentations(subwords: Subwords, line: str, *, most: int) -> list[tuple[int
 
 def unigram_sampler(subwords: Subwords, alpha: float) -> Sampler:
     """Returns a sampler of segmentations x with ``p(x)**alpha``, normalized over all segmentations (Kudo 2018)."""
-    lattice = functools.lru_cache(maxsize=1 << 16)(functools.partial(_lattice, subwords, alpha=alpha))
+    lattice = functools.partial(_lattice, subwords, alpha=alpha)
+    kept_lattice = functools.lru_cache(maxsize=1 << 16)(lattice)
 
     def pieces(word: str, draw: Draw) -> list[str]:
-        starts, stop, chosen = lattice(word), len(word), []
+        starts, stop, chosen = (kept_lattice if len(word) <= _SHORT else lattice)(word), len(word), []
         while stop:
             cumulative, start_of = starts[stop]
             start = start_of[min(bisect.bisect(cumulative, draw()), len(start_of) - 1)]

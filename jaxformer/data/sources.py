@@ -65,7 +65,7 @@ def locate(name: str, directory: str = "") -> pathlib.Path:
     path = pathlib.Path(os.path.expanduser(local_path(name)))  # pathlib's own refuses a file named ~x
     if path.is_absolute() or (not directory and os.path.exists(path)):  # False for a name that no file can have
         return path
-    return local_path(directory or os.environ.get("JAXFORMER_DATA", "")) / path
+    return pathlib.Path(os.path.expanduser(local_path(directory or os.environ.get("JAXFORMER_DATA", "")))) / path
 
 
 def read_parallel(

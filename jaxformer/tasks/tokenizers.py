@@ -64,7 +64,8 @@ def make_run_tokenizer(
                 raise ConfigError("tokenizer pretrained comes with a run of `jaxformer convert`: give --init-from RUN")
             prepare_tokenizer(text, cache, kind=kind, vocab_size=vocab_size, normalizer=normalizer).save(path)
         except ConfigError as error:
-            problem = ConfigError(f"data.{error}")  # the error names an argument, which is called like the setting
+            # Most errors begin with an argument, which is called like the setting.
+            problem = ConfigError(f"data.{error}") if str(error).startswith(("tokenizer ", "vocab_size ")) else error
         except (DataError, OSError) as error:
             problem = error
     processes.raise_together(problem, "process 0 cannot learn the tokenizer: see its message")

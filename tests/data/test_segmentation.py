@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+import tracemalloc
 
 import pytest
 
@@ -33,6 +34,18 @@ def segmentations(text):
         pieces = [text[a:b] for a, b in itertools.pairwise(edges)]
         if all(piece in PIECES for piece in pieces):
             yield pieces
+
+
+def test_long_words_are_not_kept_in_memory():
+    """A sentence of a language without spaces is one word."""
+    sampler, draw = unigram_sampler(UNIGRAM, 0.5), random.Random(0)
+    words = ["".join(draw.choices("ab", k=50)) for _ in range(100)]
+    tracemalloc.start()
+    for word in words:
+        sampler(word, draw.random)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 200_000  # their lattices have more than a megabyte
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])

@@ -97,6 +97,7 @@ def test_relative_paths(tmp_path, monkeypatch):
     assert [str(sources.locate(name)) for name in ("here", "gone", "/x")] == ["here", "/data/gone", "/x"]
     assert [str(sources.locate(name)) for name in ("~/x", "~no-user.txt")] == ["/home/me/x", "~no-user.txt"]
     assert [str(sources.locate(name, "/own")) for name in ("here", "/x")] == ["/own/here", "/x"]
+    assert str(sources.locate("here", "~/own")) == "/home/me/own/here"  # a shell leaves --data.directory=~/own as it is
 
 
 def test_a_name_that_is_too_long_is_refused(tmp_path):

@@ -20,6 +20,20 @@ def test_a_tokenizer_is_trained_once(tmp_path):
     assert again.fingerprint == first.fingerprint == tokenizers.run_tokenizer(tmp_path).fingerprint
 
 
+@pytest.mark.parametrize(
+    ("lines", "kind", "message"),
+    [
+        ("abc", "unigram", "data.vocab_size must be "),
+        ("a" * 5000, "unigram", "cannot train a vocabulary: each line of the corpus is empty or longer than "),
+        ("abc", "pretrained", "data.tokenizer pretrained comes with "),
+    ],
+)
+def test_errors_name_the_setting_if_there_is_one(tmp_path, lines, kind, message):
+    with pytest.raises(ConfigError) as error:
+        tokenizers.make_run_tokenizer(tmp_path, Parallel((lines,), ()), None, kind=kind, vocab_size=8000)
+    assert str(error.value).startswith(message)
+
+
 def test_another_normalization_is_refused(tmp_path):
     """The tokenizer of `init_from` lacks letters that were not in its training text."""
     text, size = Parallel(("a B",), ("c D",)), {"kind": "unigram", "vocab_size": 265}

@@ -273,7 +273,8 @@ def _lines(text: Text) -> list[str]:
 def _packed(config: MaskedLanguageModelingConfig, text: Text, tokenizer: Tokenizer, *, shuffle: bool) -> PackedTexts:
     data = config.data
     texts = tokenize_lines(_lines(text), tokenizer, data_cache(data.cache))
-    packed = PackedTexts(texts, tokenizer.special, data.length, data.batch_size, config.seed, shuffle)
+    seed = config.seed if shuffle else 0  # of the rows, and so of the masked tokens: runs of all seeds are comparable
+    packed = PackedTexts(texts, tokenizer.special, data.length, data.batch_size, seed, shuffle)
     special = sorted(tokenizer.special.ids)
     if all(np.isin(texts[i], special).all() for i in range(len(texts))):  # none can be hidden, so there is no loss
         part = "training" if shuffle else "validation"

@@ -90,6 +90,10 @@ class DataConfig:
             raise ValueError(f"segmentation_alpha must be at most 1 for bpe, got {self.segmentation_alpha}")
         if self.num_segmentations == 1 and self.segmentation_alpha != type(self).segmentation_alpha:
             raise ValueError(f"segmentation_alpha {self.segmentation_alpha} has no effect: num_segmentations is 1")
+        if self.corpus == "grammar":
+            for name in ("source", "target", "validation_source", "validation_target", "test_source", "test_target"):
+                if file := getattr(self, name):
+                    raise ValueError(f"{name} {file} has no effect: corpus is grammar, not files")
         if min(self.columns) < 0:
             raise ValueError(f"columns must be at least 0, got {self.columns}")
         if self.pretokenize == "moses" and not (self.source_language and self.target_language):

@@ -117,6 +117,18 @@ def test_text_of_unknown_characters_is_refused_before_training(tmp_path):
         TASK.prepare(config, TASK.read(config), tmp_path)
 
 
+def test_runs_of_several_seeds_are_validated_on_the_same_rows(tmp_path):
+    """The masked tokens depend on the rows."""
+    config = tiny(tmp_path)
+    corpus = TASK.read(config)
+    first, second = (TASK.prepare(dataclasses.replace(config, seed=seed), corpus, tmp_path) for seed in (0, 1))
+    same = [
+        np.array_equal(a.batch(0).tokens, b.batch(0).tokens)
+        for a, b in ((first.validation, second.validation), (first.train, second.train))
+    ]
+    assert same == [True, False]
+
+
 @pytest.mark.full
 def test_scores_are_those_of_all_logits(tmp_path):
     """The loss, the count and the correct predictions of one batch, against all logits of the masked input."""
