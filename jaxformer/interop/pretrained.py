@@ -43,8 +43,8 @@ FAMILIES: Mapping[str, Family] = {
 
 CONFIG = "config.json"
 
-_NOT_KEPT = ("_name_or_path", "auto_map", "quantization_config", "transformers_version")
-"""Settings of the original file that would be wrong in a new one."""
+_NOT_KEPT = ("_name_or_path", "auto_map", "layer_types", "quantization_config", "transformers_version")
+"""Settings of the original file that would be wrong in a new one, or repeat others."""
 
 
 @dataclasses.dataclass(frozen=True)
