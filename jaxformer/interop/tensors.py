@@ -159,7 +159,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _reason(path: pathlib.Path, error: Exception) -> str:
-    """Returns why a file cannot be read; the reason is often a clone without Git LFS."""
+    """Returns the reason for which a file cannot be read; it is often a clone without Git LFS."""
     start = b""
     with contextlib.suppress(OSError):
         if path.is_file():  # a named pipe would block
