@@ -22,7 +22,8 @@ _SECOND_NAMES = {
 
 def _net(settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
     settings = renamed(settings, _SECOND_NAMES)
-    require(settings, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False, tie_word_embeddings=True)
+    require(settings, is_causal=True, add_cross_attention=False, tie_word_embeddings=True)
+    require(settings, scale_attn_by_inverse_layer_idx=False)
     dim = get(settings, "n_embd", 768)
     config = families.gpt2(
         get(settings, "vocab_size", 50257),

@@ -38,7 +38,7 @@ _ARCHITECTURES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwe
 
 def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
     settings = {**_DEFAULTS[kind], **settings}
-    require(settings, mlp_bias=False)
+    require(settings, mlp_bias=False, is_causal=True)  # bidirectional models, such as of embeddings, say False
     if kind == "mistral":  # a setting of the other families, which transformers does not read here
         require(settings, attention_bias=False)
     heads = get(settings, "num_attention_heads", 32)

@@ -43,8 +43,8 @@ FAMILIES: Mapping[str, Family] = {
 
 CONFIG = "config.json"
 
-_NOT_KEPT = ("_name_or_path", "auto_map", "quantization_config", "transformers_version")
-"""Settings of the original file that would be wrong in a new one."""
+_NOT_KEPT = ("_name_or_path", "auto_map", "layer_types", "quantization_config", "transformers_version")
+"""Settings of the original file that would be wrong in a new one, or repeat others."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,7 +242,8 @@ def _check_others(
                 raise DataError(f"{theirs!r} differs from {names[copies[name]]!r}, with which it is tied")
         elif name in computed:
             shape, values = computed[name]
-            same = found.shapes[theirs] == shape and np.allclose(found.read(theirs), values(), rtol=0, atol=1e-3)
+            atol = 2e-3  # a sine in bfloat16
+            same = found.shapes[theirs] == shape and np.allclose(found.read(theirs), values(), rtol=0, atol=atol)
             if not same:
                 raise DataError(f"{theirs!r} does not hold the values that the model computes")
         elif any(re.fullmatch(pattern, name) for pattern in family.ignored):

@@ -26,6 +26,7 @@ INDEX = "model.safetensors.index.json"
 
 _MAX_JSON = 64 * 2**20
 _FLOATS = {"F64", "F32", "F16", "BF16"}
+_LFS = b"version https://git-lfs"
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*\.safetensors")
 
 
@@ -56,7 +57,7 @@ class Tensors:
             opened = stack.enter_context(self._open(path, framework="numpy"))
             names = set(opened.keys())
         except Exception as error:  # the library's own class for a damaged file derives from Exception alone
-            raise DataError(f"{path} cannot be read: {error}") from None
+            raise DataError(f"{path} cannot be read: {_reason(path, error)}") from None
         if expected is not None and names != expected:
             name = min(names ^ expected)
             raise DataError(f"{path} and {INDEX} do not agree on whether {name!r} is in it")
@@ -151,10 +152,20 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     except DataError:
         raise
     except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from None
+        raise DataError(f"{path} cannot be read: {_reason(path, error)}") from None
     if not isinstance(data, dict):
         raise DataError(f"{path} must hold a JSON object, got {type(data).__name__}")
     return data
+
+
+def _reason(path: pathlib.Path, error: Exception) -> str:
+    """Returns the reason for which a file cannot be read; it is often a clone without Git LFS."""
+    start = b""
+    with contextlib.suppress(OSError):
+        if path.is_file():  # a named pipe would block
+            with path.open("rb") as file:
+                start = file.read(len(_LFS))
+    return "it is a pointer of Git LFS; git lfs pull in its folder fetches the file" if start == _LFS else str(error)
 
 
 def _files(folder: pathlib.Path) -> Mapping[str, set[str] | None]:

@@ -1,6 +1,7 @@
 """BART and its relatives: names and shapes in their files."""
 
 import jax
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -67,6 +68,15 @@ def test_sinusoids_in_a_file_are_compared(tmp_path):
         interop.load_pretrained(tmp_path / "model")
     edited(tmp_path / "model", lambda found: found.pop(name))
     interop.load_pretrained(tmp_path / "model")
+
+
+@pytest.mark.parametrize("dtype", ["float16", ml_dtypes.bfloat16])
+def test_sinusoids_of_half_precision_are_accepted(tmp_path, dtype):
+    """Models of transformers that were saved in half precision hold rounded sinusoids."""
+    _, params = save(tmp_path / "model", "pegasus")
+    half = lambda found: found.update({name: x.astype(dtype) for name, x in found.items() if "embed_positions" in name})
+    edited(tmp_path / "model", half)
+    jax.tree.map(np.testing.assert_array_equal, interop.load_pretrained(tmp_path / "model").params, params)
 
 
 def test_sinusoids_are_computed_only_for_a_file_that_holds_them(tmp_path, monkeypatch):

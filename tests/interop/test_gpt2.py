@@ -56,6 +56,7 @@ def test_the_default_width_is_four_times_that_of_the_model(tmp_path):
     [
         ("gpt2", {"add_cross_attention": True}),
         ("gpt2", {"num_attention_heads": 4}),
+        ("gpt2", {"is_causal": False}),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}),
     ],
 )

@@ -136,6 +136,7 @@ def test_mistral_has_a_window_by_default(tmp_path):
         ("qwen3", {"layer_types": FULL}),
         ("llama", {"use_sliding_window": True}),
         ("llama", {"mlp_bias": True}),
+        ("qwen2", {"is_causal": False}),
         ("llama", {"partial_rotary_factor": 0.5}),
         ("llama", {"rope_parameters": 3}),
     ],

@@ -83,6 +83,16 @@ def test_damaged_files_are_refused(tmp_path, damage):
         read(tmp_path)
 
 
+def test_pointers_of_git_lfs_are_refused_with_a_remedy(tmp_path):
+    """A clone without Git LFS holds them in place of large files."""
+    for name in (tensors.SINGLE, "tokenizer.json"):
+        (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    with pytest.raises(DataError, match=r"model\.safetensors cannot be read: .* git lfs pull"):
+        tensors.Tensors(tmp_path)
+    with pytest.raises(DataError, match=r"tokenizer\.json cannot be read: .* git lfs pull"):
+        tensors.read_json(tmp_path / "tokenizer.json")
+
+
 def edited(folder, change):
     path = folder / tensors.INDEX
     index = json.loads(path.read_text())

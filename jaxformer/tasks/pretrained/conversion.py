@@ -95,7 +95,7 @@ def convert(
     if found.net.model is models.LanguageModel:
         decode, lost = from_text_generation(generation, tokenizer)
         if lost:
-            named = ", ".join(f"{name} {generation[name]!r}" for name in lost)
+            named = ", ".join(f"{name} {value!r}" for name, value in lost.items())
             say(f"the run does not have {named}, which jaxformer does not support; texts that they change differ")
         config, params = _language_model(name, found, tokenizer, length, decode)
     elif found.net.model is models.EncoderDecoder:

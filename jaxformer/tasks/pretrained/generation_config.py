@@ -109,12 +109,12 @@ def from_generation(settings: Mapping[str, Any], special: SpecialTokens, start: 
         raise DataError(f"the settings of generation cannot be used: {error}") from None
 
 
-def from_text_generation(settings: Mapping[str, Any], tokenizer: Tokenizer) -> tuple[TextDecodeConfig, list[str]]:
+def from_text_generation(settings: Mapping[str, Any], tokenizer: Tokenizer) -> tuple[TextDecodeConfig, dict[str, Any]]:
     """Returns the search of a language model that settings of Hugging Face describe.
 
     Missing settings have the defaults of `DecodeConfig`, which samples. Lengths that count the prompt, and end tokens
-    that the vocabulary lacks, are ignored. Also returns the names of other settings without a counterpart, which are
-    ignored too.
+    that the vocabulary lacks, are ignored. Also returns the other settings without a counterpart, which are ignored
+    too; with beams, a missing ``early_stopping`` is one of them, because transformers then takes False.
 
     Raises:
       DataError: a value is wrong.
@@ -133,9 +133,12 @@ def from_text_generation(settings: Mapping[str, Any], tokenizer: Tokenizer) -> t
         sampling = _sampling({name: value for name, value in given.items() if name not in neutral})
         found |= {name: value for name, value in sampling.items() if name != "sample"}
     elif "do_sample" in given or "num_beams" in given:
-        neutral |= _NEUTRAL_IN_BEAMS
-        found |= {"temperature": 0.0, "beam_size": _integer(given, "num_beams", 1, least=1)}
-    lost = [name for name, value in neutral.items() if given.get(name, value) != value]
+        beams = _integer(given, "num_beams", 1, least=1)
+        found |= {"temperature": 0.0, "beam_size": beams}
+        if beams > 1:
+            neutral |= _NEUTRAL_IN_BEAMS
+            given = {"early_stopping": False} | given
+    lost = {name: given[name] for name, value in neutral.items() if given.get(name, value) != value}
     if "max_new_tokens" in given:
         found["max_tokens"] = _integer(given, "max_new_tokens", 0, least=1)
     found["no_repeat_ngram_size"] = _integer(given, "no_repeat_ngram_size", 0)

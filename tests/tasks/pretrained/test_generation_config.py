@@ -128,26 +128,34 @@ def test_the_search_of_a_language_model():
     ],
 )
 def test_writing_and_reading_restores_the_search_of_a_language_model(decode):
-    assert from_text_generation(to_text_generation(decode), VOCABULARY) == (decode, [])
+    assert from_text_generation(to_text_generation(decode), VOCABULARY) == (decode, {})
 
 
 def test_a_language_model_samples_by_default():
     """As `jaxformer generate` does; the folder's sampling settings count only if it samples."""
     ours = language_model.DecodeConfig(stop_at_end=True)
-    assert from_text_generation({"eos_token_id": SPECIAL.eos, "max_length": 50}, VOCABULARY) == (ours, [])
-    assert from_text_generation({"eos_token_id": 50256}, VOCABULARY) == (
-        ours,
-        [],
-    )  # of the class, not of the vocabulary
+    assert from_text_generation({"eos_token_id": SPECIAL.eos, "max_length": 50}, VOCABULARY) == (ours, {})
+    of_class = {"eos_token_id": 50256}  # not of the vocabulary
+    assert from_text_generation(of_class, VOCABULARY) == (ours, {})
     given = {"eos_token_id": [9, 2, 50256], "do_sample": True, "top_p": 0.8, "repetition_penalty": 1.05, "num_beams": 2}
     found, lost = from_text_generation(given, VOCABULARY)
     assert found == dataclasses.replace(ours, eos_token_ids="9,2", temperature=1.0, top_k=50, top_p=0.8)
-    assert lost == ["repetition_penalty", "num_beams"]
-    _, lost = from_text_generation({"num_beams": 2, "length_penalty": 0.5, "min_length": 3}, VOCABULARY)
-    assert lost == ["min_length", "length_penalty"]
+    assert lost == {"repetition_penalty": 1.05, "num_beams": 2}
     for ends in ([], "x", [2, -1], [True]):
         with pytest.raises(DataError, match="eos_token_id must be a token or a list of tokens, got"):
             from_text_generation({"eos_token_id": ends}, VOCABULARY)
+
+
+def test_beams_of_a_language_model_stop_in_one_way():
+    """The default of transformers, ``early_stopping`` False, is another; a single beam has neither setting."""
+    given = {"num_beams": 2, "length_penalty": 0.5, "min_length": 3}
+    _, lost = from_text_generation(given, VOCABULARY)
+    assert lost == {"min_length": 3, "length_penalty": 0.5, "early_stopping": False}
+    _, lost = from_text_generation(given | {"early_stopping": True, "length_penalty": 1}, VOCABULARY)
+    assert lost == {"min_length": 3}
+    for greedy in ({"num_beams": 1}, {"do_sample": False}):
+        unused = {"length_penalty": 0.5, "early_stopping": False}
+        assert from_text_generation(greedy | unused, VOCABULARY)[1] == {}
 
 
 RATIO = ["max_ratio", "max_extra"]
