@@ -310,9 +310,9 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
         """
         del config, source
 
-    def renamed(self, params: Params, source: TaskConfig) -> Params:
-        """Returns the parameters of the run that `init_from` names, nested as in a run of this task."""
-        del source
+    def renamed(self, params: Params, source: TaskConfig, *, there: pathlib.Path, here: pathlib.Path) -> Params:
+        """Returns the parameters of the run in `there`, which `init_from` names, nested as in this one, in `here`."""
+        del source, there, here
         return params
 
     @abc.abstractmethod

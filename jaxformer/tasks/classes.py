@@ -20,6 +20,7 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.classification import accuracy, matthews, matthews_of_counts
 from jaxformer.evaluation.scores import Score
 from jaxformer.files import write_text
+from jaxformer.modules.pure import Params
 from jaxformer.multihost import processes, storage
 from jaxformer.tasks.base import LossSums, Splits
 from jaxformer.tasks.config import words
@@ -144,6 +145,16 @@ def load(run: pathlib.Path) -> tuple[str, ...]:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, KeyError, RecursionError, TypeError) as error:
         raise DataError(f"{path} is damaged: it holds no names of classes") from error
+
+
+def renamed(params: Params, there: pathlib.Path, here: pathlib.Path) -> Params:
+    """Returns the parameters of the run `there`, its output layer under another name if `here` has other classes.
+
+    Two runs may have equally many classes: other ones, or the same ones in another order.
+    """
+    if not (there / FILE).exists() or load(there) == load(here):
+        return params
+    return {"output_of_other_classes" if name == "output" else name: value for name, value in params.items()}
 
 
 def losses(logits: Float[Array, "B C"], labels: Int[Array, " B"], where: Bool[Array, " B"]) -> LossSums:

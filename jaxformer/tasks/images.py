@@ -76,5 +76,8 @@ class ImagePredictor:
         return np.stack([self.read(path) for path in paths]) if paths else np.zeros((0, *self.shape), np.uint8)
 
     def _check(self, images: np.ndarray) -> None:
+        dtype = getattr(images, "dtype", type(images).__name__)
+        if dtype != np.uint8:  # colors from 0 to 1 would be rounded down to black
+            raise ValueError(f"images must be an array of uint8, colors from 0 to 255, got {dtype}")
         if images.ndim != 4 or images.shape[1:] != self.shape:
             raise ValueError(f"images must be [N, {', '.join(map(str, self.shape))}], got {list(images.shape)}")

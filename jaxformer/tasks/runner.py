@@ -272,7 +272,8 @@ def first_state(config: TaskConfig, setup: TrainingSetup, out: pathlib.Path, say
     source, checkpoint = registry.split_init(config.init_from)
     params, _ = restore.load_params(source, checkpoint, setup.config.mesh)
     task = registry.task_of(config)
-    params, about = warm_start.merge(state.params, task.renamed(params, registry.read_config(source)))
+    params = task.renamed(params, registry.read_config(source), there=source, here=out)
+    params, about = warm_start.merge(state.params, params)
     if not about.taken:
         raise ConfigError(f"init_from {config.init_from}: no parameter fits; {about.report()[1].strip()}")
     for line in (f"starting from {config.init_from}:", *about.report()):

@@ -9,7 +9,7 @@ import pytest
 
 from jaxformer.data.examples import Examples
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.tasks import classes, rundir
+from jaxformer.tasks import classes, classification, rundir, vision
 from jaxformer.tasks.classification import ClassificationConfig
 
 EXAMPLES = Examples(("x", "y", "z"), ("b", "a", "b"))
@@ -32,6 +32,22 @@ def test_names_of_a_run_that_has_begun_do_not_change(tmp_path):
     (tmp_path / "log.jsonl").write_text('{"step": 1}\n')
     classes.save(tmp_path, ("a", "aa", "b"))
     assert classes.load(tmp_path) == ("a", "b")
+
+
+def test_the_output_layer_of_other_classes_is_not_taken(tmp_path):
+    """Of as many classes, or of the same ones in another order; a run without classes has another head anyway."""
+    there, here, params = tmp_path / "there", tmp_path / "here", {"encoder": np.zeros(1), "output": np.zeros(2)}
+    there.mkdir()
+    classes.save(here, ("a", "b"))
+    assert classes.renamed(params, there, here) is params
+    classes.save(there, ("a", "b"))
+    for task in (vision.TASK, classification.TASK):
+        assert task.renamed(params, task.config(), there=there, here=here) == params
+    for other in (("b", "a"), ("a", "c")):
+        classes.save(there, other)
+        for task in (vision.TASK, classification.TASK):
+            found = task.renamed(params, task.config(), there=there, here=here)
+            assert found == {"encoder": params["encoder"], "output_of_other_classes": params["output"]}
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"classes": 3}', pytest.param("[" * 100_000, id="deep")])

@@ -44,7 +44,7 @@ def test_pixels(tmp_path):
 
 
 def test_files(tmp_path):
-    """Of any size and mode; a single path, and pixels of another size, are refused."""
+    """Of any size and mode; a single path, and pixels of another size or dtype, are refused."""
     predictor = ImagePredictor()
     predictor.net = types.SimpleNamespace(config=sized("model.image", image_size=(8, 8)).model)
     picture(0).save(tmp_path / "a.png")
@@ -57,6 +57,9 @@ def test_files(tmp_path):
     for wrong in (images[0], images[:, :, 1:]):
         with pytest.raises(ValueError, match=r"images must be \[N, 8, 8, 3\], got \["):
             predictor._check(wrong)
+    for wrong, what in ((images / 255, "float64"), (images.astype(np.int32), "int32"), (list(images), "list")):
+        with pytest.raises(ValueError, match=f"images must be an array of uint8, colors from 0 to 255, got {what}"):
+            predictor._check(wrong)  # colors from 0 to 1 would become black
     for path in (tmp_path / "a.png", str(tmp_path / "a.png")):
         with pytest.raises(TypeError, match=r"paths must be a sequence of paths, got one path; write \[path\]"):
             predictor.read_all(path)

@@ -77,7 +77,7 @@ class ImageCaptioner(ImagePredictor, GenerationMixin):
 
         Raises:
           ConfigError: `n_best` is below 1, or above the number of captions that the search finds.
-          ValueError: the images have another size.
+          ValueError: the images have another size or dtype.
         """
         self._check(images)
         self._check_n_best(n_best)
@@ -100,7 +100,7 @@ class ImageCaptioner(ImagePredictor, GenerationMixin):
         """Returns the attention of each caption's pieces, and of its end token, to the grid of its image, row by row.
 
         Raises:
-          ValueError: the images have another size, or there is not one caption for each.
+          ValueError: the images have another size or dtype, or there is not one caption for each.
         """
         self._check(images)
         if len(captions) != len(images):

@@ -172,7 +172,8 @@ class Captioning(Task[CaptioningConfig, CaptionCorpus, DeviceBatch, Tokenizer, I
                 "another one or from a run of vision with model.kind convolution"
             )
 
-    def renamed(self, params: Params, source: TaskConfig) -> Params:
+    def renamed(self, params: Params, source: TaskConfig, *, there: pathlib.Path, here: pathlib.Path) -> Params:
+        del there, here
         return params if _convolutions(source) is None else {"grid": params}
 
     def read(self, config: CaptioningConfig) -> CaptionCorpus:

@@ -134,6 +134,9 @@ class Classification(Task[ClassificationConfig, LabeledCorpus[Examples], DeviceB
             options = " ".join(f"--{name} {there}" for name, there, _ in different)
             raise ConfigError(f"init_from {config.init_from} has another encoder or vocabulary: {what}; add {options}")
 
+    def renamed(self, params: Params, source: TaskConfig, *, there: pathlib.Path, here: pathlib.Path) -> Params:
+        return classes.renamed(params, there, here)
+
     def read(self, config: ClassificationConfig) -> LabeledCorpus[Examples]:
         data = config.data
         if not data.train:

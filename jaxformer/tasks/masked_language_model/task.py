@@ -144,7 +144,10 @@ class MaskedPredictor:
 
         Raises:
           DataError: the text has no ``[MASK]``, or more tokens than the model has positions.
+          ValueError: `top_k` is below 1.
         """
+        if top_k < 1:
+            raise ValueError(f"top_k must be at least 1, got {top_k}")
         parts = text.split("[MASK]")
         if not isinstance(self.tokenizer, CharacterTokenizer):  # the space before a word is part of its first token
             parts[:-1] = [part.rstrip() for part in parts[:-1]]

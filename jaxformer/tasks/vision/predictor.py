@@ -58,7 +58,7 @@ class ImageClassifier(ImagePredictor):
           progress: called with the number of images since the last call.
 
         Raises:
-          ValueError: the images have another size.
+          ValueError: the images have another size or dtype.
         """
         self._check(images)
         result = np.zeros((len(images), len(self.vocabulary.names)))
@@ -81,7 +81,7 @@ class ImageClassifier(ImagePredictor):
         """Returns the result of `classify` for images uint8 ``[N, h, w, C]``.
 
         Raises:
-          ValueError: the images have another size.
+          ValueError: the images have another size or dtype.
         """
         self._check(images)
         results = []

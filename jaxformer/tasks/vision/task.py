@@ -130,6 +130,9 @@ class Vision(Task[VisionConfig, ImageCorpus, DeviceBatch, Classes, ImageClassifi
             this = f"a run of vision with model.kind {config.model.kind}"
             raise ConfigError(f"init_from {config.init_from} is a run {what}; this is {this}")
 
+    def renamed(self, params: Params, source: TaskConfig, *, there: pathlib.Path, here: pathlib.Path) -> Params:
+        return classes.renamed(params, there, here)
+
     def read(self, config: VisionConfig) -> ImageCorpus:
         data = config.data
         if not data.train:

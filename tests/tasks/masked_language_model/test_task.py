@@ -10,6 +10,7 @@ import pytest
 
 from jaxformer import demo, models
 from jaxformer.config import changed
+from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.errors import ConfigError, DataError
@@ -185,3 +186,12 @@ def test_positions_that_need_the_length_of_a_text_are_refused():
     """A row holds several texts."""
     with pytest.raises(ConfigError, match=r"model\.positions must not be 'normalized'"):
         MaskedLanguageModelingConfig(model=models.EncoderConfig(positions="normalized"))
+
+
+@pytest.mark.parametrize("top_k", [0, -1])
+def test_at_least_one_token_is_asked_for(tmp_path, top_k):
+    """With -1, all tokens except the least probable one came back."""
+    tokenizer = CharacterTokenizer("abc")
+    predictor = MaskedPredictor(TASK.network(tiny(tmp_path), tokenizer.vocab_size), {}, tokenizer)
+    with pytest.raises(ValueError, match=f"top_k must be at least 1, got {top_k}"):
+        predictor.fill("a [MASK]", top_k=top_k)
