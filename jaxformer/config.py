@@ -32,7 +32,9 @@ LARGEST_FLOAT = 3.4e38
 
 
 def to_data(config: Any) -> Any:
-    """Returns a dataclass as dicts, lists and scalars, ready for JSON."""
+    """Returns a dataclass as dicts, lists and scalars, ready for JSON; scalars and arrays of numpy become Python's."""
+    if hasattr(config, "tolist"):
+        return config.tolist()
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
         return {field.name: to_data(getattr(config, field.name)) for field in dataclasses.fields(config)}
     if isinstance(config, tuple | list):

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -76,6 +77,22 @@ def test_numbers_that_no_training_could_use_are_named(part, name, value, message
 
 def test_an_int_may_stand_for_a_float():
     assert from_data(TranslationConfig, {"optimizer": {"learning_rate": 1}}).optimizer.learning_rate == 1.0
+
+
+def test_scalars_of_numpy_are_numbers():
+    """As in a sweep over numpy.geomspace; they were refused as "got np.float64(0.001), expected float"."""
+    changes = {
+        "optimizer": {"learning_rate": np.float64(0.5)},
+        "train": {"steps": np.int64(3), "tensorboard": np.True_},
+    }
+    config = changed(TranslationConfig(), changes | {"data": {"columns": np.array([1, 0])}})
+    assert config.data.columns == (1, 0)
+    assert type(config.optimizer.learning_rate) is float
+    assert (config.optimizer.learning_rate, config.train.steps, config.train.tensorboard) == (0.5, 3, True)
+    own = dataclasses.replace(config, seed=np.uint32(7))
+    assert from_data(TranslationConfig, json.loads(json.dumps(to_data(own)))) == own
+    with pytest.raises(ConfigError, match=r"train\.steps: got 3\.0, expected int"):
+        changed(config, {"train": {"steps": np.float32(3)}})
 
 
 def test_changes_are_nested_and_checked(tmp_path):

@@ -13,8 +13,9 @@ import pathlib
 import re
 import shlex
 import textwrap
+import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tyro
@@ -66,7 +67,7 @@ def override(config: Any, arguments: Sequence[str]) -> Any:
     """Returns the configuration with settings replaced by arguments, such as ``--model.d_model 256``.
 
     An argument such as ``--model.kind recurrent`` comes before all others, because the kind has its own settings.
-    Booleans have the forms ``--model.remat True``, ``--model.remat=true`` and ``--model.remat``.
+    Booleans have the forms ``--model.remat True``, ``--model.remat=true`` and ``--model.remat``; None may be ``none``.
 
     Raises:
       ConfigError: an unknown setting (the message suggests the most similar one), or a value of the wrong type.
@@ -87,7 +88,7 @@ def override(config: Any, arguments: Sequence[str]) -> Any:
     try:
         with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
             return tyro.cli(
-                type(config), default=config, args=_flags(others, settings), config=(tyro.conf.AvoidSubcommands,)
+                type(config), default=config, args=_flags(others, config), config=(tyro.conf.AvoidSubcommands,)
             )
     except SystemExit as stopped:
         raise ConfigError(_message(output.getvalue())) from stopped
@@ -196,20 +197,31 @@ def _split_kinds(arguments: Sequence[str], config: Any) -> tuple[dict[str, str],
     return kinds, rest
 
 
-def _flags(arguments: Sequence[str], settings: Mapping[str, tuple[Any, str]]) -> list[str]:
-    """Returns the arguments with ``--x True`` and ``--x=False`` of Boolean settings replaced by tyro's flags."""
-    flags, words = [], list(arguments)
+def _flags(arguments: Sequence[str], config: Any) -> list[str]:
+    """Returns the arguments with Booleans as tyro's flags, and with the words True, False and None in any case.
+
+    Raises:
+      ConfigError: a Boolean has another value.
+    """
+    flags, words, hints = list[str](), list(arguments), _hints(config)
     while words:
         word = words.pop(0)
         name, equals, value = word.partition("=")
-        path = name[2:].replace("-", "_")
-        if name.startswith("--") and path in settings and isinstance(settings[path][0], bool):
-            if not equals and words and words[0].lower() in ("true", "false"):
-                value = words.pop(0)
-            if value.lower() in ("true", "false"):
-                head, dot, tail = path.rpartition(".")
-                word = f"--{head}{dot}{'no_' if value.lower() == 'false' else ''}{tail}"
-        flags.append(word)
+        hint = hints.get(name[2:].replace("-", "_")) if name.startswith("--") else None
+        kinds = typing.get_args(hint) or (hint,)
+        optional = types.NoneType in kinds
+        if bool not in kinds:
+            if optional and words and not equals and words[0].lower() == "none":
+                words[0] = "None"
+            flags.append(f"{name}=None" if optional and value.lower() == "none" else word)
+            continue
+        if not equals:
+            value = words.pop(0) if words and not words[0].startswith("-") else "True"
+        if value.lower() not in ("true", "false", *["none"] * optional):
+            raise ConfigError(f"{name}: got {value!r}, expected True or False{' or None' if optional else ''}")
+        head, dot, tail = name[2:].rpartition(".")
+        flag = f"--{head}{dot}{'no_' if value.lower() == 'false' else ''}{tail}"
+        flags.append(f"{name}={value.capitalize()}" if optional else flag)
     return flags
 
 

@@ -221,10 +221,14 @@ def _resolve(reference: str) -> TaskConfig:
         try:
             return _call(importlib.import_module(path), function, reference)
         except ModuleNotFoundError as error:
-            raise ConfigError(f"no configuration {reference!r}: {error}") from error
+            is_name = error.name == path  # as in a mistyped translation:tiny
+            hint = did_you_mean(reference, (name for name, _ in catalog())) if is_name else ""
+            raise ConfigError(f"no configuration {reference!r}: {error}{hint}") from error
     _add_installed(reference)
     if reference in TASKS:
         return get(reference).config()
+    if (saved := pathlib.Path(reference, "config.json")).is_file():
+        raise ConfigError(f"no configuration {reference!r}; the settings of this run are {saved}")
     raise ConfigError(f"no configuration {reference!r}{did_you_mean(reference, (name for name, _ in catalog()))}")
 
 

@@ -263,6 +263,8 @@ def _trained_beside_adapters(config: TaskConfig, setup: TrainingSetup) -> list[s
 def first_state(config: TaskConfig, setup: TrainingSetup, out: pathlib.Path, say: Say) -> training.TrainState:
     """Returns the state before the first step, with the parameters of another run if `init_from` names one."""
     state = setup.new_state()
+    if (warmup := config.optimizer.warmup_steps) > config.train.steps:
+        say(f"WARNING: train.steps ends in the warm-up of {warmup:,} steps, below the peak of the learning rate")
     if parts := _trained_beside_adapters(config, setup):
         patterns = ",".join(f"{part}/*" for part in parts)
         say(f"WARNING: tune.rank trains adapters beside all matrices; --tune.frozen '{patterns}' freezes those")

@@ -90,7 +90,8 @@ class Lines:
         self._said = self._updated = now
         mfu = "" if utilization is None else f", MFU {utilization:.0%}"
         rate = f"{tokens_per_second:,.0f} {self._unit}/s"
-        self.say(f"step {step:,}/{self._steps:,}: loss {loss:.3f}, {rate}{mfu}{self._left}")
+        left = self._left if step < self._steps else ""  # the time left after the step before
+        self.say(f"step {step:,}/{self._steps:,}: loss {loss:.3f}, {rate}{mfu}{left}")
 
     def tick(self, step: int, left: float) -> None:
         self._left = f", {duration(left)} left" if step < self._steps else ""

@@ -187,10 +187,13 @@ class Recorder:
         seconds, self._mark = self._ended - self._mark, self._ended
         rate = count / max(seconds, 1e-9)
         measured = dict(zip(MEASURED, (seconds, rate, data_wait, device_memory()), strict=True))
+        if taken := sorted(metrics.keys() & {"step", "loss", "tokens", *measured}):
+            raise ValueError(f"training itself logs {', '.join(taken)}; give the loss's metric another name")
+        values = {"loss": loss, "tokens": count, **metrics, **measured}
         if out.log:
-            out.log.write(number, loss=loss, tokens=count, **metrics, **measured)
+            out.log.write(number, **values)
         for hook in out.hooks:
-            hook.step(number, {"loss": loss, "tokens": count, **metrics, **measured})
+            hook.step(number, values)
         self._last = number
         if finite:
             self._loss, self._tokens = self._loss + total, self._tokens + count
@@ -208,7 +211,8 @@ class Recorder:
         """Reports means over the steps since the last report: losses of short and long sequences differ a lot."""
         out = self._outputs
         seconds = max(out.timer.stepping() - self._since, 1e-9)
-        loss, rate, speed = self._loss / max(self._tokens, 1.0), self._tokens / seconds, self._flops / seconds
+        loss = self._loss / self._tokens if self._tokens > 0 else math.nan  # all steps may have been skipped
+        rate, speed = self._tokens / seconds, self._flops / seconds
         self._new_window()
         if out.board:
             out.board.write(number, **{**metrics, "train/loss": loss, "train/tokens_per_second": rate})
@@ -222,10 +226,10 @@ class Recorder:
         if not out.reporter or done < 1:
             return
         worked = out.timer.working()
-        left = worked / done * (self._steps - number)
-        if not self._has_predicted and (done >= 3 or worked > 10):
+        steps = self._steps - number
+        left = worked / done * steps
+        if steps and not self._has_predicted and (done >= 3 or worked > 10):
             self._has_predicted = True
-            steps = self._steps - number
             out.say(
                 f"{steps:,} more {'step takes' if steps == 1 else 'steps take'} about {duration(left)} on this "
                 f"machine, at {worked / done:.2g} s each"

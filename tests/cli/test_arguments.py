@@ -19,6 +19,8 @@ from jaxformer.tasks.translation import TranslationConfig
         (["--seed", "2.5"], "--seed: invalid literal for int() with base 10: '2.5'"),
         (["--seed"], "Missing value for argument '--seed'. Expected 1 values."),
         (["stray"], "Unrecognized options: stray"),
+        (["--train.tensorboard", "no"], "--train.tensorboard: got 'no', expected True or False"),
+        (["--model.final-norm=1"], "--model.final-norm: got '1', expected True or False or None"),
         (["--model.num-heads", "3"], "model: d_model (512) must be divisible by num_heads (3)"),
         (
             ["--model.kind", "recurrent", "--model.d_model", "5"],
@@ -75,6 +77,14 @@ def test_settings_reach_their_fields():
 def test_booleans_are_given_as_a_word_or_a_flag(given):
     assert arguments.override(TranslationConfig(), [*given, "--train.tensorboard=False"]).model.remat
     assert not arguments.override(TranslationConfig(), ["--seed=1", "--train.tensorboard", "False"]).train.tensorboard
+
+
+def test_true_false_and_none_may_be_in_lower_case():
+    """Those of a setting that may be None were refused, although other Booleans may be."""
+    given = ["--model.final_norm", "true", "--model.attention_output_bias=false", "--model.head_dim", "none"]
+    model = arguments.override(TranslationConfig(), [*given, "--model.embedding-scale=none"]).model
+    assert (model.final_norm, model.attention_output_bias, model.head_dim) == (True, False, None)
+    assert arguments.override(TranslationConfig(), ["--model.final_norm", "--seed", "2"]).model.final_norm
 
 
 def test_settings_are_shown_by_section_with_their_choices():

@@ -85,6 +85,7 @@ def test_a_function_that_needs_arguments_is_refused(folder):
     ("reference", "message"),
     [
         ("dmeo", "did you mean 'demo'"),
+        ("translation:tny", "No module named 'translation'; did you mean 'translation:tiny'"),
         ("mine:smal", "did you mean 'small'"),
         ("mine", "holds small, large; choose one"),
         ("nowhere.py:f", "no configuration file nowhere.py"),
@@ -173,6 +174,14 @@ def test_a_run_that_has_begun_does_not_need_the_other(tmp_path):
 def test_a_run_may_have_the_name_of_a_file(tmp_path):
     rundir.claim(tmp_path / "first.json", "translation", registry.resolve("demo"), ())
     assert registry.read_config(tmp_path / "first.json") == registry.resolve("demo")
+
+
+def test_a_run_is_named_by_its_file(tmp_path):
+    """The message listed all built-in configurations."""
+    rundir.write_config(tmp_path, "translation", TranslationConfig(seed=5))
+    with pytest.raises(ConfigError, match=r"the settings of this run are .*config\.json$") as caught:
+        registry.resolve(str(tmp_path))
+    assert registry.resolve(str(caught.value).rpartition(" ")[2]).seed == 5
 
 
 def test_a_hugging_face_folder_is_not_a_run(tmp_path):

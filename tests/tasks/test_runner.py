@@ -39,6 +39,15 @@ def test_a_refused_run_keeps_an_existing_config(tmp_path):
     assert (tmp_path / "config.json").read_bytes() == before
 
 
+def test_a_training_that_ends_in_its_warm_up_is_reported(tmp_path):
+    """With the warm-up of the paper, 200 steps reach a twentieth of the learning rate, and seem to learn nothing."""
+    said, setup = [], SimpleNamespace(new_state=lambda: None, frozen=None)
+    for steps in (200, 4000):
+        config = changed(registry.resolve("translation:base"), {"train": {"steps": steps}})
+        runner.first_state(config, setup, tmp_path, said.append)
+    assert said == ["WARNING: train.steps ends in the warm-up of 4,000 steps, below the peak of the learning rate"]
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [

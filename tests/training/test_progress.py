@@ -52,9 +52,11 @@ def test_lines_between_reports_have_the_time_left():
     lines = progress.Lines(out, steps=2000, seconds=0.0, unit="images")
     lines.tick(1, 75.0)
     lines.update(10, loss=2.5, tokens_per_second=1.0, utilization=None)
+    lines.update(2000, loss=1.5, tokens_per_second=1.0, utilization=None)
     assert out.file.getvalue().splitlines() == [
         "step 1/2,000, 1:15 left",
         "step 10/2,000: loss 2.500, 1 images/s, 1:15 left",
+        "step 2,000/2,000: loss 1.500, 1 images/s",
     ]
 
 

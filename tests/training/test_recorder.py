@@ -164,6 +164,39 @@ def test_the_time_left_is_shown_from_the_first_step_on():
     assert foretold.startswith("3 more steps take about ")
 
 
+def test_a_training_too_short_for_a_prediction_has_none():
+    """After the last of three steps, "0 more steps take about 0.0 s" was predicted."""
+    said = []
+    silent = lambda *_, **__: None
+    reporter: Any = types.SimpleNamespace(update=silent, tick=silent, say=said.append)
+    fit(new_state(), 3, outputs=training.Outputs(reporter=reporter))
+    assert said == []
+
+
+@pytest.mark.parametrize(("scale", "nan"), [(0.001, False), (1.0, True)])
+def test_the_reported_loss_is_a_mean_for_any_weights(tmp_path, scale, nan):
+    """Divided by at least one token, it was too small for small weights, and 0 if all steps were skipped."""
+    reported = []
+    silent = lambda *_, **__: None
+    update = lambda step, loss, **_: reported.append(loss)
+    reporter: Any = types.SimpleNamespace(update=update, tick=silent, say=silent)
+    light = lambda start: (b | {"weight": b["weight"] * np.float32(scale)} for b in iter(lambda: batch(1, nan=nan), 0))
+    step = training.make_step(loss, OPTIMIZER, nonfinite="skip")
+    with contextlib.closing(JsonLog(tmp_path / "log.jsonl")) as log:
+        outputs = training.Outputs(reporter=reporter, log=log)
+        training.fit(step, new_state(), light, config=settings(1), outputs=outputs)
+    (logged,) = (entry["loss"] for entry in read_log(tmp_path / "log.jsonl"))
+    assert reported == [pytest.approx(np.nan if nan else logged, nan_ok=True)]
+
+
+@pytest.mark.parametrize("name", ["loss", "seconds", "step"])
+def test_a_metric_with_the_name_of_a_logged_value_is_refused(name):
+    """The log raised a TypeError about its own arguments, and hooks got the metric in place of the value."""
+    own: Any = lambda params, b, key: (*loss(params, b, key)[:2], {name: np.float32(7)})
+    with pytest.raises(ValueError, match=f"training itself logs {name}; give the loss's metric another name"):
+        training.fit(training.make_step(own, OPTIMIZER), new_state(), stream, config=settings(1))
+
+
 def test_a_full_disk_leaves_no_bar_on_the_screen(tmp_path):
     """A bar hides the cursor of the terminal."""
     closed = []

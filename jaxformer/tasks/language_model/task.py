@@ -44,7 +44,7 @@ class TextData(PlannedData[Tokenizer]):
         return (
             f"training text: {self.corpus.train.report()}, {train}; validation: {validation}",
             f"a vocabulary of {self.vocabulary.vocab_size:,} tokens; batches of {self.train.batch_size} windows of "
-            f"{self.train.length} tokens, {self.train.steps_per_epoch:,} as many as the text",
+            f"{self.train.length} tokens; {self.train.steps_per_epoch:,} of them are as long as the text",
         )
 
     @property
