@@ -81,7 +81,7 @@ class Splits(Generic[PartT]):
 
     train: PartT
     validation: PartT
-    test: PartT | None
+    test: PartT | None = None
 
     @property
     def fingerprints(self) -> dict[str, str]:
