@@ -37,13 +37,13 @@ def user_cache(kind: str) -> pathlib.Path | None:
 
 def data_cache(setting: str) -> pathlib.Path | None:
     """Returns the folder of tokenized data: the setting's, or by default the one in the user's cache."""
-    return pathlib.Path(os.path.expanduser(local_path(setting))) if setting else user_cache("data")
+    return local_path(setting) if setting else user_cache("data")
 
 
 def _base() -> pathlib.Path | None:
     """Returns the folder of the user's cache, or None if there is no home directory to put it in."""
     if explicit := os.environ.get("JAXFORMER_CACHE"):
-        path = pathlib.Path(os.path.expanduser(local_path(explicit)))
+        path = local_path(explicit)
         if not path.is_absolute():
             raise ConfigError(f"JAXFORMER_CACHE must be an absolute path, got {explicit!r}")
         return path

@@ -56,17 +56,17 @@ def end_all() -> None:
 
 
 def local_path(path: str | os.PathLike[str]) -> pathlib.Path:
-    """Returns the path of a local file or folder; ``gs://bucket/run`` would become a folder named ``gs:``.
+    """Returns the path of a local file or folder, with the home directory for ``~``, as in ``--out=~/run``.
 
     Raises:
-      ConfigError: the path is a URL, or no file can have this name.
+      ConfigError: the path is a URL, such as ``gs://bucket/run``, or no file can have this name.
     """
     text = os.fspath(path)
     if "://" in text:
         raise ConfigError(f"{text!r} is not a path: mount the bucket first, and give the path of the mount")
     if "\0" in text:
         raise ConfigError(f"{text!r} is not a path: it holds a NUL")
-    return pathlib.Path(path)
+    return pathlib.Path(os.path.expanduser(text))  # pathlib's own refuses a file named ~x
 
 
 @contextlib.contextmanager

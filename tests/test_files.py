@@ -156,6 +156,12 @@ def test_a_fork_does_not_remove_the_files_of_its_parent(tmp_path):
         assert folder.exists()
 
 
+def test_a_tilde_is_the_home_directory(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    paths = "~", "~/run", pathlib.Path("~/run"), "~no-user", "a/~"
+    assert [str(files.local_path(path)) for path in paths] == ["/home/me", *["/home/me/run"] * 2, "~no-user", "a/~"]
+
+
 def test_a_folder_appears_complete_or_not_at_all(tmp_path):
     path = tmp_path / "new" / "folder"
 

@@ -18,7 +18,6 @@ from jaxformer.errors import DataError
 from jaxformer.files import write_bytes
 
 _DEFAULT = SpecialTokens()
-_AS_IS = TextNormalizer()
 
 
 class CharacterTokenizer:
@@ -40,11 +39,15 @@ class CharacterTokenizer:
     """The tokens that a text begins with: none."""
     by_line: bool = True
     """True: the tokens of a text are the tokens of its lines, one after another."""
+    normalizer: TextNormalizer = TextNormalizer()
+    """The normalization of text: none."""
+    special: SpecialTokens
+    """The special tokens."""
 
     def __init__(self, characters: str, special: SpecialTokens = _DEFAULT):
         if list(characters) != sorted(set(characters)):
             raise ValueError("the characters of a vocabulary must be sorted and distinct")
-        self._characters, self._special = characters, special
+        self._characters, self.special = characters, special
         if len(special.ids) != 4 or max(special.ids) >= self.vocab_size:
             raise ValueError(f"special tokens must be distinct ids below {self.vocab_size}, got {special}")
         free = (token for token in range(self.vocab_size) if token not in special.ids)
@@ -84,16 +87,6 @@ class CharacterTokenizer:
         return len(self._characters) + 4
 
     @property
-    def special(self) -> SpecialTokens:
-        """The special tokens."""
-        return self._special
-
-    @property
-    def normalizer(self) -> TextNormalizer:
-        """The normalization of text: none."""
-        return _AS_IS
-
-    @property
     def ids(self) -> dict[str, int]:
         """The id of each character."""
         return dict(self._id_of)
@@ -106,7 +99,7 @@ class CharacterTokenizer:
     def encode(self, lines: Sequence[str], side: Side = "source") -> list[np.ndarray]:
         """Returns the token ids of each line, int32, without `bos` and `eos`; `side` has no effect."""
         del side
-        id_of, unk = self._id_of, self._special.unk
+        id_of, unk = self._id_of, self.special.unk
         return [np.fromiter((id_of.get(character, unk) for character in line), np.int32, len(line)) for line in lines]
 
     encode_normalized = encode
@@ -114,20 +107,20 @@ class CharacterTokenizer:
     def segmentations(self, text: str) -> list[tuple[int, ...]]:
         """Returns the only segmentation of a text, its characters; none if the vocabulary lacks a character."""
         tokens = tuple(self.encode([text])[0].tolist())
-        return [] if self._special.unk in tokens else [tokens]
+        return [] if self.special.unk in tokens else [tokens]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Returns the text of token ids; special tokens are left out."""
-        special = self._special.ids
+        special = self.special.ids
         return "".join(self._text_of[int(token)] for token in ids if int(token) not in special)
 
     normalized = decode
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """Returns the character of each token, a space as U+2581, special tokens by names such as ``<eos>``."""
-        names = {token: f"<{name}>" for name, token in dataclasses.asdict(self._special).items()}
+        names = {token: f"<{name}>" for name, token in dataclasses.asdict(self.special).items()}
         shown = self._text_of | names
         return [shown[int(token)].replace(" ", SPACE) for token in ids]
 
     def _content(self) -> dict[str, str | dict[str, int]]:
-        return {"characters": self._characters, "special": dataclasses.asdict(self._special)}
+        return {"characters": self._characters, "special": dataclasses.asdict(self.special)}

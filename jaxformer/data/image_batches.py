@@ -182,6 +182,5 @@ def decode_all(
         make,
         num_sequences=len(images),
         vocab_size=256,
-        about={"images": len(images)},
     )
     return arrays["pixels"].tokens.reshape(len(images), *shape)

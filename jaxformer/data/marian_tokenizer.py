@@ -18,8 +18,6 @@ from jaxformer.data.subword_tokenizer import sentence_pieces
 from jaxformer.digests import short_digest
 from jaxformer.files import write_bytes
 
-_AS_IS = TextNormalizer()
-
 
 class MarianTokenizer:
     """The pieces of ``source.spm`` and ``target.spm``, numbered by ``vocab.json``.
@@ -36,11 +34,15 @@ class MarianTokenizer:
     """The tokens that a text begins with: none."""
     by_line: bool = False
     """False: sentencepiece removes line breaks."""
+    normalizer: TextNormalizer = TextNormalizer()
+    """The normalization of text: none. The models have their own normalization."""
+    special: SpecialTokens
+    """The special tokens; the decoder begins with the padding token."""
 
     def __init__(self, source: bytes, target: bytes, vocabulary: Mapping[str, int], special: SpecialTokens):
         self._models = {"source": source, "target": target}
         self._processors = {side: sentence_pieces(model) for side, model in self._models.items()}
-        self._ids, self._special = dict(vocabulary), special
+        self._ids, self.special = dict(vocabulary), special
         if {type(token) for token in self._ids.values()} != {int} or {*self._ids.values()} != {*range(len(self._ids))}:
             raise ValueError("the ids of a vocabulary must be 0, 1, 2, ...")
         if max(special.ids) >= self.vocab_size:
@@ -59,7 +61,7 @@ class MarianTokenizer:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the models, the vocabulary and the special tokens as JSON, whole or not at all."""
-        saved = {"special": dataclasses.asdict(self._special), "fingerprint": self.fingerprint}
+        saved = {"special": dataclasses.asdict(self.special), "fingerprint": self.fingerprint}
         saved |= {side: base64.b64encode(model).decode() for side, model in self._models.items()}
         write_bytes(path, json.dumps(saved | {"vocabulary": self._ids}, indent=1).encode())
 
@@ -75,24 +77,14 @@ class MarianTokenizer:
         return len(self._ids)
 
     @property
-    def special(self) -> SpecialTokens:
-        """The special tokens; the decoder begins with the padding token."""
-        return self._special
-
-    @property
-    def normalizer(self) -> TextNormalizer:
-        """The normalization of text: none. The models have their own normalization."""
-        return _AS_IS
-
-    @property
     def fingerprint(self) -> str:
         """A hash of the models, the vocabulary and the special tokens."""
-        settings = json.dumps([self._pieces, dataclasses.asdict(self._special)])
+        settings = json.dumps([self._pieces, dataclasses.asdict(self.special)])
         return short_digest([*self._models.values(), settings])
 
     def is_special(self, token: int) -> bool:
         """Returns True for a special token."""
-        return token in self._special.ids
+        return token in self.special.ids
 
     def id_of(self, piece: str) -> int | None:
         """Returns the id of a piece; None if there is no such piece."""
@@ -106,7 +98,7 @@ class MarianTokenizer:
         code, end, rest = text.partition("<<")
         named = [code + end] if end and code.startswith(">>") else []
         pieces = named + self._processors[side].encode(rest if named else text, out_type=str)
-        return [self._ids.get(piece, self._special.unk) for piece in pieces]
+        return [self._ids.get(piece, self.special.unk) for piece in pieces]
 
     def encode_normalized(self, lines: Sequence[str]) -> list[np.ndarray]:
         """Returns the token ids of target lines, or of parts of them."""
@@ -118,7 +110,7 @@ class MarianTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Returns the text of token ids on the target side; special tokens are left out."""
-        pieces = [self._pieces[int(token)] for token in ids if int(token) not in self._special.ids]
+        pieces = [self._pieces[int(token)] for token in ids if int(token) not in self.special.ids]
         return self._processors["target"].decode_pieces(pieces).replace(SPACE, " ").strip()
 
     normalized = decode

@@ -154,6 +154,5 @@ def tokenize_lines(lines: Sequence[str], tokenizer: Tokenizer, cache: str | os.P
         lambda _: tokenizer.encode(lines),
         num_sequences=len(lines),
         vocab_size=tokenizer.vocab_size,
-        about={"lines": len(lines)},
     )
     return arrays["tokens"]

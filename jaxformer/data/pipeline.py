@@ -174,7 +174,6 @@ def prepare(
         make,
         num_sequences=len(corpus),
         vocab_size=tokenizer.vocab_size,
-        about={"pairs": len(corpus), "num_segmentations": num_segmentations},
     )
     source, target = (tuple(arrays[f"{s}-{v}"] for v in range(num_segmentations)) for s in ("source", "target"))
     return Tokens(source, target, tokenizer.special, redrawn)

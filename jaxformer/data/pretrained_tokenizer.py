@@ -22,8 +22,6 @@ from jaxformer.digests import short_digest
 from jaxformer.errors import DataError
 from jaxformer.files import write_bytes
 
-_AS_IS = TextNormalizer()
-
 
 class PretrainedTokenizer:
     """The vocabulary of a pretrained model, with the normalization and the rules of its ``tokenizer.json``.
@@ -38,16 +36,24 @@ class PretrainedTokenizer:
 
     by_line: bool = False
     """False: a token may span line breaks, and the file may have rules for the beginning of a text."""
+    normalizer: TextNormalizer = TextNormalizer()
+    """The normalization of text: none. The file has its own normalization."""
+    content: str
+    """The content of ``tokenizer.json``."""
+    vocab_size: int
+    """The number of token ids, added tokens included; some ids may be unused."""
+    special: SpecialTokens
+    """The special tokens; several may have one id."""
 
     def __init__(self, content: str, special: SpecialTokens):
-        self._content, self._special = content, special
+        self.content, self.special = content, special
         self._tokenizer = _parsed(content)
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._template = self._tokenizer.encode("").ids
         added = self._tokenizer.get_added_tokens_decoder()
         self._added = {token for token, about in added.items() if about.special}
-        self._vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+        self.vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
         decoder = json.loads(content).get("decoder") or {}
         self._is_byte_level = decoder.get("type") == "ByteLevel"
         self._inside = decoder.get("prefix", "##") if decoder.get("type") == "WordPiece" else ""
@@ -60,13 +66,13 @@ class PretrainedTokenizer:
           ValueError: a special token is not below `vocab_size`.
         """
         other = copy.copy(self)
-        other._special = special
+        other.special = special
         other._check_special()
         return other
 
     def _check_special(self) -> None:
-        if max(self._special.ids) >= self.vocab_size:
-            raise ValueError(f"special tokens must be below {self.vocab_size}, got {self._special}")
+        if max(self.special.ids) >= self.vocab_size:
+            raise ValueError(f"special tokens must be below {self.vocab_size}, got {self.special}")
 
     @classmethod
     def from_saved(cls, saved: Mapping[str, Any]) -> PretrainedTokenizer:
@@ -80,39 +86,19 @@ class PretrainedTokenizer:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the content of ``tokenizer.json`` and the special tokens as JSON, whole or not at all."""
-        saved = {"special": dataclasses.asdict(self._special), "fingerprint": self.fingerprint}
-        write_bytes(path, json.dumps(saved | {"tokenizer": self._content}, indent=1).encode())
-
-    @property
-    def content(self) -> str:
-        """The content of ``tokenizer.json``."""
-        return self._content
-
-    @property
-    def vocab_size(self) -> int:
-        """The number of token ids, added tokens included; some ids may be unused."""
-        return self._vocab_size
-
-    @property
-    def special(self) -> SpecialTokens:
-        """The special tokens; several may have one id."""
-        return self._special
+        saved = {"special": dataclasses.asdict(self.special), "fingerprint": self.fingerprint}
+        write_bytes(path, json.dumps(saved | {"tokenizer": self.content}, indent=1).encode())
 
     @property
     def start(self) -> tuple[int, ...]:
         """The tokens that a text begins with, by the file's template: the begin token of Llama, ``<s>`` of BART."""
         ids = self._template
-        return tuple(ids[:-1] if ids[-1:] == [self._special.eos] else ids)
-
-    @property
-    def normalizer(self) -> TextNormalizer:
-        """The normalization of text: none. The file has its own normalization."""
-        return _AS_IS
+        return tuple(ids[:-1] if ids[-1:] == [self.special.eos] else ids)
 
     @property
     def fingerprint(self) -> str:
         """A hash of the content and the special tokens."""
-        return short_digest([self._content, json.dumps(dataclasses.asdict(self._special))])
+        return short_digest([self.content, json.dumps(dataclasses.asdict(self.special))])
 
     def is_special(self, token: int) -> bool:
         """Returns True if the file declares a token as special, not as part of the text."""
@@ -145,7 +131,7 @@ class PretrainedTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Returns the text of token ids; special tokens are left out."""
-        special = (self._special.ids | {*self.start}) & self._added
+        special = (self.special.ids | {*self.start}) & self._added
         return self._tokenizer.decode([int(t) for t in ids if int(t) not in special], skip_special_tokens=False)
 
     normalized = decode
@@ -159,7 +145,7 @@ class PretrainedTokenizer:
         if self._inside and token not in self._added:
             begins = not name.startswith(self._inside) and any(map(str.isalnum, name))  # a mark begins no word
             return SPACE + name if begins else name.removeprefix(self._inside)
-        if not self._is_byte_level or token in self._special.ids:
+        if not self._is_byte_level or token in self.special.ids:
             return name
         text = self._tokenizer.decode([token], skip_special_tokens=False)  # the name has other letters for its bytes
         return text.replace(" ", SPACE)

@@ -62,10 +62,10 @@ def locate(name: str, directory: str = "") -> pathlib.Path:
     Raises:
       ConfigError: the name is a URL, such as the address of a bucket.
     """
-    path = pathlib.Path(os.path.expanduser(local_path(name)))  # pathlib's own refuses a file named ~x
+    path = local_path(name)
     if path.is_absolute() or (not directory and os.path.exists(path)):  # False for a name that no file can have
         return path
-    return pathlib.Path(os.path.expanduser(local_path(directory or os.environ.get("JAXFORMER_DATA", "")))) / path
+    return local_path(directory or os.environ.get("JAXFORMER_DATA", "")) / path
 
 
 def read_parallel(

@@ -69,13 +69,17 @@ class SubwordTokenizer:
     """The tokens that a text begins with: none."""
     by_line: bool = True
     """True: the tokens of a text are the tokens of its lines, one after another."""
+    special: SpecialTokens
+    """The special tokens of the sentencepiece model."""
+    normalizer: TextNormalizer
+    """The normalization of text before it is split into subwords; it is saved with the model."""
 
     def __init__(self, model: bytes):
         self._model = model
         self._processor = sentence_pieces(model)
-        self._normalizer = normalizer_of(model)
+        self.normalizer = normalizer_of(model)
         processor = self._processor
-        self._special = SpecialTokens(
+        self.special = SpecialTokens(
             pad=processor.pad_id(), bos=processor.bos_id(), eos=processor.eos_id(), unk=processor.unk_id()
         )
 
@@ -138,23 +142,13 @@ class SubwordTokenizer:
         return self._processor.vocab_size()
 
     @property
-    def special(self) -> SpecialTokens:
-        """The special tokens of the sentencepiece model."""
-        return self._special
-
-    @property
-    def normalizer(self) -> TextNormalizer:
-        """The normalization of text before it is split into subwords; it is saved with the model."""
-        return self._normalizer
-
-    @property
     def fingerprint(self) -> str:
         """A hash of the model and its normalizer; tokenizers with equal hashes return equal tokens."""
         return short_digest([self._model])
 
     def encode(self, lines: Sequence[str], side: Side = "source") -> list[np.ndarray]:
         """Normalizes lines, and returns the token ids of each, int32, without `bos` and `eos`."""
-        return self.encode_normalized(self._normalizer(lines, side))
+        return self.encode_normalized(self.normalizer(lines, side))
 
     def encode_normalized(self, lines: Sequence[str]) -> list[np.ndarray]:
         """Returns the token ids of lines that are normalized, or parts of such lines."""
@@ -168,7 +162,7 @@ class SubwordTokenizer:
             probability of dropping a merge, more diverse if larger (Provilkov et al. 2020).
         """
         draw, sample = random.Random(seed).random, self._sampler(alpha)  # noqa: S311 - data, not a secret
-        spaced = (_escape(line).replace(" ", SPACE) for line in self._normalizer(lines, side))
+        spaced = (_escape(line).replace(" ", SPACE) for line in self.normalizer(lines, side))
         return [np.asarray(sample(line, draw), np.int32) for line in spaced]
 
     def resample(self, ids: np.ndarray, draw: Draw, *, alpha: float = 0.2) -> np.ndarray:
@@ -215,11 +209,11 @@ class SubwordTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Returns the text of token ids, on the target side; special tokens are left out."""
-        return self._normalizer.restore(self.normalized(ids))
+        return self.normalizer.restore(self.normalized(ids))
 
     def normalized(self, ids: Iterable[int]) -> str:
         """Returns the normalized text of token ids; special tokens are left out."""
-        special = self._special.ids
+        special = self.special.ids
         return self._processor.decode([int(t) for t in ids if t not in special]).replace(ESCAPE, SPACE)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 import os
 import pathlib
 import tokenize
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -70,7 +69,6 @@ def cached_sequences(
     *,
     num_sequences: int,
     vocab_size: int,
-    about: Mapping[str, int],
 ) -> dict[str, Ragged]:
     """Returns the arrays of a folder by name, after making and saving them if there is no such folder.
 
@@ -83,13 +81,12 @@ def cached_sequences(
       key: the folder's name, a hash of everything that the arrays depend on.
       make: returns the token sequences of one name.
       num_sequences: the number of sequences of each name.
-      about: numbers saved with the arrays and compared when they are read.
     """
     dtype = np.uint8 if vocab_size <= 2**8 else np.uint16 if vocab_size <= 2**16 else np.int32
     if cache is not None:
         folder = pathlib.Path(cache) / key
         try:
-            return _kept(folder, names, lambda name: _joined(make(name), dtype), num_sequences, about)
+            return _kept(folder, names, lambda name: _joined(make(name), dtype), num_sequences)
         except OSError as error:
             reason = error.strerror or f"no space left: {error}"  # numpy's error of a short write has no number
             logger.warning("tokens cannot be kept in %s (%s), and are held in memory", folder, reason)
@@ -102,11 +99,7 @@ def _joined(sequences: Sequence[np.ndarray], dtype: type[np.integer]) -> Ragged:
 
 
 def _kept(
-    folder: pathlib.Path,
-    names: Sequence[str],
-    make: Callable[[str], Ragged],
-    num_sequences: int,
-    about: Mapping[str, int],
+    folder: pathlib.Path, names: Sequence[str], make: Callable[[str], Ragged], num_sequences: int
 ) -> dict[str, Ragged]:
     """Returns the arrays of a folder, which is made if it is missing or damaged.
 
@@ -115,7 +108,7 @@ def _kept(
     """
     if os.path.lexists(folder):
         try:
-            return _read(folder, names, num_sequences, about)
+            return _read(folder, names, num_sequences)
         except _DAMAGED as error:
             logger.warning("%s is damaged (%s); rebuilding it", folder, error)
             remove_folder(folder)
@@ -125,20 +118,15 @@ def _kept(
             ragged = make(name)
             np.save(temporary / f"{name}.npy", ragged.tokens)
             np.save(temporary / f"{name}-offsets.npy", ragged.offsets)
-        (temporary / "about.json").write_text(json.dumps(dict(about)))
-    return _read(folder, names, num_sequences, about)
+    return _read(folder, names, num_sequences)
 
 
-def _read(
-    folder: pathlib.Path, names: Sequence[str], num_sequences: int, about: Mapping[str, int]
-) -> dict[str, Ragged]:
-    """Returns the arrays of a folder, checked against `about`, `num_sequences` and their own offsets.
+def _read(folder: pathlib.Path, names: Sequence[str], num_sequences: int) -> dict[str, Ragged]:
+    """Returns the arrays of a folder, checked against `num_sequences` and their own offsets.
 
     Raises:
       OSError, or one of `_DAMAGED`: the folder cannot be read, or is damaged.
     """
-    if (saved := json.loads((folder / "about.json").read_text())) != about:
-        raise ValueError(f"about.json says {saved}, expected {dict(about)}")
     arrays = {}
     for name in names:
         mapped = np.load(folder / f"{name}.npy", mmap_mode="r")

@@ -138,7 +138,6 @@ def prepare_text(text: Text, tokenizer: Tokenizer, cache: str | os.PathLike[str]
         lambda _: [np.array([tokenizer.special.bos], np.int32), *tokenizer.encode(lines)],
         num_sequences=1 + len(lines),
         vocab_size=tokenizer.vocab_size,
-        about={"lines": len(lines)},
     )
     return TokenStream(arrays["tokens"].tokens, tokenizer.special)
 

@@ -65,7 +65,7 @@ def attention_map(attention: AttentionMap, path: pathlib.Path, *, title: str | N
     return _save(figure, path)
 
 
-def head_grid(attention: AttentionWeights, path: pathlib.Path, *, title: str | None = None) -> pathlib.Path:
+def head_grid(attention: AttentionWeights, path: pathlib.Path) -> pathlib.Path:
     """Draws every head of every layer as a small map between words: layers down, heads across, one color scale."""
     layers, heads = attention.weights.shape[:2]
     words = [[by_word(select(attention, layer=layer, head=head)) for head in range(heads)] for layer in range(layers)]
@@ -88,8 +88,6 @@ def head_grid(attention: AttentionWeights, path: pathlib.Path, *, title: str | N
     bar = figure.colorbar(image, ax=grid, shrink=0.5, pad=0.01, aspect=30)
     bar.outline.set_visible(False)
     bar.ax.tick_params(length=0, labelsize=6, colors=INK)
-    if title:
-        figure.suptitle(title, color=INK, size=10)
     return _save(figure, path)
 
 

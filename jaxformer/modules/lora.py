@@ -22,7 +22,7 @@ ADAPTERS = "lora"
 
 def parameter_name(path: tuple[Any, ...]) -> str:
     """Returns the path of a parameter as text, such as "encoder/norm/scale"."""
-    return "/".join(str(getattr(key, "key", key)) for key in path)
+    return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def matching(params: Params, patterns: Sequence[str]) -> Params:

@@ -17,13 +17,13 @@ SECONDS = 30.0
 """The time after which all processes must see the same; the Linux client of NFS caches a folder for 30 s or more."""
 
 
-def wait_for_file(path: pathlib.Path, *, seconds: float = SECONDS) -> None:
+def wait_for_file(path: pathlib.Path) -> None:
     """Waits until all processes see the same file at a path, or none.
 
     Raises:
-      DistributedError: in every process, because they still see different ones after `seconds`.
+      DistributedError: in every process, because they still see different ones after `SECONDS`.
     """
-    _same(path, lambda: _digest(path), seconds)
+    _same(path, lambda: _digest(path), SECONDS)
 
 
 def wait_for_run(out: pathlib.Path, files: Iterable[str], *, seconds: float = SECONDS) -> None:

@@ -139,7 +139,7 @@ class Placement:
         for (path, x), of_x, planned in zip(arrays, axes, shardings, strict=True):
             where = getattr(x, "sharding", None) or planned
             size = math.prod(where.shard_shape(x.shape)) * x.dtype.itemsize
-            name, shape = "/".join(str(getattr(key, "key", key)) for key in path), " x ".join(map(str, x.shape))
+            name, shape = jax.tree_util.keystr(path, simple=True, separator="/"), " x ".join(map(str, x.shape))
             rows.append((name, shape or "scalar", ", ".join(map(str, of_x)), _as_text(where, x.ndim), f"{size:,}"))
             total += size
         count = sum(math.prod(x.shape) for _, x in arrays)

@@ -81,7 +81,7 @@ class Splits(Generic[PartT]):
 
     train: PartT
     validation: PartT
-    test: PartT | None
+    test: PartT | None = None
 
     @property
     def fingerprints(self) -> dict[str, str]:
@@ -221,9 +221,12 @@ class Network(abc.ABC, Generic[BatchT]):
         """
         return self.loss(params, batch, None)
 
-    @abc.abstractmethod
-    def shape(self, batch: BatchT) -> tuple[int, ...]:
-        """Returns the number of rows of a batch, then its lengths, with the predicted sequence's length last."""
+    def shape(self, batch: Any) -> tuple[int, ...]:
+        """Returns the number of rows of a batch, then its lengths, with the predicted sequence's length last.
+
+        By default, it is the shape of ``batch.tokens``.
+        """
+        return batch.tokens.shape
 
     def planned_shape(self, num_rows: int, length: int) -> tuple[int, ...]:
         """Returns the `shape` of a batch of `num_rows` rows whose sequences all have this length."""
@@ -233,9 +236,9 @@ class Network(abc.ABC, Generic[BatchT]):
     def abstract_batch(self, shape: tuple[int, ...], rows: jax.sharding.Sharding) -> object:
         """Returns a batch of ``jax.ShapeDtypeStruct`` of this shape, placed by `rows`."""
 
-    @abc.abstractmethod
     def describe(self, shape: tuple[int, ...]) -> str:
-        """Returns the size of a batch in words, such as "64 x 128 tokens"."""
+        """Returns the size of a batch in words; by default such as "64 x 128 tokens"."""
+        return " x ".join(map(str, shape)) + " tokens"
 
     def num_terms(self, shape: tuple[int, ...]) -> int:
         """Returns the number of terms of a batch's loss, padding included; by default rows x last length."""

@@ -52,7 +52,7 @@ LabeledT = TypeVar("LabeledT", bound="Examples | LabeledImages")
 class LabeledCorpus(Splits[LabeledT]):
     """Labeled data for training, validation and, optionally, a test, and the names of the classes."""
 
-    classes: tuple[str, ...]
+    classes: tuple[str, ...] = ()
 
     def indices(self, examples: Examples | LabeledImages) -> np.ndarray:
         """Returns the class index of each example."""

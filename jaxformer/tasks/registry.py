@@ -25,55 +25,37 @@ from jaxformer.tasks.rundir import holds_run, read_json
 if TYPE_CHECKING:
     from jaxformer.tasks.base import Task
 
-TASKS = {
-    "translation": "jaxformer.tasks.translation.task",
-    "language_model": "jaxformer.tasks.language_model.task",
-    "masked_language_model": "jaxformer.tasks.masked_language_model.task",
-    "classification": "jaxformer.tasks.classification.task",
-    "vision": "jaxformer.tasks.vision.task",
-    "captioning": "jaxformer.tasks.captioning.task",
+CONFIGS = {
+    "translation": "TranslationConfig",
+    "language_model": "LanguageModelingConfig",
+    "masked_language_model": "MaskedLanguageModelingConfig",
+    "classification": "ClassificationConfig",
+    "vision": "VisionConfig",
+    "captioning": "CaptioningConfig",
 }
+"""The configuration class of each task that has one in a module without JAX; for other tasks it is ``TASK.config``."""
+
+TASKS = {name: f"jaxformer.tasks.{name}.task" for name in CONFIGS}
 """The module of each task, by the name that is saved in a run's config.json. A module holds its task as ``TASK``.
 
 Another package adds a task by an entry point of the group ``jaxformer.tasks``, or by an entry in this table.
 """
 
-BUILTIN = {
-    "demo": "jaxformer.tasks.translation.presets",
-    "translation": "jaxformer.tasks.translation.presets",
-    **dict.fromkeys(
-        ("translation:tiny", "translation:small", "translation:base", "translation:big"),
-        "jaxformer.tasks.translation.presets",
-    ),
-    "language_model": "jaxformer.tasks.language_model.presets",
-    **dict.fromkeys(
-        ("language_model:tiny", "language_model:small", "language_model:base", "language_model:big"),
-        "jaxformer.tasks.language_model.presets",
-    ),
-    **dict.fromkeys(
-        ("masked_language_model", "masked_language_model:tiny", "masked_language_model:base"),
-        "jaxformer.tasks.masked_language_model.presets",
-    ),
-    **dict.fromkeys(
-        ("classification", "classification:tiny", "classification:average"), "jaxformer.tasks.classification.presets"
-    ),
-    **dict.fromkeys(("vision", "vision:tiny", "vision:convolution", "vision:base"), "jaxformer.tasks.vision.presets"),
-    **dict.fromkeys(
-        ("captioning", "captioning:tiny", "captioning:small", "captioning:transformer"),
-        "jaxformer.tasks.captioning.presets",
-    ),
+_SIZES = {
+    "translation": "tiny small base big",
+    "language_model": "tiny small base big",
+    "masked_language_model": "tiny base",
+    "classification": "tiny average",
+    "vision": "tiny convolution base",
+    "captioning": "tiny small transformer",
+}
+
+BUILTIN = {"demo": "jaxformer.tasks.translation.presets"} | {
+    name: f"jaxformer.tasks.{task}.presets"
+    for task, sizes in _SIZES.items()
+    for name in (task, *(f"{task}:{size}" for size in sizes.split()))
 }
 """The module of each built-in configuration; its function has this name or, with a colon, the name after it."""
-
-CONFIGS = {
-    "translation": ("jaxformer.tasks.translation.config", "TranslationConfig"),
-    "language_model": ("jaxformer.tasks.language_model.config", "LanguageModelingConfig"),
-    "masked_language_model": ("jaxformer.tasks.masked_language_model.config", "MaskedLanguageModelingConfig"),
-    "classification": ("jaxformer.tasks.classification.config", "ClassificationConfig"),
-    "vision": ("jaxformer.tasks.vision.config", "VisionConfig"),
-    "captioning": ("jaxformer.tasks.captioning.config", "CaptioningConfig"),
-}
-"""The configuration class of each task that has one in a module without JAX; for other tasks it is ``TASK.config``."""
 
 GROUP = "jaxformer.tasks"
 """The group of entry points by which other packages add tasks."""
@@ -101,8 +83,7 @@ def config_class(name: str) -> type[TaskConfig]:
       ConfigError: there is no such task.
     """
     if name in CONFIGS:
-        module, kind = CONFIGS[name]
-        return getattr(importlib.import_module(module), kind)
+        return getattr(importlib.import_module(f"jaxformer.tasks.{name}.config"), CONFIGS[name])
     return get(name).config
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pathlib
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -10,7 +9,7 @@ from jaxformer.data.sources import locate
 from jaxformer.data.text import Text, read_text
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.tasks.base import BatchT, PredictorT, Task
+from jaxformer.tasks.base import BatchT, PredictorT, Splits, Task
 from jaxformer.tasks.config import words
 from jaxformer.tasks.tokenizers import planned_vocab_size, run_tokenizer
 
@@ -18,18 +17,8 @@ TextConfigT = TypeVar("TextConfigT", bound=Any)
 """A configuration whose `data` has `text`, `validation`, `directory`, `tokenizer`, `vocab_size`, `length` and
 `batch_size`."""
 
-
-@dataclasses.dataclass(frozen=True)
-class TextCorpus:
-    """A training text and a validation text."""
-
-    train: Text
-    validation: Text
-
-    @property
-    def fingerprints(self) -> dict[str, str]:
-        """Hashes of both."""
-        return {"train": self.train.fingerprint, "validation": self.validation.fingerprint}
+TextCorpus = Splits[Text]
+"""A training text and a validation text."""
 
 
 class TextTask(Task[TextConfigT, TextCorpus, BatchT, Tokenizer, PredictorT], Generic[TextConfigT, BatchT, PredictorT]):

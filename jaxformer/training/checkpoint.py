@@ -32,7 +32,6 @@ from jaxformer.training.shapes_and_dtypes import (
     CheckpointError,
     OtherModelError,
     check_shapes_and_dtypes,
-    path_name,
     shapes_and_dtypes,
 )
 
@@ -158,7 +157,8 @@ class Checkpoints:
         """Returns the reason why `state` cannot be written now, or an empty string."""
         for path, leaf in jax.tree_util.tree_leaves_with_path(state):
             if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-                return f"{path_name(path)} is a typed key; save its jax.random.key_data, for jax.random.wrap_key_data"
+                name = jax.tree_util.keystr(path, simple=True, separator="/")
+                return f"{name} is a typed key; save its jax.random.key_data, for jax.random.wrap_key_data"
         if not os.access(self.directory, os.W_OK):
             return f"{self.directory} is read-only or missing"
         free, needed = shutil.disk_usage(self.directory).free, _bytes(state)

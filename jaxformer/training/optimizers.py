@@ -140,8 +140,8 @@ def _decayed(params: optax.Params) -> optax.Params:
     """Returns False for biases, scales and those in `BIASES`, stacked or not, and True for other parameters."""
 
     def decays(path: tuple[Any, ...], _: Any) -> bool:
-        names = [str(getattr(key, "key", "")) for key in path]
-        named_so = any(name.endswith(("bias", "scale")) for name in names)
-        return not named_so and not "/".join(["", *names]).endswith(tuple(f"/{end}" for end in BIASES))
+        name = "/" + jax.tree_util.keystr(path, simple=True, separator="/")
+        named_so = any(part.endswith(("bias", "scale")) for part in name.split("/"))
+        return not named_so and not name.endswith(tuple(f"/{end}" for end in BIASES))
 
     return jax.tree_util.tree_map_with_path(decays, params)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,12 +27,9 @@ def shapes_and_dtypes(tree: Any) -> dict[str, Any]:
     {'w/0': ((2, 3), 'float32'), 'w/1': Ellipsis}
     """
     of_leaf = lambda leaf: leaf if leaf is ... else (tuple(leaf.shape), np.dtype(leaf.dtype).name)
-    return {path_name(path): of_leaf(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
-
-
-def path_name(path: Any) -> str:
-    """Returns a path as text; attributes, keys and indices look the same, because a save does not distinguish them."""
-    return "/".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path)
+    # Attributes, keys and indices look the same, because a save does not distinguish them.
+    name = functools.partial(jax.tree_util.keystr, simple=True, separator="/")
+    return {name(path): of_leaf(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
 def check_shapes_and_dtypes(saved: Mapping[str, Any], target: Mapping[str, Any], field: str = "") -> None:

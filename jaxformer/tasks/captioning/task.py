@@ -110,16 +110,10 @@ class CaptionNetwork(Network[DeviceBatch]):
         return CaptionBatch(images, make(shape, jnp.int32), make(shape, jnp.int32), make(shape, jnp.bool_))
 
     def forward_flops(self, shape: tuple[int, ...]) -> float:
-        num_rows, length = shape
-        return costs.captioner_flops(self.net.config, num_rows, length)
+        return costs.captioner_flops(self.net.config, *shape)
 
     def recomputed_flops(self, shape: tuple[int, ...]) -> float:
-        num_rows, length = shape
-        return costs.captioner_recomputed_flops(self.net.config, num_rows, length)
-
-    def shape(self, batch: DeviceBatch) -> tuple[int, ...]:
-        num_rows, length = batch.tokens.shape
-        return num_rows, length
+        return costs.captioner_recomputed_flops(self.net.config, *shape)
 
     def describe(self, shape: tuple[int, ...]) -> str:
         height, width = self.net.config.image.image_size

@@ -97,17 +97,13 @@ class TextClassifier:
           TypeError: `texts` is one text and not a sequence of texts.
         """
         results: dict[int, Classified] = {}
+        pieces = self.vocabulary.tokenizer.pieces
         for indices, probabilities, weights, tokens in self._batches(texts, first, warn):
             for row, index in enumerate(indices):
                 named = dict(zip(self.vocabulary.classes, probabilities[row].tolist(), strict=True))
-                pieces = [] if weights is None else self._pieces(tokens[row])
-                words = () if weights is None else _words(pieces, weights[row])
+                words = () if weights is None else _words(pieces(tokens[row].tolist()), weights[row])
                 results[index] = Classified(max(named, key=lambda name: named[name]), named, words)
         return [results[index] for index in range(len(texts))]
-
-    def _pieces(self, tokens: np.ndarray) -> list[str]:
-        """Returns the pieces of a row, from its class token to its end."""
-        return self.vocabulary.tokenizer.pieces(tokens.tolist())
 
     def _batches(
         self, texts: Sequence[str], first: int, warn: Callable[[str], None]

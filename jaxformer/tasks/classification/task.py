@@ -85,18 +85,10 @@ class ClassifierNetwork(Network[DeviceBatch]):
         return LabeledBatch(make(shape, jnp.int32), make(shape, jnp.bool_), make(shape[:1], jnp.int32))
 
     def forward_flops(self, shape: tuple[int, ...]) -> float:
-        num_rows, length = shape
-        return costs.classifier_flops(self.net.config, num_rows, length)
+        return costs.classifier_flops(self.net.config, *shape)
 
     def recomputed_flops(self, shape: tuple[int, ...]) -> float:
-        num_rows, length = shape
-        return costs.encoder_recomputed_flops(self.net.config, num_rows, length)
-
-    def shape(self, batch: DeviceBatch) -> tuple[int, ...]:
-        return batch.tokens.shape
-
-    def describe(self, shape: tuple[int, ...]) -> str:
-        return "{} x {} tokens".format(*shape)
+        return costs.encoder_recomputed_flops(self.net.config, *shape)
 
     def num_terms(self, shape: tuple[int, ...]) -> int:
         return shape[0]

@@ -15,7 +15,5 @@ from jaxformer.tasks.language_model.config import LanguageModelingConfig as Lang
 if TYPE_CHECKING:
     from jaxformer.tasks.language_model.generator import TextGenerator as TextGenerator
     from jaxformer.tasks.language_model.task import TASK as TASK
-    from jaxformer.tasks.language_model.task import TextCorpus as TextCorpus
-    from jaxformer.tasks.language_model.task import TextData as TextData
 
-__getattr__ = lazy.members(__name__, {"task": "TASK TextCorpus TextData", "generator": "TextGenerator", "presets": ""})
+__getattr__ = lazy.members(__name__, {"task": "TASK", "generator": "TextGenerator", "presets": ""})

@@ -69,18 +69,10 @@ class LanguageModelNetwork(Network[DeviceBatch]):
         return TextBatch(tokens, tokens, jax.ShapeDtypeStruct(shape, jnp.bool_, sharding=rows))
 
     def forward_flops(self, shape: tuple[int, ...]) -> float:
-        num_rows, length = shape
-        return costs.language_model_flops(self.net.config, num_rows, length)
+        return costs.language_model_flops(self.net.config, *shape)
 
     def recomputed_flops(self, shape: tuple[int, ...]) -> float:
-        num_rows, length = shape
-        return costs.language_model_recomputed_flops(self.net.config, num_rows, length)
-
-    def shape(self, batch: DeviceBatch) -> tuple[int, ...]:
-        return batch.tokens.shape
-
-    def describe(self, shape: tuple[int, ...]) -> str:
-        return "{} x {} tokens".format(*shape)
+        return costs.language_model_recomputed_flops(self.net.config, *shape)
 
 
 class LanguageModeling(TextTask[LanguageModelingConfig, DeviceBatch, TextGenerator]):

@@ -13,7 +13,6 @@ from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingC
 
 if TYPE_CHECKING:
     from jaxformer.tasks.masked_language_model.task import TASK as TASK
-    from jaxformer.tasks.masked_language_model.task import MaskedData as MaskedData
     from jaxformer.tasks.masked_language_model.task import MaskedPredictor as MaskedPredictor
 
-__getattr__ = lazy.members(__name__, {"task": "TASK MaskedData MaskedPredictor", "presets": ""})
+__getattr__ = lazy.members(__name__, {"task": "TASK MaskedPredictor", "presets": ""})

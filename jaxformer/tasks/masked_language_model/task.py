@@ -111,20 +111,11 @@ class MaskedLanguageModelNetwork(Network[DeviceBatch]):
 
     def forward_flops(self, shape: tuple[int, ...]) -> float:
         num_rows, length = shape
-        return costs.masked_language_model_flops(self.net.config, num_rows, length, self._num_masked(length))
+        num_masked = functional.num_masked(length, self.rate)
+        return costs.masked_language_model_flops(self.net.config, num_rows, length, num_masked)
 
     def recomputed_flops(self, shape: tuple[int, ...]) -> float:
-        num_rows, length = shape
-        return costs.encoder_recomputed_flops(self.net.config, num_rows, length)
-
-    def _num_masked(self, length: int) -> int:
-        return functional.num_masked(length, self.rate)
-
-    def shape(self, batch: DeviceBatch) -> tuple[int, ...]:
-        return batch.tokens.shape
-
-    def describe(self, shape: tuple[int, ...]) -> str:
-        return "{} x {} tokens".format(*shape)
+        return costs.encoder_recomputed_flops(self.net.config, *shape)
 
 
 @dataclasses.dataclass(frozen=True)
