@@ -274,7 +274,7 @@ def test_results_may_be_read_without_a_console(tmp_path, capsys, monkeypatch):
         data={"text": str(tmp_path / "a.txt"), "length": 8, "batch_size": 8, "cache": str(tmp_path / "cache")},
         model={"d_model": 8, "num_heads": 1, "d_ff": 8, "num_layers": 1},
         train={"steps": 1, "validate_every": 1, "tensorboard": False, "log_to": "wandb"},
-        optimizer={"schedule": "constant"},
+        optimizer={"schedule": "constant", "warmup_steps": 1},
     )
     (tmp_path / "a.txt").write_text("".join(f"{pair.english}\n" for pair in demo.generate(30)))
     jaxformer.train(config, str(tmp_path / "run"))
