@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -70,7 +70,7 @@ class TreeState(Generic[T]):
         Raises:
           ValueError: the leaves do not all begin with the same two dimensions.
         """
-        shapes = {leaf.shape[:2] for leaf in jax.tree.leaves(self.tree)}
+        shapes: set[Any] = {getattr(leaf, "shape", ())[:2] for leaf in jax.tree.leaves(self.tree)}  # a number has none
         if len(shapes) != 1 or len(next(iter(shapes))) != 2:
             raise ValueError(f"every leaf of a TreeState must begin [B, K, ...], got leading dims {sorted(shapes)}")
         return next(iter(shapes))

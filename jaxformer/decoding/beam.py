@@ -183,7 +183,7 @@ def beam_search(
         raise ConfigError(f"coverage_penalty needs a state that is a CoverageState, got {type(state).__name__}")
     if not isinstance(stopping, Patience) and stopping not in ("first", "now", "limit"):
         raise ConfigError(f"stopping must be first, now, limit or a Patience, got {stopping!r}")
-    normalize = LengthPenalty(length_penalty) if isinstance(length_penalty, float | int) else length_penalty
+    normalize = length_penalty if callable(length_penalty) else LengthPenalty(length_penalty)
     start = begin(state, max_length, bos=bos, pad=filler(pad), prefix=prefix, max_lengths=max_lengths)
     ends = {"eos": eos, "forced_end": forced_end, "max_lengths": start.max_lengths}
     next_log_probs = chain(*well_formed(transforms, bos=bos, pad=pad, **ends))
@@ -200,6 +200,7 @@ def beam_search(
 
     def advance(step: Step[S], beam: _Beam[S], rows: jax.Array) -> tuple[_Beam[S], _Considered]:
         scores, state = step(beam.last, beam.state)
+        check_state(state)
         lengths = jnp.broadcast_to(beam.lengths[:, None], beam.last.shape)
         choices = next_log_probs(scores, History(beam.tokens, lengths, rows))
         check_ends(rules.ends, choices.shape[-1])

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from jaxformer.decoding.transforms import History, Scores, Transform
+from jaxformer.decoding.transforms import History, Scores, Transform, of_rows
 from jaxformer.errors import ConfigError
 
 
@@ -107,7 +107,7 @@ class _Shortlist:
     normalized: bool = dataclasses.field(metadata={"static": True})
 
     def __call__(self, scores: Scores, history: History) -> Scores:
-        tokens = self.tokens[history.rows] if self.tokens.shape[0] > 1 else self.tokens
+        tokens = of_rows(self.tokens, history) if self.tokens.shape[0] > 1 else self.tokens
         vocab_size = scores.shape[-1]
         places = jnp.where(tokens < 0, vocab_size, tokens)  # negative indices would count from the end
         rows = jnp.arange(tokens.shape[0])[:, None]

@@ -371,7 +371,18 @@ def well_formed(
 def _per_row(value: int | jax.Array, history: History) -> jax.Array:
     """Returns one number, or one per row of the full batch, as ``[1, 1]`` or ``[B, 1]``."""
     value = jnp.asarray(value)
-    return value[None, None] if value.ndim == 0 else value[history.rows][:, None]
+    return value[None, None] if value.ndim == 0 else of_rows(value, history)[:, None]
+
+
+def of_rows(values: jax.Array, history: History) -> jax.Array:
+    """Selects the values of the rows of a history from those of the full batch.
+
+    Raises:
+      ValueError: there are fewer values than rows; without this check, the last one would stand for those that lack.
+    """
+    if len(values) < len(history.rows):
+        raise ValueError(f"a transform has values for {len(values)} rows, but the batch has {len(history.rows)}")
+    return values[history.rows]
 
 
 def _is_token(tokens: int | tuple[int, ...], scores: Scores) -> np.ndarray:

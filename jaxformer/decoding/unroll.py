@@ -6,7 +6,6 @@ from typing import Any, Generic, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxformer.decoding.api import (
@@ -350,7 +349,8 @@ def _extend(step: Step[S], state: S, choose: Choose, given: _Given[S], *, sample
 
 def _keys_of_rows(key: jax.Array | int, batch: int) -> jax.Array:
     """Returns one key for each row, ``[B]``: see `sample`."""
-    keys = jax.random.key(key) if isinstance(key, int | np.integer) else jnp.asarray(key)
+    is_seed = jnp.ndim(key) == 0 and jnp.issubdtype(jnp.result_type(key), jnp.integer)
+    keys = jax.random.key(key) if is_seed else jnp.asarray(key)
     is_raw = keys.dtype == jnp.uint32 and keys.shape[-1:] == jax.eval_shape(jax.random.PRNGKey, 0).shape
     keys = jax.random.wrap_key_data(keys) if is_raw else keys
     if not jnp.issubdtype(keys.dtype, jax.dtypes.prng_key) or keys.shape not in ((), (batch,)):

@@ -61,11 +61,11 @@ def expected_utilities(
         for k, one in enumerate(candidates):
             ids[b, k, : len(one)] = [number_of.setdefault(unit, len(number_of)) for unit in one]
             lengths[b, k] = len(one)
-    return np.asarray(_expected(utility, ids, lengths))
+    # One sentence at a time: its n-grams are counted in a table of K x K T entries, and one program suits any B.
+    return np.stack(jax.device_get([_expected(utility, *own) for own in zip(ids, lengths, strict=True)]))
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _expected(utility: str, ids: jax.Array, lengths: jax.Array) -> jax.Array:
     compute = decoding.chrf_utilities if utility == "chrf" else decoding.bleu_utilities
-    # One row at a time: its n-grams are counted in a table of K x K T entries.
-    return jax.lax.map(lambda given: decoding.minimum_bayes_risk(compute(*given)), (ids, lengths))
+    return decoding.minimum_bayes_risk(compute(ids, lengths))

@@ -37,7 +37,7 @@ def test_tree_state_takes_sentences():
 
 def test_state_leaves_must_agree():
     step, _ = markov(0)
-    for tree in ({"a": jnp.zeros((2, 1)), "b": jnp.zeros((2, 3))}, {"a": jnp.zeros(2)}, {}):
+    for tree in ({"a": jnp.zeros((2, 1)), "b": jnp.zeros((2, 3))}, {"a": jnp.zeros(2)}, {"a": 0}, {}):
         with pytest.raises(ValueError, match="leading dims"):
             decoding.greedy(step, decoding.TreeState(tree), max_length=2, bos=BEGIN, eos=END)
 
@@ -80,6 +80,13 @@ def test_a_bare_pytree_is_refused_as_a_state(search):
     }
     with pytest.raises(ValueError, match=r"dict lacks shape, reorder, take\. Wrap a pytree .* decoding\.TreeState"):
         search(step, tree, bos=BEGIN, **needed[search])
+
+
+def test_a_step_that_returns_a_bare_pytree_is_refused():
+    step = lambda tokens, state: (jnp.zeros((*tokens.shape, VOCAB)), state.tree)
+    search = functools.partial(decoding.beam_search, step, beam_size=2, max_length=2, bos=BEGIN, eos=END)
+    with pytest.raises(ValueError, match=r"dict lacks shape, reorder, take\. Wrap a pytree"):
+        jax.eval_shape(search, start(2))
 
 
 @pytest.mark.full

@@ -68,6 +68,9 @@ def test_shortlists_of_each_sentence(order):
     found = banned(decoding.shortlist(lists), history)
     assert found == [[set(range(V)) - allowed[sentence]] * K for sentence in order]
     assert banned(decoding.shortlist(jnp.array([3, -1])), history) == [[set(range(V)) - {3}] * K] * B
+    for transform in (decoding.shortlist(lists[:2]), decoding.min_length(jnp.array([1, 2]), eos=0)):
+        with pytest.raises(ValueError, match="a transform has values for 2 rows, but the batch has 3"):
+            transform(jnp.asarray(SCORES), history)
 
 
 def test_rules_before_and_after_normalization():

@@ -2,6 +2,7 @@
 
 import itertools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -76,6 +77,12 @@ def test_a_coverage_state_follows_its_hypotheses():
 def test_gnmt_length_starts_at_five():
     scores = decoding.GNMTPenalty(0.6)(jnp.float32(-8), jnp.array([1, 10]), ended=True)
     np.testing.assert_allclose(scores, [-8.0, -8 / 2.5**0.6], rtol=1e-6)
+
+
+def test_a_penalty_may_be_a_number_of_numpy():
+    step, _ = markov(0)
+    given = {"beam_size": 2, "max_length": 2, "bos": BEGIN, "eos": END, "length_penalty": np.float32(0.5)}
+    assert jax.eval_shape(lambda state: decoding.beam_search(step, state, **given), start(2)).scores.dtype == np.float32
 
 
 def test_patience_rounds_and_is_at_least_one():

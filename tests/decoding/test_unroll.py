@@ -391,9 +391,9 @@ def test_bad_keys_and_sequences_are_refused():
 def test_seeds_raw_keys_and_single_transforms():
     """A seed and a raw key draw as their ``jax.random.key``, and one transform as a tuple of it."""
     (step, _), rule = markov(8), decoding.temperature(0.9)
-    draw = lambda key, rules: sample(step, start(3), key=key, max_length=6, transforms=rules, **IDS).tokens
-    expected = draw(jax.random.key(5), (rule,))
-    for key in (5, np.int64(5), jax.random.PRNGKey(5)):
+    draw = lambda key, rules, by=sample: by(step, start(3), key=key, max_length=6, transforms=rules, **IDS).tokens
+    expected = quick(lambda seed: draw(seed, (rule,), decoding.sample))(5)
+    for key in (jax.random.key(5), np.int64(5), np.array(5), jax.random.PRNGKey(5)):
         np.testing.assert_array_equal(draw(key, rule), expected)
     np.testing.assert_array_equal(draw(5, decoding.chain(rule)), expected)
     raw = jax.random.split(jax.random.PRNGKey(1), 2)

@@ -5,7 +5,7 @@ import pytest
 import sacrebleu
 
 from jaxformer.errors import DataError
-from jaxformer.tasks.minimum_bayes_risk import expected_utilities
+from jaxformer.tasks.minimum_bayes_risk import _expected, expected_utilities
 
 TEXTS = [
     ["The dog runs.", "A dog runs.", "The dogs ran home, early."],
@@ -21,6 +21,13 @@ def test_expected_utilities_are_means_of_sacrebleu(utility):
     found = expected_utilities(TEXTS, utility)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
     assert found.std(1).min() > 0.1
+
+
+def test_one_program_serves_any_number_of_sentences():
+    expected_utilities(TEXTS, "bleu")
+    before = _expected._cache_size()
+    np.testing.assert_array_equal(expected_utilities(TEXTS[1:], "bleu"), expected_utilities(TEXTS, "bleu")[1:])
+    assert _expected._cache_size() == before
 
 
 def test_words_follow_the_rules_of_the_language():

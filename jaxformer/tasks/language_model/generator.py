@@ -192,7 +192,8 @@ class TextGenerator(GenerationMixin):
         return results
 
     def _encode(self, number: int, prompt: str, warn: Callable[[str], None] | None = None) -> list[int]:
-        return [*self.tokenizer.start, *self._encode_text(number, prompt, warn)]
+        start = list(self.tokenizer.start)
+        return start if start and not prompt else [*start, *self._encode_text(number, prompt, warn)]
 
     def _encode_text(self, number: int, prompt: str, warn: Callable[[str], None] | None) -> list[int]:
         special = self.tokenizer.special

@@ -136,10 +136,10 @@ class Translator(GenerationMixin):
           warn: called with a message for each sentence that is too long; then only its beginning is read.
 
         Raises:
-          TypeError, DataError: see `candidates`.
+          TypeError: `sources` or `targets` is one text.
+          ValueError: there are more or fewer targets than sources.
+          DataError: see `candidates`.
         """
-        if isinstance(sources, str) or isinstance(targets, str):
-            raise TypeError("sources and targets must be sequences of texts, got one text; write [text]")
         pairs = list(zip(*(self._tokens(*side, first, warn) for side in _sides(sources, targets)), strict=True))
         order = sorted(range(len(pairs)), key=lambda i: len(pairs[i][0]) + len(pairs[i][1]))
         results: dict[int, Scored] = {}
@@ -170,6 +170,7 @@ class Translator(GenerationMixin):
 
         Raises:
           ConfigError: the model has no attention.
+          TypeError, ValueError: see `score`.
         """
         longest = min(self._max_positions, BUCKETS[-1])
         spelled, sides = self.tokenizer.normalizer.spelled, _sides(sources, targets)
@@ -206,6 +207,9 @@ class Translator(GenerationMixin):
         """Returns the cross-attention of each pair of a sentence and a translation: see `attention`.
 
         Tokens with which every text begins, such as ``<s>`` of BART, are left out, and so are the weights on them.
+
+        Raises:
+          ConfigError, TypeError, ValueError: see `alignments`.
         """
         if getattr(self.net.config, "attention", "") == "none":
             raise ConfigError("this model has no attention to show: it was trained with model.attention none")
@@ -310,6 +314,11 @@ class Translator(GenerationMixin):
 
 
 def _sides(sources: Sequence[str], targets: Sequence[str]) -> tuple[tuple[list[str], Side], ...]:
+    """Returns both sides of pairs, after checking that they are sequences of equal length."""
+    if isinstance(sources, str) or isinstance(targets, str):
+        raise TypeError("sources and targets must be sequences of texts, got one text; write [text]")
+    if len(sources) != len(targets):
+        raise ValueError(f"there must be a target for each of {len(sources)} sources, got {len(targets)}")
     return (list(sources), "source"), (list(targets), "target")
 
 

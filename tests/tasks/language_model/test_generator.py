@@ -139,6 +139,16 @@ def test_an_empty_prompt_of_a_vocabulary_without_line_breaks(few):
     assert few.score([""]) == [Scored((), ())]
 
 
+def test_an_empty_text_is_only_its_start_token(few, monkeypatch):
+    """Where the tokenizer has one, as Llama's: no line break is scored, and none precedes a continuation."""
+    monkeypatch.setattr(few.tokenizer, "start", (few.tokenizer.special.bos,))
+    seen = []
+    monkeypatch.setattr(TextGenerator, "_grown", lambda self, texts, progress: seen.extend(texts) or texts)
+    few.continuations(["", "a"])
+    assert [text.ids for text in seen] == [[1], [1, 4]]
+    assert few.score([""]) == [Scored((), ())]
+
+
 def test_one_text_is_not_a_list_of_prompts(generator):
     """Each of its characters would be a prompt."""
     with pytest.raises(TypeError, match=r"write \[text\]"):

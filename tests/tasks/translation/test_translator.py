@@ -61,8 +61,9 @@ def test_a_translation_is_one_line(monkeypatch):
 
 def test_one_text_is_not_a_list_of_sentences():
     """Each of its characters would be a sentence."""
-    with pytest.raises(TypeError, match=r"write \[text\]"):
-        translator().translate("the")
+    for run, texts in ((translator().translate, ["the"]), (translator().alignments, ["the", ["x"]])):
+        with pytest.raises(TypeError, match=r"write \[text\]"):
+            run(*texts)
 
 
 def test_limits_on_length():
@@ -115,10 +116,9 @@ def test_draws_with_a_prefix_and_lengths():
 
 
 def test_a_prefix_that_leaves_no_room_is_refused():
+    one, prefixes = with_settings(translator(), max_length=12), ["The old man sees " * 9]
     with pytest.raises(ConfigError, match=r"sentence 2: the prefix has \d+ tokens, but a translation may have 12 with"):
-        with_settings(translator(), max_length=12).candidates(
-            SENTENCES[:1], first=2, prefixes=["The old man sees " * 9]
-        )
+        one.candidates(SENTENCES[:1], first=2, prefixes=prefixes)
 
 
 @pytest.mark.full
@@ -330,15 +330,14 @@ def test_coverage_changes_scores():
 
 def test_alignments_link_words():
     """Between the words of each text as spaces separate them; none for an empty one."""
-    one = translator()
-    found = one.alignments([SENTENCES[0], "", SENTENCES[2]], ["Le vieil homme.", "Rien", "Elle chante."])
+    one, targets = translator(), ["Le vieil homme.", "Rien", "Elle chante."]
+    found = one.alignments(SENTENCES[:3], targets)
     assert found[1] == []
-    for links, source, target in (
-        (found[0], SENTENCES[0], "Le vieil homme."),
-        (found[2], SENTENCES[2], "Elle chante."),
-    ):
+    for links, source, target in (pair for pair in zip(found, SENTENCES, targets, strict=False) if pair[1]):
         assert all(s < len(source.split()) and t < len(target.split()) for s, t in links)
         assert len({t for _, t in links}) == len(links)
+    with pytest.raises(ValueError, match="a target for each of 5 sources, got 3"):
+        one.score(SENTENCES, targets)
 
 
 def test_attention_rows_sum_to_one():
