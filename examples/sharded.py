@@ -38,7 +38,7 @@ def start(mesh: jax.sharding.Mesh):
     net = pure(models.LanguageModel, CONFIG, attention=attention)
 
     def loss(params, batch, key):
-        return *net.bind(params).cross_entropy(**batch), {}  # sum, count, other metrics
+        return net.bind(params).cross_entropy(**batch)  # sum, count
 
     state, shardings = training.create_sharded(net, OPTIMIZER, jax.random.key(0), placement=placement)
     return net, placement, state, training.make_step(placement.with_axis_rules(loss), OPTIMIZER, shardings=shardings)

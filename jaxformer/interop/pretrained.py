@@ -51,7 +51,7 @@ _NOT_KEPT = ("_name_or_path", "auto_map", "layer_types", "quantization_config", 
 class Pretrained:
     """A model read from a folder, with its settings."""
 
-    net: Pure
+    net: Pure[Any, Any]
     """The model as pure functions."""
     params: Params
     """Its parameters, float32."""
@@ -61,6 +61,12 @@ class Pretrained:
     """The ``config.json``, with the ids of special tokens, such as ``eos_token_id``."""
     unused: tuple[str, ...]
     """The names of known tensors for which the model has no parameter, such as BERT's pooler."""
+
+    def __repr__(self) -> str:
+        """Returns the family, the model and the number of parameters; all values would fill a notebook."""
+        model = getattr(self.net.model, "__name__", self.net.model)
+        size = sum(leaf.size for leaf in jax.tree.leaves(self.params))
+        return f"Pretrained({self.family}, {model}, {size:,} parameters)"
 
 
 def load_pretrained(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 from typing import Any
 
@@ -18,6 +19,8 @@ UNBOUNDED = sys.maxsize
 
 class Mask:
     """A mask of pairs of queries and keys. Masks combine with ``&``, ``|`` and ``~``.
+
+    A mask is a pytree, so ``jax.vmap`` gives each example of a batch its own part.
 
     To add a new kind, write a subclass that defines `tile`, and `key_range` if it can rule out keys. Register it as a
     pytree (``jax.tree_util.register_dataclass``) so that it passes through ``jit``, ``scan`` and ``grad``.
@@ -228,7 +231,8 @@ class Dense(Mask):
     finite: bool = dataclasses.field(default=False, metadata={"static": True})
 
     def tile(self, query_index, key_index):
-        rows = self.array if self.array.shape[2] == 1 else self.array[:, :, query_index]
+        array = self.array[(None,) * (4 - self.array.ndim)]
+        rows = array if array.shape[2] == 1 else array[:, :, query_index]
         tile = rows if rows.shape[3] == 1 else rows[..., key_index]
         return jnp.broadcast_to(tile, (*tile.shape[:2], query_index.shape[0], key_index.shape[0]))
 
@@ -237,9 +241,11 @@ class Dense(Mask):
         return self
 
     def check(self, num_queries, num_keys):
-        got, expected = self.array.shape[2:], (num_queries, num_keys)
+        got, expected = self.array.shape[-2:], (num_queries, num_keys)
         if any(g not in (1, e) for g, e in zip(got, expected, strict=True)):
-            raise ValueError(f"mask covers [T, S] = {list(got)}, but queries and keys have {list(expected)}")
+            of_keys = got[1] == num_keys and self.array.size == math.prod(got)  # as an array [B, S] would be
+            hint = "; masks.padding takes the real keys of each example, Bool [B, S]" if of_keys else ""
+            raise ValueError(f"mask covers [T, S] = {list(got)}, but queries and keys have {list(expected)}{hint}")
 
 
 def dense(array: ArrayLike, *, finite: bool = False) -> Mask:

@@ -61,14 +61,14 @@ class Lengths(Mask):
 
     def tile(self, query_index, key_index):
         del query_index
-        return (key_index[None, :] < self.length[:, None])[:, None, None, :]
+        return (key_index[None, :] < jnp.atleast_1d(self.length)[:, None])[:, None, None, :]
 
     def at_positions(self, query, key):
         del query, key  # it holds an entry for each stored key
         return self
 
     def live_ranges(self, query_start, query_stop):
-        stop = self.length.astype(jnp.int32)[None]
+        stop = jnp.atleast_1d(self.length).astype(jnp.int32)[None]
         return jnp.zeros_like(stop), stop
 
 
@@ -90,17 +90,17 @@ class Padding(Mask):
 
     def tile(self, query_index, key_index):
         del query_index
-        return self.valid[:, None, None, :][..., key_index]
+        return jnp.atleast_2d(self.valid)[:, None, None, :][..., key_index]
 
     def at_positions(self, query, key):
         del query, key  # it holds an entry for each stored key
         return self
 
     def check(self, num_queries, num_keys):
-        _check_length("padding covers S", self.valid.shape[1], num_keys)
+        _check_length("padding covers S", self.valid.shape[-1], num_keys)
 
     def live_ranges(self, query_start, query_stop):
-        return _ends(self.valid[None])
+        return _ends(jnp.atleast_2d(self.valid)[None])
 
 
 @jax.tree_util.register_dataclass
@@ -112,7 +112,8 @@ class Segments(Mask):
     key: jax.Array
 
     def tile(self, query_index, key_index):
-        same = self.query[:, query_index][:, :, None] == self.key[:, key_index][:, None, :]
+        query, key = jnp.atleast_2d(self.query), jnp.atleast_2d(self.key)
+        same = query[:, query_index][:, :, None] == key[:, key_index][:, None, :]
         return same[:, None]
 
     def at_positions(self, query, key):
@@ -120,14 +121,14 @@ class Segments(Mask):
         return self
 
     def check(self, num_queries, num_keys):
-        _check_length("segments cover T", self.query.shape[1], num_queries)
-        _check_length("segments cover S", self.key.shape[1], num_keys)
+        _check_length("segments cover T", self.query.shape[-1], num_queries)
+        _check_length("segments cover S", self.key.shape[-1], num_keys)
 
     def live_ranges(self, query_start, query_stop):
         """Returns the keys between the smallest and the largest segment of the queries; tight for ordered segments."""
-        position = np.arange(self.query.shape[1])
+        position = np.arange(self.query.shape[-1])
         inside = ((query_start[:, None] <= position) & (position < query_stop[:, None]))[:, None]
-        query, key = self.query[None], self.key[None]
+        query, key = jnp.atleast_2d(self.query)[None], jnp.atleast_2d(self.key)[None]
         smallest = jnp.where(inside, query, query.max(2, keepdims=True)).min(2, keepdims=True)
         largest = jnp.where(inside, query, query.min(2, keepdims=True)).max(2, keepdims=True)
         return _ends((smallest <= key) & (key <= largest))

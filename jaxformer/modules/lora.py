@@ -25,7 +25,7 @@ def parameter_name(path: tuple[Any, ...]) -> str:
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
-def matching(params: Params, patterns: Sequence[str]) -> Params:
+def matching(params: Any, patterns: Sequence[str]) -> Any:
     """Returns True for each parameter whose name matches a pattern, where ``*`` stands for any text.
 
     >>> matching({"encoder": {"norm": 1, "kernel": 2}, "output": 3}, ["encoder/n*"])

@@ -173,7 +173,7 @@ def _check_parts(model: Callable[..., Any], parts: Mapping[str, Any]) -> None:
             raise TypeError(f"{part} of {name} must be hashable, so that the model is: {error}") from None
 
 
-def check_shapes(params: Params, expected: Params) -> None:
+def check_shapes(params: Any, expected: Params) -> None:
     """Checks the paths and shapes of parameters; NNX itself would accept a wrong shape.
 
     Raises:
@@ -183,10 +183,22 @@ def check_shapes(params: Params, expected: Params) -> None:
     want = {jax.tree_util.keystr(path): x.shape for path, x in jax.tree_util.tree_leaves_with_path(expected)}
     for path in sorted(got.keys() | want.keys()):
         if got.get(path) != want.get(path):
+            found = f"has shape {got[path]}" if path in got else "is missing"
             raise ValueError(
-                f"these parameters do not belong to this model: params{path} has shape "
-                f"{got.get(path, 'nothing')}, the model has {want.get(path, 'nothing')}"
+                f"these parameters do not belong to this model: params{path} {found}, "
+                f"the model has {want.get(path, 'nothing')}{_other_form(params, expected)}"
             )
+
+
+def _other_form(params: Any, expected: Params) -> str:
+    """Returns a hint about parameters that are not a dict of the names of the model, such as a state of Flax."""
+    if isinstance(params, nnx.State):
+        return "; nnx.to_pure_dict makes a dict of an nnx.State"
+    if not isinstance(params, dict):
+        return f"; parameters are a nested dict, got a {type(params).__name__}"
+    if params.keys().isdisjoint(expected):
+        return f"; the outermost names are {sorted(params)}, those of the model {sorted(expected)}"
+    return ""
 
 
 def split_params(module: ModuleT) -> tuple[nnx.GraphDef[ModuleT], nnx.State]:

@@ -137,7 +137,7 @@ class Checkpoints:
 
         Raises:
           CheckpointError: this save or the earlier one failed (no space, no permission, or a timeout), or `state` has a
-            typed key.
+            typed key or a leaf that is not an array.
         """
         obstacle = self._obstacle(state)  # Orbax would only fail at its timeout
         if not processes.all_true(not obstacle):
@@ -156,8 +156,10 @@ class Checkpoints:
     def _obstacle(self, state: Any) -> str:
         """Returns the reason why `state` cannot be written now, or an empty string."""
         for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+            name = jax.tree_util.keystr(path, simple=True, separator="/")
+            if not hasattr(leaf, "dtype"):
+                return f"{name} is a {type(leaf).__name__}; save an array, such as jnp.asarray({leaf!r})"
             if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-                name = jax.tree_util.keystr(path, simple=True, separator="/")
                 return f"{name} is a typed key; save its jax.random.key_data, for jax.random.wrap_key_data"
         if not os.access(self.directory, os.W_OK):
             return f"{self.directory} is read-only or missing"
@@ -188,8 +190,8 @@ class Checkpoints:
         """Returns the verified state and metadata of one step; all processes must call it, and all succeed or all fail.
 
         Args:
-          target: a state of ``jax.ShapeDtypeStruct``, with shardings to place it on a mesh; a leaf ``...`` is neither
-            read nor checked, and is returned as ``...``.
+          target: a state of arrays or of ``jax.ShapeDtypeStruct``, with shardings to place it on a mesh; a leaf ``...``
+            is neither read nor checked, and is returned as ``...``.
 
         Raises:
           CheckpointError: the step is missing or damaged.
@@ -337,7 +339,7 @@ def _left_out(target: Any) -> set[str]:
 def _how_to_read(leaf: Any) -> ocp.RestoreArgs:
     if leaf is ...:
         return ocp.RestoreArgs()
-    sharding = leaf.sharding or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    sharding = getattr(leaf, "sharding", None) or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     return ocp.ArrayRestoreArgs(sharding=sharding, global_shape=leaf.shape, dtype=leaf.dtype)
 
 

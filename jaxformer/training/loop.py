@@ -91,6 +91,26 @@ def fit(
       OutOfMemoryError: a step needs more memory than there is.
       ConfigError: `config.metric` is not among the metrics of the validation.
       ValueError: `batches` is not a function, or the batches end before the last step.
+
+    >>> import itertools, tempfile, jax.numpy as jnp, optax
+    >>> from jaxformer import training
+    >>> data, sgd = [jnp.ones(4), jnp.zeros(4)], optax.sgd(0.1)
+    >>> train_step = training.make_step(lambda w, batch, key: (((w - batch) ** 2).sum(), 4.0), sgd)
+    >>> def run(folder, steps):  # resumes if there is a checkpoint
+    ...     state, about = training.create(lambda key: jnp.zeros(4), sgd, jax.random.key(0)), {}
+    ...     with training.Checkpoints(folder) as checkpoints:
+    ...         state, about = checkpoints.restore_latest(state) or (state, about)
+    ...         return training.fit(
+    ...             train_step,
+    ...             state,
+    ...             lambda start: itertools.islice(itertools.cycle(data), start, None),
+    ...             config=training.TrainConfig(steps=steps, checkpoint_every=2),
+    ...             outputs=training.Outputs(checkpoints),
+    ...             progress=training.Progress(**about.get("progress", {})),
+    ...         )
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run(folder, 3).state, run(folder, 5).state
+    (TrainState(step=3, 4 parameters), TrainState(step=5, 4 parameters))
     """
     outputs, progress = outputs or Outputs(), progress or Progress()
     recorder = Recorder(outputs, start=int(state.step), config=config)

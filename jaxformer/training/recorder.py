@@ -46,7 +46,7 @@ class NonFiniteError(JaxformerError, ArithmeticError):
 
 @dataclasses.dataclass
 class Outputs:
-    """The outputs of a training run; any of them may be missing."""
+    """The outputs of a training run, for `fit`; any of them may be missing."""
 
     checkpoints: Checkpoints | None = None
     log: JsonLog | None = None

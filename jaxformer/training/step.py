@@ -15,8 +15,9 @@ from jaxformer.training.schedules import Schedule
 from jaxformer.training.state import TrainState
 
 Metrics = dict[str, jax.Array]
-Loss = Callable[[Any, Any, jax.Array], tuple[jax.Array, jax.Array, Metrics]]
-"""``loss(params, batch, key) -> (sum, count, metrics)``: sums over the batch, so that microbatches can be added.
+Sums = tuple[jax.Array, jax.Array, Metrics]
+Loss = Callable[[Any, Any, jax.Array], Sums | tuple[jax.Array, jax.Array]]
+"""``loss(params, batch, key) -> (sum, count, metrics)`` or ``(sum, count)``: sums, so that microbatches can be added.
 
 All must be float32, so that devices reduce them together with the gradient; integers would be sent separately.
 """
@@ -106,10 +107,10 @@ def _updates_done(state: TrainState) -> jax.Array:
     return counts[-1][1] if counts else state.step
 
 
-def checked_loss(loss: Loss) -> Loss:
+def checked_loss(loss: Loss) -> Callable[[Any, Any, jax.Array], Sums]:
     """Returns a loss whose result is checked during tracing, and always has a float32 count and metrics."""
 
-    def checked(params: Any, batch: Any, key: jax.Array) -> tuple[jax.Array, jax.Array, Metrics]:
+    def checked(params: Any, batch: Any, key: jax.Array) -> Sums:
         found: Any = loss(params, batch, key)
         parts: Any = (*found, {}) if isinstance(found, tuple | list) and len(found) == 2 else found
         fits = isinstance(parts, tuple | list) and len(parts) == 3 and isinstance(parts[2], Mapping)

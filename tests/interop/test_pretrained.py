@@ -8,6 +8,7 @@ import dataclasses
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -214,3 +215,9 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(OSError, match=r"cannot write model\.safetensors: No space left"):
         save(tmp_path / "model", "gpt2")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_notebook_shows_no_values():
+    net = pure(models.LanguageModel, models.LanguageModelConfig(8))
+    read = interop.Pretrained(net, {"table": jnp.ones((1000, 60))}, "gpt2", {"n_embd": 60}, ())
+    assert repr(read) == "Pretrained(gpt2, LanguageModel, 60,000 parameters)"

@@ -192,6 +192,22 @@ def test_masks_pass_through_transformations():
     np.testing.assert_array_equal(slope, expected)
 
 
+def test_vmap_maps_the_examples_of_a_mask():
+    """As the definition is lifted: each call has one example of the queries, the keys and the mask."""
+    dense = np.stack([np.ones((4, 4), bool), np.tri(4, dtype=bool)])
+    segments = np.array([[1, 1, 1, 2], [1, 2, 2, 2]])
+    mask = masks.padding(np.arange(4) >= [[1], [0]]) & masks.lengths([4, 3]) & masks.segments(segments)
+    mask = (mask | masks.prefix([1, 0])) & masks.dense(dense)
+
+    def views(mask):
+        start, stop = mask.ranges(np.array([0, 2]), np.array([2, 4]))
+        return mask.dense(4, 4), start.T, stop.T
+
+    each, batch = jax.jit(lambda mask: (jax.vmap(views)(mask), views(mask)))(mask)
+    for got, want in zip(each, batch, strict=True):
+        np.testing.assert_array_equal(got[:, 0], want)
+
+
 def test_one_program_serves_all_contents():
     """Offsets and lengths in arrays are data, not constants, so they cause no second compilation."""
     traced = []

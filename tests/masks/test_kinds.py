@@ -117,7 +117,8 @@ def test_constructors_refuse(make, message):
         (masks.segments(np.ones((1, 3), int)), r"segments cover S = 3, but queries and keys have 5"),
         (masks.segments(np.ones((1, 4), int), np.ones((1, 5), int)), r"segments cover T = 4, .* have 3"),
         (masks.block_sparse(np.ones((2, 2), bool), 2), r"layout must have 3 blocks of 2 for S = 5, got 2"),
-        (masks.dense(np.ones((3, 4), bool)), r"mask covers \[T, S\] = \[3, 4\], but queries and keys have \[3, 5\]"),
+        (masks.dense(np.ones((3, 4), bool)), r"mask covers \[T, S\] = \[3, 4\], but queries and keys have \[3, 5\]$"),
+        (masks.dense(np.ones((2, 5), bool)), r"queries and keys have \[3, 5\]; masks\.padding takes the real keys of"),
     ],
 )
 def test_lengths_that_do_not_fit_are_refused(mask, message, wrap):

@@ -247,7 +247,7 @@ def test_apply_refuses_parameters_of_another_model():
     with pytest.raises(ValueError, match=path + r" has shape \(1, 8, 17\), the model has \(1, 8, 16\)"):
         NET.apply(wrong, tokens, tokens)
     del wrong["decoder"]["stack"]["layers"]["feed_forward"]["up"]["kernel"]
-    with pytest.raises(ValueError, match=path + r" has shape nothing, the model has \(1, 8, 16\)"):
+    with pytest.raises(ValueError, match=path + r" is missing, the model has \(1, 8, 16\)"):
         NET.apply(wrong, tokens, tokens)
     with pytest.raises(ValueError, match=r"params\['extra'\] has shape \(2,\), the model has nothing"):
         check_shapes(params() | {"extra": jnp.ones(2)}, NET.shapes)
@@ -285,3 +285,14 @@ def test_bind_refuses_parameters_of_another_model():
     wrong = params() | {"extra": jnp.ones(2)}
     with pytest.raises(ValueError, match=r"params\['extra'\] has shape \(2,\), the model has nothing"):
         NET.bind(wrong)
+
+
+def test_the_form_of_other_parameters_is_named():
+    """Those of nnx.state, a variable collection of Flax Linen, and the state of a training."""
+    state = nnx.State({"decoder": {"kernel": nnx.Param(jnp.ones(2))}})
+    with pytest.raises(ValueError, match=r"; nnx\.to_pure_dict makes a dict of an nnx\.State"):
+        check_shapes(state, NET.shapes)
+    with pytest.raises(ValueError, match=r"outermost names are \['params'\], those of the model \['decoder', 'enc"):
+        check_shapes({"params": params()}, NET.shapes)
+    with pytest.raises(ValueError, match="parameters are a nested dict, got a tuple"):
+        check_shapes((params(),), NET.shapes)

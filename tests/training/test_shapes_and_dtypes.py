@@ -49,8 +49,10 @@ def test_another_optimizer_is_named_as_such(tmp_path):
             checkpoints.restore_params(1, wider.params)
 
 
-def test_a_typed_key_is_refused(tmp_path):
+def test_leaves_that_cannot_be_saved_are_named(tmp_path):
     with training.Checkpoints(tmp_path) as checkpoints:
         with pytest.raises(training.CheckpointError, match="cannot save step 2: a/k is a typed key; save its"):
             checkpoints.save(2, {"a": {"k": jax.random.key(0)}}, {})
+        with pytest.raises(training.CheckpointError, match="a/k is a float; save an array, such as jnp"):
+            checkpoints.save(2, {"a": {"k": 0.5}}, {})
         checkpoints.save(2, {"a": {"k": jax.random.key_data(jax.random.key(0))}}, {})

@@ -21,6 +21,8 @@ from jaxformer.masks import Mask
 
 def refuse_blockwise(request: Request) -> str | None:
     """Returns the reason why a request cannot be computed in blocks, or None if it can."""
+    if not _has_known_shape(request):
+        return "its loops need shapes that are numbers, not symbolic; reference and xla take any shape"
     specs = [jax.typeof(x).sharding.spec for x in (request.query, request.key, request.value)]
     if not any(part is not None for spec in specs for part in spec):
         return None
@@ -28,6 +30,10 @@ def refuse_blockwise(request: Request) -> str | None:
         "its loops need arrays that are not sharded over Explicit axes, the default of jax.make_mesh; make the mesh "
         "with axis_types=(jax.sharding.AxisType.Auto,) * n, or call it in jax.shard_map"
     )
+
+
+def _has_known_shape(request: Request) -> bool:
+    return all(isinstance(size, int) for x in (request.query, request.key, request.value) for size in x.shape)
 
 
 class Implementation(NamedTuple):
@@ -161,7 +167,7 @@ def choose(request: Request) -> str:
 
     Symbolic dimensions, in a program exported for many shapes, get "reference", which handles every shape.
     """
-    if not all(isinstance(size, int) for x in (request.query, request.key, request.value) for size in x.shape):
+    if not _has_known_shape(request):
         return "reference"
     for name in ("cudnn", "splash"):
         if implementations[name].refuse(request) is None and implementations[name].decline(request) is None:

@@ -51,6 +51,7 @@ def test_symbolic_sizes_use_the_reference(monkeypatch, platform, symbols):
     monkeypatch.setattr(jax, "devices", lambda: [device])
     x = jax.ShapeDtypeStruct((batch, length, 2, 8), jnp.bfloat16)
     assert api.choose(make_request(x, x, x)) == "reference"
+    assert "not symbolic" in str(api.refuse_blockwise(make_request(x, x, x)))
 
 
 @pytest.mark.full

@@ -145,7 +145,7 @@ def _segments(request: Request, parts: list[Mask], lengths: tuple[int, int]) -> 
     valid = jnp.ones((1, num_keys), bool)
     for part in parts:
         if isinstance(part, Segments):
-            query, key = part.query.astype(jnp.int32), part.key.astype(jnp.int32)
+            query, key = (jnp.atleast_2d(x).astype(jnp.int32) for x in (part.query, part.key))
         elif not isinstance(part, Band):
             valid &= part.tile(jnp.arange(1), jnp.arange(num_keys))[:, 0, 0]
     unused_segment = query.max(1, keepdims=True) + 1
