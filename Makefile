@@ -6,6 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTHON ?=
+# Of two calls at once, the second one waits, and then finds what the first has made; without flock, it does not wait.
+LOCK = exec 9<Makefile; ! command -v flock >/dev/null || flock 9;
 INSTALL = echo "installing into $(VENV)"; \
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]" && touch $(STAMP)
 
@@ -17,12 +19,13 @@ setup: $(STAMP) ## make .venv with the newest supported Python, or with PYTHON=/
 
 # Made once: packages are added to an existing environment, which may be in use; it is never cleared.
 $(BIN)/python:
-	@python=$$(sh launch/find_python.sh "$(PYTHON)") || exit 2; \
+	@$(LOCK) [ ! -x $@ ] || exit 0; \
+	python=$$(sh launch/find_python.sh "$(PYTHON)") || exit 2; \
 	echo "making $(VENV) with $$("$$python" --version), $$python"; \
 	"$$python" -m venv --clear $(VENV) || { rm -rf $(VENV); exit 2; }; $(INSTALL)
 
 $(STAMP): pyproject.toml | $(BIN)/python
-	@[ $@ -nt pyproject.toml ] || { $(INSTALL); }
+	@$(LOCK) [ $@ -nt pyproject.toml ] || { $(INSTALL); }
 
 demo: $(STAMP) ## train the built-in translator, score it, draw its attention
 	@$(BIN)/jaxformer demo --out runs/demo

@@ -49,6 +49,19 @@ def add_torch(to: argparse.ArgumentParser) -> None:
     to.add_argument("--torch-python", default=sys.executable, help="an interpreter that has PyTorch and NumPy")
 
 
+def add_threads(to: argparse.ArgumentParser) -> None:
+    """Adds the option ``--threads``: by default all cores of this process, and at most as many."""
+    cores = len(os.sched_getaffinity(0))
+
+    def read(text: str) -> int:
+        number = count(text)
+        if number > cores:
+            raise argparse.ArgumentTypeError(f"it must be at most the number of cores here, {cores}, got {number}")
+        return number
+
+    to.add_argument("--threads", type=read, default=cores, help="CPU threads of each side; by default all cores")
+
+
 def find_torch(python: str) -> bool:
     """Returns True if an interpreter has PyTorch; otherwise, prints how to get it.
 

@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--batches", nargs="+", type=count, default=[1, 8, 64])
     parser.add_argument("--beams", nargs="+", type=count, default=[1, 4])
     parser.add_argument("--rounds", type=count, default=6)
-    parser.add_argument("--threads", type=count, default=os.cpu_count(), help="CPU threads of each side")
+    command.add_threads(parser)
     about = "interpreters that have a side"
     parser.add_argument("--python", type=interpreter, nargs="+", default=[], metavar="SIDE=PATH", help=about)
     return command.exit_code(run, parser.parse_args(arguments))
@@ -72,7 +72,7 @@ def measure(size: str, spec: dict, args: argparse.Namespace) -> dict:
     running = []
     for name in args.sides:
         module, compute_type = SIDES[name]
-        python = interpreters.get(name.removesuffix(" int8"), sys.executable)
+        python = interpreters.get(name) or interpreters.get(name.removesuffix(" int8"), sys.executable)
         running.append(Side(name, module, spec | {"compute_type": compute_type}, python=python))
     os.sched_setaffinity(0, cores)
     for _ in command.rounds(args.rounds):

@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--beams", nargs="+", type=count, default=[1, 4])
     parser.add_argument("--batch", type=count, default=64, help="sentences searched together (default 64)")
     parser.add_argument("--rounds", type=count, default=3)
-    parser.add_argument("--threads", type=count, default=os.cpu_count(), help="CPU threads of each side")
+    command.add_threads(parser)
     return command.exit_code(run, parser.parse_args(arguments))
 
 

@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     if args.here:
         return runner.work(part, record, settings, args.cases or [case.name for case in part.cases(settings)])
     if args.retry:
-        record.forget_errors()
+        record.forget_errors(args.cases)
     command = [sys.executable, "-m", "benchmarks.accelerator", "--here", "--part", args.part, "--out", str(out)]
     command += ["--tiny"] if args.tiny else []
     command += ["--data", str(data)] if data else []

@@ -7,7 +7,7 @@ import json
 import math
 import pathlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from jaxformer.errors import ConfigError
@@ -128,9 +128,10 @@ class Record:
         else:
             self.finish(name, {"error": f"given up after {MOST_INTERRUPTIONS} interruptions: {reason}"}, 0)
 
-    def forget_errors(self) -> None:
-        """Removes the cases that failed or were refused, so that they are measured again."""
-        self.cases = {name: entry for name, entry in self.cases.items() if not {"error", "refused"} & set(entry)}
+    def forget_errors(self, only: Collection[str] = ()) -> None:
+        """Removes the cases that failed or were refused, by default all of them, so that they are measured again."""
+        failed = {name for name, entry in self.cases.items() if {"error", "refused"} & set(entry)}
+        self.cases = {x: entry for x, entry in self.cases.items() if x not in failed or (only and x not in only)}
         self._write()
 
     def _write(self) -> None:

@@ -64,15 +64,18 @@ def digest(state: Any) -> str:
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """Returns, for each kind of flags, the comparison of its two runs."""
+    """Returns, for each kind of flags, the comparison of its two runs, if they have the same commit and versions."""
     rows: list[tuple[object, ...]] = [("flags", "state 1", "state 2", "equal", "first step that differs", "ms a step")]
     for kind in ("default", "reproducible"):
         runs = [results.get(f"{kind} {i}") for i in (1, 2)]
         states = ["-" if run is None else run["state"] for run in runs]
         times = " / ".join("-" if run is None else number(run["seconds"], ".2f", factor=1e3) for run in runs)
         equal, where = "-", "-"
-        if runs[0] is not None and runs[1] is not None:
-            pairs = zip(runs[0]["losses"], runs[1]["losses"], strict=True)
+        first, second = runs
+        if first and second and first.get("by") != second.get("by"):
+            equal = "not compared: other commit or versions"
+        elif first and second:
+            pairs = zip(first["losses"], second["losses"], strict=True)
             differs = next((str(i) for i, (a, b) in enumerate(pairs, 1) if a != b), None)
             equal = "yes" if differs is None and states[0] == states[1] else "no"
             where = differs or ("-" if equal == "yes" else "none: the state only")

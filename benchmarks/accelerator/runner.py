@@ -189,7 +189,9 @@ def report(part: types.ModuleType, record: Record, settings: Settings) -> str:
             f"{session['device']}, driver {session['driver']}; Python {session['python']}, {versions}; "
             f"{session['date']}, commit {session['commit']}"
         )
-    results = {name: entry["result"] for name, entry in record.cases.items() if "result" in entry}
+    measured = {name: entry for name, entry in record.cases.items() if "result" in entry}
+    by = [{name: fact for name, fact in session.items() if name != "date"} for session in record.sessions]
+    results = {name: entry["result"] | {"by": by[entry["session"]]} for name, entry in measured.items()}
     lines += ["", part.table(results)] if results else []
     for kind in ("refused", "error"):
         found = {name: entry[kind] for name, entry in record.cases.items() if kind in entry}

@@ -136,21 +136,28 @@ class Ranking:
             total, count, gradient = total + part, count + number, jax.tree.map(jnp.add, gradient, own)
         return float(total / count), jax.tree.map(lambda leaf: leaf / count, gradient)
 
-    def scores(self, folder: pathlib.Path, good: Any) -> np.ndarray:
-        """Returns ``[pairs, 4]``; NaN for pairs that are too long. Each part is saved in `folder`."""
+    def scores(self, folder: pathlib.Path, good: Any) -> tuple[np.ndarray, float]:
+        """Returns ``[pairs, 4]``, NaN for pairs that are too long, and the seconds that it took in all calls.
+
+        Each part is saved in `folder`.
+        """
+        seconds = 0.0
         result = np.full((len(self.pairs.tokens), len(SCORES)), np.nan)
         rows = max(rows for rows, _, _ in self.pairs.plan.shapes)
         starts = range(0, self.pairs.steps_per_epoch, size := max(1, ROWS_OF_A_PART // rows))
         folder.mkdir(parents=True, exist_ok=True)
         for start in track(starts, "pairs", total=len(starts)):
-            path = folder / f"{start:06d}.npy"
+            path = folder / f"{start:06d}.npz"
             if not path.exists():
+                began = time.perf_counter()
                 steps = range(start, min(start + size, self.pairs.steps_per_epoch))
+                scores = np.concatenate([self._scores(step, good) for step in steps])
                 with replacing(path) as temporary, temporary.open("wb") as file:
-                    np.save(file, np.concatenate([self._scores(step, good) for step in steps]))
-            part = np.load(path)
-            result[part[:, 0].astype(int)] = part[:, 1:]
-        return result
+                    np.savez(file, scores=scores, seconds=time.perf_counter() - began)
+            with np.load(path) as part:
+                scores, seconds = part["scores"], seconds + float(part["seconds"])
+            result[scores[:, 0].astype(int)] = scores[:, 1:]
+        return result, seconds
 
     def _scores(self, step: int, good: Any) -> np.ndarray:
         """Returns the index and the scores of each pair of a batch."""
@@ -184,14 +191,15 @@ def run(options: argparse.Namespace) -> None:
     began = time.perf_counter()
     ranking = Ranking(config, options.out / "run")
     loss, good = ranking.validation()
-    scores = ranking.scores(options.out / "run" / "parts", good)  # there, so that another training has others
+    preparing = time.perf_counter() - began
+    scores, seconds = ranking.scores(options.out / "run" / "parts", good)  # there, so that another training has others
     orders = {name: ranked(scores[:, i]) for i, name in enumerate(SCORES)}
     rank = lambda order, line: int(np.flatnonzero(order == line)[0]) + 1
     ranks = {name: {str(line): rank(order, line) for line in lines} for name, order in orders.items()}
     results = {
         "facts": command.facts(),
         "model": {"parameters": ranking.num_parameters, "steps": list(ranking.steps), "validation loss": loss},
-        "seconds": {"training": training_seconds, "ranking": time.perf_counter() - began},
+        "seconds": {"training": training_seconds, "ranking": preparing + seconds},
         "pairs": len(scores),
         "left out": int(np.isnan(scores[:, 0]).sum()),
         "ranks of the placeholders": ranks,

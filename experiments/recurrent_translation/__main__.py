@@ -42,6 +42,7 @@ def run(args: argparse.Namespace) -> None:
       ConfigError: there is no folder of corpora, or `--out` has records of other settings.
       Stopped: the time was up.
     """
+    end = command.end_of_call(args.minutes)  # the corpora and the gradients count, too
     scale = SMOKE if args.smoke else SMALL if args.small else FULL
     out = args.out.resolve()
     if args.rates:
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
         sizes["multi30k"] = joining.write_multi30k(directory, files / "multi30k", number=number)
     sizes["grammar"] = joining.write_grammar(files / "grammar", train=scale.train_pairs, number=number)
     initial = _initial_gradients(out / "gradients.json", scale)
-    todo, end = cells(scale, seeds=args.seeds), command.end_of_call(args.minutes)
+    todo = cells(scale, seeds=args.seeds)
     try:
         for number, cell in enumerate(todo, 1):
             if not args.report:

@@ -68,6 +68,40 @@ def test_an_interpreter_is_that_of_a_side(capsys):
             decode.interpreter(text)
 
 
+@pytest.mark.parametrize("python", ["CTranslate2=/a", "CTranslate2 int8=/a"])
+def test_an_interpreter_is_used_for_its_side(monkeypatch, python):
+    """That of CTranslate2 counts for its 8-bit side, too, unless this one has its own."""
+    used = {}
+
+    class Side:
+        def __init__(self, name, module, spec, *, python):
+            self.name, used[name] = name, python
+
+        def close(self):
+            row = dict.fromkeys(("seconds", "fastest", "processor", "first", "peak", "memory", "versions"), 1.0)
+            return row | {"result": [[3]]}
+
+    monkeypatch.setattr(decode, "Side", Side)
+    given = [decode.interpreter(python)]
+    sides = ["jaxformer", "CTranslate2", "CTranslate2 int8"]
+    options = argparse.Namespace(python=given, sides=sides, threads=1, rounds=0)
+    decode.measure("base-8k", {"batch_size": 1, "beam_size": 1}, options)
+    assert (used["CTranslate2 int8"], used["jaxformer"]) == ("/a", sys.executable)
+    assert used["CTranslate2"] == ("/a" if python == "CTranslate2=/a" else sys.executable)
+
+
+def test_no_side_has_more_threads_than_cores(monkeypatch, capsys):
+    """JAX takes the cores it is given; a peer with more threads than these would be slowed down."""
+    monkeypatch.setattr(command.os, "sched_getaffinity", lambda process: {1})
+    monkeypatch.setattr(command.os, "cpu_count", lambda: 8)
+    parser = command.parser("decode", None)
+    command.add_threads(parser)
+    assert parser.parse_args([]).threads == parser.parse_args(["--threads", "1"]).threads == 1
+    with pytest.raises(SystemExit, match="2"):
+        parser.parse_args(["--threads", "2"])
+    assert "it must be at most the number of cores here, 1, got 2" in capsys.readouterr().err
+
+
 def test_rounds_are_counted(capsys):
     assert list(command.rounds(3)) == [0, 1, 2]
     assert capsys.readouterr() == ("", "")  # not a terminal

@@ -2,6 +2,7 @@
 
 import json
 import types
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -62,13 +63,31 @@ def test_scores_belong_to_a_training(tmp_path, monkeypatch):
 
         def scores(self, folder, good):
             folders.append(folder)
-            return np.zeros((800, len(ranking.SCORES)))
+            return np.zeros((800, len(ranking.SCORES))), 1.0
 
     folders = []
     monkeypatch.setattr(ranking, "Ranking", Ranking)
     words = ["--smoke", "--out", str(tmp_path)]
     assert [ranking.main(words) for _ in range(3)] == [0, 130, 85]
     assert folders == [tmp_path / "run" / "parts"]
+
+
+def test_the_seconds_of_a_ranking_are_those_of_all_its_calls(tmp_path, monkeypatch):
+    """Of a ranking that was stopped, the results had the time of the last call."""
+    part = types.SimpleNamespace(shapes=[(2, 8, 8)])
+    found: Any = ranking.Ranking.__new__(ranking.Ranking)
+    found.pairs = types.SimpleNamespace(tokens=[0] * 4, plan=part, steps_per_epoch=2)
+    found._scores = lambda step, good: np.column_stack([[2 * step, 2 * step + 1], np.ones((2, 4))])
+    monkeypatch.setattr(ranking, "ROWS_OF_A_PART", 2)
+    clock = iter([0.0, 5.0, 10.0, 13.0, 20.0, 21.0])
+    monkeypatch.setattr(ranking.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(ranking, "track", lambda steps, *given, **options: steps)
+    scores, seconds = found.scores(tmp_path, None)
+    assert (seconds, scores.shape) == (8.0, (4, 4))
+    sorted(tmp_path.iterdir())[-1].unlink()
+    again, seconds = found.scores(tmp_path, None)
+    assert seconds == 6.0
+    np.testing.assert_array_equal(again, scores)
 
 
 @pytest.mark.full

@@ -218,6 +218,13 @@ def test_a_missing_folder_of_corpora_gives_one_line(tmp_path, capsys, monkeypatc
     assert "--data-dir, or JAXFORMER_DATA, must name the folder" in capsys.readouterr().err
 
 
+def test_a_call_begins_before_its_corpora_are_written(tmp_path, capsys):
+    """A wrong limit is refused before any work, and that work is part of the call."""
+    assert command.main(["--smoke", "--minutes", "-1", "--out", str(tmp_path)]) == 2
+    assert "--minutes must be at least 0, got -1" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.full
 def test_the_smoke_version_trains_once_and_reports(tmp_path, capsys):
     arguments = ["--smoke", "--out", str(tmp_path)]
