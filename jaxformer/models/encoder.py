@@ -112,6 +112,8 @@ class Encoder(nnx.Module):
           embedding_inputs: additional arguments of the embeddings, such as `types`; arguments that are None are
             omitted.
         """
+        if getattr(getattr(self.embeddings, "positions", None), "needs_length", False):
+            embedding_inputs["segments"] = segments
         further = {name: x for name, x in embedding_inputs.items() if x is not None}
         with jax.named_scope("embedding"):
             x = self.embeddings(tokens, valid=valid, positions=positions, key=fold_in_name(key, "embedding"), **further)
