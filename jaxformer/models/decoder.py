@@ -69,10 +69,12 @@ class Decoder(nnx.Module):
 
         Raises:
           ValueError: the position vectors depend on the final length of the sequence, which is unknown during decoding,
-            or the window is below 1 or used without a causal mask.
+            the embeddings have token types, or the window is below 1 or used without a causal mask.
         """
         if causal:
             check_steps(embeddings.positions)
+        if embeddings.types is not None:
+            raise ValueError("a decoder takes no token types, so num_token_types must be 0")
         if window is not None and (window < 1 or not causal):
             raise ValueError(f"a window must be at least 1 and needs a causal mask, got {window} and causal={causal}")
         self.embeddings, self.stack, self.norm, self.output, self.bias = embeddings, stack, norm, output, bias

@@ -190,6 +190,28 @@ def test_decoding_refuses_normalized_positions():
         jax.eval_shape(start, net.shapes)
 
 
+@pytest.mark.parametrize(
+    ("model", "config"),
+    [
+        (models.LanguageModel, models.LanguageModelConfig(V, num_token_types=2)),
+        (models.EncoderDecoder, models.EncoderDecoderConfig(V, V, num_token_types=2)),
+    ],
+)
+def test_decoders_refuse_token_types(model, config):
+    """They have no argument for them, so every token silently had type 0."""
+    with pytest.raises(ValueError, match="num_token_types must be 0"):
+        pure(model, config).shapes
+
+
+@pytest.mark.parametrize("positions", ["t5", "rotary", "alibi", "relative_keys", "transformer_xl"])
+def test_positions_in_attention_need_layers(positions):
+    config = models.ClassifierConfig(V, num_layers=0, num_classes=2, pooling="mean", positions=positions)
+    with pytest.raises(ValueError, match=f"^{positions} positions .* have no effect without layers"):
+        pure(models.Classifier, config).shapes
+    for without in ("none", "learned", "sinusoidal", "raw"):
+        pure(models.make_encoder, models.EncoderConfig(V, num_layers=0, positions=without)).shapes
+
+
 def kernels(norm_position, **options):
     config = models.EncoderDecoderConfig(V, V, **SIZE | {"d_model": 64, "norm_position": norm_position} | options)
     net = pure(models.EncoderDecoder, config)
