@@ -296,8 +296,9 @@ class RecurrentCaptioner(Captioner):
         with jax.named_scope("loss"):
             total, count = functional.cross_entropy(logits, labels, where=valid, smoothing=smoothing)
             rewards = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], 2)[..., 0]
-            rewards, baseline = jax.lax.stop_gradient(rewards), self.baseline[...]
             real = jnp.ones(labels.shape, bool) if valid is None else valid
+            # At padding a label may be no token, whose reward would be NaN, and 0 times NaN is NaN.
+            rewards, baseline = jax.lax.stop_gradient(jnp.where(real, rewards, 0.0)), self.baseline[...]
             drawn = real if mean is None else real & ~mean[:, None]
             chosen = jnp.take_along_axis(weights, functional.pick_position(weights, noise)[..., None], 2)[..., 0]
             log_probs = jnp.log(jnp.where(drawn, chosen, 1.0))  # an undrawn weight of 0 has gradient 0, not NaN

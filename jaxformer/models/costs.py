@@ -51,10 +51,10 @@ def encoder_decoder_recomputed_flops(
 ) -> float:
     """Returns the operations that a backward pass repeats.
 
-    `Stack` recomputes the two products of attention or, with `remat`, each full block, except the last product of a
-    pre-norm block, which no gradient needs. Both products are counted for fused attention too, although its results are
-    saved and its backward pass recomputes only one of them. A few layers without `remat` on one device (see
-    `targets.devices`) recompute nothing: see `modules.stack.UNROLLED`.
+    `Stack` recomputes the two products of attention and all products of experts or, with `remat`, each full block,
+    except the last product of a pre-norm block without experts, which no gradient needs. Both products of attention are
+    counted for fused attention too, although its results are saved and its backward pass recomputes only one of them. A
+    few layers without `remat` on one device (see `targets.devices`) recompute nothing: see `modules.stack.UNROLLED`.
     """
     encoder, decoder = config.num_encoder_layers, config.num_decoder_layers
     seen = _seen(config, target_length) + source_length
@@ -62,7 +62,7 @@ def encoder_decoder_recomputed_flops(
     return _recomputed_flops(
         config,
         pairs=batch * pairs,
-        tokens=batch * (encoder * source_length + decoder * target_length),
+        tokens=batch * (_looped(config, encoder) * source_length + _looped(config, decoder) * target_length),
         stacks=_encoder_decoder_stack_flops(config, batch, source_length, target_length),
     )
 
@@ -104,7 +104,7 @@ def language_model_recomputed_flops(config: LanguageModelConfig, batch: int, len
     return _recomputed_flops(
         config,
         pairs=batch * _looped(config, config.num_layers) * length * _seen(config, length),
-        tokens=batch * config.num_layers * length,
+        tokens=batch * _looped(config, config.num_layers) * length,
         stacks=_stack_flops(config, config.num_layers, batch, length, seen=_seen(config, length)),
     )
 
@@ -122,7 +122,7 @@ def encoder_recomputed_flops(config: EncoderConfig, batch: int, length: int) -> 
     return _recomputed_flops(
         config,
         pairs=batch * _looped(config, config.num_layers) * length**2,
-        tokens=batch * config.num_layers * length,
+        tokens=batch * _looped(config, config.num_layers) * length,
         stacks=encoder_flops(config, batch, length),
     )
 
@@ -211,7 +211,7 @@ def captioner_recomputed_flops(
     return _recomputed_flops(
         config,
         pairs=batch * _looped(config, layers) * length * (seen + height * width),
-        tokens=batch * layers * length,
+        tokens=batch * _looped(config, layers) * length,
         stacks=_stack_flops(config, layers, batch, length, height * width, **options),
     )
 
@@ -283,10 +283,11 @@ def _recomputed_flops(config: TransformerConfig, *, pairs: int, tokens: int, sta
 
     Args:
       pairs: the number of query-key pairs, over all layers that are not unrolled.
-      tokens: the number of tokens, over all layers.
+      tokens: the number of tokens, over all layers that are not unrolled.
       stacks: the operations of the forward pass of all stacks.
     """
+    product, has_experts = 2.0 * config.d_model * config.d_ff * tokens, config.feed_forward == "experts"
     if not config.remat:
-        return 4.0 * _attention_dims(config)[0] * pairs
-    last = config.experts.num_experts_per_token if config.feed_forward == "experts" else 1
-    return stacks - (2 * config.d_model * config.d_ff * last * tokens if config.norm_position == "pre" else 0)
+        again = product * _feed_forward_matrices(config) if has_experts else 0
+        return 4.0 * _attention_dims(config)[0] * pairs + again
+    return stacks - (product if config.norm_position == "pre" and not has_experts else 0)

@@ -24,6 +24,7 @@ from jaxformer.models.encoder import Memory
 from jaxformer.models.transformer import (
     Norm,
     balance_loss,
+    check_steps,
     decoder_options,
     make_embeddings,
     make_final_norm,
@@ -68,11 +69,12 @@ class Decoder(nnx.Module):
 
         Raises:
           ValueError: the position vectors depend on the final length of the sequence, which is unknown during decoding,
-            or the window is below 1 or used without a causal mask.
+            the embeddings have token types, or the window is below 1 or used without a causal mask.
         """
-        vectors = embeddings.positions
-        if causal and vectors is not None and vectors.needs_length:
-            raise ValueError("a decoder cannot have normalized positions t / (N - 1): N is not known before the end")
+        if causal:
+            check_steps(embeddings.positions)
+        if embeddings.types is not None:
+            raise ValueError("a decoder takes no token types, so num_token_types must be 0")
         if window is not None and (window < 1 or not causal):
             raise ValueError(f"a window must be at least 1 and needs a causal mask, got {window} and causal={causal}")
         self.embeddings, self.stack, self.norm, self.output, self.bias = embeddings, stack, norm, output, bias
@@ -200,8 +202,10 @@ class Decoder(nnx.Module):
           cache_dtype: the dtype of the cached keys and values; by default, the dtype of activations.
 
         Raises:
-          ValueError: there are fewer position vectors than `length`, or the attention function takes no positions.
+          ValueError: there are fewer position vectors than `length`, they depend on the final length of the sequence,
+            or the attention function takes no positions.
         """
+        check_steps(self.embeddings.positions)
         self.embeddings.check_length(length)
         if weights is None:  # a tied table is read in place, without a copy
             weights = StepWeights(self.stack.unstacked(), None if self.output is None else self.output.kernel[...])
@@ -314,10 +318,9 @@ class Decoder(nnx.Module):
         capture: Collection[str] = (),
     ) -> tuple[Array, Intermediates]:
         """Returns the final states and the intermediates of the layers named in `capture`."""
+        given = {"valid": valid, "positions": positions, "segments": segments, "copies": copies}
         with jax.named_scope("embedding"):
-            x = self.embeddings(
-                tokens, valid=valid, positions=positions, key=fold_in_name(key, "embedding"), copies=copies
-            )
+            x = self.embeddings(tokens, **given, key=fold_in_name(key, "embedding"))
         mask = self._mask(None if right_padded and self.causal else valid, positions, segments)
         states, memory_mask = (None, None) if memory is None else (memory.states, memory.mask)
         x, intermediates = self.stack(

@@ -112,6 +112,8 @@ class Encoder(nnx.Module):
           embedding_inputs: additional arguments of the embeddings, such as `types`; arguments that are None are
             omitted.
         """
+        if getattr(getattr(self.embeddings, "positions", None), "needs_length", False):
+            embedding_inputs["segments"] = segments
         further = {name: x for name, x in embedding_inputs.items() if x is not None}
         with jax.named_scope("embedding"):
             x = self.embeddings(tokens, valid=valid, positions=positions, key=fold_in_name(key, "embedding"), **further)
@@ -138,7 +140,8 @@ def make_encoder(
     """Returns an encoder with new parameters; use it through ``pure(make_encoder, config)``.
 
     Raises:
-      ValueError: there is neither a vocabulary nor an image size.
+      ValueError: there is neither a vocabulary nor an image size, or positions are in attention, but there are no
+        layers.
     """
     if config.image_size is None:
         if config.vocab_size < 1:
@@ -150,6 +153,8 @@ def make_encoder(
         options["class_vector"] = config.has_class_vector
         embeddings = PatchEmbeddings(config.image_size, config.patch_size, config.d_model, **options, rngs=rngs)
     if not config.num_layers:
+        if config.positions != "none" and embeddings.positions is None:
+            raise ValueError(f"{config.positions} positions are in attention, so they have no effect without layers")
         return Encoder(embeddings, norm=make_final_norm(config))
     stack = make_stack(config, config.num_layers, attention=attention, rngs=rngs)
     bias = make_shared_bias(config, bidirectional=True, rngs=rngs)

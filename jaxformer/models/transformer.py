@@ -98,6 +98,16 @@ def make_position_vectors(config: TransformerConfig, *, rngs: nnx.Rngs) -> Posit
             return None
 
 
+def check_steps(vectors: PositionVectors | None) -> None:
+    """Checks that position vectors do not depend on the final length of a sequence, which a decoder does not know.
+
+    Raises:
+      ValueError: they depend on it.
+    """
+    if vectors is not None and vectors.needs_length:
+        raise ValueError("a decoder cannot have normalized positions t / (N - 1): N is not known before the end")
+
+
 def make_shared_bias(config: TransformerConfig, *, bidirectional: bool, rngs: nnx.Rngs) -> T5Bias | None:
     """Returns the bias of self-attention that all layers of a stack share, or None."""
     if config.positions != "t5":

@@ -78,9 +78,9 @@ class PositionVectors(nnx.Module):
     """True if a vector depends on the length of its sequence, which a decoder does not know."""
 
     def __call__(
-        self, positions: Int[Array, "... T"] | Int[np.ndarray, "... T"], length: Int[Array, "B 1"] | int
+        self, positions: Int[Array, "... T"] | Int[np.ndarray, "... T"], length: Int[Array, "B _"] | int
     ) -> Float[Array, "*c D"]:
-        """Returns the vectors of `positions` in sequences of this length."""
+        """Returns the vectors of `positions` in sequences of this length, or of one length for each position."""
         raise NotImplementedError(f"{type(self).__name__} does not define __call__")
 
 
@@ -150,6 +150,7 @@ class Embeddings(nnx.Module):
         valid: Bool[Array, "B T"] | None = None,
         positions: Int[Array, "B T"] | None = None,
         types: Int[Array, "B T"] | None = None,
+        segments: Int[Array, "B T"] | None = None,
         key: jax.Array | None = None,
         copies: Float[Array, "G C V D"] | None = None,
     ) -> Float[Array, "B T D"]:
@@ -161,6 +162,8 @@ class Embeddings(nnx.Module):
           positions: absolute positions; 0, 1, 2, ... by default. Under tracing their values are unknown, and a position
             that a table does not have gets the vector of its last row.
           types: the type of each token, for a model with token types; default: 0.
+          segments: the index of the packed sequence that each token belongs to, for vectors that depend on the length;
+            pass `positions` that restart with each sequence.
           copies: see `Embedding`.
 
         Raises:
@@ -180,6 +183,9 @@ class Embeddings(nnx.Module):
         index = first_positions(length, most=(1 << 20) // self.d_model)[None] if positions is None else positions
         # A row without tokens, which only fills up a batch, has length 0; its vectors do not matter.
         count = length if valid is None else jnp.maximum(valid.sum(1, keepdims=True), 1)
+        if segments is not None and self.positions is not None and self.positions.needs_length:
+            same = segments[:, :, None] == segments[:, None]
+            count = jnp.maximum((same if valid is None else same & valid[:, None]).sum(2), 1)
         x = self._sum(tokens, index, count, types, copies, valid)
         return functional.dropout(x, rate=self.dropout, key=key)
 

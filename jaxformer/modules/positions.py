@@ -82,7 +82,8 @@ class TransformerXL(PositionScheme):
     """Projected sinusoids of distances, with a content and a position bias for each head (Dai et al. 2019)."""
 
     def __init__(self, d_model: int, num_heads: int, head_dim: int, *, rngs: nnx.Rngs):
-        kernel = xavier_uniform(rngs.params(), (d_model, num_heads, head_dim), fan_in=d_model, fan_out=d_model)
+        shape = d_model, num_heads, head_dim
+        kernel = xavier_uniform(rngs.params(), shape, fan_in=d_model, fan_out=num_heads * head_dim)
         self.kernel = nnx.Param(kernel, axes=("model", "heads", "head_dim"))
         self.content = nnx.Param(jnp.zeros((num_heads, head_dim)), axes=("heads", "head_dim"))
         self.position = nnx.Param(jnp.zeros((num_heads, head_dim)), axes=("heads", "head_dim"))

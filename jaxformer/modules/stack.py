@@ -53,8 +53,8 @@ class Stack(nnx.Module, Generic[ModelT_co]):
     """`num_layers` blocks made by ``make_block(rngs)``.
 
     The block is traced once, so compile time does not grow with `num_layers` beyond `UNROLLED`. The backward pass
-    recomputes the operations between products with parameters, except fused attention, or, with `remat`, each block
-    from its input.
+    recomputes the operations between products with parameters, except fused attention, and the products of experts;
+    with `remat`, it recomputes each block from its input.
     """
 
     def __init__(

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -359,6 +360,20 @@ def test_a_weight_of_zero_that_is_not_drawn_has_no_slope():
     value, slope = quick(jax.value_and_grad(loss))(params)
     assert np.isfinite(value)
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(slope))
+
+
+def test_a_label_that_is_no_token_has_no_reward_at_padding():
+    """The gradient of the baseline was NaN. The decoder is a stub with 5 equal logits and 3 equal weights."""
+    labels, valid = int32([[3, 4, -100]]), jax.device_put(np.array([[True, True, False]]))
+    decoder = functools.partial(lambda *_, **__: (None, jnp.full((1, 3, 3), 1 / 3)))
+    decoder.logits = lambda _: jnp.zeros((1, 3, 5))
+
+    def loss(baseline):
+        captioner = SimpleNamespace(encode=lambda _: None, decoder=decoder, baseline=baseline)
+        batch = normal(1, 1, 3, 3), labels, labels, jnp.zeros((1, 3, 3))
+        return models.RecurrentCaptioner.reinforced_cross_entropy(captioner, *batch, valid=valid)[0]
+
+    near(quick(jax.value_and_grad(loss))(jnp.float32(-0.6)), (2 * np.log(5), 2 * (np.log(5) - 0.6)))
 
 
 @pytest.mark.full

@@ -141,6 +141,21 @@ def test_encoder_flops_are_the_products_of_the_program():
     assert counted(program.jaxpr) == costs.encoder_flops(config, 2, 7)
 
 
+@pytest.mark.parametrize("gated", first([False, True], True))
+@pytest.mark.parametrize("remat", first([False, True], False))
+def test_the_products_of_experts_are_recomputed(gated, remat, looped):
+    """Also the last one: the gradient of the router needs the outputs of the experts."""
+    experts = models.ExpertsConfig(num_experts=2, num_experts_per_token=2, capacity_factor=1.0, gated=gated)
+    sizes = {"d_model": 8, "num_heads": 2, "d_ff": 12, "num_layers": 3, "dropout": 0.0, "remat": remat}
+    config = models.LanguageModelConfig(9, **sizes, feed_forward="experts", experts=experts)
+    net, tokens = pure(models.LanguageModel, config), jax.ShapeDtypeStruct((2, 4), jnp.int32)
+    step = jax.grad(lambda params, row: net.bind(params).cross_entropy(row, row, key=jax.random.key(0))[0])
+    program = jax.make_jaxpr(step)(net.shapes, tokens)
+    router = (4 if remat else 3) * 3 * 2 * 8 * 8 * 2  # left out of the costs
+    model = 3 * costs.language_model_flops(config, 2, 4) + costs.language_model_recomputed_flops(config, 2, 4)
+    assert counted(program.jaxpr) == model + router
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
 @pytest.mark.parametrize("attention", ["none", "additive", "dot", "general", "concat"])

@@ -23,7 +23,8 @@ from tests.models.small import (
     V,
     replaced,
 )
-from tests.modules.small import quick
+from tests.modules.small import int32, quick
+from tests.selection import first
 
 
 @pytest.mark.parametrize("config", [CONFIGS["post"], LANGUAGE_CONFIGS["untied"]], ids=lambda c: type(c).__name__)
@@ -164,6 +165,51 @@ def test_normalized_positions_end_at_the_last_real_token():
     np.testing.assert_allclose(added[1, :4, 3], np.arange(4) / 3, atol=1e-6)
     padded = small.apply(small.params, SOURCE[1:], valid=SOURCE_VALID[1:]).states[0, :4]
     np.testing.assert_allclose(padded, small.apply(small.params, SOURCE[1:, :4]).states[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("make", first([models.make_encoder, models.make_decoder], models.make_encoder))
+def test_normalized_positions_end_at_the_last_token_of_each_packed_sequence(make):
+    """N was the number of tokens in the row."""
+    shape = {"d_model": 2, "num_heads": 1, "d_ff": 2, "positions": "normalized"}
+    config = models.EncoderConfig(V, num_layers=0, **shape)
+    if make is models.make_decoder:
+        config = models.DecoderConfig(V, num_layers=1, causal=False, **shape)
+    small = Small(config, make)
+    packed = {"positions": int32([[0, 1, 0, 1, 2, 0]]), "segments": int32([[1, 1, 2, 2, 2, 0]])}
+    row, valid = int32([[3, 4, 5, 6, 7, 0]]), jax.device_put(np.array([[True] * 5 + [False]]))
+    states = lambda *args, **given: getattr(memory := small.apply(small.params, *args, **given), "states", memory)
+    together = states(row, valid=valid, **packed)
+    np.testing.assert_allclose(together[:, :2], states(row[:, :2]), atol=1e-5)
+    np.testing.assert_allclose(together[:, 2:5], states(row[:, 2:5]), atol=1e-5)
+
+
+def test_decoding_refuses_normalized_positions():
+    net = pure(models.LanguageModel, models.LanguageModelConfig(V, positions="normalized", causal=False))
+    start = lambda params: net.bind(params).start(batch_size=1, beam_size=1, length=2)
+    with pytest.raises(ValueError, match="N is not known before the end"):
+        jax.eval_shape(start, net.shapes)
+
+
+@pytest.mark.parametrize(
+    ("model", "config"),
+    [
+        (models.LanguageModel, models.LanguageModelConfig(V, num_token_types=2)),
+        (models.EncoderDecoder, models.EncoderDecoderConfig(V, V, num_token_types=2)),
+    ],
+)
+def test_decoders_refuse_token_types(model, config):
+    """They have no argument for them, so every token silently had type 0."""
+    with pytest.raises(ValueError, match="num_token_types must be 0"):
+        pure(model, config).shapes
+
+
+@pytest.mark.parametrize("positions", ["t5", "rotary", "alibi", "relative_keys", "transformer_xl"])
+def test_positions_in_attention_need_layers(positions):
+    config = models.ClassifierConfig(V, num_layers=0, num_classes=2, pooling="mean", positions=positions)
+    with pytest.raises(ValueError, match=f"^{positions} positions .* have no effect without layers"):
+        pure(models.Classifier, config).shapes
+    for without in ("none", "learned", "sinusoidal", "raw"):
+        pure(models.make_encoder, models.EncoderConfig(V, num_layers=0, positions=without)).shapes
 
 
 def kernels(norm_position, **options):

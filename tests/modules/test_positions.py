@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from jaxformer import functional, masks, modules
 from tests.modules.small import built, normal, quick
@@ -85,6 +86,13 @@ def test_captured_weights_know_positions():
     output = np.einsum("btnh,nhd->btd", mixed, params["output"]["kernel"])
     np.testing.assert_allclose(got, output, atol=1e-5)
     assert (np.asarray(weights.sum(-1)) < 1).all()  # the sinks take the rest
+
+
+def test_the_kernel_of_transformer_xl_has_the_bound_of_its_heads():
+    """Xavier's, also if the heads together are narrower than the model."""
+    make = lambda rngs: modules.positions.TransformerXL(64, 2, 8, rngs=rngs).kernel[...]
+    largest = np.abs(make(nnx.Rngs(params=0))).max()
+    np.testing.assert_allclose(largest, (6 / (64 + 2 * 8)) ** 0.5, rtol=0.01)
 
 
 def test_t5_table_belongs_to_all_layers():
