@@ -200,9 +200,9 @@ def beam_search(
 
     def advance(step: Step[S], beam: _Beam[S], rows: jax.Array) -> tuple[_Beam[S], _Considered]:
         scores, state = step(beam.last, beam.state)
-        check_state(state)
         lengths = jnp.broadcast_to(beam.lengths[:, None], beam.last.shape)
         choices = next_log_probs(scores, History(beam.tokens, lengths, rows))
+        check_state(state)
         check_ends(rules.ends, choices.shape[-1])
         return _advance(beam, choices, state, rules)
 

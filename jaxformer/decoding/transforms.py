@@ -380,8 +380,9 @@ def of_rows(values: jax.Array, history: History) -> jax.Array:
     Raises:
       ValueError: there are fewer values than rows; without this check, the last one would stand for those that lack.
     """
-    if len(values) < len(history.rows):
-        raise ValueError(f"a transform has values for {len(values)} rows, but the batch has {len(history.rows)}")
+    given, rows = values.shape[0], history.rows.shape[0]
+    if isinstance(given, int) and isinstance(rows, int) and given < rows:  # symbolic sizes cannot be compared
+        raise ValueError(f"a transform has values for {given} rows, but the batch has {rows}")
     return values[history.rows]
 
 
