@@ -196,10 +196,10 @@ def test_parameters_are_used_with_their_vocabulary_only(tmp_path):
 
 def test_a_file_name_that_is_not_utf8_is_saved_and_read(tmp_path):
     """File names on Linux are bytes; Python has surrogates for bytes that are not text."""
-    config = small(source="caf\udce9 é")
+    config = small(cache="caf\udce9 é")
     rundir.claim(tmp_path, "translation", config, ())
     assert registry.read_config(tmp_path) == config
-    readable = small(source="é")
+    readable = small(cache="é")
     rundir.claim(tmp_path, "translation", readable, ())
     assert '"é"' in (tmp_path / "config.json").read_text(encoding="utf-8")
 

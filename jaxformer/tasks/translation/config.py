@@ -93,7 +93,7 @@ class DataConfig:
         if self.corpus == "grammar":
             for name in ("source", "target", "validation_source", "validation_target", "test_source", "test_target"):
                 if file := getattr(self, name):
-                    raise ValueError(f"{name} {file} has no effect: corpus is grammar, not files")
+                    raise ValueError(f"{name} {file!r} has no effect: corpus is grammar, not files")
         if min(self.columns) < 0:
             raise ValueError(f"columns must be at least 0, got {self.columns}")
         if self.pretokenize == "moses" and not (self.source_language and self.target_language):

@@ -19,7 +19,7 @@ from jaxformer.training.config import TrainConfig
         (DataConfig, {"segmentation_alpha": 0.1}, "segmentation_alpha 0.1 has no effect: num_segmentations is 1"),
         (DataConfig, {"tokenizer": "bpe", "segmentation_alpha": 1.5}, "segmentation_alpha must be at most 1 for bpe"),
         (DataConfig, {"num_shapes": 0}, "num_shapes must be at least 1"),
-        (DataConfig, {"corpus": "grammar", "source": "a.en"}, r"source a\.en has no effect: corpus is grammar"),
+        (DataConfig, {"corpus": "grammar", "source": "a.en"}, r"source 'a\.en' has no effect: corpus is grammar"),
         (DataConfig, {"columns": (0, -3)}, "columns must be at least 0"),
         (DataConfig, {"pretokenize": "moses", "source_language": "en"}, "set source_language and target_language"),
         (TranslationConfig, {"seed": -1}, "seed must be at least 0, got -1"),
