@@ -79,11 +79,21 @@ def shardings_like(shapes: Any, names: Any, rules: Rules, mesh: Mesh) -> Any:
                 raise ConfigError(
                     f"params{jax.tree_util.keystr(path)} of shape {list(shape.shape)}: "
                     f"dimension {dim} ({names[dim]}) cannot be sharded over {entry} = {shards}; "
+                    f"{_remedy(size, entry, shards)}; in Python, "
                     f'Placement(mesh, {{**sharding.RULES, "{names[dim]}": ()}}) shards no "{names[dim]}"'
                 )
         return sharding
 
     return jax.tree_util.tree_map_with_path(place, shapes, names)
+
+
+def _remedy(size: int, entry: str | tuple[str, ...] | None, shards: int) -> str:
+    """Returns the settings with which a dimension of this size can be sharded."""
+    sizes = f"take a size that {shards} divides, such as {size + -size % shards}"
+    if not isinstance(entry, str):
+        return f"{sizes}, or a mesh in which the product of {entry} divides {size}"
+    common = math.gcd(size, shards)
+    return f"{sizes}, or a mesh with {entry}={common}" if common > 1 else f"{sizes}, or a mesh without {entry}"
 
 
 def shards_of(entry: str | tuple[str, ...] | None, mesh: Mesh) -> int:
@@ -94,23 +104,28 @@ def shards_of(entry: str | tuple[str, ...] | None, mesh: Mesh) -> int:
 def state_shardings(state: Any, params: Any, optimizer: optax.GradientTransformation, mesh: Mesh) -> Any:
     """Returns the shardings of a `TrainState`: moments and averages are placed like parameters, the rest is replicated.
 
-    Moments of another shape than their parameter, such as the rows and columns of Adafactor, are replicated.
+    Moments of another shape than their parameter, such as the rows and columns of Adafactor or SM3, are replicated.
 
     Args:
       state: shapes, from ``jax.eval_shape``.
       params: the parameters' shardings, from `shardings_like`.
     """
     replicated = NamedSharding(mesh, PartitionSpec())
-    masked = lambda x: isinstance(x, optax.MaskedNode)  # in place of the moments of a parameter that is not trained
-    like = lambda x, shape, sharding: sharding if x.shape == shape.shape else replicated
+    shapes = jax.tree_util.tree_leaves_with_path(state.params)
+    placed = {path: (x.shape, of_x) for (path, x), of_x in zip(shapes, jax.tree.leaves(params), strict=True)}
+
+    def place(path: Any, x: Any) -> NamedSharding:
+        # A parameter may have several moments (SM3) or, if it is not trained, none (MaskedNode).
+        parts = (placed[path[:end]] for end in range(len(path) + 1) if path[:end] in placed)
+        shape, sharding = next(parts, (None, replicated))
+        return sharding if x.shape == shape else replicated
+
     moments = optax.tree.map_params(
         optimizer,
-        lambda x, shape, sharding: x if masked(x) else like(x, shape, sharding),
+        lambda tree: jax.tree_util.tree_map_with_path(place, tree),
         state.optimizer,
-        state.params,
-        params,
         transform_non_params=lambda _: replicated,
-        is_leaf=masked,
+        is_leaf=lambda _: True,  # a whole tree of moments
     )
     ema_params = None if state.ema_params is None else params
     return type(state)(step=replicated, params=params, optimizer=moments, ema_params=ema_params, key=replicated)

@@ -342,6 +342,7 @@ def average(run: Path, *, last: int = 5, mesh: str = "") -> list[int]:
 
     Returns the steps that were averaged: fewer than `last` if the run has kept fewer. The best checkpoint, which is
       kept longer, is averaged only if it is among the last. The old average is kept until the new one is complete.
+      The matrices A and B of adapters (LoRA) are averaged separately, so this is not the average of their products.
 
     Raises:
       ConfigError: `last` is less than 1, or `run` is not a run; or another process averages it.

@@ -3,14 +3,16 @@
 import dataclasses
 import functools
 import re
+import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.sharding import PartitionSpec
 
-from jaxformer import models, pure, sharding
+from jaxformer import models, pure, sharding, training
 from tests.modules.small import quick
 from tests.sharding.small import CONFIG, SIZES, assert_ten_steps, batch, expected, loss, network, placed, ten
 
@@ -114,14 +116,51 @@ def test_a_dimension_that_cannot_be_sharded_is_named():
         sharding.shardings_like(net.shapes, net.axes, sharding.RULES, sharding.mesh("tensor=8"))
 
 
-def test_the_message_has_a_remedy():
-    """A vocabulary that no axis divides need not be sharded."""
-    net = pure(models.EncoderDecoder, models.EncoderDecoderConfig(63, 63, **SIZES))
-    mesh = sharding.mesh("tensor=2,fsdp=4")
-    advice = re.escape('Placement(mesh, {**sharding.RULES, "vocab": ()})')
-    with pytest.raises(ValueError, match=r"\(vocab\) cannot be sharded over tensor = 2; " + advice):
-        sharding.Placement(mesh).params(net.shapes, net.axes)
-    assert sharding.Placement(mesh, {**sharding.RULES, "vocab": ()}).params(net.shapes, net.axes)
+def test_the_message_has_remedies():
+    """Another size or mesh, which users of the command line can type; or a vocabulary that is not sharded."""
+    net = lambda vocab_size: pure(models.EncoderDecoder, models.EncoderDecoderConfig(vocab_size, vocab_size, **SIZES))
+    placed = lambda text, size, rules: sharding.Placement(sharding.mesh(text), rules).params(*_shapes(net(size)))
+    advice = 'in Python, Placement(mesh, {**sharding.RULES, "vocab": ()})'
+    for text, size, remedy, other_mesh, other_size in (
+        ("tensor=2,fsdp=4", 63, "take a size that 2 divides, such as 64, or a mesh without tensor", "fsdp=8", 64),
+        (
+            "tensor=4,data=2",
+            62,
+            "take a size that 4 divides, such as 64, or a mesh with tensor=2",
+            "tensor=2,data=4",
+            64,
+        ),
+    ):
+        message = re.escape(
+            f"(vocab) cannot be sharded over tensor = {sharding.mesh(text).shape['tensor']}; {remedy}; "
+        )
+        with pytest.raises(ValueError, match=message + re.escape(advice)):
+            placed(text, size, sharding.RULES)
+        assert placed(other_mesh, size, sharding.RULES)
+        assert placed(text, other_size, sharding.RULES)
+        assert placed(text, size, {**sharding.RULES, "vocab": ()})
+
+
+def _shapes(net):
+    return net.shapes, net.axes
+
+
+@pytest.mark.parametrize("make", [optax.sm3, lambda rate: optax.masked(optax.sm3(rate), {"w": True, "b": False})])
+def test_several_moments_of_a_parameter(make):
+    """SM3 has one for each dimension; the optimizer's steps equal those of one device."""
+    shapes = {"w": jnp.ones((8, 4)), "b": jnp.ones(4)}
+    net = types.SimpleNamespace(shapes=shapes, axes={"w": ("model", "hidden"), "b": ("hidden",)}, init=lambda _: shapes)
+    optimizer, x = make(0.1), jnp.arange(16.0).reshape(2, 8) / 16
+    placement = sharding.Placement(sharding.mesh("fsdp=2,tensor=4"))
+    total = lambda params, x, key: (jnp.sin(x @ params["w"] + params["b"][None]).sum(), jnp.float32(len(x)))
+    state, shardings = training.create_sharded(net, optimizer, jax.random.key(0), placement=placement)
+    expected = training.create(net.init, optimizer, jax.random.key(0))
+    step = training.make_step(total, optimizer, shardings=shardings)
+    state, _ = step(step(state, placement.assemble(x))[0], placement.assemble(x))
+    alone = training.make_step(total, optimizer)
+    expected, _ = alone(alone(expected, x)[0], x)
+    for got, want in zip(jax.tree.leaves(state), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-5)
 
 
 def test_a_rule_is_a_tuple():
