@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import unicodedata
 from collections.abc import Sequence
 from typing import Generic
 
@@ -72,11 +73,13 @@ def read_examples(
 ) -> Examples:
     """Reads a label and a text from each line; blank lines are skipped.
 
+    Labels are normalized (Unicode's NFC), so that an accented letter may be one character or two.
+
     Args:
       columns: the columns of the label and of the text, counted from 0. With a space as `separator` there are two: the
         line up to the first space, and the rest.
       label_end: a delimiter that ends the label, such as ":" in "LOC:city".
-      classes: the allowed labels; any by default.
+      classes: the allowed labels, normalized; any by default.
 
     Raises:
       DataError: the file is missing, not UTF-8 or without an example; or a line has too few columns, an empty label or
@@ -95,6 +98,7 @@ def read_examples(
         label, text = cells[columns[0]].strip(), cells[columns[1]].strip()
         if label_end:
             label = label.partition(label_end)[0].rstrip()
+        label = unicodedata.normalize("NFC", label)
         if not label or not text:
             raise DataError(f"{path}, line {number}: the {'label' if not label else 'text'} is empty")
         if classes and label not in classes:

@@ -218,7 +218,7 @@ def label_images(
     Args:
       labels: an IDX file of numbers, one for each image; or a table, UTF-8, with the name of an image below the store
         and its label in each line, with a tab or a comma between them. By default each image's folder is its label.
-      classes: the allowed labels; any by default.
+      classes: the allowed labels, in Unicode's NFC, which labels are normalized to; any by default.
       names: the labels that the numbers in an IDX file stand for, from 0; by default the numbers are the labels.
 
     Raises:
@@ -315,7 +315,8 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
 
 def _plain(image: Image.Image, encoding: str | None, place: str) -> Image.Image:
     if image.mode.startswith("I;16") or (image.mode == "I" and encoding == "PPM"):  # Pillow would cut off at 255
-        return Image.fromarray(((np.asarray(image).astype(np.uint32) + 128) // 257).astype(np.uint8))
+        gray, clear = np.asarray(image).astype(np.uint32), image.info.get("transparency", -1)
+        return Image.fromarray(np.where(gray == clear, 255, (gray + 128) // 257).astype(np.uint8))
     if image.mode in ("I", "F"):
         raise DataError(f"{place} has 32 bits a pixel; save it with 8 or 16")
     if image.has_transparency_data:
@@ -389,6 +390,7 @@ def _table(store: ImageStore, path: str | os.PathLike[str], classes: Sequence[st
 
 
 def _checked(label: str, classes: Sequence[str], place: str) -> str:
+    label = unicodedata.normalize("NFC", label)  # macOS decomposes the names of folders
     if not label:
         raise DataError(f"{place}: the label is empty")
     if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in label):

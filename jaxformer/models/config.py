@@ -51,10 +51,8 @@ class RotaryConfig:
         if self.scaling == "none" and self.factor != 1:
             raise ValueError(f"the factor of rotary positions, {self.factor}, has no effect: scaling is 'none'")
         if self.scaling not in ("yarn", "llama3") and self.trained_length != RotaryConfig.trained_length:
-            raise ValueError(
-                f"the trained_length of rotary positions, {self.trained_length}, has no effect: scaling is "
-                f"{self.scaling!r}, not 'yarn' or 'llama3'"
-            )
+            reason = f"scaling is {self.scaling!r}, not 'yarn' or 'llama3'"
+            raise ValueError(f"the trained_length of rotary positions, {self.trained_length}, has no effect: {reason}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -280,12 +278,14 @@ class EncoderConfig(TransformerConfig):
         if self.output_bias or self.output_scale != 1.0:
             raise ValueError("output_bias and output_scale are for decoders, not for encoders")
         if self.image_size is None:
+            if (self.patch_size, self.num_channels) != (EncoderConfig.patch_size, EncoderConfig.num_channels):
+                raise ValueError("patch_size and num_channels have no effect: image_size is None")
             return
         if any(size < 1 or size % self.patch_size for size in self.image_size):
             raise ValueError(f"image_size must be a multiple of patch_size {self.patch_size}, got {self.image_size}")
         if self.positions != "learned":
             raise ValueError(f"the positions of patches must be learned, got {self.positions!r}")
-        for name in ("position_offset", "embedding_scale", "embedding_norm", "num_token_types"):
+        for name in ("position_offset", "embedding_scale", "embedding_norm", "num_token_types", "vocab_size"):
             if value := getattr(self, name):
                 raise ValueError(f"{name} is for tokens, not for patches of images, got {value}")
 

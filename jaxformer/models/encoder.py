@@ -109,12 +109,10 @@ class Encoder(nnx.Module):
         """Returns the memory and the intermediates of the layers named in `capture`; see `Stack`.
 
         Args:
-          embedding_inputs: additional arguments of the embeddings, such as `types`; arguments that are None are
-            omitted.
+          embedding_inputs: additional arguments of the embeddings, such as `types`. They and `segments`, which the
+            embeddings also get, are omitted if they are None.
         """
-        if getattr(getattr(self.embeddings, "positions", None), "needs_length", False):
-            embedding_inputs["segments"] = segments
-        further = {name: x for name, x in embedding_inputs.items() if x is not None}
+        further = {name: x for name, x in {"segments": segments, **embedding_inputs}.items() if x is not None}
         with jax.named_scope("embedding"):
             x = self.embeddings(tokens, valid=valid, positions=positions, key=fold_in_name(key, "embedding"), **further)
         mask = None if valid is None else masks.padding(valid)

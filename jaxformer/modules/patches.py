@@ -57,17 +57,19 @@ class PatchEmbeddings(nnx.Module):
         *,
         valid: Bool[Array, "B S"] | None = None,
         positions: Int[Array, "B S"] | None = None,
+        segments: Int[Array, "B S"] | None = None,
         key: jax.Array | None = None,
     ) -> Float[Array, "B S D"]:
         """Returns the vectors of images; S is the number of patches, plus one with a class token.
 
         Args:
+          valid, segments: have no effect; an encoder passes them to all embeddings.
           positions: rows of the table of positions; 0, 1, 2, ... by default.
 
         Raises:
           ValueError: the images have another size; see `models.with_image_size`.
         """
-        del valid
+        del valid, segments
         expected = (*self.image_size, self.num_channels)
         if images.shape[1:] != expected:
             raise ValueError(f"images must be [B, height, width, channels] = [B, {expected}], got {images.shape}")

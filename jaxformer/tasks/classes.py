@@ -23,7 +23,7 @@ from jaxformer.files import write_text
 from jaxformer.modules.pure import Params
 from jaxformer.multihost import processes, storage
 from jaxformer.tasks.base import LossSums, Splits
-from jaxformer.tasks.config import words
+from jaxformer.tasks.config import split_classes
 from jaxformer.tasks.rundir import holds_run
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def check_names(setting: str) -> None:
     Raises:
       ConfigError: the setting names only one class, or a class twice.
     """
-    names = words(setting)
+    names = split_classes(setting)
     if len(names) != len(set(names)) or len(names) == 1:
         raise ConfigError(f"data.classes must be two or more different names, got {setting!r}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import ClassVar, Literal, Self
 
@@ -53,6 +54,11 @@ class TuneConfig:
 def words(text: str) -> tuple[str, ...]:
     """Returns the comma-separated words of a setting."""
     return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def split_classes(text: str) -> tuple[str, ...]:
+    """Returns the comma-separated names of classes in a setting, normalized (NFC) as labels are."""
+    return words(unicodedata.normalize("NFC", text))
 
 
 MOST_CANDIDATES = 65_536

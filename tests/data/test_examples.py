@@ -30,6 +30,7 @@ def file(tmp_path):
         ("LOC:city Where ?\n", {"separator": " ", "label_end": ":"}, [("LOC", "Where ?")]),
         ("A text.\tSci/Tech\n", {"columns": (1, 0)}, [("Sci/Tech", "A text.")]),
         ("LOC : city\tWhere ?\n", {"label_end": ":"}, [("LOC", "Where ?")]),
+        ("cafe\u0301\te\u0301\n", {"classes": ("caf\u00e9", "b")}, [("caf\u00e9", "e\u0301")]),
     ],
 )
 def test_formats(file, text, options, expected):

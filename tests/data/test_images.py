@@ -40,6 +40,7 @@ INDEXED.putpalette([10, 20, 30, 0, 0, 0])
     ("data", "expected"),
     [
         (encoded(Image.fromarray(WIDE)), [[0, 0, 1, 128, 255]]),
+        (encoded(Image.fromarray(WIDE), transparency=32768), [[0, 0, 1, 255, 255]]),
         (encoded(Image.fromarray(WIDE), "TIFF"), [[0, 0, 1, 128, 255]]),
         (b"P5 2 1 65535\n" + struct.pack(">2H", 32768, 65535), [[128, 255]]),
         (wide_png((128, 129, 255), (256, 32768, 65535)), [[[0, 0, 0], [1, 128, 255]]]),
@@ -53,6 +54,7 @@ INDEXED.putpalette([10, 20, 30, 0, 0, 0])
     ],
     ids=[
         "16 bit",
+        "16 bit with transparency",
         "16 bit TIFF",
         "16 bit PGM",
         "16 bit RGB",
@@ -328,6 +330,8 @@ def test_labels_that_are_folders(tmp_path):
         odd = write_folder(tmp_path / label.hex(), [f"{os.fsdecode(label)}/a.png"])
         with pytest.raises(DataError, match=r"^'.*a\.png': the label must be UTF-8 without control characters, got "):
             label_images(read_images(odd))
+    decomposed = write_folder(tmp_path / "mac", ["cafe\u0301/a.png"])
+    assert label_images(read_images(decomposed), classes=["b", "caf\u00e9"]).labels == ("caf\u00e9",)
     (tmp_path / "labels.tsv").write_text("\n")
     with pytest.raises(DataError, match=r"labels\.tsv holds no label"):
         label_images(store, tmp_path / "labels.tsv")

@@ -112,6 +112,13 @@ def test_numbers_of_a_part(part, message):
             {"scaling": "ntk", "trained_length": 9},
             "^the trained_length .* 9, has no .* is .ntk., ",
         ),
+        (models.EncoderConfig, {"patch_size": 8}, "^patch_size and num_channels .* no effect: image_size is None$"),
+        (
+            models.ClassifierConfig,
+            {"num_channels": 1},
+            "^patch_size and num_channels .* no effect: image_size is None$",
+        ),
+        (models.VisionTransformerConfig, {"vocab_size": 9}, "^vocab_size is for tokens, not for patches .*, got 9$"),
         (models.GridConfig, {"d_attention": 8}, "^d_attention has no effect: attention is 'none'$"),
         (models.ResidualNetworkConfig, {"attention_stage": 1}, "^attention_stage has no effect: attention is 'none'$"),
         (models.Seq2SeqConfig, {"d_attention": 8, "attention": "dot"}, "^d_attention has no effect: .* is 'dot', not "),

@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer import models
-from tests.models.small import SOURCE, SOURCE_VALID, B, S, model
-from tests.modules.small import quick
+from tests.models.small import SOURCE, SOURCE_VALID, B, S, Small, model
+from tests.modules.small import int32, normal, quick
 
 
 def encode(small):
@@ -44,3 +44,27 @@ def test_every_token_attends_to_every_real_one():
     plain = states(SOURCE)
     assert (plain[1, :4] != states(SOURCE.at[1, 3].set(2))[1, :4]).any(-1).all()
     np.testing.assert_array_equal(plain[1, :4], states(jnp.where(SOURCE_VALID, SOURCE, 7))[1, :4])
+
+
+def test_own_embeddings_get_the_segments():
+    """They got none, unless their position vectors depended on the length; those of a decoder got them always."""
+    given = []
+
+    def embeddings(tokens, *, valid, positions, key, **further):
+        given.append(further)
+        return jnp.zeros((*tokens.shape, 8))
+
+    encoder, segments = models.Encoder(embeddings), jnp.ones_like(SOURCE)
+    encoder(SOURCE)
+    encoder(SOURCE, segments=segments)
+    assert given == [{}, {"segments": segments}]
+
+
+def test_patches_see_their_own_segment():
+    config = models.families.vit((4, 4), patch_size=2, d_model=8, num_heads=2, d_ff=12, num_layers=1)
+    small = Small(config, models.make_encoder)
+    segments, images = int32([[1, 1, 1, 2, 2]]), normal(1, 4, 4, 3)
+    states = lambda images: np.asarray(small.apply(small.params, images, segments=segments).states[0])
+    plain, changed = states(images), states(images.at[:, 2:].add(1))  # the last two patches
+    np.testing.assert_array_equal(plain[:3], changed[:3])
+    assert (plain[3:] != changed[3:]).any(-1).all()

@@ -68,7 +68,7 @@ def test_names_come_from_the_settings_or_the_data():
         classes.choose(Examples(("x",), ("a",)), (), "my.file")
 
 
-@pytest.mark.parametrize("setting", ["a", "a,b,a"])
+@pytest.mark.parametrize("setting", ["a", "a,b,a", "caf\u00e9, cafe\u0301"])
 def test_names_are_two_or_more_and_different(setting):
     classes.check_names("")
     classes.check_names("a, b")

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from jaxformer.tasks import registry
-from jaxformer.tasks.config import GenerationConfig, SearchConfig, TaskConfig, TuneConfig, words
+from jaxformer.tasks.config import GenerationConfig, SearchConfig, TaskConfig, TuneConfig, split_classes, words
 
 
 @pytest.mark.parametrize("name", registry.TASKS)
@@ -25,6 +25,7 @@ def test_settings_of_a_translation_are_resolved_without_its_libraries():
 def test_words_in_a_setting():
     assert words(" a, b ,,c d") == ("a", "b", "c d")
     assert words(" ") == ()
+    assert split_classes("e\u0301, b") == ("\u00e9", "b")
 
 
 @pytest.mark.parametrize("text", [",", " , ,", " "])

@@ -10,7 +10,7 @@ from jaxformer.data.special_tokens import MIN_SUBWORDS
 from jaxformer.errors import ConfigError
 from jaxformer.files import local_path
 from jaxformer.models.config import ClassifierConfig, EncoderConfig
-from jaxformer.tasks.config import TaskConfig, words
+from jaxformer.tasks.config import TaskConfig, split_classes
 
 _FREE = "dropout attention_dropout activation_dropout remat compute_dtype initialization vocab_size num_classes pooling"
 SHAPE = tuple(field.name for field in dataclasses.fields(EncoderConfig) if field.name not in _FREE.split())
@@ -71,7 +71,7 @@ class DataConfig:
     @property
     def class_names(self) -> tuple[str, ...]:
         """The names in `classes`."""
-        return words(self.classes)
+        return split_classes(self.classes)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

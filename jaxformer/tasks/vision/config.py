@@ -9,7 +9,7 @@ from jaxformer.config import PLACE, at_least
 from jaxformer.errors import ConfigError
 from jaxformer.files import local_path
 from jaxformer.models.vision_config import ResidualNetworkConfig, VisionTransformerConfig
-from jaxformer.tasks.config import TaskConfig, words
+from jaxformer.tasks.config import TaskConfig, split_classes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +67,7 @@ class DataConfig:
     @property
     def class_names(self) -> tuple[str, ...]:
         """The names in `classes`."""
-        return words(self.classes)
+        return split_classes(self.classes)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -25,3 +25,4 @@ def test_refusals(settings, message):
 
 def test_names_of_classes():
     assert DataConfig(classes=" a, b ,").class_names == ("a", "b")
+    assert DataConfig(classes="cafe\u0301, b").class_names == ("caf\u00e9", "b")
