@@ -1,9 +1,10 @@
-"""Lazy packages, whose names are imported at first use, so that settings can be read without importing JAX."""
+"""The public names of packages; lazy packages import them at first use, so that settings can be read without JAX."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,6 +23,13 @@ def require(package: str, *, what: str, extra: str) -> None:
     """
     if importlib.util.find_spec(package) is None:
         raise ConfigError(f"{what} the package {package}: pip install 'jaxformer[{extra}]'")
+
+
+def list_names(package: str) -> None:
+    """Sets the ``__all__`` of a package to the names that it has imported, because `help` shows no others."""
+    module = sys.modules[package]
+    names = [name for name, value in vars(module).items() if name[0] != "_" and not inspect.ismodule(value)]
+    vars(module).update(__all__=sorted(names))
 
 
 def members(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:

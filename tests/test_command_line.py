@@ -245,7 +245,10 @@ def test_help_has_examples(command, capsys):
     assert not ended.value.code
     said = capsys.readouterr().out
     assert f"jaxformer {command}" in said
-    assert "examples:" in said
+    examples = said.partition("examples:\n")[2].partition("\n\n")[0]
+    assert examples
+    for line in examples.splitlines():  # pasted into a shell, a remark must not become arguments
+        assert "  " not in line.strip().partition("  # ")[0], line
 
 
 def test_help_of_a_process(tmp_path):

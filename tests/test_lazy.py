@@ -1,14 +1,32 @@
 """Packages whose names are imported when they are first used."""
 
 import importlib
+import inspect
 import json
 import pathlib
+import pydoc
+import re
 import subprocess
 import sys
 
 import pytest
 
-from jaxformer import data, evaluation, inspection, interop, models, multihost, planning, tasks, training
+from jaxformer import (
+    data,
+    decoding,
+    evaluation,
+    functional,
+    inspection,
+    interop,
+    masks,
+    models,
+    modules,
+    multihost,
+    planning,
+    sharding,
+    tasks,
+    training,
+)
 from jaxformer.tasks import language_model, translation
 
 
@@ -66,3 +84,15 @@ def test_the_names_are_those_of_the_table_and_of_own_submodules():
     assert {"EncoderDecoderConfig", "EncoderDecoder", "costs"} <= set(models.__all__)
     assert "lazy" not in training.__all__
     assert {"TranslationConfig", "TASK", "presets"} <= set(translation.__all__)
+
+
+@pytest.mark.parametrize("package", [decoding, functional, masks, modules, sharding], ids=lambda x: x.__name__)
+def test_help_shows_every_public_name(package):
+    """`help` showed none of them, because it omits what a package without ``__all__`` imports."""
+    names = re.findall(r" as (\w+)$", pathlib.Path(package.__file__).read_text(encoding="utf-8"), re.MULTILINE)
+    names = {name for name in names if not inspect.ismodule(getattr(package, name))}
+    assert names == {*package.__all__}
+    text = pydoc.render_doc(package, renderer=pydoc.plaintext)
+    functions = [name for name in names if inspect.isfunction(getattr(package, name))]
+    assert len(functions) > 1
+    assert all(re.search(rf"^ +{name}[( ]", text, re.MULTILINE) for name in functions)

@@ -40,7 +40,7 @@ def tables(results: Mapping[str, Any]) -> str:
                 (label, *map(percent, reach[name]))
                 for name, label in (
                     ("clean", "right"),
-                    ("own", "the model's likeliest wrong one"),
+                    ("own", "the model's most probable wrong one"),
                     ("random", "random"),
                 )
             ],
@@ -108,7 +108,7 @@ def draw(results: Mapping[str, Any], folder: pathlib.Path) -> None:
     distances = np.arange(1, len(reach["clean"]) + 1)
     for name, label, color in (
         ("clean", "right", "#0f766e"),
-        ("own", "the model's likeliest wrong one", "#c2410c"),
+        ("own", "the model's most probable wrong one", "#c2410c"),
         ("random", "random", "#1f2933"),
     ):
         right.plot(distances, reach[name], label=label, color=color, marker="o", markersize=4, clip_on=False)

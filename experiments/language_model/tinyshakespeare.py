@@ -1,6 +1,6 @@
 """Language models of tinyshakespeare (Karpathy 2015), 1.1 M characters; the last tenth is held out.
 
-Public anchors, held-out nats per character: 1.88 at 4 layers, D = 128, context 64, 2,000 steps of 12 windows; 1.47 at
+Published scores, held-out nats per character: 1.88 at 4 layers, D = 128, context 64, 2,000 steps of 12 windows; 1.47 at
 6 layers, D = 384, context 256, 5,000 steps of 64 windows (nanoGPT's two settings for characters).
 """
 
@@ -14,7 +14,7 @@ TEXT = "tinyshakespeare/input.txt"
 
 
 def characters() -> LanguageModelingConfig:
-    """Characters at the first public size: 4 layers, D = 128, context 64, 2,000 steps of 12; anchor 1.88 nats."""
+    """Characters at nanoGPT's CPU size: 4 layers, D = 128, context 64, 2,000 steps of 12; nanoGPT has 1.88 nats."""
     return LanguageModelingConfig(
         name="tinyshakespeare, characters",
         model=LanguageModelConfig(d_model=128, num_heads=4, d_ff=512, num_layers=4, max_positions=64, dropout=0.0),
@@ -26,7 +26,7 @@ def characters() -> LanguageModelingConfig:
 
 
 def characters_large() -> LanguageModelingConfig:
-    """Characters at the second public size: 6 layers, D = 384, context 256, 5,000 steps of 64; anchor 1.47 nats."""
+    """Characters at nanoGPT's GPU size: 6 layers, D = 384, context 256, 5,000 steps of 64; nanoGPT has 1.47 nats."""
     return LanguageModelingConfig(
         name="tinyshakespeare, characters, large",
         model=LanguageModelConfig(d_model=384, num_heads=6, d_ff=1536, num_layers=6, max_positions=256, dropout=0.2),
@@ -50,7 +50,7 @@ def characters_hour() -> LanguageModelingConfig:
 
 
 def subwords() -> LanguageModelingConfig:
-    """Subwords, 1,000 pieces, at the first size: a window holds about three times as much text."""
+    """Subwords, 1,000 pieces, at the same size: a window holds about three times as much text."""
     return LanguageModelingConfig(
         name="tinyshakespeare, subwords",
         model=LanguageModelConfig(d_model=128, num_heads=4, d_ff=512, num_layers=4, max_positions=64, dropout=0.0),
@@ -62,7 +62,7 @@ def subwords() -> LanguageModelingConfig:
 
 
 def no_mask() -> LanguageModelingConfig:
-    """The first size without the causal mask: the loss falls to almost 0, and the generated text is nonsense."""
+    """`characters` without the causal mask: the loss falls to almost 0, and the generated text is nonsense."""
     return LanguageModelingConfig(
         name="tinyshakespeare, no causal mask",
         model=LanguageModelConfig(

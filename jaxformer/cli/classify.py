@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 EXAMPLES = """examples:
   jaxformer classify runs/sst2 "a gorgeous , witty , seductive movie ."
   jaxformer classify runs/sst2 --file reviews.txt --out classes.tsv
-  echo "What is an atom ?" | jaxformer classify runs/trec            line by line, as they come
+  echo "What is an atom ?" | jaxformer classify runs/trec  # line by line, as they come
   jaxformer classify runs/animals cat.png dog.jpg --picture maps.png
   jaxformer classify runs/animals --file names.txt --json | jq .probabilities.cat
 

@@ -12,7 +12,7 @@ from jaxformer.errors import ConfigError
 EXAMPLES = """examples:
   jaxformer data list
   jaxformer data fetch multi30k --out data
-  jaxformer data grammar --out data/grammar          the built-in corpus: four parts, two aligned files each
+  jaxformer data grammar --out data/grammar  # the built-in corpus: four parts, two aligned files each
 """
 
 

@@ -26,7 +26,7 @@ EXAMPLES = """examples:
   jaxformer evaluate runs/demo
   jaxformer evaluate runs/en-de --checkpoint average --decode.beam_size 5
   jaxformer evaluate runs/en-de --split validation --checkpoint last
-  jaxformer evaluate runs/one --ensemble runs/two runs/three    an ensemble
+  jaxformer evaluate runs/one --ensemble runs/two runs/three  # an ensemble
   jaxformer evaluate runs/en-de --files test_2017.en test_2017.de
   jaxformer evaluate runs/demo --json | jq '."unseen sentences"[0].value'
 """

@@ -19,7 +19,7 @@ EXAMPLES = """examples:
   jaxformer fill runs/bert "The old [MASK] sees the house."
   jaxformer fill runs/bert "A [MASK] [MASK] is running." --top-k 3
   jaxformer fill runs/bert --file texts.txt --json --out filled.jsonl
-  echo "What is an [MASK] ?" | jaxformer fill runs/bert             line by line, as they come
+  echo "What is an [MASK] ?" | jaxformer fill runs/bert  # line by line, as they come
 
 Each line of the result has a column for each [MASK]: its most probable tokens with their probabilities. All [MASK] of a
 text are predicted at once, independently of each other. A piece that begins a word is shown with "▁", a tab as

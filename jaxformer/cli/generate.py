@@ -21,13 +21,13 @@ from jaxformer.cli.predictors import (
 
 EXAMPLES = """examples:
   jaxformer generate run "To be"
-  jaxformer generate run "To be" --temperature 0              the most probable token each time
+  jaxformer generate run "To be" --temperature 0  # the most probable token each time
   jaxformer generate run "To be" --temperature 0 --beam-size 4 --decode.max_tokens 50
   jaxformer generate run "To be" --mbr 8 --forbid thou,thee
   jaxformer generate run "To be" --ensemble other
   jaxformer generate run "To be" --top-p .9 --n-best 3 --json
   jaxformer generate run "ROMEO:" "JULIET:" --decode.max_tokens 500 --seed 1
-  echo "To be" | jaxformer generate run                       line by line, as they come
+  echo "To be" | jaxformer generate run  # line by line, as they come
 """
 
 OPTIONS = tuple(name for name in SHORT if name not in ("--sample", "--min-length"))

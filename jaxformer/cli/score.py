@@ -24,8 +24,8 @@ EXAMPLES = """  --decode.batch_size N  the number of pairs per batch, for a tran
 
 examples:
   jaxformer score runs/en-de --source test.en --target test.de
-  paste test.en test.de | jaxformer score runs/en-de          pairs with a tab between them, as they come
-  jaxformer score lm --source my.txt --json                   a language model: log-probabilities of each token
+  paste test.en test.de | jaxformer score runs/en-de  # pairs with a tab between them, as they come
+  jaxformer score lm --source my.txt --json  # a language model: log-probabilities of each token
   jaxformer score runs/one --source test.en --target test.de --ensemble runs/two
 
 Each line of the result has the log-probability of the text and its mean per token. For a translation, they include

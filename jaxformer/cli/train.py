@@ -16,7 +16,9 @@ EXAMPLES = """examples:
   jaxformer train experiments/translation/multi30k.py:de_en --out runs/de-en
   jaxformer train runs/en-de/config.json --seed 1 --out runs/en-de-1
   jaxformer train multi30k:en_de --init-from runs/demo:last --out runs/warm
-  jaxformer train translation --settings            every setting and its default
+  jaxformer train language_model:base --data.text my.txt --model.compute_dtype bfloat16 --mesh fsdp=8 --out run
+  jaxformer train demo --optimizer.kind muon --optimizer.learning_rate 2e-3 --train.log-to wandb --out run
+  jaxformer train translation --settings  # every setting and its default
 
 Run the same command again to resume where it stopped.
 """

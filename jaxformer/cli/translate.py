@@ -32,7 +32,7 @@ EXAMPLES = """examples:
   jaxformer translate runs/en-de --file test.en --mbr 32 --json
   jaxformer translate runs/en-de --forbid Hund,Katze "A dog runs."
   jaxformer translate runs/one "A dog runs." --ensemble runs/two runs/three
-  echo "A dog runs." | jaxformer translate runs/en-de         line by line, as they come
+  echo "A dog runs." | jaxformer translate runs/en-de  # line by line, as they come
 """
 
 

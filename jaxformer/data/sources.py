@@ -168,7 +168,7 @@ def split_by_source(pairs: Parallel, *, held_out: Sequence[int], seed: int) -> l
     """
     problem = f"cannot set aside {sum(held_out):,} of {len(pairs):,} examples"
     if 2 * sum(held_out) > len(pairs):
-        raise DataError(f"{problem}; lower held_out or name files")
+        raise DataError(f"{problem}; lower data.held_out, or name held-out files")
     order = sorted(set(pairs.source), key=lambda text: hashlib.sha256(f"{seed}\n{text}".encode()).digest())
     indices_of: dict[str, list[int]] = {}
     for i, text in enumerate(pairs.source):
@@ -182,7 +182,7 @@ def split_by_source(pairs: Parallel, *, held_out: Sequence[int], seed: int) -> l
         parts.append(part)
     parts.insert(0, [i for text in remaining for i in indices_of[text]])
     if sum(held_out) and not parts[0]:
-        raise DataError(f"{problem}: only {len(order):,} of them differ; lower held_out or name files")
+        raise DataError(f"{problem}: only {len(order):,} of them differ; lower data.held_out, or name held-out files")
     chosen = [tuple(tuple(side[i] for i in sorted(part)) for side in (pairs.source, pairs.target)) for part in parts]
     (source, target), *others = chosen
     return [Parallel(source, target, pairs.empty, pairs.overlong), *(Parallel(part[0], part[1]) for part in others)]

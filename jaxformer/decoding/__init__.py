@@ -1,5 +1,6 @@
 """Search over any model that has a step function."""
 
+from jaxformer import lazy
 from jaxformer.decoding.api import Hypotheses as Hypotheses
 from jaxformer.decoding.api import State as State
 from jaxformer.decoding.api import Step as Step
@@ -45,3 +46,5 @@ from jaxformer.decoding.unroll import forced as forced
 from jaxformer.decoding.unroll import greedy as greedy
 from jaxformer.decoding.unroll import sample as sample
 from jaxformer.decoding.unroll import unroll as unroll
+
+lazy.list_names(__name__)

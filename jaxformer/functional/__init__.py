@@ -1,5 +1,6 @@
 """Pure functions: attention, positions, norms, feed-forward, experts, convolution, recurrence, dropout, losses."""
 
+from jaxformer import lazy
 from jaxformer.functional.attention import AttentionStatistics as AttentionStatistics
 from jaxformer.functional.attention import Explanation as Explanation
 from jaxformer.functional.attention import FeatureMap as FeatureMap
@@ -99,3 +100,5 @@ from jaxformer.functional.residual import post_norm as post_norm
 from jaxformer.functional.residual import pre_norm as pre_norm
 from jaxformer.functional.residual import residual as residual
 from jaxformer.functional.residual import sandwich_norm as sandwich_norm
+
+lazy.list_names(__name__)

@@ -20,6 +20,7 @@ The contract does not promise that a NaN that *some* query may see stays out of 
 The functions below raise `ValueError` for a wrong rank, dtype or value; the message has the actual and expected ones.
 """
 
+from jaxformer import lazy
 from jaxformer.masks.algebra import UNBOUNDED as UNBOUNDED
 from jaxformer.masks.algebra import And as And
 from jaxformer.masks.algebra import Dense as Dense
@@ -46,3 +47,5 @@ from jaxformer.masks.kinds import prefix as prefix
 from jaxformer.masks.kinds import segments as segments
 from jaxformer.masks.kinds import stored as stored
 from jaxformer.masks.kinds import window as window
+
+lazy.list_names(__name__)

@@ -4,6 +4,7 @@ A module that draws random initial parameters takes ``rngs=``. A module that doe
 starts at 1, or `Block`, which is composed of other modules, takes none.
 """
 
+from jaxformer import lazy
 from jaxformer.modules import positions as positions
 from jaxformer.modules.alignment import Alignment as Alignment
 from jaxformer.modules.attention import CrossAttention as CrossAttention
@@ -46,3 +47,5 @@ from jaxformer.modules.sequence import LinearAttentionLayer as LinearAttentionLa
 from jaxformer.modules.sequence import RecurrentLayer as RecurrentLayer
 from jaxformer.modules.sequence import SequenceLayer as SequenceLayer
 from jaxformer.modules.stack import Stack as Stack
+
+lazy.list_names(__name__)

@@ -152,6 +152,10 @@ class SelfAttention(MultiHeadAttention):
 
     The kernel ``[D, K, G + 2, H]`` holds, for each of K key heads, its G query heads, its key and its value: one
     matrix product computes all three, and a mesh can shard it over heads without splitting any of them.
+
+    >>> layer = SelfAttention(8, num_heads=2, rngs=nnx.Rngs(0))
+    >>> layer(jnp.ones((1, 5, 8)), mask=masks.causal()).shape
+    (1, 5, 8)
     """
 
     def __init__(

@@ -55,6 +55,17 @@ class Stack(nnx.Module, Generic[ModelT_co]):
     The block is traced once, so compile time does not grow with `num_layers` beyond `UNROLLED`. The backward pass
     recomputes the operations between products with parameters, except fused attention, and the products of experts;
     with `remat`, it recomputes each block from its input.
+
+    >>> from jaxformer import masks, modules
+    >>> make_block = lambda rngs: modules.Block(
+    ...     modules.SelfAttention(8, num_heads=2, rngs=rngs),
+    ...     modules.FeedForward(8, rngs=rngs),
+    ...     norm=lambda: modules.LayerNorm(8),
+    ... )
+    >>> stack = Stack(make_block, num_layers=3, rngs=nnx.Rngs(0))
+    >>> x, captured = stack(jax.numpy.ones((1, 5, 8)), mask=masks.causal())
+    >>> x.shape
+    (1, 5, 8)
     """
 
     def __init__(

@@ -5,6 +5,7 @@ training state are created (``jax.jit(..., out_shardings=)``); `with_axis_rules`
 activations. `Placement` holds a mesh and a rule table, and applies all of these to a training run.
 """
 
+from jaxformer import lazy
 from jaxformer.sharding.attention import ring_attention as ring_attention
 from jaxformer.sharding.attention import sharded_attention as sharded_attention
 from jaxformer.sharding.mesh import AXES as AXES
@@ -21,3 +22,5 @@ from jaxformer.sharding.tables import linear_cross_entropy as linear_cross_entro
 from jaxformer.sharding.tables import linear_r_drop as linear_r_drop
 from jaxformer.sharding.tables import lookup as lookup
 from jaxformer.sharding.tables import table_copies as table_copies
+
+lazy.list_names(__name__)

@@ -61,6 +61,14 @@ def make_step(
     Raises:
       ValueError: `nonfinite` is unknown; when called, a loss whose result has another form.
       ConfigError: when called, a batch whose first dimension is not a multiple of `num_microbatches`.
+
+    >>> from jaxformer.training import create
+    >>> loss = lambda params, batch, key: (jnp.square(params["w"] * batch - 1).sum(), jnp.float32(batch.size))
+    >>> optimizer = optax.sgd(0.25)
+    >>> state = create(lambda key: {"w": jnp.float32(0)}, optimizer, jax.random.key(0))
+    >>> state, metrics = make_step(loss, optimizer)(state, jnp.ones(4))
+    >>> float(state.params["w"]), float(metrics["loss_sum"])
+    (0.5, 4.0)
     """
     if nonfinite not in ("abort", "skip"):
         raise ValueError(f"nonfinite must be abort or skip, got {nonfinite!r}")
