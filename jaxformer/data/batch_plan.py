@@ -12,7 +12,7 @@ import functools
 
 import numpy as np
 
-from jaxformer.data.batch import BatchShape
+from jaxformer.data.batch import BatchShape, Rows
 from jaxformer.errors import ConfigError
 
 
@@ -38,12 +38,14 @@ class BatchPlan:
         """The number of batches in one pass over all pairs."""
         return sum(-(-len(bucket) // shape[0]) for bucket, shape in zip(self.buckets, self.shapes, strict=True))
 
-    def batch(self, step: int) -> tuple[BatchShape, np.ndarray, int]:
-        """Returns the shape, the pairs and the epoch of batch `step`, for any ``step >= 0``."""
+    def batch(self, step: int, *, rows: Rows | None = None) -> tuple[BatchShape, np.ndarray, int]:
+        """Returns the shape, the pairs and the epoch of batch `step`, for any ``step >= 0``, or of some of its rows."""
         epoch, position = divmod(step, self.steps_per_epoch)
         bucket, start = self._order(epoch if self.shuffle else 0)[position]
-        rows = self.shapes[bucket][0]
-        return self.shapes[bucket], self._members(epoch if self.shuffle else 0)[bucket][start : start + rows], epoch
+        num_rows, source, target = self.shapes[bucket]
+        pairs = self._members(epoch if self.shuffle else 0)[bucket][start : start + num_rows]
+        indices = np.arange(num_rows) if rows is None else rows(num_rows)
+        return (len(indices), source, target), pairs[indices[indices < len(pairs)]], epoch
 
     def fill(self, source_lengths: np.ndarray, target_lengths: np.ndarray) -> float:
         """Returns the share of an epoch's positions that hold a token; takes the lengths given to `make_batch_plan`."""

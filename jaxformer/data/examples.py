@@ -141,12 +141,10 @@ class PlannedTexts:
 
         A text that does not fit its row keeps its first tokens.
         """
-        (num_rows, length, _), examples, _ = self.plan.batch(step)
-        indices = rows(num_rows) if rows else np.arange(num_rows)
-        filled = examples[indices[indices < len(examples)]]
-        texts, valid = pad_texts(self.tokens.take(filled), (len(indices), length), self.special)
-        classes = np.zeros(len(indices), np.int32)
-        classes[: len(filled)] = self.labels[filled]
+        (num_rows, length, _), examples, _ = self.plan.batch(step, rows=rows)
+        texts, valid = pad_texts(self.tokens.take(examples), (num_rows, length), self.special)
+        classes = np.zeros(num_rows, np.int32)
+        classes[: len(examples)] = self.labels[examples]
         return LabeledBatch(texts, valid, classes)
 
 

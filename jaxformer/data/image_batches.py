@@ -110,13 +110,11 @@ class PlannedExamples:
 
     def chosen(self, step: int, rows: Rows | None, owners: np.ndarray) -> tuple[BatchShape, np.ndarray, np.ndarray]:
         """Returns a batch's shape, its examples and their images, ``owners[example]``; black images fill it up."""
-        shape, members, epoch = self.plan.batch(step)
-        wanted = rows(shape[0]) if rows else np.arange(shape[0])
-        examples = members[wanted[wanted < len(members)]]
+        shape, examples, epoch = self.plan.batch(step, rows=rows)
         taken = self.images[owners[examples]]
         if self.augmentation not in (None, Augmentation()):
             taken = self.augmentation(taken, draws(self.plan.seed, epoch, len(owners))[examples])
-        images = np.zeros((len(wanted), *taken.shape[1:]), np.uint8)
+        images = np.zeros((shape[0], *taken.shape[1:]), np.uint8)
         images[: len(taken)] = taken
         return shape, examples, images
 

@@ -11,12 +11,13 @@ from typing import Generic
 import jax
 import numpy as np
 
+from jaxformer.config import at_least
 from jaxformer.data.batch import ArrayT, Rows
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.token_cache import Ragged, cached_sequences
 from jaxformer.data.tokenizer import Tokenizer, cache_key
 from jaxformer.digests import short_digest
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import DataError
 
 
 @jax.tree_util.register_dataclass
@@ -59,10 +60,8 @@ class PackedTexts:
     shuffle: bool = True
 
     def __post_init__(self) -> None:
-        if self.length < 3 or self.batch_size < 1:
-            raise ConfigError(
-                f"length must be at least 3 and batch_size at least 1, got {self.length} and {self.batch_size}"
-            )
+        at_least(3, self, "length")
+        at_least(1, self, "batch_size")
         if len(self.texts.tokens) == 0:
             raise DataError("the text has no tokens")
 

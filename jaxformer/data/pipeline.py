@@ -198,21 +198,20 @@ class PlannedPairs:
         `redrawn`, each epoch draws another one that fits the batch. The plan stays the same: a sentence is planned for
         the longest of `PLANNED` segmentations, so few draws are too long, and no more shapes are compiled.
         """
-        tokens, (shape, pairs, epoch) = self.tokens, self.plan.batch(step)
-        indices = rows(shape[0]) if rows else np.arange(shape[0])
-        filled = indices[indices < len(pairs)]
+        tokens, (shape, pairs, epoch) = self.tokens, self.plan.batch(step, rows=rows)
         if tokens.redrawn is not None:
             draw = functools.partial(tokens.redrawn, epoch=epoch, limit=shape[1] - 1)
-            sources = [draw(tokens.source[0][i], sentence=2 * int(i)) for i in pairs[filled]]
-            targets = [draw(tokens.target[0][i], sentence=2 * int(i) + 1) for i in pairs[filled]]
+            sources = [draw(tokens.source[0][i], sentence=2 * int(i)) for i in pairs]
+            targets = [draw(tokens.target[0][i], sentence=2 * int(i) + 1) for i in pairs]
         elif tokens.num_segmentations == 1:
-            sources, targets = tokens.source[0].take(pairs[filled]), tokens.target[0].take(pairs[filled])
+            sources, targets = tokens.source[0].take(pairs), tokens.target[0].take(pairs)
         else:
+            whole = self.plan.batch(step)[1]  # drawn for all its pairs, whichever of them are made here
             generator = np.random.default_rng((self.plan.seed, epoch, step, 2))
-            variants = generator.integers(tokens.num_segmentations, size=(2, len(pairs)))[:, filled]
-            sources = [tokens.source[v][i] for v, i in zip(variants[0], pairs[filled], strict=True)]
-            targets = [tokens.target[v][i] for v, i in zip(variants[1], pairs[filled], strict=True)]
-        return Batch.from_tokens(sources, targets, (len(indices), *shape[1:]), tokens.special)
+            variants = generator.integers(tokens.num_segmentations, size=(2, len(whole)))[:, np.isin(whole, pairs)]
+            sources = [tokens.source[v][i] for v, i in zip(variants[0], pairs, strict=True)]
+            targets = [tokens.target[v][i] for v, i in zip(variants[1], pairs, strict=True)]
+        return Batch.from_tokens(sources, targets, shape, tokens.special)
 
 
 class _Steps(grain.sources.RandomAccessDataSource, Generic[B]):

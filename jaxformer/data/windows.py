@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import os
 from typing import Generic
@@ -9,12 +10,13 @@ from typing import Generic
 import jax
 import numpy as np
 
+from jaxformer.config import at_least
 from jaxformer.data.batch import ArrayT, Rows
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.text import Text
 from jaxformer.data.token_cache import cached_sequences
 from jaxformer.data.tokenizer import Tokenizer, cache_key
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import DataError
 
 
 @jax.tree_util.register_dataclass
@@ -50,8 +52,46 @@ class TokenStream:
 
 
 @dataclasses.dataclass(frozen=True)
-class RandomWindows:
+class _Windows(abc.ABC):
+    stream: TokenStream
+    length: int
+    batch_size: int
+
+    def __post_init__(self) -> None:
+        at_least(1, self, "length", "batch_size")
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """The number of batches that hold as many tokens as the text."""
+        return -(-self.stream.num_labels // (self.batch_size * self.length))
+
+    @abc.abstractmethod
+    def _starts(self, step: int) -> np.ndarray:
+        """Returns the positions in the stream at which the windows of a batch begin."""
+
+    def batch(self, step: int, *, rows: Rows | None = None) -> TextBatch[np.ndarray]:
+        """Makes batch number `step`, for any ``step >= 0``.
+
+        Args:
+          rows: the rows to make; all by default.
+        """
+        starts = self._starts(step)
+        indices = np.arange(self.batch_size) if rows is None else rows(self.batch_size)
+        positions = starts[np.minimum(indices, self.batch_size - 1), None] + np.arange(self.length)
+        valid = (indices < self.batch_size)[:, None] & (positions < self.stream.num_labels)
+        positions = np.where(valid, positions, 0)
+        tokens, labels = (
+            np.where(valid, self.stream.tokens[positions + shift], self.stream.special.pad).astype(np.int32)
+            for shift in (0, 1)
+        )
+        return TextBatch(tokens, labels, valid)
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomWindows(_Windows):
     """Training batches: windows that begin anywhere in the stream, a pure function of the seed and the step.
+
+    An epoch, of as many tokens as the text, repeats some and misses others.
 
     >>> stream = TokenStream(np.arange(100), SpecialTokens())
     >>> batch = RandomWindows(stream, length=8, batch_size=4, seed=0).batch(3)
@@ -63,38 +103,24 @@ class RandomWindows:
       DataError: the text is shorter than a window.
     """
 
-    stream: TokenStream
-    length: int
-    batch_size: int
     seed: int
 
     def __post_init__(self) -> None:
-        _check_sizes(self.length, self.batch_size)
+        super().__post_init__()
         if self.stream.num_labels < self.length:
             raise DataError(
                 f"the text has {self.stream.num_labels:,} tokens, fewer than a window of {self.length:,}; "
                 "give a longer text or a smaller length"
             )
 
-    @property
-    def steps_per_epoch(self) -> int:
-        """The number of batches that hold as many tokens as the text; random windows repeat some and miss others."""
-        return -(-self.stream.num_labels // (self.batch_size * self.length))
-
-    def batch(self, step: int, *, rows: Rows | None = None) -> TextBatch[np.ndarray]:
-        """Makes batch number `step`, for any ``step >= 0``.
-
-        Args:
-          rows: the rows to make; all by default.
-        """
+    def _starts(self, step: int) -> np.ndarray:
         random = np.random.default_rng((self.seed, step))
-        starts = random.integers(self.stream.num_labels - self.length + 1, size=self.batch_size)
-        return _cut(self.stream, _rows_of(starts, rows), self.length)
+        return random.integers(self.stream.num_labels - self.length + 1, size=self.batch_size)
 
 
 @dataclasses.dataclass(frozen=True)
-class OrderedWindows:
-    """Evaluation batches: every token of the text is a label exactly once, in order.
+class OrderedWindows(_Windows):
+    """Evaluation batches: every token of the text is a label exactly once, in order, in `steps_per_epoch` batches.
 
     Windows do not overlap. The last one may be partial, and the last batch is filled up with empty rows; both are
     marked in `valid`.
@@ -104,28 +130,13 @@ class OrderedWindows:
       DataError: the text has no tokens.
     """
 
-    stream: TokenStream
-    length: int
-    batch_size: int
-
     def __post_init__(self) -> None:
-        _check_sizes(self.length, self.batch_size)
+        super().__post_init__()
         if self.stream.num_labels < 1:
             raise DataError("the text to evaluate on has no tokens")
 
-    @property
-    def steps_per_epoch(self) -> int:
-        """The number of batches in which every token is predicted once."""
-        return -(-self.stream.num_labels // (self.batch_size * self.length))
-
-    def batch(self, step: int, *, rows: Rows | None = None) -> TextBatch[np.ndarray]:
-        """Makes batch number `step`, for ``0 <= step < steps_per_epoch``.
-
-        Args:
-          rows: the rows to make; all by default.
-        """
-        starts = (step * self.batch_size + np.arange(self.batch_size)) * self.length
-        return _cut(self.stream, _rows_of(starts, rows), self.length)
+    def _starts(self, step: int) -> np.ndarray:
+        return (step * self.batch_size + np.arange(self.batch_size)) * self.length
 
 
 def prepare_text(text: Text, tokenizer: Tokenizer, cache: str | os.PathLike[str] | None) -> TokenStream:
@@ -140,28 +151,3 @@ def prepare_text(text: Text, tokenizer: Tokenizer, cache: str | os.PathLike[str]
         vocab_size=tokenizer.vocab_size,
     )
     return TokenStream(arrays["tokens"].tokens, tokenizer.special)
-
-
-def _check_sizes(length: int, batch_size: int) -> None:
-    for name, size in (("length", length), ("batch_size", batch_size)):
-        if size < 1:
-            raise ConfigError(f"{name} must be at least 1, got {size}")
-
-
-def _rows_of(starts: np.ndarray, rows: Rows | None) -> np.ndarray:
-    """Returns the starts of the rows to make; -1 for rows beyond the batch, which are empty."""
-    if rows is None:
-        return starts
-    indices = rows(len(starts))
-    return np.where(indices < len(starts), starts[np.minimum(indices, len(starts) - 1)], -1)
-
-
-def _cut(stream: TokenStream, starts: np.ndarray, length: int) -> TextBatch[np.ndarray]:
-    """Cuts windows of `length` tokens and their labels, with a mask of the positions inside the stream."""
-    positions = starts[:, None] + np.arange(length)
-    valid = (starts >= 0)[:, None] & (positions < stream.num_labels)
-    positions = np.where(valid, positions, 0)
-    tokens, labels = (
-        np.where(valid, stream.tokens[positions + shift], stream.special.pad).astype(np.int32) for shift in (0, 1)
-    )
-    return TextBatch(tokens, labels, valid)

@@ -66,7 +66,9 @@ def test_rows_of_a_process():
 
 
 def test_invalid_sizes_are_refused():
-    with pytest.raises(ConfigError, match="length must be at least 3 and batch_size at least 1, got 2 and 8"):
+    with pytest.raises(ConfigError, match="length must be at least 3, got 2"):
         packed(length=2)
+    with pytest.raises(ConfigError, match="batch_size must be at least 1, got 0"):
+        packed(batch_size=0)
     with pytest.raises(DataError, match="the text has no tokens"):
         packed(texts=Ragged(np.zeros(0, int), np.zeros(3, int)))
