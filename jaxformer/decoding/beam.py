@@ -31,7 +31,7 @@ from jaxformer.decoding.penalties import (
     Stopping,
     check_penalty,
 )
-from jaxformer.decoding.prefix import Prefix, Start, begin
+from jaxformer.decoding.prefix import Prefix, Start, begin, check_given
 from jaxformer.decoding.shrinking import StepOfRows, run
 from jaxformer.decoding.topk import top_scores
 from jaxformer.decoding.transforms import ForcedEnd, History, Transforms, chain, well_formed
@@ -163,8 +163,8 @@ def beam_search(
         be inside `jax.jit`.
 
     Raises:
-      ValueError: the state holds a number of hypotheses other than `beam_size`, or has too little room; `beam_size`
-        times the vocabulary is not below 2**31; a `trace` inside `jax.jit`.
+      ValueError: the state holds a number of hypotheses other than `beam_size`; `beam_size` times the vocabulary is not
+        below 2**31; a `trace` inside `jax.jit`; see also `greedy`.
       ConfigError: a penalty below 0 or not finite; a coverage penalty without a `CoverageState`; an unknown stopping
         rule; see also `greedy`.
 
@@ -185,6 +185,7 @@ def beam_search(
         raise ConfigError(f"stopping must be first, now, limit or a Patience, got {stopping!r}")
     normalize = length_penalty if callable(length_penalty) else LengthPenalty(length_penalty)
     start = begin(state, max_length, bos=bos, pad=filler(pad), prefix=prefix, max_lengths=max_lengths)
+    given = start.history()
     ends = {"eos": eos, "forced_end": forced_end, "max_lengths": start.max_lengths}
     next_log_probs = chain(*well_formed(transforms, bos=bos, pad=pad, **ends))
     if trace is not None and any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((state, start.max_lengths))):
@@ -204,6 +205,7 @@ def beam_search(
         choices = next_log_probs(scores, History(beam.tokens, lengths, rows))
         check_state(state)
         check_ends(rules.ends, choices.shape[-1])
+        check_given(given, choices.shape[-1])
         return _advance(beam, choices, state, rules)
 
     beam = _first(start, filler(pad))
@@ -250,10 +252,11 @@ def _advance(beam: _Beam[S], choices: Float[Array, "B K V"], state: S, rules: _R
     beam_size, length = choices.shape[1], beam.tokens.shape[2]
     forced = (beam.lengths < beam.prefix_lengths)[:, None]
     given = jnp.take_along_axis(beam.tokens, jnp.minimum(beam.lengths, length - 1)[:, None, None], 2)
-    only_given = jnp.where(jnp.arange(choices.shape[2])[None, None] == given, 0.0, -jnp.inf)
-    choices = jnp.where(forced[..., None], only_given, choices)
+    only_one = jnp.where(jnp.arange(choices.shape[2])[None, None] == 0, 0.0, -jnp.inf)  # it stands for the given one
+    choices = jnp.where(forced[..., None], only_one, choices)
 
     parents, tokens, gained, log_probs = _propose(choices, beam.log_probs, rules.num_candidates)
+    tokens = jnp.where(forced, given[:, :1, 0], tokens)
     here = jnp.arange(length)[None, None] == beam.lengths[:, None, None]
     append = lambda old, new: jnp.where(here, new[..., None], gather(old, parents))
     grown_tokens, grown_log_probs = append(beam.tokens, tokens), append(beam.token_log_probs, gained)

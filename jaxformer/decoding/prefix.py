@@ -6,7 +6,9 @@ import dataclasses
 from typing import Generic, NamedTuple, Protocol
 
 import jax
+import jax.core
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Int
 
 from jaxformer.decoding.api import S, check_start, check_state
@@ -56,6 +58,21 @@ class Start(NamedTuple, Generic[S]):
         """Returns the forced tokens of all rows as a history."""
         lengths = jnp.broadcast_to(self.forced[:, None], self.last.shape)
         return History(self.tokens, lengths, jnp.arange(lengths.shape[0], dtype=jnp.int32))
+
+
+def check_given(given: History, vocab_size: int) -> None:
+    """Checks that the given tokens of all rows are in the vocabulary, if their values are known: not in ``jax.jit``.
+
+    Raises:
+      ValueError: one is not.
+    """
+    values = (given.tokens, given.lengths)
+    if any(isinstance(x, jax.core.Tracer) or not getattr(x, "is_fully_addressable", True) for x in values):
+        return
+    tokens, lengths = map(np.asarray, values)
+    tokens = tokens[np.arange(tokens.shape[2]) < lengths[..., None]]
+    if (outside := tokens[(tokens < 0) | (tokens >= vocab_size)]).size:
+        raise ValueError(f"given tokens, such as a prefix, must be in [0, V = {vocab_size}), got {outside[0]}")
 
 
 def begin(

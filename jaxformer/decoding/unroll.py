@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Generic, NamedTuple, Protocol
 
 import jax
@@ -19,7 +20,7 @@ from jaxformer.decoding.api import (
     filler,
     is_any,
 )
-from jaxformer.decoding.prefix import Prefix, begin
+from jaxformer.decoding.prefix import Prefix, begin, check_given
 from jaxformer.decoding.shrinking import StepOfRows, run
 from jaxformer.decoding.topk import first_highest
 from jaxformer.decoding.transforms import ForcedEnd, History, Transform, Transforms, as_transforms, chain, well_formed
@@ -117,6 +118,7 @@ def _unroll(
     length = start.tokens.shape[2]
     max_lengths = jnp.minimum(max_lengths, length).astype(jnp.int32)
     next_log_probs = chain(*rules.transforms)
+    given_tokens = dataclasses.replace(start, lengths=jnp.minimum(start.lengths, max_lengths))
 
     def advance(step: Step[S], progress: _Progress[S], rows: jax.Array) -> _Progress[S]:
         last, state, done, tokens, lengths, log_probs, token_log_probs = progress[:7]
@@ -124,6 +126,7 @@ def _unroll(
         history = History(tokens, lengths, start.rows[rows])
         choices = next_log_probs(scores, history)
         check_ends(rules.ends, choices.shape[-1])
+        check_given(given_tokens, choices.shape[-1])
         chosen = choose(choices, history).astype(jnp.int32)
         forced = lengths < progress.forced
         gained = jnp.take_along_axis(choices, chosen[..., None], axis=-1)[..., 0]
@@ -210,8 +213,8 @@ def greedy(
 
     Raises:
       ConfigError: `max_length` is below 1, or a prefix is longer; there is neither `bos` nor a prefix.
-      ValueError: the state has room for fewer tokens than `max_length` needs; there are several `bos`; an `eos` is
-        not in the vocabulary.
+      ValueError: the state has room for fewer tokens than `max_length` needs; there are several `bos`; an `eos`, or a
+        token of a prefix (outside ``jax.jit``, where it is known), is not in the vocabulary.
 
     >>> import jax.numpy as jnp
     >>> from jaxformer.decoding import TreeState
@@ -307,8 +310,8 @@ def forced(
       transforms: see `jaxformer.decoding.transforms`.
 
     Raises:
-      ValueError: `tokens` or `lengths` have another B or K than the state, or the state has room for fewer than T
-        tokens.
+      ValueError: `tokens` or `lengths` have another B or K than the state; the state has room for fewer than T tokens;
+        a token (outside ``jax.jit``, where it is known) is not in the vocabulary.
 
     >>> import jax.numpy as jnp
     >>> from jaxformer.decoding import TreeState
@@ -327,6 +330,7 @@ def forced(
     tokens = jnp.where(position < lengths[..., None], tokens, pad).astype(jnp.int32)
 
     def choose(log_probs: jax.Array, history: History) -> jax.Array:
+        check_given(History(tokens, lengths, history.rows), log_probs.shape[-1])
         index = jnp.minimum(history.lengths, tokens.shape[2] - 1)[..., None]
         return jnp.take_along_axis(tokens[history.rows], index, axis=-1)[..., 0]
 

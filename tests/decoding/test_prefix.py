@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from jaxformer import decoding
-from tests.decoding.toys import BEGIN, END, PAD, as_tuples, markov, start
+from tests.decoding.toys import BEGIN, END, PAD, VOCAB, as_tuples, markov, start
+from tests.modules.small import quick
 from tests.selection import first
 
 IDS = {"bos": BEGIN, "eos": END, "pad": PAD}
-WORDS = jnp.array([[3, 4, END], [5, 0, 0], [9, 9, 9], [4, 4, 4]])
+WORDS = jnp.array([[3, 4, END], [5, 0, 0], [4, 9, 9], [4, 4, 4]])
 LENGTHS = jnp.array([3, 1, 0, 3])
 
 
@@ -50,6 +51,34 @@ def test_a_prefix_has_a_batch_dimension():
     step, _ = markov(6, batch=4, steps=6)
     with pytest.raises(ValueError, match=r"prefix must be \[B, P\], got shape \[2\]"):
         decoding.greedy(step, start(1, batch=4), max_length=6, prefix=jnp.array([3, 4]), **IDS)
+
+
+@pytest.mark.parametrize("wrong", [VOCAB, -1])
+@pytest.mark.parametrize("method", [*SEARCHES, "forced"])
+def test_given_tokens_outside_of_the_vocabulary_are_refused(method, wrong):
+    """Where they are known; padding after the length of a prefix may be any token."""
+    step, _ = markov(6)
+    tokens, lengths = jnp.array([[3, wrong], [4, 5]]), jnp.array([2, 2])
+
+    def run(lengths):
+        if method == "forced":
+            spread = lambda x: jnp.repeat(x[:, None], 3, 1)
+            return decoding.forced(step, start(3), spread(tokens), spread(lengths), bos=BEGIN)
+        return SEARCHES[method](step, start(3), max_length=4, prefix=decoding.Prefix(tokens, lengths), **IDS)
+
+    with pytest.raises(ValueError, match=rf"such as a prefix, must be in \[0, V = 6\), got {wrong}"):
+        run(lengths)
+    assert np.isfinite(run(lengths - jnp.array([1, 0])).log_probs[:, 0]).all()
+
+
+@pytest.mark.parametrize("method", first(SEARCHES, "beam"))
+def test_a_program_keeps_given_tokens(method):
+    """In a program they are not known, and a model may have more token vectors than scores."""
+    step, _ = markov(6)
+    run = quick(lambda words: SEARCHES[method](step, start(3), max_length=4, prefix=words, **IDS))
+    found = run(jnp.array([[3, VOCAB], [4, 5]]))
+    assert as_tuples(found, 0)[0][:2] == (3, VOCAB)
+    assert as_tuples(found, 0)[0][-1] == END
 
 
 @pytest.mark.full
