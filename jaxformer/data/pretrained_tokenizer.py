@@ -5,8 +5,10 @@ The package, of the extra `pretrained`, is imported in this file only.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
+import itertools
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,10 +52,10 @@ class PretrainedTokenizer:
         self._tokenizer = _parsed(content)
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
-        self._template = self._tokenizer.encode("").ids
         added = self._tokenizer.get_added_tokens_decoder()
         self._added = {token for token, about in added.items() if about.special}
         self.vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+        self._before, self._after = self._template()
         decoder = json.loads(content).get("decoder") or {}
         self._is_byte_level = decoder.get("type") == "ByteLevel"
         self._inside = decoder.get("prefix", "##") if decoder.get("type") == "WordPiece" else ""
@@ -92,8 +94,23 @@ class PretrainedTokenizer:
     @property
     def start(self) -> tuple[int, ...]:
         """The tokens that a text begins with, by the file's template: the begin token of Llama, ``<s>`` of BART."""
-        ids = self._template
-        return tuple(ids[:-1] if ids[-1:] == [self.special.eos] else ids)
+        return self._before
+
+    @property
+    def end(self) -> tuple[int, ...]:
+        """The tokens that the file's template puts after a text; batches have `eos` there."""
+        return self._after
+
+    def _template(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Returns the tokens that the file puts before and after a text."""
+        pieces = (self._tokenizer.decode([token], skip_special_tokens=False) for token in range(self.vocab_size))
+        for text in itertools.chain("a", pieces):  # until one is in the vocabulary
+            with contextlib.suppress(Exception):  # the library raises Exception itself
+                found = self._tokenizer.encode(text)
+                ids, is_added = tuple(found.ids), found.special_tokens_mask
+                if 0 in is_added:
+                    return ids[: is_added.index(0)], ids[len(ids) - is_added[::-1].index(0) :]
+        return tuple(self._tokenizer.encode("").ids), ()
 
     @property
     def fingerprint(self) -> str:

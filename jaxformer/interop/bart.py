@@ -55,6 +55,7 @@ def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
     settings = renamed(settings, {"hidden_size": "d_model", "num_attention_heads": "encoder_attention_heads"})
     pre = switches["norm_position"] == "pre"
     require(settings, normalize_before=pre, add_final_layer_norm=pre, normalize_embedding=switches["embedding_norm"])
+    require(settings, is_causal=True)  # of the decoder
     require(settings, static_position_embeddings=switches["positions"] != "learned")
     default = _SIZES | ({"vocab_size": 58101} if kind == "marian" else {})
     sizes = {name: get(settings, name, value) for name, value in default.items()}

@@ -32,7 +32,7 @@ _NORMS = {"bert": "cls.predictions.transform.LayerNorm.weight", "roberta": "lm_h
 
 
 def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
-    require(settings, position_embedding_type="absolute", is_decoder=False)
+    require(settings, position_embedding_type="absolute", is_decoder=False, is_causal=False)
     roberta = kind == "roberta"
     offset = get(settings, "pad_token_id", 1) + 1 if roberta else 0
     rows = get(settings, "max_position_embeddings", 512)

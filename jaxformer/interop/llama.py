@@ -84,6 +84,8 @@ def _window(kind: str, settings: Settings, num_layers: int) -> int | None:
             )
         return window if full < num_layers else None
     if kinds == [_FULL] * num_layers:
+        if kind == "mistral" and window is not None:  # transformers has the window then, whatever the layers say
+            raise DataError(f"sliding_window in config.json must be null if all layer_types are {_FULL}, got {window}")
         return None
     if kinds != [_SLIDING] * num_layers or window is None:
         raise DataError(

@@ -20,7 +20,8 @@ from jaxformer.interop.packing import (
     self_attention,
     table,
 )
-from jaxformer.interop.settings import Settings, get, renamed
+from jaxformer.interop.settings import Settings, get, renamed, require, their_activation
+from jaxformer.interop.settings import activation as named_activation
 from jaxformer.models import families
 from jaxformer.modules.pure import Pure, pure
 
@@ -49,6 +50,13 @@ def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
     if projection not in _FEED_FORWARD:
         raise DataError(f"feed_forward_proj in config.json must be one of {', '.join(_FEED_FORWARD)}: {projection!r}")
     feed_forward, activation = _FEED_FORWARD[projection]
+    # The gate and the activation follow from the projection, but transformers reads them instead if a file has them.
+    require(settings, is_gated_act=feed_forward == "gated", is_causal=True)
+    if named_activation(settings, "dense_act_fn", their_activation(activation)) != activation:
+        raise DataError(
+            f"dense_act_fn in config.json must be that of feed_forward_proj {projection!r}, "
+            f"got {settings['dense_act_fn']!r}"
+        )
     dim, layers = get(settings, "d_model", 512), get(settings, "num_layers", 6)
     # In version 5 of transformers, this setting has the effect that `tie_word_embeddings` had on the scale before.
     scaled = get(settings, "scale_decoder_outputs", get(settings, "tie_word_embeddings", True)) and kind == "t5"
@@ -91,6 +99,8 @@ def _settings(kind: str, net: Pure) -> dict[str, Any]:
         "relative_attention_max_distance": config.max_distance,
         "layer_norm_epsilon": config.norm_epsilon,
         "feed_forward_proj": ours[config.feed_forward, config.activation],
+        "dense_act_fn": their_activation(config.activation),
+        "is_gated_act": config.feed_forward == "gated",
         "dropout_rate": config.dropout,
         **({"scale_decoder_outputs": config.output_scale != 1.0} if kind == "t5" else {}),
         "tie_word_embeddings": config.tie_embeddings == "all",

@@ -80,6 +80,19 @@ def test_a_text_begins_with_the_tokens_of_the_template():
     assert both.decode([*both.start, *both.encode([TEXT])[0], 0]) == TEXT
 
 
+@pytest.mark.parametrize(("single", "before", "after"), [("$0 </s> <x>", "", "</s> <x>"), ("</s> $0", "</s>", "")])
+def test_the_tokens_after_a_text_do_not_begin_one(single, before, after):
+    """Also if the token before a text is the end token, as in GPT-2."""
+    theirs = tokenizers.Tokenizer(tokenizers.models.WordLevel({"</s>": 0, "<x>": 1, "b": 2}))
+    theirs.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    theirs.add_special_tokens(["</s>", "<x>"])
+    pairs = [("</s>", 0), ("<x>", 1)]
+    theirs.post_processor = tokenizers.processors.TemplateProcessing(single=single, special_tokens=pairs)
+    ours = PretrainedTokenizer(theirs.to_str(), ALONE)
+    assert (" ".join(ours.pieces(ours.start)), " ".join(ours.pieces(ours.end))) == (before, after)
+    assert [*ours.start, *ours.encode(["b"])[0], *ours.end] == theirs.encode("b").ids
+
+
 def test_save_and_load(tmp_path):
     saved = PretrainedTokenizer(BERT, SpecialTokens(0, 2, 3, 1))
     saved.save(tmp_path / "tokenizer.json")

@@ -126,6 +126,7 @@ def test_repeated_tables_must_be_equal(tmp_path):
         ("bart", {"decoder_ffn_dim": 13}),
         ("bart", {"num_attention_heads": 4}),
         ("bart", {"normalize_before": True}),
+        ("bart", {"is_causal": False}),
         ("mbart", {"add_final_layer_norm": False}),
         ("marian", {"static_position_embeddings": False}),
         ("marian", {"normalize_embedding": True}),

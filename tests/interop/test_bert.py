@@ -90,6 +90,7 @@ def test_tying_does_not_matter_without_a_head(tmp_path):
     [
         ("bert", {"position_embedding_type": "relative_key"}),
         ("bert", {"is_decoder": True}),
+        ("roberta", {"is_causal": True}),
         ("bert", {"type_vocab_size": 0}),
         ("roberta", {"max_position_embeddings": 2}),
         ("roberta masked", {"hidden_act": "relu"}),

@@ -84,7 +84,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 WINDOWS = [
     ("mistral", {"sliding_window": 8}, 8),
     ("mistral", {"sliding_window": None}, None),
-    ("mistral", {"sliding_window": 8, "layer_types": [FULL, FULL]}, None),
+    ("mistral", {"sliding_window": None, "layer_types": [FULL, FULL]}, None),
     ("qwen2", {"use_sliding_window": True}, None),  # the first 28 layers have none
     ("qwen2", {"use_sliding_window": True, "max_window_layers": 0}, 4096),
     ("qwen2", {"use_sliding_window": True, "max_window_layers": 2, "sliding_window": 8}, None),
@@ -126,6 +126,7 @@ def test_mistral_has_a_window_by_default(tmp_path):
         ("mistral", {"attention_bias": True}),
         ("mistral", {"sliding_window": "8"}),
         ("mistral", {"layer_types": [FULL, SLIDING], "sliding_window": 8}),
+        ("mistral", {"sliding_window": 8, "layer_types": [FULL, FULL]}),  # has a window in transformers
         ("mistral", {"layer_types": [SLIDING, SLIDING], "sliding_window": None}),
         ("qwen2", {"use_sliding_window": "yes"}),
         ("qwen2", {"max_window_layers": 1, "use_sliding_window": True}),

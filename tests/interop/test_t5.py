@@ -58,6 +58,12 @@ def test_the_scale_of_the_logits(tmp_path, settings, scale):
         ("t5", {"feed_forward_proj": "gated-tanh"}),
         ("t5", {"d_model": 0}),
         ("t5", {"relative_attention_num_buckets": 2}),
+        ("t5", {"dense_act_fn": "gelu_new"}),
+        ("t5", {"dense_act_fn": "tanh"}),
+        ("t5", {"is_gated_act": True}),
+        ("t5", {"is_causal": False}),
+        ("t5 untied", {"dense_act_fn": "gelu"}),  # the projection "gated-gelu" is the approximation by tanh
+        ("t5 untied", {"is_gated_act": False}),
     ],
 )
 def test_settings_without_a_counterpart_are_refused(tmp_path, name, settings):

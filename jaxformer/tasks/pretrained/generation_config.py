@@ -127,6 +127,8 @@ def from_text_generation(settings: Mapping[str, Any], tokenizer: Tokenizer) -> t
         raise DataError(f"eos_token_id must be a token or a list of tokens, got {given['eos_token_id']!r}")
     ends = [token for token in ends if token < tokenizer.vocab_size]
     found: dict[str, Any] = {"stop_at_end": True, "eos_token_ids": "" if ends == [eos] else ",".join(map(str, ends))}
+    if settings.get("eos_token_id", eos) is None:  # an end of null, as `to_text_generation` writes it, ends no text
+        found["stop_at_end"] = False
     neutral = _NEUTRAL | _NEUTRAL_IN_TEXTS
     if given.get("do_sample"):
         neutral |= _NEUTRAL_IN_SAMPLING
@@ -222,7 +224,9 @@ def to_generation(decode: DecodeConfig, special: SpecialTokens, start: tuple[int
 
 def to_text_generation(decode: TextDecodeConfig) -> dict[str, Any]:
     """Returns the search of a language model as settings of Hugging Face; see `without_counterpart`."""
-    ends = {"eos_token_id": list(decode.end_tokens)} if decode.eos_token_ids else {}
+    ends: dict[str, Any] = {"eos_token_id": list(decode.end_tokens)} if decode.eos_token_ids else {}
+    if not decode.stop_at_end:
+        ends = {"eos_token_id": None}
     return _choice(decode.search) | {"max_new_tokens": decode.max_tokens} | ends
 
 

@@ -79,6 +79,11 @@ def _fast(folder: pathlib.Path, settings: Mapping[str, Any]) -> tuple[Pretrained
         if start is None and special.bos == special.eos:
             raise DataError(f"config.json of {folder} does not say how a text begins: decoder_start_token_id")
         special = special if start is None else dataclasses.replace(special, bos=start)
+    if bare.end not in ((), (special.eos,)):
+        raise DataError(
+            f"{path} puts {' '.join(bare.pieces(bare.end))} after a text; only the end of a text, "
+            f"{bare.pieces([special.eos])[0]}, can be there"
+        )
     return bare.with_special(special), names
 
 

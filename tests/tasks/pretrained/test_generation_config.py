@@ -158,6 +158,15 @@ def test_beams_of_a_language_model_stop_in_one_way():
         assert from_text_generation(greedy | unused, VOCABULARY)[1] == {}
 
 
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_search_that_goes_on_after_the_end_is_kept(stops):
+    """transformers stops at no token only if ``eos_token_id`` is null: it does not read that of ``config.json``."""
+    decode = language_model.DecodeConfig(temperature=0.7, stop_at_end=stops)
+    written = {"eos_token_id": VOCABULARY.special.eos} | to_text_generation(decode)
+    assert (written["eos_token_id"] is None) == (not stops)
+    assert from_text_generation(written, VOCABULARY)[0].stop_at_end == stops
+
+
 RATIO = ["max_ratio", "max_extra"]
 
 

@@ -69,6 +69,18 @@ def test_languages_have_two_letters(tmp_path, names, found):
     assert read_languages(tmp_path) == found
 
 
+def test_another_token_after_a_text_is_refused(tmp_path):
+    """Such as that of models of embeddings, whose texts end with another token than the answers of a chat."""
+    content = json.loads(tokenizers.byte_level(begin="<s>", end=True))
+    tokenizers.write(tmp_path, json.dumps(content), {"eos_token": "<s>"})
+    with pytest.raises(
+        DataError, match=r"tokenizer\.json puts <\|endoftext\|> after a text; only .* <s>, can be there"
+    ):
+        read_tokenizer(tmp_path, {})
+    tokenizers.write(tmp_path, json.dumps(content), {"eos_token": tokenizers.END})
+    assert read_tokenizer(tmp_path, {})[0].special.eos == 0
+
+
 @pytest.mark.parametrize("family", ["bert", "marian"])
 def test_files_are_read_again(tmp_path, family):
     (tmp_path / "in").mkdir()
