@@ -5,12 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Collection
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import functional, sharding
@@ -18,7 +16,8 @@ from jaxformer.functional.sums import add_shared
 from jaxformer.models.captioner_config import RecurrentCaptionerConfig, TransformerCaptionerConfig
 from jaxformer.models.config import DecoderConfig, LanguageModelConfig
 from jaxformer.models.decoder import make_decoder
-from jaxformer.models.decoder_state import Context, DecoderState, StepWeights
+from jaxformer.models.decoder_state import Context, DecoderState
+from jaxformer.models.decoding_mixin import ContextT, MemoryDecodingMixin, StateT
 from jaxformer.models.encoder import Memory
 from jaxformer.models.recurrent_decoder import (
     CapturedWeights,
@@ -40,10 +39,8 @@ from jaxformer.modules import (
 )
 
 
-class Captioner(nnx.Module):
+class Captioner(MemoryDecodingMixin[ContextT, StateT]):
     """The parts that captioners share: the memory of an image, and decoding steps."""
-
-    decoder: Any
 
     def __init__(
         self,
@@ -75,24 +72,8 @@ class Captioner(nnx.Module):
                 x = add_shared(x, self.positions(jnp.arange(x.shape[1])[None], x.shape[1]))
         return Memory(x, None)
 
-    def step(self, tokens: Int[Array, "B K"], state: Any, context: Any) -> tuple[Float[Array, "B K V"], Any]:
-        """Returns the logits after one more token of each hypothesis, equal to a row of the teacher-forced logits."""
-        return self.decoder.prefill(tokens[..., None], state, context)
 
-    def attending_step(
-        self, tokens: Int[Array, "B K"], state: Any, context: Any
-    ) -> tuple[Float[Array, "B K V"], Float[Array, "B K S"], Any]:
-        """Returns the logits, the attention to the grid and the state: see the decoder's method of the same name."""
-        return self.decoder.attending_step(tokens, state, context)
-
-    def prefill(
-        self, tokens: Int[Array, "B K T"], state: Any, context: Any, *, lengths: Int[Array, "B K"] | None = None
-    ) -> tuple[Float[Array, "B K V"], Any]:
-        """Returns the logits after T more tokens of each hypothesis, as after T calls of `step`: see the decoder."""
-        return self.decoder.prefill(tokens, state, context, lengths=lengths)
-
-
-class TransformerCaptioner(Captioner):
+class TransformerCaptioner(Captioner[Context, DecoderState]):
     """``images, tokens -> logits`` by a Transformer decoder; use it through ``pure(TransformerCaptioner, config)``."""
 
     def __init__(
@@ -151,25 +132,8 @@ class TransformerCaptioner(Captioner):
         intermediates = self.decoder.captured(tokens, self.encode(images), valid=valid)
         return select({f"decoder.{name}": attention for name, attention in intermediates.items()}, names)
 
-    def step_weights(self) -> StepWeights:
-        """Returns a copy of the parameters that steps read, for many searches: see `Decoder.step_weights`."""
-        return self.decoder.step_weights()
 
-    def start(
-        self,
-        memory: Memory,
-        *,
-        beam_size: int,
-        length: int,
-        weights: StepWeights | None = None,
-        cache_dtype: DTypeLike | None = None,
-    ) -> tuple[Context, DecoderState]:
-        """Prepares to decode `length` positions with `beam_size` hypotheses per image: see `Decoder.start`."""
-        sizes = {"batch_size": memory.states.shape[0], "beam_size": beam_size, "length": length}
-        return self.decoder.start(memory, **sizes, weights=weights, cache_dtype=cache_dtype)
-
-
-class RecurrentCaptioner(Captioner):
+class RecurrentCaptioner(Captioner[RecurrentContext, RecurrentDecoderState]):
     r"""``images, tokens -> logits`` as in Show, Attend and Tell; use it through ``pure(RecurrentCaptioner, config)``.
 
     The initial states of the LSTM are learned maps of the mean feature, :math:`c_0, h_0 = \tanh(W \bar a + b)`. Each
@@ -318,26 +282,6 @@ class RecurrentCaptioner(Captioner):
         """Returns the weights of the attention to the grid, "decoder.cross", as of one layer with one head."""
         _, weights = self.decoder(tokens, self.encode(images), valid=valid)
         return select({"decoder.cross": CapturedWeights(weights[None, :, None])}, names)
-
-    def step_weights(self) -> None:
-        """Returns None, because steps need no copy of the parameters."""
-
-    def start(
-        self,
-        memory: Memory,
-        *,
-        beam_size: int,
-        length: int,
-        weights: None = None,
-        cache_dtype: DTypeLike | None = None,
-    ) -> tuple[RecurrentContext, RecurrentDecoderState]:
-        """Prepares to decode with `beam_size` hypotheses per image; any `length` is possible.
-
-        Raises:
-          ValueError: `cache_dtype` is given.
-        """
-        del length, weights
-        return self.decoder.start(memory, beam_size=beam_size, cache_dtype=cache_dtype)
 
 
 def _mean_feature(memory: Memory) -> Float[Array, "B C"]:

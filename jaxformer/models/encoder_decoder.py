@@ -7,7 +7,6 @@ from collections.abc import Collection
 
 import jax
 from flax import nnx
-from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import functional, sharding
@@ -15,7 +14,8 @@ from jaxformer.dims import check_rank
 from jaxformer.functional.dropout import fold_in_name
 from jaxformer.models.config import EncoderDecoderConfig
 from jaxformer.models.decoder import Decoder
-from jaxformer.models.decoder_state import Context, DecoderState, StepWeights
+from jaxformer.models.decoder_state import Context, DecoderState
+from jaxformer.models.decoding_mixin import MemoryDecodingMixin
 from jaxformer.models.encoder import Encoder, Memory
 from jaxformer.models.transformer import (
     balance_loss,
@@ -32,8 +32,10 @@ from jaxformer.models.transformer import (
 from jaxformer.modules import AttentionFunction, CapturedAttention
 
 
-class EncoderDecoder(nnx.Module):
+class EncoderDecoder(MemoryDecodingMixin[Context, DecoderState]):
     """``source, target -> logits``; use it through ``pure(EncoderDecoder, config)``."""
+
+    decoder: Decoder
 
     def __init__(
         self,
@@ -184,49 +186,3 @@ class EncoderDecoder(nnx.Module):
         result = {f"encoder.{name}": attention for name, attention in intermediates.items()}
         intermediates = self.decoder.captured(target, memory, valid=target_valid)
         return select(result | {f"decoder.{name}": x for name, x in intermediates.items()}, names)
-
-    def step_weights(self) -> StepWeights:
-        """Returns a copy of the parameters that steps read, for many searches: see `Decoder.step_weights`."""
-        return self.decoder.step_weights()
-
-    def start(
-        self,
-        memory: Memory,
-        *,
-        beam_size: int,
-        length: int,
-        weights: StepWeights | None = None,
-        cache_dtype: DTypeLike | None = None,
-    ) -> tuple[Context, DecoderState]:
-        """Prepares to decode `length` positions with `beam_size` hypotheses per row.
-
-        The logits of a `step` beyond `length` are NaN.
-
-        Args:
-          weights, cache_dtype: see `Decoder.start`.
-        """
-        sizes = {"batch_size": memory.states.shape[0], "beam_size": beam_size, "length": length}
-        return self.decoder.start(memory, **sizes, weights=weights, cache_dtype=cache_dtype)
-
-    def step(
-        self, tokens: Int[Array, "B K"], state: DecoderState, context: Context
-    ) -> tuple[Float[Array, "B K V"], DecoderState]:
-        """Returns the logits after one more token of each hypothesis: see `Decoder.step`."""
-        return self.decoder.step(tokens, state, context)
-
-    def attending_step(
-        self, tokens: Int[Array, "B K"], state: DecoderState, context: Context
-    ) -> tuple[Float[Array, "B K V"], Float[Array, "B K S"], DecoderState]:
-        """Returns the logits, the attention to the source and the state: see `Decoder.attending_step`."""
-        return self.decoder.attending_step(tokens, state, context)
-
-    def prefill(
-        self,
-        tokens: Int[Array, "B K T"],
-        state: DecoderState,
-        context: Context,
-        *,
-        lengths: Int[Array, "B K"] | None = None,
-    ) -> tuple[Float[Array, "B K V"], DecoderState]:
-        """Returns the logits after T more tokens of each hypothesis, computed at once: see `Decoder.prefill`."""
-        return self.decoder.prefill(tokens, state, context, lengths=lengths)

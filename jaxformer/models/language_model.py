@@ -12,14 +12,17 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import functional
 from jaxformer.models.config import LanguageModelConfig
-from jaxformer.models.decoder import make_decoder
+from jaxformer.models.decoder import Decoder, make_decoder
 from jaxformer.models.decoder_state import Context, DecoderState, StepWeights
+from jaxformer.models.decoding_mixin import DecodingMixin
 from jaxformer.models.transformer import select
 from jaxformer.modules import AttentionFunction, CapturedAttention
 
 
-class LanguageModel(nnx.Module):
+class LanguageModel(DecodingMixin[Context, DecoderState]):
     """``tokens -> logits``; use it through ``pure(LanguageModel, config)``."""
+
+    decoder: Decoder
 
     def __init__(
         self,
@@ -109,10 +112,6 @@ class LanguageModel(nnx.Module):
         intermediates = self.decoder.captured(tokens, valid=valid, positions=positions, segments=segments)
         return select({f"decoder.{name}": x for name, x in intermediates.items()}, names)
 
-    def step_weights(self) -> StepWeights:
-        """Returns a copy of the parameters that steps read, for many searches: see `Decoder.step_weights`."""
-        return self.decoder.step_weights()
-
     def start(
         self,
         *,
@@ -132,20 +131,3 @@ class LanguageModel(nnx.Module):
         return self.decoder.start(
             batch_size=batch_size, beam_size=beam_size, length=length, weights=weights, cache_dtype=cache_dtype
         )
-
-    def step(
-        self, tokens: Int[Array, "B K"], state: DecoderState, context: Context
-    ) -> tuple[Float[Array, "B K V"], DecoderState]:
-        """Returns the logits after one more token of each hypothesis: see `Decoder.step`."""
-        return self.decoder.step(tokens, state, context)
-
-    def prefill(
-        self,
-        tokens: Int[Array, "B K T"],
-        state: DecoderState,
-        context: Context,
-        *,
-        lengths: Int[Array, "B K"] | None = None,
-    ) -> tuple[Float[Array, "B K V"], DecoderState]:
-        """Returns the logits after T more tokens of each hypothesis, computed at once: see `Decoder.prefill`."""
-        return self.decoder.prefill(tokens, state, context, lengths=lengths)

@@ -181,14 +181,28 @@ class RecurrentDecoder(nnx.Module):
             kernel = None if self.output is None else self.output.kernel[...]
             return constrain(output_logits(x, self.embeddings.tokens, kernel), "batch", "length", "vocab")
 
+    def step_weights(self) -> None:
+        """Returns None, because steps need no copy of the parameters."""
+
     def start(
-        self, memory: Memory, *, beam_size: int, cache_dtype: DTypeLike | None = None
+        self,
+        memory: Memory,
+        *,
+        beam_size: int,
+        batch_size: int | None = None,
+        length: int | None = None,
+        weights: None = None,
+        cache_dtype: DTypeLike | None = None,
     ) -> tuple[RecurrentContext, RecurrentDecoderState]:
         """Prepares to decode with `beam_size` hypotheses per row.
+
+        Args:
+          batch_size, length, weights: of `Decoder.start`; they have no effect, since any length is possible.
 
         Raises:
           ValueError: `cache_dtype` is given.
         """
+        del batch_size, length, weights
         if cache_dtype is not None:
             raise ValueError(
                 f"cache_dtype must be None: a recurrent decoder keeps no keys and values, got {cache_dtype}"

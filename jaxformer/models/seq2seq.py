@@ -6,11 +6,11 @@ from collections.abc import Collection
 
 import jax
 from flax import nnx
-from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import sharding
 from jaxformer.functional.dropout import fold_in_name
+from jaxformer.models.decoding_mixin import MemoryDecodingMixin
 from jaxformer.models.encoder import Memory
 from jaxformer.models.recurrent_decoder import (
     CapturedWeights,
@@ -24,7 +24,7 @@ from jaxformer.models.transformer import select
 from jaxformer.modules import Alignment, Embedding, Embeddings, Linear, RecurrentStack
 
 
-class Seq2Seq(nnx.Module):
+class Seq2Seq(MemoryDecodingMixin[RecurrentContext, RecurrentDecoderState]):
     r"""``source, target -> logits``, with the methods of `EncoderDecoder`; use it through ``pure(Seq2Seq, config)``.
 
     The encoder reads the source in both directions; its last states, the fixed context c, set the initial state of the
@@ -40,6 +40,8 @@ class Seq2Seq(nnx.Module):
                                                                  :math:`[y_{t-1}; \tilde h_{t-1}]`
     ==================  =======================================  =========================================
     """
+
+    decoder: RecurrentDecoder
 
     def __init__(self, config: Seq2SeqConfig, *, rngs: nnx.Rngs):
         sizes = config.source_vocab_size, config.target_vocab_size
@@ -161,49 +163,6 @@ class Seq2Seq(nnx.Module):
         """
         _, weights = self.decoder(target, self.encode(source, source_valid=source_valid), valid=target_valid)
         return select({} if weights is None else {"decoder.cross": CapturedWeights(weights[None, :, None])}, names)
-
-    def step_weights(self) -> None:
-        """Returns None, because steps need no copy of the parameters."""
-
-    def start(
-        self,
-        memory: Memory,
-        *,
-        beam_size: int,
-        length: int,
-        weights: None = None,
-        cache_dtype: DTypeLike | None = None,
-    ) -> tuple[RecurrentContext, RecurrentDecoderState]:
-        """Prepares to decode with `beam_size` hypotheses per row; any `length` is possible.
-
-        Raises:
-          ValueError: `cache_dtype` is given.
-        """
-        del length, weights
-        return self.decoder.start(memory, beam_size=beam_size, cache_dtype=cache_dtype)
-
-    def step(
-        self, tokens: Int[Array, "B K"], state: RecurrentDecoderState, context: RecurrentContext
-    ) -> tuple[Float[Array, "B K V"], RecurrentDecoderState]:
-        """Returns the logits after one more token of each hypothesis, equal to a row of the teacher-forced logits."""
-        return self.prefill(tokens[..., None], state, context)
-
-    def attending_step(
-        self, tokens: Int[Array, "B K"], state: RecurrentDecoderState, context: RecurrentContext
-    ) -> tuple[Float[Array, "B K V"], Float[Array, "B K S"], RecurrentDecoderState]:
-        """Returns the logits, the attention to the source and the state: see `RecurrentDecoder.attending_step`."""
-        return self.decoder.attending_step(tokens, state, context)
-
-    def prefill(
-        self,
-        tokens: Int[Array, "B K T"],
-        state: RecurrentDecoderState,
-        context: RecurrentContext,
-        *,
-        lengths: Int[Array, "B K"] | None = None,
-    ) -> tuple[Float[Array, "B K V"], RecurrentDecoderState]:
-        """Returns the logits after T more tokens of each hypothesis, as after T calls of `step`."""
-        return self.decoder.prefill(tokens, state, context, lengths=lengths)
 
 
 def feed_of(config: Seq2SeqConfig) -> Feed:
