@@ -132,7 +132,15 @@ class Sum(Bias):
 
 
 def with_four_dims(array: Array) -> Array:
-    """Adds leading dimensions of size 1, so that an array has the four dimensions of [B, N, T, S]."""
+    """Adds leading dimensions of size 1, so that an array has the four dimensions of [B, N, T, S].
+
+    Raises:
+      ValueError: the array is Boolean, as a mask is; its values would be added as 0 and 1.
+    """
+    if array.dtype == bool:
+        raise ValueError(f"a bias is added to the logits, got bool {list(array.shape)}; a Boolean array is a mask")
+    if jnp.issubdtype(array.dtype, jnp.integer):
+        array = array.astype(jnp.float32)
     return array.reshape(*(1,) * (4 - array.ndim), *array.shape)
 
 

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxformer.functional.feed_forward import Activation, relu
+from jaxformer.functional.losses import check_where
 
 
 class Routing(NamedTuple):
@@ -88,11 +89,15 @@ def load_balancing_loss(routing: Routing, valid: Bool[Array, "*tokens"] | None =
     flows. Add it to the loss with a small factor, such as 0.01. If padding may hold NaN, pass `valid` to `route` too,
     because the gradient goes through its softmax.
 
+    Raises:
+      ValueError: `valid` is not Boolean, or has another shape than the tokens.
+
     >>> even = route(jnp.log(jnp.array([[0.9, 0.1], [0.1, 0.9]])), 1)
     >>> one = route(jnp.log(jnp.array([[1.0, 1e-9], [1.0, 1e-9]])), 1)
     >>> [round(load_balancing_loss(routing).item(), 3) for routing in (even, one)]
     [1.0, 2.0]
     """
+    check_where(valid, routing.probabilities.shape[:-1], "valid")
     num_experts = routing.probabilities.shape[-1]
     chosen = jax.nn.one_hot(routing.experts, num_experts).mean(-2).reshape(-1, num_experts)
     probabilities = routing.probabilities.reshape(-1, num_experts)
@@ -106,9 +111,13 @@ def load_balancing_loss(routing: Routing, valid: Bool[Array, "*tokens"] | None =
 def router_z_loss(logits: Float[Array, "*tokens E"], valid: Bool[Array, "*tokens"] | None = None) -> Float[Array, ""]:
     """Returns the mean of ``logsumexp(logits) ** 2``, which keeps a router's logits small (Zoph et al. 2022, eq. 5).
 
+    Raises:
+      ValueError: `valid` is not Boolean, or has another shape than the tokens.
+
     >>> round(router_z_loss(jnp.log(jnp.array([[0.5, 0.5], [1.0, 3.0]]))).item(), 3)
     0.961
     """
+    check_where(valid, logits.shape[:-1], "valid")
     counted = jnp.ones(logits.shape[:-1], bool) if valid is None else valid
     # Padding may hold NaN, and the gradient of logsumexp at NaN is NaN, so it is replaced before and after.
     logits = jnp.where(counted[..., None], logits.astype(jnp.float32), 0)

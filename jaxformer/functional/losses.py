@@ -48,7 +48,8 @@ def cross_entropy(
       where: True for labels to count; other labels add nothing, and their logits may hold anything.
 
     Raises:
-      ValueError: `smoothing` is not in [0, 1), or a label is not in [0, V) where it counts.
+      ValueError: `smoothing` is not in [0, 1), shapes do not match, `where` is not Boolean, or a label is not in [0, V)
+        where it counts.
 
     >>> import jax.numpy as jnp
     >>> total, count = cross_entropy(jnp.zeros((3, 4)), jnp.array([0, 1, 2]))
@@ -57,6 +58,11 @@ def cross_entropy(
     """
     if not 0 <= smoothing < 1:
         raise ValueError(f"smoothing must be in [0, 1), got {smoothing}")
+    if logits.shape[:-1] != labels.shape:
+        raise ValueError(
+            f"shapes must be logits [*batch, V], labels [*batch], got {list(logits.shape)}, {list(labels.shape)}"
+        )
+    check_where(where, labels.shape)
     check_labels(labels, where, logits.shape[-1])
     logits = logits.astype(jnp.float32)
     if where is not None:
@@ -72,6 +78,16 @@ def cross_entropy(
     if where is None:
         return loss.sum(), jnp.float32(labels.size)
     return jnp.where(where, loss, 0.0).sum(), where.astype(jnp.float32).sum()
+
+
+def check_where(where: Array | None, shape: tuple[int, ...], name: str = "where") -> None:
+    """Checks that a choice of what counts covers all of it: broadcast, it would be counted once and added many times.
+
+    Raises:
+      ValueError: the shape differs, or the array is not Boolean.
+    """
+    if where is not None and (where.shape != shape or where.dtype != bool):
+        raise ValueError(f"{name} must be Bool {list(shape)}, got {where.dtype} {list(where.shape)}")
 
 
 def check_labels(labels: Array, where: Array | None, vocab_size: int) -> None:
@@ -128,7 +144,8 @@ def linear_cross_entropy(
         (see `logits_per_chunk`).
 
     Raises:
-      ValueError: `smoothing` is not in [0, 1), shapes do not match, or a label is not in [0, V) where it counts.
+      ValueError: `smoothing` is not in [0, 1), shapes do not match, `where` is not Boolean, or a label is not in [0, V)
+        where it counts.
 
     >>> import jax.numpy as jnp
     >>> total, count = linear_cross_entropy(jnp.ones((1, 3, 2)), jnp.zeros((4, 2)), jnp.array([[0, 1, 2]]))
@@ -142,6 +159,7 @@ def linear_cross_entropy(
             f"shapes must be x [B, T, D], table [V, D], labels [B, T], got {list(x.shape)}, {list(table.shape)}, "
             f"{list(labels.shape)}"
         )
+    check_where(where, labels.shape)
     # The gradient of the table is summed in float32, even if its dtype is narrower.
     copies = table.astype(jnp.float32)[None, None] if table.ndim == 2 else table
     check_labels(labels, where, table.shape[-2])

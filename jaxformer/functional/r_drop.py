@@ -8,7 +8,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Integer
 
-from jaxformer.functional.losses import check_labels, chunks_of, cross_entropy, linear_loss, logits_per_chunk
+from jaxformer.functional.losses import (
+    check_labels,
+    check_where,
+    chunks_of,
+    cross_entropy,
+    linear_loss,
+    logits_per_chunk,
+)
 
 
 def duplicate_rows(x: Array) -> Array:
@@ -30,10 +37,16 @@ def symmetric_divergence(
     Args:
       where: True for rows to count; other rows add nothing, and may hold anything.
 
+    Raises:
+      ValueError: shapes do not match, or `where` is not Boolean.
+
     >>> total, count = symmetric_divergence(jnp.log(jnp.array([[0.5, 0.5]])), jnp.log(jnp.array([[0.25, 0.75]])))
     >>> round(float(total), 4), int(count)       # 1/8 log 3
     (0.1373, 1)
     """
+    if first.shape != second.shape:
+        raise ValueError(f"both logits must have one shape, got {list(first.shape)} and {list(second.shape)}")
+    check_where(where, first.shape[:-1])
     first, second = first.astype(jnp.float32), second.astype(jnp.float32)
     if where is not None:
         first, second = (jnp.where(where[..., None], x, 0.0) for x in (first, second))
@@ -66,7 +79,8 @@ def r_drop(
       where, smoothing, z_loss: see `cross_entropy`.
 
     Raises:
-      ValueError: `smoothing` is not in [0, 1).
+      ValueError: `smoothing` is not in [0, 1), shapes do not match, `where` is not Boolean, or a label is not in [0, V)
+        where it counts.
 
     >>> logits, labels = jnp.log(jnp.array([[0.25, 0.75]])), jnp.array([1])
     >>> total, count = r_drop(logits, logits, labels, weight=5.0)
@@ -100,7 +114,8 @@ def linear_r_drop(
       chunk: the number of positions to compute at a time, over the full batch.
 
     Raises:
-      ValueError: `smoothing` is not in [0, 1), shapes do not match, or a label is not in [0, V) where it counts.
+      ValueError: `smoothing` is not in [0, 1), shapes do not match, `where` is not Boolean, or a label is not in [0, V)
+        where it counts.
 
     >>> labels = duplicate_rows(jnp.array([[0, 1, 2]]))
     >>> total, count = linear_r_drop(jnp.ones((2, 3, 2)), jnp.zeros((4, 2)), labels, weight=5.0)
@@ -114,6 +129,7 @@ def linear_r_drop(
             f"shapes must be x [2 B, T, D], table [V, D], labels [2 B, T], got {list(x.shape)}, {list(table.shape)}, "
             f"{list(labels.shape)}"
         )
+    check_where(where, labels.shape)
     check_labels(labels, where, table.shape[-2])
     copies = table.astype(jnp.float32)[None, None] if table.ndim == 2 else table
     groups, parts, vocab_size, _ = copies.shape

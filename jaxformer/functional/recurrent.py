@@ -64,11 +64,15 @@ def rnn_cell(
 ) -> RecurrentState:
     r"""Computes a step of Elman's network: :math:`h_t = \tanh(W x_t + b + U h_{t-1} + c)` (Elman 1990).
 
+    Raises:
+      ValueError: the terms are not those of 1 gate.
+
     >>> ones = jnp.ones((1, 2))
     >>> rnn_cell(ones, -ones, RecurrentState(jnp.zeros(2))).hidden.tolist()
     [0.0, 0.0]
     """
     del state
+    _check_gates("rnn_cell", 1, inputs, recurrent)
     return RecurrentState(activation(inputs + recurrent)[..., 0, :])
 
 
@@ -80,10 +84,14 @@ def gru_cell(
     .. math:: r, z = \sigma(W x_t + U h_{t-1}), \quad n = \tanh(W_n x_t + r \odot (U_n h_{t-1} + c_n)), \quad
        h_t = (1 - z) \odot n + z \odot h_{t-1}
 
+    Raises:
+      ValueError: the terms are not those of 3 gates.
+
     >>> zeros = jnp.zeros((3, 2))
     >>> gru_cell(zeros, zeros, RecurrentState(jnp.ones(2))).hidden.tolist()        # half of the state is kept
     [0.5, 0.5]
     """
+    _check_gates("gru_cell", 3, inputs, recurrent)
     reset, update = (jax.nn.sigmoid(inputs[..., gate, :] + recurrent[..., gate, :]) for gate in (0, 1))
     new = jnp.tanh(inputs[..., 2, :] + reset * recurrent[..., 2, :])
     return RecurrentState((1 - update) * new + update * state.hidden)
@@ -98,12 +106,13 @@ def lstm_cell(
        c_t = f \odot c_{t-1} + i \odot g, \quad h_t = o \odot \tanh(c_t)
 
     Raises:
-      ValueError: the state has no memory.
+      ValueError: the terms are not those of 4 gates, or the state has no memory.
 
     >>> zeros = jnp.zeros((4, 2))
     >>> lstm_cell(zeros, zeros, RecurrentState(jnp.ones(2), jnp.ones(2))).memory.tolist()
     [0.5, 0.5]
     """
+    _check_gates("lstm_cell", 4, inputs, recurrent)
     if state.memory is None:
         raise ValueError(
             "the state of an LSTM has a memory, got None; a cell that calls lstm_cell starts from "
@@ -113,6 +122,12 @@ def lstm_cell(
     entry, forget, exit_ = (jax.nn.sigmoid(gates[..., gate, :]) for gate in (0, 1, 3))
     memory = forget * state.memory + entry * jnp.tanh(gates[..., 2, :])
     return RecurrentState(exit_ * jnp.tanh(memory), memory)
+
+
+def _check_gates(name: str, expected: int, inputs: Array, recurrent: Array) -> None:
+    """Checks the number of gates, because JAX clamps the index of a gate that is missing."""
+    if (got := (inputs.shape[-2], recurrent.shape[-2])) != (expected, expected):
+        raise ValueError(f"{name} needs weights of G = {expected} gates, got {got[0]} for inputs, {got[1]} for states")
 
 
 def recurrent_start(cell: Cell, shape: tuple[int, ...]) -> RecurrentState:
@@ -183,7 +198,7 @@ def recurrent(
     >>> recurrent(add, x, weights, valid=valid, reverse=True)[0][0, :, 0].tolist()
     [7.0, 6.0, 0.0, 4.0]
     """
-    _check(x, weights)
+    _check(x, weights, state, valid)
     batch, hidden_size = x.shape[0], weights.hidden.shape[0]
     state = recurrent_start(cell, (batch, hidden_size)) if state is None else state
     x, weights, state = reverse_only((x, weights, state), NO_FORWARD)
@@ -348,10 +363,21 @@ def _multiplier(given: Dropout, shape: tuple[int, ...]) -> Array:
     return dropout(jnp.ones(shape, jnp.float32), rate=given.rate, key=given.key)
 
 
-def _check(x: Array, weights: RecurrentWeights) -> None:
-    _, num_gates, hidden_size = weights.input.shape
-    bias = num_gates, hidden_size
-    shapes = (x.shape[2], *bias), (hidden_size, *bias), bias, bias
-    for name, weight, expected in zip(weights._fields, weights, shapes, strict=True):
-        if weight.shape != expected:
-            raise ValueError(f"weights.{name} must have shape {list(expected)}, got {list(weight.shape)}")
+def _check(x: Array, weights: RecurrentWeights, state: RecurrentState | None, valid: Array | None) -> None:
+    if x.ndim != 3 or weights.input.ndim != 3:
+        raise ValueError(
+            f"x must be [B, T, D] and weights.input [D, G, H], got {list(x.shape)} and {list(weights.input.shape)}"
+        )
+    bias = weights.input.shape[1:]
+    shapes = (x.shape[2], *bias), (bias[1], *bias), bias, bias
+    expected = [
+        (f"weights.{name}", weight, shape) for name, weight, shape in zip(weights._fields, weights, shapes, strict=True)
+    ]
+    if valid is not None:
+        expected.append(("valid", valid, x.shape[:2]))
+    if state is not None:
+        arrays = {f"state.{name}": array for name, array in state._asdict().items() if array is not None}
+        expected += [(name, array, (x.shape[0], bias[1])) for name, array in arrays.items()]
+    for name, array, shape in expected:
+        if array.shape != shape:
+            raise ValueError(f"{name} must have shape {list(shape)}, got {list(array.shape)}")

@@ -1,5 +1,7 @@
 """Mixtures of experts agree with a loop over tokens, also for dropped tokens and padding."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -182,3 +184,11 @@ def test_bfloat16_sums_in_float32():
         got = functional.mixture_of_experts(single(X).astype(jnp.bfloat16), routing, narrow, capacity=capacity)
         assert got.dtype == jnp.bfloat16
         np.testing.assert_allclose(np.asarray(got, np.float64), by_hand(2, capacity=capacity), atol=0.3, rtol=0.05)
+
+
+def test_losses_of_a_router_reject_a_choice_of_tokens_that_would_broadcast():
+    logits, valid = jnp.zeros((3, 4, E)), jnp.ones((3, 1), bool)
+    with pytest.raises(ValueError, match=r"valid must be Bool \[3, 4\], got bool \[3, 1\]"):
+        inspect.unwrap(functional.router_z_loss)(logits, valid)
+    with pytest.raises(ValueError, match=r"valid must be Bool \[3, 4\], got bool \[3, 1\]"):
+        inspect.unwrap(functional.load_balancing_loss)(functional.route(logits, 2), valid)

@@ -296,3 +296,17 @@ def test_counts_are_float32_in_a_program_of_64_bits():
         logits, labels = jnp.zeros((2, 3), jnp.float32), jnp.zeros(2, jnp.int32)
         results = functional.cross_entropy(logits, labels), functional.symmetric_divergence(logits, logits)
     assert {x.dtype for x in jax.tree.leaves(results)} == {jnp.dtype("float32")}
+
+
+def test_shapes_that_would_broadcast_are_rejected():
+    """Labels [B, 1] would be compared with all rows, and a choice [B, 1] counted once for many labels."""
+    logits, labels = jnp.zeros((2, 5, 7)), jnp.asarray(LABELS)
+    states = jnp.zeros((2, 5, 3)), jnp.zeros((7, 3))
+    for wrong in (labels[..., None], labels[:1], labels[0]):
+        with pytest.raises(ValueError, match=r"shapes must be logits \[\*batch, V\], labels \[\*batch\], got "):
+            inspect.unwrap(functional.cross_entropy)(logits, wrong)
+    for where in (jnp.ones((2, 1), bool), jnp.ones((2, 5)), jnp.ones((2, 5), int)):
+        with pytest.raises(ValueError, match=rf"where must be Bool \[2, 5\], got {where.dtype} "):
+            inspect.unwrap(functional.cross_entropy)(logits, labels, where=where)
+        with pytest.raises(ValueError, match=rf"where must be Bool \[2, 5\], got {where.dtype} "):
+            inspect.unwrap(functional.linear_cross_entropy)(*states, labels, where=where)

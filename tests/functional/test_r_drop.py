@@ -133,3 +133,15 @@ def test_labels_outside_of_the_vocabulary_are_refused():
     x, labels = jnp.ones((2, 3, 2)), jnp.full((2, 3), -100)
     with pytest.raises(ValueError, match=r"labels must be in \[0, V = 4\) where they count, got -100"):
         functional.linear_r_drop(x, jnp.zeros((4, 2)), labels, weight=1.0)
+
+
+def test_shapes_that_would_broadcast_are_rejected():
+    logits = jnp.zeros((4, 5, 7))
+    with pytest.raises(ValueError, match=r"one shape, got \[4, 5, 7\] and \[1, 5, 7\]"):
+        inspect.unwrap(functional.symmetric_divergence)(logits, logits[:1])
+    with pytest.raises(ValueError, match=r"where must be Bool \[4, 5\], got bool \[4, 1\]"):
+        inspect.unwrap(functional.symmetric_divergence)(logits, logits, where=jnp.ones((4, 1), bool))
+    with pytest.raises(ValueError, match=r"where must be Bool \[4, 5\], got bool \[4, 1\]"):
+        inspect.unwrap(functional.linear_r_drop)(
+            X, TABLE, jnp.asarray(LABELS), weight=1.0, where=jnp.ones((4, 1), bool)
+        )

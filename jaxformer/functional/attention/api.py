@@ -101,7 +101,7 @@ def attention(
     Raises:
       ValueError: shapes do not match (the message has the actual and expected values), the implementation is unknown,
         or it cannot compute this request or its derivative (the message has the reason).
-      TypeError: the mask or the dropout is of another type, such as a rate without a key.
+      TypeError: the mask or the dropout is of another type, or the dropout has a rate without a key.
 
     >>> import jax.numpy as jnp
     >>> from jaxformer import masks

@@ -75,7 +75,7 @@ def make_request(
       TypeError: the mask or the dropout is of another type.
     """
     _check_shapes(query, key, value)
-    if dropout is not None and not isinstance(dropout, Dropout):
+    if dropout is not None and not (isinstance(dropout, Dropout) and dropout.key is not None):
         raise TypeError(f"dropout must be a functional.Dropout(rate, key), got {dropout!r}")
     batch, num_queries, num_heads, head_dim = query.shape
     mask = None if mask is None else as_mask(mask)
@@ -94,9 +94,9 @@ def make_request(
         raise ValueError(f"dropout rate must be in [0, 1), got {dropout.rate}")
     if dropout is not None and dropout.rate == 0:
         dropout = None
+    if scale is not None and np.ndim(scale) != 0:
+        raise ValueError(f"scale must be one number, got shape {list(np.shape(scale))}")
     if isinstance(scale, jax.core.Tracer):  # its value is unknown, and implementations need a static scale
-        if scale.ndim != 0:
-            raise ValueError(f"scale must be one number, got shape {list(scale.shape)}")
         compute_dtype = np.promote_types(query.dtype, np.float32)
         query, scale = _multiplied(query.astype(compute_dtype), scale.astype(compute_dtype)).astype(query.dtype), 1.0
     scale = head_dim**-0.5 if scale is None else float(scale)

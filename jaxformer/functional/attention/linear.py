@@ -65,7 +65,7 @@ def linear_attention(
       chunk: the number of positions computed at a time in the causal form; the result does not depend on it.
 
     Raises:
-      ValueError: `causal` with different numbers of queries and keys, or head counts differ.
+      ValueError: shapes do not match, `causal` with different numbers of queries and keys, or `chunk` is below 1.
 
     >>> import jax.numpy as jnp
     >>> x, value = jnp.zeros((1, 3, 1, 2)), jnp.array([1., 3., 5.]).reshape(1, 3, 1, 1)
@@ -74,6 +74,15 @@ def linear_attention(
     """
     if query.shape[2] != key.shape[2]:
         raise ValueError(f"query and key head counts must be equal, got {query.shape[2]} and {key.shape[2]}")
+    if key.shape[0] != query.shape[0] or value.shape[:3] != key.shape[:3]:
+        raise ValueError(
+            f"query, key and value must agree in batch, key and value in length and heads; got {list(query.shape)}, "
+            f"{list(key.shape)}, {list(value.shape)}"
+        )
+    if valid is not None and valid.shape != key.shape[:2]:
+        raise ValueError(f"valid must have shape [B, S] = {list(key.shape[:2])}, got {list(valid.shape)}")
+    if chunk < 1:
+        raise ValueError(f"chunk must be at least 1, got {chunk}")
     if causal and query.shape[1] != key.shape[1]:
         raise ValueError(f"causal linear attention must have T = S, got {query.shape[1]} and {key.shape[1]}")
     per_feature = None if valid is None else valid[..., None, None]

@@ -66,7 +66,10 @@ def rotary(
         raise ValueError(f"positions must be [T] or [B, T], got shape {list(np.shape(positions))}")
     frequencies = Frequencies(base ** (-np.arange(0, dim, 2) / dim))
     frequencies = frequencies if scaling is None else scaling(frequencies, base)
-    cos, sin = _rotation(np.arange(x.shape[1]) if positions is None else positions, frequencies)
+    if positions is None:
+        length = x.shape[1]
+        positions = np.arange(length) if isinstance(length, int) else jnp.arange(length)  # it may be symbolic
+    cos, sin = _rotation(positions, frequencies)
     features = x.astype(jnp.float32)
     if pairs == "halves":
         first, second = jnp.split(features, 2, axis=-1)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 import itertools
 
 import jax
@@ -154,3 +155,22 @@ def test_integers_and_a_rate_without_a_key_are_refused():
             make_request(*given)
     with pytest.raises(TypeError, match=r"functional.Dropout\(rate, key\), got 0.1"):
         make_request(query, key, value, dropout=0.1)
+
+
+def test_a_dropout_without_a_key_a_boolean_bias_and_a_vector_as_scale_are_rejected():
+    x = jnp.ones((1, 3, 2, 4))
+    for implementation in ("reference", "blockwise"):
+        call = functools.partial(inspect.unwrap(functional.attention), x, x, x, implementation=implementation)
+        with pytest.raises(TypeError, match=r"functional.Dropout\(rate, key\), got Dropout\(rate=0.1, key=None\)"):
+            call(dropout=functional.Dropout(0.1, None))  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=r"got bool \[3, 3\]; a Boolean array is a mask"):
+            call(bias=jnp.ones((3, 3), bool))
+        with pytest.raises(ValueError, match=r"scale must be one number, got shape \[1\]"):
+            call(scale=jnp.ones(1))
+
+
+def test_a_bias_of_integers_is_added_by_every_implementation():
+    x, bias = jnp.ones((1, 3, 2, 4)), jnp.arange(9).reshape(3, 3)
+    expected = functional.attention(x, x, x, bias=bias.astype(jnp.float32), implementation="reference")
+    for name in ("reference", "blockwise", "xla"):
+        np.testing.assert_allclose(functional.attention(x, x, x, bias=bias, implementation=name), expected, atol=1e-6)

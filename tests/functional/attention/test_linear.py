@@ -167,3 +167,14 @@ def test_features_are_positive_and_computed_in_float32():
     wide = functional.linear_attention(*(x.astype(jnp.float32) for x in (query, key, value)))
     found = functional.linear_attention(query, key, value)
     np.testing.assert_allclose(found.astype(jnp.float32), wide, atol=0.02)
+
+
+def test_shapes_that_would_broadcast_are_rejected():
+    query, key, value = ARRAYS
+    for wrong in ((query, key[:1], value[:1]), (query, key, value[:, :1]), (query, key, value[:, :, :1])):
+        with pytest.raises(ValueError, match="query, key and value must agree in batch, key and value in length"):
+            inspect.unwrap(functional.linear_attention)(*wrong)
+    with pytest.raises(ValueError, match=r"valid must have shape \[B, S\] = \[2, 11\], got \[2, 1\]"):
+        inspect.unwrap(functional.linear_attention)(*ARRAYS, valid=jnp.ones((2, 1), bool))
+    with pytest.raises(ValueError, match="chunk must be at least 1, got 0"):
+        inspect.unwrap(functional.linear_attention)(*ARRAYS, causal=True, chunk=0)

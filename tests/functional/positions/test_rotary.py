@@ -2,6 +2,8 @@
 
 import inspect
 
+import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -70,3 +72,11 @@ def test_rotary_refusals():
         inspect.unwrap(functional.rotary)(*[jnp.zeros((1, 2, 1, 4))] * 2)  # a query and a key
     with pytest.raises(ValueError, match="'halves' or 'neighbors', got 'thirds'"):
         inspect.unwrap(functional.rotary)(jnp.zeros((1, 2, 1, 4)), jnp.arange(2), pairs="thirds")
+
+
+def test_the_default_positions_may_have_symbolic_length():
+    (length,) = jax.export.symbolic_shape("s")
+    shape = jax.ShapeDtypeStruct((1, length, 2, 4), jnp.float32)
+    x = np.random.default_rng(1).standard_normal((1, 5, 2, 4)).astype(np.float32)
+    exported = jax.export.export(jax.jit(functional.rotary))(shape)
+    np.testing.assert_allclose(exported.call(x), functional.rotary(jnp.asarray(x)), atol=1e-5)

@@ -149,8 +149,7 @@ def attention_by(call: Callable[..., Array], request: Request) -> Float[Array, "
         # infinity, also after a cast, is NaN.
         dtype = bias.dtype if bias.dtype == query.dtype else np.promote_types(query.dtype, np.float32)
         nonempty = bias > -jnp.inf
-        low = 0.5 * max(float(jnp.finfo(x).min) for x in (bias.dtype, dtype))
-        bias = jnp.maximum(bias, low).astype(dtype)
+        bias = jnp.maximum(bias.astype(dtype), 0.5 * float(jnp.finfo(dtype).min))
     if allowed is not None:
         nonempty = nonempty & allowed  # elementwise: mask and bias together may leave a row without keys
     if allowed is not None and not finite:

@@ -296,3 +296,10 @@ def test_a_float32_bias_is_not_rounded():
     *_, wanted = numpy_attention.gradients(query, key, value, output, bias=added)
     np.testing.assert_allclose(slope, wanted.sum(0, keepdims=True), atol=0.05)
     assert slope.dtype == jnp.float32
+
+
+def test_a_bias_of_few_bits_is_not_cut_off_before_it_is_cast():
+    """Half of the smallest float16 is -32,752: keys with lower biases would have equal weights."""
+    query, key, value = jnp.ones((1, 1, 1, 4)), jnp.ones((1, 2, 1, 4)), jnp.array([1.0, 3.0]).reshape(1, 2, 1, 1)
+    bias = jnp.array([[-40_000.0, -60_000.0]], jnp.float16)
+    assert functional.attention(query, key, value, bias=bias, implementation="xla").item() == 1
