@@ -3,11 +3,14 @@
 import gc
 import os
 import pathlib
+import signal
 import sys
 import zlib
 
 ROOT = pathlib.Path(__file__).parent.parent
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background; tests interrupt themselves
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.pop("JAXFORMER_CACHE", None)
 os.environ["XDG_CACHE_HOME"] = str(ROOT / ".cache" / "user")  # tests write nothing in the home directory
 # Most of the time goes into compiling programs that run once, for microseconds. Programs with all optimization, as for

@@ -206,7 +206,7 @@ class PlannedPairs:
         elif tokens.num_segmentations == 1:
             sources, targets = tokens.source[0].take(pairs), tokens.target[0].take(pairs)
         else:
-            whole = self.plan.batch(step)[1]  # drawn for all its pairs, whichever of them are made here
+            whole = self.plan.batch(step)[1]  # draws are for all its pairs, and some of them are made here
             generator = np.random.default_rng((self.plan.seed, epoch, step, 2))
             variants = generator.integers(tokens.num_segmentations, size=(2, len(whole)))[:, np.isin(whole, pairs)]
             sources = [tokens.source[v][i] for v, i in zip(variants[0], pairs, strict=True)]

@@ -203,7 +203,6 @@ def beam_search(
         scores, state = step(beam.last, beam.state)
         lengths = jnp.broadcast_to(beam.lengths[:, None], beam.last.shape)
         choices = next_log_probs(scores, History(beam.tokens, lengths, rows))
-        check_state(state)
         check_ends(rules.ends, choices.shape[-1])
         check_given(given, choices.shape[-1])
         return _advance(beam, choices, state, rules)
@@ -249,6 +248,7 @@ def _first(start: Start[S], pad: int) -> _Beam[S]:
 
 def _advance(beam: _Beam[S], choices: Float[Array, "B K V"], state: S, rules: _Rules) -> tuple[_Beam[S], _Considered]:
     """Returns the beam after one more token, from the log-probabilities of next tokens and the model's new state."""
+    check_state(state)
     beam_size, length = choices.shape[1], beam.tokens.shape[2]
     forced = (beam.lengths < beam.prefix_lengths)[:, None]
     given = jnp.take_along_axis(beam.tokens, jnp.minimum(beam.lengths, length - 1)[:, None, None], 2)

@@ -340,9 +340,8 @@ def predictor(run: pathlib.Path, config: TaskConfig, *, checkpoint: str = "best"
 def average(run: Path, *, last: int = 5, mesh: str = "") -> list[int]:
     """Averages the parameters of the last checkpoints (Vaswani et al. 2017, 6.1) into ``run/average``.
 
-    Returns the steps that were averaged: fewer than `last` if the run has kept fewer. The best checkpoint, which is
-      kept longer, is averaged only if it is among the last. The old average is kept until the new one is complete.
-      The matrices A and B of adapters (LoRA) are averaged separately, so this is not the average of their products.
+    Returns the steps that were averaged: fewer than `last` if fewer are kept; the best only if it is one of the last.
+      The old average is kept until the new one is complete. Matrices A and B of adapters are averaged separately.
 
     Raises:
       ConfigError: `last` is less than 1, or `run` is not a run; or another process averages it.
