@@ -69,8 +69,14 @@ def hashed_bits(key: jax.Array, index: UInt32[Array, ...] | WideIndex) -> UInt32
     """Returns 32 random bits for each index: one round of `mix32` for each word of the key.
 
     Equal indices have equal bits in every array. The high word of an index changes the last word of the key.
+
+    Raises:
+      ValueError: `key` holds several keys.
     """
-    words = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
+    is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    if key.ndim != (0 if is_typed else 1):
+        raise ValueError(f"key must be one key, got {key.dtype} {list(key.shape)}; use jax.vmap for several")
+    words = jax.random.key_data(key) if is_typed else key
     # The mixer maps 0 to 0; the constant keeps index 0 away from it under the all-zero key of jax.random.key(0).
     low, high = index if isinstance(index, WideIndex) else (index, None)
     bits = low * jnp.uint32(0x9E3779B1) + jnp.uint32(0x85EBCA6B)
@@ -120,7 +126,7 @@ def dropout(x: Float[Array, "*dims"], *, rate: float, key: jax.Array | None) -> 
     Srivastava et al. 2014, "Dropout: a simple way to prevent neural networks from overfitting".
 
     Raises:
-      ValueError: `rate` is not in [0, 1).
+      ValueError: `rate` is not in [0, 1), or `key` holds several keys.
 
     >>> import jax, jax.numpy as jnp
     >>> sorted(set(dropout(jnp.ones(100), rate=0.5, key=jax.random.key(0)).tolist()))

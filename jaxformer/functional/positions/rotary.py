@@ -51,7 +51,7 @@ def rotary(
         GPT-J).
 
     Raises:
-      ValueError: H is odd, positions have another rank, or `pairs` is unknown.
+      ValueError: H is odd, positions have another shape, or `pairs` is unknown.
 
     >>> import jax.numpy as jnp, numpy as np
     >>> x = rotary(jnp.ones((1, 2, 1, 2)), jnp.arange(2))
@@ -62,12 +62,12 @@ def rotary(
     dim = x.shape[-1]
     if dim % 2:
         raise ValueError(f"head dim must be even to rotate pairs of features, got {dim}")
-    if positions is not None and np.ndim(positions) not in (1, 2):
-        raise ValueError(f"positions must be [T] or [B, T], got shape {list(np.shape(positions))}")
+    batch, length = x.shape[:2]
+    if positions is not None and np.shape(positions) not in ((length,), (1, length), (batch, length)):
+        raise ValueError(f"positions must be [T] or [B, T] of x {list(x.shape)}, got shape {list(np.shape(positions))}")
     frequencies = Frequencies(base ** (-np.arange(0, dim, 2) / dim))
     frequencies = frequencies if scaling is None else scaling(frequencies, base)
     if positions is None:
-        length = x.shape[1]
         positions = np.arange(length) if isinstance(length, int) else jnp.arange(length)  # it may be symbolic
     cos, sin = _rotation(positions, frequencies)
     features = x.astype(jnp.float32)
