@@ -89,9 +89,9 @@ class Run:
                 host.send_signal(signal.SIGKILL)
                 host.wait()
 
-    def finish(self):
+    def finish(self, limit=150):
         """Waits until every process has ended without an error."""
-        assert self.codes() == [0] * len(self.hosts), self.said(0)
+        assert self.codes(limit) == [0] * len(self.hosts), self.said(0)
         return self
 
 

@@ -18,7 +18,7 @@ SETTINGS = ["--train.checkpoint-every", "25"]
 def test_random_kills(tmp_path):
     """On one mesh of four devices; the next kill comes later if the last start saved nothing, earlier otherwise."""
     options = {"hosts": 1, "devices": 4, "steps": STEPS, "mesh": MESH, "settings": SETTINGS}
-    Run(tmp_path, "whole", **options).finish()
+    Run(tmp_path, "whole", **options).finish(600)
     seed, longest, kills, began = int(time.time()), 8.0, 0, time.monotonic()
     pick, saved, worst = random.Random(seed), 0, 0
     while kills < KILLS:
@@ -34,6 +34,6 @@ def test_random_kills(tmp_path):
         worst = max(worst, run.steps() - max(steps, default=0))
         longest = min(longest + 2, 25.0) if max(steps, default=0) == saved else max(longest - 2, 4.0)
         saved = max(steps, default=0)
-    Run(tmp_path, "killed", **options).finish()
+    Run(tmp_path, "killed", **options).finish(600)
     assert same(tmp_path, "killed", "whole", STEPS), f"seed {seed}"
     report("chaos: kill -9", tried=kills, survived=kills, steps_lost=worst, seconds=time.monotonic() - began)
