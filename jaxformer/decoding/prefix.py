@@ -6,11 +6,11 @@ import dataclasses
 from typing import Generic, NamedTuple, Protocol
 
 import jax
-import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
+from jaxformer.axes import has_known_values
 from jaxformer.decoding.api import S, check_start, check_state
 from jaxformer.decoding.transforms import History
 from jaxformer.dims import check_rank
@@ -66,10 +66,9 @@ def check_given(given: History, vocab_size: int) -> None:
     Raises:
       ValueError: one is not.
     """
-    values = (given.tokens, given.lengths)
-    if any(isinstance(x, jax.core.Tracer) or not getattr(x, "is_fully_addressable", True) for x in values):
+    if not has_known_values(given.tokens, given.lengths):
         return
-    tokens, lengths = map(np.asarray, values)
+    tokens, lengths = np.asarray(given.tokens), np.asarray(given.lengths)
     tokens = tokens[np.arange(tokens.shape[2]) < lengths[..., None]]
     if (outside := tokens[(tokens < 0) | (tokens >= vocab_size)]).size:
         raise ValueError(f"given tokens, such as a prefix, must be in [0, V = {vocab_size}), got {outside[0]}")
