@@ -79,6 +79,11 @@ def canonical(name: str) -> str:
     return OTHER_NAMES.get(name, name)
 
 
+def num_cores() -> int:
+    """Returns the number of processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def host_memory() -> int:
     """Returns the bytes of main memory for this process: the machine's, or fewer if a control group limits it.
 

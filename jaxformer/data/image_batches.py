@@ -18,6 +18,7 @@ from jaxformer.data.images import LabeledImages, Resize, pixels
 from jaxformer.data.pipeline import batches
 from jaxformer.data.token_cache import cached_sequences
 from jaxformer.errors import ConfigError
+from jaxformer.hardware import num_cores
 
 CHUNK = 64
 """The number of images that a thread decodes per task."""
@@ -168,7 +169,7 @@ def decode_all(
                     found.append(pixels(image, shape, resize=resize, place=images.place(i)).ravel())
                 return found
 
-            threads = min(16, os.cpu_count() or 1)
+            threads = min(16, num_cores())
             chunks = batches(chunk, stop=-(-len(images) // CHUNK), read_ahead=2 * threads, num_threads=threads)
             return [image for part in chunks for image in part]
 

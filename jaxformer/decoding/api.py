@@ -7,7 +7,9 @@ logits, or log-probabilities. The state holds everything that differs between hy
 
 A search uses only `shape`, `reorder` and `take` of a state, so a state may also hold arrays that the hypotheses of a
 row share. A state with room for a fixed number of tokens also has an attribute `capacity`: an int, or None if there is
-no limit. A search that might need more raises an error.
+no limit. A search that might need more raises an error. If that room can grow, the state also has two methods,
+``resize(capacity)``, which returns it with room for that many tokens, and ``is_full()``, True (``Bool []``) if a
+hypothesis has no room for another token; then a search can begin with little room (`capacities`).
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
+from collections.abc import Sequence
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 import jax
@@ -141,13 +144,14 @@ def check_state(state: State) -> tuple[int, int]:
     return state.shape
 
 
-def check_start(state: State, max_length: int, bos: int | None) -> None:
-    """Checks that `bos` is one token, and that a state has room for the tokens that a search reads.
+def check_start(state: State, max_length: int, bos: int | None, capacities: Sequence[int] = ()) -> None:
+    """Checks that `bos` is one token, and that a state has, or will have, room for the tokens that a search reads.
 
     These are `bos` and all of `max_length` but the last.
 
     Raises:
-      ValueError: `bos` is several tokens, or the state's `capacity` is lower.
+      ValueError: `bos` is several tokens, the state's `capacity` is lower, or `capacities` do not begin with it or are
+        not in ascending order.
     """
     if bos is not None and jnp.size(bos) != 1:
         raise ValueError(
@@ -155,11 +159,30 @@ def check_start(state: State, max_length: int, bos: int | None) -> None:
             "differ as prefix=tokens[:, None], with bos=None"
         )
     capacity, needed = getattr(state, "capacity", None), max_length - (bos is None)
+    if capacities:
+        if capacity != capacities[0] or list(capacities) != sorted(set(capacities)):
+            raise ValueError(f"capacities must ascend from that of the state, {capacity}, got {list(capacities)}")
+        capacity = capacities[-1]
     if capacity is not None and capacity < needed:
         raise ValueError(
             f"a search of max_length={max_length} reads up to {needed} tokens, but the state has room for {capacity}; "
             f"start the model with length={needed}, or lower max_length"
         )
+
+
+def _grows(x: object) -> bool:
+    return hasattr(x, "resize")
+
+
+def resized(state: T, capacity: int) -> T:
+    """Returns a state, or states within it, with room for `capacity` tokens."""
+    return jax.tree.map(lambda x: x.resize(capacity) if _grows(x) else x, state, is_leaf=_grows)
+
+
+def is_full(state: Any) -> jax.Array:
+    """Returns True (``Bool []``) if a hypothesis has no room for another token."""
+    full = [x.is_full() for x in jax.tree.leaves(state, is_leaf=_grows) if _grows(x)]
+    return functools.reduce(operator.or_, full)
 
 
 def filler(pad: int | None) -> int:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Generic, Literal, NamedTuple
 
 import jax
-import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxformer.axes import has_known_values
 from jaxformer.decoding.api import (
     Hypotheses,
     S,
@@ -22,6 +23,7 @@ from jaxformer.decoding.api import (
     filler,
     gather,
     is_any,
+    resized,
 )
 from jaxformer.decoding.penalties import (
     CoverageState,
@@ -59,6 +61,10 @@ class _Beam(NamedTuple, Generic[S]):
         """Selects rows by index."""
         others = jax.tree.map(lambda leaf: leaf[rows], self._replace(state=None))
         return others._replace(state=self.state.take(rows))
+
+    def resize(self, capacity: int, /) -> _Beam[S]:
+        """Gives the state room for `capacity` positions."""
+        return self._replace(state=resized(self.state, capacity))
 
     def result(self) -> Hypotheses:
         """Returns the finished hypotheses."""
@@ -134,6 +140,7 @@ def beam_search(
     prefix: Prefix[S] | Int[Array, "B P"] | None = None,
     transforms: Transforms = (),
     step_of_rows: StepOfRows[S] | None = None,
+    capacities: Sequence[int] = (),
     trace: BeamTrace | None = None,
 ) -> Hypotheses:
     r"""Finds the `beam_size` best sequences for each row, ranked by :math:`\log p / L^\alpha` (Graves 2012).
@@ -158,7 +165,7 @@ def beam_search(
       forced_end, max_lengths, prefix: see `greedy`. With "never", or without `eos`, hypotheses that reach the limit
         count as finished.
       transforms: see `jaxformer.decoding.transforms`.
-      step_of_rows: makes the step for the remaining rows (`StepOfRows`), so that complete rows leave the batch.
+      step_of_rows, capacities: see `greedy`.
       trace: records what each step considered, kept and pruned. The steps then run one by one, so this call must not
         be inside `jax.jit`.
 
@@ -175,20 +182,14 @@ def beam_search(
     >>> best.tokens[:, 0].tolist()
     [[4, 5, 6, 7, 0, 0]]
     """
-    batch, num_hypotheses = check_state(state)
-    if num_hypotheses != beam_size:
-        raise ValueError(f"the state holds {num_hypotheses} hypotheses per row, but beam_size is {beam_size}")
-    check_penalty("coverage_penalty", coverage_penalty)
-    if coverage_penalty and not isinstance(state, CoverageState):
-        raise ConfigError(f"coverage_penalty needs a state that is a CoverageState, got {type(state).__name__}")
-    if not isinstance(stopping, Patience) and stopping not in ("first", "now", "limit"):
-        raise ConfigError(f"stopping must be first, now, limit or a Patience, got {stopping!r}")
+    _check(state, beam_size, coverage_penalty, stopping)
     normalize = length_penalty if callable(length_penalty) else LengthPenalty(length_penalty)
-    start = begin(state, max_length, bos=bos, pad=filler(pad), prefix=prefix, max_lengths=max_lengths)
+    limits = {"max_lengths": max_lengths, "capacities": capacities}
+    start = begin(state, max_length, bos=bos, pad=filler(pad), prefix=prefix, **limits)
     given = start.history()
     ends = {"eos": eos, "forced_end": forced_end, "max_lengths": start.max_lengths}
     next_log_probs = chain(*well_formed(transforms, bos=bos, pad=pad, **ends))
-    if trace is not None and any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((state, start.max_lengths))):
+    if trace is not None and not has_known_values(*jax.tree.leaves((state, start.max_lengths))):
         raise ValueError("a beam search with a trace runs step by step; call it outside jax.jit, or leave out trace")
     rules = _Rules(
         ends=ends_of(eos),
@@ -209,13 +210,25 @@ def beam_search(
 
     beam = _first(start, filler(pad))
     if trace is None:
-        return run(beam, lambda step, beam, rows: advance(step, beam, rows)[0], step, step_of_rows)
-    one_step = jax.jit(lambda beam: advance(step, beam, jnp.arange(batch, dtype=jnp.int32)))
+        return run(beam, lambda step, beam, rows: advance(step, beam, rows)[0], step, step_of_rows, capacities)
+    beam = beam.resize(capacities[-1]) if capacities else beam
+    one_step = jax.jit(lambda beam: advance(step, beam, jnp.arange(state.shape[0], dtype=jnp.int32)))
     while not beam.stopped.all():
         active = ~np.asarray(beam.stopped)
         beam, considered = one_step(beam)
         trace._add(considered, active)
     return beam.finished
+
+
+def _check(state: State, beam_size: int, coverage_penalty: float, stopping: Stopping) -> None:
+    """Checks arguments of `beam_search`, which has the errors."""
+    if (number := check_state(state)[1]) != beam_size:
+        raise ValueError(f"the state holds {number} hypotheses per row, but beam_size is {beam_size}")
+    check_penalty("coverage_penalty", coverage_penalty)
+    if coverage_penalty and not isinstance(state, CoverageState):
+        raise ConfigError(f"coverage_penalty needs a state that is a CoverageState, got {type(state).__name__}")
+    if not isinstance(stopping, Patience) and stopping not in ("first", "now", "limit"):
+        raise ConfigError(f"stopping must be first, now, limit or a Patience, got {stopping!r}")
 
 
 def _first(start: Start[S], pad: int) -> _Beam[S]:
@@ -288,7 +301,7 @@ def _advance(beam: _Beam[S], choices: Float[Array, "B K V"], state: S, rules: _R
         token_log_probs=live_token_log_probs,
         log_probs=live_log_probs,
         last=last,
-        state=state.reorder(parents),
+        state=state if beam_size == 1 else state.reorder(parents),
         finished=finished,
         num_finished=num_finished,
         stopped=stopped | dead | at_limit[:, 0] | beam.stopped,

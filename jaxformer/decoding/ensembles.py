@@ -8,9 +8,9 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
-from jaxformer.decoding.api import Step
+from jaxformer.decoding.api import Step, is_full, resized
 from jaxformer.errors import ConfigError
 
 Average: TypeAlias = Literal["log", "probability"]
@@ -62,6 +62,14 @@ class StackedState:
 
     def _first(self) -> Any:
         return jax.tree.map(lambda leaf: leaf[0], self.states)
+
+    def is_full(self) -> Bool[Array, ""]:
+        """Returns True if a hypothesis has no room for another token."""
+        return is_full(self._first())
+
+    def resize(self, capacity: int, /) -> StackedState:
+        """Returns the states with room for `capacity` tokens."""
+        return StackedState(jax.vmap(lambda state: resized(state, capacity))(self.states))
 
     def reorder(self, parents: jax.Array, /) -> StackedState:
         """Replaces hypothesis k of row b with hypothesis ``parents[b, k]`` of that row, in every model."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Generic, NamedTuple, Protocol
 
 import jax
@@ -82,6 +83,7 @@ def begin(
     pad: int,
     prefix: Prefix[S] | Int[Array, "B P"] | None,
     max_lengths: Int[Array, " B"] | None,
+    capacities: Sequence[int] = (),
 ) -> Start[S]:
     """Returns the start of a search, after its prefix if `Prefix.read` is given; see `greedy` for the arguments.
 
@@ -91,7 +93,7 @@ def begin(
       ValueError: the prefix does not have two dimensions; see also `check_start`.
     """
     batch, num_hypotheses = shape = check_state(state)
-    check_start(state, max_length, bos)
+    check_start(state, max_length, bos, capacities)
     if prefix is None:
         prefix = Prefix(jnp.zeros((batch, 0), jnp.int32))
     elif not isinstance(prefix, Prefix):
@@ -113,6 +115,8 @@ def begin(
     if prefix.read is None or sequence.shape[1] == 1:
         lengths, last = unread, sequence[:, 0]
     else:
+        if capacities and capacities[0] < sequence.shape[1] - 1:
+            raise ValueError(f"the first of capacities must hold the {sequence.shape[1] - 1} tokens of the prefix")
         number = forced - unread
         state = prefix.read(repeated(sequence[:, :-1]), state, repeated(number))
         lengths, last = forced, jnp.take_along_axis(sequence, number[:, None], axis=1)[:, 0]

@@ -1,15 +1,15 @@
-"""A decoding loop that drops finished rows from the batch and continues with fewer."""
+"""A decoding loop in stages: caches get more room as sequences grow, and finished rows leave the batch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol, Self, TypeAlias, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from jaxformer.decoding.api import Hypotheses, S, Step
+from jaxformer.decoding.api import Hypotheses, S, Step, is_full
 
 
 class StepOfRows(Protocol[S]):
@@ -32,8 +32,17 @@ class SearchProgress(Protocol):
         """Selects rows by index."""
         ...
 
+    def resize(self, capacity: int, /) -> Self:
+        """Gives the state room for `capacity` positions."""
+        ...
+
     def result(self) -> Hypotheses:
         """Returns the hypotheses so far."""
+        ...
+
+    @property
+    def state(self) -> Any:
+        """The state of the model."""
         ...
 
 
@@ -44,22 +53,35 @@ Advance: TypeAlias = Callable[[Step[S], R, Int[Array, " B"]], R]
 batch are the third argument."""
 
 
-def run(progress: R, advance: Advance[S, R], step: Step[S], step_of_rows: StepOfRows[S] | None) -> Hypotheses:
+def run(
+    progress: R,
+    advance: Advance[S, R],
+    step: Step[S],
+    step_of_rows: StepOfRows[S] | None,
+    capacities: Sequence[int] = (),
+) -> Hypotheses:
     """Runs a search until all rows are complete, and returns the hypotheses.
 
     With `step_of_rows`, a batch of at least 8 rows drops the complete rows as soon as three quarters are complete, so
-    that no work is wasted on them while long rows continue. The program then has one loop for each number of rows.
+    that no work is wasted on them while long rows continue. With `capacities`, the state has the first of them, and
+    gets the next one when it is full. The program has one loop for each number of rows and each capacity.
     """
     batch = progress.active().shape[0]
-    rows, found = jnp.arange(batch, dtype=jnp.int32), None
+    rows, found, growing = jnp.arange(batch, dtype=jnp.int32), None, list(capacities[1:])
     while True:
         number = rows.shape[0]
         fewer = number // 4 if step_of_rows is not None and number >= 8 else 0
+
+        def continues(progress: R, fewer: int = fewer, grows: bool = bool(growing)) -> jax.Array:
+            active = progress.active().sum() > fewer
+            return active & ~is_full(progress.state) if grows else active
+
         progress = jax.lax.while_loop(
-            lambda progress, fewer=fewer: progress.active().sum() > fewer,
-            lambda progress, step=step, rows=rows: advance(step, progress, rows),
-            progress,
+            continues, lambda progress, step=step, rows=rows: advance(step, progress, rows), progress
         )
+        if growing:
+            progress = progress.resize(growing.pop(0))
+            continue
         result = progress.result()
         found = result if found is None else _put(found, rows, result)
         if step_of_rows is None or not fewer:

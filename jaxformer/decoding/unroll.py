@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple, Protocol
 
 import jax
@@ -19,6 +20,7 @@ from jaxformer.decoding.api import (
     ends_of,
     filler,
     is_any,
+    resized,
 )
 from jaxformer.decoding.prefix import Prefix, begin, check_given
 from jaxformer.decoding.shrinking import StepOfRows, run
@@ -52,6 +54,10 @@ class _Progress(NamedTuple, Generic[S]):
         """Selects rows by index."""
         others = jax.tree.map(lambda leaf: leaf[rows], self._replace(state=None))
         return others._replace(state=self.state.take(rows))
+
+    def resize(self, capacity: int, /) -> _Progress[S]:
+        """Gives the state room for `capacity` positions."""
+        return self._replace(state=resized(self.state, capacity))
 
     def result(self) -> Hypotheses:
         """Returns the sequences so far."""
@@ -91,7 +97,7 @@ def unroll(
     check_start(state, start.tokens.shape[2], bos)
     last = start.tokens[:, :, 0] if bos is None else jnp.full(start.lengths.shape, bos, jnp.int32)
     lengths = jnp.full(start.lengths.shape, 0 if bos is not None else 1, jnp.int32)
-    rules = _Rules(ends_of(eos), pad, as_transforms(transforms), None, False)
+    rules = _Rules(ends_of(eos), pad, as_transforms(transforms), None, (), False)
     return _unroll(step, state, choose, start, last, lengths, max_lengths, rules)
 
 
@@ -100,6 +106,7 @@ class _Rules(NamedTuple):
     pad: int
     transforms: tuple[Transform, ...]
     step_of_rows: StepOfRows[Any] | None
+    capacities: Sequence[int]
     may_be_stuck: bool
     """True if a hypothesis ends, without another token, where the transforms leave none."""
 
@@ -160,7 +167,7 @@ def _unroll(
         forced=start.lengths,
         max_lengths=max_lengths,
     )
-    return run(progress, advance, step, rules.step_of_rows)
+    return run(progress, advance, step, rules.step_of_rows, rules.capacities)
 
 
 class _Given(NamedTuple, Generic[S]):
@@ -175,6 +182,7 @@ class _Given(NamedTuple, Generic[S]):
     forced_end: ForcedEnd
     transforms: Transforms
     step_of_rows: StepOfRows[S] | None
+    capacities: Sequence[int]
 
 
 def greedy(
@@ -190,6 +198,7 @@ def greedy(
     forced_end: ForcedEnd = "scored",
     transforms: Transforms = (),
     step_of_rows: StepOfRows[S] | None = None,
+    capacities: Sequence[int] = (),
 ) -> Hypotheses:
     """Takes the most probable token at every step, independently for each hypothesis.
 
@@ -207,6 +216,9 @@ def greedy(
         lowest finite number if a transform has removed `eos`. "free": 0. "never": no `eos` is forced.
       transforms: one transform, or several in order; see `jaxformer.decoding.transforms`.
       step_of_rows: makes the step for the remaining rows (`StepOfRows`), so that complete rows leave the batch.
+      capacities: the numbers of positions for which the state has room in turn, ascending. Attention then reads less
+        of a cache that is mostly empty. The state has been started with the first, and the model must have positions
+        for the last.
 
     Returns:
       Hypotheses ``[B, K]`` with ``scores == log_probs``.
@@ -222,7 +234,7 @@ def greedy(
     >>> greedy(count_up, TreeState(jnp.zeros((1, 1))), max_length=6, bos=3, eos=7).tokens.tolist()
     [[[4, 5, 6, 7, 0, 0]]]
     """
-    given = _Given(max_length, bos, eos, pad, max_lengths, prefix, forced_end, transforms, step_of_rows)
+    given = _Given(max_length, bos, eos, pad, max_lengths, prefix, forced_end, transforms, step_of_rows, capacities)
     return _extend(step, state, lambda log_probs, history: first_highest(log_probs), given)
 
 
@@ -240,6 +252,7 @@ def sample(
     forced_end: ForcedEnd = "free",
     transforms: Transforms = (),
     step_of_rows: StepOfRows[S] | None = None,
+    capacities: Sequence[int] = (),
 ) -> Hypotheses:
     """Draws every token from the model's distribution after the transforms, independently for each hypothesis.
 
@@ -254,7 +267,8 @@ def sample(
       key: one key or seed, into which the index of each row is folded; or one key per row, ``[B]``,
         such as ``jax.vmap(jax.random.fold_in, (None, 0))(key, indices)`` for the examples of a corpus. Keys come
         from ``jax.random.key`` or, as raw keys, from ``jax.random.PRNGKey``.
-      step, state, max_length, bos, eos, pad, max_lengths, prefix, transforms, step_of_rows: see `greedy`.
+      step, state, max_length, bos, eos, pad, max_lengths, prefix, transforms, step_of_rows, capacities: see
+        `greedy`.
 
     Returns:
       Hypotheses ``[B, K]`` with ``scores == log_probs``, log-probabilities in the distribution after the transforms.
@@ -280,7 +294,7 @@ def sample(
         noise = jax.vmap(jax.vmap(lambda key: _gumbel(key, log_probs.shape[-1])))(step_keys)
         return first_highest(log_probs + noise)
 
-    given = _Given(max_length, bos, eos, pad, max_lengths, prefix, forced_end, transforms, step_of_rows)
+    given = _Given(max_length, bos, eos, pad, max_lengths, prefix, forced_end, transforms, step_of_rows, capacities)
     return _extend(step, state, choose, given, sampled=True)
 
 
@@ -342,10 +356,11 @@ def forced(
 def _extend(step: Step[S], state: S, choose: Choose, given: _Given[S], *, sampled: bool = False) -> Hypotheses:
     """Extends the prefix of each row with the tokens that `choose` picks: see `greedy`."""
     bos, eos, pad = given.bos, given.eos, given.pad
-    start = begin(state, given.max_length, bos=bos, pad=filler(pad), prefix=given.prefix, max_lengths=given.max_lengths)
+    limits = {"max_lengths": given.max_lengths, "capacities": given.capacities}
+    start = begin(state, given.max_length, bos=bos, pad=filler(pad), prefix=given.prefix, **limits)
     ends = {"eos": eos, "forced_end": given.forced_end, "max_lengths": start.max_lengths, "sampled": sampled}
     transforms = well_formed(given.transforms, bos=bos, pad=pad, **ends)
-    rules = _Rules(ends_of(eos), filler(pad), transforms, given.step_of_rows, True)
+    rules = _Rules(ends_of(eos), filler(pad), transforms, given.step_of_rows, given.capacities, True)
     repeated = lambda x: jnp.broadcast_to(x[:, None], start.last.shape)
     lengths, max_lengths = repeated(start.lengths), repeated(start.max_lengths)
     return _unroll(step, start.state, choose, start.history(), start.last, lengths, max_lengths, rules)

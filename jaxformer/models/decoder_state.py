@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
 from jaxformer.functional.cache import KeyValueCache
 from jaxformer.modules import KeyValue
@@ -55,6 +55,17 @@ class DecoderState(NamedTuple):
     def capacity(self) -> int:
         """The number of positions given to `Decoder.start`, which a search compares with its length limit."""
         return (self.caches[0].key if self.lanes is None else self.lanes).shape[2]
+
+    def is_full(self) -> Bool[Array, ""]:
+        """Returns True if a hypothesis has no room for another token."""
+        return (self.position >= self.capacity).any()
+
+    def resize(self, capacity: int) -> DecoderState:
+        """Returns the state with room for `capacity` positions, at least as many as now."""
+        more, num_lanes = capacity - self.capacity, 1 if self.lanes is None else self.lanes.shape[1]
+        grow = lambda x, count: jnp.pad(x, [(0, count if axis == 2 else 0) for axis in range(x.ndim)])
+        lanes = None if self.lanes is None else grow(self.lanes, more)
+        return DecoderState(self.position, lanes, jax.tree.map(lambda x: grow(x, more * num_lanes), self.caches))
 
     def reorder(self, parents: Int[Array, "B K"]) -> DecoderState:
         """Replaces each hypothesis with its parent, a hypothesis of the same row."""

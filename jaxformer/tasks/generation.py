@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
 import jax
@@ -13,6 +13,7 @@ from jaxformer.data.sources import read_lines
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.decoding import Hypotheses
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.hardware import num_cores
 from jaxformer.modules.pure import Params
 from jaxformer.sharding import Placement
 from jaxformer.tasks.config import GenerationConfig, SearchConfig
@@ -28,6 +29,9 @@ from jaxformer.tasks.search import (
     search,
     weights_of,
 )
+
+MOST_THREADS = 8
+"""The largest number of batches that are searched at once: each has its own caches."""
 
 
 class Member(NamedTuple):
@@ -81,6 +85,12 @@ class GenerationMixin:
         """The number of inputs per batch: a multiple of the number of devices that share them."""
         return self.decode.batch_size + -self.decode.batch_size % self._num_shards
 
+    @property
+    def _num_threads(self) -> int:
+        """The number of batches to search at once: on a CPU, whose cores few small operations can share, one a core."""
+        is_alone = self.placement is None or self.placement.mesh.size == 1
+        return min(MOST_THREADS, num_cores()) if is_alone and jax.default_backend() == "cpu" else 1
+
     @functools.cached_property
     def _weights(self) -> tuple[Weights, ...]:
         nets, params = zip(*self._models, strict=True)
@@ -114,8 +124,8 @@ class GenerationMixin:
         is_open: bool = False,
         ends: tuple[int, ...] | None = None,
         prepare: Prepare | None = None,
-    ) -> Hypotheses:
-        """Dispatches the search of a batch: `num_draws` draws of each input, or a beam; `jax.device_get` waits for it.
+    ) -> Callable[[], Hypotheses]:
+        """Returns a function that searches a batch, compiled: for `num_draws` draws of each input, or by a beam.
 
         Args:
           is_open, ends: see `Options`.
@@ -135,7 +145,8 @@ class GenerationMixin:
         special = self.tokenizer.special
         options = Options(nets, decode.static, special, number, max_length, self._limits, is_open, ends, prepare)
         self.programs.add((options, *(x.shape for x in jax.tree.leaves(batch))))
-        return search(options, self.placement, self._weights, batch, key)
+        given = (self._weights, batch, key)
+        return functools.partial(search.lower(options, self.placement, *given).compile(), *given)
 
     def _ranked(self, candidates: list[list[Candidate]], n_best: int) -> list[list[Candidate]]:
         """Returns the best candidates of each input: by score, or by minimum Bayes risk."""

@@ -160,6 +160,7 @@ def _search(
     """Searches; `alone` is True if no other device shares the inputs, so that complete rows may be dropped."""
     decode, special = options.decode, options.special
     run = _start(options, weights, sources)
+    has_room = getattr(run.state, "capacity", None) is not None
     transforms = _rules(options, sources)
     prefix = decoding.Prefix(sources.prefix, sources.prefix_lengths, run.read) if sources.prefix.shape[1] else None
     given: dict[str, Any] = {
@@ -172,6 +173,7 @@ def _search(
         # A forced end token is not drawn, and a filter may have removed it.
         "forced_end": "free" if decode.uses_sampling and decode.forced_end == "scored" else decode.forced_end,
         "step_of_rows": run.step_of_rows if alone else None,
+        "capacities": _capacities(options, sources) if has_room else (),
     }
     if decode.uses_sampling:
         keys = jax.vmap(lambda numbers: functools.reduce(jax.random.fold_in, numbers, key))(sources.numbers)
@@ -195,6 +197,20 @@ def _search(
         transforms=transforms,
         **given,
     )
+
+
+def _capacities(options: Options, sources: Sources) -> tuple[int, ...]:
+    """Returns the numbers of positions for which caches have room in turn.
+
+    The last one is the limit. Most texts end long before it, so a batch begins with half of the room, or less if there
+    is much. A few rows need little attention, and fewer programs compile faster.
+    """
+    limit, batch = options.max_length - options.is_open, len(sources.numbers)  # a language model reads no last token
+    least = max(sources.prefix.shape[1], 1)
+    found = [max(1, limit)]
+    while batch >= 8 and limit >= 24 and (half := -(-found[0] // 2)) >= least and (len(found) == 1 or half >= 128):
+        found.insert(0, half)
+    return tuple(found)
 
 
 def _ends(options: Options) -> tuple[int, ...]:
@@ -257,16 +273,16 @@ def _start(options: Options, weights: tuple[Weights, ...], sources: Sources) -> 
 def _begun(net: Net, options: Options, weights: Weights, sources: Sources) -> Any:
     """Returns the encoder's memory of the inputs, and the model's context and state at the start."""
     model: Any = net.bind(weights.params)
-    given = {} if weights.steps is None else {"weights": weights.steps}
+    given: dict[str, Any] = {"beam_size": options.num_hypotheses, "length": _capacities(options, sources)[0]}
+    given |= {} if weights.steps is None else {"weights": weights.steps}
     if options.decode.cache_dtype == "bfloat16":
         if getattr(net.config, "kind", "") == "recurrent":
             raise ConfigError("cache_dtype needs a Transformer: a recurrent decoder keeps no keys and values")
         given["cache_dtype"] = jnp.bfloat16
-    if options.is_open:  # the last token is not read
-        sizes = {"batch_size": len(sources.prefix), "length": options.max_length - 1}
-        return None, *model.start(beam_size=options.num_hypotheses, **sizes, **given)
+    if options.is_open:
+        return None, *model.start(batch_size=len(sources.prefix), **given)
     memory = model.encode(**(options.prepare(sources.inputs) if options.prepare else sources.inputs))
-    return memory, *model.start(memory, beam_size=options.num_hypotheses, length=options.max_length, **given)
+    return memory, *model.start(memory, **given)
 
 
 def _one(net: Net, options: Options, weights: Weights, sources: Sources) -> _Run:

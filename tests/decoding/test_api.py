@@ -156,3 +156,18 @@ def test_any_of_several_eos_tokens_ends_a_sequence(name):
     late = search(eos=ends, transforms=(decoding.min_length(LENGTH, eos=ends),), **given)
     assert (late.lengths == LENGTH).all()
     jax.tree.map(np.testing.assert_array_equal, search(eos=(END,), **given), search(eos=END, **given))
+
+
+def test_one_hypothesis_is_never_reordered():
+    """A beam of one moves no cache: its parent is always itself."""
+
+    class Fixed(decoding.TreeState):
+        def reorder(self, parents):
+            raise AssertionError("a copy of everything")
+
+    jax.tree_util.register_dataclass(Fixed, ["tree"], [])
+    step, _ = markov(5)
+    given = {"max_length": LENGTH, "bos": BEGIN, "eos": END, "pad": PAD}
+    fixed = lambda tokens, state: (lambda scores, new: (scores, Fixed(new.tree)))(*step(tokens, state))
+    found = decoding.beam_search(fixed, Fixed(start(1).tree), beam_size=1, **given)
+    np.testing.assert_array_equal(found.tokens, decoding.greedy(step, start(1), **given).tokens)

@@ -19,7 +19,7 @@ from jaxformer.models import RecurrentCaptioner, RecurrentCaptionerConfig, Trans
 from jaxformer.models import TransformerCaptionerConfig as TransformerConfig
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.sharding import Placement
-from jaxformer.tasks.async_dispatch import one_behind
+from jaxformer.tasks.async_dispatch import concurrently
 from jaxformer.tasks.captioning.config import DecodeConfig
 from jaxformer.tasks.generation import GenerationMixin, Member
 from jaxformer.tasks.images import ImagePredictor, normalized
@@ -87,8 +87,7 @@ class ImageCaptioner(ImagePredictor, GenerationMixin):
         searches = (
             (len(part), self._search(part, first + i * self._batch_size, number)) for i, part in enumerate(parts)
         )
-        for count, dispatched in one_behind(searches):
-            found = jax.device_get(dispatched)
+        for count, found in concurrently(searches, self._num_threads):
             ranks = range(found.tokens.shape[1])
             best = [[candidate(found, row, rank, self.tokenizer) for rank in ranks] for row in range(count)]
             results += self._ranked(best, n_best)

@@ -230,7 +230,7 @@ class TextGenerator(GenerationMixin):
         key = jax.random.fold_in(jax.random.key(decode.seed), rounds)
         given = {"max_length": self.window + 1, "is_open": True, "ends": self._ends}
         found = self._hypotheses(decode, batch, key, num_draws=1, **given)
-        return jax.device_get(found)
+        return jax.device_get(found())
 
     @functools.cached_property
     def _limits(self) -> VocabularyLimits:

@@ -25,7 +25,7 @@ from jaxformer.inspection import attention_maps
 from jaxformer.inspection.attention_maps import AttentionWeights
 from jaxformer.modules.pure import Params
 from jaxformer.sharding import Placement
-from jaxformer.tasks.async_dispatch import one_behind
+from jaxformer.tasks.async_dispatch import concurrently, one_behind
 from jaxformer.tasks.generation import GenerationMixin, Member
 from jaxformer.tasks.search import Candidate, Net, Scored, Sources, candidate
 from jaxformer.tasks.translation.config import DecodeConfig
@@ -101,15 +101,14 @@ class Translator(GenerationMixin):
         order = sorted((i for i, text in enumerate(sentences) if text.strip()), key=lambda i: len(tokens[i]))
         limits = {i: self._limit(tokens[i], words[i], first + i) for i in order}
 
-        def searches() -> Iterator[tuple[list[int], Hypotheses]]:
+        def searches() -> Iterator[tuple[list[int], Callable[[], Hypotheses]]]:
             for start in range(0, len(order), self._batch_size):
                 indices = order[start : start + self._batch_size]
                 given = [(tokens[i], words[i], limits[i], first + i) for i in indices]
                 number = self.decode.mbr or n_best
                 yield indices, self._search(*map(list, zip(*given, strict=True)), num_samples=number)
 
-        for indices, dispatched in one_behind(searches()):
-            hypotheses = jax.device_get(dispatched)
+        for indices, hypotheses in concurrently(searches(), self._num_threads):
             ranks = range(hypotheses.tokens.shape[1])
             found = [[candidate(hypotheses, row, k, self.tokenizer) for k in ranks] for row in range(len(indices))]
             for i, best in zip(indices, self._ranked(found, n_best), strict=True):
@@ -284,7 +283,7 @@ class Translator(GenerationMixin):
         numbers: list[int],
         *,
         num_samples: int,
-    ) -> Hypotheses:
+    ) -> Callable[[], Hypotheses]:
         decode, pad = self.decode, self.tokenizer.special.pad
         num_rows = self._batch_size
         while num_rows // 4 >= len(sources):

@@ -228,13 +228,14 @@ def test_scores_are_those_of_all_logits_without_holding_them(average, monkeypatc
     np.testing.assert_allclose(quick(score)(*arguments), expected, rtol=1e-5)
 
 
-def test_a_batch_is_searched_while_the_one_before_is_read(monkeypatch):
-    """The device and the host work at the same time, and no more than two results wait."""
+@pytest.mark.parametrize(("cores", "order"), [(1, "ddrdrr"), (2, "dddrrr")])
+def test_a_batch_is_searched_while_the_one_before_is_read(monkeypatch, cores, order):
+    """The device and the host, or the cores, work at the same time, and few results wait."""
     done, search = [], Translator._search
-    dispatch = lambda self, *args, **options: done.append("dispatched") or search(self, *args, **options)
-    monkeypatch.setattr(Translator, "_search", dispatch)
-    translator().translate(SENTENCES[:1] * 5, progress=lambda number: done.append("read"))
-    assert done == ["dispatched", "dispatched", "read", "dispatched", "read", "read"]
+    monkeypatch.setattr(Translator, "_search", lambda *args, **options: done.append("d") or search(*args, **options))
+    monkeypatch.setattr("jaxformer.tasks.generation.num_cores", lambda: cores)
+    translator().translate(SENTENCES[:1] * 5, progress=lambda number: done.append("r"))
+    assert "".join(done) == order
 
 
 @pytest.mark.full
