@@ -18,8 +18,8 @@ class Products(NamedTuple):
     """The matrix products of a function, convolutions included."""
 
     flops: int
-    """Two operations for each multiply-add; those of a convolution include its padding, and those of a product by
-    groups (`jax.lax.ragged_dot`) count every row once."""
+    """Two operations for each multiply-add; those of a convolution include its padding, those of a product by groups
+    (`jax.lax.ragged_dot`) count every row once, and those in `jax.shard_map` count on each of its devices."""
     in_a_row: int
     """The length of the longest chain of products that depend on each other: the number of sequential steps."""
 
@@ -65,7 +65,16 @@ def _inner_flops(equation: Any) -> int:
     counts = [_flops(inner) for inner in _inner(equation)]
     if equation.primitive.name == "cond":
         return max(counts, default=0)
-    return sum(counts) * (equation.params["length"] if equation.primitive.name == "scan" else 1)
+    return sum(counts) * _times(equation)
+
+
+def _times(equation: Any) -> int:
+    """Returns the number of runs of the graphs inside an operation: iterations of a loop, or devices."""
+    params = equation.params
+    if equation.primitive.name == "shard_map":
+        axes = params.get("newly_manual_axes", params.get("manual_axes"))  # before JAX 0.12
+        return math.prod(params["mesh"].shape[axis] for axis in axes)
+    return params["length"] if equation.primitive.name == "scan" else 1
 
 
 def _inner(equation: Any) -> list[Any]:

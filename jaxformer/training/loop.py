@@ -285,8 +285,8 @@ def _last_saved(
         raise NonFiniteError(error.step, error.batch, error.loss, "; there is no checkpoint to go back to yet")
     state, about = restored
     left_out = sorted({*progress.left_out, error.batch})
-    return state, Progress(**about["progress"] | {"left_out": left_out})
+    return state, Progress(**about.get("progress", {}) | {"left_out": left_out})  # a caller's own save has none
 
 
 def _abstract(state: TrainState) -> TrainState:
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=getattr(x, "sharding", None)), state)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from jaxformer import hardware
 from jaxformer.errors import JaxformerError
@@ -22,7 +23,7 @@ class OutOfMemoryError(JaxformerError):
 
 
 class Programs:
-    """A jitted step that is compiled ahead of time for each batch shape, at its first call.
+    """A jitted step that is compiled ahead of time at the first batch of each structure, with its shapes and dtypes.
 
     A compilation begins after earlier steps have ended: a step that ran during it would seem to take no time.
 
@@ -42,12 +43,13 @@ class Programs:
 
     def __call__(self, state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
         """Returns the next state and the metrics of the step."""
-        shapes = tuple((x.shape, x.dtype) for x in jax.tree.leaves(batch))
-        if shapes not in self._programs:
+        leaves, structure = jax.tree.flatten(batch)
+        kind = structure, *map(jax.typeof, leaves)
+        if kind not in self._programs:
             jax.block_until_ready(state)
             with self._timer.during("compiling"):
-                self._programs[shapes] = self._compiled(state, batch)
-        return self._programs[shapes](state, batch)
+                self._programs[kind] = self._compiled(state, batch)
+        return self._programs[kind](state, batch)
 
     def __len__(self) -> int:
         """The number of compiled programs."""
@@ -63,7 +65,7 @@ class Programs:
                 sizes = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
                 needed = (sizes - memory.alias_size_in_bytes) * len(state.step.sharding.device_set & set(devices))
             if needed > self._memory:
-                shape = " x ".join(map(str, max(x.shape for x in jax.tree.leaves(batch))))
+                shape = " x ".join(map(str, max(map(jnp.shape, jax.tree.leaves(batch)))))
                 raise OutOfMemoryError(
                     f"out of memory: a step on a batch of {shape} needs {needed / 1e9:,.1f} GB, but there are "
                     f"{self._memory / 1e9:,.1f} GB; choose a smaller batch or model"

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxformer import functional, modules
+from jaxformer import functional, modules, sharding
 from jaxformer.planning.graph import products
 from tests.modules.small import built, normal
 
@@ -32,6 +32,18 @@ def recurrence(x, unrolled):
 def test_a_loop_counts_as_often_as_it_runs(unrolled):
     got = products(lambda x: recurrence(x, unrolled), normal(7, 3, 4))
     assert got == (7 * 2 * 2 * 3 * 4 * 4, 7)
+
+
+@pytest.mark.parametrize("axes", [{"data", "tensor"}, {"data"}], ids=str)
+def test_shards_count_on_every_device(axes):
+    """Rows sharded over `data` are the same work as without a mesh; devices along another axis repeat it."""
+    mesh, rows = sharding.mesh("data=4,tensor=2"), jax.sharding.PartitionSpec("data")
+    mapped = jax.shard_map(
+        lambda x: x @ SQUARE, mesh=mesh, in_specs=rows, out_specs=rows, axis_names=axes, check_vma=False
+    )
+    repeated = 2 if "tensor" in axes else 1
+    assert products(mapped, normal(8, 4)) == (repeated * 2 * 8 * 4 * 4, 1)
+    assert products(jax.pmap(jnp.matmul), normal(8, 4, 4), normal(8, 4, 4)) == (2 * 8 * 4 * 4 * 4, 1)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The loop: what it logs, when it validates, saves and stops; stopping and resuming changes nothing."""
 
 import contextlib
+import dataclasses
 import inspect
 import itertools
 import json
@@ -230,6 +231,16 @@ def test_the_state_is_freed_before_another_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(training.Checkpoints, "restore_latest", restore)
     fit_in(tmp_path, with_bad({5, 13}), step=step)
     assert alive == [0, 0]
+
+
+def test_going_back_to_a_save_of_the_caller(tmp_path):
+    """A save before the first step, of a state with arrays of numpy, is enough to go back to."""
+    state = dataclasses.replace(new_state(), params=jax.device_get(new_state().params))
+    with training.Checkpoints(tmp_path / "a" / "checkpoints") as checkpoints:
+        checkpoints.save(0, state, {})
+    found, want = fit_in(tmp_path / "a", with_bad({0}), 3, state=state), fit_in(tmp_path / "b", without({0}), 3)
+    assert equal(found.state, want.state)
+    assert found.progress.left_out == [0]
 
 
 def test_too_many_nonfinite_steps_are_an_error(tmp_path):

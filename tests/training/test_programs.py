@@ -24,6 +24,26 @@ def test_one_program_for_each_shape():
     assert timer.seconds()["compiling"] > timer.seconds()["stepping"] / 100
 
 
+def test_batches_of_other_structures_and_numbers():
+    """Two kinds of batch with arrays of one shape have two programs; numbers that are not arrays need no program each.
+
+    A program of the first kind refused the second, and a number raised an AttributeError, although a jitted step takes
+    them.
+    """
+    plain = lambda batch: batch["text" if batch["image"] is None else "image"] * batch["scale"]
+
+    @jax.jit
+    def step(state, batch):
+        return dataclasses.replace(state, step=state.step + 1), {"sum": plain(batch).sum()}
+
+    programs, state = Programs(step, PhaseTimer()), new_state()
+    for text, image, scale in ((1.0, None, 0.5), (None, 2.0, 0.5), (3.0, None, 0.25)):
+        one = {name: x and jnp.full(4, x) for name, x in (("text", text), ("image", image))} | {"scale": scale}
+        state, metrics = programs(state, one)
+        assert metrics["sum"] == plain(one).sum()
+    assert (len(programs), state.step) == (2, 3)
+
+
 def test_a_step_that_would_be_killed_is_refused():
     programs = Programs(STEP, PhaseTimer(), memory=1000)
     state = new_state()
