@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,8 +54,12 @@ class PretrainedTokenizer:
         self._tokenizer.no_truncation()
         added = self._tokenizer.get_added_tokens_decoder()
         self._added = {token for token, about in added.items() if about.special}
-        self.vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
-        self._before, self._after = self._template()
+        ids = sorted(self._tokenizer.get_vocab(with_added_tokens=True).values())
+        self.vocab_size = 1 + max(ids, default=-1)
+        with _refusing(ValueError, "it describes no tokenizer"):
+            self._before, self._after = self._template(ids)
+        if outside := [token for token in (*self._before, *self._after) if token >= self.vocab_size]:
+            raise ValueError(f"its template has the token {outside[0]}, which is not below {self.vocab_size}")
         decoder = json.loads(content).get("decoder") or {}
         self._is_byte_level = decoder.get("type") == "ByteLevel"
         self._inside = decoder.get("prefix", "##") if decoder.get("type") == "WordPiece" else ""
@@ -101,9 +105,9 @@ class PretrainedTokenizer:
         """The tokens that the file's template puts after a text; batches have `eos` there."""
         return self._after
 
-    def _template(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _template(self, ids: Iterable[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Returns the tokens that the file puts before and after a text."""
-        pieces = (self._tokenizer.decode([token], skip_special_tokens=False) for token in range(self.vocab_size))
+        pieces = (self._tokenizer.decode([token], skip_special_tokens=False) for token in ids)
         for text in itertools.chain("a", pieces):  # until one is in the vocabulary
             with contextlib.suppress(Exception):  # the library raises Exception itself
                 found = self._tokenizer.encode(text)
@@ -134,10 +138,8 @@ class PretrainedTokenizer:
           DataError: a word is not in the vocabulary, and the file has no token for unknown ones.
         """
         del side
-        try:
+        with _refusing(DataError, "this tokenizer cannot split the text"):
             found = self._tokenizer.encode_batch(list(lines), add_special_tokens=False)
-        except Exception as error:  # the library raises Exception itself
-            raise DataError(f"this tokenizer cannot split the text: {error}") from None
         return [np.asarray(encoding.ids, np.int32) for encoding in found]
 
     encode_normalized = encode
@@ -147,9 +149,14 @@ class PretrainedTokenizer:
         return [tuple(self.encode([text])[0].tolist())]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Returns the text of token ids; special tokens are left out."""
+        """Returns the text of token ids; special tokens are left out.
+
+        Raises:
+          DataError: the file has rules that fail for these tokens.
+        """
         special = (self.special.ids | {*self.start}) & self._added
-        return self._tokenizer.decode([int(t) for t in ids if int(t) not in special], skip_special_tokens=False)
+        with _refusing(DataError, "this tokenizer cannot join the tokens"):
+            return self._tokenizer.decode([int(t) for t in ids if int(t) not in special], skip_special_tokens=False)
 
     normalized = decode
 
@@ -172,9 +179,16 @@ def _parsed(content: str) -> Any:
     lazy.require("tokenizers", what="this tokenizer needs", extra="pretrained")
     import tokenizers
 
-    try:
+    with _refusing(ValueError, "it describes no tokenizer"):
         return tokenizers.Tokenizer.from_str(content)
-    except BaseException as error:  # the library raises Exception itself, and a Rust panic is a BaseException
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        raise ValueError(f"it describes no tokenizer: {error}") from None
+
+
+@contextlib.contextmanager
+def _refusing(kind: type[ValueError], problem: str) -> Iterator[None]:
+    """Replaces errors of the package, which raises Exception itself, and a BaseException for a panic in Rust."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise  # such as an interrupt
+        raise kind(f"{problem}: {error}") from None

@@ -111,7 +111,10 @@ def _rotary(settings: Settings) -> models.RotaryConfig:
     if kind != "llama3":
         raise DataError(f"the rope_type in config.json must be default, linear or llama3, got {kind!r}")
     require(found, low_freq_factor=1.0, high_freq_factor=4.0)
-    trained = get(found, "original_max_position_embeddings", get(settings, "max_position_embeddings", 0))
+    name = "original_max_position_embeddings"  # transformers 5 reads it outside of the object, too
+    trained = get(found, name, get(settings, name, get(settings, "max_position_embeddings", 0)))
+    if get(settings, name, trained) != trained:
+        raise DataError(f"{name} in config.json must be the one of rope_parameters, {trained}, got {settings[name]}")
     return models.RotaryConfig(base=base, scaling="llama3", factor=get(found, "factor", 8.0), trained_length=trained)
 
 

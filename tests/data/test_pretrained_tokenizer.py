@@ -131,6 +131,37 @@ def test_a_file_on_which_the_package_panics_is_refused():
         PretrainedTokenizer(json.dumps(saved), ALONE)
 
 
+SPECIAL, TEXT_A = {"SpecialToken": {"id": "X", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
+
+
+def templated(single, **ids):
+    """The content of GPT-2's file with another template."""
+    special = {name: {"id": name, "ids": [token], "tokens": [name]} for name, token in ids.items()}
+    template = {"type": "TemplateProcessing", "single": single, "pair": [TEXT_A], "special_tokens": special}
+    return json.dumps(json.loads(GPT2) | {"post_processor": template})
+
+
+def test_a_template_that_names_no_token_is_refused():
+    with pytest.raises(ValueError, match="describes no tokenizer: no entry"):  # a panic
+        PretrainedTokenizer(templated([SPECIAL, TEXT_A]), ALONE)
+
+
+def test_a_template_with_a_token_outside_the_vocabulary_is_refused():
+    """A model would read the vector of another token."""
+    size = PretrainedTokenizer(GPT2, ALONE).vocab_size
+    for single in ([SPECIAL, TEXT_A], [TEXT_A, SPECIAL]):
+        PretrainedTokenizer(templated(single, X=size - 1), ALONE)
+        with pytest.raises(ValueError, match=f"template has the token {size}, which is not below {size}"):
+            PretrainedTokenizer(templated(single, X=size), ALONE)
+
+
+def test_a_decoder_on_which_the_package_panics_is_refused():
+    parts = [{"type": "Fuse"}, {"type": "Strip", "content": "x", "start": 0, "stop": 3}]
+    saved = json.loads(GPT2) | {"decoder": {"type": "Sequence", "decoders": parts}}
+    with pytest.raises(DataError, match="cannot join the tokens"):
+        PretrainedTokenizer(json.dumps(saved), ALONE).decode([])
+
+
 def test_a_word_without_a_token_is_refused():
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "dog": 1}, unk_token="[UNK]"))
     with pytest.raises(DataError, match="cannot split the text: WordLevel error: Missing"):

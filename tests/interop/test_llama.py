@@ -52,6 +52,10 @@ ROTARY = [
         models.RotaryConfig(base=500_000.0, scaling="llama3", factor=8.0, trained_length=8192),
     ),
     ({"rope_parameters": {"rope_type": "default", "rope_theta": 5.0}}, models.RotaryConfig(base=5.0)),
+    (  # outside of the object; it has priority in transformers 5
+        {"rope_parameters": LLAMA3, "original_max_position_embeddings": 16, "max_position_embeddings": 64},
+        models.RotaryConfig(scaling="llama3", factor=8.0, trained_length=16),
+    ),
     (  # as transformers 5 does
         {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_type": "default"}},
         models.RotaryConfig(scaling="linear", factor=2.0),
@@ -78,6 +82,12 @@ def test_other_rotary_positions_are_refused(tmp_path, changes):
     edited(tmp_path / "model", settings={"rope_parameters": LLAMA3 | changes})
     with pytest.raises(DataError, match=next(iter(changes))):
         interop.load_pretrained(tmp_path / "model")
+
+
+def test_two_lengths_before_scaling_are_refused(tmp_path):
+    """Versions of transformers differ in the one that they take."""
+    name = "original_max_position_embeddings"
+    check_refused(tmp_path / "model", "llama", {name: 16, "rope_parameters": LLAMA3 | {name: 8}, "rope_scaling": None})
 
 
 FULL, SLIDING = "full_attention", "sliding_attention"
