@@ -215,4 +215,4 @@ def _checked(hint: Any, value: object, path: str) -> object:
             raise ConfigError(f"{path}: a number of {len(str(value)):,} digits is too large") from error
     if isinstance(hint, type) and type(value) is hint:
         return value
-    raise ConfigError(f"{path}: got {value!r}, expected {getattr(hint, '__name__', hint)}")
+    raise ConfigError(f"{path}: got {value!r}, expected {hint if origin else getattr(hint, '__name__', hint)}")

@@ -6,7 +6,7 @@ Any other exception that reaches the command line is a bug and keeps its traceba
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class JaxformerError(Exception):
@@ -38,3 +38,12 @@ def did_you_mean(word: str, names: Iterable[str]) -> str:
     names = sorted(names)
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(names)}"
+
+
+def first_few(names: Sequence[str], most: int = 5) -> str:
+    """Returns the first `most` names in one line, with dots if there are more.
+
+    >>> first_few(["a", "b"]), first_few("abcdefg")
+    ('a, b', 'a, b, c, d, e, ...')
+    """
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")

@@ -49,7 +49,7 @@ def test_fingerprint_ignores_the_place(place):
             "model.norm_position: got 'sideways', expected one of",
         ),
         ({"model": {"d_model": 100, "num_heads": 3}}, r"model: d_model \(100\) must be divisible by num_heads \(3\)"),
-        ({"data": {"columns": [1]}}, r"data.columns: got \[1\]"),
+        ({"data": {"columns": [1]}}, r"data.columns: got \[1\], expected tuple\[int, int\]"),
         ({"data": 3}, "data must be a table of settings, got 3"),
     ],
 )

@@ -18,7 +18,7 @@ from jaxformer.data.sources import Parallel, read_lines, split_by_source
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.token_cache import Ragged
 from jaxformer.digests import short_digest
-from jaxformer.errors import DataError
+from jaxformer.errors import DataError, first_few
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +103,7 @@ def read_examples(
             raise DataError(f"{path}, line {number}: the {'label' if not label else 'text'} is empty")
         if classes and label not in classes:
             raise DataError(
-                f"{path}, line {number}: the label {label!r} is not one of the classes {', '.join(classes)}"
+                f"{path}, line {number}: the label {label!r} is not one of the classes {first_few(classes, 20)}"
             )
         labels.append(label)
         texts.append(text)

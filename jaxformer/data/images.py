@@ -23,7 +23,7 @@ from PIL import Image, ImageOps
 from jaxformer.data.idx import is_idx, read_idx
 from jaxformer.data.sources import Parallel, read_lines, split_by_source
 from jaxformer.digests import short_digest
-from jaxformer.errors import DataError
+from jaxformer.errors import DataError, first_few
 
 try:
     from lzma import LZMAError
@@ -396,5 +396,5 @@ def _checked(label: str, classes: Sequence[str], place: str) -> str:
     if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in label):
         raise DataError(f"{place!r}: the label must be UTF-8 without control characters, got {label!r}")
     if classes and label not in classes:
-        raise DataError(f"{place}: the label {label!r} is not one of the classes {', '.join(classes)}")
+        raise DataError(f"{place}: the label {label!r} is not one of the classes {first_few(classes, 20)}")
     return label

@@ -107,9 +107,15 @@ class Mask:
         del num_queries, num_keys
 
     def dense(self, num_queries: int, num_keys: int) -> jax.Array:
-        """Returns the full mask, ``Bool [b, n, T, S]``, after `check`."""
+        """Returns the full mask, ``Bool [b, n, T, S]``, after `check`.
+
+        Raises:
+          ValueError: see `check`; or a `tile` is not Boolean, whose ``~`` would allow all pairs, or not of rank 4.
+        """
         self.check(num_queries, num_keys)
         tile = self.tile(jnp.arange(num_queries), jnp.arange(num_keys))
+        if tile.dtype != bool or tile.ndim != 4:
+            raise ValueError(f"the tile of a mask must be Bool [b, n, t, s], got {tile.dtype} {list(tile.shape)}")
         return jnp.broadcast_to(tile, (*tile.shape[:2], num_queries, num_keys))
 
     def additive(self, num_queries: int, num_keys: int, dtype: jax.typing.DTypeLike = jnp.float32) -> jax.Array:

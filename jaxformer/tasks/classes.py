@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import functional
 from jaxformer.digests import short_digest
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import ConfigError, DataError, first_few
 from jaxformer.evaluation.classification import accuracy, matthews, matthews_of_counts
 from jaxformer.evaluation.scores import Score
 from jaxformer.files import write_text
@@ -73,19 +73,15 @@ class LabeledCorpus(Splits[LabeledT]):
         number = collections.Counter(label for part in parts for label in part.labels)
         if (lone := [name for name in self.classes if number[name] == 1]) and max(number.values()) > 1:
             lines.append(
-                f"WARNING: {len(lone):,} of {len(self.classes):,} classes with a single example: {_some(lone)}; if a "
-                "label is misspelled, data.classes can list the right ones"
+                f"WARNING: {len(lone):,} of {len(self.classes):,} classes with a single example: {first_few(lone)}; if "
+                "a label is misspelled, data.classes can list the right ones"
             )
         for what, part in (("training", self.train), ("validation", self.validation)):
             found = set(part.labels)
             if missing := [name for name in self.classes if name not in found]:
-                listed = f"{len(missing):,} of {len(self.classes):,} classes without {what} data: {_some(missing)}"
+                listed = f"{len(missing):,} of {len(self.classes):,} classes without {what} data: {first_few(missing)}"
                 lines.append(f"WARNING: {listed}")
         return lines
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -169,7 +169,7 @@ class _Start:
                 )
             finally:
                 outputs.close()
-        say(f"{described(result.reason, int(result.state.step))}; {result.programs} compiled training programs")
+        say(f"{described(result.reason, int(result.state.step))}; compiled training programs: {result.programs}")
         say(outputs.timer.report())
         return result
 

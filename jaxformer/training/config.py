@@ -122,6 +122,8 @@ class OptimizerConfig:
                 raise ConfigError(f"{name} must be finite, got inf")
         if self.momentum != OptimizerConfig.momentum and self.kind != "muon":
             raise ConfigError(f"momentum {self.momentum} has no effect, because kind is {self.kind}; see b1")
+        if self.cooldown > 1:
+            raise ConfigError(f"cooldown is a fraction of training, at most 1, got {self.cooldown}")
         for name in ("momentum", "b1", "b2"):
             if getattr(self, name) >= 1:
                 raise ConfigError(f"{name} must be less than 1, got {getattr(self, name)}")

@@ -9,6 +9,7 @@ from jaxformer.cli import arguments
 from jaxformer.errors import ConfigError
 from jaxformer.models import Seq2SeqConfig
 from jaxformer.tasks import registry
+from jaxformer.tasks.language_model import LanguageModelingConfig
 from jaxformer.tasks.translation import TranslationConfig
 
 
@@ -36,6 +37,12 @@ def test_bad_settings_give_a_short_message(given, message):
     with pytest.raises(ConfigError) as caught:
         arguments.override(TranslationConfig(), given)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("name", ["max_length", "max_new_tokens"])
+def test_the_length_of_a_generated_text_is_not_that_of_the_data(name):
+    with pytest.raises(ConfigError, match=r"did you mean 'decode\.max_tokens'\?$"):
+        arguments.override(LanguageModelingConfig(), [f"--decode.{name}", "40"])
 
 
 @pytest.mark.parametrize("kind", [["--model.kind", "recurrent"], ["--model.kind=recurrent"]])

@@ -45,6 +45,7 @@ def test_formats(file, text, options, expected):
         ("1\ta\n\n\tb\n", {}, "data.txt, line 3: the label is empty"),
         ("1\ta\n0\t \n", {}, "data.txt, line 2: the text is empty"),
         ("1\ta\n2\tb\n", {"classes": ("0", "1")}, "data.txt, line 2: the label '2' is not one of the classes 0, 1"),
+        ("x\ta\n", {"classes": tuple(map(str, range(5000)))}, r"is not one of the classes 0, 1, .* 19, \.\.\.$"),
         ("\n\n", {}, "data.txt holds no example"),
         (":x a\n", {"separator": " ", "label_end": ":"}, "data.txt, line 1: the label is empty"),
     ],

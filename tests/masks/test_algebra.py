@@ -288,3 +288,27 @@ def test_objects_that_are_not_masks_are_named():
         masks.as_mask(masks.causal)
     with pytest.raises(TypeError, match="got None"):
         masks.causal() & None
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class OwnTile(masks.Mask):
+    """A user's mask of keys, from an array as it is."""
+
+    array: jax.Array
+
+    def tile(self, query_index, key_index):
+        return self.array[..., key_index]
+
+
+@pytest.mark.parametrize("change", [lambda m: m, lambda m: ~m, lambda m: m | ~m, lambda m: m & ~m])
+def test_refuses_tiles_of_numbers(change):
+    """The complements of 0 and 1 are -1 and -2, so ``~`` allowed all pairs."""
+    mask = change(OwnTile(jnp.array([[[[0, 1, 0]]]])))
+    with pytest.raises(ValueError, match=r"the tile of a mask must be Bool \[b, n, t, s\], got int32 \[1, 1, \d, 3\]"):
+        mask.dense(2, 3)
+
+
+def test_refuses_tiles_of_another_rank():
+    with pytest.raises(ValueError, match=r"the tile of a mask must be Bool \[b, n, t, s\], got bool \[3\]"):
+        OwnTile(jnp.array([False, True, False])).dense(2, 3)

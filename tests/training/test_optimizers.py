@@ -32,6 +32,7 @@ def test_unknown_schedule():
         ({"decay_steps": 4}, "decay_steps 4 has no effect, because schedule is inverse_sqrt"),
         ({"decay_steps": 4, "schedule": "constant"}, "decay_steps 4 has no effect, because schedule is constant"),
         ({"cooldown": math.nan}, "cooldown must be at least 0, got nan"),
+        ({"cooldown": 2000.0}, "cooldown is a fraction of training, at most 1, got 2000.0"),
         ({"momentum": 1.0, "kind": "muon"}, "momentum must be less than 1, got 1.0"),
         ({"momentum": 0.9}, "momentum 0.9 has no effect, because kind is adam; see b1"),
         ({"b1": 1.0}, "b1 must be less than 1, got 1.0"),
@@ -53,11 +54,6 @@ def test_cooldown_is_a_fraction_of_the_training(cooldown, expected):
     config = training.OptimizerConfig(learning_rate=1.0, schedule="constant", warmup_steps=0, cooldown=cooldown)
     rate = optimizers.make_schedule(config, steps=10)
     assert [float(rate(step)) for step in range(10)] == pytest.approx(expected)
-
-
-def test_refuses_a_cooldown_longer_than_the_training():
-    with pytest.raises(ValueError, match="cooldown must last between 1 and all 10 steps"):
-        optimizers.make_schedule(training.OptimizerConfig(cooldown=1.1), steps=10)
 
 
 def test_decay_spares_biases_and_norms():

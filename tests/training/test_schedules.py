@@ -28,3 +28,5 @@ def test_other_schedules():
     np.testing.assert_allclose([schedules.constant(2.0, 4)(0), schedules.constant(2.0, 4)(9)], [0.5, 2.0])
     with pytest.raises(ValueError, match="steps=5, warmup_steps=5"):
         schedules.cosine(1.0, 5, 5)
+    with pytest.raises(ValueError, match="cooldown must last between 1 and all 10 steps of the training, got 11"):
+        schedules.cooldown(cosine, 10, 11)
