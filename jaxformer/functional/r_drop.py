@@ -122,8 +122,6 @@ def linear_r_drop(
     >>> round(float(total / count), 4), int(count)       # log 4
     (1.3863, 3)
     """
-    if not 0 <= smoothing < 1:
-        raise ValueError(f"smoothing must be in [0, 1), got {smoothing}")
     if x.shape[0] % 2 or x.shape[:2] != labels.shape or x.shape[2] != table.shape[-1]:
         raise ValueError(
             f"shapes must be x [2 B, T, D], table [V, D], labels [2 B, T], got {list(x.shape)}, {list(table.shape)}, "

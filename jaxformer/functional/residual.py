@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -70,11 +69,7 @@ def deep_norm(alpha: float) -> Arrangement:
     >>> deep_norm(3.0)(jnp.array(4.0), lambda x: 10 * x, lambda x: x / 4).item()  # (3 4 + 10 4) / 4
     13.0
     """
-    return functools.partial(_deep_norm, alpha=alpha)
-
-
-def _deep_norm(x: jax.Array, sublayer: Sublayer, norm: Sublayer, *, alpha: float) -> jax.Array:
-    return norm(alpha * x + sublayer(x))
+    return lambda x, sublayer, norm: norm(alpha * x + sublayer(x))
 
 
 class DeepNormGains(NamedTuple):

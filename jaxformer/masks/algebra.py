@@ -141,10 +141,17 @@ class Mask:
         raise TypeError("a mask has no truth value, and `a and b` would be b alone; combine masks with &, | and ~")
 
 
-@jax.tree_util.register_dataclass
+class IndexedMask(Mask):
+    """A mask with an entry for each stored query or key, which is unchanged by their positions."""
+
+    def at_positions(self, query, key):
+        del query, key
+        return self
+
+
 @dataclasses.dataclass(frozen=True)
-class And(Mask):
-    """Allows the pairs that both masks allow."""
+class Combination(Mask):
+    """Two masks, combined."""
 
     left: Mask
     right: Mask
@@ -153,15 +160,21 @@ class And(Mask):
     def finite(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.left.finite or self.right.finite
 
-    def tile(self, query_index, key_index):
-        return self.left.tile(query_index, key_index) & self.right.tile(query_index, key_index)
-
     def at_positions(self, query, key):
-        return And(self.left.at_positions(query, key), self.right.at_positions(query, key))
+        return type(self)(self.left.at_positions(query, key), self.right.at_positions(query, key))
 
     def check(self, num_queries, num_keys):
         self.left.check(num_queries, num_keys)
         self.right.check(num_queries, num_keys)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class And(Combination):
+    """Allows the pairs that both masks allow."""
+
+    def tile(self, query_index, key_index):
+        return self.left.tile(query_index, key_index) & self.right.tile(query_index, key_index)
 
     def key_range(self, query_start, query_stop):
         left, right = (m.key_range(query_start, query_stop) for m in (self.left, self.right))
@@ -176,25 +189,11 @@ class And(Mask):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Or(Mask):
+class Or(Combination):
     """Allows the pairs that either mask allows; the range is the hull of both."""
-
-    left: Mask
-    right: Mask
-
-    @property
-    def finite(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.left.finite or self.right.finite
 
     def tile(self, query_index, key_index):
         return self.left.tile(query_index, key_index) | self.right.tile(query_index, key_index)
-
-    def at_positions(self, query, key):
-        return Or(self.left.at_positions(query, key), self.right.at_positions(query, key))
-
-    def check(self, num_queries, num_keys):
-        self.left.check(num_queries, num_keys)
-        self.right.check(num_queries, num_keys)
 
     def key_range(self, query_start, query_stop):
         left, right = (m.key_range(query_start, query_stop) for m in (self.left, self.right))
@@ -230,7 +229,7 @@ class Not(Mask):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Dense(Mask):
+class Dense(IndexedMask):
     """Allows the pairs that are True in an array, ``Bool [b, n, T, S]``."""
 
     array: jax.Array
@@ -241,10 +240,6 @@ class Dense(Mask):
         rows = array if array.shape[2] == 1 else array[:, :, query_index]
         tile = rows if rows.shape[3] == 1 else rows[..., key_index]
         return jnp.broadcast_to(tile, (*tile.shape[:2], query_index.shape[0], key_index.shape[0]))
-
-    def at_positions(self, query, key):
-        del query, key  # the array has an entry for each stored pair
-        return self
 
     def check(self, num_queries, num_keys):
         got, expected = self.array.shape[-2:], (num_queries, num_keys)

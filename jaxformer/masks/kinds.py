@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxformer.masks.algebra import UNBOUNDED, Mask
+from jaxformer.masks.algebra import UNBOUNDED, IndexedMask, Mask
 
 _static = {"static": True}
 
@@ -54,7 +54,7 @@ class CausalAt(Mask):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Lengths(Mask):
+class Lengths(IndexedMask):
     """Allows the first `length` keys of each example."""
 
     length: jax.Array
@@ -62,10 +62,6 @@ class Lengths(Mask):
     def tile(self, query_index, key_index):
         del query_index
         return (key_index[None, :] < jnp.atleast_1d(self.length)[:, None])[:, None, None, :]
-
-    def at_positions(self, query, key):
-        del query, key  # it holds an entry for each stored key
-        return self
 
     def live_ranges(self, query_start, query_stop):
         stop = jnp.atleast_1d(self.length).astype(jnp.int32)[None]
@@ -83,7 +79,7 @@ class Prefix(Lengths):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Padding(Mask):
+class Padding(IndexedMask):
     """Allows the keys that are valid."""
 
     valid: jax.Array
@@ -91,10 +87,6 @@ class Padding(Mask):
     def tile(self, query_index, key_index):
         del query_index
         return jnp.atleast_2d(self.valid)[:, None, None, :][..., key_index]
-
-    def at_positions(self, query, key):
-        del query, key  # it holds an entry for each stored key
-        return self
 
     def check(self, num_queries, num_keys):
         _check_length("padding covers S", self.valid.shape[-1], num_keys)
@@ -105,7 +97,7 @@ class Padding(Mask):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Segments(Mask):
+class Segments(IndexedMask):
     """Allows keys of the same segment as the query, for several sequences packed into one row."""
 
     query: jax.Array
@@ -115,10 +107,6 @@ class Segments(Mask):
         query, key = jnp.atleast_2d(self.query), jnp.atleast_2d(self.key)
         same = query[:, query_index][:, :, None] == key[:, key_index][:, None, :]
         return same[:, None]
-
-    def at_positions(self, query, key):
-        del query, key  # it holds an entry for each stored query and key
-        return self
 
     def check(self, num_queries, num_keys):
         _check_length("segments cover T", self.query.shape[-1], num_queries)
@@ -136,7 +124,7 @@ class Segments(Mask):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class BlockSparse(Mask):
+class BlockSparse(IndexedMask):
     """Allows or masks full blocks of pairs; the layout is static, so masked blocks can be skipped."""
 
     layout: tuple[tuple[bool, ...], ...] = dataclasses.field(metadata=_static)
@@ -144,10 +132,6 @@ class BlockSparse(Mask):
 
     def tile(self, query_index, key_index):
         return jnp.asarray(self.layout)[query_index // self.size][:, key_index // self.size][None, None]
-
-    def at_positions(self, query, key):
-        del query, key  # it holds an entry for each stored query and key
-        return self
 
     def check(self, num_queries, num_keys):
         for name, got, expected in (("T", len(self.layout), num_queries), ("S", len(self.layout[0]), num_keys)):

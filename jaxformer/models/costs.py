@@ -56,14 +56,11 @@ def encoder_decoder_recomputed_flops(
     counted for fused attention too, although its results are saved and its backward pass recomputes only one of them. A
     few layers without `remat` on one device (see `targets.devices`) recompute nothing: see `modules.stack.UNROLLED`.
     """
-    encoder, decoder = config.num_encoder_layers, config.num_decoder_layers
-    seen = _seen(config, target_length) + source_length
-    pairs = _looped(config, encoder) * source_length**2 + _looped(config, decoder) * target_length * seen
     return _recomputed_flops(
         config,
-        pairs=batch * pairs,
-        tokens=batch * (_looped(config, encoder) * source_length + _looped(config, decoder) * target_length),
-        stacks=_encoder_decoder_stack_flops(config, batch, source_length, target_length),
+        _encoder_decoder_stack_flops(config, batch, source_length, target_length),
+        (config.num_encoder_layers, batch * source_length, source_length),
+        (config.num_decoder_layers, batch * target_length, _seen(config, target_length) + source_length),
     )
 
 
@@ -101,12 +98,9 @@ def language_model_flops(config: LanguageModelConfig, batch: int, length: int) -
 
 def language_model_recomputed_flops(config: LanguageModelConfig, batch: int, length: int) -> float:
     """Returns the operations that a backward pass repeats; see `encoder_decoder_recomputed_flops`."""
-    return _recomputed_flops(
-        config,
-        pairs=batch * _looped(config, config.num_layers) * length * _seen(config, length),
-        tokens=batch * _looped(config, config.num_layers) * length,
-        stacks=_stack_flops(config, config.num_layers, batch, length, seen=_seen(config, length)),
-    )
+    seen = _seen(config, length)
+    stack = _stack_flops(config, config.num_layers, batch, length, seen=seen)
+    return _recomputed_flops(config, stack, (config.num_layers, batch * length, seen))
 
 
 def cache_entries(config: TransformerConfig, num_layers: int) -> int:
@@ -119,12 +113,8 @@ def cache_entries(config: TransformerConfig, num_layers: int) -> int:
 
 def encoder_recomputed_flops(config: EncoderConfig, batch: int, length: int) -> float:
     """Returns the operations that a backward pass repeats; see `encoder_decoder_recomputed_flops`."""
-    return _recomputed_flops(
-        config,
-        pairs=batch * _looped(config, config.num_layers) * length**2,
-        tokens=batch * _looped(config, config.num_layers) * length,
-        stacks=encoder_flops(config, batch, length),
-    )
+    stack = encoder_flops(config, batch, length)
+    return _recomputed_flops(config, stack, (config.num_layers, batch * length, length))
 
 
 def masked_language_model_flops(config: EncoderConfig, batch: int, length: int, num_masked: int) -> float:
@@ -205,15 +195,10 @@ def captioner_recomputed_flops(
     """Returns the operations that a backward pass repeats; see `encoder_decoder_recomputed_flops`."""
     if isinstance(config, RecurrentCaptionerConfig):
         return 0.0
-    (height, width), layers = config.image.grid_size, config.num_layers
-    seen = _seen(config, length)
+    positions, layers, seen = math.prod(config.image.grid_size), config.num_layers, _seen(config, length)
     options = {"memory_dim": config.image.widths[-1], "seen": seen}
-    return _recomputed_flops(
-        config,
-        pairs=batch * _looped(config, layers) * length * (seen + height * width),
-        tokens=batch * _looped(config, layers) * length,
-        stacks=_stack_flops(config, layers, batch, length, height * width, **options),
-    )
+    stack = _stack_flops(config, layers, batch, length, positions, **options)
+    return _recomputed_flops(config, stack, (layers, batch * length, seen + positions))
 
 
 def _seen(config: TransformerConfig, length: int) -> int:
@@ -273,21 +258,18 @@ def _logits_flops(config: TransformerConfig, tokens: int, vocab_size: int) -> fl
     return float(tokens) * 2 * config.d_model * vocab_size
 
 
-def _looped(config: TransformerConfig, num_layers: int) -> int:
-    """Returns the number of layers of a stack that recompute attention: none if the loop is unrolled."""
-    return 0 if is_unrolled(num_layers, remat=config.remat) else num_layers
-
-
-def _recomputed_flops(config: TransformerConfig, *, pairs: int, tokens: int, stacks: float) -> float:
+def _recomputed_flops(config: TransformerConfig, forward: float, *stacks: tuple[int, int, int]) -> float:
     """Returns the operations that a backward pass repeats.
 
     Args:
-      pairs: the number of query-key pairs, over all layers that are not unrolled.
-      tokens: the number of tokens, over all layers that are not unrolled.
-      stacks: the operations of the forward pass of all stacks.
+      forward: the operations of the forward pass of all stacks.
+      stacks: for each stack, the numbers of layers, of tokens, and of keys that a token attends to in a layer.
     """
+    looped = [stack for stack in stacks if not is_unrolled(stack[0], remat=config.remat)]
+    tokens = sum(layers * number for layers, number, _ in looped)
+    pairs = sum(layers * number * keys for layers, number, keys in looped)
     product, has_experts = 2.0 * config.d_model * config.d_ff * tokens, config.feed_forward == "experts"
     if not config.remat:
         again = product * _feed_forward_matrices(config) if has_experts else 0
         return 4.0 * _attention_dims(config)[0] * pairs + again
-    return stacks - (product if config.norm_position == "pre" and not has_experts else 0)
+    return forward - (product if config.norm_position == "pre" and not has_experts else 0)

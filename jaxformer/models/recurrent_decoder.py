@@ -66,9 +66,9 @@ class RecurrentDecoderState(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class CapturedWeights:
-    """Captured weights of an attention that has no queries and keys of heads; the first dimension is layers."""
+    """Captured weights of an attention that has no queries and keys of heads; for a stack, the first dimension is L."""
 
-    values: jax.Array  # [L, B, N, T, S]
+    values: jax.Array  # [B, N, T, S]
 
     def layer(self, index: int) -> CapturedWeights:
         """Returns one layer; layers count from 0.
@@ -85,8 +85,13 @@ class CapturedWeights:
         mask: Mask | Array | None = None,
         rows: Sequence[int] | None = None,
         heads: Sequence[int] | None = None,
-    ) -> Float[Array, "B heads rows S"]:
-        """Returns the weights of one layer in the chosen rows and heads, over the keys that the mask allows."""
+    ) -> Float[Array, "*L B heads rows S"]:
+        """Returns the weights in the chosen rows and heads, over the keys that the mask allows.
+
+        For a stack, these are the weights of all layers, with a leading dimension L; `layer` selects one.
+        """
+        if self.values.ndim == 5:
+            return jax.vmap(lambda layer: layer.weights(mask=mask, rows=rows, heads=heads))(self)
         values = self.values
         if mask is not None:
             kept = jnp.where(as_mask(mask).dense(*values.shape[2:]), values, 0.0)

@@ -247,9 +247,7 @@ def _scaling(rotary: RotaryConfig) -> RotaryScaling | None:
             return functional.llama3_scaling(rotary.factor, rotary.trained_length)
 
 
-def _feed_forward(
-    config: TransformerConfig, gains: Gains, *, rngs: nnx.Rngs
-) -> FeedForward | GatedFeedForward | MixtureOfExperts:
+def _feed_forward(config: TransformerConfig, gains: Gains, *, rngs: nnx.Rngs) -> FeedForward | MixtureOfExperts:
     options = {"activation": ACTIVATIONS[config.activation], "gains": gains, "rngs": rngs}
     if config.feed_forward == "experts":
         experts = config.experts

@@ -19,7 +19,7 @@ from jaxformer.functional.residual import Arrangement
 from jaxformer.modules.attention import CrossAttention, KeyValue, SelfAttention
 from jaxformer.modules.attention_function import Intermediates, check_takes_positions
 from jaxformer.modules.experts import MixtureOfExperts
-from jaxformer.modules.feed_forward import FeedForward, GatedFeedForward
+from jaxformer.modules.feed_forward import FeedForward
 
 MemoryT = TypeVar("MemoryT")
 
@@ -37,7 +37,7 @@ class Block(nnx.Module):
     def __init__(
         self,
         attention: SelfAttention,
-        feed_forward: FeedForward | GatedFeedForward | MixtureOfExperts | Callable[..., Array],
+        feed_forward: FeedForward | MixtureOfExperts | Callable[..., Array],
         *,
         cross: CrossAttention | None = None,
         norm: Callable[[], nnx.Module],

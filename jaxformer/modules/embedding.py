@@ -178,7 +178,8 @@ class Embeddings(nnx.Module):
             self.check_length(length)
         else:
             check_rank("positions", positions, "B T")
-            self._check_given(positions)
+            if self.positions is not None and self.positions.max_length is not None:
+                check_given_positions(positions, self.positions.offset, self.positions.max_length)
         # Positions are a constant of the program, unless that would make it large.
         index = first_positions(length, most=(1 << 20) // self.d_model)[None] if positions is None else positions
         # A row without tokens, which only fills up a batch, has length 0; its vectors do not matter.
@@ -205,10 +206,6 @@ class Embeddings(nnx.Module):
         """
         if self.positions is not None and self.positions.max_length is not None:
             check_positions(length, self.positions.max_length)
-
-    def _check_given(self, positions: Array) -> None:
-        if self.positions is not None and self.positions.max_length is not None:
-            check_given_positions(positions, self.positions.offset, self.positions.max_length)
 
     @property
     def d_model(self) -> int:

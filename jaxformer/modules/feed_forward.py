@@ -43,11 +43,14 @@ class FeedForward(nnx.Module):
         intermediates: Intermediates | None = None,
     ) -> Float[Array, "B T D"]:
         del valid, intermediates  # tokens are independent; nothing is recorded
-        hidden = constrain(self.activation(self.up(x)), "batch", "length", "hidden")
+        hidden = constrain(self._hidden(x), "batch", "length", "hidden")
         return self.down(functional.dropout(hidden, rate=self.dropout, key=key))
 
+    def _hidden(self, x: Array) -> Array:
+        return self.activation(self.up(x))
 
-class GatedFeedForward(nnx.Module):
+
+class GatedFeedForward(FeedForward):
     """`functional.gated_feed_forward`: SwiGLU by default, GEGLU with `functional.gelu`.
 
     F = 8D/3 by default, with as many parameters as two linear layers with F = 4D (Shazeer 2020).
@@ -66,19 +69,7 @@ class GatedFeedForward(nnx.Module):
     ):
         d_ff = 8 * d_model // 3 if d_ff is None else d_ff
         self.gate = Linear(d_model, d_ff, bias=bias, gain=gains.up, axes=("model", "hidden"), rngs=rngs)
-        self.up = Linear(d_model, d_ff, bias=bias, gain=gains.up, axes=("model", "hidden"), rngs=rngs)
-        self.down = Linear(d_ff, d_model, bias=bias, gain=gains.down, axes=("hidden", "model"), rngs=rngs)
-        self.activation = activation
-        self.dropout = dropout
+        super().__init__(d_model, d_ff, activation=activation, bias=bias, dropout=dropout, gains=gains, rngs=rngs)
 
-    def __call__(
-        self,
-        x: Float[Array, "B T D"],
-        *,
-        valid: Bool[Array, "B T"] | None = None,
-        key: jax.Array | None = None,
-        intermediates: Intermediates | None = None,
-    ) -> Float[Array, "B T D"]:
-        del valid, intermediates
-        hidden = constrain(self.activation(self.gate(x)) * self.up(x), "batch", "length", "hidden")
-        return self.down(functional.dropout(hidden, rate=self.dropout, key=key))
+    def _hidden(self, x: Array) -> Array:
+        return self.activation(self.gate(x)) * self.up(x)

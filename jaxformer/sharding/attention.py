@@ -121,24 +121,37 @@ def _mapped(request: Request, name: str, mesh: Mesh, batch: MeshAxes, heads: Mes
     """Computes each device's shard of the batch and of the heads with the named implementation."""
     dims = request.query.shape[0], request.query.shape[2], request.query.shape[1], request.key.shape[1]
 
-    def local(
-        query: jax.Array, key: jax.Array, value: jax.Array, rest: Mapping[str, Any], dropout_key: Any
-    ) -> jax.Array:
-        dropout = None if request.dropout is None else Dropout(request.dropout.rate, dropout_key)
-        share = dataclasses.replace(request, query=query, key=key, value=value, dropout=dropout, **rest)
+    def local(share: Request) -> jax.Array:
         if name == "blockwise":
-            origin = _origin(batch, query.shape[0]), _origin(heads, query.shape[2])
+            origin = _origin(batch, share.query.shape[0]), _origin(heads, share.query.shape[2])
             return blockwise.attention(share, dims=dims, origin=origin)
         if reason := api.implementations[name].refuse(share):
             raise ConfigError(f"attention implementation {name!r} cannot do this: {reason}")
         return api.implementations[name].run(share)
 
-    layout = PartitionSpec(batch, None, heads)
+    return _on_devices(local, request, mesh, batch, None, heads)
+
+
+def _on_devices(
+    local: Callable[[Request], jax.Array],
+    request: Request,
+    mesh: Mesh,
+    batch: MeshAxes,
+    length: MeshAxes,
+    heads: MeshAxes,
+) -> jax.Array:
+    """Computes ``local(share)`` on each device; mask and bias of its share of the request may cover all lengths."""
+
+    def compute(query: jax.Array, key: jax.Array, value: jax.Array, rest: Mapping[str, Any], dropout_key: Any):
+        dropout = None if request.dropout is None else Dropout(request.dropout.rate, dropout_key)
+        return local(dataclasses.replace(request, query=query, key=key, value=value, dropout=dropout, **rest))
+
+    layout = PartitionSpec(batch, length, heads)
     array = request.bias is not None and not isinstance(request.bias, Bias)
     bias = _array_spec(request.bias, batch, heads) if array else PartitionSpec()
     rest = {"mask": _mask_spec(request.mask, batch, heads), "bias": bias, "sinks": PartitionSpec(heads)}
     specs = layout, layout, layout, rest, PartitionSpec()
-    mapped = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=layout, check_vma=False)
+    mapped = jax.shard_map(compute, mesh=mesh, in_specs=specs, out_specs=layout, check_vma=False)
     key = None if request.dropout is None else request.dropout.key
     return mapped(request.query, request.key, request.value, {name: getattr(request, name) for name in rest}, key)
 
@@ -244,22 +257,11 @@ def ring_attention(
         request = limit_derivatives(request, "ring", "forward over reverse")
         dims = query.shape[0], query.shape[2], *lengths
         devices = ring.Ring(axis, size, dims, (batch, heads), zigzag)
-        query, key, value = request.query, request.key, request.value
         if not zigzag:  # padding would shift the chunks of a zigzag
-            query, key, value = (ring.fill(x, size) for x in (query, key, value))
-
-        def local(query: jax.Array, key: jax.Array, value: jax.Array, rest: Mapping[str, Any], dropout_key: Any):
-            share = make_request(query, key, value, scale=request.scale, score=score)
-            dropout = None if request.dropout is None else Dropout(request.dropout.rate, dropout_key)
-            return ring.attention(dataclasses.replace(share, dropout=dropout, **rest), devices)
-
-        layout = PartitionSpec(batch, axis, heads)
-        rest = {"mask": _mask_spec(request.mask, batch, heads), "bias": PartitionSpec(), "sinks": PartitionSpec(heads)}
-        specs = layout, layout, layout, rest, PartitionSpec()
-        mapped = jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=layout, check_vma=False)
-        dropout_key = None if request.dropout is None else request.dropout.key
-        given = {name: getattr(request, name) for name in rest}
-        return mapped(query, key, value, given, dropout_key)[:, : lengths[0]]
+            arrays = {"query": request.query, "key": request.key, "value": request.value}
+            request = dataclasses.replace(request, **{name: ring.fill(x, size) for name, x in arrays.items()})
+        local = functools.partial(ring.attention, ring=devices)
+        return _on_devices(local, request, mesh, batch, axis, heads)[:, : lengths[0]]
 
     return attention if zigzag else with_weights(attention_weights)(attention)
 

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from jaxformer.evaluation.scores import Score
 from jaxformer.files import write_text
 from jaxformer.modules.pure import Params
 from jaxformer.multihost import processes, storage
-from jaxformer.tasks.base import LossSums, Splits
+from jaxformer.tasks.base import BatchT, ConfigT, LossSums, PredictorT, Splits, Task, VocabularyT
 from jaxformer.tasks.config import split_classes
 from jaxformer.tasks.rundir import holds_run
 
@@ -82,6 +82,21 @@ class LabeledCorpus(Splits[LabeledT]):
                 listed = f"{len(missing):,} of {len(self.classes):,} classes without {what} data: {first_few(missing)}"
                 lines.append(f"WARNING: {listed}")
         return lines
+
+
+class ClassTask(
+    Task[ConfigT, LabeledCorpus[LabeledT], BatchT, VocabularyT, PredictorT],
+    Generic[ConfigT, LabeledT, BatchT, VocabularyT, PredictorT],
+):
+    """A task whose examples each have a class."""
+
+    metrics: ClassVar[Mapping[str, bool]] = {"accuracy": True, "matthews": True}
+
+    def renamed(self, params, source, *, there, here):
+        return renamed(params, there, here)
+
+    def validation_metrics(self, config, corpus, data, predictor, sums):
+        return metrics(sums)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 from rich.console import Console
 
-from jaxformer import sharding, training
+from jaxformer import lazy, sharding, training
 from jaxformer.config import changed, fingerprint
 from jaxformer.errors import ConfigError, JaxformerError, did_you_mean
 from jaxformer.evaluation.scores import Score
@@ -32,7 +32,7 @@ from jaxformer.training.logging import JsonLog, TensorBoard
 from jaxformer.training.phase_timer import described
 from jaxformer.training.profile import open_profile, profiled_steps
 from jaxformer.training.progress import StderrConsole, peak_flops, print_line, reporter
-from jaxformer.training.tracking import check_tracker, tracker
+from jaxformer.training.tracking import tracker
 
 Path = str | os.PathLike[str]
 
@@ -70,7 +70,8 @@ def train(
     # All settings are checked before `out` is claimed, so that a mistake leaves no files.
     training.make_schedule(config.optimizer, steps=config.train.steps)
     _check_metric(task, config.train.metric)
-    check_tracker(config.train.log_to)
+    if tracked := config.train.log_to:
+        lazy.require(tracked, what=f"train.log_to {tracked} needs", extra=tracked)
     if profile:
         profiled_steps(profile, start=0, steps=config.train.steps)
     task.check(config)

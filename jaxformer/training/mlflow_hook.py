@@ -45,8 +45,7 @@ class MlflowHook(Hook):
     def ended(self, step: int, reason: str) -> None:
         """Records the reason, and ends the run."""
         self._client.set_tags({"ended": reason, "last_step": str(step)})
-        finished = reason in FINISHED
-        self._client.end_run("FINISHED" if finished else "FAILED")
+        self._client.end_run("FINISHED" if reason in FINISHED else "FAILED")
 
     def _log(self, step: int, values: Mapping[str, float]) -> None:
         self._client.log_metrics(dict(values), step=step, run_id=self._run.info.run_id)

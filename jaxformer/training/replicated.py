@@ -40,12 +40,8 @@ def make_replicated_step(loss: Loss, optimizer: optax.GradientTransformation) ->
             raise ValueError("make_replicated_step keeps no moving average: create the state with ema=False")
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
         key = jax.random.fold_in(key, jax.lax.axis_index("devices"))
-
-        def value(params: Any) -> tuple[jax.Array, Any]:
-            total, count, metrics = checked_loss(loss)(params, batch, key)
-            return total, (count, metrics)
-
-        (total, (count, metrics)), gradient = jax.value_and_grad(value, has_aux=True)(state.params)
+        value_and_gradient = jax.value_and_grad(checked_loss(loss), has_aux=True)
+        (total, (count, metrics)), gradient = value_and_gradient(state.params, batch, key)
         # Divided after summing over devices, because their shards of a batch may have different numbers of tokens.
         total, count, metrics, gradient = jax.lax.psum((total, count, metrics, gradient), "devices")
         gradient = mean_gradient(gradient, count)

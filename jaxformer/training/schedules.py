@@ -46,15 +46,8 @@ def cosine(peak: float, warmup_steps: int, steps: int, *, end: float = 0.0) -> S
     Raises:
       ConfigError: `steps` is not more than `warmup_steps`.
     """
-    _check_decay("cosine", warmup_steps, steps)
-
-    def rate(step: ArrayLike) -> jax.Array:
-        t = jnp.asarray(step, jnp.float32) + 1
-        progress = jnp.clip((t - warmup_steps) / (steps - warmup_steps), 0, 1)
-        decayed = end + (peak - end) * 0.5 * (1 + jnp.cos(jnp.pi * progress))
-        return jnp.where(t < warmup_steps, peak * t / max(warmup_steps, 1), decayed)
-
-    return rate
+    decayed = lambda progress: end + (peak - end) * 0.5 * (1 + jnp.cos(jnp.pi * progress))
+    return _decaying("cosine", peak, warmup_steps, steps, decayed)
 
 
 def linear(peak: float, warmup_steps: int, steps: int, *, end: float = 0.0) -> Schedule:
@@ -66,14 +59,7 @@ def linear(peak: float, warmup_steps: int, steps: int, *, end: float = 0.0) -> S
     >>> [round(float(linear(1.0, 2, 6)(step)), 3) for step in (0, 1, 3, 5, 9)]
     [0.5, 1.0, 0.5, 0.0, 0.0]
     """
-    _check_decay("linear", warmup_steps, steps)
-
-    def rate(step: ArrayLike) -> jax.Array:
-        t = jnp.asarray(step, jnp.float32) + 1
-        progress = jnp.clip((t - warmup_steps) / (steps - warmup_steps), 0, 1)
-        return jnp.where(t < warmup_steps, peak * t / max(warmup_steps, 1), peak + (end - peak) * progress)
-
-    return rate
+    return _decaying("linear", peak, warmup_steps, steps, lambda progress: peak + (end - peak) * progress)
 
 
 def constant(peak: float, warmup_steps: int = 0) -> Schedule:
@@ -107,9 +93,19 @@ def cooldown(schedule: Schedule, steps: int, last: int) -> Schedule:
     return rate
 
 
-def _check_decay(name: str, warmup_steps: int, steps: int) -> None:
+def _decaying(
+    name: str, peak: float, warmup_steps: int, steps: int, decayed: Callable[[jax.Array], jax.Array]
+) -> Schedule:
+    """Returns linear warm-up to `peak`, then `decayed` of the progress from there to `steps`, from 0 to 1."""
     if steps <= warmup_steps:
         raise ConfigError(
             f"{name}: steps (train.steps, or optimizer.decay_steps) must be more than optimizer.warmup_steps, got "
             f"steps={steps}, warmup_steps={warmup_steps}"
         )
+
+    def rate(step: ArrayLike) -> jax.Array:
+        t = jnp.asarray(step, jnp.float32) + 1
+        progress = jnp.clip((t - warmup_steps) / (steps - warmup_steps), 0, 1)
+        return jnp.where(t < warmup_steps, peak * t / max(warmup_steps, 1), decayed(progress))
+
+    return rate

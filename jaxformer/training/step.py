@@ -115,10 +115,10 @@ def _updates_done(state: TrainState) -> jax.Array:
     return counts[-1][1] if counts else state.step
 
 
-def checked_loss(loss: Loss) -> Callable[[Any, Any, jax.Array], Sums]:
-    """Returns a loss whose result is checked during tracing, and always has a float32 count and metrics."""
+def checked_loss(loss: Loss) -> Callable[[Any, Any, jax.Array], tuple[jax.Array, tuple[jax.Array, Metrics]]]:
+    """Returns a loss whose result is checked during tracing: the sum and, as auxiliary data, (count, metrics)."""
 
-    def checked(params: Any, batch: Any, key: jax.Array) -> Sums:
+    def checked(params: Any, batch: Any, key: jax.Array) -> tuple[jax.Array, tuple[jax.Array, Metrics]]:
         found: Any = loss(params, batch, key)
         parts: Any = (*found, {}) if isinstance(found, tuple | list) and len(found) == 2 else found
         fits = isinstance(parts, tuple | list) and len(parts) == 3 and isinstance(parts[2], Mapping)
@@ -128,7 +128,7 @@ def checked_loss(loss: Loss) -> Callable[[Any, Any, jax.Array], Sums]:
                 "loss(params, batch, key) must return (sum, count, metrics) or (sum, count): the sum over the batch "
                 f"and the number of what was summed, both scalars, and a dict of metrics; got {got}"
             )
-        return parts[0], jnp.asarray(parts[1]).astype(jnp.float32), dict(parts[2])
+        return parts[0], (jnp.asarray(parts[1]).astype(jnp.float32), dict(parts[2]))
 
     return checked
 
@@ -140,12 +140,7 @@ def mean_gradient(gradient: Any, count: jax.Array) -> Any:
 
 def _summed_gradient(loss: Loss, params: Any, batch: Any, key: jax.Array, num_parts: int):
     """Returns the sum, the count, the metrics and the gradient of the sum over the whole batch."""
-
-    def value(params, part, key):
-        total, count, metrics = checked_loss(loss)(params, part, key)
-        return total, (count, metrics)
-
-    gradient = jax.value_and_grad(value, has_aux=True)
+    gradient = jax.value_and_grad(checked_loss(loss), has_aux=True)
     if num_parts == 1:
         (total, (count, metrics)), grads = gradient(params, batch, key)
         return total, count, metrics, grads
@@ -155,14 +150,11 @@ def _summed_gradient(loss: Loss, params: Any, batch: Any, key: jax.Array, num_pa
     # Part i takes every num_parts-th row from row i on, so that no row moves to another device of a mesh.
     parts = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(-1, num_parts, *x.shape[1:]), 1, 0), batch)
     keys = jax.random.split(key, num_parts)
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(gradient, params, *_first(parts, keys)))
+    first = jax.tree.map(lambda x: x[0], (parts, keys))
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(gradient, params, *first))
 
     def add(sums, part):
         return jax.tree.map(jnp.add, sums, gradient(params, *part)), None
 
     ((total, (count, metrics)), grads), _ = jax.lax.scan(add, zeros, (parts, keys))
     return total, count, metrics, grads
-
-
-def _first(parts: Any, keys: jax.Array) -> tuple[Any, jax.Array]:
-    return jax.tree.map(lambda x: x[0], parts), keys[0]

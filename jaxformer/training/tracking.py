@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import pathlib
 
-from jaxformer.errors import ConfigError
 from jaxformer.files import write_text
 from jaxformer.training.mlflow_hook import MlflowHook
 from jaxformer.training.wandb_hook import WandbHook
 
 FILE = "tracker.json"
 """The file in a run directory that holds the tracker's identifier of the run."""
-
-
-def check_tracker(name: str) -> None:
-    """Checks, before any work is done, that the package of a tracker is installed.
-
-    Raises:
-      ConfigError: the package is missing.
-    """
-    if name and importlib.util.find_spec(name) is None:
-        raise ConfigError(f"train.log_to {name} needs a package: pip install 'jaxformer[{name}]'")
 
 
 def tracker(name: str, out: pathlib.Path) -> WandbHook | MlflowHook:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from jaxformer import decoding, functional, models, pure
+from jaxformer.models.recurrent_decoder import CapturedWeights
 from tests.models.small import SOURCE, SOURCE_VALID, TARGET, TARGET_VALID, B, S, Small, T, V
 from tests.modules.small import int32, quick
 from tests.selection import first
@@ -128,6 +129,17 @@ def test_captured_weights_are_those_of_the_attention():
     near(fewer, np.asarray(weights) * (np.arange(S) < 3) / np.asarray(weights)[..., :3].sum(-1, keepdims=True))
     with pytest.raises(ValueError, match=r"unknown attention names \['decoder\.cross'\]; there are \[\]"):
         small("none").net.bind(small("none").params).captured(SOURCE, TARGET, ("decoder.cross",))
+
+
+def test_rows_and_heads_of_the_captured_weights_of_a_stack():
+    """Without `layer`, they were taken from the wrong dimensions."""
+    captured = CapturedWeights(jax.random.uniform(jax.random.key(0), (2, 3, 2, 4, 5)))
+    options = {"mask": jnp.arange(5)[None] < 3, "rows": [3, 0], "heads": [1]}
+    weights = captured.weights(**options)
+    assert weights.shape == (2, 3, 1, 2, 5)
+    near(weights, jnp.stack([captured.layer(i).weights(**options) for i in range(2)]))
+    kept = np.asarray(captured.values)[:, :, 1, 3, :3]
+    near(weights[:, :, 0, 0, :3], kept / kept.sum(-1, keepdims=True))
 
 
 @pytest.mark.full

@@ -12,12 +12,11 @@ import jax
 import pytest
 
 import jaxformer
-from jaxformer import demo, training
+from jaxformer import demo, lazy, training
 from jaxformer.config import changed
 from jaxformer.data.tokenizer import load_tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.tasks import registry, restore, rundir, runner
-from jaxformer.training import tracking
 from tests.contracts.task import quiet
 from tests.tasks.small import small
 
@@ -226,9 +225,11 @@ def test_lengths_that_a_mesh_does_not_divide_are_reported_with_a_remedy():
 
 
 def test_a_tracker_that_is_not_installed_is_named_before_anything_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(tracking.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(lazy.importlib.util, "find_spec", lambda name: None)
     config = registry.configure("language_model", data={"text": "nowhere"}, train={"log_to": "wandb"})
-    with pytest.raises(ConfigError, match=r"train.log_to wandb needs a package: pip install 'jaxformer\[wandb\]'"):
+    with pytest.raises(
+        ConfigError, match=r"train.log_to wandb needs the package wandb: pip install 'jaxformer\[wandb\]'"
+    ):
         jaxformer.train(config, tmp_path / "run", console=quiet())
     assert not list(tmp_path.iterdir())
 

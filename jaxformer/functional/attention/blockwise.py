@@ -307,8 +307,10 @@ def _logits(tiling: Tiling, tile: Tile, query: Array, bias: Any, location: Locat
     logits = logits if tiling.score is None else tiling.score(logits)
     if bias is None:
         return logits
-    array = tiling.tree is None
-    added = _bias_block(tiling, bias, query, location, column) if array else _bias_tile(tiling, bias, query, tile)
+    if tiling.tree is None:
+        added = jax.lax.dynamic_slice(bias, *_bias_slice(tiling, bias, query.shape, location, column))
+    else:
+        added = _bias_tile(tiling, bias, query, tile)
     return logits + split_heads(added, query.shape[1]).astype(jnp.float32)
 
 
@@ -378,14 +380,9 @@ def _bias_slice(
         location.query_block * tiling.blocks[0],
         column * tiling.blocks[1],
     )
-    broadcast = [size == 1 for size in bias.shape]
-    return tuple(0 if b else x for b, x in zip(broadcast, starts, strict=True)), tuple(
-        1 if b else x for b, x in zip(broadcast, sizes, strict=True)
-    )
-
-
-def _bias_block(tiling: Tiling, bias: Array, query: Array, location: Location, column: Array) -> Array:
-    return jax.lax.dynamic_slice(bias, *_bias_slice(tiling, bias, query.shape, location, column))
+    within = ((0, 1) if dim == 1 else x for dim, *x in zip(bias.shape, starts, sizes, strict=True))
+    start, size = zip(*within, strict=True)
+    return start, size
 
 
 def _add_bias(tiling: Tiling, d_bias: Array, d_logits: Array, location: Location, column: Array) -> Array:

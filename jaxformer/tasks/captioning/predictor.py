@@ -154,5 +154,4 @@ def _prepared(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
 @functools.partial(jax.jit, static_argnums=0)
 def _captured_weights(net: CaptionNet, params: Params, images: jax.Array, tokens: jax.Array) -> jax.Array:
     """Returns the weights ``[L, B, N, T, S]``."""
-    captured = net.bind(params).captured(normalized(images), tokens)["decoder.cross"]
-    return jax.vmap(lambda layer: layer.weights())(captured)
+    return net.bind(params).captured(normalized(images), tokens)["decoder.cross"].weights()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -26,8 +26,8 @@ from jaxformer.models.config import EncoderConfig
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.tasks import classes, tokenizers
-from jaxformer.tasks.base import Network, OnExamples, PlannedData, Say, Task, Trained
-from jaxformer.tasks.classes import LabeledCorpus
+from jaxformer.tasks.base import Network, OnExamples, PlannedData, Say, Trained
+from jaxformer.tasks.classes import ClassTask, LabeledCorpus
 from jaxformer.tasks.classification.config import SHAPE, ClassificationConfig
 from jaxformer.tasks.classification.predictor import ClassVocabulary, TextClassifier
 from jaxformer.tasks.config import TaskConfig
@@ -94,13 +94,12 @@ class ClassifierNetwork(Network[DeviceBatch]):
         return shape[0]
 
 
-class Classification(Task[ClassificationConfig, LabeledCorpus[Examples], DeviceBatch, ClassVocabulary, TextClassifier]):
+class Classification(ClassTask[ClassificationConfig, Examples, DeviceBatch, ClassVocabulary, TextClassifier]):
     """Classification of texts."""
 
     name = "classification"
     commands = ("classify",)
     vocabulary_files = (*tokenizers.FILES, classes.FILE)
-    metrics: ClassVar[Mapping[str, bool]] = {"accuracy": True, "matthews": True}
     config = ClassificationConfig
 
     def check(self, config: ClassificationConfig) -> None:
@@ -125,9 +124,6 @@ class Classification(Task[ClassificationConfig, LabeledCorpus[Examples], DeviceB
             )
             options = " ".join(f"--{name} {there}" for name, there, _ in different)
             raise ConfigError(f"init_from {config.init_from} has another encoder or vocabulary: {what}; add {options}")
-
-    def renamed(self, params: Params, source: TaskConfig, *, there: pathlib.Path, here: pathlib.Path) -> Params:
-        return classes.renamed(params, there, here)
 
     def read(self, config: ClassificationConfig) -> LabeledCorpus[Examples]:
         data = config.data
@@ -206,16 +202,6 @@ class Classification(Task[ClassificationConfig, LabeledCorpus[Examples], DeviceB
 
     def predictor(self, config: ClassificationConfig, vocabulary: ClassVocabulary, trained: Trained) -> TextClassifier:
         return TextClassifier(trained.net, trained.params, vocabulary, config.data.max_length, trained.steps)
-
-    def validation_metrics(
-        self,
-        config: ClassificationConfig,
-        corpus: LabeledCorpus[Examples],
-        data: ClassificationData,
-        predictor: TextClassifier,
-        sums: Mapping[str, Any],
-    ) -> Mapping[str, float]:
-        return classes.metrics(sums)
 
     def evaluate(
         self,

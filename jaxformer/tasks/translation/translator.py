@@ -359,5 +359,5 @@ def _pair_log_probs(
 @functools.partial(jax.jit, static_argnums=0)
 def _cross_attention(net: Net, params: Params, source: Any, valid: Any, target: Any) -> jax.Array:
     """Returns the weights ``[L, B, N, T, S]``."""
-    captured = net.bind(params).captured(source, target, ("decoder.cross",), source_valid=valid)["decoder.cross"]
-    return jax.vmap(lambda layer: layer.weights())(captured)
+    names = ("decoder.cross",)
+    return net.bind(params).captured(source, target, names, source_valid=valid)["decoder.cross"].weights()

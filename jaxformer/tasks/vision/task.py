@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +22,8 @@ from jaxformer.models import costs
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.tasks import classes
-from jaxformer.tasks.base import Network, OnExamples, PlannedData, Say, Task, Trained
-from jaxformer.tasks.classes import Classes, LabeledCorpus
+from jaxformer.tasks.base import Network, OnExamples, PlannedData, Say, Trained
+from jaxformer.tasks.classes import Classes, ClassTask, LabeledCorpus
 from jaxformer.tasks.config import TaskConfig
 from jaxformer.tasks.images import check_images, decode_images, image_shape, normalized
 from jaxformer.tasks.vision.config import VisionConfig
@@ -110,13 +110,12 @@ class VisionNetwork(Network[DeviceBatch]):
         return f"{shape[0]} images of {height} x {width} pixels"
 
 
-class Vision(Task[VisionConfig, ImageCorpus, DeviceBatch, Classes, ImageClassifier]):
+class Vision(ClassTask[VisionConfig, LabeledImages, DeviceBatch, Classes, ImageClassifier]):
     """Classification of images."""
 
     name = "vision"
     commands = ("classify",)
     vocabulary_files = (classes.FILE,)
-    metrics: ClassVar[Mapping[str, bool]] = {"accuracy": True, "matthews": True}
     config = VisionConfig
 
     def check(self, config: VisionConfig) -> None:
@@ -129,9 +128,6 @@ class Vision(Task[VisionConfig, ImageCorpus, DeviceBatch, Classes, ImageClassifi
             what = f"of {type(source).task}" + (f" with model.kind {kind}" if isinstance(source, VisionConfig) else "")
             this = f"a run of vision with model.kind {config.model.kind}"
             raise ConfigError(f"init_from {config.init_from} is a run {what}; this is {this}")
-
-    def renamed(self, params: Params, source: TaskConfig, *, there: pathlib.Path, here: pathlib.Path) -> Params:
-        return classes.renamed(params, there, here)
 
     def read(self, config: VisionConfig) -> ImageCorpus:
         data = config.data
@@ -190,16 +186,6 @@ class Vision(Task[VisionConfig, ImageCorpus, DeviceBatch, Classes, ImageClassifi
 
     def predictor(self, config: VisionConfig, vocabulary: Classes, trained: Trained) -> ImageClassifier:
         return ImageClassifier(trained.net, trained.params, vocabulary, trained.steps)
-
-    def validation_metrics(
-        self,
-        config: VisionConfig,
-        corpus: ImageCorpus,
-        data: VisionData,
-        predictor: ImageClassifier,
-        sums: Mapping[str, Any],
-    ) -> Mapping[str, float]:
-        return classes.metrics(sums)
 
     def evaluate(
         self,
