@@ -106,9 +106,8 @@ class _Start:
         if saved is not None:
             rundir.check_config(out, saved, config)
         corpus = task.read(config)
-        cluster.check_equal(
-            {f"{part} data": text for part, text in corpus.fingerprints.items()}
-        )  # before one of them writes
+        found = {f"{part} data": text for part, text in corpus.fingerprints.items()}
+        cluster.check_equal(found)  # before one of them writes
         if saved is not None:
             rundir.check_data(out, corpus.fingerprints)  # after agreeing, so that all processes refuse together
         try:
