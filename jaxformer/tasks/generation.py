@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -149,10 +150,13 @@ class GenerationMixin:
         return functools.partial(search.lower(options, self.placement, *given).compile(), *given)
 
     def _ranked(self, candidates: list[list[Candidate]], n_best: int) -> list[list[Candidate]]:
-        """Returns the best candidates of each input: by score, or by minimum Bayes risk."""
+        """Returns the best candidates of each input: by score, or by minimum Bayes risk.
+
+        A beam that has found fewer, such as all texts of one token, has empty slots with a score of minus infinity.
+        """
         if self.decode.mbr and candidates:
             candidates = ranked([own[: self.decode.mbr] for own in candidates], self.decode.utility, self.language)
-        return [own[:n_best] for own in candidates]
+        return [[*own[:1], *(c for c in own[1:n_best] if c.score > -math.inf)] for own in candidates]
 
 
 def limits_of(decode: GenerationConfig, tokenizer: Tokenizer) -> VocabularyLimits:

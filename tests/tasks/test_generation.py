@@ -1,5 +1,6 @@
 """The limits of the vocabulary in text generation; ensembles are tested with each predictor."""
 
+import math
 import types
 
 import pytest
@@ -10,6 +11,7 @@ from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.errors import ConfigError
 from jaxformer.tasks.config import GenerationConfig, SearchConfig
 from jaxformer.tasks.generation import GenerationMixin, limits_of
+from jaxformer.tasks.search import Candidate
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
@@ -46,6 +48,16 @@ def test_limits_are_of_the_text_that_a_tokenizer_sees(tmp_path):
     assert {tokenizer.normalized(ids) for ids in limits.sequences} == {"l' homme", " l' homme"}
     pieces = {int(t) for ids in tokenizer.encode_normalized(["l' homme", " l' homme"]) for t in ids}
     assert set(limits.allowed) == pieces | {tokenizer.special.eos}
+
+
+def test_empty_slots_of_a_beam_are_left_out():
+    """Only as many texts as exist; the first stays, so that each input has one."""
+    predictor = types.SimpleNamespace(decode=types.SimpleNamespace(mbr=0))
+    scores = [[-1.0, -2.0, -math.inf], [-1.0, -2.0, -3.0], [-math.inf, -math.inf, -math.inf]]
+    found = [[Candidate("a", score, ()) for score in own] for own in scores]
+    best = GenerationMixin._ranked(predictor, found, 3)
+    assert [[one.score for one in own] for own in best] == [[-1.0, -2.0], [-1.0, -2.0, -3.0], [-math.inf]]
+    assert [len(own) for own in GenerationMixin._ranked(predictor, found, 1)] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ class ImageCaptioner(ImagePredictor, GenerationMixin):
     def candidates(
         self, images: np.ndarray, *, n_best: int = 1, first: int = 1, progress: Callable[[int], None] | None = None
     ) -> list[list[Candidate]]:
-        """Returns the `n_best` captions of each image, best first.
+        """Returns the `n_best` captions of each image, best first; fewer if a beam finds fewer.
 
         Args:
           images: uint8 ``[N, h, w, C]``.

@@ -74,7 +74,9 @@ class TextGenerator(GenerationMixin):
         warn: Callable[[str], None] | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> list[list[Candidate]]:
-        """Returns `n_best` continuations of each prompt, best first; `text` includes the prompt, `tokens` do not.
+        """Returns `n_best` continuations of each prompt, best first; fewer if a beam finds fewer.
+
+        A continuation's `text` includes the prompt, its `tokens` do not.
 
         Draws are ordered by their probability, or by minimum Bayes risk. A drawn or greedy text that fills the window
         is continued from the last half window; earlier tokens are forgotten. A beam stays within the window.

@@ -73,7 +73,7 @@ class Translator(GenerationMixin):
         warn: Callable[[str], None] | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> list[list[Candidate]]:
-        """Returns the `n_best` translations of each sentence, best first.
+        """Returns the `n_best` translations of each sentence, best first; fewer if a beam finds fewer.
 
         Args:
           first: the number of the first sentence, for error messages and random draws.
