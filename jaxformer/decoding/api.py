@@ -171,7 +171,7 @@ def check_start(state: State, max_length: int, bos: int | None, capacities: Sequ
 
 
 def _grows(x: object) -> bool:
-    return hasattr(x, "resize")
+    return hasattr(x, "is_full")  # arrays of NumPy have a `resize`, too
 
 
 def resized(state: T, capacity: int) -> T:

@@ -144,6 +144,28 @@ def test_capacities_are_checked(capacities, message):
         decoding.greedy(step, state, max_length=4, bos=1, eos=2, prefix=prefix, capacities=capacities)
 
 
+def test_a_traced_beam_has_all_its_room_at_once():
+    """The state around the cache may hold arrays of numpy, whose own `resize` is another one."""
+    small = model("post")
+    bound = small.net.bind(small.params)
+    memory = bound.encode(SOURCE, source_valid=SOURCE_VALID)
+
+    def run(length, **given):
+        context, state = bound.start(memory, beam_size=2, length=length)
+        state = decoding.CoverageState(state, np.zeros((2, 2, SOURCE.shape[1]), np.float32))
+
+        def step(tokens, state):
+            logits, inner = bound.step(tokens, state.state, context)
+            return logits, decoding.CoverageState(inner, state.attended + 1)
+
+        given |= {"max_length": 4, "bos": 1, "eos": 2, "trace": decoding.BeamTrace()}
+        return decoding.beam_search(step, state, beam_size=2, **given)
+
+    grown, whole = run(2, capacities=(2, 4)), run(4)
+    jax.tree.map(np.testing.assert_array_equal, grown, whole)
+    assert np.isfinite(np.asarray(grown.scores)).all()
+
+
 def test_a_state_without_room_does_not_grow():
     with pytest.raises(ValueError, match=r"must ascend from that of the state, None, got \[2, 4\]"):
         decoding.greedy(markov(0)[0], start(1), max_length=4, bos=BEGIN, eos=END, capacities=(2, 4))
