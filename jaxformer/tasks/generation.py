@@ -27,6 +27,7 @@ from jaxformer.tasks.search import (
     Sources,
     VocabularyLimits,
     Weights,
+    on_one_device,
     search,
     weights_of,
 )
@@ -89,8 +90,8 @@ class GenerationMixin:
     @property
     def _num_threads(self) -> int:
         """The number of batches to search at once: on a CPU, whose cores few small operations can share, one a core."""
-        is_alone = self.placement is None or self.placement.mesh.size == 1
-        return min(MOST_THREADS, num_cores()) if is_alone and jax.default_backend() == "cpu" else 1
+        on_cpu = on_one_device(self.placement) and jax.default_backend() == "cpu"
+        return min(MOST_THREADS, num_cores()) if on_cpu else 1
 
     @functools.cached_property
     def _weights(self) -> tuple[Weights, ...]:

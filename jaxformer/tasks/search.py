@@ -144,9 +144,14 @@ def weights_of(
     nets: tuple[Net, ...], params: tuple[Params, ...], placement: Placement | None = None
 ) -> tuple[Weights, ...]:
     """Returns the parameters of each model; on one device, its step weights too, which all searches then share."""
-    alone = (placement is None or placement.mesh.size == 1) and not _are_stacked(nets)
+    alone = on_one_device(placement) and not _are_stacked(nets)
     pairs = zip(nets, params, strict=True)
     return tuple(Weights(own, _step_weights(net, own) if alone else None) for net, own in pairs)
+
+
+def on_one_device(placement: Placement | None) -> bool:
+    """Returns True if no other device takes part in a search."""
+    return placement is None or placement.mesh.size == 1
 
 
 @functools.partial(jax.jit, static_argnums=0)
