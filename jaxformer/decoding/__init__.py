@@ -29,7 +29,7 @@ from jaxformer.decoding.rerank import bleu_utilities as bleu_utilities
 from jaxformer.decoding.rerank import chrf_utilities as chrf_utilities
 from jaxformer.decoding.rerank import minimum_bayes_risk as minimum_bayes_risk
 from jaxformer.decoding.rerank import rerank as rerank
-from jaxformer.decoding.shrinking import StepOfRows as StepOfRows
+from jaxformer.decoding.stages import StepOfRows as StepOfRows
 from jaxformer.decoding.transforms import ForcedEnd as ForcedEnd
 from jaxformer.decoding.transforms import History as History
 from jaxformer.decoding.transforms import Transform as Transform

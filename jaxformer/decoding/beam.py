@@ -34,7 +34,7 @@ from jaxformer.decoding.penalties import (
     check_penalty,
 )
 from jaxformer.decoding.prefix import Prefix, Start, begin, check_given
-from jaxformer.decoding.shrinking import StepOfRows, run
+from jaxformer.decoding.stages import StepOfRows, run
 from jaxformer.decoding.topk import top_scores
 from jaxformer.decoding.transforms import ForcedEnd, History, Transforms, chain, well_formed
 from jaxformer.errors import ConfigError

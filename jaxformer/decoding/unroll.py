@@ -23,7 +23,7 @@ from jaxformer.decoding.api import (
     resized,
 )
 from jaxformer.decoding.prefix import Prefix, begin, check_given
-from jaxformer.decoding.shrinking import StepOfRows, run
+from jaxformer.decoding.stages import StepOfRows, run
 from jaxformer.decoding.topk import first_highest
 from jaxformer.decoding.transforms import ForcedEnd, History, Transform, Transforms, as_transforms, chain, well_formed
 from jaxformer.functional.dropout import hashed_bits
