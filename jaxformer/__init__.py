@@ -7,7 +7,7 @@
     jaxformer.train(config, "run")
     translator = jaxformer.load("run")
 
-Submodules are imported when they are first used; `functional`, `masks`, `modules` and `models` need jax and flax only.
+Submodules are imported when they are first used; `functional`, `masks`, `modules` and `models` need no extra.
 """
 
 from __future__ import annotations

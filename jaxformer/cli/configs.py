@@ -10,7 +10,8 @@ def main(arguments: Sequence[str]) -> int:
     """Lists configurations with the first lines of their docstrings."""
     parser = argparse.ArgumentParser(
         prog="jaxformer configs",
-        description="Lists the built-in configurations and those below ./experiments, without running their code.",
+        description="Lists the built-in configurations and those below ./experiments (a clone of jaxformer has some), "
+        "without running their code.",
         epilog="examples:\n  jaxformer configs\n  jaxformer train multi30k:en_de --settings\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

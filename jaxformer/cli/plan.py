@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from jaxformer.planning.forecast import Forecast
 
 EXAMPLES = """examples:
+  jaxformer plan translation:big --topology h100:1x8 --mesh fsdp=8 --batch 512x256
   jaxformer plan wmt14:big_en_de --topology v5p:4x4x8 --mesh fsdp=32,tensor=4
   jaxformer plan wmt14:big_en_de --topology v6e:16x16 --mesh slice=2,fsdp=256 --batch 4096x64
   jaxformer plan wmt14:big_en_de --topology h100:4x8 --mesh data=4,fsdp=8
   jaxformer plan wmt14:large_en_de --topology v5e:4x4 --mesh fsdp=16 --model.remat True --json
 
-Nothing runs and no accelerator is needed: the training step is compiled ahead of time.
+Nothing runs and no accelerator is needed: the training step is compiled ahead of time. wmt14 and other experiments
+need a clone of jaxformer as the working directory.
 """
 MIB, GIB = 2**20, 2**30
 

@@ -202,15 +202,22 @@ def _resolve(reference: str) -> TaskConfig:
         try:
             return _call(importlib.import_module(path), function, reference)
         except ModuleNotFoundError as error:
-            is_name = error.name == path  # as in a mistyped translation:tiny
-            hint = did_you_mean(reference, (name for name, _ in catalog())) if is_name else ""
+            hint = _hint(reference) if error.name == path else ""  # as in a mistyped translation:tiny
             raise ConfigError(f"no configuration {reference!r}: {error}{hint}") from error
     _add_installed(reference)
     if reference in TASKS:
         return get(reference).config()
     if (saved := pathlib.Path(reference, "config.json")).is_file():
         raise ConfigError(f"no configuration {reference!r}; the settings of this run are {saved}")
-    raise ConfigError(f"no configuration {reference!r}{did_you_mean(reference, (name for name, _ in catalog()))}")
+    raise ConfigError(f"no configuration {reference!r}{_hint(reference)}")
+
+
+def _hint(reference: str) -> str:
+    """Returns the most similar name; if none is similar, all names and, without ``./experiments``, what has more."""
+    hint = did_you_mean(reference, (name for name, _ in catalog()))
+    if hint.startswith("; did you mean") or pathlib.Path("experiments").is_dir():
+        return hint
+    return f"; experiments such as multi30k:en_de come with a clone of jaxformer: run the command in it{hint}"
 
 
 def catalog() -> list[tuple[str, str]]:

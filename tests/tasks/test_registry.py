@@ -101,6 +101,19 @@ def test_unknown_names_are_refused(folder, reference, message):
         registry.resolve(reference)
 
 
+@pytest.mark.parametrize("reference", ["multi30k:en_de", "wmt14"])
+def test_a_name_of_an_experiment_outside_of_a_clone(tmp_path, monkeypatch, folder, reference):
+    """An installed package has no experiments; where there are some, the hint would mislead."""
+    with pytest.raises(ConfigError, match="no configuration") as error:
+        registry.resolve(reference)
+    assert "clone" not in str(error.value)
+    monkeypatch.chdir(tmp_path / "experiments")
+    with pytest.raises(ConfigError, match=r"no configuration .*; experiments .* a clone of jaxformer: .*; there are "):
+        registry.resolve(reference)
+    with pytest.raises(ConfigError, match=r"did you mean 'demo'\?$"):
+        registry.resolve("dmeo")
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [
