@@ -176,7 +176,7 @@ def decode_all(
     size, version = "x".join(map(str, shape)), importlib.metadata.version("pillow")
     arrays = cached_sequences(
         cache,
-        f"images-{images.fingerprint}-{size}-{resize}-{version}",
+        f"images-2-{images.fingerprint}-{size}-{resize}-{version}",  # 2 is the version of `decode`
         ["pixels"],
         make,
         num_sequences=len(images),

@@ -46,8 +46,7 @@ _BROKEN = (
     SyntaxError,
     ValueError,
     EOFError,
-    IndexError,
-    KeyError,
+    LookupError,
     TypeError,
     OverflowError,
     MemoryError,
@@ -207,11 +206,7 @@ def read_images(path: str | os.PathLike[str]) -> ImageStore:
 
 
 def label_images(
-    store: ImageStore,
-    labels: str | os.PathLike[str] = "",
-    *,
-    classes: Sequence[str] = (),
-    names: Sequence[str] = (),
+    store: ImageStore, labels: str | os.PathLike[str] = "", *, classes: Sequence[str] = (), names: Sequence[str] = ()
 ) -> LabeledImages:
     """Returns the images of a store with their labels.
 
@@ -266,7 +261,7 @@ def decode(data: bytes, place: str) -> Image.Image:
             if image.mode.startswith("I;16") and (tags.get(258, (16,)) != (16,) or tags.get(262) == 0):
                 raise DataError(f"{place} has 12 bits a pixel, or 16 with white as 0; save it with 8, or 16 from black")
             image.load()
-            return _plain(ImageOps.exif_transpose(image), image.format, place)
+            return _plain(ImageOps.exif_transpose(image), image.format, place, data)
     except DataError:
         raise
     except Image.UnidentifiedImageError as error:
@@ -313,12 +308,16 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
     return data
 
 
-def _plain(image: Image.Image, encoding: str | None, place: str) -> Image.Image:
+def _plain(image: Image.Image, encoding: str | None, place: str, data: bytes) -> Image.Image:
     if image.mode.startswith("I;16") or (image.mode == "I" and encoding == "PPM"):  # Pillow would cut off at 255
         gray, clear = np.asarray(image).astype(np.uint32), image.info.get("transparency", -1)
         return Image.fromarray(np.where(gray == clear, 255, (gray + 128) // 257).astype(np.uint8))
     if image.mode in ("I", "F"):
         raise DataError(f"{place} has 32 bits a pixel; save it with 8 or 16")
+    if encoding == "PNG" and image.mode in ("1", "L", "RGB") and "transparency" in image.info:
+        depth, clear = max(1, data[24]), image.info["transparency"]  # the color has the file's bits, the pixels have 8
+        scaled = lambda x: x >> 8 if depth == 16 else x * 255 // (2**depth - 1)
+        image.info["transparency"] = tuple(map(scaled, clear)) if image.mode == "RGB" else scaled(clear)
     if image.has_transparency_data:
         return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA")).convert("RGB")
     return image.convert("L" if image.mode in ("1", "L") else "RGB")

@@ -95,12 +95,17 @@ class Classifier(nnx.Module):
         memory, intermediates = self.encoder.run(inputs, valid=valid, key=key, capture=capture)
         return self._logits(memory.states, valid, key), intermediates
 
-    def _training_logits(self, inputs: Array, valid: Array | None, key: jax.Array | None) -> tuple[Array, Array]:
+    def _training_logits(
+        self, inputs: Array, valid: Array | None, key: jax.Array | None, *, where: Array | None = None
+    ) -> tuple[Array, Array]:
         capture = ("experts",) if self.load_balancing_weight and key is not None else ()
         logits, intermediates = self.run(inputs, valid=valid, key=key, capture=capture)
         if not intermediates:
             return logits, jnp.float32(0)
-        return logits, self.load_balancing_weight * balance_loss(intermediates["experts"], valid)
+        routing = intermediates["experts"]
+        if where is not None:  # all tokens of a row count, or none
+            valid = jnp.broadcast_to(where[:, None], routing.probabilities.shape[1:3])
+        return logits, self.load_balancing_weight * balance_loss(routing, valid)
 
     def _captured(
         self, inputs: Array, names: Collection[str], valid: Array | None = None

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import jax
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from jaxformer import functional
 from jaxformer.models.classifier import Classifier
@@ -37,10 +37,14 @@ class VisionTransformer(Classifier):
         return self.run(images, key=key)[0]
 
     def training_logits(
-        self, images: Float[Array, "B h w C"], *, key: jax.Array | None = None
+        self, images: Float[Array, "B h w C"], *, where: Bool[Array, " B"] | None = None, key: jax.Array | None = None
     ) -> tuple[Float[Array, "B K"], Float[Array, ""]]:
-        """Returns the logits, and the weighted load-balancing loss of the experts: see `Classifier`."""
-        return self._training_logits(images, None, key)
+        """Returns the logits, and the weighted load-balancing loss of the experts: see `Classifier`.
+
+        Args:
+          where: True for images whose patches the latter counts; other images only fill up a batch. Default: all.
+        """
+        return self._training_logits(images, None, key, where=where)
 
     def captured(
         self, images: Float[Array, "B h w C"], names: Collection[str] = ("encoder.self",)

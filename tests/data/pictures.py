@@ -44,11 +44,21 @@ def bomb(width, height):
     return encoded(picture())[:8] + head + struct.pack(">I4s", 1000, b"IDAT")
 
 
-def wide_png(*colors):
-    """A PNG of a row of colors with 16 bits a channel, which Pillow does not write."""
-    head = _chunk(b"IHDR", struct.pack(">2I5B", len(colors), 1, 16, 2, 0, 0, 0))
-    row = zlib.compress(b"\0" + b"".join(struct.pack(">3H", *color) for color in colors))
-    return encoded(picture())[:8] + head + _chunk(b"IDAT", row) + _chunk(b"IEND", b"")
+def wide_png(*colors, clear=None):
+    """A PNG of a row of colors with 16 bits a channel, which Pillow does not write; `clear` is transparent."""
+    row = b"".join(struct.pack(">3H", *color) for color in colors)
+    return _png(row, len(colors), 16, color=2, clear=clear)
+
+
+def gray_png(row, width, depth, *, clear):
+    """A PNG of a row of gray pixels with `depth` bits each; the value `clear` is transparent."""
+    return _png(row, width, depth, color=0, clear=(clear,))
+
+
+def _png(row, width, depth, *, color, clear):
+    head = _chunk(b"IHDR", struct.pack(">2I5B", width, 1, depth, color, 0, 0, 0))
+    head += b"" if clear is None else _chunk(b"tRNS", struct.pack(f">{len(clear)}H", *clear))
+    return encoded(picture())[:8] + head + _chunk(b"IDAT", zlib.compress(b"\0" + row)) + _chunk(b"IEND", b"")
 
 
 def tiff(bits, photometric, row):

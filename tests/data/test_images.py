@@ -11,7 +11,7 @@ from PIL import Image
 from jaxformer.data.idx import write_idx
 from jaxformer.data.images import SUFFIXES, LabeledImages, decode, label_images, pixels, read_file, read_images
 from jaxformer.errors import DataError
-from tests.data.pictures import bomb, encoded, picture, tiff, wide_png, write_folder, write_zip
+from tests.data.pictures import bomb, encoded, gray_png, picture, tiff, wide_png, write_folder, write_zip
 
 NAMES = ("cat/a.png", "cat/b.png", "dog/c.png", "dog/deep/cat/d.png")
 
@@ -107,6 +107,20 @@ FRAMES = encoded(picture(), "GIF", save_all=True, append_images=[picture(1), pic
 def test_unsupported_images_are_refused(data, message):
     with pytest.raises(DataError, match=message):
         decode(data, "my.png")
+
+
+def test_a_transparent_color_of_a_png_of_any_depth_is_white():
+    """The file has it in its own bits, in which 1, 2 and 4 bits of gray reach to 1, 3 and 15."""
+    for depth, row in ((1, 0b01_000000), (2, 0b00_01_10_11), (4, 0x5A), (8, 0x5A)):
+        width, largest = 8 // depth, 2**depth - 1
+        values = [row >> (8 - depth * (i + 1)) & largest for i in range(width)]
+        for clear in set(values):
+            gray = [255 if value == clear else value * 255 // largest for value in values]
+            found = decode(gray_png(bytes([row]), width, depth, clear=clear), "").convert("L")
+            assert np.asarray(found).tolist() == [gray]
+    colors = [(0x1234,) * 3, (0x3434,) * 3, (0x9999,) * 3]
+    found = np.asarray(decode(wide_png(*colors, clear=colors[0]), ""))
+    assert found[0, :, 0].tolist() == [255, 0x34, 0x99]
 
 
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "TIFF", "BMP", "WEBP", "PPM", "GIF"])

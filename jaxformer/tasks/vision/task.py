@@ -71,7 +71,7 @@ class VisionNetwork(Network[DeviceBatch]):
     def loss(self, params: Params, batch: DeviceBatch, key: jax.Array | None):
         model, images = self.net.bind(params), normalized(batch.images)
         if isinstance(model, models.VisionTransformer):
-            logits, balance = model.training_logits(images, key=key)
+            logits, balance = model.training_logits(images, where=batch.valid, key=key)
         else:
             logits, balance = model(images, key=key), 0.0
         total, count, sums = classes.losses(logits, batch.labels, batch.valid)

@@ -247,6 +247,24 @@ def test_experts_are_balanced_in_training(tmp_path):
     assert loss(2.0) > loss(0.0) + 2 * 2.0 * 0.99
 
 
+@pytest.mark.parametrize("pooling", ["class_token", "mean"])
+def test_images_that_fill_up_a_batch_do_not_count(tmp_path, pooling):
+    """Neither in the cross entropy nor in the balance of experts."""
+    images = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3), np.uint8)
+    model = {"feed_forward": "experts", "experts": {"load_balancing_weight": 1.0}, "dropout": 0.0, "pooling": pooling}
+    network = TASK.network(changed(tiny(tmp_path), {"model": model}), 2)
+    params, loss = drawn(network.net.shapes), quick(network.loss)
+
+    def mean(images, valid):
+        batch = ImageBatch(images, np.zeros(len(images), np.int32), np.array(valid))
+        total, count, _ = loss(params, batch, jax.random.key(1))
+        return total / count
+
+    alone = mean(images[:1], [True])
+    np.testing.assert_allclose(mean(images, [True, False, False]), alone, rtol=1e-6)
+    assert abs(mean(images, [True, True, True]) - alone) > 1e-3
+
+
 def test_costs_and_words_of_a_batch(tmp_path):
     for config in (tiny(tmp_path), tiny(tmp_path, model=CONVOLUTION)):
         network = TASK.network(config, 2)
