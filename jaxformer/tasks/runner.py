@@ -273,12 +273,12 @@ def first_state(config: TaskConfig, setup: TrainingSetup, out: pathlib.Path, say
         return state
     source, checkpoint = registry.split_init(config.init_from)
     params, _ = restore.load_params(source, checkpoint, setup.config.mesh)
-    task = registry.task_of(config)
-    params = task.renamed(params, registry.read_config(source), there=source, here=out)
+    other = registry.read_config(source)
+    params = registry.task_of(config).renamed(params, other, there=source, here=out)
     params, about = warm_start.merge(state.params, params)
     if not about.taken:
         raise ConfigError(f"init_from {config.init_from}: no parameter fits; {about.report()[1].strip()}")
-    for line in (f"starting from {config.init_from}:", *about.report()):
+    for line in (f"starting from {config.init_from}:", *about.report(), *warm_start.differences(config, other)):
         say(line)
     _report_never_learned(setup, about, say)
     if processes.is_first():

@@ -7,8 +7,16 @@ from collections.abc import Mapping
 
 import jax
 
+from jaxformer.config import flat, to_data
 from jaxformer.modules.lora import ADAPTERS, parameter_name
 from jaxformer.modules.pure import Params
+from jaxformer.tasks.config import TaskConfig
+
+FREE = frozenset(
+    "dropout attention_dropout activation_dropout state_dropout remat compute_dtype initialization vocab_size "
+    "source_vocab_size target_vocab_size num_classes".split()
+)
+"""The model settings that may differ from those of the run that training starts from, without a warning."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +62,21 @@ def merge(initial: Params, source: Params) -> tuple[Params, WarmStart]:
     params = jax.tree_util.tree_map_with_path(choose, initial)
     names = {parameter_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(initial)}
     return params, WarmStart(tuple(taken), new, tuple(sorted(source_leaves.keys() - names)))
+
+
+def differences(config: TaskConfig, other: TaskConfig) -> list[str]:
+    """Returns a warning if two runs have models of the same class with other settings, and else nothing.
+
+    The shapes of the parameters do not show all of them: the activation does not, and a grid of patches only by its
+    size.
+    """
+    here, there = getattr(config, "model", None), getattr(other, "model", None)
+    if type(here) is not type(there) or not dataclasses.is_dataclass(here):
+        return []
+    old, new = flat(to_data(there)), flat(to_data(here))
+    names = [name for name in new if name.split(".")[-1] not in FREE and old.get(name) != new[name]]
+    what = ", ".join(f"{name} is {old.get(name)} there and {new[name]} here" for name in names)
+    return [f"WARNING: settings of the model differ from those of that run: {what}"] if what else []
 
 
 def never_learned(frozen: Params, about: WarmStart | None) -> list[str]:

@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.tasks import warm_start
+from jaxformer.config import changed
+from jaxformer.tasks import registry, warm_start
 
 
 def test_only_equal_shapes_of_equal_names_are_taken():
@@ -34,6 +35,19 @@ def test_frozen_parameters_that_were_never_learned():
     assert warm_start.never_learned(frozen, about) == ["a/b"]
     whole = warm_start.WarmStart(("a/b", "a/w"), {"output": "the other run has none"}, ())
     assert warm_start.never_learned(frozen, whole) == []
+
+
+def test_settings_that_no_shape_shows_are_reported():
+    """Also those of a nested network; dropout and the number of classes are free, and other models are not compared."""
+    vision = registry.configure("vision", model={"norm_position": "pre", "patch_size": 4})
+    other = changed(vision, {"model": {"norm_position": "post", "patch_size": 8, "dropout": 0.5, "num_classes": 7}})
+    (line,) = warm_start.differences(vision, other)
+    assert line.endswith(": norm_position is post there and pre here, patch_size is 8 there and 4 here")
+    assert warm_start.differences(vision, changed(vision, {"model": {"dropout": 0.5}})) == []
+    captioning = registry.configure("captioning")
+    (line,) = warm_start.differences(captioning, changed(captioning, {"model": {"image": {"num_blocks": 3}}}))
+    assert "image.num_blocks is 3 there and 2 here" in line
+    assert warm_start.differences(vision, captioning) == []
 
 
 def test_parameters_stay_where_they_were_placed():
