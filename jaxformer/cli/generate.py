@@ -61,8 +61,9 @@ def main(arguments: Sequence[str]) -> int:
     say = functools.partial(print_line, runtime.console())
 
     def lines() -> Iterator[str]:
-        numbered = list(enumerate(options.prompts, 1))
-        for batch in [[one] for one in numbered] or standard_input(16):
+        numbered, size = list(enumerate(options.prompts, 1)), generator.batch_size
+        given = [numbered[start : start + size] for start in range(0, len(numbered), size)]
+        for batch in given or standard_input(size):
             numbers, prompts = zip(*batch, strict=True)
             number = generator.decode.mbr or options.n_best if generator.decode.uses_sampling else 1
             progress = Count(len(prompts) * number * generator.decode.max_tokens, "tokens", say)

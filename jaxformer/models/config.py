@@ -365,7 +365,9 @@ class LanguageModelConfig(TransformerConfig):
 
     Pre-norm, learned positions and tied embeddings are the choices of GPT-2 (Radford et al. 2019). Three defaults
     differ from GPT-2: token vectors are multiplied by sqrt(d_model), GELU is exact, and attention has no biases;
-    `families.gpt2` has GPT-2's values.
+    `families.gpt2` has GPT-2's values. With tied embeddings, an untrained model of the first of these predicts the
+    token that it has just read, so its loss begins far above that of the uniform distribution; the built-in
+    configurations of language models have an `embedding_scale` of 1.
     """
 
     vocab_size: int = dataclasses.field(default=0, kw_only=False)

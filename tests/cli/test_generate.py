@@ -16,6 +16,7 @@ from jaxformer.training import progress
 
 
 class Echo(TextGenerator):
+    batch_size = 2
     decode = DecodeConfig(max_tokens=40)
     tokenizer = CharacterTokenizer(" ?adnos")
 
@@ -46,6 +47,21 @@ def test_prompts_are_lines_of_standard_input(capsys, monkeypatch):
     printed = capsys.readouterr()
     assert printed.out == "été and so on\nb and so on\n"
     assert printed.err.endswith("used 0 compiled search programs\n")
+
+
+@pytest.mark.parametrize("place", ["arguments", "standard input"])
+def test_prompts_share_programs(monkeypatch, place):
+    """As many as the generator continues at once, with their numbers, on which draws depend."""
+    calls, own = [], Echo.continuations
+
+    def continuations(self, prompts, *, first, **options):
+        calls.append((*prompts, first))
+        return own(self, prompts, first=first, **options)
+
+    monkeypatch.setattr(Echo, "continuations", continuations)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\nb\nc\n")))
+    assert generate.main(["run", *(["a", "b", "c"] if place == "arguments" else [])]) == 0
+    assert calls == [("a", "b", 0), ("c", 2)]
 
 
 def test_several_continuations(capsys):

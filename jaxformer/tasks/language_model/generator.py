@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Self
 
 import jax
@@ -15,9 +15,13 @@ from jaxformer import decoding, models
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.modules.pure import Params, Pure
+from jaxformer.tasks.async_dispatch import concurrently
 from jaxformer.tasks.generation import GenerationMixin, Member, limits_of
 from jaxformer.tasks.language_model.config import DecodeConfig
 from jaxformer.tasks.search import Candidate, Scored, Sources, VocabularyLimits
+
+ROWS = 16
+"""The largest number of texts that one program extends, if several programs run at once: each has its own caches."""
 
 
 class _Text(NamedTuple):
@@ -48,6 +52,11 @@ class TextGenerator(GenerationMixin):
     """The other models of an ensemble, with the same tokenizer."""
     programs: set[object] = dataclasses.field(default_factory=set, init=False, repr=False, compare=False)
     """The compiled programs in use, one for each number of texts and padded length."""
+
+    @property
+    def batch_size(self) -> int:
+        """The number of prompts of a call to `continuations` that gives each program `ROWS` texts, without draws."""
+        return ROWS * self._num_threads
 
     def generate(self, prompts: Sequence[str], **options: Any) -> list[str]:
         """Returns each prompt followed by a continuation of at most `decode.max_tokens` tokens.
@@ -122,14 +131,12 @@ class TextGenerator(GenerationMixin):
         """Returns the texts, extended window by window; a text for which no token is allowed ends early."""
         rounds, growing = 0, texts
         while growing := [text for text in growing if len(text.ids) < text.end and not self._has_ended(text)]:
-            contexts = [self._context(text.ids) for text in growing]
-            found = self._search(growing, contexts, rounds)
-            grown = []
-            for row, (text, context) in enumerate(zip(growing, contexts, strict=True)):
-                new = slice(len(context), found.lengths[row, 0])
-                text.ids.extend(found.tokens[row, 0, new].tolist())
-                text.log_probs.extend(found.token_log_probs[row, 0, new].tolist())
-                if number := int(found.lengths[row, 0]) - len(context):
+            contexts, grown = [self._context(text.ids) for text in growing], []
+            for text, length, found in self._search(growing, contexts, rounds):
+                new = slice(length, found.lengths[0])
+                text.ids.extend(found.tokens[0, new].tolist())
+                text.log_probs.extend(found.token_log_probs[0, new].tolist())
+                if number := int(found.lengths[0]) - length:
                     grown.append(text)
                     progress(number)
             rounds, growing = rounds + 1, grown
@@ -151,17 +158,14 @@ class TextGenerator(GenerationMixin):
                 f"a prompt with its continuation by a beam may have {self.window + 1} tokens, the model's window, got "
                 f"{longest}; lower decode.max_tokens, or take decode.beam_size 1"
             )
-        if not texts:
-            return []
-        found = self._search(texts, [text.ids for text in texts], 0)
         hypotheses = []
-        for row, text in enumerate(texts):
+        for text, given, found in self._search(texts, [text.ids for text in texts], 0):
             for rank in range(self.decode.beam_size):
-                length = found.lengths[row, rank] or text.end
-                ids, own = found.tokens[row, rank, :length].copy(), found.token_log_probs[row, rank, :length]
-                if not found.lengths[row, rank]:  # there are fewer continuations than beam slots
-                    ids[: len(text.ids)], own = text.ids, np.full_like(own, -np.inf)
-                hypotheses.append(text._replace(ids=ids.tolist(), log_probs=own[len(text.ids) :].tolist()))
+                length = found.lengths[rank] or text.end
+                ids, own = found.tokens[rank, :length].copy(), found.token_log_probs[rank, :length]
+                if not found.lengths[rank]:  # there are fewer continuations than beam slots
+                    ids[:given], own = text.ids, np.full_like(own, -np.inf)
+                hypotheses.append(text._replace(ids=ids.tolist(), log_probs=own[given:].tolist()))
             progress(self.decode.max_tokens)
         return hypotheses
 
@@ -217,22 +221,38 @@ class TextGenerator(GenerationMixin):
         start = list(self.tokenizer.start)
         return ids[:] if len(ids) < self.window else start + ids[-max(self.window // 2 - len(start), 1) :]
 
-    def _search(self, texts: list[_Text], contexts: list[list[int]], rounds: int) -> decoding.Hypotheses:
-        """Returns the hypotheses of texts, from these contexts to the end of the window or of the text."""
-        pad, num_rows = self.tokenizer.special.pad, 1 << (len(contexts) - 1).bit_length()
-        width = min(self.window, 1 << (max(map(len, contexts)) - 1).bit_length())
+    def _search(
+        self, texts: list[_Text], contexts: list[list[int]], rounds: int
+    ) -> Iterator[tuple[_Text, int, decoding.Hypotheses]]:
+        """Yields each text, the length of its context, and its hypotheses, to the end of the window or of the text.
+
+        All texts are in one batch, or if several can be searched at once, in batches of one shape with at most `ROWS`.
+        """
+        pairs, threads = list(zip(texts, contexts, strict=True)), self._num_threads
+        number = -(-len(pairs) // ROWS) if threads > 1 else 1
+        size = max(1, -(-len(pairs) // max(1, number)))
+        shape = _padded(size), min(self.window, _padded(max(map(len, contexts), default=1)))
+        parts = (pairs[start : start + size] for start in range(0, len(pairs), size))
+        for part, found in concurrently(((part, self._batch_search(part, shape, rounds)) for part in parts), threads):
+            for row, (text, context) in enumerate(part):
+                yield text, len(context), jax.tree.map(lambda x, row=row: x[row], found)
+
+    def _batch_search(
+        self, pairs: list[tuple[_Text, list[int]]], shape: tuple[int, int], rounds: int
+    ) -> Callable[[], decoding.Hypotheses]:
+        """Returns the search for texts with their contexts, in a batch of this number of rows and padded length."""
+        pad, num_rows = self.tokenizer.special.pad, shape[0]
         ones = np.ones(num_rows, np.int32)
-        prefix, numbers = np.full((num_rows, width), pad, np.int32), np.zeros((num_rows, 2), np.int32)
+        prefix, numbers = np.full(shape, pad, np.int32), np.zeros((num_rows, 2), np.int32)
         batch = Sources({}, ones, 0 * ones, prefix, ones.copy(), numbers)
-        for row, (text, context) in enumerate(zip(texts, contexts, strict=True)):
+        for row, (text, context) in enumerate(pairs):
             batch.prefix[row, : len(context)], batch.prefix_lengths[row] = context, len(context)
             batch.max_lengths[row] = min(self.window + 1, len(context) + text.end - len(text.ids))
             batch.numbers[row] = text.prompt, text.draw
         decode = self.decode.search
         key = jax.random.fold_in(jax.random.key(decode.seed), rounds)
         given = {"max_length": self.window + 1, "is_open": True, "ends": self._ends}
-        found = self._hypotheses(decode, batch, key, num_draws=1, **given)
-        return jax.device_get(found())
+        return self._hypotheses(decode, batch, key, num_draws=1, **given)
 
     @functools.cached_property
     def _limits(self) -> VocabularyLimits:
@@ -249,6 +269,11 @@ class TextGenerator(GenerationMixin):
         if max(ends) >= size:
             raise ConfigError(f"decode.eos_token_ids must be below {size}, the size of the vocabulary, got {max(ends)}")
         return ends if self.decode.stop_at_end else ()
+
+
+def _padded(number: int) -> int:
+    """Returns the smallest power of two that is at least `number`, so that few programs are compiled."""
+    return 1 << (number - 1).bit_length()
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

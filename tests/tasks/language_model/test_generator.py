@@ -229,7 +229,6 @@ def test_a_beam_that_finds_too_few_continuations(few):
     beam = with_settings(few, temperature=0, beam_size=3, max_tokens=2, forbid="c,d", no_repeat_ngram_size=1)
     (found,) = beam.continuations(["cd"], n_best=3)
     assert {one.text for one in found} == {"cdab", "cdba"}
-    assert len(found) == 2
     assert np.isfinite([one.score for one in found]).all()
 
 
@@ -246,6 +245,24 @@ def test_more_continuations_than_are_found_are_refused(few):
     with pytest.raises(ConfigError, match="may have 13 tokens, the model's window, got 14"):
         with_settings(few, temperature=0, beam_size=2, max_tokens=12).generate(["ab"])
     assert len(with_settings(few, temperature=0, beam_size=2, max_tokens=11).generate(["ab"])[0]) == 13
+
+
+@pytest.mark.parametrize(
+    "settings", first([{"temperature": 1.0}, {"temperature": 0, "beam_size": 2}], {"temperature": 1.0})
+)
+def test_many_texts_are_in_several_programs(few, monkeypatch, settings):
+    """Which run at once if there are threads; they have one shape, and the texts of a single program."""
+    prompts = ["ab", "c", "abcd", "d", "ba", "cab", "dd"]
+    tokens, rows = {}, {}
+    monkeypatch.setattr("jaxformer.tasks.language_model.generator.ROWS", 4)
+    for threads in (1, 2):
+        monkeypatch.setattr(TextGenerator, "_num_threads", threads)
+        own = with_settings(few, max_tokens=7, **settings)
+        assert own.batch_size == 4 * threads
+        tokens[threads] = [[one.tokens for one in best] for best in own.continuations(prompts, n_best=2)]
+        rows[threads] = [shapes[0] for _, *shapes in own.programs]
+    assert tokens[1] == tokens[2]
+    assert rows == {1: [(16 if settings["temperature"] else 8,)], 2: [(4,)]}
 
 
 @pytest.mark.full
