@@ -159,14 +159,14 @@ def test_other_names_of_choices_are_suggested(settings, message):
         check_fields(Shape(**settings))
 
 
-def test_language_models_differ_from_gpt2_in_three_settings():
+def test_language_models_differ_from_gpt2_in_two_settings():
     """The docstring names them."""
     text = " ".join(inspect.getdoc(models.LanguageModelConfig).split())
-    assert "Three defaults differ from GPT-2: token vectors are multiplied by sqrt(d_model), GELU is exact, and" in text
+    assert "Two defaults differ from GPT-2: GELU is exact, and attention has no biases" in text
     ours, theirs = models.LanguageModelConfig(9), models.families.gpt2(9)
     names = [field.name for field in dataclasses.fields(ours)]
     differ = {name for name in names if getattr(ours, name) != getattr(theirs, name)}
-    assert differ == {"embedding_scale", "activation", "attention_bias"}
+    assert differ == {"activation", "attention_bias"}
 
 
 @pytest.mark.parametrize("shape", [models.EncoderConfig, models.ClassifierConfig, models.VisionTransformerConfig])

@@ -35,12 +35,6 @@ def big() -> LanguageModelingConfig:
 
 
 def _sized(name: str, *, d_model: int, num_heads: int, num_layers: int, steps: int = 3000) -> LanguageModelingConfig:
-    """Returns the configuration for characters, with GPT-2's scale of token vectors.
-
-    With tied embeddings, a factor of sqrt(d_model) makes an untrained model predict the token that it has just read:
-    with two layers, the loss begins at 6.8 for 72 tokens and d_model 64, at 22.6 for 32,000 and 768. With 1, it
-    begins about half a nat above the uniform distribution's. experiments/language_model has the losses of trainings.
-    """
     return LanguageModelingConfig(
         name=name,
         model=LanguageModelConfig(
@@ -49,7 +43,6 @@ def _sized(name: str, *, d_model: int, num_heads: int, num_layers: int, steps: i
             d_ff=4 * d_model,
             num_layers=num_layers,
             max_positions=256,
-            embedding_scale=1.0,
             dropout=0.1,
         ),
         data=DataConfig(length=128, batch_size=32),
