@@ -45,10 +45,18 @@ def check_order(command: str, arguments: Sequence[str], config: str, settings: S
 
 
 ELSEWHERE: dict[str, tuple[str, ...]] = {
+    "activation": ("activation_fn", "activation_function", "hidden_act"),
+    "b1": ("adam_beta1",),
+    "b2": ("adam_beta2",),
+    "base": ("rope_base", "rope_theta"),
     "batch_size": ("max_sentences", "per_device_train_batch_size", "tokens_per_batch"),
+    "beam_size": ("beam", "num_beams"),
+    "checkpoint_every": ("save_every", "save_steps"),
+    "compute_dtype": ("bf16", "dtype", "fp16", "torch_dtype"),
     "d_ff": ("d_inner", "ffn_dim", "ffn_embed_dim", "intermediate_size", "mlp_dim"),
     "d_model": ("embed_dim", "embedding_size", "emb_dim", "hidden_size", "n_embd"),
     "learning_rate": ("lr", "peak_lr"),
+    "keep_last": ("keep_last_epochs", "save_total_limit"),
     "length": ("block_size", "context_length", "max_length", "seq_len", "seq_length", "sequence_length"),
     "clip_norm": ("clip", "grad_clip", "gradient_clip", "max_grad_norm"),
     "max_length": ("length", "max_len", "max_new_tokens", "max_seq_len", "max_sequence_length"),
@@ -57,8 +65,10 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "num_kv_heads": ("kv_heads", "n_kv_heads", "num_key_value_heads"),
     "num_layers": ("depth", "layers", "n_layer", "n_layers", "num_hidden_layers"),
     "num_microbatches": ("accumulate_grad_batches", "gradient_accumulation_steps", "update_freq"),
+    "rank": ("lora_r", "lora_rank"),
     "steps": ("epochs", "max_epoch", "max_epochs", "max_steps", "max_update", "num_epochs", "num_train_epochs"),
     "tokens_per_batch": ("batch_size", "max_tokens", "per_device_train_batch_size"),
+    "validate_every": ("eval_every", "eval_steps", "validate_interval"),
     "warmup_steps": ("warmup", "warmup_updates"),
 }
 """The last parts of the names of settings, and their names in other toolkits."""
@@ -104,6 +114,8 @@ def _hint(name: str, settings: Iterable[str]) -> str:
     "; did you mean 'data.tokens_per_batch'?"
     """
     part, _, last = name.rpartition(".")
+    if last in ("output_dir", "save_dir"):
+        return "; the folder of the run is --out"
     meant = (last, *(ours for ours, theirs in ELSEWHERE.items() if last in theirs))
     found = [setting for setting in settings if setting.rpartition(".")[2] in meant]
     found = [setting for setting in found if setting.rpartition(".")[0] == part] or found

@@ -24,7 +24,7 @@ def layer_norm(
     :math:`\sigma` is not much larger than :math:`\sqrt\epsilon`. The variance is the biased one (divided by D).
 
     Raises:
-      ValueError: `form` is unknown.
+      ValueError: `form` is unknown, or `scale` or `bias` is not [D].
 
     >>> import jax.numpy as jnp, numpy as np
     >>> print(np.asarray(layer_norm(jnp.array([1.2, .6, -.2, .1]), jnp.ones(4))).round(2))
@@ -51,6 +51,9 @@ def rms_norm(
 
     Zhang and Sennrich 2019, "Root mean square layer normalization".
 
+    Raises:
+      ValueError: `scale` is not [D].
+
     >>> import jax.numpy as jnp, numpy as np
     >>> print(np.asarray(rms_norm(jnp.array([3., 4., 0., 0.]), jnp.ones(4))).round(2))
     [1.2 1.6 0.  0. ]
@@ -61,6 +64,9 @@ def rms_norm(
 
 
 def _affine(normalized: Array, scale: Array, bias: Array | None) -> Array:
+    for name, x in (("scale", scale), ("bias", bias)):
+        if x is not None and x.shape != normalized.shape[-1:]:
+            raise ValueError(f"{name} must have shape [D] = {list(normalized.shape[-1:])}, got {list(x.shape)}")
     leading = (1,) * (normalized.ndim - 1)
     scaled = normalized * scale.astype(jnp.float32).reshape(*leading, -1)
     return scaled if bias is None else scaled + bias.astype(jnp.float32).reshape(*leading, -1)

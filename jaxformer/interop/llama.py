@@ -98,8 +98,8 @@ def _window(kind: str, settings: Settings, num_layers: int) -> int | None:
 def _rotary(settings: Settings) -> models.RotaryConfig:
     """Returns the rotary positions, from the settings of transformers 5 or from the two of earlier versions."""
     found = settings.get("rope_scaling") or settings.get("rope_parameters") or {}  # as transformers 5 does
-    if not isinstance(found, Mapping):
-        raise DataError(f"rope_parameters in config.json must be an object, got {found!r}")
+    if not isinstance(found, Mapping) or any(isinstance(value, Mapping) for value in found.values()):
+        raise DataError(f"rope_parameters in config.json must be one object for all layers, got {found!r}")
     base = get(found, "rope_theta", get(settings, "rope_theta", 10_000.0))
     kind = get(found, "rope_type", get(found, "type", "default"))
     if get(settings, "partial_rotary_factor", get(found, "partial_rotary_factor", 1.0)) != 1.0:

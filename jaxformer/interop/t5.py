@@ -45,7 +45,9 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 
 
 def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
-    settings = {**_DEFAULTS[kind], **renamed(settings, _SECOND_NAMES)}
+    # transformers derives these two from others if they are missing, and takes null for false.
+    nulls = {name: False for name in ("is_gated_act", "scale_decoder_outputs") if settings.get(name, 0) is None}
+    settings = {**_DEFAULTS[kind], **renamed(settings, _SECOND_NAMES), **nulls}
     projection = get(settings, "feed_forward_proj", "relu")
     if projection not in _FEED_FORWARD:
         raise DataError(f"feed_forward_proj in config.json must be one of {', '.join(_FEED_FORWARD)}: {projection!r}")

@@ -321,15 +321,18 @@ def as_mask(mask: Mask | ArrayLike) -> Mask:
     """Returns a mask unchanged, or the mask of a Boolean array (see `dense`).
 
     Raises:
-      TypeError: the argument is None, or a function such as `causal` that was not called.
+      TypeError: the argument is None, a string, a function such as `causal` that was not called, or a `Mask` whose
+        class is not registered as a pytree.
 
     >>> from jaxformer.masks import causal
     >>> as_mask([[True, False]]).dense(1, 2)[0, 0].astype(int).tolist(), as_mask(causal()) == causal()
     ([[1, 0]], True)
     """
     if isinstance(mask, Mask):
+        if kinds := [type(x).__name__ for x in jax.tree.leaves(mask) if isinstance(x, Mask)]:
+            raise TypeError(f"a mask must be a pytree: decorate {kinds[0]} with jax.tree_util.register_dataclass")
         return mask
-    if mask is None or callable(mask):
+    if mask is None or isinstance(mask, str) or callable(mask):
         got = getattr(mask, "__name__", mask)
         raise TypeError(f"a mask must be a Mask, such as masks.causal(), or a Boolean array, got {got}")
     return dense(mask)

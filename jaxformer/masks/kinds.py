@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
@@ -203,9 +204,15 @@ def causal(offset: int | jax.Array = 0) -> Mask:
 def window(before: int, after: int = 0) -> Mask:
     """Allows a query to see itself, `before` keys behind it and `after` keys ahead of it (restricted attention).
 
+    Raises:
+      ValueError: a number is negative.
+      TypeError: a number is a traced value.
+
     >>> window(1).dense(4, 4)[0, 0].astype(int).tolist()
     [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
     """
+    if isinstance(before, jax.core.Tracer) or isinstance(after, jax.core.Tracer):
+        raise TypeError("before and after must be known at trace time; see static_argnums of jax.jit")
     if before < 0 or after < 0:
         raise ValueError(f"before and after must be at least 0, got before={before}, after={after}")
     return Band(before, after)

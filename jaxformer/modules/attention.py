@@ -183,6 +183,8 @@ class SelfAttention(MultiHeadAttention):
             default as `bias`).
           positions: the position scheme; none by default.
         """
+        if not isinstance(positions, PositionScheme | None):
+            raise TypeError(f"positions must be a PositionScheme, such as positions.Rotary(), got {positions!r}")
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         dim = resolve_head_dim(d_model, num_heads, num_kv_heads, head_dim)
         group = num_heads // num_kv_heads

@@ -28,6 +28,8 @@ from jaxformer.tasks.translation import TranslationConfig
             "model: d_hidden must be even, half for each direction of the encoder, got 5",
         ),
         (["--modle.d_model=3"], "unknown setting --modle.d_model; did you mean 'model.d_model'?"),
+        (["--model.rope_theta=3"], "unknown setting --model.rope_theta; did you mean 'model.rotary.base'?"),
+        (["--output_dir=3"], "unknown setting --output_dir; the folder of the run is --out"),
         (["--hidden-size=3"], "unknown setting --hidden-size; did you mean 'model.d_model'?"),
         (["--data.batch_size", "8"], "unknown setting --data.batch_size; did you mean 'data.tokens_per_batch'?"),
         (["--train.learning-rate"], "unknown setting --train.learning-rate; did you mean 'optimizer.learning_rate'?"),

@@ -87,3 +87,9 @@ def test_unknown_form():
         getattr(functional.layer_norm, "__wrapped__", functional.layer_norm)(
             jnp.ones((1, 4)), jnp.ones(4), form="median"
         )
+
+
+@pytest.mark.parametrize("norm", [functional.layer_norm, functional.rms_norm])
+def test_a_scale_of_another_shape_is_refused(norm):
+    with pytest.raises(ValueError, match=r"scale must have shape \[D\] = \[8\], got \[2, 4\]"):
+        getattr(norm, "__wrapped__", norm)(jnp.ones((3, 8)), jnp.ones((2, 4)))

@@ -75,7 +75,14 @@ def test_rotary_positions(tmp_path, settings, rotary):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"rope_type": "yarn"}, {"low_freq_factor": 2.0}, {"partial_rotary_factor": 0.5}, {"factor": "8"}]
+    "changes",
+    [
+        {"rope_type": "yarn"},
+        {"low_freq_factor": 2.0},
+        {"partial_rotary_factor": 0.5},
+        {"factor": "8"},
+        {"full_attention": {"rope_theta": 5.0}},  # for each kind of layer, as in Gemma 3
+    ],
 )
 def test_other_rotary_positions_are_refused(tmp_path, changes):
     save(tmp_path / "model", "llama")

@@ -286,8 +286,19 @@ def test_objects_that_are_not_masks_are_named():
     """A function that was not called, and None, ended in errors about arrays of objects."""
     with pytest.raises(TypeError, match=r"such as masks.causal\(\), or a Boolean array, got causal"):
         masks.as_mask(masks.causal)
+    with pytest.raises(TypeError, match="got causal"):
+        masks.as_mask("causal")
     with pytest.raises(TypeError, match="got None"):
         masks.causal() & None
+
+
+def test_a_mask_that_is_no_pytree_is_refused():
+    class Own(masks.Mask):
+        pass
+
+    for make in (lambda: masks.as_mask(Own()), lambda: masks.causal() & Own()):
+        with pytest.raises(TypeError, match=r"a mask must be a pytree: decorate Own with jax\.tree_util"):
+            make()
 
 
 @jax.tree_util.register_dataclass

@@ -222,3 +222,9 @@ def test_a_prefix_is_of_positions_and_lengths_are_of_stored_keys():
 
 def test_an_offset_of_numpy_is_static():
     assert masks.causal(np.int64(3)) == masks.causal(3)
+
+
+def test_a_traced_window_is_refused():
+    for window in (masks.window, lambda after: masks.window(1, after)):
+        with pytest.raises(TypeError, match="before and after must be known at trace time"):
+            jax.jit(lambda size, window=window: window(size).dense(3, 3))(2)

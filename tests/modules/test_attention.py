@@ -373,3 +373,9 @@ def test_a_wrapper_that_would_hide_parameters_is_refused(wrap):
     """Flax does not see a module inside a function or a method, so its parameters would silently stay as they are."""
     with pytest.raises(TypeError, match=r"wraps the module Sloped, .* not be trained; pass the module itself"):
         check_partial(wrap(Sloped()))
+
+
+@pytest.mark.parametrize("positions", ["rotary", modules.PositionScheme])
+def test_other_positions_are_refused(positions):
+    with pytest.raises(TypeError, match="positions must be a PositionScheme, such as"):
+        inspect.unwrap(modules.SelfAttention.__init__)(None, D, N, positions=positions, rngs=nnx.Rngs(0))

@@ -75,7 +75,7 @@ def make_request(
       TypeError: the mask or the dropout is of another type.
     """
     _check_shapes(query, key, value)
-    if dropout is not None and not (isinstance(dropout, Dropout) and dropout.key is not None):
+    if dropout is not None and not (isinstance(dropout, Dropout) and isinstance(dropout.key, jax.Array | np.ndarray)):
         raise TypeError(f"dropout must be a functional.Dropout(rate, key), got {dropout!r}")
     batch, num_queries, num_heads, head_dim = query.shape
     mask = None if mask is None else as_mask(mask)
@@ -90,6 +90,8 @@ def make_request(
             _check_covers("bias", covered, (batch, num_heads, num_queries, key.shape[1]))
     if sinks is not None and sinks.shape != (num_heads,):
         raise ValueError(f"sinks must have shape [N] = {[num_heads]}, one for each head, got {list(sinks.shape)}")
+    if sinks is not None:  # an infinite logit would give NaN; the largest number gives the same weights
+        sinks = jnp.minimum(sinks, jnp.finfo(sinks.dtype).max)
     if dropout is not None and not 0 <= dropout.rate < 1:
         raise ValueError(f"dropout rate must be in [0, 1), got {dropout.rate}")
     if dropout is not None and dropout.rate == 0:

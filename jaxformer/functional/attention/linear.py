@@ -154,7 +154,7 @@ def _causal(queries: Array, keys: Array, values: Array, chunk: int) -> Array:
     """Computes the causal form: masked products within a chunk, plus the sums of earlier chunks."""
     queries = _scaled(queries)
     batch, length, heads, features = queries.shape
-    chunk = min(chunk, max(length, 1))
+    chunk = min(chunk, max(length, 1)) if isinstance(length, int) else chunk  # a symbolic length has no minimum
     count = -(-length // chunk)
     pad = lambda x: jnp.pad(x, ((0, 0), (0, count * chunk - length), (0, 0), (0, 0)))
     split = lambda x: jnp.moveaxis(pad(x).reshape(batch, count, chunk, heads, x.shape[-1]), 1, 0)

@@ -227,7 +227,7 @@ def _logit_variance(request: Request, rows: Array) -> Array:
 def _by_rows(request: Request, function: Callable[[Array, Array], Any]) -> Any:
     """Applies ``function(rows, weights)`` to a block of rows at a time; returns arrays ``[B, N, T, ...]``."""
     length = request.query.shape[1]
-    blocks = max(1, -(-length // ROWS))
+    blocks = max(1, -(-length // ROWS)) if isinstance(length, int) else 1  # the blocks of a symbolic length are unknown
     size = -(-length // blocks)
     heads = np.arange(request.query.shape[2])
     rows = jnp.minimum(jnp.arange(blocks * size), length - 1).reshape(blocks, size)

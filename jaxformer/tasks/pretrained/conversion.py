@@ -170,7 +170,7 @@ def _text_to_text(
     rows, encoder = min(config.source_vocab_size, config.target_vocab_size), dict(found.params["encoder"])
     # The mask token of some BARTs has no vector; it gets one of zeros, and a bias by which it is never chosen.
     needed, missing = tokenizer.special.ids | {*tokenizer.start}, range(rows, vocab_size)
-    if not config.output_bias or needed & {*missing} or not all(map(tokenizer.is_special, missing)):
+    if not config.output_bias or max(needed) >= rows or not all(map(tokenizer.is_special, missing)):
         _check_rows(tokenizer, rows)
     decoder = decoder_with_rows(found.params["decoder"], vocab_size)
     if "tokens" in encoder.get("embeddings", {}):  # no shared table

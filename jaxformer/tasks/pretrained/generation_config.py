@@ -35,6 +35,7 @@ _NEUTRAL: dict[str, Any] = {
     "remove_invalid_values": False,
     "stop_strings": None,
     "watermarking_config": None,
+    "max_time": None,
 }
 """Settings that change a search and that this library does not support, with the values that have no effect."""
 
@@ -194,6 +195,11 @@ def _check_counterparts(given: Mapping[str, Any], special: SpecialTokens, start:
         raise DataError(
             f"forced_bos_token_id is {begin!r}, but texts of the tokenizer begin with {start or 'no token'}; "
             "only that can be forced"
+        )
+    if given.get("no_repeat_ngram_size") == 1 and special.bos == special.eos:  # transformers counts the start
+        raise DataError(
+            f"no_repeat_ngram_size 1 would forbid the end of a text, {special.eos}, which also begins each text; "
+            "convert a copy of the folder with another size"
         )
 
 

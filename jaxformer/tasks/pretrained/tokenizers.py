@@ -35,6 +35,16 @@ _NAMES: dict[str, dict[str, str]] = {
 }
 """The special tokens of families whose published files do not name them; they are defaults in transformers."""
 
+_OVERRIDES = {
+    ("normalizer", "BertNormalizer"): {
+        "do_lower_case": "lowercase",
+        "strip_accents": "strip_accents",
+        "tokenize_chinese_chars": "handle_chinese_chars",
+    },
+    ("pre_tokenizer", "ByteLevel"): {"add_prefix_space": "add_prefix_space"},
+}
+"""Settings of ``tokenizer_config.json`` by which transformers replaces those of rules of ``tokenizer.json``."""
+
 
 def read_tokenizer(
     folder: pathlib.Path, settings: Mapping[str, Any]
@@ -58,7 +68,8 @@ def _fast(folder: pathlib.Path, settings: Mapping[str, Any]) -> tuple[Pretrained
             f"{folder} has no tokenizer.json; transformers writes one: "
             "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
         )
-    content = json.dumps(read_json(path), ensure_ascii=False)
+    rules = read_json(path)
+    content = json.dumps(rules, ensure_ascii=False)
     names = dict(_NAMES.get(str(settings.get("model_type")), {}))
     for file in ("special_tokens_map.json", "tokenizer_config.json"):
         for name, value in (read_json(folder / file) if (folder / file).exists() else {}).items():
@@ -71,6 +82,7 @@ def _fast(folder: pathlib.Path, settings: Mapping[str, Any]) -> tuple[Pretrained
         raise
     except ValueError as error:
         raise DataError(f"{path} is damaged: {error}") from None
+    _check_overrides(folder, rules, bare)
     special = _special(bare, names, settings)
     if special is None:
         raise DataError(f"neither the tokenizer nor config.json of {folder} names the end of a text (eos_token)")
@@ -85,6 +97,27 @@ def _fast(folder: pathlib.Path, settings: Mapping[str, Any]) -> tuple[Pretrained
             f"{bare.pieces([special.eos])[0]}, can be there"
         )
     return bare.with_special(special), names
+
+
+def _check_overrides(folder: pathlib.Path, rules: Mapping[str, Any], tokenizer: PretrainedTokenizer) -> None:
+    """Checks that ``tokenizer_config.json`` agrees with the rules and the tokens of ``tokenizer.json``."""
+    path = folder / "tokenizer_config.json"
+    given = read_json(path) if path.exists() else {}
+    added = given.get("added_tokens_decoder")
+    added = added.values() if isinstance(added, dict) else ()
+    tokens = [token["content"] for token in added if isinstance(token, dict) and isinstance(token.get("content"), str)]
+    differ = [f"has the token {token!r}" for token in tokens if tokenizer.id_of(token) is None]
+    if given.get("tokenizer_class") not in ("PreTrainedTokenizerFast", "TokenizersBackend"):  # which replace nothing
+        for (part, kind), settings in _OVERRIDES.items():
+            rule = rules.get(part) or {}
+            names = settings.items() if rule.get("type") == kind else ()
+            values = [(name, given.get(name), rule.get(own)) for name, own in names]
+            differ += [f"has {name} {value!r}" for name, value, own in values if value not in (None, own)]
+    if differ:
+        raise DataError(
+            f"{path} {differ[0]}, unlike tokenizer.json; transformers writes files that agree: "
+            "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+        )
 
 
 def _decoder_start(settings: Mapping[str, Any], vocab_size: int) -> int | None:

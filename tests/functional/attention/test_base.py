@@ -155,6 +155,21 @@ def test_integers_and_a_rate_without_a_key_are_refused():
             make_request(*given)
     with pytest.raises(TypeError, match=r"functional.Dropout\(rate, key\), got 0.1"):
         make_request(query, key, value, dropout=0.1)
+    with pytest.raises(TypeError, match=r"functional.Dropout\(rate, key\), got Dropout\(rate=Array"):
+        make_request(query, key, value, dropout=functional.Dropout(jax.random.key(0), 0.1))
+
+
+@pytest.mark.parametrize("implementation", ["reference", "blockwise"])
+def test_an_infinite_sink_takes_all_weight(implementation):
+    query, key, value, _ = arrays()
+
+    def loss(value, sinks):
+        return functional.attention(query, key, value, sinks=sinks, implementation=implementation).sum()
+
+    sinks = jnp.full(query.shape[2], jnp.inf)
+    result, slopes = quick(jax.value_and_grad(loss, (0, 1)))(value, sinks)
+    assert result == 0
+    jax.tree.map(lambda x: np.testing.assert_array_equal(x, 0), slopes)
 
 
 def test_a_dropout_without_a_key_a_boolean_bias_and_a_vector_as_scale_are_rejected():

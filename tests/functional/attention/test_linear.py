@@ -178,3 +178,11 @@ def test_shapes_that_would_broadcast_are_rejected():
         inspect.unwrap(functional.linear_attention)(*ARRAYS, valid=jnp.ones((2, 1), bool))
     with pytest.raises(ValueError, match="chunk must be at least 1, got 0"):
         inspect.unwrap(functional.linear_attention)(*ARRAYS, causal=True, chunk=0)
+
+
+def test_a_symbolic_length():
+    causal = functools.partial(functional.linear_attention, causal=True, chunk=4)
+    (length,) = jax.export.symbolic_shape("t")
+    shapes = [jax.ShapeDtypeStruct((B, length, *x.shape[2:]), jnp.float32) for x in ARRAYS]
+    program = jax.export.export(jax.jit(causal))(*shapes)
+    np.testing.assert_allclose(program.call(*ARRAYS), causal(*ARRAYS), atol=1e-6)

@@ -221,3 +221,12 @@ def test_no_queries_and_no_keys():
     assert functional.attention_statistics(query[:, :0], key).slope.shape == (2, 4, 0)
     assert functional.attention_entropy(query[:, :0], key, mask=masks.causal()).shape == (2, 4, 0)
     assert functional.attention_weights(query[:, :0], key).shape == (2, 4, 0, key.shape[1])
+
+
+def test_the_entropy_of_a_symbolic_length():
+    query, key, *_ = arrays()
+    entropy = functools.partial(functional.attention_entropy, key=key)
+    (length,) = jax.export.symbolic_shape("t")
+    shape = jax.ShapeDtypeStruct((query.shape[0], length, *query.shape[2:]), jnp.float32)
+    program = jax.export.export(jax.jit(entropy))(shape)
+    np.testing.assert_allclose(program.call(query), entropy(query), atol=1e-6)

@@ -61,12 +61,22 @@ def test_new_tokens_take_precedence_over_lengths():
         ({"eos_token_id": [0, 7]}, r"eos_token_id must be the end of a text, 0, got \[0, 7\]"),
         ({"stop_strings": ["."]}, r"stop_strings is \['\.'\] .* with None there"),
         ({"do_sample": True, "top_h": 0.4}, r"top_h is 0\.4 in the settings of sampling"),
+        ({"max_time": 2.0}, r"max_time is 2\.0 .* with None there"),
         ({"forced_bos_token_id": 7}, "is 7, but texts of the tokenizer begin with no token"),
     ],
 )
 def test_settings_without_a_counterpart_are_refused(given, message):
     with pytest.raises(DataError, match=message):
         from_generation(given, SPECIAL, ())
+
+
+def test_single_tokens_that_may_not_repeat_include_an_end_that_begins_texts():
+    """As in BART: transformers counts the first token, so its texts end at the length limit only."""
+    special = SpecialTokens(pad=1, bos=2, eos=2, unk=3)
+    with pytest.raises(DataError, match="no_repeat_ngram_size 1 would forbid the end of a text, 2, which also begins"):
+        from_generation({"no_repeat_ngram_size": 1}, special, ())
+    assert from_generation({"no_repeat_ngram_size": 2}, special, ()).no_repeat_ngram_size == 2
+    assert from_generation({"no_repeat_ngram_size": 1}, SPECIAL, ()).no_repeat_ngram_size == 1
 
 
 @pytest.mark.parametrize("start", [(), (3,)])

@@ -81,6 +81,31 @@ def test_another_token_after_a_text_is_refused(tmp_path):
     assert read_tokenizer(tmp_path, {})[0].special.eos == 0
 
 
+NEW = {"5": {"content": "<new>", "special": True}}
+
+
+@pytest.mark.parametrize(
+    ("content", "given", "message"),
+    [
+        (tokenizers.word_piece, {"do_lower_case": False}, "has do_lower_case False, unlike"),
+        (tokenizers.word_piece, {"do_lower_case": True, "strip_accents": False}, "has strip_accents False, unlike"),
+        (tokenizers.word_piece, {"do_lower_case": False, "tokenizer_class": "PreTrainedTokenizerFast"}, ""),
+        (tokenizers.byte_level, {"add_prefix_space": True}, "has add_prefix_space True, unlike"),
+        (tokenizers.byte_level, {"add_prefix_space": False, "do_lower_case": True}, ""),
+        (tokenizers.byte_level, {"added_tokens_decoder": NEW}, "has the token '<new>', unlike"),
+        (tokenizers.byte_level, {"added_tokens_decoder": {"0": {"content": tokenizers.END}}}, ""),
+    ],
+)
+def test_files_that_disagree_are_refused(tmp_path, content, given, message):
+    """The classes of transformers replace rules of ``tokenizer.json`` by those of ``tokenizer_config.json``."""
+    tokenizers.write(tmp_path, content(), {"eos_token": "[SEP]", "sep_token": tokenizers.END} | given)
+    if not message:
+        read_tokenizer(tmp_path, {})
+        return
+    with pytest.raises(DataError, match=message):
+        read_tokenizer(tmp_path, {})
+
+
 @pytest.mark.parametrize("family", ["bert", "marian"])
 def test_files_are_read_again(tmp_path, family):
     (tmp_path / "in").mkdir()
