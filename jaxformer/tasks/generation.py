@@ -91,7 +91,7 @@ class GenerationMixin:
     def _num_threads(self) -> int:
         """The number of batches to search at once: on a CPU, whose cores few small operations can share, one a core."""
         on_cpu = on_one_device(self.placement) and jax.default_backend() == "cpu"
-        return min(MOST_THREADS, num_cores()) if on_cpu else 1
+        return min(MOST_THREADS, num_cores()) if on_cpu and not jax.config.jax_disable_jit else 1
 
     @functools.cached_property
     def _weights(self) -> tuple[Weights, ...]:
@@ -148,6 +148,8 @@ class GenerationMixin:
         options = Options(nets, decode.static, special, number, max_length, self._limits, is_open, ends, prepare)
         self.programs.add((options, *(x.shape for x in jax.tree.leaves(batch))))
         given = (self._weights, batch, key)
+        if jax.config.jax_disable_jit:  # of this thread, the only one then
+            return functools.partial(search, options, self.placement, *given)
         return functools.partial(search.lower(options, self.placement, *given).compile(), *given)
 
     def _ranked(self, candidates: list[list[Candidate]], n_best: int) -> list[list[Candidate]]:

@@ -57,6 +57,23 @@ def test_a_continuation_stops_at_any_of_several_tokens(generator, options):
         assert found.text == "The" + generator.tokenizer.decode(found.tokens[:-1])
 
 
+def test_a_search_without_jit_runs_on_values(generator, monkeypatch):
+    """So that a debugger sees them; the text is the same."""
+    seen, apply = [], models.LanguageModel.step
+
+    def step(self, tokens, *arguments, **options):
+        seen.append(isinstance(tokens, jax.core.Tracer))
+        return apply(self, tokens, *arguments, **options)
+
+    own = with_settings(generator, temperature=0, max_tokens=2)
+    expected = own.generate(["The"])
+    monkeypatch.setattr(models.LanguageModel, "step", step)
+    with jax.disable_jit():
+        assert own.generate(["The"]) == expected
+    assert len(seen) >= 2
+    assert not any(seen)
+
+
 def test_ends_are_tokens_of_the_vocabulary(generator, tmp_path):
     given = DecodeConfig(stop_at_end=True, eos_token_ids=f"4,{generator.tokenizer.vocab_size}")
     with pytest.raises(ConfigError, match=f"decode.eos_token_ids must be below {generator.tokenizer.vocab_size}"):
