@@ -102,8 +102,17 @@ class LearnedPositions(PositionVectors):
     BART and RoBERTa have an offset of 2.
     """
 
-    def __init__(self, max_positions: int, d_model: int, *, offset: int = 0, rngs: nnx.Rngs):
-        table = normal(rngs.params(), (max_positions + offset, d_model), deviation=d_model**-0.5)
+    def __init__(
+        self, max_positions: int, d_model: int, *, offset: int = 0, deviation: float | None = None, rngs: nnx.Rngs
+    ):
+        """Makes a table of normal numbers.
+
+        Args:
+          deviation: their standard deviation, by default ``D^-0.5``, that of token vectors with a scale of 1. Vectors
+            much smaller than those they are added to are learned slowly.
+        """
+        deviation = d_model**-0.5 if deviation is None else deviation
+        table = normal(rngs.params(), (max_positions + offset, d_model), deviation=deviation)
         self.table = nnx.Param(table, axes=("position", "model"))
         self.offset = offset
         self.max_length = max_positions

@@ -231,3 +231,25 @@ def test_initial_kernels():
     np.testing.assert_allclose(fairseq / xavier, [0.5**0.5, 0.5**0.5, 1, 1], rtol=1e-5)
     beta = functional.deep_norm_gains(2, 2)[0].beta
     np.testing.assert_allclose(kernels("deep") / xavier, [1, beta, beta, beta], rtol=1e-5)
+
+
+@pytest.mark.parametrize("scale", first([None, 1.0, 4.0], None))
+@pytest.mark.parametrize(
+    "config",
+    [
+        models.EncoderDecoderConfig(500, 500, positions="learned"),
+        models.LanguageModelConfig(500),
+        models.EncoderConfig(500, positions="learned"),
+    ],
+    ids=lambda c: type(c).__name__,
+)
+def test_learned_positions_begin_as_large_as_tokens(config, scale):
+    """Smaller ones would be hidden by the tokens for most of a training."""
+    config = dataclasses.replace(config, d_model=32, num_heads=2, embedding_scale=scale)
+    kind = {"EncoderDecoderConfig": models.EncoderDecoder, "LanguageModelConfig": models.LanguageModel}
+    params = pure(kind.get(type(config).__name__, models.MaskedLanguageModel), config).init(jax.random.key(0))
+    tables = [np.asarray(x) for path, x in jax.tree_util.tree_leaves_with_path(params) if "table" in str(path[-1])]
+    tokens, positions = ([x.std() for x in tables if len(x) == size] for size in (500, config.max_positions))
+    scale = 32**0.5 if scale is None else scale
+    assert positions
+    np.testing.assert_allclose(positions, [scale * tokens[0]] * len(positions), rtol=0.05)
