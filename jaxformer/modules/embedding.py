@@ -111,8 +111,8 @@ class LearnedPositions(PositionVectors):
           deviation: their standard deviation, by default ``D^-0.5``, that of token vectors with a scale of 1. Vectors
             much smaller than those they are added to are learned slowly.
         """
-        deviation = d_model**-0.5 if deviation is None else deviation
-        table = normal(rngs.params(), (max_positions + offset, d_model), deviation=deviation)
+        size = d_model**-0.5 if deviation is None else deviation
+        table = normal(rngs.params(), (max_positions + offset, d_model), deviation=size)
         self.table = nnx.Param(table, axes=("position", "model"))
         self.offset = offset
         self.max_length = max_positions
