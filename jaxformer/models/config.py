@@ -128,8 +128,7 @@ class TransformerConfig:
     max_distance: int = 128
     """The distance beyond which distances are treated alike, in t5 positions and (usually smaller) relative keys."""
     embedding_scale: float | None = None
-    """The factor of token vectors; None for sqrt(d_model), so that their entries are about 1, as those of sinusoidal
-    positions. With 1, they are about d_model^-0.5, as those of learned positions."""
+    """The factor of token vectors, and of the first values of learned positions; None for sqrt(d_model)."""
     embedding_norm: bool = False
     """Normalizes the sum of token and position vectors, as in BERT and BART."""
     num_token_types: int = 0
@@ -364,11 +363,8 @@ def check_tied_vocabularies(tie_embeddings: str, source: int, target: int) -> No
 class LanguageModelConfig(TransformerConfig):
     """The shape of a language model, small by default.
 
-    Pre-norm, learned positions, tied embeddings and a scale of 1 of token vectors are the choices of GPT-2 (Radford et
-    al. 2019). Two defaults differ from GPT-2: GELU is exact, and attention has no biases; `families.gpt2` has GPT-2's
-    values. With a factor of sqrt(d_model), token vectors would hide learned positions, and with tied embeddings an
-    untrained model would predict the token that it has just read. On tinyshakespeare, its held-out loss is 0.1 nats
-    higher (experiments/language_model).
+    Pre-norm, learned positions, tied embeddings and unscaled token vectors are the choices of GPT-2 (Radford et al.
+    2019). Two defaults differ from GPT-2: GELU is exact, and attention has no biases; `families.gpt2` has its values.
     """
 
     vocab_size: int = dataclasses.field(default=0, kw_only=False)
@@ -382,12 +378,11 @@ class LanguageModelConfig(TransformerConfig):
     positions: Positions = "learned"
     """The position scheme: see `TransformerConfig`."""
     embedding_scale: float | None = 1.0
-    """The factor of token vectors; None for sqrt(d_model), which suits sinusoidal positions."""
+    """The factor of token vectors; None for sqrt(d_model), with which an untrained model repeats each token."""
     tie_embeddings: bool = True
     """Uses the token embedding table as the output projection."""
     causal: bool = True
-    """Lets a token see only itself and the tokens before it. Without this mask, the model learns to copy the next
-    token, which does not exist yet when text is generated: the loss falls to 0, and generated text is nonsense."""
+    """Lets a token see only itself and those before it. Otherwise, the model learns only to copy the next token."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
