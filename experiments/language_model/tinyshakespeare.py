@@ -70,7 +70,7 @@ def no_mask() -> LanguageModelingConfig:
         ),
         data=DataConfig(text=TEXT, length=64, batch_size=12),
         optimizer=_adam(2e-3),
-        train=TrainConfig(steps=4000, validate_every=250, checkpoint_every=500, keep_last=1),
+        train=TrainConfig(steps=500, validate_every=25, checkpoint_every=250, keep_last=1),
         decode=DecodeConfig(max_tokens=500),
     )
 
