@@ -378,7 +378,7 @@ class LanguageModelConfig(TransformerConfig):
     positions: Positions = "learned"
     """The position scheme: see `TransformerConfig`."""
     embedding_scale: float | None = 1.0
-    """The factor of token vectors; None for sqrt(d_model), which sinusoidal positions need: their entries are about 1."""
+    """The factor of token vectors; None for sqrt(d_model), which suits sinusoidal positions."""
     tie_embeddings: bool = True
     """Uses the token embedding table as the output projection."""
     causal: bool = True
