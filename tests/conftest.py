@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Keeps the tests of one part of the files, where JAXFORMER_TEST_PART is such as 2/10.
 
     Raises:
-        pytest.UsageError: a name holds a set, which two workers write in two orders.
+      pytest.UsageError: a name holds a set, which two workers write in two orders.
     """
     if unordered := [item.nodeid for item in items if "[{'" in item.nodeid and "': " not in item.nodeid]:
         raise pytest.UsageError(f"names that depend on the order of a set: {', '.join(unordered)}; use a tuple")

@@ -380,7 +380,7 @@ def make_decoder(
     memory_dim = config.memory_dim if isinstance(config, DecoderConfig) else None
     tokens = make_tokens(config, config.vocab_size, rngs=rngs)
     return Decoder(
-        make_embeddings(config, tokens, make_position_vectors(config, rngs=rngs), rngs=rngs),
+        make_embeddings(config, tokens, make_position_vectors(config, tokens, rngs=rngs), rngs=rngs),
         make_stack(config, config.num_layers, memory_dim=memory_dim, attention=attention, rngs=rngs),
         make_final_norm(config),
         None if config.tie_embeddings else make_output(config, config.vocab_size, rngs=rngs),

@@ -145,7 +145,7 @@ def make_encoder(
         if config.vocab_size < 1:
             raise ValueError(f"vocab_size must be at least 1, got {config.vocab_size}")
         tokens = make_tokens(config, config.vocab_size, rngs=rngs)
-        embeddings = make_embeddings(config, tokens, make_position_vectors(config, rngs=rngs), rngs=rngs)
+        embeddings = make_embeddings(config, tokens, make_position_vectors(config, tokens, rngs=rngs), rngs=rngs)
     else:
         options = {"num_channels": config.num_channels, "dropout": config.dropout, "dtype": config.compute_dtype}
         options["class_vector"] = config.has_class_vector

@@ -51,8 +51,8 @@ class EncoderDecoder(MemoryDecodingMixin[Context, DecoderState]):
         shared = config.tie_embeddings in ("inputs", "all")
         source = None if shared else make_tokens(config, config.source_vocab_size, rngs=rngs)
         target = make_tokens(config, config.target_vocab_size, rngs=rngs)
-        source_vectors = make_position_vectors(config, rngs=rngs)
-        target_vectors = make_position_vectors(config, rngs=rngs)
+        source_vectors = make_position_vectors(config, target if source is None else source, rngs=rngs)
+        target_vectors = make_position_vectors(config, target, rngs=rngs)
         deep = functional.deep_norm_gains(config.num_encoder_layers, config.num_decoder_layers)
         parts = {"attention": attention, "rngs": rngs}
         encoder_stack = make_stack(config, config.num_encoder_layers, gains=deep[0], **parts)

@@ -84,15 +84,14 @@ def make_tokens(config: TransformerConfig, vocab_size: int, *, rngs: nnx.Rngs) -
     return Embedding(vocab_size, config.d_model, scale=config.embedding_scale, rngs=rngs)
 
 
-def make_position_vectors(config: TransformerConfig, *, rngs: nnx.Rngs) -> PositionVectors | None:
+def make_position_vectors(config: TransformerConfig, tokens: Embedding, *, rngs: nnx.Rngs) -> PositionVectors | None:
     """Returns the vectors that are added to token vectors, or None; learned ones are as large as those at first."""
     match config.positions:
         case "sinusoidal" | "sinusoidal_halves":
             layout = "halves" if config.positions == "sinusoidal_halves" else "interleaved"
             return SinusoidalPositions(config.d_model, layout=layout)
         case "learned":
-            scale = config.d_model**0.5 if config.embedding_scale is None else config.embedding_scale
-            sizes = {"offset": config.position_offset, "deviation": scale * config.d_model**-0.5}  # as large as tokens
+            sizes = {"offset": config.position_offset, "deviation": tokens.scale * config.d_model**-0.5}
             return LearnedPositions(config.max_positions, config.d_model, **sizes, rngs=rngs)
         case "raw" | "normalized":
             return RawPositions(config.d_model, normalized=config.positions == "normalized")

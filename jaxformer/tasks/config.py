@@ -12,6 +12,12 @@ from jaxformer.config import PLACE, at_least, check_numbers
 from jaxformer.errors import ConfigError
 from jaxformer.training.config import OptimizerConfig, TrainConfig
 
+FREE_SETTINGS = frozenset(
+    "dropout attention_dropout activation_dropout state_dropout remat compute_dtype initialization vocab_size "
+    "source_vocab_size target_vocab_size num_classes".split()
+)
+"""The model settings that may differ from those of the run that training starts from."""
+
 
 @dataclasses.dataclass(frozen=True)
 class TuneConfig:

@@ -10,13 +10,7 @@ import jax
 from jaxformer.config import flat, to_data
 from jaxformer.modules.lora import ADAPTERS, parameter_name
 from jaxformer.modules.pure import Params
-from jaxformer.tasks.config import TaskConfig
-
-FREE = frozenset(
-    "dropout attention_dropout activation_dropout state_dropout remat compute_dtype initialization vocab_size "
-    "source_vocab_size target_vocab_size num_classes".split()
-)
-"""The model settings that may differ from those of the run that training starts from, without a warning."""
+from jaxformer.tasks.config import FREE_SETTINGS, TaskConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +68,7 @@ def differences(config: TaskConfig, other: TaskConfig) -> list[str]:
     if type(here) is not type(there) or not dataclasses.is_dataclass(here):
         return []
     old, new = flat(to_data(there)), flat(to_data(here))
-    names = [name for name in new if name.split(".")[-1] not in FREE and old.get(name) != new[name]]
+    names = [name for name in new if name.split(".")[-1] not in FREE_SETTINGS and old.get(name) != new[name]]
     what = ", ".join(f"{name} is {old.get(name)} there and {new[name]} here" for name in names)
     return [f"WARNING: settings of the model differ from those of that run: {what}"] if what else []
 

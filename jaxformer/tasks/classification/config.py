@@ -10,10 +10,9 @@ from jaxformer.data.special_tokens import MIN_SUBWORDS
 from jaxformer.errors import ConfigError
 from jaxformer.files import local_path
 from jaxformer.models.config import ClassifierConfig, EncoderConfig
-from jaxformer.tasks.config import TaskConfig, split_classes
+from jaxformer.tasks.config import FREE_SETTINGS, TaskConfig, split_classes
 
-_FREE = "dropout attention_dropout activation_dropout remat compute_dtype initialization vocab_size num_classes pooling"
-SHAPE = tuple(field.name for field in dataclasses.fields(EncoderConfig) if field.name not in _FREE.split())
+SHAPE = tuple(field.name for field in dataclasses.fields(EncoderConfig) if field.name not in FREE_SETTINGS)
 """The model settings that must agree with those of the run that training starts from."""
 
 

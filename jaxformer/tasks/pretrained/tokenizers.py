@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import pathlib
 import re
@@ -71,18 +72,19 @@ def _fast(folder: pathlib.Path, settings: Mapping[str, Any]) -> tuple[Pretrained
     rules = read_json(path)
     content = json.dumps(rules, ensure_ascii=False)
     names = dict(_NAMES.get(str(settings.get("model_type")), {}))
-    for file in ("special_tokens_map.json", "tokenizer_config.json"):
-        for name, value in (read_json(folder / file) if (folder / file).exists() else {}).items():
-            token = value.get("content") if isinstance(value, dict) else value
-            if name.endswith("_token") and isinstance(token, str):
-                names[name] = token
+    files = [folder / "special_tokens_map.json", folder / "tokenizer_config.json"]
+    given = [read_json(file) if file.exists() else {} for file in files]
+    for name, value in itertools.chain.from_iterable(one.items() for one in given):
+        token = value.get("content") if isinstance(value, dict) else value
+        if name.endswith("_token") and isinstance(token, str):
+            names[name] = token
     try:
         bare = PretrainedTokenizer(content, SpecialTokens(0, 0, 0, 0))
     except ConfigError:
         raise
     except ValueError as error:
         raise DataError(f"{path} is damaged: {error}") from None
-    _check_overrides(folder, rules, bare)
+    _check_overrides(given[1], rules, bare, files[1])
     special = _special(bare, names, settings)
     if special is None:
         raise DataError(f"neither the tokenizer nor config.json of {folder} names the end of a text (eos_token)")
@@ -99,10 +101,10 @@ def _fast(folder: pathlib.Path, settings: Mapping[str, Any]) -> tuple[Pretrained
     return bare.with_special(special), names
 
 
-def _check_overrides(folder: pathlib.Path, rules: Mapping[str, Any], tokenizer: PretrainedTokenizer) -> None:
-    """Checks that ``tokenizer_config.json`` agrees with the rules and the tokens of ``tokenizer.json``."""
-    path = folder / "tokenizer_config.json"
-    given = read_json(path) if path.exists() else {}
+def _check_overrides(
+    given: Mapping[str, Any], rules: Mapping[str, Any], tokenizer: PretrainedTokenizer, path: pathlib.Path
+) -> None:
+    """Checks that `given`, of ``tokenizer_config.json``, agrees with the rules and the tokens of ``tokenizer.json``."""
     added = given.get("added_tokens_decoder")
     added = added.values() if isinstance(added, dict) else ()
     tokens = [token["content"] for token in added if isinstance(token, dict) and isinstance(token.get("content"), str)]

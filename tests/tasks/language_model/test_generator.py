@@ -246,6 +246,7 @@ def test_a_beam_that_finds_too_few_continuations(few):
     beam = with_settings(few, temperature=0, beam_size=3, max_tokens=2, forbid="c,d", no_repeat_ngram_size=1)
     (found,) = beam.continuations(["cd"], n_best=3)
     assert {one.text for one in found} == {"cdab", "cdba"}
+    assert len(found) == 2
     assert np.isfinite([one.score for one in found]).all()
 
 
