@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
+import difflib
 import functools
 import inspect
 import io
@@ -21,7 +22,7 @@ from typing import Any
 import tyro
 
 from jaxformer.config import changed, kinds_of
-from jaxformer.errors import ConfigError, did_you_mean
+from jaxformer.errors import ConfigError
 from jaxformer.tasks.registry import resolve, started
 
 
@@ -56,20 +57,27 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "d_ff": ("d_inner", "ffn_dim", "ffn_embed_dim", "intermediate_size", "mlp_dim"),
     "d_model": ("embed_dim", "embedding_size", "emb_dim", "hidden_size", "n_embd"),
     "learning_rate": ("lr", "peak_lr"),
+    "epsilon": ("adam_epsilon", "adam_eps", "eps"),
     "keep_last": ("keep_last_epochs", "save_total_limit"),
+    "label_smoothing": ("label_smoothing_factor",),
     "length": ("block_size", "context_length", "max_length", "seq_len", "seq_length", "sequence_length"),
     "clip_norm": ("clip", "grad_clip", "gradient_clip", "max_grad_norm"),
+    "log_every": ("log_interval", "logging_steps"),
+    "log_to": ("report_to", "wandb_project"),
     "max_length": ("length", "max_len", "max_new_tokens", "max_seq_len", "max_sequence_length"),
     "max_tokens": ("max_length", "max_new_tokens"),
     "num_heads": ("attention_heads", "heads", "n_head", "n_heads", "nhead", "num_attention_heads"),
     "num_kv_heads": ("kv_heads", "n_kv_heads", "num_key_value_heads"),
     "num_layers": ("depth", "layers", "n_layer", "n_layers", "num_hidden_layers"),
     "num_microbatches": ("accumulate_grad_batches", "gradient_accumulation_steps", "update_freq"),
+    "patience": ("early_stopping_patience",),
     "rank": ("lora_r", "lora_rank"),
+    "schedule": ("lr_scheduler", "lr_scheduler_type"),
     "steps": ("epochs", "max_epoch", "max_epochs", "max_steps", "max_update", "num_epochs", "num_train_epochs"),
     "tokens_per_batch": ("batch_size", "max_tokens", "per_device_train_batch_size"),
-    "validate_every": ("eval_every", "eval_steps", "validate_interval"),
-    "warmup_steps": ("warmup", "warmup_updates"),
+    "validate_every": ("eval_every", "eval_interval", "eval_steps", "validate_interval"),
+    "vocab_size": ("num_pieces", "vocab"),
+    "warmup_steps": ("warmup", "warmup_ratio", "warmup_updates"),
 }
 """The last parts of the names of settings, and their names in other toolkits."""
 
@@ -116,10 +124,15 @@ def _hint(name: str, settings: Iterable[str]) -> str:
     part, _, last = name.rpartition(".")
     if last in ("output_dir", "save_dir"):
         return "; the folder of the run is --out"
-    meant = (last, *(ours for ours, theirs in ELSEWHERE.items() if last in theirs))
-    found = [setting for setting in settings if setting.rpartition(".")[2] in meant]
+    names = {setting: setting.rpartition(".")[2] for setting in settings}
+    meant = [last, *(ours for ours, theirs in ELSEWHERE.items() if last in theirs)]
+    if not set(meant) & set(names.values()):
+        meant = difflib.get_close_matches(last, names.values(), n=1, cutoff=0.7)
+    found = [setting for setting in names if names[setting] in meant]
     found = [setting for setting in found if setting.rpartition(".")[0] == part] or found
-    return f"; did you mean {' or '.join(map(repr, found))}?" if found else did_you_mean(name, settings)
+    if not found:
+        return "; jaxformer train CONFIG --settings lists all"
+    return f"; did you mean {' or '.join(map(repr, found))}?"
 
 
 def resolved(reference: str, arguments: Sequence[str], out: pathlib.Path | None = None) -> Any:
