@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxformer.cli.output import as_indented_json
+from jaxformer.cli.output import as_indented_json, as_json
 from jaxformer.cli.paths import local_path, save_besides
 from jaxformer.cli.predictors import (
     SETTINGS,
@@ -123,7 +123,7 @@ def _save(run: pathlib.Path, name: str, about: Mapping[str, object], examples: S
     from jaxformer.files import write_bytes, write_text
 
     if examples:
-        lines = "".join(json.dumps(example, ensure_ascii=False) + "\n" for example in examples)
+        lines = "".join(as_json(example) + "\n" for example in examples)
         data = lines.encode(errors="backslashreplace")  # JSON's own escapes, for the bytes of a name that is not UTF-8
         save_besides(run / f"examples-{name}.jsonl", lambda path: write_bytes(path, data))
     text = as_indented_json(about) + "\n"

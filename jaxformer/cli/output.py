@@ -66,18 +66,23 @@ def as_data(candidate: Candidate, tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def as_json(data: Mapping[str, Any]) -> str:
-    """Returns data on one line; a number that JSON lacks, such as the logarithm of 0, is null."""
-    return json.dumps(_finite(data), ensure_ascii=False).translate(_BREAKS)
+    """Returns data on one line; a number that JSON lacks, such as the logarithm of 0, is null.
+
+    Numbers and arrays of NumPy and JAX become plain numbers and lists.
+    """
+    return json.dumps(_plain(data), ensure_ascii=False).translate(_BREAKS)
 
 
 def as_indented_json(data: Mapping[str, Any]) -> str:
-    """Returns data on several lines of ASCII; a number that JSON lacks is null."""
-    return json.dumps(_finite(data), indent=2)
+    """Returns data on several lines of ASCII, with the same values as `as_json`."""
+    return json.dumps(_plain(data), indent=2)
 
 
-def _finite(data: Any) -> Any:
+def _plain(data: Any) -> Any:
     if isinstance(data, Mapping):
-        return {name: _finite(value) for name, value in data.items()}
+        return {name: _plain(value) for name, value in data.items()}
     if isinstance(data, list | tuple):
-        return [_finite(value) for value in data]
+        return [_plain(value) for value in data]
+    if hasattr(data, "tolist"):  # of NumPy or JAX
+        return _plain(data.tolist())
     return None if isinstance(data, float) and not math.isfinite(data) else data

@@ -87,14 +87,17 @@ class Mask:
         The dimension b is 1 or B. A mask that holds one entry for each stored query or key, such as `padding`, is
         returned unchanged.
 
+        Raises:
+          ValueError: a `tile` is not Boolean or not of rank 4.
+
         >>> from jaxformer.masks import window
         >>> window(1).at_positions(np.array([[3]]), np.arange(5)[None]).dense(1, 5)[0, 0].astype(int).tolist()
         [[0, 0, 1, 1, 0]]
         """
         if query.shape[0] == key.shape[0] == 1:
-            return Dense(self.tile(jnp.asarray(query[0]), jnp.asarray(key[0])))
+            return Dense(self._checked_tile(jnp.asarray(query[0]), jnp.asarray(key[0])))
         batch = max(query.shape[0], key.shape[0])
-        tile = jax.vmap(self.tile)(*(jnp.broadcast_to(x, (batch, x.shape[1])) for x in (query, key)))
+        tile = jax.vmap(self._checked_tile)(*(jnp.broadcast_to(x, (batch, x.shape[1])) for x in (query, key)))
         examples = jnp.arange(batch)  # if the mask has arrays, example i of the mask is used for example i
         return Dense(tile[:, 0] if tile.shape[1] == 1 else tile[examples, examples])
 
@@ -113,10 +116,14 @@ class Mask:
           ValueError: see `check`; or a `tile` is not Boolean, whose ``~`` would allow all pairs, or not of rank 4.
         """
         self.check(num_queries, num_keys)
-        tile = self.tile(jnp.arange(num_queries), jnp.arange(num_keys))
+        tile = self._checked_tile(jnp.arange(num_queries), jnp.arange(num_keys))
+        return jnp.broadcast_to(tile, (*tile.shape[:2], num_queries, num_keys))
+
+    def _checked_tile(self, query_index: jax.Array, key_index: jax.Array) -> jax.Array:
+        tile = self.tile(query_index, key_index)
         if tile.dtype != bool or tile.ndim != 4:
             raise ValueError(f"the tile of a mask must be Bool [b, n, t, s], got {tile.dtype} {list(tile.shape)}")
-        return jnp.broadcast_to(tile, (*tile.shape[:2], num_queries, num_keys))
+        return tile
 
     def additive(self, num_queries: int, num_keys: int, dtype: jax.typing.DTypeLike = jnp.float32) -> jax.Array:
         """Returns the additive mask ``[b, n, T, S]``: 0 if a query may attend, minus infinity otherwise."""

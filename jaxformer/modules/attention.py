@@ -23,6 +23,7 @@ from jaxformer.modules.attention_function import (
     CapturedAttention,
     Intermediates,
     check_partial,
+    check_result,
     split_attention,
 )
 from jaxformer.modules.initializers import UNIT_GAINS, Gains, xavier_uniform
@@ -121,7 +122,8 @@ class MultiHeadAttention(nnx.Module):
         # A custom attention function need not accept arguments that are never passed to it.
         optional = {name: x for name, x in optional.items() if x is not None}
         dropout = None if key is None or not self.dropout else functional.Dropout(self.dropout, key)
-        return self.output(self.attention(query, keys, values, mask=mask, dropout=dropout, **optional))
+        mixed = self.attention(query, keys, values, mask=mask, dropout=dropout, **optional)
+        return self.output(check_result(mixed, query, values))
 
     def captured(
         self,

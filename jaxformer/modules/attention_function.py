@@ -149,9 +149,12 @@ def check_partial(attention: AttentionFunction, settings: Collection[str] = ()) 
 
     Raises:
       ValueError: a ``functools.partial`` binds an argument that the layer passes itself.
-      TypeError: `attention` is not a function but, for example, the name of an implementation; or it is a wrapper or
-        method of a module, whose parameters would not be trained.
+      TypeError: `attention` is not a function but, for example, the name of an implementation or a class; or it is a
+        wrapper or method of a module, whose parameters would not be trained.
     """
+    if isinstance(attention, type):
+        name = attention.__name__
+        raise TypeError(f"attention must be a function or an instance of a module, got the class {name}; call {name}")
     if not callable(attention):
         raise TypeError(
             "attention must be a function, such as functools.partial(functional.attention, "
@@ -176,6 +179,19 @@ def check_partial(attention: AttentionFunction, settings: Collection[str] = ()) 
                 "F.attention(query, key, value, mask=mask & masks.window(W), **kwargs); the mask may be None"
             )
         attention = attention.func
+
+
+def check_result(result: Any, query: Array, values: Array) -> Array:
+    """Returns the result of an attention function, whose shape may be wrong if it is a user's own.
+
+    Raises:
+      ValueError: it is not an array ``[B, T, N, H]``.
+    """
+    expected = (*query.shape[:3], values.shape[3])
+    if getattr(result, "shape", None) != expected:
+        got = f"shape {list(result.shape)}" if hasattr(result, "shape") else f"a {type(result).__name__}"
+        raise ValueError(f"an attention function must return an array [B, T, N, H] = {list(expected)}, got {got}")
+    return result
 
 
 def _wrapped_module(attention: Any) -> nnx.Module | None:

@@ -50,7 +50,7 @@ def is_unrolled(num_layers: int, *, remat: bool) -> bool:
 
 
 class Stack(nnx.Module, Generic[ModelT_co]):
-    """`num_layers` blocks made by ``make_block(rngs)``.
+    """`num_layers` blocks made by one call of ``make_block(rngs)``, so they differ only in the values of parameters.
 
     The block is traced once, so compile time does not grow with `num_layers` beyond `UNROLLED`. The backward pass
     recomputes the operations between products with parameters, except fused attention, and the products of experts;

@@ -101,8 +101,14 @@ def task_of(config: TaskConfig) -> AnyTask:
       ConfigError: `config` does not belong to a task.
     """
     task = get(type(config).task) if type(config).task else None
-    if task is None or not isinstance(config, task.config):
+    if task is None:
         raise ConfigError(f"{type(config).__name__} is not the configuration of a task in registry.TASKS")
+    if not isinstance(config, task.config):
+        got, expected = (f"{kind.__module__}.{kind.__qualname__}" for kind in (type(config), task.config))
+        raise ConfigError(
+            f"the task {type(config).task!r} takes a {expected}, got a {got}; a configuration in the file of a task is "
+            "named by the module of the task, such as my_package.my_task:tiny, not by the path of the file"
+        )
     return task
 
 

@@ -31,4 +31,5 @@ class Validation:
         trained = Trained(setup.network.net, params, setup.placement, (int(state.step),))
         predictor = self._task.predictor(self._config, self._data.vocabulary, trained)
         metrics = self._task.validation_metrics(self._config, self._corpus, self._data, predictor, sums)
-        return {"loss": float(sums["loss"] / sums["count"]), **metrics}
+        loss = sums["loss"] / sums["count"]
+        return {name: float(value) for name, value in {"loss": loss, **metrics}.items()}

@@ -4,7 +4,10 @@ import argparse
 import json
 import math
 
-from jaxformer.cli.output import as_columns, as_data, as_json, put
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.cli.output import as_columns, as_data, as_indented_json, as_json, put
 from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.tasks.search import Candidate
 
@@ -25,6 +28,13 @@ def test_a_reached_end_is_a_token_and_infinity_is_null():
     assert data == {"number": 1, "all": [{"text": "ab", "tokens": ["a", "b", "<eos>"]} | scores]}
     assert as_json({"é": "雨"}) == '{"é": "雨"}'
     assert as_json({"a": "b\x85\u2028\u2029\x1c\n"}) == r'{"a": "b\u0085\u2028\u2029\u001c\n"}'
+
+
+def test_numbers_of_numpy_and_jax_are_plain():
+    """As the scores and rows of a user's own task may be."""
+    row = {"mean": np.float32(0.5), "label": np.int64(3), "p": np.array([0.25, np.inf]), "loss": jnp.float32(2)}
+    plain = {"mean": 0.5, "label": 3, "p": [0.25, None], "loss": 2.0}
+    assert json.loads(as_json(row)) == json.loads(as_indented_json(row)) == plain
 
 
 def test_lines_are_printed_as_they_come_or_written(capsys, tmp_path):

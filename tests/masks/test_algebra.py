@@ -323,3 +323,12 @@ def test_refuses_tiles_of_numbers(change):
 def test_refuses_tiles_of_another_rank():
     with pytest.raises(ValueError, match=r"the tile of a mask must be Bool \[b, n, t, s\], got bool \[3\]"):
         OwnTile(jnp.array([False, True, False])).dense(2, 3)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_refuses_tiles_of_another_rank_at_positions(batch):
+    """They would be taken for a mask of other queries, such as those of another example."""
+    positions = jnp.broadcast_to(jnp.arange(3)[None], (batch, 3))
+    mask = masks.causal() & OwnTile(jnp.array([False, True, False]))
+    with pytest.raises(ValueError, match=r"the tile of a mask must be Bool \[b, n, t, s\], got bool \[3\]"):
+        mask.at_positions(positions, positions)

@@ -101,6 +101,9 @@ def test_a_task_is_registered_from_outside_the_package(monkeypatch, tmp_path):
     monkeypatch.setitem(registry.TASKS, "parity", "my_parity")
     assert registry.task_of(config) is task
     assert registry.get("parity") is task
+    again = type("ParityConfig", (TaskConfig,), {"task": "parity", "__module__": "jaxformer_config_1"})()
+    with pytest.raises(ConfigError, match=r"takes a tests\.\S+ParityConfig, got a jaxformer_config_1.*not by the path"):
+        registry.task_of(again)
 
 
 def test_a_task_of_another_package_is_an_entry_point(monkeypatch):

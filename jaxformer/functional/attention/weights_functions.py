@@ -24,8 +24,9 @@ def with_weights(weights: WeightsFunction) -> Callable[[F], F]:
 
     Attention functions return no weights. Attention maps are computed from captured queries and keys, for `attention`
     by `attention_weights`; a model with a custom attention function has no maps unless the function is decorated. Use
-    ``with_weights(attention_weights)`` if its weights are the usual softmax. An attention function with parameters is
-    a module: decorate its method ``__call__`` with another method.
+    ``with_weights(attention_weights)`` if its weights are the usual softmax of its arguments; the weights of a function
+    that changes the mask, for example, need a function that changes it too. An attention function with parameters is a
+    module: decorate its method ``__call__`` with another method.
 
     Args:
       weights: returns the weights ``[B, N, T, S]`` before dropout. It gets the options of the attention function that
@@ -71,7 +72,7 @@ def weights_function(attention: Callable[..., Any]) -> WeightsFunction:
         raise ValueError(
             f"the attention function {name} does not declare its weights: "
             "decorate it with functional.with_weights(f), where f(query, key, *, mask=None) returns them, [B, N, T, S];"
-            " use f=functional.attention_weights if they are the usual softmax"
+            " use f=functional.attention_weights if they are the usual softmax of its arguments"
         )
     return found
 
