@@ -1,12 +1,21 @@
 """The files of `examples/`, in a short form: they learn, and what their docstrings promise holds."""
 
+import dataclasses
+import io
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from rich.console import Console
 
-from examples import minimal, own_attention, own_model, sharded
-from jaxformer import functional, masks, sharding
+import jaxformer
+from examples import minimal, own_attention, own_model, own_task, sharded
+from jaxformer import functional, masks, models, sharding
+from jaxformer.config import changed
+from jaxformer.tasks import registry
+from tests.contracts.task import TaskContract
 
 
 @pytest.fixture(scope="module")
@@ -120,3 +129,77 @@ def test_a_mesh_gives_the_losses_of_one_device(capsys):
     table = dict(line.rsplit(maxsplit=1) for line in printed.splitlines() if line.startswith("decoder/"))
     assert next(v for k, v in table.items() if "up/kernel" in k) == f"{2 * 64 * 256 * 4 // 4:,}"
     assert "device 7 has 12:16, 0:32" in printed  # a quarter of the rows of a batch
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered():
+    """As an entry point does for an installed package."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(registry.TASKS, "truecase", "examples.own_task")
+        yield
+
+
+TEXT = "In Paris, Anna met Bob. He told her of Rome; she spoke of London.\n" * 20
+
+
+def truecase(folder):
+    """A tiny configuration with its text."""
+    (folder / "text.txt").write_text(TEXT)
+    model = models.EncoderConfig(256, num_layers=1, d_model=16, num_heads=2, d_ff=32, positions="rotary", dropout=0.1)
+    data = own_task.DataConfig(text=str(folder / "text.txt"), length=16, batch_size=8)
+    settings = {"steps": 6, "validate_every": 3, "checkpoint_every": 2, "log_every": 1, "tensorboard": False}
+    config = own_task.TruecaseConfig(model=model, data=data, mesh="data=8")
+    return changed(config, {"train": settings, "optimizer": {"warmup_steps": 1}})
+
+
+@pytest.mark.full
+class TestOwnTask(TaskContract):
+    task = "truecase"
+    refused = (
+        ({"data": {"text": ""}}, "no text: give --data.text"),
+        ({"data": {"text": "nowhere.txt"}}, "nowhere.txt"),
+        ({"data": {"length": 200}}, "has 1,320 bytes, too few for windows of 200"),
+    )
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def config(cls, tmp_path_factory):
+        return truecase(tmp_path_factory.mktemp("text"))
+
+    def change_training_data(self, config, patch):
+        patch.setattr(own_task.TruecaseTask, "read", lambda self, config: own_task.Splits(*[own_task.Part(BYTES)] * 2))
+
+
+BYTES = np.frombuffer(TEXT.encode(), np.uint8)
+ARRAYS = [field.name for field in dataclasses.fields(own_task.Batch)]
+
+
+def test_windows_hold_every_byte_once_and_know_its_case():
+    windows = own_task.Windows(BYTES, own_task.DataConfig(length=16, batch_size=8))
+    batches = [windows.batch(i) for i in range(windows.steps_per_epoch)]
+    tokens, capital, valid = (np.concatenate([getattr(b, x).ravel() for b in batches]) for x in ARRAYS)
+    assert bytes(tokens[valid].astype(np.uint8)).decode() == TEXT.lower()
+    assert bytes((tokens - 32 * capital)[valid].astype(np.uint8)).decode() == TEXT
+    parts = [windows.batch(1, rows=lambda n, half=half: np.arange(n + 2)[half::2]) for half in (0, 1)]
+    for name in ARRAYS:  # two processes, whose rows beyond the batch are empty
+        both = np.stack([getattr(part, name) for part in parts], 1).reshape(10, 16)
+        np.testing.assert_array_equal(both[:8], getattr(batches[1], name))
+        assert not both[8:].any()
+
+
+def test_a_run_of_an_own_task_is_loaded_and_used(tmp_path):
+    config = changed(truecase(tmp_path), {"train": {"steps": 2, "validate_every": 2}})
+    jaxformer.train(config, tmp_path / "run", console=Console(file=io.StringIO()))
+    logged = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    assert any("validation_f1" in entry for entry in logged)
+    truecaser = jaxformer.load(tmp_path / "run")
+    assert truecaser.restore("") == ""
+    assert truecaser.restore("Ärger in Köln").lower() == "ärger in köln"
+    scores = jaxformer.evaluate(tmp_path / "run", truecaser, say=lambda line: None)["text"]
+    assert [score.name for score in scores] == ["precision", "recall", "F1"]
+    always = dataclasses.replace(
+        truecaser,
+        params=jax.tree.map(jnp.zeros_like, truecaser.params)
+        | {"output": {"kernel": jnp.zeros((16, 1)), "bias": jnp.ones(1)}},
+    )
+    assert always.restore("Ärger in Köln") == "ÄRGER IN KöLN"
