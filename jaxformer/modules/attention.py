@@ -369,9 +369,12 @@ class CrossAttention(MultiHeadAttention):
         """Returns the attention of a sequence to a memory.
 
         Args:
+          memory: the result of `project`; anything else is a TypeError.
           positions: the absolute positions of the queries, for attention functions that use them; the positions of the
             memory are always 0, 1, 2, ...
         """
+        if not isinstance(memory, KeyValue):
+            raise TypeError(f"memory must be the KeyValue that project returns, got a {type(memory).__name__}")
         query = self._norm_query(_project(x, self.query, self.query_bias))
         query = constrain(query, "batch", "length", "heads", "head_dim")
         key_positions = None if positions is None else row_of_positions(memory.key.shape[1])
