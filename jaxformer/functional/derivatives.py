@@ -7,7 +7,6 @@ an alternative. ``docs/derivatives.md`` has the table.
 
 from __future__ import annotations
 
-import functools
 from typing import Any, TypeVar
 
 import jax
@@ -30,7 +29,7 @@ def reverse_only(tree: T, reason: str) -> T:
     >>> jax.grad(square)(3.0).item(), jax.jvp(jax.grad(square), (3.0,), (1.0,))[1].item()
     (6.0, 2.0)
     """
-    return _guarded(tree, _no_forward, reason)
+    return _guarded(tree, "reverse only", reason)
 
 
 def once(tree: T, reason: str) -> T:
@@ -43,7 +42,7 @@ def once(tree: T, reason: str) -> T:
     >>> jax.grad(square)(3.0).item()
     6.0
     """
-    return jax.tree.map(lambda x: _once(reason, x) if _is_real(x) else x, tree)
+    return _guarded(tree, "once", reason)
 
 
 def not_reversed(tree: T, reason: str) -> T:
@@ -58,65 +57,60 @@ def not_reversed(tree: T, reason: str) -> T:
     >>> jax.jvp(square, (3.0,), (1.0,))[1].item()
     6.0
     """
-    return _guarded(tree, _no_reverse, reason)
+    return _guarded(tree, "not reversed", reason)
 
 
 def _primitive(name: str) -> Primitive:
-    """Returns a linear primitive with one argument and the parameter `reason`, without implementation or lowering."""
+    """Returns a primitive with one argument and the parameter `reason`, whose result is like its argument."""
     primitive = Primitive(name)
-    primitive.def_abstract_eval(lambda aval, *, reason: aval)
+    primitive.def_abstract_eval(lambda aval, **_: aval)
     batching.defvectorized(primitive)
     return primitive
 
 
-def _raise(*_: Any, reason: str) -> Any:
+def _identity(x: Any, **_: Any) -> Any:
+    return x
+
+
+def _raise(*_: Any, reason: str, **__: Any) -> Any:
     raise ValueError(reason)
 
 
-# Applied to a tangent. The backward pass transposes it without ever evaluating it.
+# Applied to a tangent. The backward pass transposes it without ever evaluating it, so only forward mode evaluates it,
+# lowers it, or, as `jax.jacfwd` does, lifts it with `jax.vmap`.
 _no_forward = _primitive("no_forward_mode")
 _no_forward.def_impl(_raise)
 mlir.register_lowering(_no_forward, _raise)
+batching.primitive_batchers[_no_forward] = _raise
 ad.deflinear2(_no_forward, lambda upstream, _, *, reason: [upstream])
 
 _no_reverse = _primitive("no_reverse_mode")
-_no_reverse.def_impl(lambda tangent, *, reason: tangent)
+_no_reverse.def_impl(_identity)
 mlir.register_lowering(_no_reverse, lambda context, tangent, *, reason: [tangent])
 ad.deflinear2(_no_reverse, _raise)
 
+# Applied to a value; `limit` names what its tangent, or the value itself in a derivative, is limited to. It is a
+# primitive because `jax.vmap` of a `jax.custom_jvp` would also lift the tangent, and the gradient of that is legal.
+_guard = _primitive("derivative_guard")
+_guard.def_impl(_identity)
+mlir.register_lowering(_guard, lambda context, x, *, limit, reason: [x])
 
-def _guarded(tree: T, primitive: Primitive, reason: str) -> T:
-    return jax.tree.map(lambda x: _guard(primitive, reason, x) if _is_real(x) else x, tree)
+
+def _guard_jvp(primals, tangents, *, limit, reason):
+    x, tangent = primals[0], tangents[0]
+    if limit == "never":
+        raise ValueError(reason)
+    if limit == "once":  # an outer derivative of this one differentiates the value
+        x = _guard.bind(x, limit="never", reason=reason)
+    return x, (_no_reverse if limit == "not reversed" else _no_forward).bind(tangent, reason=reason)
+
+
+ad.primitive_jvps[_guard] = _guard_jvp
+
+
+def _guarded(tree: T, limit: str, reason: str) -> T:
+    return jax.tree.map(lambda x: _guard.bind(x, limit=limit, reason=reason) if _is_real(x) else x, tree)
 
 
 def _is_real(x: Any) -> bool:
     return jnp.issubdtype(jnp.result_type(x), jnp.inexact)
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _guard(primitive: Primitive, reason: str, x: Any) -> Any:
-    return x
-
-
-@_guard.defjvp
-def _guard_jvp(primitive, reason, primals, tangents):
-    return primals[0], primitive.bind(tangents[0], reason=reason)
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _once(reason: str, x: Any) -> Any:
-    return x
-
-
-@_once.defjvp
-def _once_jvp(reason, primals, tangents):
-    # An outer derivative of this one differentiates the first result.
-    return _never(reason, *primals), _no_forward.bind(tangents[0], reason=reason)
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _never(reason: str, x: Any) -> Any:
-    return x
-
-
-_never.defjvp(lambda reason, primals, tangents: _raise(reason=reason))

@@ -171,7 +171,7 @@ class RecurrentCaptioner(Captioner[RecurrentContext, RecurrentDecoderState]):
             dropout=config.dropout,
         )
         # The moving average of the log-probability of a token, which only `reinforced_cross_entropy` reads.
-        self.baseline = nnx.Param(jnp.zeros(()), axes=()) if config.attention == "hard" else None
+        self.baseline = nnx.Param(jnp.zeros((), jnp.float32), axes=()) if config.attention == "hard" else None
 
     def __call__(
         self,

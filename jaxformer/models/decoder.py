@@ -79,7 +79,7 @@ class Decoder(nnx.Module):
             raise ValueError(f"a window must be at least 1 and needs a causal mask, got {window} and causal={causal}")
         self.embeddings, self.stack, self.norm, self.output, self.bias = embeddings, stack, norm, output, bias
         vocab_size = (embeddings.tokens.table if output is None else output.kernel.T).shape[0]
-        self.output_bias = nnx.Param(jnp.zeros(vocab_size), axes=("vocab",)) if output_bias else None
+        self.output_bias = nnx.Param(jnp.zeros(vocab_size, jnp.float32), axes=("vocab",)) if output_bias else None
         self.output_scale, self.load_balancing_weight = output_scale, load_balancing_weight
         self.causal, self.window = causal, window
 

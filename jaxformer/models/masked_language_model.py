@@ -41,7 +41,7 @@ class MaskedLanguageModel(nnx.Module):
         self.activation = ACTIVATIONS[config.activation]
         self.norm = make_norm(config)
         self.load_balancing_weight = balance_weight(config)
-        self.output_bias = nnx.Param(jnp.zeros(config.vocab_size), axes=("vocab",))
+        self.output_bias = nnx.Param(jnp.zeros(config.vocab_size, jnp.float32), axes=("vocab",))
 
     def __call__(
         self,

@@ -45,7 +45,7 @@ class Output(nnx.Module):
         shape = num_heads, head_dim, d_model
         kernel = xavier_uniform(rngs.params(), shape, fan_in=num_heads * head_dim, fan_out=d_model)
         self.kernel = nnx.Param(kernel * gain, axes=("heads", "head_dim", "model"))
-        self.bias = nnx.Param(jnp.zeros(d_model), axes=("model",)) if bias else None
+        self.bias = nnx.Param(jnp.zeros(d_model, jnp.float32), axes=("model",)) if bias else None
 
     def __call__(self, x: Float[Array, "B T N H"]) -> Float[Array, "B T D"]:
         flat = x.reshape(*x.shape[:2], x.shape[2] * x.shape[3])
@@ -93,7 +93,7 @@ class MultiHeadAttention(nnx.Module):
         self.output = Output(num_heads, head_dim, d_model, bias=bias, gain=gain, rngs=rngs)
         norm = lambda: RMSNorm(head_dim, epsilon=logits.qk_norm_epsilon, axis="head_dim")
         self.query_norm, self.key_norm = (norm(), norm()) if logits.qk_norm else (None, None)
-        self.sinks = nnx.Param(jnp.zeros(num_heads), axes=("heads",)) if logits.sinks else None
+        self.sinks = nnx.Param(jnp.zeros(num_heads, jnp.float32), axes=("heads",)) if logits.sinks else None
         self.scale, self.score = logits.scale, logits.score
         self.attention = attention
         self.dropout = dropout
@@ -195,7 +195,7 @@ class SelfAttention(MultiHeadAttention):
         gain = np.full((group + 2, 1), gains.query_key, np.float32)
         gain[-1] = gains.value
         self.kernel = nnx.Param(kernel * gain[None, None], axes=("model", "heads", "kv", "head_dim"))
-        zeros = jnp.zeros((num_kv_heads, group + 2, dim))
+        zeros = jnp.zeros((num_kv_heads, group + 2, dim), jnp.float32)
         self.bias = nnx.Param(zeros, axes=("heads", "kv", "head_dim")) if bias else None
         options = {"logits": logits, "dropout": dropout, "attention": attention, "rngs": rngs}
         output_bias = bias if output_bias is None else output_bias
@@ -338,9 +338,9 @@ class CrossAttention(MultiHeadAttention):
         gain = np.array([[gains.query_key], [gains.value]], np.float32)[None, None]
         self.query = nnx.Param(query * gains.query_key, axes=("model", "heads", "head_dim"))
         self.key_value = nnx.Param(memory * gain, axes=("model", "heads", "kv", "head_dim"))
-        self.query_bias = nnx.Param(jnp.zeros(query.shape[1:]), axes=("heads", "head_dim")) if bias else None
-        zeros = jnp.zeros(memory.shape[1:])
-        self.key_value_bias = nnx.Param(zeros, axes=("heads", "kv", "head_dim")) if bias else None
+        zeros = lambda x: jnp.zeros(x.shape[1:], jnp.float32)
+        self.query_bias = nnx.Param(zeros(query), axes=("heads", "head_dim")) if bias else None
+        self.key_value_bias = nnx.Param(zeros(memory), axes=("heads", "kv", "head_dim")) if bias else None
         options = {"logits": logits, "dropout": dropout, "attention": attention, "rngs": rngs}
         output_bias = bias if output_bias is None else output_bias
         super().__init__(num_heads, dim, d_model, bias=output_bias, gain=gains.output, **options)
@@ -371,9 +371,12 @@ class CrossAttention(MultiHeadAttention):
         """Returns the attention of a sequence to a memory.
 
         Args:
+          memory: the result of `project`; anything else is a TypeError.
           positions: the absolute positions of the queries, for attention functions that use them; the positions of the
             memory are always 0, 1, 2, ...
         """
+        if not isinstance(memory, KeyValue):
+            raise TypeError(f"memory must be the KeyValue that project returns, got a {type(memory).__name__}")
         query = self._norm_query(_project(x, self.query, self.query_bias))
         query = constrain(query, "batch", "length", "heads", "head_dim")
         key_positions = None if positions is None else row_of_positions(memory.key.shape[1])

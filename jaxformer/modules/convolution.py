@@ -47,7 +47,7 @@ class Convolution(nnx.Module):
         fans = {"fan_in": math.prod(sizes) * in_features, "fan_out": math.prod(sizes) * out_features}
         kernel = xavier_uniform(rngs.params(), (*sizes, in_features, out_features), **fans)
         self.kernel = nnx.Param(kernel, axes=(*[None] * len(sizes), *axes))
-        self.bias = nnx.Param(jnp.zeros(out_features), axes=axes[1:]) if bias else None
+        self.bias = nnx.Param(jnp.zeros(out_features, jnp.float32), axes=axes[1:]) if bias else None
         self.stride, self.dilation, self.causal = stride, dilation, causal
         self.padding: Literal["same", "valid"] = padding
 

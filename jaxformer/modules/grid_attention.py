@@ -46,7 +46,7 @@ class GridAttention(nnx.Module):
             raise ValueError(f"d_attention must be a multiple of num_heads {num_heads}, got {d_attention}")
         options = {"bias": True, "logits": Logits(scale=1.0 if form == "gain" else None), "attention": attention}
         self.attention = SelfAttention(d_model, num_heads, head_dim=d_attention // num_heads, **options, rngs=rngs)
-        self.gain = nnx.Param(jnp.zeros(()), axes=()) if form == "gain" else None
+        self.gain = nnx.Param(jnp.zeros((), jnp.float32), axes=()) if form == "gain" else None
 
     def __call__(
         self, x: Float[Array, "B h w D"], *, intermediates: Intermediates | None = None

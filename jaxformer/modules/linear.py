@@ -26,7 +26,7 @@ class Linear(nnx.Module):
     ):
         kernel = xavier_uniform(rngs.params(), (in_features, out_features), fan_in=in_features, fan_out=out_features)
         self.kernel = nnx.Param(kernel * gain, axes=axes)
-        self.bias = nnx.Param(jnp.zeros(out_features), axes=axes[1:]) if bias else None
+        self.bias = nnx.Param(jnp.zeros(out_features, jnp.float32), axes=axes[1:]) if bias else None
 
     def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch F"]:
         return functional.linear(x, self.kernel[...], None if self.bias is None else self.bias[...])

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from jaxformer.modules.initializers import normal
 from jaxformer.modules.pure import ConfigT_co, ModelT_co, Params, Pure, check_shapes
@@ -28,18 +29,26 @@ def parameter_name(path: tuple[Any, ...]) -> str:
 def matching(params: Any, patterns: Sequence[str]) -> Any:
     """Returns True for each parameter whose name matches a pattern, where ``*`` stands for any text.
 
+    Args:
+      params: a nested dict, or an ``nnx.State`` such as ``nnx.Optimizer`` has.
+
     >>> matching({"encoder": {"norm": 1, "kernel": 2}, "output": 3}, ["encoder/n*"])
     {'encoder': {'kernel': False, 'norm': True}, 'output': False}
 
     Raises:
       ValueError: a pattern matches no parameter; the message lists the names.
     """
-    names = [parameter_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    is_variable = lambda x: isinstance(x, nnx.Variable)  # in an nnx.State, whose paths would end in "value"
+    names = [parameter_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params, is_leaf=is_variable)]
     for pattern in patterns:
         if not fnmatch.filter(names, pattern):
             raise ValueError(f"no parameter matches {pattern!r}; the parameters are {', '.join(names)}")
-    fits = lambda path, _: any(fnmatch.fnmatchcase(parameter_name(path), pattern) for pattern in patterns)
-    return jax.tree_util.tree_map_with_path(fits, params)
+
+    def fits(path: tuple[Any, ...], x: Any) -> Any:
+        found = any(fnmatch.fnmatchcase(parameter_name(path), pattern) for pattern in patterns)
+        return x.replace(found) if is_variable(x) else found
+
+    return jax.tree_util.tree_map_with_path(fits, params, is_leaf=is_variable)
 
 
 @dataclasses.dataclass(frozen=True)

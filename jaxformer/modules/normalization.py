@@ -17,8 +17,8 @@ class LayerNorm(nnx.Module):
     """`functional.layer_norm` with a learned scale (initially 1) and bias (initially 0)."""
 
     def __init__(self, d_model: int, *, epsilon: float = 1e-5, form: Literal["variance", "deviation"] = "variance"):
-        self.scale = nnx.Param(jnp.ones(d_model), axes=("model",))
-        self.bias = nnx.Param(jnp.zeros(d_model), axes=("model",))
+        self.scale = nnx.Param(jnp.ones(d_model, jnp.float32), axes=("model",))
+        self.bias = nnx.Param(jnp.zeros(d_model, jnp.float32), axes=("model",))
         self.epsilon = epsilon
         self.form: Literal["variance", "deviation"] = form
 
@@ -30,7 +30,7 @@ class RMSNorm(nnx.Module):
     """`functional.rms_norm` with a learned scale (initially 1)."""
 
     def __init__(self, dim: int, *, epsilon: float = 1e-6, axis: AxisName = "model"):
-        self.scale = nnx.Param(jnp.ones(dim), axes=(axis,))
+        self.scale = nnx.Param(jnp.ones(dim, jnp.float32), axes=(axis,))
         self.epsilon = epsilon
 
     def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:

@@ -85,8 +85,8 @@ class TransformerXL(PositionScheme):
         shape = d_model, num_heads, head_dim
         kernel = xavier_uniform(rngs.params(), shape, fan_in=d_model, fan_out=num_heads * head_dim)
         self.kernel = nnx.Param(kernel, axes=("model", "heads", "head_dim"))
-        self.content = nnx.Param(jnp.zeros((num_heads, head_dim)), axes=("heads", "head_dim"))
-        self.position = nnx.Param(jnp.zeros((num_heads, head_dim)), axes=("heads", "head_dim"))
+        self.content = nnx.Param(jnp.zeros((num_heads, head_dim), jnp.float32), axes=("heads", "head_dim"))
+        self.position = nnx.Param(jnp.zeros((num_heads, head_dim), jnp.float32), axes=("heads", "head_dim"))
 
     def bias(self, query, scale):
         return functional.transformer_xl(query, self.kernel[...], self.content[...], self.position[...], scale=scale)

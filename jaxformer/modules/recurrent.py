@@ -37,7 +37,7 @@ class Recurrent(nnx.Module):
         kernel = lambda size: xavier_uniform(
             rngs.params(), (size, num_gates, hidden_size), fan_in=size, fan_out=hidden_size
         )
-        bias = jnp.zeros((num_gates, hidden_size))
+        bias = jnp.zeros((num_gates, hidden_size), jnp.float32)
         self.input = nnx.Param(kernel(in_features), axes=("model", None, None))
         self.hidden = nnx.Param(kernel(hidden_size), axes=("model", None, None))
         self.input_bias = nnx.Param(bias.at[1].set(1.0) if cell == "lstm" else bias, axes=(None, None))

@@ -249,6 +249,14 @@ def squared(limit):
     return lambda x: (limit({"x": x, "index": jnp.arange(3)}, "use another")["x"] ** 2).sum()
 
 
+@jax.custom_vjp
+def cubed(x):
+    return x**3
+
+
+cubed.defvjp(lambda x: (x**3, x), lambda x, upstream: (3 * x**2 * upstream,))
+
+
 def squared_after(x):
     return not_reversed(x**2, "use another").sum()
 
@@ -259,6 +267,8 @@ OVER = {
     "jit of jvp": lambda f, x: jax.jit(lambda x: jax.jvp(f, (x,), (x,)))(x),
     "linearize": lambda f, x: jax.linearize(f, x)[1](x),
     "jacfwd": lambda f, x: jax.jacfwd(f)(x),
+    "jit of jacfwd": lambda f, x: jax.jit(jax.jacfwd(f))(x),
+    "jacfwd of jit": lambda f, x: jax.jacfwd(jax.jit(f))(x),
     "grad of jvp": lambda f, x: jax.grad(lambda x: jax.jvp(f, (x,), (x,))[1])(x),
     "scan": lambda f, x: jax.jvp(lambda x: jax.lax.scan(lambda c, _: (c + f(x), None), 0.0, None, 2)[0], (x,), (x,)),
 }
@@ -266,6 +276,7 @@ REVERSE = {
     "grad": lambda f, x: jax.grad(f)(x),
     "jit of grad": lambda f, x: jax.jit(jax.grad(f))(x),
     "vmap of grad": lambda f, x: jax.vmap(jax.grad(f))(x[None])[0],
+    "grad of vmap": lambda f, x: jax.grad(lambda x: jax.vmap(f)(x[None])[0])(x),
     "scan": lambda f, x: jax.grad(
         lambda x: jax.lax.scan(jax.checkpoint(lambda c, _: (c + f(x) / 2, None)), 0.0, None, 2)[0]
     )(x),
@@ -281,6 +292,13 @@ def test_forward_mode_is_refused(limit):
             derivative(squared(limit), X)
     for derivative in REVERSE.values():
         np.testing.assert_array_equal(derivative(squared(limit), X), 2 * X)
+
+
+def test_the_error_precedes_the_one_of_custom_vjp():
+    """JAX refuses forward mode too, without naming the function, while `jax.jacfwd` lifts the tangents."""
+    for derivative in OVER.values():
+        with pytest.raises(ValueError, match=r"^use another"):
+            derivative(lambda x: cubed(reverse_only(x, "use another")).sum(), X)
 
 
 def test_second_derivatives():

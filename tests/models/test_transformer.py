@@ -253,3 +253,20 @@ def test_learned_positions_begin_as_large_as_tokens(config, scale):
     scale = 32**0.5 if scale is None else scale
     assert positions
     np.testing.assert_allclose(positions, [scale * tokens[0]] * len(positions), rtol=0.05)
+
+
+def test_parameters_are_float32_under_x64():
+    """All of them, as the kernels; biases and norms were float64, and so was the gradient's norm."""
+    everything = {"attention_bias": True, "output_bias": True, "qk_norm": True, "attention_sinks": True}
+    nets = [
+        pure(models.EncoderDecoder, models.EncoderDecoderConfig(V, V, norm="rms", **everything, **SIZE)),
+        pure(models.LanguageModel, models.LanguageModelConfig(V, positions="transformer_xl", **LANGUAGE_SIZE)),
+        pure(models.MaskedLanguageModel, models.EncoderConfig(V, **LANGUAGE_SIZE)),
+        pure(models.ResidualNetwork, models.ResidualNetworkConfig(num_classes=2)),
+        pure(models.Seq2Seq, models.Seq2SeqConfig(V, V)),
+        pure(models.RecurrentCaptioner, models.RecurrentCaptionerConfig(vocab_size=V, attention="hard")),
+    ]
+    with jax.enable_x64(True):
+        for net in nets:
+            shapes = jax.eval_shape(net.init, jax.random.key(0))  # not `net.shapes`, which is cached
+            assert {x.dtype for x in jax.tree.leaves(shapes)} == {jnp.dtype("float32")}

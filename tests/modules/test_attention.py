@@ -317,6 +317,9 @@ def test_wrong_arguments_of_a_layer_are_named():
     for shape in ((1, 3, 6), (3, 8)):
         with pytest.raises(ValueError, match=rf"with D = 8, got shape {re.escape(str(list(shape)))}"):
             inspect.unwrap(modules.SelfAttention.project)(layer, jnp.zeros(shape))
+    layer, x = modules.CrossAttention(8, 2, rngs=nnx.Rngs(0)), jnp.zeros((2, 3, 8))  # unpacked into keys and values
+    with pytest.raises(TypeError, match=r"memory must be the KeyValue that project returns, got a \w*Array"):
+        inspect.unwrap(modules.CrossAttention.__call__)(layer, x, x)
 
 
 class Sloped(nnx.Module):

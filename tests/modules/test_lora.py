@@ -5,7 +5,9 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+from flax import nnx
 
 from jaxformer import models, modules, pure
 from tests.modules.small import drawn, quick
@@ -106,3 +108,17 @@ def test_the_model_is_traced_once_for_all_binds():
     for _ in range(2):
         adapted.bind(params)
     assert (adapted.axes["kernel"], len(traced)) == (adapted.base.axes["kernel"], 1)
+
+
+def test_matching_of_the_state_of_nnx():
+    """`nnx.Optimizer` asks for the mask of a state when it is created, and of one without variables at each update."""
+    layer = modules.Linear(3, 4, bias=True, rngs=nnx.Rngs(0))
+    decayed = optax.add_decayed_weights(-1.0, mask=lambda params: modules.matching(params, ["*kernel"]))
+    before = np.asarray(layer.kernel[...])
+    layer.bias[...] = jnp.ones(4)
+    optimizer = nnx.Optimizer(layer, decayed, wrt=nnx.Param)
+    optimizer.update(layer, jax.tree.map(jnp.zeros_like, nnx.state(layer, nnx.Param)))
+    np.testing.assert_array_equal(layer.kernel[...], 0 * before)
+    np.testing.assert_array_equal(layer.bias[...], 1.0)
+    with pytest.raises(ValueError, match=r"the parameters are bias, kernel$"):
+        modules.matching(nnx.state(layer, nnx.Param), ["*/value"])

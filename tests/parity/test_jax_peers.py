@@ -1,6 +1,8 @@
 """Forward values and gradients against those of JAX and Flax, which need no other installation."""
 
 import functools
+import inspect
+import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -164,3 +166,23 @@ def test_empty_rows_differ_from_jax_nn():
         )
         assert not ours(value, masks.dense(none)).any()
         np.testing.assert_array_equal(ours(holes, masks.padding(valid)), ours(value, masks.padding(valid)))
+
+
+def test_the_attention_function_of_flax_layers_in_the_documentation():
+    """With a mask, and in cached steps, whose single query is at a late position that only the mask of Flax knows."""
+    attend = lambda query, key, value, mask=None, **_: functional.attention(
+        query, key, value, mask=None if mask is None else masks.from_binary(mask)
+    )
+    source = "".join(inspect.getsource(attend).split()).replace("functional.", "F.").removeprefix("attend=")
+    page = pathlib.Path(__file__).parents[2] / "docs" / "map.md"
+    assert source in "".join(page.read_text(encoding="utf-8").split())
+    x, outputs = normal(B, T, D), []
+    for options in ({}, {"attention_fn": attend}):
+        layer = nnx.MultiHeadAttention(N, D, decode=False, rngs=nnx.Rngs(0), **options)
+        full = layer(x, mask=nnx.make_causal_mask(x[..., 0]))
+        layer.set_view(decode=True)
+        layer.init_cache(x.shape)
+        steps = jnp.concatenate([layer(x[:, t : t + 1]) for t in range(T)], 1)
+        np.testing.assert_allclose(steps, full, atol=1e-5)
+        outputs.append(full)
+    np.testing.assert_allclose(*outputs, atol=1e-5)

@@ -57,6 +57,8 @@ def refuse_call(request: Request) -> str | None:
         return "it cannot drop weights by the hash of this library"
     if request.query.shape[1] == 0 or request.key.shape[1] == 0:
         return "it needs at least one query and one key"
+    if request.key.dtype != request.query.dtype or request.value.dtype != request.query.dtype:
+        return f"it needs one dtype, got {request.query.dtype}, {request.key.dtype} and {request.value.dtype}"
     return None
 
 
@@ -69,8 +71,6 @@ def refuse_cudnn(request: Request) -> str | None:
         return reason
     if request.query.dtype not in (jnp.bfloat16, jnp.float16):
         return f"it needs bfloat16 or float16, got {request.query.dtype}"
-    if request.key.dtype != request.query.dtype or request.value.dtype != request.query.dtype:
-        return f"it needs one dtype, got {request.query.dtype}, {request.key.dtype} and {request.value.dtype}"
     if _dim(request) % 8 or _dim(request) > 128:
         return f"it needs a head dim that is a multiple of 8 and at most 128, got {_dim(request)}"
     if isinstance(request.bias, Bias):

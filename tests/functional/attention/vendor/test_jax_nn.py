@@ -258,6 +258,13 @@ def test_xla_refuses_float16_on_a_cpu(monkeypatch):
     assert api.implementations["xla"].refuse(make_request(query, key, value)) is None
 
 
+def test_xla_refuses_several_dtypes():
+    """The explanation says so; `jax.nn` raised an error from within it."""
+    query, key, value, _ = arrays()
+    refused = functional.explain_attention(query.astype(jnp.bfloat16), key, value).refused
+    assert refused["xla"] == "it needs one dtype, got bfloat16, float32 and float32"
+
+
 @pytest.mark.full
 @pytest.mark.usefixtures("_for_a_gpu")
 @pytest.mark.parametrize("low", [-np.inf, -1e9])
