@@ -36,8 +36,11 @@ def matching(params: Any, patterns: Sequence[str]) -> Any:
     {'encoder': {'kernel': False, 'norm': True}, 'output': False}
 
     Raises:
+      TypeError: `patterns` is a string.
       ValueError: a pattern matches no parameter; the message lists the names.
     """
+    if isinstance(patterns, str):
+        raise TypeError(f"patterns must be a sequence, such as [{patterns!r}], got the string {patterns!r}")
     is_variable = lambda x: isinstance(x, nnx.Variable)  # in an nnx.State, whose paths would end in "value"
     names = [parameter_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params, is_leaf=is_variable)]
     for pattern in patterns:

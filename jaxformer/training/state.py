@@ -48,8 +48,8 @@ def create(
     """Returns a new state, from one jitted function; with `shardings`, every leaf is created on its devices.
 
     Args:
-      init: a function from a key to parameters; to start from given parameters, such as pretrained ones, pass ``lambda
-        key: params``; the state holds a copy of them.
+      init: a function from a key to parameters; it gets a part of `key`, whose rest is for the steps. To start
+        from given parameters, such as pretrained ones, pass ``lambda key: params``; the state holds a copy of them.
       ema: keep a moving average of the parameters.
       shardings: a TrainState of shardings, one for each leaf.
 

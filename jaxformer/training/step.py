@@ -53,13 +53,14 @@ def make_step(
         for losses that are not sums over rows: the load-balancing loss of experts is computed for each part.
       nonfinite: with "skip", a loss or gradient that is not finite changes only the step count, and training continues
         with the next batch; with "abort", the caller sees ``finite == 0`` and stops.
-      ema_decay: decay of the moving average, if the state has one.
+      ema_decay: decay of the moving average of a state that was created with ``ema=True``; 0 for states without one.
       shardings: a TrainState of shardings, as for `create`: the new state is placed like the old one.
       learning_rate: the optimizer's schedule, whose rate is then among the metrics. It is evaluated at the optimizer's
         count of updates or, if it keeps no count, as with ``optax.sgd(0.1)``, at the state's count of steps.
 
     Raises:
-      ValueError: `nonfinite` is unknown; when called, a loss whose result has another form.
+      ValueError: `nonfinite` is unknown; when called, a loss whose result has another form, or a state with a moving
+        average but no decay, or the reverse.
       ConfigError: when called, a batch whose first dimension is not a multiple of `num_microbatches`.
 
     >>> from jaxformer.training import create
@@ -91,6 +92,11 @@ def make_step(
                 for new, old in ((params, state.params), (moments, state.optimizer))
             )
         ema_params = state.ema_params
+        if (ema_params is None) != (ema_decay == 0):
+            has = "no moving average" if ema_params is None else "a moving average"
+            raise ValueError(
+                f"the state has {has}, but ema_decay is {ema_decay}: create the state with ema={ema_decay > 0}"
+            )
         if ema_params is not None:
             # In early steps, a slow average would consist mostly of the initial values.
             updates_done = state.step.astype(jnp.float32)

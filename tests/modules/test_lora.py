@@ -122,3 +122,8 @@ def test_matching_of_the_state_of_nnx():
     np.testing.assert_array_equal(layer.bias[...], 1.0)
     with pytest.raises(ValueError, match=r"the parameters are bias, kernel$"):
         modules.matching(nnx.state(layer, nnx.Param), ["*/value"])
+
+
+def test_patterns_that_are_one_string_are_refused():
+    with pytest.raises(TypeError, match=r"such as \['\*kernel'\]"):
+        modules.matching({"kernel": 1}, "*kernel")

@@ -112,6 +112,13 @@ def test_moving_average_follows():
     assert training.best_params(state) is state.ema_params
 
 
+@pytest.mark.parametrize(("ema", "decay"), [(False, 0.9), (True, 0.0)])
+def test_a_moving_average_needs_a_state_and_a_decay(ema, decay):
+    step = training.make_step(loss, OPTIMIZER, ema_decay=decay)
+    with pytest.raises(ValueError, match=rf"ema_decay is {decay}: create the state with ema={not ema}"):
+        step(new_state(ema=ema), batch(0))
+
+
 def test_sharded_state_stays_sharded():
     """Created on eight devices, trained there in one program, with the numbers of one device."""
     mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "model"))
