@@ -380,18 +380,11 @@ class CrossAttention(MultiHeadAttention):
         query = self._norm_query(_project(x, self.query, self.query_bias))
         query = constrain(query, "batch", "length", "heads", "head_dim")
         key_positions = None if positions is None else row_of_positions(memory.key.shape[1])
+        places = {"query_positions": positions, "key_positions": key_positions}
         if intermediates is not None:
-            intermediates["cross"] = self.captured(
-                query, memory.key, mask=mask, query_positions=positions, key_positions=key_positions
-            )
-        return self.mix(
-            query,
-            *(x.astype(query.dtype) for x in memory),
-            mask=mask,
-            key=key,
-            query_positions=positions,
-            key_positions=key_positions,
-        )
+            intermediates["cross"] = self.captured(query, memory.key, mask=mask, **places)
+        keys, values = (x.astype(query.dtype) for x in memory)
+        return self.mix(query, keys, values, mask=mask, key=key, **places)
 
 
 def _project(x: Array, kernel: nnx.Param, bias: nnx.Param | None) -> Array:
