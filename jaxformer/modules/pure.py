@@ -213,7 +213,7 @@ def split_params(module: ModuleT) -> tuple[nnx.GraphDef[ModuleT], nnx.State]:
         raise TypeError(
             f"{type(module).__name__} holds state that is not an nnx.Param: {text}. Pure functions have nowhere to "
             "keep it: use layers without state, such as a LayerNorm for a BatchNorm, and functional.dropout for "
-            "nnx.Dropout"
+            "nnx.Dropout. Keep a constant array as a tuple of numbers, or as an nnx.Param that is frozen in training"
         )
     return graph, params
 
