@@ -149,7 +149,7 @@ def truecase(folder):
     data = own_task.DataConfig(text=str(folder / "text.txt"), length=16, batch_size=8)
     settings = {"steps": 6, "validate_every": 3, "checkpoint_every": 2, "log_every": 1, "tensorboard": False}
     config = own_task.TruecaseConfig(model=model, data=data, mesh="data=8")
-    return changed(config, {"train": settings, "optimizer": {"warmup_steps": 1}})
+    return changed(config, {"train": settings, "optimizer": {"schedule": "constant", "warmup_steps": 2}})
 
 
 @pytest.mark.full
