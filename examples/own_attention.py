@@ -6,7 +6,8 @@ Each key has a weight of its own between 0 and 1, and their sum is free: sigmoid
 keys (Ramapuram et al. 2024, "Theory, analysis, and best practices for sigmoid self-attention", arXiv:2409.04431).
 A language model with either attention reads some random letters again and again. From their second time on, it can
 know them by looking up what followed the same letter before, as an induction head does. The table has the loss of those
-letters: in 400 steps, half a minute of CPU time, both learn it, sigmoid first. One task and one seed rank no attention.
+letters: in 400 steps, half a minute of CPU time, softmax learns it (0.002 nats), and sigmoid most of it (0.84; with
+`embedding_scale=None` it is first, and both learn it). One task and one seed rank no attention.
 """
 
 import argparse

@@ -83,7 +83,7 @@ def test_sigmoid_attention_is_its_formula():
 
 @pytest.mark.full
 def test_a_model_learns_and_decodes_with_a_custom_attention_function():
-    losses = own_attention.train(own_attention.sigmoid_attention, 30, batch_size=16)
+    losses = own_attention.train(own_attention.sigmoid_attention, 100, batch_size=16)
     assert np.mean(losses[-5:]) < losses[0] - 1
     net = own_attention.network(own_attention.sigmoid_attention)
 
