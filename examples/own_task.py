@@ -95,8 +95,8 @@ class Batch(Generic[ArrayT]):
 
     @staticmethod
     def of(text: np.ndarray, valid: np.ndarray) -> "Batch[np.ndarray]":
-        """Makes a batch of bytes ``[B, T]`` in their original case."""
-        capital = (text >= ord("A")) & (text <= ord("Z")) & valid
+        """Makes a batch of bytes ``[B, T]`` in their original case, 0 at padding."""
+        capital = (text >= ord("A")) & (text <= ord("Z"))
         return Batch(text.astype(np.int32) + 32 * capital, capital, valid)
 
 
@@ -186,7 +186,7 @@ class TruecaseNetwork(Network[Batch[jax.Array]]):
         letters = (batch.tokens >= ord("a")) & (batch.tokens <= ord("z")) & batch.valid
         losses = optax.sigmoid_binary_cross_entropy(logits, batch.capital.astype(jnp.float32))
         found = (logits > 0) & letters
-        sums = {"found": found, "right": found & batch.capital, "capitals": batch.capital & letters}
+        sums = {"found": found, "right": found & batch.capital, "capitals": batch.capital}
         count = lambda where: where.sum(dtype=jnp.float32)
         return jnp.where(letters, losses, 0).sum(), count(letters), {name: count(sums[name]) for name in sums}
 
