@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from jaxformer import functional, modules
 from jaxformer.dims import resolve_head_dim
@@ -56,8 +57,9 @@ def test_m4_x7_stacked_matrices():
 
 def test_m5_divisibility_and_shapes():
     """The message names both numbers; d = 8, h = 2, x (1, 5, 8): queries of heads (1, 5, 2, 4), output (1, 5, 8)."""
-    with pytest.raises(ValueError, match=r"\(10\) must be divisible by num_heads \(3\)"):
-        resolve_head_dim(10, 3, 3)
+    for kind in (modules.SelfAttention, modules.CrossAttention):
+        with pytest.raises(ValueError, match=r"d_model \(10\) must be divisible by num_heads \(3\)"):
+            kind(10, 3, rngs=nnx.Rngs(0))
     net, params = layer(8, 2)
     x = normal(1, 5, 8)
     assert net.call(modules.SelfAttention.project, params, x)[0].shape == (1, 5, 2, 4)
