@@ -127,7 +127,7 @@ def test_b5_decoder_block_has_three_sublayers():
 
 
 def test_b6_the_whole_source_is_visible():
-    """Every target row sees every real source token, before and after its own position; only padding is masked."""
+    """Every target row sees every real source token, before and after its own position, and no padding."""
     small = model("pre")
     valid = {"source_valid": np.ones_like(SOURCE, bool), "target_valid": np.ones_like(TARGET, bool)}
     plain = np.asarray(small.logits(**valid))
@@ -136,6 +136,8 @@ def test_b6_the_whole_source_is_visible():
         source[:, position] = 2
         other = small.logits(source, **valid)
         assert (np.asarray(other) != plain).any(-1).all()
+    last = valid | {"source_valid": np.arange(SOURCE.shape[1])[None].repeat(2, 0) < SOURCE.shape[1] - 1}
+    np.testing.assert_array_equal(small.logits(source, **last), small.logits(**last))  # which differ in the last token
 
 
 @pytest.mark.parametrize("output_bias", [False, True])
