@@ -10,12 +10,17 @@ import sys
 import jax
 import pytest
 
-from jaxformer import decoding, functional, masks, sharding
+from jaxformer import decoding, functional, masks, modules, sharding
 
 PAGE = (pathlib.Path(__file__).parents[1] / "docs" / "map.md").read_text(encoding="utf-8")
 NAMES = re.findall(
-    r"\| `((?:F|masks|modules|models|decoding|training|sharding|multihost|planning|interop|tasks)\.[A-Za-z_.]+|pure)"
-    r"` \|",
+    r"\| `((?:F|masks|modules|models|decoding|training|sharding|multihost|planning|interop|tasks|data|inspection)"
+    r"\.[A-Za-z_.]+|pure)` \|",
+    PAGE,
+)
+NOTED = re.findall(
+    r"`((?:F|masks|modules|models|decoding|training|sharding|planning|interop|tasks|data|inspection)"
+    r"\.[\w.]+)`",
     PAGE,
 )
 
@@ -29,13 +34,13 @@ def test_names_exist(name):
 
 def test_every_name_can_be_reached_from_its_package():
     """`from jaxformer import planning; planning.hlo.collectives`, in a process that has imported nothing else."""
-    names = sorted(name.replace("F.", "functional.") for name in NAMES)
+    names = sorted({name.replace("F.", "functional.") for name in (*NAMES, *NOTED)})
     program = f"import operator, jaxformer\nfor name in {names}: operator.attrgetter(name)(jaxformer)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("module", [functional, masks, sharding])
+@pytest.mark.parametrize("module", [functional, masks, modules, sharding])
 def test_every_public_name_is_listed(module):
     """Every public name is on the page, or is a part of something on the page."""
     parts = {
@@ -56,6 +61,8 @@ def test_every_public_name_is_listed(module):
     }
     parts |= {"KeyValueCache", "LinearState", "linear_attention_start", "elu_plus_one", "masked_softmax", "t5_bucket"}
     parts |= {"relu", "gelu", "gelu_tanh", "linear", "Explanation"}
+    parts |= {"AttentionFunction", "CapturedAttention", "Gains", "KeyValue", "Logits", "NormPair", "PositionVectors"}
+    parts |= {"Pure", "T5Bias"}
     public = {
         name
         for name, value in vars(module).items()

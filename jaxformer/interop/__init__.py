@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from jaxformer import lazy
 
 if TYPE_CHECKING:
+    from jaxformer.interop import equivalent as equivalent
     from jaxformer.interop import export as export
     from jaxformer.interop.pretrained import FAMILIES as FAMILIES
     from jaxformer.interop.pretrained import Pretrained as Pretrained
@@ -14,5 +15,6 @@ if TYPE_CHECKING:
     from jaxformer.interop.pretrained import save_pretrained as save_pretrained
 
 __getattr__ = lazy.members(
-    __name__, {"export": "", "pretrained": "FAMILIES Pretrained load_pretrained save_pretrained"}
+    __name__,
+    {"equivalent": "", "export": "", "pretrained": "FAMILIES Pretrained load_pretrained save_pretrained"},
 )

@@ -264,7 +264,9 @@ def padding(valid: ArrayLike) -> Mask:
     """
     valid = jnp.asarray(valid)
     if valid.ndim not in (1, 2) or valid.dtype != bool:
-        hint = "; masks.lengths takes the number of tokens of each example" if valid.dtype != bool else ""
+        hint = "; pass valid == 1 for numbers 0 and 1" if valid.dtype != bool else ""
+        if valid.ndim == 1 and hint:
+            hint = "; masks.lengths takes the number of tokens of each example"
         got = f"{valid.dtype} {list(valid.shape)}{hint}"
         raise ValueError(f"valid must be Bool [B, S] or [S], True = real token, got {got}")
     return Padding(valid if valid.ndim == 2 else valid[None])

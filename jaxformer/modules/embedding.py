@@ -176,12 +176,13 @@ class Embeddings(nnx.Module):
           copies: see `Embedding`.
 
         Raises:
-          ValueError: `tokens` or `positions` do not have two dimensions, `valid` has another shape, a table has no
-            vector for a token, a type or a position, or there are types but no table for them.
+          ValueError: `tokens` or `positions` do not have two dimensions, `valid` has another shape or is not Boolean, a
+            table has no vector for a token, a type or a position, or there are types but no table for them.
         """
         check_rank("tokens", tokens, "B T")
-        if valid is not None and valid.shape != tokens.shape:
-            raise ValueError(f"valid must have the shape of tokens, {list(tokens.shape)}, got {list(valid.shape)}")
+        if valid is not None and (valid.shape != tokens.shape or valid.dtype != bool):
+            got = f"{valid.dtype} {list(valid.shape)}"
+            raise ValueError(f"valid must be Boolean with the shape of tokens, {list(tokens.shape)}, got {got}")
         length = tokens.shape[1]
         if positions is None:
             self.check_length(length)

@@ -60,7 +60,7 @@ def test_the_hottest_temperature_is_uniform():
 
 @pytest.mark.parametrize("count", [1, 4, V, V + 5])
 def test_top_k(count):
-    """The `count` highest scores stay unchanged; a count above the vocabulary's size keeps all."""
+    """D5: the `count` highest scores stay unchanged; a count above the vocabulary's size keeps all."""
     transform = decoding.top_k(count)
     assert not transform.normalized
     result = apply(transform)
@@ -78,7 +78,7 @@ def test_top_k_keeps_ties():
 
 @pytest.mark.parametrize("mass", [1e-6, 0.3, 0.6, 0.9, 0.999])
 def test_top_p(mass):
-    """The smallest set of the most probable tokens with at least that mass; never empty."""
+    """D5: the smallest set of the most probable tokens with at least that mass (nucleus sampling); never empty."""
     transform = decoding.top_p(mass)
     assert not transform.normalized
     result = apply(transform)

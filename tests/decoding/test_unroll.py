@@ -194,7 +194,7 @@ def test_history_holds_the_chosen_tokens():
 
 
 def test_samples_do_not_depend_on_the_batch():
-    """Sentences with their keys, alone or together, in another order or with longer ones, have the same draws."""
+    """D5: sentences with their keys, alone or together, in another order or with longer ones, have the same draws."""
     step, _ = markov(8, batch=4)
     keys = quick(jax.vmap(jax.random.fold_in, (None, 0)))(jax.random.key(3), np.arange(4))
     run = quick(lambda state, key: decoding.sample(step, state, key=key, max_length=8, **IDS))

@@ -45,6 +45,7 @@ from jaxformer.demo.phrases import make_pair
     ],
 )  # fmt: skip
 def test_alignments_equal_hand_checked_ones(corpus, english, expected):
+    """R5: along the diagonal, but "zone économique européenne" in reverse."""
     pair = next(pair for pair in corpus if re.fullmatch(english, pair.english))
     entries = [entry.split(":") for entry in expected.split()]
     found = words(pair.french)

@@ -167,6 +167,16 @@ def test_the_page_has_the_tables_of_the_results():
     assert report.tables(results) in (RESULTS / "README.md").read_text(encoding="utf-8")
 
 
+def test_l3_the_recorded_model_is_right():
+    """At every distance, also with a noun of another gender or number in between, and for every ambiguous word."""
+    results = json.loads((RESULTS / "results" / "results.json").read_text(encoding="utf-8"))
+    rows = results["agreement"] + results["ambiguities"]
+    assert {row["distance"] for row in results["agreement"]} >= set(range(1, 9))
+    assert any(row["attracted"] for row in results["agreement"])
+    assert min(row["right"] for row in rows) > 0.99
+    assert min(row["margin"] for row in rows) > 1  # nats
+
+
 def test_another_corpus_is_refused(tmp_path, capsys):
     (tmp_path / "config.json").write_text(json.dumps({"task": "translation", "config": {"data": {"source": "a"}}}))
     assert command.main(["--run", str(tmp_path), "--out", str(tmp_path / "out")]) == 2

@@ -99,7 +99,7 @@ def test_gradient_norms_are_powers_of_a_linear_network(monkeypatch):
 
 
 @pytest.mark.full
-def test_an_lstm_keeps_more_of_a_gradient_than_an_rnn():
+def test_r6_an_lstm_keeps_more_of_a_gradient_than_an_rnn():
     found = measures.initial_gradient_norms(16, 17, seeds=[0, 1])
     reach = {name: np.array(runs)[:, 16] / np.array(runs)[:, 0] for name, runs in found.items()}
     assert reach["lstm"].min() > 10 * reach["rnn"].max()

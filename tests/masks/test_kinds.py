@@ -94,6 +94,7 @@ def test_meanings():
         ),
         (lambda: masks.causal(jnp.float32(1)), r"got float32 \[\]"),
         (lambda: masks.padding(np.array([3, 4])), r"got int\d+ \[2\]; masks.lengths takes the number of tokens"),
+        (lambda: masks.padding(np.array([[1, 0]])), r"got int\d+ \[1, 2\]; pass valid == 1 for numbers 0 and 1"),
         (lambda: masks.dense(np.ones((3, 3))), r"mask must be Boolean of rank 2, 3 or 4, got float\d+ \[3, 3\]"),
         (lambda: masks.dense(np.ones(3, bool)), r"rank 2, 3 or 4, got bool \[3\]"),
         (

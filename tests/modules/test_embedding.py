@@ -169,10 +169,11 @@ def test_embeddings_check_lengths():
 
 
 def test_tokens_and_valid_that_do_not_fit_are_named():
-    """An index of floats, and a mask of another length, ended in errors about an indexer."""
+    """An index of floats, a mask of another length and one of 0 and 1 ended in errors about an indexer."""
     embeddings = modules.Embeddings(modules.Embedding(5, 8, rngs=nnx.Rngs(0)))
     call = inspect.unwrap(modules.Embeddings.__call__)
     with pytest.raises(ValueError, match="token ids must be integers, got float32"):
         inspect.unwrap(modules.Embedding.__call__)(embeddings.tokens, jnp.zeros((1, 3)))
-    with pytest.raises(ValueError, match=r"valid must have the shape of tokens, \[1, 3\], got \[1, 2\]"):
-        call(embeddings, jnp.ones((1, 3), int), valid=jnp.ones((1, 2), bool))
+    for valid, got in ((jnp.ones((1, 2), bool), r"bool \[1, 2\]"), (jnp.ones((1, 3), jnp.int32), r"int32 \[1, 3\]")):
+        with pytest.raises(ValueError, match=rf"valid must be Boolean with the shape of tokens, \[1, 3\], got {got}"):
+            call(embeddings, jnp.ones((1, 3), int), valid=valid)

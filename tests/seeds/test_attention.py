@@ -232,7 +232,7 @@ def test_a16_temperature():
         assert float(weights[0, 0]) == pytest.approx(expected, abs=5e-5)
 
 
-def test_a17_linear_in_values_not_in_inputs():
+def test_a17_z16_linear_in_values_not_in_inputs():
     """f(2X) has row 1 = [2, .00701], 2 f(X) has [2, .55494]. 000 and 001 call attention linear; 004 is right."""
     plain, doubled = example(X)[0], example(2 * X)[0]
     np.testing.assert_allclose(doubled[0], [2, 0.00701], atol=1e-5)
@@ -243,7 +243,7 @@ def test_a17_linear_in_values_not_in_inputs():
     np.testing.assert_allclose(both, plain + attention_head(Q, K, V[::-1])[0], rtol=1e-6)
 
 
-def test_a18_permutation_equivariance():
+def test_a18_z16_permutation_equivariance():
     """f(sX) = s f(X), not f(X), although 001 says invariant. A causal mask breaks it, as positions do."""
     order = np.array([2, 1, 0])
     plain = example(X)[0]
@@ -254,9 +254,12 @@ def test_a18_permutation_equivariance():
 
 
 def test_a19_weights_depend_on_the_data():
-    """The same token has another output in another context; the kernel of a convolution would not change."""
+    """The share of token 1 that token 0 takes depends on what the tokens are; a convolution's is its fixed kernel."""
     other = X.at[1].set(jnp.array([2.0, 0.0, 0.0, 1.0]))
-    assert np.abs(example(X)[0][0] - example(other)[0][0]).max() > 0.1
+    assert np.abs(example(X)[1][0] - example(other)[1][0]).max() > 0.1
+    shares = quick(jax.jacobian(lambda x: functional.convolution(x[None], draw(3, 4, 4))[0, 0]))
+    np.testing.assert_allclose(shares(X), shares(other), atol=1e-6)
+    assert np.abs(shares(X)[:, 1]).max() > 0.1
 
 
 def test_a20_queries_are_independent():

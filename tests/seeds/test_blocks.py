@@ -35,9 +35,14 @@ def test_b1_b2_both_orders():
         assert np.allclose(deviation, 1, atol=1e-3) == normalized
 
 
-@pytest.mark.parametrize("order", ["post", "pre"])
-def test_b1_b2_z5_equations(order):
-    """Post: Z = LN(X + MHA(X)), Y = LN(Z + FFN(Z)); pre: Z = X + MHA(LN X), Y = Z + FFN(LN Z), exact GELU, masked.
+@pytest.mark.parametrize(
+    ("order", "mask"),
+    [("post", masks.causal()), ("pre", masks.causal()), pytest.param("pre", None, marks=pytest.mark.full)],
+)
+def test_b1_b2_b9_x8_z5_equations(order, mask):
+    """Post: Z = LN(X + MHA(X)), Y = LN(Z + FFN(Z)); pre: Z = X + MHA(LN X), Y = Z + FFN(LN Z), exact GELU.
+
+    The latter is the listing ModernTransformerBlock(d_model, heads).forward(x, mask=None).
 
     The sublayers are written out with the parameters of the block. The single head of 000 has no W^O, so its residual
     would need d_v = d; here W^O maps back to d.
@@ -47,7 +52,7 @@ def test_b1_b2_z5_equations(order):
 
     def attend(x):
         query, key, value = (x @ params["attention"]["kernel"][:, :, i].reshape(8, 8) for i in range(3))
-        one = lambda h: jax.vmap(functools.partial(functional.attention_head, mask=masks.causal()))(
+        one = lambda h: jax.vmap(functools.partial(functional.attention_head, mask=mask))(
             *(y[..., 4 * h : 4 * h + 4] for y in (query, key, value))
         )[0]
         return jnp.concatenate([one(0), one(1)], -1) @ params["attention"]["output"]["kernel"].reshape(8, 8)
@@ -68,7 +73,7 @@ def test_b1_b2_z5_equations(order):
         z = x + attend(norm(x, "attention_norm"))
         return z + think(norm(z, "feed_forward_norm"))
 
-    np.testing.assert_allclose(net.apply(params, x, mask=masks.causal()), quick(expected)(x), atol=2e-5)
+    np.testing.assert_allclose(net.apply(params, x, mask=mask), quick(expected)(x), atol=2e-5)
 
 
 def test_b2_the_mask_reaches_attention():
@@ -122,7 +127,7 @@ def test_b5_decoder_block_has_three_sublayers():
 
 
 def test_b6_the_whole_source_is_visible():
-    """Every target row sees every real source token, before and after its own position; only padding is masked."""
+    """Every target row sees every real source token, before and after its own position, and no padding."""
     small = model("pre")
     valid = {"source_valid": np.ones_like(SOURCE, bool), "target_valid": np.ones_like(TARGET, bool)}
     plain = np.asarray(small.logits(**valid))
@@ -131,12 +136,24 @@ def test_b6_the_whole_source_is_visible():
         source[:, position] = 2
         other = small.logits(source, **valid)
         assert (np.asarray(other) != plain).any(-1).all()
+    last = valid | {"source_valid": np.arange(SOURCE.shape[1])[None].repeat(2, 0) < SOURCE.shape[1] - 1}
+    np.testing.assert_array_equal(small.logits(source, **last), small.logits(**last))  # which differ in the last token
 
 
-def test_b7_logits_without_bias():
-    """Z3: logits are X W_vocab as in 000. 004 adds a bias, which no model here has."""
-    shapes = model("pre").net.shapes
-    assert set(shapes["decoder"]["output"]) == {"kernel"}
+@pytest.mark.parametrize("output_bias", [False, True])
+def test_b7_z3_logits_with_and_without_bias(output_bias):
+    """Logits are y W_vocab as in 000, the default, or y W_vocab + b as in 004 (Marian and BART have such a bias)."""
+    sizes = {"d_model": 8, "num_heads": 2, "d_ff": 8, "num_layers": 1}
+    config = models.LanguageModelConfig(8, output_bias=output_bias, tie_embeddings=False, **sizes)
+    small, tokens = Small(config, models.LanguageModel), jnp.array([[3, 4, 5]])
+    logits = lambda **changes: np.asarray(small.apply({"decoder": small.params["decoder"] | changes}, tokens))
+    kernel, bias = small.params["decoder"]["output"]["kernel"], small.params["decoder"].get("output_bias")
+    assert set(small.params["decoder"]["output"]) == {"kernel"}
+    assert (bias is not None) == output_bias
+    none = {} if bias is None else {"output_bias": 0 * bias}
+    states = logits(output={"kernel": jnp.eye(8)}, **none)  # as many words as features
+    expected = states @ np.asarray(kernel) + (0 if bias is None else np.asarray(bias))
+    np.testing.assert_allclose(logits(), expected, atol=1e-5)
 
 
 def test_b8_one_block_three_families():
@@ -157,12 +174,6 @@ def test_b8_the_third_family():
     changed = lambda a, b: (a != b).any(-1)[0].tolist()
     assert changed(run(x, memory), run(x.at[0, 2].add(1), memory)) == [False, False, True, True]
     assert changed(run(x, memory), run(x, memory.at[0, 4].add(1))) == [True] * 4
-
-
-def test_b9_x8_modern_block():
-    """ModernTransformerBlock(d_model, heads).forward(x, mask=None): Z = X + MHA(LN X), Y = Z + FFN(LN Z)."""
-    net, params = built(block(8, 2))
-    assert net.apply(params, normal(2, 5, 8)).shape == (2, 5, 8)
 
 
 @pytest.mark.parametrize(("name", "depth"), [("BERT-Base, GPT-2 Small", 12), ("GPT-3", 96)])

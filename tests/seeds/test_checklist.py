@@ -24,13 +24,13 @@ def functions():
 
 
 def in_name(name: str) -> set[str]:
-    """The items that open the name of a test: ``test_b9_x8_modern_block`` cites B9 and X8."""
+    """The items that open the name of a test: ``test_b2_b9_x8_equations`` cites B2, B9 and X8."""
     match = re.match(r"test_((?:[a-z]\d+_)+)", name)
     return {item.upper() for item in match[1].split("_") if item} - MODELS if match else set()
 
 
 def test_items_are_read_off_names():
-    assert in_name("test_b9_x8_modern_block") == {"B9", "X8"}
+    assert in_name("test_b2_b9_x8_equations") == {"B2", "B9", "X8"}
     assert in_name("test_a_empty_query_rows") == in_name("test_t5_bias") == set()
 
 

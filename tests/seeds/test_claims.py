@@ -76,9 +76,11 @@ def test_l10_positions_beyond_training():
         jnp.vdot(functional.rotary(query, jnp.array([t])), functional.rotary(key, jnp.array([s])))
     )
     assert score(100_003, 100_000) == pytest.approx(score(3, 0), abs=0.05)
+    assert abs(score(3, 0) - score(0, 0)) > 0.2
     assert np.abs(functional.sinusoidal(jnp.array([100_000]), dim=8)).max() <= 1
     bias = functional.alibi(2).tile(query, jnp.array([100_003]), jnp.array([100_000]))
     np.testing.assert_allclose(bias, functional.alibi(2).tile(query, jnp.array([3]), jnp.array([0])), atol=1e-5)
+    assert (np.asarray(bias) < 0).all()
     net = encoder(positions="learned", max_positions=4)
     with pytest.raises(ValueError, match="no learned position beyond 4"):
         net.apply(drawn(net.shapes), jnp.ones((1, 5), jnp.int32))

@@ -164,17 +164,23 @@ def test_c1_c5_v3_path_length(length, reach):
 
 
 def test_c5_ten_thousand_positions():
-    """L = 10,000, K = 3: log_3 L = 8.38, so nine dilated layers; without dilation L / K = 3334, as above."""
+    """L = 10,000, K = 3: log_3 L = 8.38, so nine dilated layers. Without dilation L / K is 3334; 5000 are needed."""
     kernel = normal(3, 4, 4)
     assert needed(lambda i: functools.partial(convolution, kernel=kernel, dilation=3**i), 10_000) == 9
+    field = functools.partial(functional.receptive_field, 3)
+    assert field([3**i for i in range(8)]) < 10_000 <= field([3**i for i in range(9)])
+    assert field([1] * 4999) < 10_000 <= field([1] * 5000)
 
 
 def test_v3_receptive_field():
     """Three layers of K = 3 see 7 positions, and 27 if dilated by 1, 3, 9: the rows that the first token changes."""
     rows_after_three = lambda layer: next(itertools.islice(reached(layer, 32), 2, None)).nonzero()[0].tolist()
     step = lambda dilation: functools.partial(convolution, kernel=normal(3, 4, 4), dilation=dilation)
-    assert rows_after_three(lambda i: step(1)) == list(range(7))
-    assert rows_after_three(lambda i: step(3**i)) == list(range(27))
+    assert (
+        rows_after_three(lambda i: step(1)) == list(range(functional.receptive_field(3, [1, 1, 1]))) == list(range(7))
+    )
+    assert rows_after_three(lambda i: step(3**i)) == list(range(functional.receptive_field(3, [1, 3, 9])))
+    assert functional.receptive_field(3, [1, 3, 9]) == 27
     assert rows_after_three(lambda i: functools.partial(attend, mask=masks.window(2))) == list(range(7))
 
 

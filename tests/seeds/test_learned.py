@@ -83,7 +83,7 @@ def test_l5_reordering_is_aligned_without_supervision(cross_attention):
 
 
 @pytest.mark.full
-def test_l6_attention_beats_one_fixed_vector():
+def test_l6_r3_attention_beats_one_fixed_vector():
     """The same recurrent translator learns the reversal with attention long before it does with one fixed vector."""
     assert loss_of(recurrent("additive"), 300) < 0.6 * loss_of(recurrent("none"), 300) < 0.6 * CHANCE
 
@@ -119,7 +119,7 @@ def test_l8_pre_norm_trains_deeper(norm_position, learns):
     assert loss < 0.7 * CHANCE if learns else loss > 0.95 * CHANCE
 
 
-def test_l15_a_summary_reaches_the_whole_text():
+def test_l15_r3_a_summary_reaches_the_whole_text():
     """The words of an answer depend on the first, the middle and the last of 200 words, by one step of attention.
 
     The fixed vector of a recurrent network has both ends, but what stands between has passed a hundred cells.

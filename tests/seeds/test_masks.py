@@ -79,7 +79,7 @@ def test_k5_additive_masks_add_up():
     np.testing.assert_allclose(weights[1:].sum(1), 1, rtol=1e-6)
 
 
-def test_k6_padding_listing():
+def test_k6_x6_padding_listing():
     """Lengths [4, 6] of 6, mask = arange < length: keys 4, 5 of item 0 have weight 0, padded queries give rows."""
     lengths = np.array([4, 6])
     valid = np.arange(6) < lengths[:, None]

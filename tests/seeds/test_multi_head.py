@@ -4,10 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from jaxformer import functional, modules
 from jaxformer.dims import resolve_head_dim
 from jaxformer.inspection.attention_maps import AttentionWeights, select
+from jaxformer.planning.graph import products
 from tests.modules.small import built, count, normal
 
 
@@ -56,8 +58,9 @@ def test_m4_x7_stacked_matrices():
 
 def test_m5_divisibility_and_shapes():
     """The message names both numbers; d = 8, h = 2, x (1, 5, 8): queries of heads (1, 5, 2, 4), output (1, 5, 8)."""
-    with pytest.raises(ValueError, match=r"\(10\) must be divisible by num_heads \(3\)"):
-        resolve_head_dim(10, 3, 3)
+    for kind in (modules.SelfAttention, modules.CrossAttention):
+        with pytest.raises(ValueError, match=r"d_model \(10\) must be divisible by num_heads \(3\)"):
+            kind(10, 3, rngs=nnx.Rngs(0))
     net, params = layer(8, 2)
     x = normal(1, 5, 8)
     assert net.call(modules.SelfAttention.project, params, x)[0].shape == (1, 5, 2, 4)
@@ -86,10 +89,11 @@ def test_m6_the_built_in_has_biases():
 
 @pytest.mark.parametrize("num_heads", [1, 2, 4, 8])
 def test_m7_x3_parameters_do_not_depend_on_heads(num_heads):
-    """The layer has 4 d^2 = 16,384 parameters at d = 64 for 1, 2, 4, 8 heads; output (1, 10, 64)."""
+    """4 d^2 = 16,384 parameters at d = 64 for 1, 2, 4, 8 heads, and as many operations; output (1, 10, 64)."""
     net, params = layer(64, num_heads)
     assert count(params) == 16_384
     assert jax.eval_shape(net.apply, params, normal(1, 10, 64)).shape == (1, 10, 64)
+    assert products(net.net.apply, params, normal(1, 10, 64)).flops == 2 * (4 * 10 * 64**2 + 2 * 10**2 * 64)
 
 
 def test_m8_one_head_with_identity_output():

@@ -45,7 +45,7 @@ def attention_head(
       finite: promises that queries, keys and values are finite, even those that the mask hides: see `Mask.finite`.
 
     Raises:
-      ValueError: arrays, a `Mask` or a `Bias` with several examples or heads.
+      ValueError: arrays, a `Mask` or a `Bias` with several examples or heads, or an array of numbers as the mask.
 
     >>> import jax.numpy as jnp, numpy as np
     >>> query, key = jnp.array([[2., 0.], [0., 2.], [1., 1.]]), jnp.array([[0., 2.], [2., 0.], [1., 1.]])
@@ -61,6 +61,11 @@ def attention_head(
             )
     if isinstance(mask, Mask):
         mask = _of_one_head("mask", mask.dense(query.shape[0], key.shape[0]))
+    elif mask is not None and (mask.dtype != bool or mask.ndim != 2):
+        raise ValueError(
+            f"mask must be Boolean [T, S], True = attend, got {mask.dtype} {list(mask.shape)}"
+            + ("" if mask.dtype == bool else "; use masks.from_binary for numbers 0 and 1, and bias= to add 0 and -inf")
+        )
     if mask is not None and not finite:
         # A weight of 0 times NaN is NaN, so unseen keys and values and empty queries are replaced by 0.
         query = jnp.where(mask.any(1)[:, None], query, 0)

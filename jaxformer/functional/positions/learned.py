@@ -10,12 +10,18 @@ from jaxformer.axes import has_known_values
 
 
 def learned(table: Float[Array, "L D"], positions: Int[Array, "*batch"]) -> Float[Array, "*batch D"]:
-    """Returns rows `positions` of the table. Check lengths first with `check_positions`: a gather clamps indices.
+    """Returns rows `positions` of the table.
+
+    Under tracing the values of positions are unknown and not checked: one beyond the table gets its last row.
+
+    Raises:
+      ValueError: the table has no row for a position; the message has the position and the range.
 
     >>> import jax.numpy as jnp
     >>> learned(jnp.array([[0., 1.], [2., 3.], [4., 5.]]), jnp.array([2, 0])).tolist()
     [[4.0, 5.0], [0.0, 1.0]]
     """
+    check_given_positions(positions, 0, table.shape[0])
     return table[positions]
 
 

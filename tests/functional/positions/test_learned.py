@@ -14,6 +14,15 @@ def test_learned_looks_rows_up():
     np.testing.assert_array_equal(functional.learned(table, jnp.array([[3, 0]])), [[[9, 10, 11], [0, 1, 2]]])
 
 
+@pytest.mark.parametrize("position", [-1, 4])
+def test_positions_without_a_row_are_refused(position):
+    """They had another row: the last, or one that counts from the end. Traced ones still have."""
+    table = jnp.arange(12.0).reshape(4, 3)
+    with pytest.raises(ValueError, match=f"position {position} has no learned vector: the table covers 0 to 3"):
+        functional.learned(table, jnp.array([0, position]))
+    assert jax.jit(functional.learned)(table, jnp.array([0, position])).shape == (2, 3)
+
+
 def test_positions_beyond_the_table_are_refused():
     check_positions(4, 4)
     with pytest.raises(ValueError, match=r"length 5 has no learned position beyond 4"):

@@ -1,0 +1,66 @@
+"""CHECKLIST section R: recurrent translation by the documents' equations, step by step in NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import functional, models
+from jaxformer.planning.graph import products
+from tests.models.small import SOURCE, SOURCE_VALID, TARGET, Small
+from tests.modules.small import normal
+
+H = 6
+
+
+def step_by_step(params, states, valid, summary, target, *, attention):
+    """The logits of a target ``[T]`` by equations 17.1 to 17.3: one cell h' = tanh(W [y; c] + U h), one source."""
+    p = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params["decoder"])
+    cell, table = p["stack"]["layers"]["0"]["forward"], p["embeddings"]["tokens"]["table"]
+    state = np.tanh(summary @ p["bridge"]["kernel"] + p["bridge"]["bias"])  # s_0 from the last states of the encoder
+    logits = []
+    for token in target:
+        context = summary  # one fixed c, again in every step
+        if attention:
+            kernels = p["alignment"]
+            inside = np.tanh(state @ kernels["w_query"]["kernel"] + states @ kernels["w_key"]["kernel"])
+            weights = np.exp(inside @ kernels["v"]) * valid
+            context = weights / weights.sum() @ states
+        x = np.concatenate([table[token] * table.shape[1] ** 0.5, context])
+        both = x @ cell["input"][:, 0] + cell["input_bias"][0] + state @ cell["hidden"][:, 0] + cell["hidden_bias"][0]
+        state = np.tanh(both)
+        logits.append(np.tanh(np.concatenate([state, context]) @ p["readout"]["kernel"]) @ table.T)
+    return np.stack(logits)
+
+
+@pytest.mark.parametrize("attention", ["none", "additive"])
+def test_r1_r2_the_decoder_by_its_equations(attention):
+    """R1: s_0 and one fixed c from the last states, c given in every step. R2: a new c_t from s_(t-1) in every step."""
+    small = Small(models.Seq2SeqConfig(13, 13, d_model=8, d_hidden=H, cell="rnn", attention=attention), models.Seq2Seq)
+    logits = small.logits(source_valid=SOURCE_VALID)
+    states = np.asarray(small.call(models.Seq2Seq.encode, small.params, SOURCE, source_valid=SOURCE_VALID).states)
+    for row, length in enumerate(np.asarray(SOURCE_VALID).sum(1)):
+        summary = np.concatenate([states[row, length - 1, : H // 2], states[row, 0, H // 2 :]])  # of each direction
+        given = states[row], np.asarray(SOURCE_VALID[row]), summary, np.asarray(TARGET[row])
+        expected = step_by_step(small.params, *given, attention=attention == "additive")
+        np.testing.assert_allclose(logits[row], expected, atol=1e-5)
+
+
+def test_r4_weights_of_the_first_step():
+    """ "we are eating bread" -> "estamos": weights .45 .45 .05 .05, which sum to 1, mix the four states."""
+    weights, states = jnp.array([0.45, 0.45, 0.05, 0.05]), normal(1, 4, H)
+    similarity = lambda query, key: jnp.log(weights)[None]
+    context, found = functional.general_attention(normal(1, 1, H), states, states, similarity)
+    np.testing.assert_allclose(found[0, 0], weights, atol=1e-6)
+    expected = 0.45 * (states[0, 0] + states[0, 1]) + 0.05 * (states[0, 2] + states[0, 3])
+    np.testing.assert_allclose(context[0, 0], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("cell", [functional.rnn_cell, functional.gru_cell, functional.lstm_cell])
+def test_c9_r6_a_recurrent_layer_takes_its_steps_in_turn(cell):
+    """n tokens are n products of the state, and each waits for the last; that of all inputs waits for none."""
+    gates = {functional.rnn_cell: 1, functional.gru_cell: 3, functional.lstm_cell: 4}[cell]
+    weights = functional.RecurrentWeights(*map(jnp.zeros, [(4, gates, 3), (3, gates, 3), (gates, 3), (gates, 3)]))
+    run = lambda x: functional.recurrent(cell, x, weights)[0]
+    chains = [products(run, jax.ShapeDtypeStruct((1, n, 4), np.float32)).in_a_row for n in (10, 1_000)]
+    assert chains == [10, 1_000]
