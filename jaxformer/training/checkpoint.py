@@ -145,7 +145,7 @@ class Checkpoints:
         Raises:
           ValueError: `about` has one of these names, perhaps because it was restored.
           CheckpointError: this save or the earlier one failed (no space, no permission, or a timeout), or `state` has a
-            typed key or a leaf that is not an array.
+            typed key, a leaf that is not an array, or one of a dtype that JAX would narrow, such as NumPy's int64.
         """
         if taken := sorted(ADDED & about.keys()):
             raise ValueError(f"save itself writes {', '.join(taken)}: leave them out of about, or rename them")
@@ -171,6 +171,8 @@ class Checkpoints:
                 return f"{name} is a {type(leaf).__name__}; save an array, such as jnp.asarray({leaf!r})"
             if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
                 return f"{name} is a typed key; save its jax.random.key_data, for jax.random.wrap_key_data"
+            if (dtype := jax.dtypes.canonicalize_dtype(leaf.dtype)) != leaf.dtype:
+                return f"{name} is {leaf.dtype}, and would be restored as {dtype}; save that, or set jax_enable_x64"
         if not os.access(self.directory, os.W_OK):
             return f"{self.directory} is read-only or missing"
         free, needed = shutil.disk_usage(self.directory).free, _bytes(state)
