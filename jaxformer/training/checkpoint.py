@@ -37,6 +37,9 @@ from jaxformer.training.shapes_and_dtypes import (
 
 logger = logging.getLogger(__name__)
 
+ADDED = frozenset({"step", "score", "checksums", "kinds", "digest"})
+"""The names of the metadata that every save adds."""
+
 
 class Checkpoints:
     """The checkpoints of one run: a context manager that waits for the last save on exit.
@@ -45,15 +48,18 @@ class Checkpoints:
 
     Args:
       directory: created if it does not exist.
-      keep_last: the number of most recent steps to keep, besides the best one.
+      keep_last: the number of most recent steps to keep, at least 1, besides the best one.
       timeout: seconds after which a save is an error, because the run would otherwise hang when the disk fills up
         during a save; see `save_timeout`.
 
     Raises:
       CheckpointError: the directory cannot be created or read.
+      ValueError: `keep_last` is less than 1.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, keep_last: int = 5, timeout: int = 60):
+        if keep_last < 1:  # every save would be removed
+            raise ValueError(f"keep_last must be at least 1, got {keep_last}")
         options = ocp.CheckpointManagerOptions(
             preservation_policy=_LastAndBest(keep_last, self.best_step),
             async_options=ocp.AsyncOptions(timeout_secs=timeout),
@@ -133,16 +139,20 @@ class Checkpoints:
         """Starts to save `state` and the JSON-serializable metadata `about`, after waiting for any earlier save.
 
         Args:
+          about: all names but "step", "score", "checksums", "kinds" and "digest", which are added.
           score: lower is better; the step with the lowest score is kept.
 
         Raises:
+          ValueError: `about` has one of these names, perhaps because it was restored.
           CheckpointError: this save or the earlier one failed (no space, no permission, or a timeout), or `state` has a
-            typed key or a leaf that is not an array.
+            typed key, a leaf that is not an array, or one of a dtype that JAX would narrow, such as NumPy's int64.
         """
+        if taken := sorted(ADDED & about.keys()):
+            raise ValueError(f"save itself writes {', '.join(taken)}: leave them out of about, or rename them")
         obstacle = self._obstacle(state)  # Orbax would only fail at its timeout
         if not processes.all_true(not obstacle):
             raise CheckpointError(f"cannot save step {step}: {obstacle or 'another process cannot write it'}")
-        score = score if score is not None and math.isfinite(score) else None
+        step, score = int(step), float(score) if score is not None and math.isfinite(score) else None
         own = {"checksums": _listed(checksums(state)), "kinds": shapes_and_dtypes(state)}
         about = signed({"step": step, "score": score, **own, **about})
         items = ocp.args.Composite(state=ocp.args.StandardSave(state), about=ocp.args.JsonSave(about))
@@ -161,6 +171,8 @@ class Checkpoints:
                 return f"{name} is a {type(leaf).__name__}; save an array, such as jnp.asarray({leaf!r})"
             if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
                 return f"{name} is a typed key; save its jax.random.key_data, for jax.random.wrap_key_data"
+            if (dtype := jax.dtypes.canonicalize_dtype(leaf.dtype)) != leaf.dtype:
+                return f"{name} is {leaf.dtype}, and would be restored as {dtype}; save that, or set jax_enable_x64"
         if not os.access(self.directory, os.W_OK):
             return f"{self.directory} is read-only or missing"
         free, needed = shutil.disk_usage(self.directory).free, _bytes(state)

@@ -41,7 +41,9 @@ def _checksum(leaf: jax.Array) -> jax.Array:
 
 
 def _words(leaf: jax.Array) -> jax.Array:
-    """Returns the leaf's bits, one uint32 for each element, or two for elements of 8 bytes."""
+    """Returns the leaf's bits, one uint32 for each real number, or two for numbers of 8 bytes."""
+    if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
+        leaf = jnp.stack([leaf.real, leaf.imag])
     if leaf.dtype == bool:
         return leaf.astype(jnp.uint32)
     if leaf.dtype.itemsize == 8:

@@ -11,6 +11,7 @@ from optax.contrib import MuonDimensionNumbers, scale_by_muon
 
 from jaxformer.axes import Axes
 from jaxformer.errors import ConfigError, did_you_mean
+from jaxformer.modules.lora import parameter_name
 from jaxformer.training import schedules
 from jaxformer.training.config import OptimizerConfig
 
@@ -54,8 +55,10 @@ def make_optimizer(
       axes: the logical axis names of each parameter, as in `Pure.axes`. Muon needs them: they tell which dimensions of
         an array are the rows and columns of a matrix.
 
+    The parameters may be a nested dict or, as in ``nnx.Optimizer``, an ``nnx.State``.
+
     Raises:
-      ValueError: the kind is Muon and `axes` are missing.
+      ValueError: the kind is Muon and `axes` are missing; when used, `axes` lack a parameter.
     """
     parts = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
     adam = optax.scale_by_adam(b1=config.b1, b2=config.b2, eps=config.epsilon)
@@ -76,16 +79,21 @@ def _muon(momentum: float, adam: optax.GradientTransformation, axes: optax.Param
 
     Updates have the root mean square of Adam's updates (0.2, Liu et al. 2025), so Adam's learning rates still work.
     """
-    is_axes = lambda x: isinstance(x, tuple)
-    named = jax.tree_util.tree_leaves_with_path(axes, is_leaf=is_axes)
-    matrices = {path: dims for path, names in named if (dims := matrix_dimensions(names))}
-    # A callable, because some parameters may be masked.
-    dimensions = lambda tree: jax.tree_util.tree_map_with_path(lambda path, _: matrices[path], tree)
-    kinds = lambda tree: jax.tree_util.tree_map_with_path(lambda path, _: "muon" if path in matrices else "adam", tree)
+    named = {_name(path): names for path, names in jax.tree_util.tree_leaves_with_path(axes, is_leaf=_is_axes)}
+    matrices = {name: dims for name, names in named.items() if (dims := matrix_dimensions(names))}
+
+    def kind(path: tuple[Any, ...], _: Any) -> str:
+        if (name := _name(path)) not in named:
+            raise ValueError(f"axes do not have the parameter {name}; they have {', '.join(named)}")
+        return "muon" if name in matrices else "adam"
+
+    # Callables, because some parameters may be masked.
+    kinds = lambda tree: jax.tree_util.tree_map_with_path(kind, tree)
+    dimensions = lambda tree: jax.tree_util.tree_map_with_path(lambda path, _: matrices[_name(path)], tree)
 
     def match_adam(updates: optax.Updates, params: optax.Params | None = None) -> optax.Updates:
         del params
-        scale = lambda path, x: 0.2 * math.sqrt(max(_sides(x.shape, matrices[path]))) * x
+        scale = lambda path, x: 0.2 * math.sqrt(max(_sides(x.shape, matrices[_name(path)]))) * x
         return jax.tree_util.tree_map_with_path(scale, updates)
 
     muon = optax.chain(scale_by_muon(beta=momentum, weight_dimension_numbers=dimensions), optax.stateless(match_adam))
@@ -140,8 +148,17 @@ def _decayed(params: optax.Params) -> optax.Params:
     """Returns False for biases, scales and those in `BIASES`, stacked or not, and True for other parameters."""
 
     def decays(path: tuple[Any, ...], _: Any) -> bool:
-        name = "/" + jax.tree_util.keystr(path, simple=True, separator="/")
+        name = "/" + _name(path)
         named_so = any(part.endswith(("bias", "scale")) for part in name.split("/"))
         return not named_so and not name.endswith(tuple(f"/{end}" for end in BIASES))
 
     return jax.tree_util.tree_map_with_path(decays, params)
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    """Returns the path of a parameter as text; in an ``nnx.State``, the array is the "value" of a variable."""
+    return parameter_name(path).removesuffix("/value")
+
+
+def _is_axes(x: Any) -> bool:
+    return isinstance(x, tuple)

@@ -21,9 +21,9 @@ class TrainState:
     """Everything that a step reads and writes: a pytree of arrays, saved and sharded as one."""
 
     step: jax.Array  # int32 scalar: the number of completed steps
-    params: Any  # float32 master weights
+    params: Any  # master weights, usually float32
     optimizer: Any  # optax state
-    ema_params: Any  # exponential moving average of the parameters, or None
+    ema_params: Any  # exponential moving average of the parameters, at least float32, or None
     key: jax.Array  # the run's key, raw uint32; step i uses fold_in(key, i)
 
     def __repr__(self) -> str:
@@ -47,6 +47,9 @@ def create(
 ) -> TrainState:
     """Returns a new state, from one jitted function; with `shardings`, every leaf is created on its devices.
 
+    The moments and the moving average of parameters in bfloat16 or float16 are float32; in these dtypes, small changes
+    would be lost.
+
     Args:
       init: a function from a key to parameters; it gets a part of `key`, whose rest is for the steps. To start
         from given parameters, such as pretrained ones, pass ``lambda key: params``; the state holds a copy of them.
@@ -55,6 +58,7 @@ def create(
 
     Raises:
       TypeError: `init` is not a function but, for example, parameters or the network itself.
+      ValueError: the key has another implementation than the default, by which the steps read the state's raw key.
 
     >>> params = {"kernel": jnp.ones((2, 3))}
     >>> create(lambda key: params, optax.sgd(0.1), jax.random.key(0)).params["kernel"].shape
@@ -63,15 +67,19 @@ def create(
 
     if not callable(init):
         raise TypeError(f"init must be a function, net.init or lambda key: params, got a {type(init).__name__}")
+    if (kind := str(jax.random.key_impl(key))) != (default := jax.config.jax_default_prng_impl):
+        how = f"call jax.config.update('jax_default_prng_impl', {kind!r}) first"
+        raise ValueError(f"the key is of {kind}, but steps would read it as one of {default}; {how}")
 
     def build(key: jax.Array) -> TrainState:
         init_key, step_key = jax.random.split(key)
         params = init(init_key)
+        wide = jax.tree.map(widened, params)
         return TrainState(
             step=jnp.int32(0),
             params=params,
-            optimizer=optimizer.init(params),
-            ema_params=jax.tree.map(jnp.copy, params) if ema else None,
+            optimizer=optimizer.init(wide),
+            ema_params=jax.tree.map(jnp.copy, wide) if ema else None,
             key=jax.random.key_data(step_key),
         )
 
@@ -124,3 +132,13 @@ def create_sharded(
 def best_params(state: TrainState) -> Any:
     """Returns the parameters to evaluate: the moving average if the state has one."""
     return state.params if state.ema_params is None else state.ema_params
+
+
+def widened(x: Any) -> Any:
+    """Returns an array in float32 if it has a narrower floating-point dtype, and otherwise as it is.
+
+    >>> widened(jnp.ones(2, jnp.bfloat16)).dtype, widened(jnp.ones(2, int)).dtype
+    (dtype('float32'), dtype('int32'))
+    """
+    dtype = jnp.result_type(x)
+    return x.astype(jnp.float32) if jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32 else x

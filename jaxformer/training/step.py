@@ -12,7 +12,7 @@ import optax
 
 from jaxformer.errors import ConfigError
 from jaxformer.training.schedules import Schedule
-from jaxformer.training.state import TrainState
+from jaxformer.training.state import TrainState, widened
 
 Metrics = dict[str, jax.Array]
 Sums = tuple[jax.Array, jax.Array, Metrics]
@@ -59,8 +59,8 @@ def make_step(
         count of updates or, if it keeps no count, as with ``optax.sgd(0.1)``, at the state's count of steps.
 
     Raises:
-      ValueError: `nonfinite` is unknown; when called, a loss whose result has another form, or a state with a moving
-        average but no decay, or the reverse.
+      ValueError: `nonfinite` is unknown, or a number is out of its range; when called, a loss whose result has another
+        form, or a state with a moving average but no decay, or the reverse.
       ConfigError: when called, a batch whose first dimension is not a multiple of `num_microbatches`.
 
     >>> from jaxformer.training import create
@@ -73,6 +73,10 @@ def make_step(
     """
     if nonfinite not in ("abort", "skip"):
         raise ValueError(f"nonfinite must be abort or skip, got {nonfinite!r}")
+    if num_microbatches < 1:
+        raise ValueError(f"num_microbatches must be at least 1, got {num_microbatches}")
+    if not 0 <= ema_decay < 1:
+        raise ValueError(f"ema_decay must be in [0, 1), got {ema_decay}")
 
     @functools.partial(
         jax.jit, donate_argnums=0, out_shardings=None if shardings is None else (shardings, shardings.step)
@@ -103,7 +107,7 @@ def make_step(
             decay = jnp.minimum(ema_decay, (1 + updates_done) / (10 + updates_done))
             if nonfinite == "skip":
                 decay = jnp.where(finite, decay, 1.0)
-            ema_params = jax.tree.map(lambda a, p: a + (1 - decay) * (p - a), ema_params, params)
+            ema_params = jax.tree.map(lambda a, p: a + (1 - decay) * (widened(p) - a), ema_params, params)
         metrics = {**metrics, "loss_sum": total, "count": count, "gradient_norm": norm}
         metrics["finite"] = finite.astype(jnp.float32)
         if nonfinite == "skip":
@@ -140,8 +144,8 @@ def checked_loss(loss: Loss) -> Callable[[Any, Any, jax.Array], tuple[jax.Array,
 
 
 def mean_gradient(gradient: Any, count: jax.Array) -> Any:
-    """Divides the gradient of a sum by its count, or by 1 if the count is 0, as in a batch of padding."""
-    return jax.tree.map(lambda g: g / jnp.where(count > 0, count, 1.0), gradient)
+    """Divides the gradient of a sum by its count, or by 1 if the count is 0, as in a batch of padding, in float32."""
+    return jax.tree.map(lambda g: widened(g) / jnp.where(count > 0, count, 1.0), gradient)
 
 
 def _summed_gradient(loss: Loss, params: Any, batch: Any, key: jax.Array, num_parts: int):
@@ -157,10 +161,11 @@ def _summed_gradient(loss: Loss, params: Any, batch: Any, key: jax.Array, num_pa
     parts = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(-1, num_parts, *x.shape[1:]), 1, 0), batch)
     keys = jax.random.split(key, num_parts)
     first = jax.tree.map(lambda x: x[0], (parts, keys))
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(gradient, params, *first))
+    of_part = lambda *part: jax.tree.map(widened, gradient(params, *part))
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(of_part, *first))
 
     def add(sums, part):
-        return jax.tree.map(jnp.add, sums, gradient(params, *part)), None
+        return jax.tree.map(jnp.add, sums, of_part(*part)), None
 
     ((total, (count, metrics)), grads), _ = jax.lax.scan(add, zeros, (parts, keys))
     return total, count, metrics, grads

@@ -17,17 +17,7 @@ import pytest
 
 from jaxformer import training
 from tests.selection import first
-from tests.training.small import (
-    OPTIMIZER,
-    abstract,
-    batch,
-    data_files,
-    equal,
-    flip,
-    loss,
-    new_state,
-    saved,
-)
+from tests.training.small import OPTIMIZER, abstract, batch, data_files, equal, flip, loss, new_state, saved
 
 
 def test_restore_inverts_save(tmp_path):
@@ -257,10 +247,20 @@ def test_restores_onto_another_mesh(tmp_path):
 
 def test_the_best_step_ignores_scores_that_are_not_numbers(tmp_path):
     with training.Checkpoints(tmp_path, keep_last=1) as checkpoints:
-        for step, score in enumerate((None, 2.0, 3.0, float("nan"), None), start=1):
-            checkpoints.save(step, {"x": jnp.ones(2)}, {}, score=score)
+        for step, score in enumerate((None, np.float32(2), jnp.float32(3), float("nan"), None), start=1):
+            checkpoints.save(jnp.int32(step), {"x": jnp.ones(2)}, {}, score=score)
         checkpoints.wait()
         assert (checkpoints.best_step(), checkpoints.steps()) == (2, [2, 5])
+
+
+def test_metadata_that_save_writes_itself_is_refused(tmp_path):
+    """With the checksums or the digest of another step, as `restore` returns them, the step would be damaged."""
+    with pytest.raises(ValueError, match="keep_last must be at least 1, got 0"):
+        training.Checkpoints(tmp_path, keep_last=0)
+    with training.Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, new_state(), {})
+        with pytest.raises(ValueError, match="writes checksums, digest, kinds, score, step: leave them out"):
+            checkpoints.save(2, *checkpoints.restore_latest(new_state()))
 
 
 def test_all_damaged(tmp_path):

@@ -32,8 +32,8 @@ def test_checksums_do_not_depend_on_the_mesh():
 
 
 def test_every_width_and_scalars():
-    """One flipped bit shows in leaves of one, two and four bytes, and in a leaf without dimensions."""
-    for dtype in (jnp.uint8, jnp.float16, jnp.int32):
+    """One flipped bit shows in leaves of one, two, four and eight bytes, and in a leaf without dimensions."""
+    for dtype in (jnp.uint8, jnp.float16, jnp.int32, jnp.complex64):
         leaf = jnp.arange(6).astype(dtype)
         raw = np.asarray(leaf).copy()
         raw.view(np.uint8)[-1] ^= 1

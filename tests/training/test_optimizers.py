@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from jaxformer import models, pure, training
 from jaxformer.errors import ConfigError
@@ -215,6 +216,27 @@ def test_muon_with_frozen_parameters():
         np.testing.assert_allclose(x, expected, rtol=1e-5)
     sizes = lambda tree: sum(x.size for x in jax.tree.leaves(tree) if x.ndim)
     assert sizes(state) < 2 * sizes(params["decoder"])
+
+
+def test_a_state_of_flax_is_updated_as_a_dict_is():
+    """In an ``nnx.State``, as ``nnx.Optimizer`` has, the path of an array ends in "value"."""
+    config = models.LanguageModelConfig(12, num_layers=1, attention_sinks=True, **SIZES)
+    net = pure(models.LanguageModel, config)
+    params, draw = quick(net.init)(jax.random.key(0)), np.random.default_rng(1).standard_normal
+    params = jax.tree.map(lambda x: x + 1, params)  # decay moves a bias that is not 0
+    gradients = jax.tree.map(lambda x: jnp.asarray(draw(x.shape), x.dtype), params)
+    optimizer = training.make_optimizer(dataclasses.replace(MUON, weight_decay=0.5), steps=10, axes=net.axes)
+    expected = update(optimizer, gradients, optimizer.init(params), params)
+    state, gradients = (nnx.state(net.bind(x), nnx.Param) for x in (params, gradients))
+    moved = nnx.to_pure_dict(update(optimizer, gradients, optimizer.init(state), state))
+    jax.tree.map(np.testing.assert_array_equal, moved, expected)
+
+
+def test_muon_needs_the_axes_of_each_parameter():
+    """Otherwise Adam would update it."""
+    optimizer = training.make_optimizer(MUON, steps=10, axes={"kernel": ("model", "hidden")})
+    with pytest.raises(ValueError, match="axes do not have the parameter up/kernel; they have kernel"):
+        optimizer.init({"up": {"kernel": jnp.ones((2, 2))}})
 
 
 def test_muon_needs_axes():

@@ -4,6 +4,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 
@@ -55,4 +56,6 @@ def test_leaves_that_cannot_be_saved_are_named(tmp_path):
             checkpoints.save(2, {"a": {"k": jax.random.key(0)}}, {})
         with pytest.raises(training.CheckpointError, match="a/k is a float; save an array, such as jnp"):
             checkpoints.save(2, {"a": {"k": 0.5}}, {})
+        with pytest.raises(training.CheckpointError, match="a/k is int64, and would be restored as int32; save that"):
+            checkpoints.save(2, {"a": {"k": np.array([2**40])}}, {})
         checkpoints.save(2, {"a": {"k": jax.random.key_data(jax.random.key(0))}}, {})

@@ -92,3 +92,9 @@ def test_parameters_in_place_of_a_function_are_refused():
     for given in (init(jax.random.key(5)), pure(models.LanguageModel, models.LanguageModelConfig(9))):
         with pytest.raises(TypeError, match=f"net.init or lambda key: params, got a {type(given).__name__}"):
             inspect.unwrap(training.create)(given, OPTIMIZER, jax.random.key(0))
+
+
+def test_a_key_of_another_implementation_is_refused():
+    """A state holds the raw key of the steps, which read it as one of the default implementation."""
+    with pytest.raises(ValueError, match=r"key is of rbg, .* threefry2x32; call jax\.config\.update\("):
+        training.create(init, OPTIMIZER, jax.random.key(0, impl="rbg"))

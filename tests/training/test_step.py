@@ -1,12 +1,17 @@
 """One update: its gradient, microbatches, nonfinite values and metrics, on a model of two arrays."""
 
+import dataclasses
+import itertools
+import re
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
 from jaxformer import training
-from tests.training.small import OPTIMIZER, batch, equal, init, loss, new_state
+from tests.training.small import OPTIMIZER, batch, equal, init, loss, new_state, settings
 
 
 def test_gradient_is_that_of_the_mean():
@@ -85,9 +90,18 @@ def test_the_learning_rate_of_an_optimizer_without_a_count():
     assert rates == [0.5, 0.25]
 
 
-def test_an_unknown_rule_for_nonfinite_steps_is_refused():
-    with pytest.raises(ValueError, match="nonfinite must be abort or skip, got 'ignore'"):
-        training.make_step(loss, OPTIMIZER, nonfinite="ignore")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"nonfinite": "ignore"}, "nonfinite must be abort or skip, got 'ignore'"),
+        ({"num_microbatches": 0}, "num_microbatches must be at least 1, got 0"),
+        ({"ema_decay": -0.5}, "ema_decay must be in [0, 1), got -0.5"),
+        ({"ema_decay": 99.9}, "ema_decay must be in [0, 1), got 99.9"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(options, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        training.make_step(loss, OPTIMIZER, **options)
 
 
 def test_nonfinite_steps_are_skipped_or_reported():
@@ -110,6 +124,22 @@ def test_moving_average_follows():
     for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(state.ema_params), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
     assert training.best_params(state) is state.ema_params
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+def test_parameters_in_bfloat16_have_moments_and_an_average_in_float32(parts):
+    """So the dtypes of a state stay, and the average follows its parameter, 1, where bfloat16 would round it to 0."""
+    optimizer = optax.adam(0.0)
+    mean = lambda params, batch, key: (params["w"].astype(jnp.float32) * batch.sum(), batch.sum())
+    state = training.create(lambda key: {"w": jnp.zeros((), jnp.bfloat16)}, optimizer, jax.random.key(0), ema=True)
+    dtypes = jax.tree.map(lambda x: x.dtype, state)
+    state = dataclasses.replace(state, step=jnp.int32(100_000), params={"w": jnp.ones((), jnp.bfloat16)})
+    step = training.make_step(mean, optimizer, ema_decay=0.999, num_microbatches=parts)
+    batches = lambda start: itertools.repeat(jnp.full(8, 1 / 3, jnp.float32))
+    state = training.fit(step, state, batches, config=settings(100_100)).state
+    assert jax.tree.map(lambda x: x.dtype, state) == dtypes
+    np.testing.assert_allclose(state.ema_params["w"], 1 - 0.999**100, rtol=1e-4)
+    np.testing.assert_allclose(state.optimizer[0].nu["w"], 1 - 0.999**100, rtol=0.01)
 
 
 @pytest.mark.parametrize(("ema", "decay"), [(False, 0.9), (True, 0.0)])
