@@ -87,7 +87,7 @@ class BeamTrace:
     """A record of a beam search, for teaching and debugging: pass it to `beam_search` as `trace`."""
 
     num_candidates: int = 0
-    """The number of continuations to record per step and row, best first; at least the 2K that the search considers."""
+    """The number of continuations to record per step and row, best first; at least those that the search considers."""
     steps: list[list[list[Continuation]]] = dataclasses.field(default_factory=list)
     """The continuations of each step and row; empty once the search for that row has stopped."""
 
@@ -145,10 +145,11 @@ def beam_search(
 ) -> Hypotheses:
     r"""Finds the `beam_size` best sequences for each row, ranked by :math:`\log p / L^\alpha` (Graves 2012).
 
-    Each step considers the best 2K continuations of the K live hypotheses. Those among the best K that end with `eos`
-    compete for the K finished slots; the best K that do not end stay live. The search is one ``while_loop``; the result
-    of a row does not depend on the other rows of the batch. Wu et al. 2016 use a similar score (`GNMTPenalty`). If the
-    transforms leave no token for any live hypothesis, the search ends; if none has finished, it returns the live ones.
+    Each step considers the best 2K continuations of the K live hypotheses, and K more for each further `eos`. Those
+    among the best K that end with `eos` compete for the K finished slots; the best K that do not end stay live. The
+    search is one ``while_loop``; the result of a row does not depend on the other rows of the batch. Wu et al. 2016 use
+    a similar score (`GNMTPenalty`). If the transforms leave no token for any live hypothesis, the search ends; if none
+    has finished, it returns the live ones.
 
     Args:
       step, state: see `jaxformer.decoding.api`; the state holds `beam_size` equal hypotheses per row.
@@ -197,7 +198,7 @@ def beam_search(
         coverage_penalty=coverage_penalty,
         stopping=stopping,
         forced_end=forced_end if ends_of(eos) else "never",
-        num_candidates=max(2 * beam_size, trace.num_candidates if trace else 0),
+        num_candidates=max(beam_size * max(2, 1 + len(ends_of(eos))), trace.num_candidates if trace else 0),
     )
 
     def advance(step: Step[S], beam: _Beam[S], rows: jax.Array) -> tuple[_Beam[S], _Considered]:

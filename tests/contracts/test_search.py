@@ -129,6 +129,19 @@ def test_a_narrow_beam_equals_plain_beam_search(case):
     )  # the rules differ; where all lengths count alike, three do not
 
 
+@pytest.mark.parametrize("stopping", first(["first", "now", "limit"], "limit"))
+def test_several_ends_leave_the_beam_full(stopping):
+    """Two tokens end a sequence; K hypotheses stay live although most of the best continuations end."""
+    step, table = markov(5, batch=MODELS, steps=6, shift=1.0)
+    ends = (END, 3)
+    given = {"max_length": 6, "forced_end": "never", "stopping": stopping, **IDS, "eos": ends}
+    search = jax.jit(lambda state: decoding.beam_search(step, state, beam_size=3, **given))
+    found = jax.device_get(search(start(3, batch=MODELS)))
+    plain = Search(6, POWER(1.0), "never", ends=ends)
+    for sentence in range(MODELS):
+        same(results(found, sentence, 3), plain.beam(table[sentence], 3, stopping))
+
+
 @pytest.mark.parametrize("case", first(CASES, CASES[3]), ids=lambda case: "-".join(case[:3]))
 def test_beam_of_one_equals_greedy(case):
     step, _ = markov(2, batch=MODELS)

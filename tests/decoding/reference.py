@@ -21,6 +21,7 @@ class Search:
     normalized: bool = True
     """True if the probability of banned tokens is lost."""
     prefix: tuple[int, ...] = ()
+    ends: tuple[int, ...] = (END,)
 
     def log_probs(self, table, tokens):
         """The log-probabilities of the next token."""
@@ -33,7 +34,8 @@ class Search:
         row[[PAD, BEGIN, *banned]] = -np.inf
         if len(tokens) + 1 >= self.limit and self.forced_end != "never":
             only = np.full(VOCAB, -np.inf)
-            only[END] = 0.0 if self.forced_end == "free" else row[END]
+            ends = list(self.ends)
+            only[ends] = 0.0 if self.forced_end == "free" else row[ends]
             return only
         return row
 
@@ -45,8 +47,8 @@ class Search:
             row = self.log_probs(table, tokens)
             for token in np.flatnonzero(np.isfinite(row)).tolist():
                 after = (*tokens, token)
-                if token == END or len(after) == self.limit:
-                    found.append((self.score(total + row[token], len(after), token == END), after))
+                if token in self.ends or len(after) == self.limit:
+                    found.append((self.score(total + row[token], len(after), token in self.ends), after))
                 else:
                     growing.append((total + row[token], after))
         return sorted(found, reverse=True)
@@ -59,13 +61,13 @@ class Search:
             every = sorted(
                 ((total + row[t], (*tokens, t)) for total, tokens, row in rows for t in np.flatnonzero(row > -np.inf)),
                 reverse=True,
-            )[: 2 * size]
+            )[: (1 + len(self.ends)) * size]
             for total, tokens in every[:size]:
-                if tokens[-1] == END or number == self.limit:
-                    finished.append((self.score(total, number, tokens[-1] == END), tokens))
+                if tokens[-1] in self.ends or number == self.limit:
+                    finished.append((self.score(total, number, tokens[-1] in self.ends), tokens))
                     count += 1
             finished = sorted(finished, reverse=True)[:size]
-            live = [pair for pair in every if pair[1][-1] != END][:size]
+            live = [pair for pair in every if pair[1][-1] not in self.ends][:size]
             if not live:
                 break
             worst = finished[-1][0] if len(finished) == size else -np.inf

@@ -36,6 +36,8 @@ _NEUTRAL: dict[str, Any] = {
     "stop_strings": None,
     "watermarking_config": None,
     "max_time": None,
+    "token_healing": False,
+    "dola_layers": None,
 }
 """Settings that change a search and that this library does not support, with the values that have no effect."""
 

@@ -62,6 +62,8 @@ def test_new_tokens_take_precedence_over_lengths():
         ({"stop_strings": ["."]}, r"stop_strings is \['\.'\] .* with None there"),
         ({"do_sample": True, "top_h": 0.4}, r"top_h is 0\.4 in the settings of sampling"),
         ({"max_time": 2.0}, r"max_time is 2\.0 .* with None there"),
+        ({"token_healing": True}, "token_healing is True .* with False there"),
+        ({"dola_layers": "high"}, "dola_layers is 'high' .* with None there"),
         ({"forced_bos_token_id": 7}, "is 7, but texts of the tokenizer begin with no token"),
     ],
 )
