@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxformer.cli.output import as_json, put
-from jaxformer.cli.paths import output_file, picture, sentence
+from jaxformer.cli.paths import local_path, output_file, picture, sentence
 from jaxformer.cli.predictors import add_run_options, configured, load
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     add_run_options(parser)
     parser.add_argument("inputs", nargs="*", type=sentence, metavar="INPUT", help="texts, or names of image files")
-    parser.add_argument("--file", type=pathlib.Path, help="a file of texts or of image names, one per line")
+    parser.add_argument("--file", type=local_path, help="a file of texts or of image names, one per line")
     parser.add_argument("--out", type=output_file, help="the file to write to, instead of printing")
     parser.add_argument("--json", action="store_true", help="print one JSON object per line, with all probabilities")
     parser.add_argument("--words", type=int, help="the number of words of a text to show (default 5)")
