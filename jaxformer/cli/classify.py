@@ -37,6 +37,9 @@ last layer and the rollout of all layers. Attention shows where a model looked, 
 MOST = 32
 """The maximum number of images in one picture."""
 
+TEXTS = 32
+"""The maximum number of lines of standard input that are classified at once."""
+
 
 def main(arguments: Sequence[str]) -> int:
     """Prints the classes of arguments, of the lines of a file, or of the lines of standard input."""
@@ -77,7 +80,8 @@ def main(arguments: Sequence[str]) -> int:
     read = image_names if config.task == "vision" else read_lines
     inputs = options.inputs or (read(options.file) if options.file else None)
     if inputs is None:
-        lines = (line for batch in standard_input() for line in classified([text for _, text in batch], batch[0][0]))
+        batches = standard_input(1 if config.task == "vision" else TEXTS)
+        lines = (line for batch in batches for line in classified([text for _, text in batch], batch[0][0]))
     else:
         lines = classified(inputs, 1)
     put(lines, options.out)
