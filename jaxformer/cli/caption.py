@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from jaxformer.cli.output import as_columns, as_data, as_json, put, say_programs
-from jaxformer.cli.paths import output_file, picture, sentence
+from jaxformer.cli.paths import local_path, output_file, picture, sentence
 from jaxformer.cli.predictors import (
     SETTINGS,
     SHORT,
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     add_run_options(parser)
     parser.add_argument("images", nargs="*", type=sentence, metavar="IMAGE", help="names of image files")
-    parser.add_argument("--file", type=pathlib.Path, help="a file of image names, one per line")
+    parser.add_argument("--file", type=local_path, help="a file of image names, one per line")
     parser.add_argument("--out", type=output_file, help="the file to write captions to, instead of printing them")
     parser.add_argument(
         "--picture",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxformer.cli.output import as_json, put
-from jaxformer.cli.paths import output_file, picture, sentence
+from jaxformer.cli.paths import local_path, output_file, picture, sentence
 from jaxformer.cli.predictors import add_run_options, configured, load
 
 if TYPE_CHECKING:
@@ -37,6 +37,9 @@ last layer and the rollout of all layers. Attention shows where a model looked, 
 MOST = 32
 """The maximum number of images in one picture."""
 
+TEXTS = 32
+"""The maximum number of lines of standard input that are classified at once."""
+
 
 def main(arguments: Sequence[str]) -> int:
     """Prints the classes of arguments, of the lines of a file, or of the lines of standard input."""
@@ -49,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     add_run_options(parser)
     parser.add_argument("inputs", nargs="*", type=sentence, metavar="INPUT", help="texts, or names of image files")
-    parser.add_argument("--file", type=pathlib.Path, help="a file of texts or of image names, one per line")
+    parser.add_argument("--file", type=local_path, help="a file of texts or of image names, one per line")
     parser.add_argument("--out", type=output_file, help="the file to write to, instead of printing")
     parser.add_argument("--json", action="store_true", help="print one JSON object per line, with all probabilities")
     parser.add_argument("--words", type=int, help="the number of words of a text to show (default 5)")
@@ -77,7 +80,8 @@ def main(arguments: Sequence[str]) -> int:
     read = image_names if config.task == "vision" else read_lines
     inputs = options.inputs or (read(options.file) if options.file else None)
     if inputs is None:
-        lines = (line for batch in standard_input() for line in classified([text for _, text in batch], batch[0][0]))
+        batches = standard_input(1 if config.task == "vision" else TEXTS)
+        lines = (line for batch in batches for line in classified([text for _, text in batch], batch[0][0]))
     else:
         lines = classified(inputs, 1)
     put(lines, options.out)

@@ -65,6 +65,7 @@ def main(arguments: Sequence[str]) -> int:
             "decode": to_data(getattr(config, "decode", None)),
             "checkpoint": options.checkpoint,
             "ensemble": [str(run) for run in options.ensemble],
+            **({"files": [str(file) for file in options.files]} if options.files else {}),
         },
         "steps": list(predictor.steps),
     }
@@ -74,6 +75,7 @@ def main(arguments: Sequence[str]) -> int:
         for name, corpus_scores in scores.items():
             print("\n  ".join(map(str, (name, *corpus_scores))))
     changes = _changes(config, configured(options, ()) if settings else config)
+    what += _contents(examples) if options.files else ""
     _save(options.run, f"{what}-{options.checkpoint}{_ensemble(options.ensemble)}{changes}", about, examples)
     return 0
 
@@ -120,14 +122,21 @@ def _chosen(options: argparse.Namespace, default_split: str) -> tuple[str, dict[
 
 def _save(run: pathlib.Path, name: str, about: Mapping[str, object], examples: Sequence[Mapping[str, object]]) -> None:
     """Saves scores, and the examples if there are any, in files of this name."""
-    from jaxformer.files import write_bytes, write_text
+    from jaxformer.files import write_text
 
     if examples:
         lines = "".join(as_json(example) + "\n" for example in examples)
-        data = lines.encode(errors="backslashreplace")  # JSON's own escapes, for the bytes of a name that is not UTF-8
-        save_besides(run / f"examples-{name}.jsonl", lambda path: write_bytes(path, data))
+        save_besides(run / f"examples-{name}.jsonl", lambda path: write_text(path, lines))
     text = as_indented_json(about) + "\n"
     save_besides(run / f"scores-{name}.json", lambda path: write_text(path, text))
+
+
+def _contents(examples: Sequence[Mapping[str, object]]) -> str:
+    """Returns the part of a file's name that identifies test data, because files in two folders may have one name."""
+    from jaxformer.digests import short_digest
+
+    pairs = ([example.get(side) for side in ("source", "reference")] for example in examples)
+    return f"-{short_digest(map(json.dumps, pairs))[:8]}"
 
 
 def _ensemble(others: Sequence[pathlib.Path]) -> str:

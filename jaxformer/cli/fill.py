@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from jaxformer.cli.output import as_json, put
-from jaxformer.cli.paths import output_file, sentence
+from jaxformer.cli.paths import local_path, output_file, sentence
 from jaxformer.cli.predictors import add_run_options, configured, load
 from jaxformer.errors import DataError
 
@@ -41,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     add_run_options(parser)
     parser.add_argument("texts", nargs="*", type=sentence, metavar="TEXT", help="texts with one [MASK] or more")
-    parser.add_argument("--file", type=pathlib.Path, help="a file of texts, one per line")
+    parser.add_argument("--file", type=local_path, help="a file of texts, one per line")
     parser.add_argument("--out", type=output_file, help="the file to write to, instead of printing")
     parser.add_argument(
         "--top-k", type=int, default=5, help="the number of most probable tokens for each [MASK] (default 5)"

@@ -29,7 +29,7 @@ def image_names(path: str | os.PathLike[str]) -> list[str]:
 def standard_input(most: int = 1) -> Iterator[list[tuple[int, str]]]:
     """Yields batches of available lines, at least one and at most `most`, with their numbers, from 1.
 
-    An available line is never delayed to wait for another one.
+    An available line is never delayed to wait for another one. A line ends as in a file: see `read_utf8`.
 
     Raises:
       DataError: a line is not UTF-8; the lines before it have been yielded.
@@ -40,8 +40,8 @@ def standard_input(most: int = 1) -> Iterator[list[tuple[int, str]]]:
         for line in lines:
             number += 1
             try:
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\n")
-                batch.append((number, text.rstrip("\r")))
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                batch.append((number, text.removesuffix("\r\n" if text.endswith("\r\n") else "\n")))
             except UnicodeDecodeError as error:
                 if batch:
                     yield batch

@@ -68,9 +68,11 @@ def as_data(candidate: Candidate, tokenizer: Tokenizer) -> dict[str, Any]:
 def as_json(data: Mapping[str, Any]) -> str:
     """Returns data on one line; a number that JSON lacks, such as the logarithm of 0, is null.
 
-    Numbers and arrays of NumPy and JAX become plain numbers and lists.
+    Numbers and arrays of NumPy and JAX become plain numbers and lists. The bytes of a file name that is not UTF-8 have
+    JSON's own escapes, as in `as_indented_json`.
     """
-    return json.dumps(_plain(data), ensure_ascii=False).translate(_BREAKS)
+    text = json.dumps(_plain(data), ensure_ascii=False).translate(_BREAKS)
+    return text.encode(errors="backslashreplace").decode()
 
 
 def as_indented_json(data: Mapping[str, Any]) -> str:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import functools
 import itertools
-import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 
 from jaxformer.cli.output import as_json, put
-from jaxformer.cli.paths import output_file
+from jaxformer.cli.paths import local_path, output_file
 from jaxformer.cli.predictors import (
     add_ensemble_option,
     add_run_options,
@@ -43,10 +42,8 @@ def main(arguments: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_run_options(parser)
-    parser.add_argument(
-        "--source", type=pathlib.Path, help="a file of sentences, one per line; default: standard input"
-    )
-    parser.add_argument("--target", type=pathlib.Path, help="their translations, line by line")
+    parser.add_argument("--source", type=local_path, help="a file of sentences, one per line; default: standard input")
+    parser.add_argument("--target", type=local_path, help="their translations, line by line")
     parser.add_argument("--out", type=output_file, help="the file to write to, instead of printing")
     parser.add_argument("--json", action="store_true", help="print one JSON object per line, with each token")
     add_ensemble_option(parser)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import functools
-import pathlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from jaxformer.cli.output import as_columns, as_data, as_json, put, say_programs
-from jaxformer.cli.paths import output_file, sentence
+from jaxformer.cli.paths import local_path, output_file, sentence
 from jaxformer.cli.predictors import (
     SETTINGS,
     SHORT,
@@ -47,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     add_run_options(parser)
     parser.add_argument("sentences", nargs="*", type=sentence, metavar="SENTENCE", help="sentences to translate")
-    parser.add_argument("--file", type=pathlib.Path, help="a file of sentences, one per line")
+    parser.add_argument("--file", type=local_path, help="a file of sentences, one per line")
     parser.add_argument("--out", type=output_file, help="the file to write translations to, instead of printing them")
     parser.add_argument("--prefix", type=sentence, default="", metavar="TEXT", help="the beginning of each translation")
     parser.add_argument("--alignments", action="store_true", help="print word links, such as 0-0 1-2, after each text")

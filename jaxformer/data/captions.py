@@ -15,7 +15,7 @@ from jaxformer.data.batch import ArrayT, Rows, shifted
 from jaxformer.data.batch_plan import BatchPlan
 from jaxformer.data.image_batches import Augmentation, PlannedExamples
 from jaxformer.data.images import ImageStore, LabeledImages
-from jaxformer.data.sources import read_lines, read_utf8
+from jaxformer.data.sources import check_columns, read_lines, read_utf8
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.errors import DataError
 
@@ -34,9 +34,9 @@ def read_captions(
       columns: the columns of the image and of the caption, counted from 0.
 
     Raises:
-      DataError: the file is missing, not UTF-8, not JSON, or without a caption; a line has too few columns; an object
-        has two entries with one name; a caption is empty or not text; or an image is missing. The message has the file
-        and the line or entry.
+      DataError: the file is missing, not UTF-8, not JSON, or without a caption; a line has too few columns, or a tab in
+        a caption; an object has two entries with one name; a caption is empty or not text; or an image is missing. The
+        message has the file and the line or entry.
     """
     pairs = _from_json(path) if str(path).lower().endswith(".json") else _from_table(path, columns)
     numbers, found = {name: i for i, name in enumerate(store.names)}, {}
@@ -60,16 +60,17 @@ def captions_of(images: LabeledImages) -> list[tuple[str, ...]]:
 
 def _from_table(path: str | os.PathLike[str], columns: tuple[int, int]) -> Iterator[tuple[str, str, str]]:
     """Yields the place, the name of an image and a caption."""
-    for line, text in enumerate(read_lines(path), 1):
-        if not text.strip():
+    rows = [text.split("\t") if text.strip() else [] for text in read_lines(path)]
+    for line, cells in enumerate(rows, 1):
+        if not cells:
             continue
-        cells = text.split("\t")
         if len(cells) <= max(columns):
             raise DataError(
                 f"{path}, line {line}: {len(cells)} column(s), but the image is in column {columns[0]} and the caption "
                 f"in column {columns[1]}, counted from 0; see --data.columns"
             )
         yield f"{path}, line {line}", cells[columns[0]].strip(), cells[columns[1]]
+    check_columns(rows, str(path))
 
 
 def _from_json(path: str | os.PathLike[str]) -> Iterator[tuple[str, Any, Any]]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxformer.data.batch import ArrayT, Rows, Sequences
 from jaxformer.data.batch_plan import BatchPlan
-from jaxformer.data.sources import Parallel, read_lines, split_by_source
+from jaxformer.data.sources import Parallel, check_columns, read_lines, split_by_source
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.token_cache import Ragged
 from jaxformer.digests import short_digest
@@ -82,14 +82,14 @@ def read_examples(
       classes: the allowed labels, normalized; any by default.
 
     Raises:
-      DataError: the file is missing, not UTF-8 or without an example; or a line has too few columns, an empty label or
-        text, or an unknown label. The message has the file and the line.
+      DataError: the file is missing, not UTF-8 or without an example; or a line has too few columns, a separator in a
+        text, an empty label or text, or an unknown label. The message has the file and the line.
     """
-    texts, labels = [], []
-    for number, line in enumerate(read_lines(path), 1):
-        if not line.strip():
+    texts, labels, most = [], [], 1 if separator == " " else -1
+    rows = [line.split(separator, most) if line.strip() else [] for line in read_lines(path)]
+    for number, cells in enumerate(rows, 1):
+        if not cells:
             continue
-        cells = line.split(separator, 1) if separator == " " else line.split(separator)
         if len(cells) <= max(columns):
             raise DataError(
                 f"{path}, line {number}: {len(cells)} column(s), but the label is in column {columns[0]} and the text "
@@ -109,6 +109,7 @@ def read_examples(
         texts.append(text)
     if not texts:
         raise DataError(f"{path} holds no example")
+    check_columns(rows, str(path), separator)
     return Examples(tuple(texts), tuple(labels), str(path))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import functools
+import heapq
 import itertools
 import math
 import re
@@ -131,18 +132,27 @@ def _lattice(subwords: Subwords, word: str, *, alpha: float) -> list[tuple[list[
 
 def _merge(subwords: Subwords, alpha: float, word: str, draw: Draw) -> list[str]:
     """Returns the pieces of a word after its best merges, in order, except for dropped ones."""
-    edges = list(range(len(word) + 1))
-    left_out: set[tuple[int, int, int]] = set()
-    while True:
-        candidates = [
-            (-subwords.scores[word[pair[0] : pair[2]]], pair)
-            for pair in zip(edges, edges[1:], edges[2:], strict=False)
-            if word[pair[0] : pair[2]] in subwords.scores and pair not in left_out
-        ]
-        if not candidates:
-            return [word[start:stop] for start, stop in itertools.pairwise(edges)]
-        _, pair = min(candidates)
-        if draw() < alpha:
-            left_out.add(pair)
-        else:
-            edges.remove(pair[1])
+    size = len(word)
+    before, after = [*range(-1, size)], [*range(1, size + 2)]  # the neighbors of each edge between pieces
+    candidates: list[tuple[float, tuple[int, int, int]]] = []
+
+    def offer(start: int) -> None:
+        middle = after[start]
+        if start >= 0 and middle < size:
+            score = subwords.scores.get(word[start : after[middle]])
+            if score is not None:
+                heapq.heappush(candidates, (-score, (start, middle, after[middle])))
+
+    for start in range(size):
+        offer(start)
+    while candidates:
+        _, (start, middle, stop) = heapq.heappop(candidates)
+        if after[start] != middle or after[middle] != stop or draw() < alpha:  # gone, or dropped
+            continue
+        after[start], before[stop], after[middle] = stop, start, -1
+        offer(before[start])
+        offer(start)
+    edges = [0]
+    while edges[-1] < size:
+        edges.append(after[edges[-1]])
+    return [word[start:stop] for start, stop in itertools.pairwise(edges)]

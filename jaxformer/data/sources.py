@@ -91,15 +91,42 @@ def read_table(
     """Reads two columns, counted from 0, of a table with tabs between columns; skips lines as `read_parallel` does.
 
     Raises:
-      DataError: the file is missing or not UTF-8, a line has too few columns, or no pair is left.
+      DataError: the file is missing or not UTF-8, a line has too few columns or a tab in a sentence, or no pair is
+        left.
     """
-    table = [line.split("\t") if line.strip() else [""] for line in read_lines(path)]
-    for number, row in enumerate(table, 1):
-        if len(row) <= max(columns) and row != [""]:
+    rows = [line.split("\t") if line.strip() else [] for line in read_lines(path)]
+    for number, row in enumerate(rows, 1):
+        if row and len(row) <= max(columns):
             raise DataError(f"{path}, line {number}: {len(row)} column(s), but column {max(columns)} is needed")
-    empty_row = [""] * (max(columns) + 1)
-    table = [empty_row if row == [""] else row for row in table]
-    return _pairs([row[columns[0]] for row in table], [row[columns[1]] for row in table], max_characters, str(path))
+    check_columns(rows, str(path))
+    blank = [""] * (max(columns) + 1)
+    source, target = ([(row or blank)[column] for row in rows] for column in columns)
+    return _pairs(source, target, max_characters, str(path))
+
+
+def check_columns(rows: Sequence[Sequence[str]], place: str, separator: str = "\t") -> None:
+    r"""Checks that no line has text in a column that another line lacks, as after a tab in a sentence.
+
+    Empty columns at the end of a line may be missing.
+
+    Args:
+      rows: the cells of each line; none for a blank line, which is not checked.
+      place: the file, for messages.
+
+    >>> check_columns([["Go.", "Va !"], [], ["Run!", "Cours !", ""]], "pairs.tsv")
+
+    Raises:
+      DataError: a line has such text; the message has both lines.
+    """
+    if len({len(row) for row in rows if row}) < 2:
+        return
+    fewest, short = min((len(row), number) for number, row in enumerate(rows, 1) if row)
+    for number, row in enumerate(rows, 1):
+        if any(cell.strip() for cell in row[fewest:]):
+            raise DataError(
+                f"{place}, line {number}: {len(row)} columns, but line {short} has {fewest}; a text must not contain "
+                f"{separator!r}"
+            )
 
 
 def read_lines(path: str | os.PathLike[str]) -> list[str]:

@@ -156,7 +156,12 @@ def _bleu(language: str, **options: Any) -> sacrebleu.BLEU:
 
 
 def moses_bleu(
-    hypotheses: Sequence[str], references: Sequence[str], *, language: str, words: Sequence[str] | None = None
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    *,
+    language: str,
+    words: Sequence[str] | None = None,
+    cased: bool = False,
 ) -> Score:
     """Computes BLEU of lower-cased, Moses-tokenized text, as Multi30k papers report it; not comparable with `bleu`.
 
@@ -164,13 +169,16 @@ def moses_bleu(
       language: a two-letter code that selects the tokenizer's rules.
       words: the hypotheses as Moses words separated by spaces, if a system outputs them; these are compared as is,
         as in the papers.
+      cased: True if these words were split before they were lower-cased. References are then lower-cased after they
+        are split, too: the rules leave a period at its word if a small letter follows.
     """
     _check(hypotheses, references)
-    prepare = lambda text: moses.tokenize(text.lower(), language)
+    split = lambda text: moses.tokenize(text, language)
+    prepare = (lambda text: split(text).lower()) if cased else (lambda text: split(text.lower()))
     said = [prepare(text) for text in hypotheses] if words is None else [text.lower() for text in words]
     metric = sacrebleu.BLEU(tokenize="none", force=True)
     value = metric.corpus_score(said, [[prepare(text) for text in references]]).score
-    own = "" if words is None else ", hypotheses as words of the system"
+    own = "" if words is None else f", hypotheses as {'cased ' * cased}words of the system"
     recipe = f"lower-cased, sacremoses {moses.VERSION} ({language}){own}, then {metric.get_signature()}"
     return Score("BLEU (lower-cased Moses)", value, recipe)
 

@@ -14,6 +14,7 @@ from jaxformer.data.sources import read_lines
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.decoding import Hypotheses
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.files import local_path
 from jaxformer.hardware import num_cores
 from jaxformer.modules.pure import Params
 from jaxformer.sharding import Placement
@@ -166,7 +167,7 @@ def limits_of(decode: GenerationConfig, tokenizer: Tokenizer) -> VocabularyLimit
     """Returns the limits of `decode.forbid`, in every segmentation, and of `decode.shortlist`.
 
     Raises:
-      ConfigError: a phrase can be segmented in too many ways.
+      ConfigError: a phrase can be segmented in too many ways, or the shortlist is a URL.
       DataError: the file of the shortlist is missing, or holds no word.
     """
     both = lambda texts: [x for text in texts for x in (text, f" {text}")]  # at the start of a text and after a space
@@ -175,7 +176,7 @@ def limits_of(decode: GenerationConfig, tokenizer: Tokenizer) -> VocabularyLimit
     limits = VocabularyLimits(sequences=tuple(sorted(ways)))
     if not decode.shortlist:
         return limits
-    words = [word for line in read_lines(decode.shortlist) for word in line.split()]
+    words = [word for line in read_lines(local_path(decode.shortlist)) for word in line.split()]
     if not words:
         raise DataError(f"{decode.shortlist} holds no word")
     words = tokenizer.normalizer(words, "target")

@@ -173,7 +173,28 @@ def test_other_files_have_their_own_scores(asked, monkeypatch, capsys, tmp_path)
     assert call["files"] == files
     assert not {"split", "data_dir"} & {*call}
     (name,) = (path.name for path in tmp_path.glob("scores-*"))
-    assert re.fullmatch(r"scores-file-test-best-ensemble-of-2-[0-9a-f]{8}\.json", name)
+    assert re.fullmatch(r"scores-file-test-[0-9a-f]{8}-best-ensemble-of-2-[0-9a-f]{8}\.json", name)
+    assert json.loads((tmp_path / name).read_text())["settings"]["files"] == list(map(str, files))
     with pytest.raises(SystemExit):
         evaluate.main([str(tmp_path), "--files", str(files[0]), "--split", "test"])
     assert "--files names the data, so --split and --data-dir have no effect" in capsys.readouterr().err
+
+
+def test_other_files_of_one_name_have_their_own_scores(monkeypatch, tmp_path):
+    """Such as two test sets in two folders, or two references of one; the same data has the same files everywhere."""
+    monkeypatch.setattr(evaluate, "configured", lambda options, settings: TranslationConfig())
+    monkeypatch.setattr(evaluate, "load_ensemble", lambda options, config: types.SimpleNamespace(steps=(4,)))
+
+    def saved(folder, source, reference):
+        rows = [{"source": source, "reference": reference, "hypothesis": "x"}]
+        scored = lambda *_, on_examples, **options: on_examples("test.en", rows) or {"test.en": [SCORE]}
+        monkeypatch.setattr(runner, "evaluate", scored)
+        before = {path.name for path in tmp_path.iterdir()}
+        assert evaluate.main([str(tmp_path), "--files", f"{folder}/test.en", f"{folder}/test.de"]) == 0
+        return sorted({path.name for path in tmp_path.iterdir()} - before)
+
+    examples, scores = saved("2014", "a", "b")
+    assert re.fullmatch(r"examples-file-test\.en-[0-9a-f]{8}-best\.jsonl", examples)
+    assert re.fullmatch(r"scores-file-test\.en-[0-9a-f]{8}-best\.json", scores)
+    assert len(saved("2015", "c", "b")) == len(saved("2014", "a", "d")) == 2
+    assert saved("copy", "a", "b") == []

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from jaxformer.cli.lines import standard_input
+from jaxformer.data.sources import read_lines
 from jaxformer.errors import DataError
 
 
@@ -27,6 +28,14 @@ def give(monkeypatch, data):
 def test_lines(monkeypatch, data, lines):
     give(monkeypatch, data)
     assert [line for batch in standard_input() for line in batch] == lines
+
+
+@pytest.mark.parametrize("data", [b"a\r\r\nb\rc\n\r\n\n", b"a\r\nb\r", b"\n\n", b"a\n \n"])
+def test_lines_are_those_of_a_file(monkeypatch, tmp_path, data):
+    """Carriage returns that end no line are parts of the text."""
+    (tmp_path / "lines").write_bytes(data)
+    give(monkeypatch, data)
+    assert [text for batch in standard_input() for _, text in batch] == read_lines(tmp_path / "lines")
 
 
 def test_lines_before_a_bad_one_are_yielded(monkeypatch):

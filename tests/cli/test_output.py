@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+import os
 
 import jax.numpy as jnp
 import numpy as np
@@ -27,6 +28,9 @@ def test_a_reached_end_is_a_token_and_infinity_is_null():
     scores = {"score": -1.5, "log_prob": -3.0, "token_log_probs": [-1.0, -2.0, None]}
     assert data == {"number": 1, "all": [{"text": "ab", "tokens": ["a", "b", "<eos>"]} | scores]}
     assert as_json({"é": "雨"}) == '{"é": "雨"}'
+    name = os.fsdecode(b"\xff.png")
+    assert as_json({"image": name}) == r'{"image": "\udcff.png"}'
+    assert json.loads(as_json({"image": name})) == {"image": name}
     assert as_json({"a": "b\x85\u2028\u2029\x1c\n"}) == r'{"a": "b\u0085\u2028\u2029\u001c\n"}'
 
 

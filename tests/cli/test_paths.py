@@ -7,10 +7,12 @@ import pathlib
 import pytest
 
 import jaxformer
+from jaxformer.cli import score
 from jaxformer.cli.main import main
 from jaxformer.cli.paths import local_path, output_file, save_besides
 from jaxformer.errors import ConfigError
 from jaxformer.files import write_text
+from jaxformer.tasks.language_model import LanguageModelingConfig
 from tests.permissions import read_only
 
 
@@ -140,3 +142,28 @@ def test_a_path_with_a_nul_is_refused(tmp_path):
         jaxformer.load(f"{tmp_path}/a\0b")
     with pytest.raises(ConfigError, match="it holds a NUL"):
         jaxformer.configure("demo", data={"cache": "a\0b"})
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [(command, "--file") for command in ("translate", "classify", "fill", "caption")]
+    + [("score", "--source"), ("score", "--target"), ("evaluate", "--files")],
+)
+def test_files_to_read_are_checked_by_every_command(capsys, command, option):
+    """Not read as the working directory, or looked for in a folder named ~."""
+    for name, problem in (("", "the path is empty"), ("gs://bucket/texts", "is not a path: mount the bucket first")):
+        with pytest.raises(SystemExit) as stopped:
+            main([command, "run", option, name])
+        assert stopped.value.code == 2
+        assert problem in capsys.readouterr().err
+
+
+def test_the_home_directory_of_a_file_to_read(tmp_path, monkeypatch, capsys):
+    """A shell does not expand ~ in --file=~/texts."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(score, "configured", lambda options, settings: LanguageModelingConfig())
+    monkeypatch.setattr(score, "load_ensemble", lambda options, config: None)
+    (tmp_path / "texts").touch()
+    assert main(["score", "run", "--source=~/texts"]) == 0
+    assert main(["score", "run", "--source=~/other"]) == 2
+    assert f"cannot read {tmp_path / 'other'}" in capsys.readouterr().err

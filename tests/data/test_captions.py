@@ -53,6 +53,7 @@ def test_columns(tmp_path, store):
             r"x\.tsv, line 1: 1 column\(s\), but the image is in column 0 and the caption in column 1",
         ),
         ("x.tsv", "a.png\t\n", r"x\.tsv, line 1: the caption of a\.png must be a text, got ''"),
+        ("x.tsv", "a.png\tdog\na.png\ta\tcat\n", r"x\.tsv, line 2: 3 columns, but line 1 has 2"),
         ("x.tsv", "\n", r"x\.tsv holds no caption"),
         ("x.json", "{", r"x\.json, line 1: not valid JSON: "),
         ("x.json", "[1]", r"x\.json must hold an object of names and captions, or of images and annotations"),

@@ -89,6 +89,54 @@ def test_merges_are_dropped_with_their_probability():
         assert drawn[tokens] / number == pytest.approx(probability, abs=5 * math.sqrt(probability / number))
 
 
+def merged(subwords, alpha, word, draw):
+    """The tokens of a word by the definition: of all merges of neighbors, the best that was not dropped comes next."""
+    edges, dropped = list(range(len(word) + 1)), set()
+    while True:
+        triples = set(zip(edges, edges[1:], edges[2:], strict=False)) - dropped
+        found = [(-subwords.scores[word[a:c]], (a, b, c)) for a, b, c in triples if word[a:c] in subwords.scores]
+        if not found:
+            return subwords.tokens(word[a:b] for a, b in itertools.pairwise(edges))
+        _, triple = min(found)
+        if draw() < alpha:
+            dropped.add(triple)
+        else:
+            edges.remove(triple[1])
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.1, 0.5, 1.0])
+def test_dropout_merges_as_its_definition(alpha):
+    """Also in ties, and where the same pair of letters occurs again."""
+    pieces = [*"abc", "ab", "bc", "aa", "abab", "aab", "bcab", "aaa"]
+    subwords = Subwords({x: -float(i // 2) for i, x in enumerate(pieces)}, {x: i for i, x in enumerate(pieces)}, ord)
+    draw = random.Random(0)
+    words = ["".join(draw.choices("abc", k=draw.randrange(1, 30))) for _ in range(200)]
+    one, other = random.Random(1).random, random.Random(1).random
+    assert [bpe_sampler(subwords, alpha)(word, one) for word in words] == [
+        merged(subwords, alpha, word, other) for word in words
+    ]
+    assert one() == other()
+
+
+def test_dropout_looks_up_each_merge_of_a_long_word_once():
+    """A line without spaces is one word: of 10,000 letters, it took a minute."""
+
+    class Counted(dict):
+        number = 0
+
+        def get(self, piece, default=None):
+            self.number += 1
+            return super().get(piece, default)
+
+        def __contains__(self, piece):
+            self.number += 1
+            return super().__contains__(piece)
+
+    scores = Counted({piece: -float(i) for i, piece in enumerate([*"ab", "ab", "ba", "aba", "abab"])})
+    bpe_sampler(Subwords(scores, dict(scores), lambda letter: [0]), 0.1)("ab" * 500, random.Random(0).random)
+    assert scores.number < 4 * 1000
+
+
 @pytest.mark.parametrize(("kind", "alpha"), [("unigram", 1000.0), ("bpe", 0.0)])
 def test_the_limit_is_the_best_segmentation(kind, alpha):
     """An independent implementation, sentencepiece, finds the best one."""

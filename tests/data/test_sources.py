@@ -117,6 +117,28 @@ def test_table(tmp_path):
         read_table(table, columns=(0, 5))
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "Go.\tVa !\nA\tdog\tUn chien\n",
+            r"t\.tsv, line 2: 3 columns, but line 1 has 2; a text must not contain '\\t'",
+        ),
+        ("A\tdog\tUn chien\n\nGo.\tVa !\n", r"t\.tsv, line 1: 3 columns, but line 3 has 2"),
+        ("Go.\tVa !\t\n\n \t\nRun!\tCours !\nHi.\tSalut.\t \t", ""),
+        ("Go.\tVa !\t\nRun!\tCours !\tby me\n", ""),
+    ],
+)
+def test_a_tab_in_a_sentence_is_refused(tmp_path, text, message):
+    """Its other half would be the translation. Columns that are empty may be missing at the end of a line."""
+    table = write(tmp_path / "t.tsv", text.encode())
+    if not message:
+        assert read_table(table).target[:2] == ("Va !", "Cours !")
+        return
+    with pytest.raises(DataError, match=message):
+        read_table(table)
+
+
 def test_a_line_of_spaces_is_a_skipped_line_of_a_table(tmp_path):
     path = tmp_path / "pairs.tsv"
     path.write_text("a\tb\n   \n\nc\td\n")

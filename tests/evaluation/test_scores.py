@@ -10,6 +10,7 @@ import pytest
 from sacrebleu.tokenizers import tokenizer_ja_mecab
 
 from jaxformer import evaluation
+from jaxformer.data import moses
 from jaxformer.errors import ConfigError
 from jaxformer.evaluation.scores import (
     Score,
@@ -118,6 +119,19 @@ def test_words_of_a_system_are_compared_unchanged():
     assert found.value < 100
     assert "hypotheses as words of the system" in found.signature
     assert moses_bleu(texts, right, language="en", words=["Five dogs can 't run ."]).value == pytest.approx(100)
+
+
+def test_words_of_cased_text_are_compared_with_references_split_alike():
+    """A capital begins the second sentence, so the rules split off the period before it, but not before a small one."""
+    right = ["The dog runs. It barks at a man."]
+    words = ["The dog runs . It barks at a man ."]
+    assert [moses.tokenize(text, "en") for text in right] == words
+    found = moses_bleu(right, right, language="en", words=words, cased=True)
+    assert found.value == pytest.approx(100)
+    assert "hypotheses as cased words of the system" in found.signature
+    small = [moses.tokenize(right[0].lower(), "en")]
+    assert small != [words[0].lower()]
+    assert moses_bleu(right, right, language="en", words=small).value == pytest.approx(100)
 
 
 def test_a_perfect_translation_scores_100():

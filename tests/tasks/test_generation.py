@@ -28,12 +28,14 @@ def test_forbidden_words_in_any_segmentation(kind):
         limits_of(GenerationConfig(forbid="the old man sees the house and the sea " * 3), tokenizer)
 
 
-def test_the_pieces_of_a_shortlist(tmp_path):
+def test_the_pieces_of_a_shortlist(tmp_path, monkeypatch):
     tokenizer = SubwordTokenizer.train([p.english for p in demo.generate(300)], vocab_size=380)
     (tmp_path / "words").write_text("house man\n")
     allowed = limits_of(GenerationConfig(shortlist=str(tmp_path / "words")), tokenizer).allowed
     pieces = {int(t) for text in ("house", " house", "man", " man") for t in tokenizer.encode([text])[0]}
     assert set(allowed) == pieces | {tokenizer.special.eos}
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert limits_of(GenerationConfig(shortlist="~/words"), tokenizer).allowed == allowed
     assert limits_of(GenerationConfig(), tokenizer) == ((), (), ())
 
 

@@ -72,6 +72,7 @@ class TextClassifier:
         """Returns the probability of each class, ``[texts, classes]``.
 
         Args:
+          texts: see `classify`.
           warn: see `classify`.
           progress: called with the number of texts since the last call.
 
@@ -90,6 +91,7 @@ class TextClassifier:
         """Returns the class of each text, with probabilities and the words that the class token attends to.
 
         Args:
+          texts: blanks around a text are left out, as in training.
           first: the number of the first text in messages.
           warn: called with a message for each text of more than `max_length` tokens; only its first ones are read.
 
@@ -112,7 +114,7 @@ class TextClassifier:
         if isinstance(texts, str):  # each of its characters would be a text
             raise TypeError("texts must be a sequence of texts, got one text; write [text]")
         special = self.vocabulary.tokenizer.special
-        encoded = self.vocabulary.tokenizer.encode(texts)
+        encoded = self.vocabulary.tokenizer.encode([text.strip() for text in texts])  # as `read_examples` does
         for number, ids in enumerate(encoded, first):
             if len(ids) > self.max_length - 2:
                 warn(f"text {number} has {len(ids):,} tokens; only the first {self.max_length - 2:,} are read")

@@ -191,7 +191,8 @@ class TextGenerator(GenerationMixin):
             ids, log_probs = self._encode(number, text, warn), []
             for start in range(0, len(ids) - 1, self.window):
                 part = ids[start : start + self.window + 1]
-                tokens = np.full(self.window + 1, self.tokenizer.special.pad, np.int32)
+                length = min(self.window, _padded(len(part) - 1))
+                tokens = np.full(length + 1, self.tokenizer.special.pad, np.int32)
                 tokens[: len(part)] = part
                 log_probs += np.asarray(_log_probs(nets, self.decode.average, params, tokens))[: len(part) - 1].tolist()
             results.append(Scored(tuple(self.tokenizer.pieces(ids[1:])), tuple(log_probs)))

@@ -296,7 +296,8 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
             ]
             if language:
                 words = [tokenizer.normalized(c.tokens) for c in best] if normalizer.pretokenize == "moses" else None
-                scores[name].append(moses_bleu(translations, part.target, language=language, words=words))
+                how = {"words": words, "cased": words is not None and not lowercase}
+                scores[name].append(moses_bleu(translations, part.target, language=language, **how))
         return scores
 
 

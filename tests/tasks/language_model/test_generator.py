@@ -12,6 +12,7 @@ from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.modules.pure import pure
 from jaxformer.tasks.language_model import DecodeConfig, TextGenerator
+from jaxformer.tasks.language_model import generator as module
 from jaxformer.tasks.search import Scored
 from tests.modules.small import drawn, quick
 from tests.selection import first
@@ -144,6 +145,15 @@ def test_unknown_characters_are_named(generator):
     assert said == ["text 66: the model's vocabulary has no 'é', '雨'; left out"]
     with pytest.raises(DataError, match="text 70:"):
         generator.generate(["é"], first=69)
+
+
+def test_short_texts_are_not_scored_at_the_length_of_the_window(generator, monkeypatch):
+    """Which takes many times as long, with the same result."""
+    sizes, log_probs = [], module._log_probs
+    monkeypatch.setattr(module, "_log_probs", lambda *given: sizes.append(len(given[-1])) or log_probs(*given))
+    long, short = (list(generator.score([text])[0].token_log_probs) for text in ("The old man sees", "The o"))
+    np.testing.assert_allclose(short, long[:4], rtol=1e-4)
+    assert sizes == [13, 5, 5]
 
 
 @pytest.mark.full

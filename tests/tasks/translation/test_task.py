@@ -124,6 +124,18 @@ def test_a_run_in_lower_case_of_moses_words(tmp_path):
         assert TASK.validation_metrics(config, corpora, prepared, perfect, {})["bleu"] == pytest.approx(100)
 
 
+def test_a_perfect_run_of_cased_moses_words(tmp_path):
+    """The rules leave a period at its word if a small letter follows, so references are split before lower-casing."""
+    config = changed(tiny(tmp_path / "cache"), {"data": {"pretokenize": "moses"}})
+    corpora = TASK.read(config)
+    tokenizer = TASK.prepare(config, corpora, tmp_path).vocabulary
+    part = Parallel(corpora.validation.source[:9], (*corpora.validation.target[:8], "Le chien court. Il voit le chat."))
+    corpora = dataclasses.replace(corpora, tests={"few": part})
+    perfect = Perfect(tokenizer, dict(zip(part.source, part.target, strict=True)))
+    scores = TASK.evaluate(config, corpora, perfect, split="test", say=str, on_examples=lambda name, rows: None)
+    assert [score.value for score in scores["few"]] == pytest.approx([100, 100, 100])
+
+
 def test_moses_bleu_needs_the_language(tmp_path):
     """Without the target language its words are unknown; the score is left out with a message."""
     config = tiny(tmp_path / "cache")
