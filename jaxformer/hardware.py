@@ -7,6 +7,7 @@ import dataclasses
 import os
 import pathlib
 import platform
+import re
 import sys
 
 GIB = 2**30
@@ -17,7 +18,7 @@ class Chip:
     """The data sheet of one accelerator, per device as JAX sees it; bytes and seconds."""
 
     device_kinds: tuple[str, ...]
-    """Parts of JAX's ``device_kind`` by which this chip is recognized."""
+    """Words of JAX's ``device_kind`` by which this chip is recognized."""
     memory: float
     """Bytes of its memory (HBM)."""
     bfloat16_flops: float
@@ -55,9 +56,11 @@ CHIPS = {
     "v100": Chip(("V100",), 16 * GIB, 125e12, 15.7e12, 900e9, 300e9 / 2, 50e9 / 8, "Tesla V100-SXM2-16GB"),
     "a100": Chip(("A100",), 80 * GIB, 312e12, 156e12, 2039e9, 600e9 / 2, 200e9 / 8, "NVIDIA A100-SXM4-80GB"),
     "h100-pcie": Chip(("H100 PCIe",), 80 * GIB, 756e12, 378e12, 2039e9, 600e9 / 2, 400e9 / 8, "NVIDIA H100 PCIe"),
+    "h100-nvl": Chip(("H100 NVL",), 94 * GIB, 835.5e12, 417.5e12, 3938e9, 600e9 / 2, 400e9 / 8, "NVIDIA H100 NVL"),
     "h100": Chip(("H100",), 84_929_347_584, 989e12, 494.7e12, 3352e9, 900e9 / 2, 400e9 / 8, "NVIDIA H100 80GB HBM3"),
-    "h200": Chip(("H200",), 150_754_820_096, 989e12, 494.7e12, 4800e9, 900e9 / 2, 400e9 / 8, "NVIDIA H200"),
+    "h200": Chip(("H200", "GH200"), 150_754_820_096, 989e12, 494.7e12, 4800e9, 900e9 / 2, 400e9 / 8, "NVIDIA H200"),
     "b200": Chip(("B200",), 180e9, 2250e12, 1125e12, 8000e9, 1800e9 / 2, 400e9 / 8, "NVIDIA B200"),
+    "gb200": Chip(("GB200",), 186e9, 2500e12, 1250e12, 8000e9, 1800e9 / 2, 400e9 / 8, "NVIDIA GB200"),
 }
 """Chips by their usual names."""
 OTHER_NAMES = {"v5litepod": "v5e"}
@@ -139,10 +142,15 @@ def use_large_pages() -> None:
 def by_device_kind(kind: str) -> Chip | None:
     """Returns the chip of a ``jax.Device.device_kind``, or None for one that is not in the table.
 
-    The longest part that matches decides: "TPU v5 lite" is not a "TPU v5".
+    The longest match of whole words decides: "TPU v5 lite" is not a "TPU v5", and an "RTX A1000" is not an "A100".
 
     >>> by_device_kind("NVIDIA H100 80GB HBM3") == CHIPS["h100"], by_device_kind("cpu")
     (True, None)
     """
-    matches = [(len(part), name) for name, chip in CHIPS.items() for part in chip.device_kinds if part in kind]
+    matches = [
+        (len(part), name)
+        for name, chip in CHIPS.items()
+        for part in chip.device_kinds
+        if re.search(rf"\b{part}\b", kind)
+    ]
     return CHIPS[max(matches)[1]] if matches else None

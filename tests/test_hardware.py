@@ -11,11 +11,14 @@ from jaxformer import hardware
 PEAKS = {
     "NVIDIA H100 PCIe": 756,
     "NVIDIA H100 80GB HBM3": 989,
+    "NVIDIA H100 NVL": 835.5,
     "NVIDIA H200": 989,
+    "NVIDIA GH200 480GB": 989,
     "NVIDIA A100-SXM4-80GB": 312,
     "NVIDIA A100-SXM4-40GB": 312,
     "Tesla V100-SXM2-16GB": 125,
     "NVIDIA B200": 2250,
+    "NVIDIA GB200": 2500,
     "TPU v4": 275,
     "TPU v5 lite": 197,
     "TPU v5e": 197,
@@ -34,7 +37,7 @@ def test_peaks(kind, peak):
     assert chip.gpu == kind.startswith(("NVIDIA", "Tesla"))
 
 
-@pytest.mark.parametrize("kind", ["cpu", "", "NVIDIA GeForce RTX 3090", "TPU v3"])
+@pytest.mark.parametrize("kind", ["cpu", "", "NVIDIA GeForce RTX 3090", "NVIDIA RTX A1000", "TPU v3"])
 def test_other_kinds_are_unknown(kind):
     assert hardware.by_device_kind(kind) is None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 from typing import Any
@@ -66,6 +67,18 @@ def raise_together(problem: ConfigError | DataError | OSError | None, message: s
 def asked_to_stop(step: int) -> bool:
     """Returns True if a process received SIGTERM: in all of them at the same step, the next that all will reach."""
     return jax.process_count() > 1 and multihost_utils.reached_preemption_sync_point(step)
+
+
+def num_hosts() -> int:
+    """Returns the number of hosts on which a run has processes; all processes must call it.
+
+    >>> num_hosts()
+    1
+    """
+    if jax.process_count() == 1:
+        return 1
+    host = np.frombuffer(hashlib.sha256(platform.node().encode()).digest(), np.uint8)
+    return len(np.unique(multihost_utils.process_allgather(host), axis=0))
 
 
 def facts() -> dict[str, Any]:

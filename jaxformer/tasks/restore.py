@@ -109,9 +109,10 @@ def choose_step(saved: training.Checkpoints, checkpoint: str) -> int:
     raise ConfigError(f"no checkpoint {checkpoint!r}; there are best, last, average and steps {steps}")
 
 
-def without_moments(state: training.TrainState) -> training.TrainState:
-    """Returns an abstract state without the optimizer's, two thirds of a checkpoint, which is then not read."""
-    return dataclasses.replace(state, optimizer=jax.tree.map(lambda _: ..., state.optimizer))
+def parameters_alone(state: training.TrainState) -> training.TrainState:
+    """Returns an abstract state with only the parameters to read: neither moments nor the moving average."""
+    left_out = lambda part: jax.tree.map(lambda _: ..., part)
+    return dataclasses.replace(state, optimizer=left_out(state.optimizer), ema_params=left_out(state.ema_params))
 
 
 def no_average(run: pathlib.Path) -> ConfigError:

@@ -341,7 +341,8 @@ def average(run: Path, *, last: int = 5, mesh: str = "") -> list[int]:
     """Averages the parameters of the last checkpoints (Vaswani et al. 2017, 6.1) into ``run/average``.
 
     Returns the steps that were averaged: fewer than `last` if fewer are kept; the best only if it is one of the last.
-      The old average is kept until the new one is complete. Matrices A and B of adapters are averaged separately.
+      The old average is kept until the new one is complete. Matrices A and B of adapters are averaged separately,
+      and moving averages, which "best" and "last" are with `train.ema_decay`, are not averaged.
 
     Raises:
       ConfigError: `last` is less than 1, or `run` is not a run; or another process averages it.
@@ -349,13 +350,12 @@ def average(run: Path, *, last: int = 5, mesh: str = "") -> list[int]:
     """
     if last < 1:
         raise ConfigError(f"last must be at least 1, got {last}")
-    run = local_path(run)
-    config = registry.read_config(run)
+    config = registry.read_config(run := local_path(run))
     task = registry.task_of(config)
     setup = make_training_setup(task, config, task.vocabulary(run).vocab_size, Placement(sharding.mesh(mesh)))
     with restore.open_checkpoints(run) as saved:
         steps = saved.steps()[-min(last, config.train.keep_last) :]
-        params = saved.average(restore.without_moments(setup.abstract_state()), steps)
+        params = saved.average(restore.parameters_alone(setup.abstract_state()), steps)
     timeout = training.save_timeout(params)
     with run_lock.held(run / "average"), training.Checkpoints(run / "average", keep_last=1, timeout=timeout) as target:
         number = max([steps[-1], *(old + 1 for old in target.steps())])  # names the folder; the metadata has the steps

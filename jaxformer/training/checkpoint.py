@@ -144,12 +144,13 @@ class Checkpoints:
 
         Raises:
           ValueError: `about` has one of these names, perhaps because it was restored.
-          CheckpointError: this save or the earlier one failed (no space, no permission, or a timeout), or `state` has a
-            typed key, a leaf that is not an array, or one of a dtype that JAX would narrow, such as NumPy's int64.
+          CheckpointError: this save or the earlier one failed (no space, no permission, or a timeout), or the directory
+            has this step or a later one, or `state` has a typed key, a leaf that is not an array, or one of a dtype
+            that JAX would narrow, such as NumPy's int64.
         """
         if taken := sorted(ADDED & about.keys()):
             raise ValueError(f"save itself writes {', '.join(taken)}: leave them out of about, or rename them")
-        obstacle = self._obstacle(state)  # Orbax would only fail at its timeout
+        obstacle = later_steps(self, int(step) - 1) or self._obstacle(state)  # Orbax would only fail at its timeout
         if not processes.all_true(not obstacle):
             raise CheckpointError(f"cannot save step {step}: {obstacle or 'another process cannot write it'}")
         step, score = int(step), float(score) if score is not None and math.isfinite(score) else None
@@ -311,6 +312,17 @@ class Checkpoints:
             # A sum of equal numbers may be rounded; their difference is 0.
             mean = part if mean is None else jax.tree.map(lambda a, x, n=number: a + (x - a) / n, mean, part)
         return mean
+
+
+def later_steps(checkpoints: Checkpoints, step: int) -> str:
+    """Returns an error about the saved steps after this one, which belong to another training; "" without any.
+
+    They would count as the newest, so each save would remove one of them or itself.
+    """
+    later = [saved for saved in checkpoints.steps() if saved > step]
+    those = f"step{'s' * (len(later) > 1)} {', '.join(map(str, later))}"
+    remedy = "restore the latest, move their folders away to continue from an earlier one, or name another directory"
+    return f"{checkpoints.directory} already holds {those}: {remedy}" if later else ""
 
 
 def save_timeout(state: Any) -> int:

@@ -23,7 +23,7 @@ class TrainConfig:
     num_microbatches: int = 1
     """The number of parts into which each batch is split for gradient accumulation; the batch size stays the same."""
     ema_decay: float = 0.0
-    """Decay of an exponential moving average of the parameters; 0 keeps none."""
+    """Decay of an exponential moving average of the parameters, which validations and predictions use; 0 keeps none."""
     validate_every: int = dataclasses.field(default=1000, metadata=LATER)
     """Steps between validations; the last step is always validated. 0 never validates."""
     metric: str = "loss"

@@ -13,6 +13,7 @@ import jax
 
 from jaxformer.errors import ConfigError
 from jaxformer.multihost import processes
+from jaxformer.training.checkpoint import CheckpointError, later_steps
 from jaxformer.training.config import TrainConfig
 from jaxformer.training.phase_timer import Part, PhaseTimer
 from jaxformer.training.programs import Programs
@@ -87,7 +88,7 @@ def fit(
 
     Raises:
       NonFiniteError: a loss or gradient was not finite, the step does not skip it, and no rollbacks are left.
-      CheckpointError: a checkpoint could not be written.
+      CheckpointError: a checkpoint could not be written, or `outputs.checkpoints` has later steps than `state`.
       OutOfMemoryError: a step needs more memory than there is.
       ConfigError: `config.metric` is not among the metrics of the validation.
       ValueError: `batches` is not a function, or the batches end before the last step.
@@ -117,8 +118,10 @@ def fit(
     run: Any = Programs(step, outputs.timer) if isinstance(step, jax.stages.Wrapped) else step
     number, rollbacks, clock, target = int(state.step), 0, _Clock(config, outputs.timer), _abstract(state)
     stream = numbered(batches, number, progress.left_out)
+    reason: Reason | None = _complete(number, config, progress)
+    if not reason and outputs.checkpoints and (problem := later_steps(outputs.checkpoints, number)):
+        raise CheckpointError(f"cannot train from step {number}: {problem}")  # now, not at the first save
     with stop_requests(outputs.say) as requests, recorder, _Watch(config, recorder) as watch:
-        reason = _complete(number, config, progress)
         while reason is None:
             number += 1
             try:

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from jaxformer import hardware
+from jaxformer.multihost import processes
 from jaxformer.training.phase_timer import duration
 
 
@@ -148,7 +149,10 @@ def print_line(console: Console, text: str) -> None:
 
 
 def peak_flops() -> tuple[float, str]:
-    """Returns the peak FLOP/s of all devices, and the source: a data sheet, or a matrix product timed here."""
+    """Returns the peak FLOP/s of all devices, and the source: a data sheet, or a matrix product timed here.
+
+    If a run has several processes, all must call it.
+    """
     devices = jax.devices()
     kind = devices[0].device_kind
     chip = hardware.by_device_kind(kind)
@@ -163,6 +167,6 @@ def peak_flops() -> tuple[float, str]:
         began = time.perf_counter()
         product(x, x).block_until_ready()
         best = min(best, time.perf_counter() - began)
-    # JAX's CPU devices share one processor; accelerators share nothing.
-    count = 1 if devices[0].platform == "cpu" else len(devices)
+    # JAX's CPU devices of a host share its processor; accelerators share nothing.
+    count = processes.num_hosts() if devices[0].platform == "cpu" else len(devices)
     return 2 * size**3 / best * count, f"float32 product of {size} x {size} timed on this machine"

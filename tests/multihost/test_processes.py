@@ -15,6 +15,7 @@ def test_one_process_decides_alone():
     assert not processes.broadcast(False)
     assert not processes.asked_to_stop(3)
     processes.barrier("a place")
+    assert processes.num_hosts() == 1
 
 
 @pytest.fixture
@@ -38,6 +39,20 @@ def test_the_first_process_decides(three):
 def test_asked_to_stop(three):
     three("reached_preemption_sync_point", lambda step: step == 5)
     assert [processes.asked_to_stop(step) for step in (4, 5)] == [False, True]
+
+
+@pytest.mark.parametrize(("others", "expected"), [(("here", "here"), 1), (("here", "there"), 2), (("a", "b"), 3)])
+def test_processes_of_one_host_count_once(three, monkeypatch, others, expected):
+    def on(host):
+        monkeypatch.setattr(processes.platform, "node", lambda: host)
+        return processes.num_hosts()
+
+    digests = []
+    for host in others:
+        three("process_allgather", lambda mine: digests.append(mine) or mine[None])
+        on(host)
+    three("process_allgather", lambda mine: np.stack([mine, *digests]))
+    assert on("here") == expected
 
 
 def test_barrier_passes_its_name(three):

@@ -47,7 +47,9 @@ def test_names_of_clouds():
 
 def test_every_chip_of_a_cloud_can_be_planned():
     """All but old or rare GPUs, with the limits of their own generation."""
-    assert {*hardware.CHIPS, *hardware.OTHER_NAMES} - {*topology.SIZES} == {"v100", "h100-pcie", "v5litepod"}
+    assert {*hardware.CHIPS, *hardware.OTHER_NAMES} - {*topology.SIZES} == {
+        *("v100", "h100-pcie", "h100-nvl", "gb200", "v5litepod")
+    }
     cores = {}
     for kind in topology.SIZES:
         if (chip := hardware.CHIPS[kind]).gpu:

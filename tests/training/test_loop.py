@@ -43,6 +43,30 @@ def test_resumed_run_is_the_same_run(tmp_path):
     assert [entry["step"] for entry in read_log(log)] == list(range(1, 21))
 
 
+def test_an_earlier_step_does_not_continue_beside_later_ones(tmp_path):
+    """Their folder would mix two trainings, and the later steps would count as the newest."""
+    outputs = lambda checkpoints: {"outputs": training.Outputs(checkpoints), "config": {"checkpoint_every": 2}}
+    with training.Checkpoints(tmp_path) as checkpoints:
+        whole = fit(new_state(), 8, **outputs(checkpoints)).state
+        earlier, _ = checkpoints.restore(4, abstract(new_state()))
+        for start, state in ((0, new_state()), (4, earlier)):
+            with pytest.raises(
+                training.CheckpointError, match=f"cannot train from step {start}: .* already holds steps"
+            ):
+                fit(state, 10, **outputs(checkpoints))
+        for step, later in ((5, "steps 6, 8"), (8, "step 8")):
+            with pytest.raises(training.CheckpointError, match=f"cannot save step {step}: .* holds {later}: restore"):
+                checkpoints.save(step, earlier, {})
+        assert checkpoints.steps() == [2, 4, 6, 8]
+        assert fit(earlier, 3, **outputs(checkpoints)).reason == "done"
+    for step in (6, 8):
+        (tmp_path / str(step)).rename(tmp_path / f"away-{step}")
+    with training.Checkpoints(tmp_path) as checkpoints:
+        earlier, _ = checkpoints.restore_latest(abstract(new_state()))
+        assert equal(whole, fit(earlier, 8, **outputs(checkpoints)).state)
+        assert checkpoints.steps() == [2, 4, 6, 8]
+
+
 def test_patience_and_best(tmp_path):
     scores = iter([3.0, 2.0, 2.5, 2.6, 2.7, 0.0])
     with training.Checkpoints(tmp_path, keep_last=1) as checkpoints:

@@ -6,6 +6,7 @@ import sys
 import types
 
 import jax
+import pytest
 from rich.console import Console
 
 from jaxformer.training import progress
@@ -77,10 +78,12 @@ def test_peak_of_a_data_sheet(monkeypatch):
     assert progress.peak_flops() == (4 * 197e12, "TPU v5 lite data sheet, bf16")
 
 
-def test_peak_that_is_measured():
-    """Devices of one processor share its cores: one product counts once."""
+@pytest.mark.parametrize("hosts", [1, 10**9])
+def test_peak_that_is_measured(monkeypatch, hosts):
+    """Devices of one processor share its cores: one product counts once for each host."""
+    monkeypatch.setattr(progress.processes, "num_hosts", lambda: hosts)
     peak, source = progress.peak_flops()
-    assert peak > 1e8
+    assert hosts * 1e8 < peak < hosts * 1e15
     assert source == "float32 product of 1024 x 1024 timed on this machine"
 
 
