@@ -19,7 +19,7 @@ from jaxformer.tasks.classes import Classes
 from jaxformer.tasks.images import ImagePredictor, normalized
 
 ROWS = 64
-"""The number of images per batch."""
+"""The largest number of images per batch."""
 MOST_WEIGHTS = 1 << 29
 """The largest number of attention weights that a batch for maps may hold, 2 GB; a large grid has fewer images."""
 
@@ -141,8 +141,11 @@ class ImageClassifier(ImagePredictor):
 
 
 def _batches(images: np.ndarray, most: int = ROWS) -> Iterator[tuple[int, np.ndarray]]:
-    """Yields the starts of batches and the batches, one program for all; the last is padded with black images."""
-    rows = 1 if len(images) == 1 else most
+    """Yields the starts of batches and the batches, one program for all; the last is padded with black images.
+
+    A batch has `most` images, or the power of two that holds all, so that few programs are compiled.
+    """
+    rows = min(most, 1 << (len(images) - 1).bit_length())
     for start in range(0, len(images), rows):
         batch = np.zeros((rows, *images.shape[1:]), np.uint8)
         part = images[start : start + rows]

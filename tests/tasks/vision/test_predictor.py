@@ -91,8 +91,8 @@ def test_maps_of_a_mean_and_of_a_grid(paths):
 
 
 @pytest.mark.parametrize(("name", "matrix"), [("transformer", 2 * 3 * 5**2), ("convolution", 2 * 16**2)])
-def test_weights_of_a_batch_fit_in_memory(name, matrix, paths, monkeypatch):
-    """As many images as the limit allows are in a batch: all 64, three, or one where not even one is within it."""
+def test_batches_are_as_small_as_their_images_and_the_memory_allow(name, matrix, paths, monkeypatch):
+    """Three images are in a batch of four, of three if the limit allows no more, or alone if it does not allow one."""
     model, captured, rows = classifier(name), predictor._captured, []
     recorded = lambda net, params, images: rows.append(len(images)) or captured(net, params, images)
     monkeypatch.setattr(predictor, "_captured", recorded)
@@ -102,7 +102,7 @@ def test_weights_of_a_batch_fit_in_memory(name, matrix, paths, monkeypatch):
         for one, other in zip(model.classify(paths), expected, strict=True):
             for found, grid in zip(one.attention_maps.values(), other.attention_maps.values(), strict=True):
                 np.testing.assert_allclose(found, grid, atol=1e-6)
-    assert rows == [64, 3, 1, 1, 1]
+    assert rows == [4, 3, 1, 1, 1]
 
 
 @pytest.mark.parametrize("name", MODELS)
