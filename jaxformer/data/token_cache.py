@@ -95,7 +95,7 @@ def cached_sequences(
 
 def _joined(sequences: Sequence[np.ndarray], dtype: type[np.integer]) -> Ragged:
     ragged = Ragged.join(sequences)
-    return Ragged(ragged.tokens.astype(dtype), ragged.offsets)
+    return Ragged(ragged.tokens.astype(dtype, copy=False), ragged.offsets)
 
 
 def _kept(

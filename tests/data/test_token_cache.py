@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -178,3 +179,17 @@ def test_take_equals_a_loop(indices):
     taken = ragged.take(np.array(indices, np.int64))
     assert [taken[i].tolist() for i in range(len(taken))] == [lists[i] for i in indices]
     assert taken.tokens.dtype == np.uint8
+
+
+def test_sequences_of_the_stored_dtype_are_copied_once():
+    """Pixels are many: only the list that `make` returns and the concatenated array are in memory."""
+    number, size = 20, 1 << 18
+    tracemalloc.start()
+    try:
+        make = lambda _: [np.zeros(size, np.uint8) for _ in range(number)]
+        found = cached_sequences(None, "pixels", ["pixels"], make, num_sequences=number, vocab_size=256)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found["pixels"].tokens.dtype == np.uint8
+    assert peak < 2.1 * number * size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -18,7 +19,9 @@ from jaxformer.tasks.classes import Classes
 from jaxformer.tasks.images import ImagePredictor, normalized
 
 ROWS = 64
-"""The number of images per batch."""
+"""The largest number of images per batch."""
+MOST_WEIGHTS = 1 << 29
+"""The largest number of attention weights that a batch for maps may hold, 2 GB; a large grid has fewer images."""
 
 VisionModel = models.VisionTransformer | models.ResidualNetwork
 VisionModelConfig = models.VisionTransformerConfig | models.ResidualNetworkConfig
@@ -85,7 +88,7 @@ class ImageClassifier(ImagePredictor):
         """
         self._check(images)
         results = []
-        for start, batch in _batches(images):
+        for start, batch in _batches(images, self._rows_with_maps):
             probabilities, weights = jax.device_get(_captured(self.net, self.params, batch))
             for row in range(min(len(batch), len(images) - start)):
                 named = dict(zip(self.vocabulary.names, probabilities[row].tolist(), strict=True))
@@ -107,22 +110,42 @@ class ImageClassifier(ImagePredictor):
             config = dataclasses.replace(config, image_size=image_size)
         return dataclasses.replace(self, net=dataclasses.replace(self.net, config=config), params=params)
 
-    def _maps(self, weights: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the maps of an image from its weights ``[L, 1, T, T]``."""
+    @property
+    def _grid(self) -> tuple[int, int]:
+        """The height and width of the grid that the network attends to."""
+        config = self.net.config
+        convolves = isinstance(config, models.ResidualNetworkConfig)
+        height, width = config.image_size
+        side = 2 ** (config.attention_stage - 1) if convolves else config.patch_size
+        return -(-height // side), -(-width // side)
+
+    @property
+    def _rows_with_maps(self) -> int:
+        """The number of images in a batch for maps."""
         config = self.net.config
         if isinstance(config, models.ResidualNetworkConfig):
-            ratio = 2 ** (config.attention_stage - 1)
-            grid = [-(-size // ratio) for size in config.image_size]
+            tokens, matrices = math.prod(self._grid), 2 * (config.attention != "none")
+        else:  # of each layer, those of all heads and their mean
+            tokens = math.prod(self._grid) + config.has_class_vector
+            matrices = config.num_layers * (config.num_heads + 1)
+        return min(ROWS, max(1, MOST_WEIGHTS // max(1, matrices * tokens**2)))
+
+    def _maps(self, weights: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns the maps of an image from its weights ``[L, 1, T, T]``."""
+        config, grid = self.net.config, self._grid
+        if isinstance(config, models.ResidualNetworkConfig):
             return {"grid": weights.mean((0, 1, 2)).reshape(grid)}
-        grid = [size // config.patch_size for size in config.image_size]
         first = int(config.has_class_vector)
         given = lambda rows: (rows[0] if first else rows.mean(0))[first:].reshape(grid)
         return {"last layer": given(weights[-1].mean(0)), "rollout": given(rollout(weights))}
 
 
-def _batches(images: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """Yields the starts of batches and the batches, one program for all; the last is padded with black images."""
-    rows = 1 if len(images) == 1 else ROWS
+def _batches(images: np.ndarray, most: int = ROWS) -> Iterator[tuple[int, np.ndarray]]:
+    """Yields the starts of batches and the batches, one program for all; the last is padded with black images.
+
+    A batch has `most` images, or the power of two that holds all, so that few programs are compiled.
+    """
+    rows = min(most, 1 << (len(images) - 1).bit_length())
     for start in range(0, len(images), rows):
         batch = np.zeros((rows, *images.shape[1:]), np.uint8)
         part = images[start : start + rows]

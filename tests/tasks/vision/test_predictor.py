@@ -11,7 +11,7 @@ from jaxformer.errors import DataError
 from jaxformer.inspection.attention_maps import rollout
 from jaxformer.tasks.classes import Classes
 from jaxformer.tasks.images import normalized
-from jaxformer.tasks.vision import TASK, ImageClassifier, VisionConfig
+from jaxformer.tasks.vision import TASK, ImageClassifier, VisionConfig, predictor
 from tests.modules.small import drawn, quick
 from tests.tasks.vision.small import CONVOLUTION, TRANSFORMER, picture
 
@@ -88,6 +88,21 @@ def test_maps_of_a_mean_and_of_a_grid(paths):
     received = np.asarray(captured["grid"].weights())[0].mean((0, 1))
     assert np.ptp(received) > 1e-3
     np.testing.assert_allclose(grid.classify(paths[:1])[0].attention_maps["grid"].ravel(), received, atol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "matrix"), [("transformer", 2 * 3 * 5**2), ("convolution", 2 * 16**2)])
+def test_batches_are_as_small_as_their_images_and_the_memory_allow(name, matrix, paths, monkeypatch):
+    """Three images are in a batch of four, of three if the limit allows no more, or alone if it does not allow one."""
+    model, captured, rows = classifier(name), predictor._captured, []
+    recorded = lambda net, params, images: rows.append(len(images)) or captured(net, params, images)
+    monkeypatch.setattr(predictor, "_captured", recorded)
+    expected = model.classify(paths)
+    for most in (3 * matrix, matrix // 2):
+        monkeypatch.setattr(predictor, "MOST_WEIGHTS", most)
+        for one, other in zip(model.classify(paths), expected, strict=True):
+            for found, grid in zip(one.attention_maps.values(), other.attention_maps.values(), strict=True):
+                np.testing.assert_allclose(found, grid, atol=1e-6)
+    assert rows == [4, 3, 1, 1, 1]
 
 
 @pytest.mark.parametrize("name", MODELS)
