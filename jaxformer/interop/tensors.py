@@ -138,10 +138,10 @@ def _shards(tensors: Iterable[tuple[str, np.ndarray]], limit: int) -> Iterator[d
 
 
 def check_folder(folder: pathlib.Path) -> None:
-    """Checks that a path is a folder, and that it holds more than an adapter.
+    """Checks that a path is a folder, and that it holds no adapter.
 
     Raises:
-      DataError: it is no folder, or transformers would add an adapter to the weights of another folder.
+      DataError: it is no folder, or it has an adapter, which transformers adds to the weights there or elsewhere.
     """
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder, and nothing is fetched: download the model's files first")

@@ -153,7 +153,7 @@ def test_a_model_name_is_not_a_folder(tmp_path):
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_an_adapter_is_not_a_model(tmp_path, whole):
-    """Beside weights, too: transformers would add it to those of the folder that it names."""
+    """Nor beside weights, to which transformers adds it."""
     if whole:
         save(tmp_path / "model", "gpt2")
     else:
