@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.data.normalization import Side, TextNormalizer
+from jaxformer.data.normalization import Side, TextNormalizer, without_spaces_before_marks
 from jaxformer.data.segmentation import SPACE
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.subword_tokenizer import sentence_pieces
@@ -38,11 +38,21 @@ class MarianTokenizer:
     """The normalization of text: none. The models have their own normalization."""
     special: SpecialTokens
     """The special tokens; the decoder begins with the padding token."""
+    clean_up: bool
+    """True: decoded text has no spaces before marks, as with ``clean_up_tokenization_spaces`` of transformers."""
 
-    def __init__(self, source: bytes, target: bytes, vocabulary: Mapping[str, int], special: SpecialTokens):
+    def __init__(
+        self,
+        source: bytes,
+        target: bytes,
+        vocabulary: Mapping[str, int],
+        special: SpecialTokens,
+        *,
+        clean_up: bool = False,
+    ):
         self._models = {"source": source, "target": target}
         self._processors = {side: sentence_pieces(model) for side, model in self._models.items()}
-        self._ids, self.special = dict(vocabulary), special
+        self._ids, self.special, self.clean_up = dict(vocabulary), special, clean_up
         if {type(token) for token in self._ids.values()} != {int} or {*self._ids.values()} != {*range(len(self._ids))}:
             raise ValueError("the ids of a vocabulary must be 0, 1, 2, ...")
         if max(special.ids) >= self.vocab_size:
@@ -57,11 +67,13 @@ class MarianTokenizer:
           AttributeError, KeyError, TypeError, ValueError: the content is damaged.
         """
         source, target = (base64.b64decode(saved[side], validate=True) for side in ("source", "target"))
-        return cls(source, target, saved["vocabulary"], SpecialTokens(**saved["special"]))
+        special, clean_up = SpecialTokens(**saved["special"]), saved.get("clean_up", False) is True
+        return cls(source, target, saved["vocabulary"], special, clean_up=clean_up)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the models, the vocabulary and the special tokens as JSON, whole or not at all."""
         saved = {"special": dataclasses.asdict(self.special), "fingerprint": self.fingerprint}
+        saved |= {"clean_up": True} if self.clean_up else {}
         saved |= {side: base64.b64encode(model).decode() for side, model in self._models.items()}
         write_bytes(path, json.dumps(saved | {"vocabulary": self._ids}, indent=1).encode())
 
@@ -111,7 +123,8 @@ class MarianTokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """Returns the text of token ids on the target side; special tokens are left out."""
         pieces = [self._pieces[int(token)] for token in ids if int(token) not in self.special.ids]
-        return self._processors["target"].decode_pieces(pieces).replace(SPACE, " ").strip()
+        text = self._processors["target"].decode_pieces(pieces).replace(SPACE, " ").strip()
+        return without_spaces_before_marks(text) if self.clean_up else text
 
     normalized = decode
 

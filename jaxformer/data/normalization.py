@@ -73,6 +73,20 @@ class TextNormalizer:
         return self.source_language if side == "source" else self.target_language
 
 
+_SPACED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
+
+
+def without_spaces_before_marks(text: str) -> str:
+    """Returns decoded text as the ``clean_up_tokenization_spaces`` of transformers leaves it.
+
+    >>> without_spaces_before_marks("It 's the king ' s house , is n't it ?")
+    "It's the king's house, isn't it?"
+    """
+    for spaced in _SPACED:  # in this order
+        text = text.replace(spaced, spaced.strip())
+    return text
+
+
 def with_normalizer(model: bytes, normalizer: TextNormalizer) -> bytes:
     """Returns a sentencepiece model that holds a normalizer, which sentencepiece itself ignores.
 

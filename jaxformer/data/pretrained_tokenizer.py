@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from jaxformer import lazy
-from jaxformer.data.normalization import Side, TextNormalizer
+from jaxformer.data.normalization import Side, TextNormalizer, without_spaces_before_marks
 from jaxformer.data.segmentation import SPACE
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.digests import short_digest
@@ -46,9 +46,11 @@ class PretrainedTokenizer:
     """The number of token ids, added tokens included; some ids may be unused."""
     special: SpecialTokens
     """The special tokens; several may have one id."""
+    clean_up: bool
+    """True: decoded text has no spaces before marks, as with ``clean_up_tokenization_spaces`` of transformers."""
 
-    def __init__(self, content: str, special: SpecialTokens):
-        self.content, self.special = content, special
+    def __init__(self, content: str, special: SpecialTokens, *, clean_up: bool = False):
+        self.content, self.special, self.clean_up = content, special, clean_up
         self._tokenizer = _parsed(content)
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
@@ -65,14 +67,14 @@ class PretrainedTokenizer:
         self._inside = decoder.get("prefix", "##") if decoder.get("type") == "WordPiece" else ""
         self._check_special()
 
-    def with_special(self, special: SpecialTokens) -> PretrainedTokenizer:
-        """Returns this tokenizer with other special tokens; the content is not read again.
+    def with_special(self, special: SpecialTokens, *, clean_up: bool = False) -> PretrainedTokenizer:
+        """Returns this tokenizer with other special tokens and `clean_up`; the content is not read again.
 
         Raises:
           ValueError: a special token is not below `vocab_size`.
         """
         other = copy.copy(self)
-        other.special = special
+        other.special, other.clean_up = special, clean_up
         other._check_special()
         return other
 
@@ -88,11 +90,13 @@ class PretrainedTokenizer:
           ConfigError: the package tokenizers is not installed.
           KeyError, TypeError, ValueError: the content is damaged.
         """
-        return cls(saved["tokenizer"], SpecialTokens(**saved["special"]))
+        special = SpecialTokens(**saved["special"])
+        return cls(saved["tokenizer"], special, clean_up=saved.get("clean_up", False) is True)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the content of ``tokenizer.json`` and the special tokens as JSON, whole or not at all."""
         saved = {"special": dataclasses.asdict(self.special), "fingerprint": self.fingerprint}
+        saved |= {"clean_up": True} if self.clean_up else {}
         write_bytes(path, json.dumps(saved | {"tokenizer": self.content}, indent=1).encode())
 
     @property
@@ -149,14 +153,15 @@ class PretrainedTokenizer:
         return [tuple(self.encode([text])[0].tolist())]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Returns the text of token ids; special tokens are left out.
+        """Returns the text of token ids, without those of `special` and `start`.
 
         Raises:
           DataError: the file has rules that fail for these tokens.
         """
         special = (self.special.ids | {*self.start}) & self._added
         with _refusing(DataError, "this tokenizer cannot join the tokens"):
-            return self._tokenizer.decode([int(t) for t in ids if int(t) not in special], skip_special_tokens=False)
+            text = self._tokenizer.decode([int(t) for t in ids if int(t) not in special], skip_special_tokens=False)
+        return without_spaces_before_marks(text) if self.clean_up else text
 
     normalized = decode
 

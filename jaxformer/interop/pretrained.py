@@ -87,12 +87,11 @@ def load_pretrained(
     Raises:
       ConfigError: the package safetensors is not installed; a change is unknown or changes the parameters; or the mesh
         does not divide a parameter.
-      DataError: a file is missing or damaged, the family is unknown, a setting has no counterpart here, or names or
-        shapes of tensors differ from what the settings imply.
+      DataError: a file is missing or damaged, the folder holds an adapter or quantized weights, the family is unknown,
+        a setting has no counterpart here, or names or shapes of tensors differ from what the settings imply.
     """
     folder = files.local_path(folder)
-    if not os.path.isdir(folder):
-        raise DataError(f"{folder} is not a folder, and nothing is fetched: download the model's files first")
+    tensors.check_folder(folder)
     settings = tensors.read_json(folder / CONFIG)
     kind = str(settings.get("model_type"))
     if kind not in FAMILIES:
@@ -100,6 +99,7 @@ def load_pretrained(
         raise DataError(f"{folder / CONFIG} has model_type {kind!r}, which is not supported; there are {known}")
     family = FAMILIES[kind]
     with tensors.Tensors(folder) as found:
+        _check_quantization(settings, found, folder)
         names = _canonical(family, found.shapes)
         net = _net(family, settings, {name: found.shapes[theirs] for name, theirs in names.items()})
         names = _with_originals(family.copies(net), names)
@@ -159,6 +159,18 @@ def write(
     named = ((name if name.startswith(known.heads) else prefix + name, x) for name, x in own)
     tensors.write(folder, named, shard_bytes=shard_bytes)
     (folder / CONFIG).write_text(text, encoding="utf-8")
+
+
+def _check_quantization(settings: Mapping[str, Any], found: tensors.Tensors, folder: pathlib.Path) -> None:
+    """Checks that the weights of a model with settings of quantization are floats nevertheless."""
+    given = settings.get("quantization_config")
+    if not given or {*found.dtypes.values()} <= tensors.FLOATS:
+        return
+    method = given.get("quant_method", "unknown") if isinstance(given, Mapping) else given
+    raise DataError(
+        f"the weights in {folder} are quantized (quant_method {method}); only floats are read. Some models of "
+        "transformers have a method dequantize, after which save_pretrained writes floats"
+    )
 
 
 def _canonical(family: Family, shapes: Mapping[str, Any]) -> dict[str, str]:

@@ -24,8 +24,10 @@ from jaxformer.errors import DataError
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
+FLOATS = {"F64", "F32", "F16", "BF16"}
+"""The dtypes of weights that can be read."""
+
 _MAX_JSON = 64 * 2**20
-_FLOATS = {"F64", "F32", "F16", "BF16"}
 _LFS = b"version https://git-lfs"
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*\.safetensors")
 
@@ -44,6 +46,8 @@ class Tensors:
         self._homes: dict[str, Any] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
         """The shape of each tensor, by name."""
+        self.dtypes: dict[str, str] = {}
+        """The dtype of each tensor, by name, as safetensors writes it, such as ``BF16``."""
         self._folder = folder
         with contextlib.ExitStack() as stack:
             for name, expected in _files(folder).items():
@@ -53,7 +57,7 @@ class Tensors:
     def _add(self, stack: contextlib.ExitStack, path: pathlib.Path, expected: set[str] | None) -> None:
         try:
             if not path.is_file():  # a named pipe would block
-                raise OSError("it is not a regular file")
+                raise OSError("it is not a regular file" if path.exists() else "it does not exist")
             opened = stack.enter_context(self._open(path, framework="numpy"))
             names = set(opened.keys())
         except Exception as error:  # the library's own class for a damaged file derives from Exception alone
@@ -62,8 +66,8 @@ class Tensors:
             name = min(names ^ expected)
             raise DataError(f"{path} and {INDEX} do not agree on whether {name!r} is in it")
         for name in names:
-            self._homes[name] = opened
-            self.shapes[name] = tuple(opened.get_slice(name).get_shape())
+            self._homes[name], about = opened, opened.get_slice(name)
+            self.shapes[name], self.dtypes[name] = tuple(about.get_shape()), about.get_dtype()
 
     def read(self, name: str) -> np.ndarray:
         """Returns a tensor as float32.
@@ -71,10 +75,9 @@ class Tensors:
         Raises:
           DataError: its dtype is not float64, float32, float16 or bfloat16.
         """
-        dtype = self._homes[name].get_slice(name).get_dtype()
-        if dtype not in _FLOATS:
+        if (dtype := self.dtypes[name]) not in FLOATS:
             raise DataError(
-                f"{name!r} in {self._folder} has dtype {dtype}; weights must be {', '.join(sorted(_FLOATS))}"
+                f"{name!r} in {self._folder} has dtype {dtype}; weights must be {', '.join(sorted(FLOATS))}"
             )
         return self._homes[name].get_tensor(name).astype(np.float32)
 
@@ -132,6 +135,21 @@ def _shards(tensors: Iterable[tuple[str, np.ndarray]], limit: int) -> Iterator[d
         shard[name] = x
         size += x.nbytes
     yield shard
+
+
+def check_folder(folder: pathlib.Path) -> None:
+    """Checks that a path is a folder, and that it holds no adapter.
+
+    Raises:
+      DataError: it is no folder, or it has an adapter, which transformers adds to the weights there or elsewhere.
+    """
+    if not folder.is_dir():
+        raise DataError(f"{folder} is not a folder, and nothing is fetched: download the model's files first")
+    if (folder / "adapter_config.json").exists():
+        raise DataError(
+            f"{folder} holds an adapter (adapter_config.json), not a whole model; PEFT writes one: "
+            "AutoPeftModel.from_pretrained(folder).merge_and_unload().save_pretrained(...)"
+        )
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:

@@ -151,6 +151,31 @@ def test_a_model_name_is_not_a_folder(tmp_path):
         interop.load_pretrained(tmp_path / "gpt2")
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_an_adapter_is_not_a_model(tmp_path, whole):
+    """Nor beside weights, to which transformers adds it."""
+    if whole:
+        save(tmp_path / "model", "gpt2")
+    else:
+        (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    with pytest.raises(DataError, match=r"holds an adapter \(adapter_config\.json\), .*merge_and_unload"):
+        interop.load_pretrained(tmp_path / "model")
+
+
+def test_quantized_weights_are_named(tmp_path):
+    """GPTQ has other names of tensors, and other formats have other dtypes."""
+    save(tmp_path / "model", "llama", settings={})
+    edited(tmp_path / "model", settings={"quantization_config": {"quant_method": "gptq", "bits": 4}})
+    interop.load_pretrained(tmp_path / "model")  # floats that transformers would quantize
+    path, kernel = tmp_path / "model" / tensors.SINGLE, "model.layers.0.mlp.up_proj"
+    arrays = safetensors.numpy.load_file(path)
+    del arrays[f"{kernel}.weight"]
+    safetensors.numpy.save_file(arrays | {f"{kernel}.qweight": np.zeros((2, 2), np.int32)}, path)
+    with pytest.raises(DataError, match=r"are quantized \(quant_method gptq\); only floats are read"):
+        interop.load_pretrained(tmp_path / "model")
+
+
 def test_another_window_is_written_without_the_settings_of_the_old_one(tmp_path):
     save(tmp_path / "model", "qwen2 window")
     edited(tmp_path / "model", settings={"layer_types": ["sliding_attention"] * 2})  # as transformers 5 writes

@@ -154,6 +154,8 @@ def test_a_file_that_is_not_regular_is_refused(tmp_path):
     tensors.write(tmp_path, ARRAYS.items(), shard_bytes=48)
     shard = min(tmp_path.glob("*.safetensors"))
     shard.unlink()
+    with pytest.raises(DataError, match=r"model-00001\.safetensors cannot be read: it does not exist"):
+        tensors.Tensors(tmp_path)
     os.mkfifo(shard)
     with pytest.raises(DataError, match="not a regular file"):
         tensors.Tensors(tmp_path)

@@ -1,5 +1,7 @@
 """Runs made of models and tokenizers that Hugging Face's library saved: text in, the same text and numbers out."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -147,12 +149,14 @@ def test_marian_translates(tmp_path, early, renormalize):
     model.generation_config = transformers.GenerationConfig(**ids, **search)
     model.save_pretrained(tmp_path / "marian")
     files = [str(tmp_path / "marian" / name) for name in ("source.spm", "target.spm", "vocab.json")]
-    tokenizer = transformers.MarianTokenizer(*files)
+    clean_up = {"clean_up_tokenization_spaces": renormalize}
+    (tmp_path / "marian" / "tokenizer_config.json").write_text(json.dumps(clean_up))
+    tokenizer = transformers.MarianTokenizer(*files, **clean_up)
     pretrained.convert(tmp_path / "marian", tmp_path / "run")
     translator = jaxformer.load(tmp_path / "run")
     texts = [pair.english for pair in marian.PAIRS[:50]] + [f"{marian.CODE} The cat. ", "  two  \u4e00 spaces", ""]
     assert [[*ids, 0] for ids in map(list, translator.tokenizer.encode(texts))] == tokenizer(texts)["input_ids"]
-    french = [pair.french for pair in marian.PAIRS[:50]]
+    french = [*(pair.french for pair in marian.PAIRS[:50]), "Le chat dort . Le chat ."]
     own = translator.tokenizer.encode(french, "target")
     assert [[*ids, 0] for ids in map(list, own)] == tokenizer(text_target=french)["input_ids"]
     assert [translator.tokenizer.decode(ids) for ids in own] == tokenizer.batch_decode(own, skip_special_tokens=True)

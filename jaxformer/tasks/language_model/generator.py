@@ -92,7 +92,8 @@ class TextGenerator(GenerationMixin):
 
         Args:
           first: the number of the first prompt; draws are a function of it.
-          warn: called with a message about characters that are not in the vocabulary, which are then left out.
+          warn: called with a message about characters that are not in the vocabulary, which are then left out, and
+            about a prompt that is too long to be read as a whole.
           progress: called with the number of new tokens after each window.
 
         Raises:
@@ -111,6 +112,8 @@ class TextGenerator(GenerationMixin):
             for i, own in enumerate(self._encode(*pair, warn) for pair in enumerate(prompts, first + 1))
             for draw in range(number)
         ]
+        if warn and decode.beam_size == 1:
+            self._warn_of_cuts(texts, warn)
         extend = self._grown if decode.beam_size == 1 else self._beam
         penalty = 0.0 if decode.uses_sampling else decode.search.length_penalty
         done = [
@@ -126,6 +129,13 @@ class TextGenerator(GenerationMixin):
         size = len(done) // max(1, len(prompts))
         groups = [sorted(done[i : i + size], key=lambda one: -one.score) for i in range(0, len(done), size or 1)]
         return self._ranked(groups, n_best)
+
+    def _warn_of_cuts(self, texts: list[_Text], warn: Callable[[str], None]) -> None:
+        """Calls `warn` with a message about each prompt that is too long to be read as a whole."""
+        for text in texts:
+            if not text.draw and (read := len(self._context(text.ids))) < len(text.ids):
+                size = f"{len(text.ids):,} tokens, and the window of the model {self.window:,}"
+                warn(f"text {text.prompt + 1} has {size}; only the last {read:,} are read")
 
     def _grown(self, texts: list[_Text], progress: Callable[[int], None]) -> list[_Text]:
         """Returns the texts, extended window by window; a text for which no token is allowed ends early."""

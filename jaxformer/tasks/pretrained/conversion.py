@@ -20,7 +20,7 @@ from jaxformer.data.pretrained_tokenizer import PretrainedTokenizer
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.files import local_path
-from jaxformer.interop.tensors import read_json
+from jaxformer.interop.tensors import check_folder, read_json
 from jaxformer.modules.pure import Params, check_shapes
 from jaxformer.sharding import Placement
 from jaxformer.tasks import language_model, masked_language_model, registry, run_lock, rundir, translation
@@ -81,8 +81,7 @@ def convert(
     folder, out = local_path(folder), local_path(out)
     if length < 0:
         raise ConfigError(f"length must be at least 0, got {length}")
-    if not os.path.isdir(folder):
-        raise DataError(f"{folder} is not a folder, and nothing is fetched: download the model's files first")
+    check_folder(folder)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} is not empty; name a new folder")
     settings, generation = _settings(folder)

@@ -47,6 +47,10 @@ _OVERRIDES = {
 """Settings of ``tokenizer_config.json`` by which transformers replaces those of rules of ``tokenizer.json``."""
 
 
+_CLEAN_UP = "clean_up_tokenization_spaces"
+"""The setting of ``tokenizer_config.json`` by which transformers changes decoded text."""
+
+
 def read_tokenizer(
     folder: pathlib.Path, settings: Mapping[str, Any]
 ) -> tuple[PretrainedTokenizer | MarianTokenizer, Mapping[str, str]]:
@@ -98,7 +102,9 @@ def _fast(folder: pathlib.Path, settings: Mapping[str, Any]) -> tuple[Pretrained
             f"{path} puts {' '.join(bare.pieces(bare.end))} after a text; only the end of a text, "
             f"{bare.pieces([special.eos])[0]}, can be there"
         )
-    return bare.with_special(special), names
+    # Transformers ignores the setting with BPE, whose spaces are those of the text.
+    is_bpe = "merges" in (rules.get("model") or {})
+    return bare.with_special(special, clean_up=bool(given[1].get(_CLEAN_UP)) and not is_bpe), names
 
 
 def _check_overrides(
@@ -166,7 +172,9 @@ def _marian(folder: pathlib.Path, settings: Mapping[str, Any]) -> tuple[MarianTo
     try:
         special = SpecialTokens(bos=ids["pad"] if start is None else start, **ids)
         source, target = ((folder / name).read_bytes() for name in MARIAN[:2])
-        tokenizer = MarianTokenizer(source, target, vocabulary, special)
+        path = folder / "tokenizer_config.json"
+        clean_up = path.exists() and bool(read_json(path).get(_CLEAN_UP))
+        tokenizer = MarianTokenizer(source, target, vocabulary, special, clean_up=clean_up)
     except (OSError, TypeError, ValueError) as error:
         raise DataError(f"the tokenizer of {folder} is damaged: {error}") from None
     return tokenizer, {f"{name}_token": piece for name, piece in names.items()}
@@ -208,7 +216,7 @@ def tokenizer_files(tokenizer: Tokenizer, *, frame: Frame = "", mask: bool = Fal
             names["mask_token"] = mask_name(tokenizer) or MASK
     # Without token types, which transformers 4 would add to the embeddings of a GPT-2.
     inputs = {"model_input_names": ["input_ids", "attention_mask"]}
-    settings = {"tokenizer_class": kind, "clean_up_tokenization_spaces": False, **inputs, **names}
+    settings = {"tokenizer_class": kind, _CLEAN_UP: getattr(tokenizer, "clean_up", False), **inputs, **names}
     return files | {"tokenizer_config.json": (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode()}
 
 

@@ -113,6 +113,9 @@ def test_a_window_of_one_token(generator):
     logits = logits_of(generator, last[:1])
     logits[sorted(generator.tokenizer.special.ids)] = -np.inf
     assert int(logits[: generator.tokenizer.vocab_size].argmax()) == last[1]
+    said = []
+    one.continuations(["She"], first=4, warn=said.append)
+    assert said == ["text 5 has 3 tokens, and the window of the model 1; only the last 1 are read"]
 
 
 @pytest.mark.full

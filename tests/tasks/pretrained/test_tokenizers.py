@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from jaxformer.data.tokenizer import load_tokenizer
 from jaxformer.errors import DataError
 from jaxformer.tasks.pretrained.tokenizers import _ROBERTA as ROBERTA
 from jaxformer.tasks.pretrained.tokenizers import read_languages, read_tokenizer, tokenizer_files
@@ -122,3 +123,35 @@ def test_files_are_read_again(tmp_path, family):
     assert names.items() <= named.items()
     settings = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
     assert settings["model_input_names"] == ["input_ids", "attention_mask"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "clean_up", "text"),
+    [
+        ("word_piece", True, "the cat. the house."),
+        ("word_piece", False, "the cat . the house ."),
+        ("byte_level", True, "the cat . the house ."),  # BPE, which has the spaces of the text
+        ("marian", True, "the cat. the house."),
+        ("marian", False, "the cat . the house ."),
+    ],
+)
+def test_spaces_before_marks_are_removed_as_in_transformers(tmp_path, kind, clean_up, text):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "out").mkdir()
+    given = {"clean_up_tokenization_spaces": clean_up, "eos_token": tokenizers.END}
+    family = "marian" if kind == "marian" else "bert" if kind == "word_piece" else "gpt2"
+    if kind == "marian":
+        marian.write(tmp_path / "in")
+        (tmp_path / "in" / "tokenizer_config.json").write_text(json.dumps(given))
+    else:
+        content = json.loads(getattr(tokenizers, kind)())
+        content["decoder"] |= {"cleanup": False} if kind == "word_piece" else {}
+        tokenizers.write(tmp_path / "in", json.dumps(content), given)
+    tokenizer, _ = read_tokenizer(tmp_path / "in", {"model_type": family})
+    ids = tokenizer.encode(["the cat . the house ."], "target")[0]
+    assert tokenizer.decode(ids) == text
+    tokenizer.save(tmp_path / "saved.json")
+    assert load_tokenizer(tmp_path / "saved.json").decode(ids) == text
+    for name, file in tokenizer_files(tokenizer).items():
+        (tmp_path / "out" / name).write_bytes(file)
+    assert read_tokenizer(tmp_path / "out", {"model_type": family})[0].decode(ids) == text
