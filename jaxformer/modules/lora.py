@@ -169,7 +169,7 @@ def _as_matrix(shape: tuple[int, ...], names: tuple[Any, ...]) -> tuple[int, int
 def _initial(key: jax.Array, name: str, a: tuple[int, ...], b: tuple[int, ...]) -> Params:
     """Returns A, with standard deviation ``rows ** -0.5``, and B, which is 0."""
     key = jax.random.fold_in(key, zlib.crc32(name.encode()))
-    return {"a": normal(key, a, deviation=a[-2] ** -0.5), "b": jnp.zeros(b)}
+    return {"a": normal(key, a, deviation=a[-2] ** -0.5), "b": jnp.zeros(b, jnp.float32)}
 
 
 def _added(params: Params, adapters: Params, scale: float) -> Params:

@@ -47,6 +47,15 @@ def test_a_new_adapter_changes_nothing():
     assert 0.5 < float(a.std() * 8**0.5) < 1.5
 
 
+def test_adapters_are_float32_under_x64():
+    """As `shapes` says, so that merging leaves the parameters float32; B was float64."""
+    with jax.enable_x64(True):
+        params = jax.eval_shape(ADAPTED.init, jax.random.key(0))
+        merged = jax.eval_shape(ADAPTED.merged, params)
+    for tree in (params, merged):
+        assert {x.dtype for x in jax.tree.leaves(tree)} == {jnp.dtype("float32")}
+
+
 def test_merged_exactly():
     """The merged parameters are those of the plain network, ``W + alpha / rank A B``, and give the same bits."""
     params = drawn(ADAPTED.shapes)
