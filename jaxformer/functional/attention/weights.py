@@ -55,8 +55,9 @@ def attention_weights(
     positions = {"query_positions": query_positions, "key_positions": key_positions}
     request = make_request(query, key, key, mask=mask, bias=bias, scale=scale, score=score, sinks=sinks, **positions)
     head_index = indices("heads", heads, query.shape[2])
-    row_index = indices("rows", rows, query.shape[1])
-    return _weights(request, jnp.asarray(row_index, jnp.int32), head_index)
+    num_queries = query.shape[1]  # may be symbolic
+    row_index = jnp.arange(num_queries) if rows is None else jnp.asarray(indices("rows", rows, num_queries))
+    return _weights(request, row_index.astype(jnp.int32), head_index)
 
 
 def attention_entropy(

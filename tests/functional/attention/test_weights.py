@@ -230,3 +230,13 @@ def test_the_entropy_of_a_symbolic_length():
     shape = jax.ShapeDtypeStruct((query.shape[0], length, *query.shape[2:]), jnp.float32)
     program = jax.export.export(jax.jit(entropy))(shape)
     np.testing.assert_allclose(program.call(query), entropy(query), atol=1e-6)
+
+
+def test_the_weights_of_a_symbolic_length():
+    query, key, *_ = arrays()
+    weights = functools.partial(functional.attention_weights, key=key, heads=[1])
+    (length,) = jax.export.symbolic_shape("t")
+    shape = jax.ShapeDtypeStruct((query.shape[0], length, *query.shape[2:]), jnp.float32)
+    program = jax.export.export(jax.jit(weights))(shape)
+    for rows in (query, query[:, :1]):
+        np.testing.assert_allclose(program.call(rows), weights(rows), atol=1e-6)
