@@ -217,7 +217,7 @@ class _CrossEntropy(NamedTuple):
             real = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1) < self.vocab_size
             target, logits = jnp.where(real, target, 0.0), jnp.where(real, logits, jnp.finfo(jnp.float32).min)
         # XLA reads all logits once for each reduction, so there are only three: two sums and the maximum.
-        top = logits.max(-1, keepdims=True)
+        top = jax.lax.stop_gradient(logits.max(-1, keepdims=True))  # no result depends on it
         powers = jnp.exp(logits - top)
         weight = powers.sum(-1, keepdims=True)
         log_z = top + jnp.log(weight)

@@ -13,7 +13,7 @@ import jax
 
 from jaxformer.errors import ConfigError
 from jaxformer.multihost import processes
-from jaxformer.training.checkpoint import CheckpointError, later_steps
+from jaxformer.training.checkpoint import CheckpointError, Checkpoints, later_steps
 from jaxformer.training.config import TrainConfig
 from jaxformer.training.phase_timer import Part, PhaseTimer
 from jaxformer.training.programs import Programs
@@ -118,9 +118,7 @@ def fit(
     run: Any = Programs(step, outputs.timer) if isinstance(step, jax.stages.Wrapped) else step
     number, rollbacks, clock, target = int(state.step), 0, _Clock(config, outputs.timer), _abstract(state)
     stream = numbered(batches, number, progress.left_out)
-    reason: Reason | None = _complete(number, config, progress)
-    if not reason and outputs.checkpoints and (problem := later_steps(outputs.checkpoints, number)):
-        raise CheckpointError(f"cannot train from step {number}: {problem}")  # now, not at the first save
+    reason = _first_reason(number, config, progress, outputs.checkpoints)
     with stop_requests(outputs.say) as requests, recorder, _Watch(config, recorder) as watch:
         while reason is None:
             number += 1
@@ -238,6 +236,14 @@ def _complete(number: int, config: TrainConfig, progress: Progress) -> Reason | 
     if number >= config.steps:
         return "done"
     return "patience" if config.patience and progress.validations_since_best >= config.patience else None
+
+
+def _first_reason(number: int, config: TrainConfig, progress: Progress, saved: Checkpoints | None) -> Reason | None:
+    """Returns the reason not to start, or None; later checkpoints are an error now, not at the first save."""
+    reason = _complete(number, config, progress)
+    if not reason and saved and (problem := later_steps(saved, number)):
+        raise CheckpointError(f"cannot train from step {number}: {problem}")
+    return reason
 
 
 def _reason_to_stop(

@@ -167,7 +167,8 @@ def forward(
             total, top, weight = carry
             tile = tile_at(tiling, varying, query_block, key, value, location, column)
             logits = jnp.where(tile.allowed, _logits(tiling, tile, query_block, bias, location, column), LOW)
-            new_top = jnp.maximum(top, logits.max(-1))
+            # No result depends on the top, and the derivative of a maximum divides by 0 if XLA computes it twice.
+            new_top = jnp.maximum(top, jax.lax.stop_gradient(logits.max(-1)))
             shrink = jnp.exp(top - new_top)
             weights = jnp.where(tile.allowed, jnp.exp(logits - new_top[..., None]), 0.0)
             weight = weight * shrink + weights.sum(-1)

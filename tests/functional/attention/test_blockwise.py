@@ -357,3 +357,24 @@ def test_in_a_program_of_64_bits(dtype):
     for got, want in zip(*map(jax.tree.leaves, (result, expected)), strict=True):
         assert got.dtype == want.dtype
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_a_second_derivative_without_optimizations():
+    """XLA then computes logits twice, with different rounding; none equals their maximum, whose derivative was NaN."""
+    query, key, value, _ = (x[..., :2] for x in arrays(2, 1))
+    inputs = query, key, value, jnp.asarray(np.random.default_rng(0).normal(size=(8, 2)), jnp.float32)
+
+    def products(inputs, attend):
+        def loss(inputs):
+            *inputs, table = inputs
+            options = {"mask": masks.padding(jnp.ones((2, 7), bool)), "bias": functional.t5_bias(table)}
+            return (attend(make_request(*inputs, **options)) ** 2).sum()
+
+        return jax.jvp(jax.grad(loss), (inputs,), (jax.tree.map(jnp.ones_like, inputs),))[1]
+
+    small = functools.partial(attention, query_block=2, key_block=3)
+    lowered = jax.jit(functools.partial(products, attend=small)).lower(inputs)
+    found = lowered.compile(compiler_options={"xla_backend_optimization_level": 0})(inputs)
+    expected = quick(products, static_argnums=1)(inputs, lambda request: reference.attention(request)[0])
+    for got, want in zip(found, expected, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
