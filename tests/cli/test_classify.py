@@ -69,7 +69,7 @@ def test_texts_are_lines_of_standard_input(capsys, monkeypatch):
 
 
 def test_available_lines_are_classified_together(capsys, monkeypatch):
-    """One at a time, they took five times as long."""
+    """One at a time, 300 lines took 7.2 s instead of 2.6 s."""
     sizes = []
     classified = Fixed.classify
     given = lambda self, texts, **options: sizes.append(len(texts)) or classified(self, texts, **options)
