@@ -11,7 +11,6 @@ from optax.contrib import MuonDimensionNumbers, scale_by_muon
 
 from jaxformer.axes import Axes
 from jaxformer.errors import ConfigError, did_you_mean
-from jaxformer.modules.lora import parameter_name
 from jaxformer.training import schedules
 from jaxformer.training.config import OptimizerConfig
 
@@ -157,7 +156,7 @@ def _decayed(params: optax.Params) -> optax.Params:
 
 def _name(path: tuple[Any, ...]) -> str:
     """Returns the path of a parameter as text; in an ``nnx.State``, the array is the "value" of a variable."""
-    return parameter_name(path).removesuffix("/value")
+    return jax.tree_util.keystr(path, simple=True, separator="/").removesuffix("/value")
 
 
 def _is_axes(x: Any) -> bool:
