@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 
 from jaxformer.multihost import cluster, processes
 
-SECONDS = 30.0
-"""The time after which all processes must see the same; the Linux client of NFS caches a folder for 30 s or more."""
+SECONDS = 65.0
+"""The time after which all processes must see the same; the Linux client of NFS caches a folder for up to 60 s."""
 
 
 def wait_for_file(path: pathlib.Path) -> None:

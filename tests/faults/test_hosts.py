@@ -244,6 +244,7 @@ sys.exit(main.main())
 """
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("begun", [False, True])
 def test_storage_that_is_not_shared(tmp_path, begun):
     """All processes report it soon, with a code that launchers retry; a run that was begun does not change."""
@@ -252,11 +253,11 @@ def test_storage_that_is_not_shared(tmp_path, begun):
         Run(tmp_path, out, hosts=1, steps=22).finish()
     files = {path: path.read_bytes() for path in (tmp_path / out).glob("*.json*")}
     run = Run(tmp_path, out, steps=22, program=[sys.executable, "-c", ELSEWHERE])
-    assert run.codes() == [1, 1]
+    assert run.codes(limit=240) == [1, 1]
     host = socket.gethostname()
     for rank in (0, 1):
         assert run.said(rank).splitlines()[-1] == (
-            f"jaxformer train: {out} still looks different to process 1 ({host}) than to process 0 after 30 s; "
+            f"jaxformer train: {out} still looks different to process 1 ({host}) than to process 0 after 65 s; "
             "it must be on storage that all hosts share"
         )
         assert "Traceback" not in run.said(rank)
