@@ -107,6 +107,8 @@ def report(name: str, forecast: Forecast, hints: Sequence[str], *, rows: int = 1
         f"arithmetic: {forecast.flops / 1e12:,.2f} TFLOP a step; with what the backward pass computes again "
         f"{forecast.computed_flops / 1e12:,.2f}, {forecast.computed_flops / devices / 1e12:,.3f} a device"
     )
+    if forecast.has_frozen:
+        arithmetic += "\n  frozen parameters save a part of it, but all of it is counted: compute is an upper limit"
     if forecast.estimate is None:
         return "\n".join(
             [*lines, "", f"collectives and time of a step: unknown; {forecast.collectives_error}", "", arithmetic]

@@ -29,6 +29,8 @@ def wait_for_file(path: pathlib.Path) -> None:
 def wait_for_run(out: pathlib.Path, files: Iterable[str], *, seconds: float = SECONDS) -> None:
     """Waits until all processes see the same run, or none, in a run directory: its files, log and checkpoints.
 
+    An empty log is that of a run that ended before its first step, which begins anew instead of resuming.
+
     Args:
       files: the names of the files that are read from it.
 
@@ -38,9 +40,11 @@ def wait_for_run(out: pathlib.Path, files: Iterable[str], *, seconds: float = SE
     names = list(files)
 
     def seen() -> str:
-        entries = {path.name for path in out.iterdir()} if out.is_dir() else set()
+        has_entries, log = out.is_dir() and any(out.iterdir()), out / "log.jsonl"
+        has_lines = log.exists() and log.stat().st_size > 0
         steps = sorted(path.name for path in (out / "checkpoints").glob("[0-9]*") if path.name.isdigit())
-        return "\n".join([str(bool(entries)), str("log.jsonl" in entries), *steps, *(_digest(out / x) for x in names)])
+        digests = [_digest(out / name) for name in names]
+        return "\n".join([str(has_entries), str(has_lines), *steps, *digests])
 
     _same(out, seen, seconds)
 

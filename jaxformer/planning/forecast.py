@@ -41,6 +41,8 @@ class Costs:
     """The type of the matrix products' operands, "bfloat16" or "float32"."""
     unit: str = "tokens"
     """The plural name of the loss terms, such as "tokens"."""
+    has_frozen: bool = False
+    """True if parameters are frozen: a step then leaves out some of the operations, which are counted all the same."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,6 +101,8 @@ class Forecast:
     """The reason why the collectives of a program that fits could not be read from its text."""
     unit: str = "tokens"
     """The terms of the loss, which `tokens` counts."""
+    has_frozen: bool = False
+    """True if parameters are frozen: operations and compute time are upper limits, because they are of a full step."""
 
     @property
     def uncounted_loops(self) -> list[str]:
@@ -175,6 +179,7 @@ def make_forecast(
         tuple(sent or ()),
         estimate,
         unit=costs.unit,
+        has_frozen=costs.has_frozen,
     )
 
 

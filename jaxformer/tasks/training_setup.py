@@ -132,7 +132,8 @@ class TrainingSetup(Generic[BatchT]):
     def costs(self, shape: tuple[int, ...]) -> Costs:
         """Returns the size and arithmetic of a step on a batch of this shape, on the devices of the mesh."""
         with targets.compiling_for(self.placement.mesh.devices.flatten().tolist()):
-            return self.placement.with_axis_rules(self.network.costs)(shape)
+            costs = self.placement.with_axis_rules(self.network.costs)(shape)
+        return dataclasses.replace(costs, has_frozen=self.frozen is not None)
 
     def rows(self, num_rows: int) -> np.ndarray:
         """Returns the indices of a batch's rows that this process reads."""

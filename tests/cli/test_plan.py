@@ -81,6 +81,15 @@ def test_collectives_that_cannot_be_read():
     assert "estimate" not in text
 
 
+def test_frozen_parameters_are_pointed_out():
+    """The operations are those of a full step."""
+    found = dataclasses.replace(tight(2, 4, 10), has_frozen=True)
+    limit = "frozen parameters save a part of it, but all of it is counted: compute is an upper limit"
+    assert limit in plan.report("tight", found, [])
+    assert plan.as_data(found, [])["has_frozen"]
+    assert limit not in plan.report("tight", tight(2, 4, 10), [])
+
+
 def test_rates_have_the_unit_of_the_loss():
     """4,608 images in 3 seconds, or in 5 if computation and network do not overlap."""
     found = dataclasses.replace(tight(2, 4, 10), unit="images")

@@ -51,7 +51,7 @@ def test_every_compared_property_differs(exchanges, tmp_path):
         lambda: None,
         lambda: (run / "checkpoints").mkdir(parents=True),
         lambda: (run / "config.json").write_text("1"),
-        lambda: (run / "config.json").write_text("2"),
+        lambda: ((run / "log.jsonl").touch(), (run / "config.json").write_text("2")),  # no run yet: its log is empty
         lambda: (run / "log.jsonl").write_text("a line"),
         lambda: (run / "checkpoints" / "10").mkdir(),
     ]

@@ -103,11 +103,11 @@ def test_temporaries_are_one_buffer_except_on_tpus(platform, peak):
 
 def test_the_estimate_is_that_of_a_device():
     """197 TFLOP/s of a v5e, and twice the peak of the memory at 819 GB/s, by hand."""
-    costs = workload_costs(computed_flops=8 * 197e12, compute_dtype="bfloat16", unit="images")
+    costs = workload_costs(computed_flops=8 * 197e12, compute_dtype="bfloat16", unit="images", has_frozen=True)
     memory = dataclasses.replace(tight(2, 4, 40).memory, peak=819 * 10**9)
     found = make_forecast(costs, "v5e:2x4", {"fsdp": 8}, memory, [])
     assert (found.estimate.compute, found.estimate.memory, found.estimate.network) == (1, 2, 0)
-    assert found.unit == "images"
+    assert (found.unit, found.has_frozen) == ("images", True)
     assert make_forecast(costs, "v5e:2x4", {"fsdp": 8}, memory, None).estimate is None
 
 

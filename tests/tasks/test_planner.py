@@ -9,8 +9,9 @@ from jaxformer import sharding
 from jaxformer.cli import plan
 from jaxformer.cli.arguments import override
 from jaxformer.errors import ConfigError
-from jaxformer.planning import topology
+from jaxformer.planning import graph, topology
 from jaxformer.tasks import planner, registry
+from jaxformer.tasks.config import TuneConfig
 from jaxformer.tasks.planner import workload
 from jaxformer.training.config import TrainConfig
 from tests.planning.small import tight
@@ -41,6 +42,22 @@ def test_recomputed_operations_of_a_plan():
     pairs = 4 * MODEL.d_model * 24 * 48**2
     layers = MODEL.num_encoder_layers + 2 * MODEL.num_decoder_layers
     assert found == [0, layers * pairs, 2 * 5 * pairs]
+
+
+def test_a_plan_tells_that_parameters_are_frozen():
+    """The step then computes fewer products than the costs count; reading the graph shows how many."""
+    found = []
+    for frozen in ("", "encoder/*"):
+        config = dataclasses.replace(CONFIG, mesh="", tune=TuneConfig(frozen=frozen))
+        setup = planner.planned_setup(config, sharding.mesh("data=1", jax.devices()[:1]))
+        batch = setup.network.abstract_batch((24, 48, 48), setup.placement.rows)
+        costs = setup.costs((24, 48, 48))
+        assert costs.has_frozen == bool(frozen)
+        found.append((costs.flops, graph.products(setup.step(), setup.abstract_state(), batch).flops))
+    (counted, full), (same, less) = found
+    assert counted == same
+    kernels = MODEL.num_encoder_layers * (4 * MODEL.d_model**2 + 2 * MODEL.d_model * MODEL.d_ff)
+    assert full - less >= 2 * 24 * 48 * kernels  # at least the gradient of the encoder's kernels
 
 
 def test_settings_that_training_refuses(here):
