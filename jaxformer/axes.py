@@ -1,4 +1,4 @@
-"""The notation of the library: array shapes, logical axis names, and the hook for placement.
+"""The notation of the library: array shapes, logical axis names, names of parameters, and the hook for placement.
 
 Every signature of the library uses the same letters::
 
@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 from collections.abc import Callable, Iterator
-from typing import Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import jax
 import jax.core
@@ -66,6 +66,19 @@ def constrain(x: jax.Array, *names: AxisName | None) -> jax.Array:
 def placed() -> bool:
     """Returns True if a rule table is active, so that activations may be sharded in any dimension."""
     return _active.get() is not None
+
+
+def parameter_name(path: tuple[Any, ...]) -> str:
+    """Returns the path of a parameter as text, such as "encoder/norm/scale".
+
+    In an ``nnx.State``, such as ``nnx.Optimizer`` has, the last key is the attribute of a variable, and left out.
+
+    >>> [parameter_name(path) for path, _ in jax.tree_util.tree_leaves_with_path({"norm": {"bias": 1, "scale": 2}})]
+    ['norm/bias', 'norm/scale']
+    """
+    if path[-1:] == (jax.tree_util.GetAttrKey("value"),):
+        path = path[:-1]
+    return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 @contextlib.contextmanager

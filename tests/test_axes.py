@@ -5,6 +5,7 @@ import contextlib
 import jax
 import jax.numpy as jnp
 import pytest
+from flax import nnx
 
 from jaxformer import axes
 
@@ -57,3 +58,11 @@ def test_placed_is_true_if_a_table_is_active():
     with axes.placing(lambda x, names: x):
         assert axes.placed()
     assert not axes.placed()
+
+
+def test_names_of_parameters_end_before_the_value_of_a_variable():
+    """A dict may have a parameter "value", such as the projection of attention's values."""
+    names = lambda tree: [axes.parameter_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+    params = {"attention": {"value": jnp.ones(1)}, "value": jnp.ones(1)}
+    assert names(params) == ["attention/value", "value"]
+    assert names(nnx.State(jax.tree.map(nnx.Param, params))) == ["attention/value", "value"]

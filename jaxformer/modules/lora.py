@@ -12,18 +12,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
+from jaxformer.axes import parameter_name
 from jaxformer.modules.initializers import normal
 from jaxformer.modules.pure import ConfigT_co, ModelT_co, Params, Pure, check_shapes
 
 ADAPTERS = "lora"
 """The key of the adapters in the dict of parameters."""
-
-
-def parameter_name(path: tuple[Any, ...]) -> str:
-    """Returns the path of a parameter as text, such as "encoder/norm/scale"."""
-    return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def matching(params: Any, patterns: Sequence[str]) -> Any:
@@ -41,17 +36,12 @@ def matching(params: Any, patterns: Sequence[str]) -> Any:
     """
     if isinstance(patterns, str):
         raise TypeError(f"patterns must be a sequence, such as [{patterns!r}], got the string {patterns!r}")
-    is_variable = lambda x: isinstance(x, nnx.Variable)  # in an nnx.State, whose paths would end in "value"
-    names = [parameter_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params, is_leaf=is_variable)]
+    names = [parameter_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
     for pattern in patterns:
         if not fnmatch.filter(names, pattern):
             raise ValueError(f"no parameter matches {pattern!r}; the parameters are {', '.join(names)}")
-
-    def fits(path: tuple[Any, ...], x: Any) -> Any:
-        found = any(fnmatch.fnmatchcase(parameter_name(path), pattern) for pattern in patterns)
-        return x.replace(found) if is_variable(x) else found
-
-    return jax.tree_util.tree_map_with_path(fits, params, is_leaf=is_variable)
+    fits = lambda path, _: any(fnmatch.fnmatchcase(parameter_name(path), pattern) for pattern in patterns)
+    return jax.tree_util.tree_map_with_path(fits, params)
 
 
 @dataclasses.dataclass(frozen=True)

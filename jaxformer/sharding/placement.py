@@ -12,6 +12,7 @@ import numpy as np
 import optax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
+from jaxformer.axes import parameter_name
 from jaxformer.errors import ConfigError
 from jaxformer.sharding.mesh import AXES
 from jaxformer.sharding.rules import RULES, Rules, shardings_like, shards_of, spec, state_shardings, with_axis_rules
@@ -139,7 +140,7 @@ class Placement:
         for (path, x), of_x, planned in zip(arrays, axes, shardings, strict=True):
             where = getattr(x, "sharding", None) or planned
             size = math.prod(where.shard_shape(x.shape)) * x.dtype.itemsize
-            name, shape = jax.tree_util.keystr(path, simple=True, separator="/"), " x ".join(map(str, x.shape))
+            name, shape = parameter_name(path), " x ".join(map(str, x.shape))
             rows.append((name, shape or "scalar", ", ".join(map(str, of_x)), _as_text(where, x.ndim), f"{size:,}"))
             total += size
         count = sum(math.prod(x.shape) for _, x in arrays)

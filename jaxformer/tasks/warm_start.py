@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 import jax
 
+from jaxformer.axes import parameter_name
 from jaxformer.config import flat, to_data
-from jaxformer.modules.lora import ADAPTERS, parameter_name
+from jaxformer.modules.lora import ADAPTERS
 from jaxformer.modules.pure import Params
 from jaxformer.tasks.config import FREE_SETTINGS, TaskConfig
 

@@ -9,7 +9,7 @@ import jax
 import optax
 from optax.contrib import MuonDimensionNumbers, scale_by_muon
 
-from jaxformer.axes import Axes
+from jaxformer.axes import Axes, parameter_name
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.training import schedules
 from jaxformer.training.config import OptimizerConfig
@@ -78,21 +78,22 @@ def _muon(momentum: float, adam: optax.GradientTransformation, axes: optax.Param
 
     Updates have the root mean square of Adam's updates (0.2, Liu et al. 2025), so Adam's learning rates still work.
     """
-    named = {_name(path): names for path, names in jax.tree_util.tree_leaves_with_path(axes, is_leaf=_is_axes)}
+    leaves = jax.tree_util.tree_leaves_with_path(axes, is_leaf=lambda x: isinstance(x, tuple))
+    named = {parameter_name(path): names for path, names in leaves}
     matrices = {name: dims for name, names in named.items() if (dims := matrix_dimensions(names))}
 
     def kind(path: tuple[Any, ...], _: Any) -> str:
-        if (name := _name(path)) not in named:
+        if (name := parameter_name(path)) not in named:
             raise ValueError(f"axes do not have the parameter {name}; they have {', '.join(named)}")
         return "muon" if name in matrices else "adam"
 
     # Callables, because some parameters may be masked.
     kinds = lambda tree: jax.tree_util.tree_map_with_path(kind, tree)
-    dimensions = lambda tree: jax.tree_util.tree_map_with_path(lambda path, _: matrices[_name(path)], tree)
+    dimensions = lambda tree: jax.tree_util.tree_map_with_path(lambda path, _: matrices[parameter_name(path)], tree)
 
     def match_adam(updates: optax.Updates, params: optax.Params | None = None) -> optax.Updates:
         del params
-        scale = lambda path, x: 0.2 * math.sqrt(max(_sides(x.shape, matrices[_name(path)]))) * x
+        scale = lambda path, x: 0.2 * math.sqrt(max(_sides(x.shape, matrices[parameter_name(path)]))) * x
         return jax.tree_util.tree_map_with_path(scale, updates)
 
     muon = optax.chain(scale_by_muon(beta=momentum, weight_dimension_numbers=dimensions), optax.stateless(match_adam))
@@ -147,17 +148,8 @@ def _decayed(params: optax.Params) -> optax.Params:
     """Returns False for biases, scales and those in `BIASES`, stacked or not, and True for other parameters."""
 
     def decays(path: tuple[Any, ...], _: Any) -> bool:
-        name = "/" + _name(path)
+        name = "/" + parameter_name(path)
         named_so = any(part.endswith(("bias", "scale")) for part in name.split("/"))
         return not named_so and not name.endswith(tuple(f"/{end}" for end in BIASES))
 
     return jax.tree_util.tree_map_with_path(decays, params)
-
-
-def _name(path: tuple[Any, ...]) -> str:
-    """Returns the path of a parameter as text; in an ``nnx.State``, the array is the "value" of a variable."""
-    return jax.tree_util.keystr(path, simple=True, separator="/").removesuffix("/value")
-
-
-def _is_axes(x: Any) -> bool:
-    return isinstance(x, tuple)
