@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import jax.core
-import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -46,8 +45,8 @@ def normalized_positions(
     >>> normalized_positions(jnp.arange(5), length=5).ravel().tolist()
     [0.0, 0.25, 0.5, 0.75, 1.0]
     """
-    known = not isinstance(length, jax.core.Tracer) and not jax.export.is_symbolic_dim(length)
-    if known and np.min(length, initial=1) < 1:
+    has_value = isinstance(length, int | np.integer | np.ndarray | jax.Array)  # a symbol has none
+    if has_value and not isinstance(length, jax.core.Tracer) and np.min(length, initial=1) < 1:
         raise ValueError(f"length must be at least 1, got {np.min(length)}")
     last = jnp.maximum(jnp.asarray(length, jnp.float32) - 1, 1)
     t = jnp.asarray(positions, jnp.float32)
