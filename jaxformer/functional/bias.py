@@ -71,8 +71,9 @@ class Bias:
                 )
             return result[0]
 
-        axes = tuple(0 if x.shape[0] > 1 else None for x in (query_positions, key_positions))
-        index = [x if x.shape[0] > 1 else x[0] for x in (query_positions, key_positions)]
+        # A symbolic batch size (`jax.export`) cannot be compared with 1 by order.
+        axes = tuple(None if x.shape[0] == 1 else 0 for x in (query_positions, key_positions))
+        index = [x[0] if x.shape[0] == 1 else x for x in (query_positions, key_positions)]
         return DenseBias(jax.vmap(one_example, (0, *axes))(query, *index))
 
     def take_heads(self, first: int | jax.Array, count: int) -> Bias:

@@ -106,16 +106,19 @@ def _rotary(settings: Settings) -> models.RotaryConfig:
         raise DataError("partial_rotary_factor in config.json must be 1.0 for the models here")
     if kind == "default":
         return models.RotaryConfig(base=base)
-    if kind == "linear":
-        return models.RotaryConfig(base=base, scaling="linear", factor=get(found, "factor", 1.0))
-    if kind != "llama3":
+    if kind not in ("linear", "llama3"):
         raise DataError(f"the rope_type in config.json must be default, linear or llama3, got {kind!r}")
+    factor = get(found, "factor", 1.0 if kind == "linear" else 8.0)
+    if factor == 1:  # no scaling
+        return models.RotaryConfig(base=base)
+    if kind == "linear":
+        return models.RotaryConfig(base=base, scaling="linear", factor=factor)
     require(found, low_freq_factor=1.0, high_freq_factor=4.0)
     name = "original_max_position_embeddings"  # transformers 5 reads it outside of the object, too
     trained = get(found, name, get(settings, name, get(settings, "max_position_embeddings", 0)))
     if get(settings, name, trained) != trained:
         raise DataError(f"{name} in config.json must be the one of rope_parameters, {trained}, got {settings[name]}")
-    return models.RotaryConfig(base=base, scaling="llama3", factor=get(found, "factor", 8.0), trained_length=trained)
+    return models.RotaryConfig(base=base, scaling="llama3", factor=factor, trained_length=trained)
 
 
 def _settings(kind: str, net: Pure) -> dict[str, Any]:

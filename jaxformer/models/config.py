@@ -39,7 +39,7 @@ class RotaryConfig:
     scaling: Literal["none", "linear", "ntk", "yarn", "llama3"] = "none"
     """The scaling of frequencies for contexts longer than in training."""
     factor: float = 1.0
-    """The ratio of the longer context to the one in training."""
+    """The ratio of the longer context to the one in training; 1 only without scaling."""
     trained_length: int = 2048
     """The context that the model was trained on, for yarn and llama3."""
 
@@ -53,6 +53,8 @@ class RotaryConfig:
         if self.scaling not in ("yarn", "llama3") and self.trained_length != RotaryConfig.trained_length:
             reason = f"scaling is {self.scaling!r}, not 'yarn' or 'llama3'"
             raise ValueError(f"the trained_length of rotary positions, {self.trained_length}, has no effect: {reason}")
+        if self.scaling != "none" and self.factor == 1:
+            raise ValueError(f"the scaling of rotary positions, {self.scaling!r}, has no effect: factor is 1")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,10 +171,8 @@ class TransformerConfig:
         if self.positions.startswith(("sinusoidal", "transformer_xl")) and self.d_model % 2:
             raise ValueError(f"{self.positions} positions need an even d_model, got {self.d_model}")
         if self.positions == "t5" and (self.num_buckets < 4 or self.max_distance <= self.num_buckets // 2):
-            raise ValueError(
-                "t5 positions need num_buckets of at least 4 and a max_distance above half of it, "
-                f"got {self.num_buckets} and {self.max_distance}"
-            )
+            got = f"got {self.num_buckets} and {self.max_distance}"
+            raise ValueError(f"t5 positions need num_buckets of at least 4 and a max_distance above half of it, {got}")
         if self.positions == "rotary" and dim % 2:
             raise ValueError(f"rotary positions need an even head dim, got {dim}")
         for name, (setting, values) in _READ_BY.items():

@@ -197,6 +197,7 @@ class Embeddings(nnx.Module):
         if segments is not None and self.positions is not None and self.positions.needs_length:
             same = segments[:, :, None] == segments[:, None]
             count = jnp.maximum((same if valid is None else same & valid[:, None]).sum(2), 1)
+            index = jnp.asarray(index)[:, :length]  # one for each count; a symbolic length has more
         x = self._sum(tokens, index, count, types, copies, valid)
         return functional.dropout(x, rate=self.dropout, key=key)
 

@@ -181,3 +181,25 @@ def test_a_bias_and_an_array_are_summed(implementation):
             np.testing.assert_allclose(found, expected, atol=1e-5)
     slope = jax.eval_shape(jax.grad(lambda x: attend(bias=alibi + x).sum()), array[0])
     assert slope.shape == (T, S)
+
+
+@pytest.mark.parametrize("name", first(["alibi", "t5", "relative"], "t5"))
+def test_positions_of_a_symbolic_batch(name):
+    """One program of a cached step for every batch size, also for 1."""
+    bias = {
+        "alibi": functional.alibi(2),
+        "t5": functional.t5_bias(normal(8, 2, seed=1)),
+        "relative": functional.relative_keys(normal(3, 4, seed=1)),
+    }[name]
+
+    def place(query, positions):
+        return bias.at_positions(query, positions, np.arange(6)[None]).tile(query, jnp.arange(1), jnp.arange(6))
+
+    (batch,) = jax.export.symbolic_shape("b")
+    shapes = jax.ShapeDtypeStruct((batch, 2, 1, 4), jnp.float32), jax.ShapeDtypeStruct((batch, 1), jnp.int32)
+    program = jax.export.export(jax.jit(place))(*shapes)
+    query, positions = normal(3, 2, 1, 4), jnp.asarray([[0], [5], [2]])
+    for size in (1, 3):
+        got = np.broadcast_to(program.call(query[:size], positions[:size]), (size, 2, 1, 6))
+        for i in range(size):
+            np.testing.assert_allclose(got[i : i + 1], place(query[i : i + 1], positions[i : i + 1]), rtol=1e-6)

@@ -56,6 +56,7 @@ ROTARY = [
         {"rope_parameters": LLAMA3, "original_max_position_embeddings": 16, "max_position_embeddings": 64},
         models.RotaryConfig(scaling="llama3", factor=8.0, trained_length=16),
     ),
+    ({"rope_theta": 5.0, "rope_scaling": {"type": "linear", "factor": 1.0}}, models.RotaryConfig(base=5.0)),
     (  # as transformers 5 does
         {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_type": "default"}},
         models.RotaryConfig(scaling="linear", factor=2.0),

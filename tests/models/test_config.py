@@ -72,7 +72,7 @@ def test_choices_of_a_part():
     with pytest.raises(ValueError, match=r"^scaling must be one of \('none', 'yarn'\), got 'dynamic'"):
         check_fields(Shape(Part("dynamic")))
     with pytest.raises(ValueError, match=r"^trained_length must be at least 1, got 0"):
-        models.LanguageModelConfig(9, rotary=models.RotaryConfig(scaling="yarn", trained_length=0))
+        models.LanguageModelConfig(9, rotary=models.RotaryConfig(scaling="yarn", factor=2.0, trained_length=0))
 
 
 @pytest.mark.parametrize(
@@ -81,6 +81,7 @@ def test_choices_of_a_part():
         (lambda: models.RotaryConfig(scaling="yarn", factor=0.0), "^the factor of rotary .* above 0 .*, got 0.0$"),
         (lambda: models.RotaryConfig(scaling="ntk", factor=math.nan), "^the factor of rotary .* above 0 .*, got nan$"),
         (lambda: models.RotaryConfig(factor=4.0), "^the factor of rotary .* 4.0, has no effect: scaling is 'none'$"),
+        (lambda: models.RotaryConfig(scaling="linear"), "^the scaling of rotary .* 'linear', has no effect: .* is 1$"),
         (lambda: models.RotaryConfig(scaling="yarn", base=1.0), "^the base of rotary .* above 1 .*, got 1.0$"),
         (lambda: models.ExpertsConfig(capacity_factor=0.0), "^capacity_factor must be above 0 .*, got 0.0$"),
         (lambda: models.ExpertsConfig(load_balancing_weight=-1.0), "^load_balancing_weight must .* 0 .*, got -1.0$"),

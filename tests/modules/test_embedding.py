@@ -4,6 +4,7 @@ import inspect
 
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 from flax import nnx
@@ -153,6 +154,20 @@ def test_a_row_without_tokens_has_normalized_positions():
     found = module(tokens, valid=valid)
     np.testing.assert_array_equal(found[:1], module(tokens[:1], valid=valid[:1]))
     assert np.isfinite(found).all()
+
+
+def test_normalized_positions_of_a_symbolic_length(monkeypatch):
+    """Without padding, and of packed sequences: both ended in errors about shapes under `jax.export`."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # a symbol is no integer to the type checks
+    positions = modules.RawPositions(D, normalized=True)
+    net, params = built(lambda rngs: modules.Embeddings(modules.Embedding(11, D, rngs=rngs), positions))
+    tokens, segments = int32([[3, 4, 5]]), int32([[1, 1, 2]])
+    shape = jax.export.symbolic_shape("b, t", constraints=["t <= 5"])
+    given = jax.ShapeDtypeStruct(shape, jnp.int32)
+    both = lambda tokens, segments: [net.net.apply(params, tokens, segments=x) for x in (None, segments)]
+    program = jax.export.export(jax.jit(both))(given, given)
+    for got, expected in zip(program.call(tokens, segments), both(tokens, segments), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-6)
 
 
 def test_embeddings_check_lengths():

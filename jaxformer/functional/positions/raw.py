@@ -35,8 +35,8 @@ def normalized_positions(
     that does not know the final length cannot use it.
 
     Args:
-      length: N, for all sequences or in an array that broadcasts to `positions`, such as ``[B, 1]``; at N = 1 the
-        only position is 0.
+      length: N, for all sequences (an integer, or a symbol as in ``jax.export.symbolic_shape``), or in an array that
+        broadcasts to `positions`, such as ``[B, 1]``; at N = 1 the only position is 0.
 
     Raises:
       ValueError: a length that is known at trace time is below 1.
@@ -45,7 +45,8 @@ def normalized_positions(
     >>> normalized_positions(jnp.arange(5), length=5).ravel().tolist()
     [0.0, 0.25, 0.5, 0.75, 1.0]
     """
-    if not isinstance(length, jax.core.Tracer) and np.min(length, initial=1) < 1:
+    has_value = isinstance(length, int | np.integer | np.ndarray | jax.Array)  # a symbol has none
+    if has_value and not isinstance(length, jax.core.Tracer) and np.min(length, initial=1) < 1:
         raise ValueError(f"length must be at least 1, got {np.min(length)}")
     last = jnp.maximum(jnp.asarray(length, jnp.float32) - 1, 1)
     t = jnp.asarray(positions, jnp.float32)
