@@ -42,7 +42,7 @@ def test_examples_run(path):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("page", "least"), [("README.md", 2), ("docs/search.md", 1)])
+@pytest.mark.parametrize(("page", "least"), [("README.md", 2), ("docs/search.md", 1), ("docs/derivatives.md", 1)])
 def test_the_examples_of_a_page_run(page, least):
     """The Python blocks run one after another in a fresh process, as for a user who pastes them."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT.parent / page).read_text(encoding="utf-8"), re.DOTALL)

@@ -97,7 +97,11 @@ def read_table(
     rows = [line.split("\t") if line.strip() else [] for line in read_lines(path)]
     for number, row in enumerate(rows, 1):
         if row and len(row) <= max(columns):
-            raise DataError(f"{path}, line {number}: {len(row)} column(s), but column {max(columns)} is needed")
+            raise DataError(
+                f"{path}, line {number}: {len(row)} column(s), but the sentence is in column {columns[0]} and its "
+                f"translation in column {columns[1]}, counted from 0; see --data.columns, or name the file of the "
+                "translations, too"
+            )
     check_columns(rows, str(path))
     blank = [""] * (max(columns) + 1)
     source, target = ([(row or blank)[column] for row in rows] for column in columns)

@@ -113,8 +113,15 @@ def test_missing_file(tmp_path):
 def test_table(tmp_path):
     table = write(tmp_path / "t.tsv", b"Go.\tVa !\tx\nRun!\tCours !\ty\n")
     assert read_table(table, columns=(1, 0)).source == ("Va !", "Cours !")
-    with pytest.raises(DataError, match=r"line 1: 3 column\(s\), but column 5"):
+    with pytest.raises(DataError, match=r"line 1: 3 column\(s\), but .* in column 0 and its translation in column 5,"):
         read_table(table, columns=(0, 5))
+
+
+def test_a_missing_file_of_translations_is_named(tmp_path):
+    """One file is read as a table; who forgot the other learns that."""
+    source = write(tmp_path / "my.en", b"Go.\nRun!\n")
+    with pytest.raises(DataError, match=r"my.en, line 1: 1 column\(s\), .* or name the file of the translations"):
+        read_table(source)
 
 
 @pytest.mark.parametrize(
