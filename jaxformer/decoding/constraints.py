@@ -107,7 +107,7 @@ class _Shortlist:
     normalized: bool = dataclasses.field(metadata={"static": True})
 
     def __call__(self, scores: Scores, history: History) -> Scores:
-        tokens = of_rows(self.tokens, history) if self.tokens.shape[0] > 1 else self.tokens
+        tokens = self.tokens if self.tokens.shape[0] == 1 else of_rows(self.tokens, history)  # the size may be symbolic
         vocab_size = scores.shape[-1]
         places = jnp.where(tokens < 0, vocab_size, tokens)  # negative indices would count from the end
         rows = jnp.arange(tokens.shape[0])[:, None]

@@ -73,6 +73,21 @@ def test_shortlists_of_each_sentence(order):
             transform(jnp.asarray(SCORES), history)
 
 
+def test_shortlists_of_a_symbolic_batch():
+    """An exported program takes one list for each sentence, whatever their number."""
+    (b,) = jax.export.symbolic_shape("b")
+    of = lambda *shape, dtype=jnp.int32: jax.ShapeDtypeStruct((b, *shape), dtype)
+    history = decoding.History(of(K, T), of(K), of())
+    rule = lambda lists, scores, tokens, lengths, rows: decoding.shortlist(lists)(
+        scores, decoding.History(tokens, lengths, rows)
+    )
+    shapes = (of(2), of(K, V, dtype=jnp.float32), history.tokens, history.lengths, history.rows)
+    program = jax.export.export(jax.jit(rule))(*shapes)
+    lists = jnp.array([[1, 4], [2, -1], [0, 5]])
+    got = program.call(lists, jnp.asarray(SCORES), HISTORY.tokens, HISTORY.lengths, HISTORY.rows)
+    np.testing.assert_array_equal(got, decoding.shortlist(lists)(jnp.asarray(SCORES), HISTORY))
+
+
 def test_rules_before_and_after_normalization():
     """Hugging Face bans after log-softmax, CTranslate2 before; a shortlist always shares the probability."""
     assert decoding.no_repeat_ngram(2).normalized
