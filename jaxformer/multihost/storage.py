@@ -29,7 +29,7 @@ def wait_for_file(path: pathlib.Path) -> None:
 def wait_for_run(out: pathlib.Path, files: Iterable[str], *, seconds: float = SECONDS) -> None:
     """Waits until all processes see the same run, or none, in a run directory: its files, log and checkpoints.
 
-    An empty log is that of a run that ended before its first step, which begins anew instead of resuming.
+    An empty log is that of a run that ended before its first step: it starts over instead of resuming.
 
     Args:
       files: the names of the files that are read from it.
