@@ -71,7 +71,7 @@ def name_of(attention: Any) -> str:
 
 
 def call_attention(attention: AttentionFunction, query: Array, keys: Array, values: Array, **options: Any) -> Array:
-    """Calls an attention function with those options that are not None, and with those that it names.
+    """Calls an attention function with those options that are not None, and those for which it has no default.
 
     Raises:
       TypeError: it does not take an option that the layer has.
@@ -82,7 +82,8 @@ def call_attention(attention: AttentionFunction, query: Array, keys: Array, valu
     except ValueError:  # a function without a signature
         parameters = {}
     takes_any = not parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    options = {name: x for name, x in options.items() if x is not None or name in parameters}
+    required = [name for name, p in parameters.items() if p.default is p.empty]
+    options = {name: x for name, x in options.items() if x is not None or name in required}
     if not takes_any and (missing := [name for name in options if name not in parameters]):
         raise TypeError(
             f"this layer has a {missing[0]}, which the attention function {name_of(attention)} does not take; "
