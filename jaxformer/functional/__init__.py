@@ -54,8 +54,10 @@ from jaxformer.functional.hard_attention import doubly_stochastic_penalty as dou
 from jaxformer.functional.hard_attention import pick_position as pick_position
 from jaxformer.functional.hard_attention import reinforce as reinforce
 from jaxformer.functional.hard_attention import weights_entropy as weights_entropy
+from jaxformer.functional.losses import CrossEntropy as CrossEntropy
+from jaxformer.functional.losses import LogitLoss as LogitLoss
 from jaxformer.functional.losses import cross_entropy as cross_entropy
-from jaxformer.functional.losses import linear_cross_entropy as linear_cross_entropy
+from jaxformer.functional.losses import linear_loss as linear_loss
 from jaxformer.functional.masked_tokens import mask_tokens as mask_tokens
 from jaxformer.functional.masked_tokens import num_masked as num_masked
 from jaxformer.functional.normalization import layer_norm as layer_norm
@@ -82,8 +84,8 @@ from jaxformer.functional.positions import t5_bias as t5_bias
 from jaxformer.functional.positions import t5_bucket as t5_bucket
 from jaxformer.functional.positions import transformer_xl as transformer_xl
 from jaxformer.functional.positions import yarn_scaling as yarn_scaling
+from jaxformer.functional.r_drop import RDrop as RDrop
 from jaxformer.functional.r_drop import duplicate_rows as duplicate_rows
-from jaxformer.functional.r_drop import linear_r_drop as linear_r_drop
 from jaxformer.functional.r_drop import r_drop as r_drop
 from jaxformer.functional.r_drop import symmetric_divergence as symmetric_divergence
 from jaxformer.functional.recurrent import RecurrentState as RecurrentState
@@ -101,5 +103,7 @@ from jaxformer.functional.residual import post_norm as post_norm
 from jaxformer.functional.residual import pre_norm as pre_norm
 from jaxformer.functional.residual import residual as residual
 from jaxformer.functional.residual import sandwich_norm as sandwich_norm
+from jaxformer.functional.tokens import Tokens as Tokens
+from jaxformer.functional.tokens import as_tokens as as_tokens
 
 lazy.list_names(__name__)

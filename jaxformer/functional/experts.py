@@ -86,8 +86,11 @@ def load_balancing_loss(routing: Routing, valid: Bool[Array, "*tokens"] | None =
     """Returns ``E sum_e f_e P_e``: 1 if tokens spread evenly, E if all go to one expert (Fedus et al. 2021, eq. 4).
 
     ``f_e`` is the fraction of choices of expert e, and ``P_e`` is its mean probability, through which the gradient
-    flows. Add it to the loss with a small factor, such as 0.01. If padding may hold NaN, pass `valid` to `route` too,
-    because the gradient goes through its softmax.
+    flows. Add it to the loss with a small factor, such as 0.01.
+
+    Args:
+      valid: True for the tokens to count; by default those with an expert, which padding does not have if `route` knows
+        it. If padding may hold NaN, pass `valid` to `route`, because the gradient goes through its softmax.
 
     Raises:
       ValueError: `valid` is not Boolean, or has another shape than the tokens.
@@ -101,7 +104,7 @@ def load_balancing_loss(routing: Routing, valid: Bool[Array, "*tokens"] | None =
     num_experts = routing.probabilities.shape[-1]
     chosen = jax.nn.one_hot(routing.experts, num_experts).mean(-2).reshape(-1, num_experts)
     probabilities = routing.probabilities.reshape(-1, num_experts)
-    counted = jnp.ones(probabilities.shape[0], bool) if valid is None else valid.reshape(-1)
+    counted = (routing.experts[..., 0] < num_experts if valid is None else valid).reshape(-1)
     total = jnp.maximum(counted.sum(dtype=jnp.float32), 1.0)
     # Padding may hold NaN, and 0 times NaN is NaN.
     fraction, mean = (jnp.where(counted[:, None], x, 0).sum(0) / total for x in (chosen, probabilities))

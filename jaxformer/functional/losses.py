@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
-import typing
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -117,104 +117,60 @@ def logits_per_chunk() -> int:
     return 1 << (22 if targets.devices()[0].platform == "cpu" else 28)
 
 
-def linear_cross_entropy(
-    x: Float[Array, "B T D"],
-    table: Float[Array, "V D"] | Float[Array, "G C V D"],
-    labels: Integer[Array, "B T"],
-    *,
-    where: Bool[Array, "B T"] | None = None,
-    smoothing: float = 0.0,
-    z_loss: float = 0.0,
-    chunk: int | None = None,
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Returns the `cross_entropy` of the logits ``x table^T`` without holding all of them.
+class LogitLoss:
+    """A loss of logits: a frozen dataclass, so that it is hashable, with a method `value`. It fits any model's head.
 
-    The logits of one chunk of positions at a time are computed, used and discarded. Their gradient is computed in the
-    same pass, because the gradient of a sum is known up to a factor before the backward pass begins (Hsu et al. 2024,
-    "Liger Kernel"). Memory is for one chunk instead of ``B T V`` logits. On a CPU, whose cache holds a chunk, it takes
-    half the time.
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Focal(LogitLoss):
+    ...     gamma: float = 2.0
+    ...     def value(self, logits, labels, where):
+    ...         log_p = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], -1)[..., 0]
+    ...         return -jnp.where(where, (1 - jnp.exp(log_p)) ** self.gamma * log_p, 0.0).sum()
+    >>> total, count = linear_loss(jnp.ones((1, 3, 2)), jnp.zeros((4, 2)), jnp.array([[0, 1, 2]]), Focal())
+    >>> round(float(total / count), 4)       # (3/4)^2 log 4
+    0.7798
+    """
 
-    Args:
-      table: the output projection, with a row for each label. It is cast to the dtype of `x`; sums are float32. A table
-        ``[G, C, V, D]`` has one copy for each of G groups of rows and C parts of the length, so that devices need not
-        communicate (`jaxformer.sharding.linear_cross_entropy`).
-      where: True for labels to count; other labels add nothing, and their `x` may hold anything. Labels outside of [0,
-        V) are treated as by `cross_entropy`.
-      chunk: the number of positions to compute at a time, over the full batch; by default as many as fit on the devices
-        (see `logits_per_chunk`).
+    passes: ClassVar[int] = 1
+    """The number of passes over each sequence that are compared, in neighboring rows: see `duplicate_rows`."""
+
+    def value(self, logits: Array, labels: Array, where: Array) -> Array:
+        """Returns the sum over the labels that count.
+
+        Args:
+          logits: float32 ``[*batch, V]``; with several passes, ``[*batch, passes, V]``.
+          labels, where: ``[*batch]``; where `where` is False, logits and labels are arbitrary, but finite.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define value")
+
+    def value_and_gradient(self, logits: Array, labels: Array, where: Array, vocab_size: int) -> tuple[Array, Array]:
+        """Returns `value` and its gradient with respect to the logits; those from `vocab_size` on do not count."""
+        return jax.value_and_grad(lambda x: self.value(x[..., :vocab_size], labels, where))(logits)
+
+
+@dataclasses.dataclass(frozen=True)
+class CrossEntropy(LogitLoss):
+    """The `cross_entropy` with label smoothing and z-loss.
 
     Raises:
-      ValueError: `smoothing` is not in [0, 1), shapes do not match, `where` is not Boolean, or a label is not in [0, V)
-        where it counts.
-
-    >>> import jax.numpy as jnp
-    >>> total, count = linear_cross_entropy(jnp.ones((1, 3, 2)), jnp.zeros((4, 2)), jnp.array([[0, 1, 2]]))
-    >>> round(float(total / count), 4), int(count)       # log 4
-    (1.3863, 3)
+      ValueError: `smoothing` is not in [0, 1).
     """
-    if not 0 <= smoothing < 1:
-        raise ValueError(f"smoothing must be in [0, 1), got {smoothing}")
-    if x.shape[:2] != labels.shape or x.shape[2] != table.shape[-1]:
-        raise ValueError(
-            f"shapes must be x [B, T, D], table [V, D], labels [B, T], got {list(x.shape)}, {list(table.shape)}, "
-            f"{list(labels.shape)}"
-        )
-    check_where(where, labels.shape)
-    # The gradient of the table is summed in float32, even if its dtype is narrower.
-    copies = table.astype(jnp.float32)[None, None] if table.ndim == 2 else table
-    check_labels(labels, where, table.shape[-2])
-    (batch, length), (groups, parts, vocab_size, _) = labels.shape, copies.shape
-    if targets.devices()[0].platform != "cpu" and not placed():
-        copies = jnp.pad(copies, ((0, 0), (0, 0), (0, -vocab_size % ALIGNED), (0, 0)))
-    if where is None:
-        where = jnp.ones(labels.shape, bool)
-    if chunk is None:
-        chunk = logits_per_chunk() * groups * parts // vocab_size
-    num_chunks = chunks_of(length, batch, parts, chunk)
-    x = jnp.where(where[..., None], x, 0)
-    total = linear_loss(_CrossEntropy(smoothing, z_loss, num_chunks, vocab_size), x, copies, labels, where)
-    return total, where.astype(jnp.float32).sum()
 
+    smoothing: float = 0.0
+    z_loss: float = 0.0
 
-def chunks_of(length: int, batch: int, parts: int, chunk: int) -> int:
-    """Returns the number of chunks of about `chunk` positions in a batch whose length is split into parts."""
-    return max(1, -(-length // parts // max(1, chunk // max(1, batch * parts))))
+    def __post_init__(self):
+        if not 0 <= self.smoothing < 1:
+            raise ValueError(f"smoothing must be in [0, 1), got {self.smoothing}")
 
-
-@typing.runtime_checkable
-class LogitLoss(Protocol):
-    """A hashable loss, summed over logits ``[G, C, n, V]`` with labels and a mask ``[G, C, m]``."""
-
-    @property
-    def num_chunks(self) -> int:
-        """The number of chunks in which the logits are computed."""
-        ...
-
-    def value(self, logits: Array, labels: Array, where: Array) -> Array:
-        """Returns the loss."""
-        ...
-
-    def value_and_gradient(self, logits: Array, labels: Array, where: Array) -> tuple[Array, Array]:
-        """Returns the loss and its gradient with respect to the logits."""
-        ...
-
-
-class _CrossEntropy(NamedTuple):
-    smoothing: float
-    z_loss: float
-    num_chunks: int
-    vocab_size: int
-    """V; the logits may have more columns, which do not count."""
-
-    def value(self, logits: Array, labels: Array, where: Array) -> Array:
-        logits = logits[..., : self.vocab_size]
+    def value(self, logits, labels, where):
         return cross_entropy(logits, labels, where=where, smoothing=self.smoothing, z_loss=self.z_loss)[0]
 
-    def value_and_gradient(self, logits: Array, labels: Array, where: Array) -> tuple[Array, Array]:
-        low = self.smoothing / self.vocab_size
+    def value_and_gradient(self, logits, labels, where, vocab_size):
+        low = self.smoothing / vocab_size
         target = jnp.where(_chosen(labels, logits.shape), 1 - self.smoothing + low, low)
-        if logits.shape[-1] > self.vocab_size:
-            real = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1) < self.vocab_size
+        if logits.shape[-1] > vocab_size:
+            real = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1) < vocab_size
             target, logits = jnp.where(real, target, 0.0), jnp.where(real, logits, jnp.finfo(jnp.float32).min)
         # XLA reads all logits once for each reduction, so there are only three: two sums and the maximum.
         top = jax.lax.stop_gradient(logits.max(-1, keepdims=True))  # no result depends on it
@@ -229,15 +185,100 @@ class _CrossEntropy(NamedTuple):
         return jnp.where(where, loss, 0.0).sum(), jnp.where(where[..., None], powers * scale - target, 0.0)
 
 
+def linear_loss(
+    x: Float[Array, "B T D"],
+    table: Float[Array, "V D"] | Float[Array, "G C V D"],
+    labels: Integer[Array, "B T"],
+    loss: LogitLoss | None = None,
+    *,
+    where: Bool[Array, "B T"] | None = None,
+    chunk: int | None = None,
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Returns a loss of the logits ``x table^T``, (sum, count), without holding all of them.
+
+    The logits of one chunk of positions at a time are computed, used and discarded. Their gradient is computed in the
+    same pass, because the gradient of a sum is known up to a factor before the backward pass begins (Hsu et al. 2024,
+    "Liger Kernel"). Memory is for one chunk instead of ``B T V`` logits. On a CPU, whose cache holds a chunk, it takes
+    half the time.
+
+    Args:
+      x: states; of a loss that compares several passes over each sequence, in neighboring rows, as a model computes
+        them from `duplicate_rows` of a batch, with equal labels.
+      table: the output projection, with a row for each label. It is cast to the dtype of `x`; sums are float32. A table
+        ``[G, C, V, D]`` has one copy for each of G groups of rows and C parts of the length, so that devices need not
+        communicate (`jaxformer.sharding.linear_loss`).
+      loss: by default `CrossEntropy()`.
+      where: True for labels to count; other labels add nothing, and their `x` may hold anything. Labels outside of [0,
+        V) are treated as by `cross_entropy`.
+      chunk: the number of positions to compute at a time, over the full batch; by default as many as fit on the devices
+        (see `logits_per_chunk`).
+
+    Raises:
+      ValueError: shapes do not match, `where` is not Boolean, or a label is not in [0, V) where it counts.
+
+    >>> import jax.numpy as jnp
+    >>> total, count = linear_loss(jnp.ones((1, 3, 2)), jnp.zeros((4, 2)), jnp.array([[0, 1, 2]]))
+    >>> round(float(total / count), 4), int(count)       # log 4
+    (1.3863, 3)
+    """
+    loss = CrossEntropy() if loss is None else loss
+    passes = loss.passes
+    if x.shape[:2] != labels.shape or x.shape[2] != table.shape[-1] or x.shape[0] % passes:
+        raise ValueError(
+            f"shapes must be x [B, T, D], table [V, D], labels [B, T], with B a multiple of {passes}, got "
+            f"{list(x.shape)}, {list(table.shape)}, {list(labels.shape)}"
+        )
+    check_where(where, labels.shape)
+    # The gradient of the table is summed in float32, even if its dtype is narrower.
+    copies = table.astype(jnp.float32)[None, None] if table.ndim == 2 else table
+    check_labels(labels, where, table.shape[-2])
+    (batch, length), (groups, parts, vocab_size, _) = labels.shape, copies.shape
+    if targets.devices()[0].platform != "cpu" and not placed():
+        copies = jnp.pad(copies, ((0, 0), (0, 0), (0, -vocab_size % ALIGNED), (0, 0)))
+    where = jnp.ones(labels.shape, bool) if where is None else where
+    x = jnp.where(where[..., None], x, 0)
+    if passes > 1:  # [B, T, passes, D]: the labels of all passes are the same
+        x = x.reshape(batch // passes, passes, length, x.shape[2]).swapaxes(1, 2)
+        labels, where = labels[::passes], where[::passes]
+    chunk = logits_per_chunk() * groups * parts // vocab_size if chunk is None else chunk
+    chunked = _Chunked(loss, _num_chunks(length, batch, parts, chunk), vocab_size)
+    return _summed(chunked, x, copies, labels, where), where.astype(jnp.float32).sum()
+
+
+def _num_chunks(length: int, batch: int, parts: int, chunk: int) -> int:
+    """Returns the number of chunks of about `chunk` positions in a batch whose length is split into parts."""
+    return max(1, -(-length // parts // max(1, chunk // max(1, batch * parts))))
+
+
+class _Chunked(NamedTuple):
+    """A loss of logits ``[G, C, n, V]``, whose columns from `vocab_size` on do not count, computed in chunks."""
+
+    loss: LogitLoss
+    num_chunks: int
+    vocab_size: int
+
+    def value(self, logits: Array, labels: Array, where: Array) -> Array:
+        return self.loss.value(self._of_labels(logits, labels)[..., : self.vocab_size], labels, where)
+
+    def value_and_gradient(self, logits: Array, labels: Array, where: Array) -> tuple[Array, Array]:
+        shaped = self._of_labels(logits, labels)
+        value, gradient = self.loss.value_and_gradient(shaped, labels, where, self.vocab_size)
+        return value, gradient.reshape(logits.shape)
+
+    def _of_labels(self, logits: Array, labels: Array) -> Array:
+        """Returns the logits ``[G, C, m, V]`` of m labels, or ``[G, C, m, passes, V]``."""
+        return logits if self.loss.passes == 1 else logits.reshape(*labels.shape, self.loss.passes, logits.shape[-1])
+
+
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def linear_loss(loss: LogitLoss, x: Array, copies: Array, labels: Array, where: Array) -> Array:
+def _summed(loss: _Chunked, x: Array, copies: Array, labels: Array, where: Array) -> Array:
     """Returns a loss of the logits ``x table^T``, computed and discarded in chunks, with its gradient in the same pass.
 
     If there is only one group of rows, the counted positions are in the first chunks, and the other chunks are skipped.
 
     Args:
       x: states ``[B, T, D]``, or ``[B, T, P, D]`` with P rows of logits for each label.
-      copies: the table, see `linear_cross_entropy`.
+      copies: the table, see `linear_loss`.
     """
     table, order = copies.astype(x.dtype), _counted_first(loss.num_chunks, copies, where)
 
@@ -252,8 +293,8 @@ def linear_loss(loss: LogitLoss, x: Array, copies: Array, labels: Array, where: 
     return jax.lax.scan(visit, *vary_alike((jnp.float32(0), chunks, table))[:2])[0]
 
 
-@linear_loss.defjvp
-def _linear_loss_jvp(loss, primals, tangents):
+@_summed.defjvp
+def _summed_jvp(loss, primals, tangents):
     """Computes the gradients of the sum; its backward pass only multiplies them by the upstream gradient."""
     total, *gradients = _value_and_gradients(loss, *primals)
     products = (
@@ -264,7 +305,7 @@ def _linear_loss_jvp(loss, primals, tangents):
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _value_and_gradients(loss: LogitLoss, *arrays: Array) -> tuple[Array, Array, Array]:
+def _value_and_gradients(loss: _Chunked, *arrays: Array) -> tuple[Array, Array, Array]:
     # A function with its own derivative rule is evaluated as a whole. Otherwise, `jax.grad` would hoist loop constants
     # out of the loop: several arrays as large as the logits of a chunk.
     return _loop_with_gradients(loss, *arrays)
@@ -275,7 +316,7 @@ def _value_and_gradients_jvp(loss, primals, tangents):
     return jax.jvp(functools.partial(_loop_with_gradients, loss), primals, tangents)
 
 
-def _loop_with_gradients(loss: LogitLoss, x: Array, copies: Array, labels: Array, where: Array):
+def _loop_with_gradients(loss: _Chunked, x: Array, copies: Array, labels: Array, where: Array):
     # With a copy of the table for each group of rows and each part of the length, the loop needs no communication.
     table, (groups, parts, vocab_size, d_model) = copies.astype(x.dtype), copies.shape
     order = _counted_first(loss.num_chunks, copies, where)

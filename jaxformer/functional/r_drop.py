@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import dataclasses
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Integer
 
-from jaxformer.functional.losses import (
-    check_labels,
-    check_where,
-    chunks_of,
-    cross_entropy,
-    linear_loss,
-    logits_per_chunk,
-)
+from jaxformer.functional.losses import CrossEntropy, LogitLoss, check_where, cross_entropy
 
 
 def duplicate_rows(x: Array) -> Array:
@@ -93,66 +87,29 @@ def r_drop(
     return 0.5 * (one + other + weight * divergence), count
 
 
-def linear_r_drop(
-    x: Float[Array, "B2 T D"],
-    table: Float[Array, "V D"] | Float[Array, "G C V D"],
-    labels: Integer[Array, "B2 T"],
-    *,
-    weight: float,
-    where: Bool[Array, "B2 T"] | None = None,
-    smoothing: float = 0.0,
-    z_loss: float = 0.0,
-    chunk: int | None = None,
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Returns the `r_drop` of the logits ``x table^T`` without holding all of them, as `linear_cross_entropy` does.
-
-    Args:
-      x: the states of two passes over each sequence, in neighboring rows, as a model computes them from
-        `duplicate_rows` of a batch; `labels` and `where` are the same for both.
-      table: see `linear_cross_entropy`.
-      weight, where, smoothing, z_loss: see `r_drop`.
-      chunk: the number of positions to compute at a time, over the full batch.
+@dataclasses.dataclass(frozen=True)
+class RDrop(LogitLoss):
+    """The `r_drop` of two passes over each sequence, from `duplicate_rows` of a batch.
 
     Raises:
-      ValueError: `smoothing` is not in [0, 1), shapes do not match, `where` is not Boolean, or a label is not in [0, V)
-        where it counts.
+      ValueError: `smoothing` is not in [0, 1).
 
+    >>> from jaxformer.functional import linear_loss
     >>> labels = duplicate_rows(jnp.array([[0, 1, 2]]))
-    >>> total, count = linear_r_drop(jnp.ones((2, 3, 2)), jnp.zeros((4, 2)), labels, weight=5.0)
+    >>> total, count = linear_loss(jnp.ones((2, 3, 2)), jnp.zeros((4, 2)), labels, RDrop(5.0))
     >>> round(float(total / count), 4), int(count)       # log 4
     (1.3863, 3)
     """
-    if x.shape[0] % 2 or x.shape[:2] != labels.shape or x.shape[2] != table.shape[-1]:
-        raise ValueError(
-            f"shapes must be x [2 B, T, D], table [V, D], labels [2 B, T], got {list(x.shape)}, {list(table.shape)}, "
-            f"{list(labels.shape)}"
-        )
-    check_where(where, labels.shape)
-    check_labels(labels, where, table.shape[-2])
-    copies = table.astype(jnp.float32)[None, None] if table.ndim == 2 else table
-    groups, parts, vocab_size, _ = copies.shape
-    where = jnp.ones(labels.shape, bool) if where is None else where
-    x, labels, where = (
-        a.reshape(len(a) // 2, 2, *a.shape[1:]) for a in (jnp.where(where[..., None], x, 0), labels, where)
-    )
-    labels, where = labels[:, 0], where[:, 0]
-    if chunk is None:
-        chunk = logits_per_chunk() * groups * parts // vocab_size
-    num_chunks = chunks_of(labels.shape[1], 2 * labels.shape[0], parts, chunk)
-    total = linear_loss(_RDrop(weight, smoothing, z_loss, num_chunks), x.swapaxes(1, 2), copies, labels, where)
-    return total, where.astype(jnp.float32).sum()
 
-
-class _RDrop(NamedTuple):
     weight: float
-    smoothing: float
-    z_loss: float
-    num_chunks: int
+    smoothing: float = 0.0
+    z_loss: float = 0.0
+    passes: ClassVar[int] = 2
 
-    def value(self, logits: Array, labels: Array, where: Array) -> Array:
-        pairs = logits.reshape(*labels.shape, 2, logits.shape[-1])
-        options = {"weight": self.weight, "where": where, "smoothing": self.smoothing, "z_loss": self.z_loss}
-        return r_drop(pairs[..., 0, :], pairs[..., 1, :], labels, **options)[0]
+    def __post_init__(self):
+        CrossEntropy(self.smoothing, self.z_loss)  # checks them
 
-    def value_and_gradient(self, logits: Array, labels: Array, where: Array) -> tuple[Array, Array]:
-        return jax.value_and_grad(self.value)(logits, labels, where)
+    def value(self, logits, labels, where):
+        first, second = logits[..., 0, :], logits[..., 1, :]
+        options = {"weight": self.weight, "smoothing": self.smoothing, "z_loss": self.z_loss}
+        return r_drop(first, second, labels, where=where, **options)[0]

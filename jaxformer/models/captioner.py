@@ -11,35 +11,37 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxformer import functional, sharding
+from jaxformer import functional
+from jaxformer.functional.losses import LogitLoss
 from jaxformer.functional.sums import add_shared
+from jaxformer.functional.tokens import as_tokens
 from jaxformer.models.captioner_config import RecurrentCaptionerConfig, TransformerCaptionerConfig
 from jaxformer.models.config import DecoderConfig, LanguageModelConfig
 from jaxformer.models.decoder import make_decoder
 from jaxformer.models.decoder_state import Context, DecoderState
-from jaxformer.models.decoding_mixin import ContextT, MemoryDecodingMixin, StateT
+from jaxformer.models.decoding_model import ContextT, MemoryDecodingModel, StateT
 from jaxformer.models.encoder import Memory
 from jaxformer.models.recurrent_decoder import (
-    CapturedWeights,
     RecurrentContext,
     RecurrentDecoder,
     RecurrentDecoderState,
+    captured_weights,
 )
 from jaxformer.models.residual_network import FeatureGrid
-from jaxformer.models.transformer import select
+from jaxformer.models.token_model import CROSS_ENTROPY, Input
 from jaxformer.modules import (
     Alignment,
     AttentionFunction,
-    CapturedAttention,
     Embedding,
     Embeddings,
     LearnedPositions,
     Linear,
     RecurrentStack,
 )
+from jaxformer.modules.captured import Intermediates
 
 
-class Captioner(MemoryDecodingMixin[ContextT, StateT]):
+class Captioner(MemoryDecodingModel[ContextT, StateT]):
     """The parts that captioners share: the memory of an image, and decoding steps."""
 
     def __init__(
@@ -76,6 +78,8 @@ class Captioner(MemoryDecodingMixin[ContextT, StateT]):
 class TransformerCaptioner(Captioner[Context, DecoderState]):
     """``images, tokens -> logits`` by a Transformer decoder; use it through ``pure(TransformerCaptioner, config)``."""
 
+    attention_names = ("decoder.self", "decoder.cross")
+
     def __init__(
         self,
         config: TransformerCaptionerConfig,
@@ -88,49 +92,16 @@ class TransformerCaptioner(Captioner[Context, DecoderState]):
         memory_dim = config.image.widths[-1]
         self.decoder = make_decoder(DecoderConfig(**shape, memory_dim=memory_dim), attention=attention, rngs=rngs)
 
-    def __call__(
+    def states(
         self,
         images: Float[Array, "B h w C"],
-        tokens: Int[Array, "B T"],
+        tokens: Input,
         *,
-        valid: Bool[Array, "B T"] | None = None,
         key: jax.Array | None = None,
-    ) -> Float[Array, "B T V"]:
-        """Returns teacher-forced logits, float32: row t scores the token after ``tokens[:, :t + 1]``.
-
-        Args:
-          valid: True where a token is not padding; default: everywhere.
-          key: the key of dropout; None means no dropout.
-        """
-        return self.decoder(tokens, self.encode(images), valid=valid, key=key)
-
-    def cross_entropy(
-        self,
-        images: Float[Array, "B h w C"],
-        tokens: Int[Array, "B T"],
-        labels: Int[Array, "B T"],
-        *,
-        valid: Bool[Array, "B T"] | None = None,
-        right_padded: bool = False,
-        smoothing: float = 0.0,
-        z_loss: float = 0.0,
-        key: jax.Array | None = None,
-    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """Returns the loss of the teacher-forced logits, (sum, count); see `Decoder.cross_entropy`."""
-        options = {"right_padded": right_padded, "smoothing": smoothing, "z_loss": z_loss, "key": key}
-        return self.decoder.cross_entropy(tokens, labels, self.encode(images), valid=valid, **options)
-
-    def captured(
-        self,
-        images: Float[Array, "B h w C"],
-        tokens: Int[Array, "B T"],
-        names: Collection[str] = ("decoder.cross",),
-        *,
-        valid: Bool[Array, "B T"] | None = None,
-    ) -> dict[str, CapturedAttention]:
-        """Returns the arguments of the named attentions in every layer: "decoder.self", "decoder.cross"."""
-        intermediates = self.decoder.captured(tokens, self.encode(images), valid=valid)
-        return select({f"decoder.{name}": attention for name, attention in intermediates.items()}, names)
+        capture: Collection[str] = (),
+    ) -> tuple[Float[Array, "B T D"], Intermediates]:
+        """Returns the teacher-forced states of captions: those of row t see ``tokens[:, :t + 1]``. See `TokenModel`."""
+        return self.decoder.states(tokens, self.encode(images), key=key, capture=capture)
 
 
 class RecurrentCaptioner(Captioner[RecurrentContext, RecurrentDecoderState]):
@@ -143,6 +114,8 @@ class RecurrentCaptioner(Captioner[RecurrentContext, RecurrentDecoderState]):
     position, which is drawn from the weights in training, and is the most probable one otherwise. With `context_gate`,
     :math:`z_t` is multiplied by :math:`\beta_t = \sigma(w \cdot h_{t-1} + b)` (4.2.1).
     """
+
+    attention_names = ("decoder.cross",)
 
     def __init__(
         self,
@@ -170,67 +143,45 @@ class RecurrentCaptioner(Captioner[RecurrentContext, RecurrentDecoderState]):
             hard=config.attention == "hard",
             dropout=config.dropout,
         )
-        # The moving average of the log-probability of a token, which only `reinforced_cross_entropy` reads.
+        # The moving average of the log-probability of a token, which only `reinforced_loss` reads.
         self.baseline = nnx.Param(jnp.zeros((), jnp.float32), axes=()) if config.attention == "hard" else None
 
-    def __call__(
+    def states(
         self,
         images: Float[Array, "B h w C"],
-        tokens: Int[Array, "B T"],
+        tokens: Input,
         *,
-        valid: Bool[Array, "B T"] | None = None,
         key: jax.Array | None = None,
-        noise: Float[Array, "B T S"] | None = None,
-    ) -> Float[Array, "B T V"]:
-        """Returns teacher-forced logits, float32: row t scores the token after ``tokens[:, :t + 1]``.
+        capture: Collection[str] = (),
+    ) -> tuple[Float[Array, "B T D"], Intermediates]:
+        """Returns the teacher-forced outputs of captions, with the most probable positions of hard attention."""
+        del capture  # the weights are computed anyway
+        outputs, weights = self.decoder(tokens, self.encode(images), key=key)
+        return outputs, captured_weights(weights)
 
-        Args:
-          valid: True where a token is not padding; default: everywhere.
-          key: the key of dropout; None means no dropout.
-          noise: the noise of hard attention, see `functional.pick_position`; None for the most probable positions.
-        """
-        outputs, _ = self.decoder(tokens, self.encode(images), valid=valid, key=key, noise=noise)
-        return self.decoder.logits(outputs)
-
-    def cross_entropy(
+    def doubly_stochastic_loss(
         self,
         images: Float[Array, "B h w C"],
-        tokens: Int[Array, "B T"],
-        labels: Int[Array, "B T"],
+        tokens: Input,
         *,
-        valid: Bool[Array, "B T"] | None = None,
-        right_padded: bool = False,
-        smoothing: float = 0.0,
-        z_loss: float = 0.0,
-        doubly_stochastic: float = 0.0,
+        labels: Int[Array, "B T"],
+        weight: float,
+        loss: LogitLoss = CROSS_ENTROPY,
         key: jax.Array | None = None,
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """Returns the loss of the teacher-forced logits, (sum, count): see `EncoderDecoder.cross_entropy`.
+        """Returns the `loss` plus `functional.doubly_stochastic_penalty`, one term for each image, times `weight`."""
+        valid = as_tokens(tokens).valid
+        x, weights = self.decoder(tokens, self.encode(images), key=key)
+        total, count = self.head.loss(x, labels, loss, where=valid)
+        return total + weight * functional.doubly_stochastic_penalty(weights, where=valid), count
 
-        Args:
-          right_padded: has no effect: see `Seq2Seq.cross_entropy`.
-          doubly_stochastic: the weight of `functional.doubly_stochastic_penalty`, one term for each image.
-        """
-        del right_padded
-        embeddings, output = self.decoder.embeddings, self.decoder.output
-        copies = embeddings.tokens.copies(tokens.shape[0], dtype=embeddings.dtype)
-        x, weights = self.decoder(tokens, self.encode(images), valid=valid, key=key, copies=copies)
-        table = copies if output is None else output.kernel[...].T
-        with jax.named_scope("loss"):
-            options = {"where": valid, "smoothing": smoothing, "z_loss": z_loss}
-            total, count = sharding.linear_cross_entropy(x, table, labels, **options)
-            if doubly_stochastic:
-                total += doubly_stochastic * functional.doubly_stochastic_penalty(weights, where=valid)
-        return total, count
-
-    def reinforced_cross_entropy(
+    def reinforced_loss(
         self,
         images: Float[Array, "B h w C"],
-        tokens: Int[Array, "B T"],
-        labels: Int[Array, "B T"],
+        tokens: Input,
         noise: Float[Array, "B T S"],
         *,
-        valid: Bool[Array, "B T"] | None = None,
+        labels: Int[Array, "B T"],
         smoothing: float = 0.0,
         entropy: float = 0.0,
         mean: Bool[Array, " B"] | None = None,
@@ -254,9 +205,10 @@ class RecurrentCaptioner(Captioner[RecurrentContext, RecurrentDecoderState]):
           ValueError: the attention is soft.
         """
         if self.baseline is None:
-            raise ValueError("reinforced_cross_entropy needs a model with attention hard, got soft")
-        x, weights = self.decoder(tokens, self.encode(images), valid=valid, key=key, noise=noise, mean=mean)
-        logits = self.decoder.logits(x)
+            raise ValueError("reinforced_loss needs a model with attention hard, got soft")
+        valid = as_tokens(tokens).valid
+        x, weights = self.decoder(tokens, self.encode(images), key=key, noise=noise, mean=mean)
+        logits = self.head.logits(x)
         with jax.named_scope("loss"):
             total, count = functional.cross_entropy(logits, labels, where=valid, smoothing=smoothing)
             rewards = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], 2)[..., 0]
@@ -270,18 +222,6 @@ class RecurrentCaptioner(Captioner[RecurrentContext, RecurrentDecoderState]):
             estimate += jnp.where(real, jnp.square(rewards - baseline) / 2, 0.0).sum()
             spread = jnp.where(real, functional.weights_entropy(weights), 0.0).sum()
             return total + estimate - jax.lax.stop_gradient(estimate) - entropy * spread, count
-
-    def captured(
-        self,
-        images: Float[Array, "B h w C"],
-        tokens: Int[Array, "B T"],
-        names: Collection[str] = ("decoder.cross",),
-        *,
-        valid: Bool[Array, "B T"] | None = None,
-    ) -> dict[str, CapturedWeights]:
-        """Returns the weights of the attention to the grid, "decoder.cross", as of one layer with one head."""
-        _, weights = self.decoder(tokens, self.encode(images), valid=valid)
-        return select({"decoder.cross": CapturedWeights(weights[None, :, None])}, names)
 
 
 def _mean_feature(memory: Memory) -> Float[Array, "B C"]:

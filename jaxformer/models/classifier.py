@@ -7,13 +7,14 @@ from collections.abc import Collection
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from jaxformer import functional
 from jaxformer.functional.dropout import fold_in_name
 from jaxformer.models.config import ClassifierConfig
 from jaxformer.models.encoder import make_encoder
-from jaxformer.models.transformer import balance_loss, balance_weight, select
+from jaxformer.models.token_model import Input, check_names, of_part, part_of
+from jaxformer.models.transformer import balance_loss, balance_weight
 from jaxformer.modules import AttentionFunction, CapturedAttention, Linear
 from jaxformer.modules.captured import Intermediates
 
@@ -42,76 +43,44 @@ class Classifier(nnx.Module):
         self.pooling, self.dropout = config.pooling, config.dropout
         self.load_balancing_weight = balance_weight(config)
 
-    def __call__(
-        self,
-        tokens: Int[Array, "B T"],
-        *,
-        valid: Bool[Array, "B T"] | None = None,
-        key: jax.Array | None = None,
-    ) -> Float[Array, "B C"]:
-        """Returns logits, float32.
+    def __call__(self, inputs: Input, *, key: jax.Array | None = None) -> Float[Array, "B C"]:
+        """Returns logits, float32; class-token pooling reads the first token.
 
         Args:
-          valid: True where a token is not padding; default: everywhere. Class-token pooling reads the first token.
           key: the key of dropout; None means no dropout.
         """
-        return self.run(tokens, valid=valid, key=key)[0]
+        return self.run(inputs, key=key)[0]
 
     def training_logits(
-        self,
-        tokens: Int[Array, "B T"],
-        *,
-        valid: Bool[Array, "B T"] | None = None,
-        key: jax.Array | None = None,
+        self, inputs: Input, *, where: Bool[Array, " B"] | None = None, key: jax.Array | None = None
     ) -> tuple[Float[Array, "B C"], Float[Array, ""]]:
         """Returns the logits, and the weighted load-balancing loss of the experts, to be added to the mean loss.
 
         The latter is 0 without experts or without a `key`.
 
         Args:
-          valid, key: see `__call__`.
+          where: True for rows whose tokens the latter counts, if rows only fill up a batch; by default, all valid
+            tokens.
         """
-        return self._training_logits(tokens, valid, key)
-
-    def captured(
-        self,
-        tokens: Int[Array, "B T"],
-        names: Collection[str] = ("encoder.self",),
-        *,
-        valid: Bool[Array, "B T"] | None = None,
-    ) -> dict[str, CapturedAttention]:
-        """Returns the arguments of the named attentions in every layer, without dropout; the name is "encoder.self"."""
-        return self._captured(tokens, names, valid)
-
-    def run(
-        self,
-        inputs: Array,
-        *,
-        valid: Array | None = None,
-        key: jax.Array | None = None,
-        capture: Collection[str] = (),
-    ) -> tuple[Float[Array, "B C"], Intermediates]:
-        """Returns the logits, and the intermediates of the encoder named in `capture`; see `Encoder.run`."""
-        memory, intermediates = self.encoder.run(inputs, valid=valid, key=key, capture=capture)
-        return self._logits(memory.states, valid, key), intermediates
-
-    def _training_logits(
-        self, inputs: Array, valid: Array | None, key: jax.Array | None, *, where: Array | None = None
-    ) -> tuple[Array, Array]:
-        capture = ("experts",) if self.load_balancing_weight and key is not None else ()
-        logits, intermediates = self.run(inputs, valid=valid, key=key, capture=capture)
-        if not intermediates:
+        capture = ("encoder.experts",) if self.load_balancing_weight and key is not None else ()
+        logits, captured = self.run(inputs, key=key, capture=capture)
+        if not captured:
             return logits, jnp.float32(0)
-        routing = intermediates["experts"]
-        if where is not None:  # all tokens of a row count, or none
-            valid = jnp.broadcast_to(where[:, None], routing.probabilities.shape[1:3])
+        routing = captured["encoder.experts"]
+        valid = None if where is None else jnp.broadcast_to(where[:, None], routing.probabilities.shape[1:3])
         return logits, self.load_balancing_weight * balance_loss(routing, valid)
 
-    def _captured(
-        self, inputs: Array, names: Collection[str], valid: Array | None = None
-    ) -> dict[str, CapturedAttention]:
-        _, intermediates = self.run(inputs, valid=valid, capture=("self",))
-        return select({f"encoder.{name}": x for name, x in intermediates.items()}, names)
+    def captured(self, inputs: Input, names: Collection[str] = ("encoder.self",)) -> dict[str, CapturedAttention]:
+        """Returns the arguments of the named attentions in every layer, without dropout; the name is "encoder.self"."""
+        check_names(names, ("encoder.self",))
+        return self.run(inputs, capture=names)[1]
+
+    def run(
+        self, inputs: Input, *, key: jax.Array | None = None, capture: Collection[str] = ()
+    ) -> tuple[Float[Array, "B C"], Intermediates]:
+        """Returns the logits, and what is captured of the layers of the encoder."""
+        memory, intermediates = self.encoder(inputs, key=key, capture=part_of(capture, "encoder"))
+        return self._logits(memory.states, memory.valid, key), of_part(intermediates, "encoder")
 
     def _logits(self, states: Array, valid: Array | None, key: jax.Array | None) -> Array:
         x = states.astype(jnp.float32)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import operator
+import dataclasses
 from collections.abc import Collection
 from typing import Any
 
@@ -11,19 +10,19 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
-from jaxformer import functional, masks, sharding
-from jaxformer.axes import constrain
+from jaxformer import functional, masks
 from jaxformer.dims import check_rank
 from jaxformer.functional.cache import first_lanes, take_lanes
 from jaxformer.functional.dropout import fold_in_name
+from jaxformer.functional.tokens import as_tokens
 from jaxformer.models.config import DecoderConfig, LanguageModelConfig
 from jaxformer.models.decoder_state import Context, DecoderState, StepWeights
 from jaxformer.models.encoder import Memory
+from jaxformer.models.token_model import Input, TokenModel, of_part, part_of
 from jaxformer.models.transformer import (
     Norm,
-    balance_loss,
     check_steps,
     decoder_options,
     make_embeddings,
@@ -33,14 +32,13 @@ from jaxformer.models.transformer import (
     make_shared_bias,
     make_stack,
     make_tokens,
-    output_logits,
-    with_bias,
 )
 from jaxformer.modules import AttentionFunction, Block, Embeddings, Linear, Stack, T5Bias
 from jaxformer.modules.captured import Intermediates
+from jaxformer.modules.head import Head
 
 
-class Decoder(nnx.Module):
+class Decoder(TokenModel):
     """``tokens, memory -> logits``; without cross-attention, a language model, ``tokens -> logits``."""
 
     def __init__(
@@ -64,7 +62,7 @@ class Decoder(nnx.Module):
           bias: a bias of self-attention that all layers share.
           output_bias: adds a learned bias to the logits.
           output_scale: the factor of the states before the output projection.
-          load_balancing_weight: the weight of the load-balancing loss of the experts in `cross_entropy`.
+          load_balancing_weight: the weight of the load-balancing loss of the experts in `loss`.
           window: the number of tokens, itself included, that a token sees by self-attention; None for no limit.
 
         Raises:
@@ -80,101 +78,59 @@ class Decoder(nnx.Module):
         if window is not None and (window < 1 or not causal):
             raise ValueError(f"a window must be at least 1 and needs a causal mask, got {window} and causal={causal}")
         self.embeddings, self.stack, self.norm, self.output, self.bias = embeddings, stack, norm, output, bias
-        vocab_size = (embeddings.tokens.table if output is None else output.kernel.T).shape[0]
+        vocab_size = embeddings.tokens.table.shape[0] if output is None else output.kernel.shape[-1]
         self.output_bias = nnx.Param(jnp.zeros(vocab_size, jnp.float32), axes=("vocab",)) if output_bias else None
         self.output_scale, self.load_balancing_weight = output_scale, load_balancing_weight
         self.causal, self.window = causal, window
 
-    def __call__(
+    @property
+    def head(self) -> Head:
+        """The output projection of the states."""
+        table, kernel = self.embeddings.tokens.table[...], None
+        if self.output is not None:
+            table, kernel = None, self.output.kernel[...]
+        return Head(table, kernel, None if self.output_bias is None else self.output_bias[...], self.output_scale)
+
+    def states(
         self,
-        tokens: Int[Array, "B T"],
+        tokens: Input,
         memory: Memory | None = None,
         *,
-        valid: Bool[Array, "B T"] | None = None,
-        positions: Int[Array, "B T"] | None = None,
-        segments: Int[Array, "B T"] | None = None,
         key: jax.Array | None = None,
-    ) -> Float[Array, "B T V"]:
-        """Returns teacher-forced logits, float32: row t scores the token after ``tokens[:, :t + 1]``.
+        capture: Collection[str] = (),
+    ) -> tuple[Float[Array, "B T D"], Intermediates]:
+        """Returns the teacher-forced states: those of row t see ``tokens[:, :t + 1]``. See `TokenModel`.
 
-        Args:
-          valid: True where a token is not padding; default: everywhere.
-          positions: absolute positions, 0, 1, 2, ... by default. They place tokens, but do not widen what a token sees:
-            the causal mask hides the tokens after it in the row and, without `segments`, also those at later positions,
-            so that a row that is not in the order of its positions does not see the future either. A window of W tokens
-            hides tokens W or more places before it in the row and, without `segments`, also those W or more positions
-            before it. Under tracing, positions beyond a learned table get its last vector; otherwise they raise an
-            error.
-          segments: the index of the packed sequence that each token belongs to; tokens see only their own sequence, in
-            the order of the row. Pass `positions` that restart with each sequence, unless the scheme is relative. All
-            sequences of a row see the same memory.
-          key: the key of dropout; None means no dropout.
+        Under tracing, positions beyond a learned table get its last vector; otherwise they raise an error. All
+        sequences of a packed row see the same memory, unless it has segments, too.
 
         Raises:
-          ValueError: `tokens` or `positions` do not have two dimensions, or a table has no vector for a position.
+          ValueError: `tokens` or positions do not have two dimensions, or a table has no vector for a position.
         """
-        x, _ = self._run(tokens, memory, valid=valid, positions=positions, segments=segments, key=key)
-        return self._logits(x, None if self.output is None else self.output.kernel[...])
+        tokens = as_tokens(tokens)
+        check_rank("tokens", tokens.ids, "B T")
+        with jax.named_scope("embedding"):
+            x = self.embeddings(tokens, key=fold_in_name(key, "embedding"))
+        x, intermediates = self.stack(
+            x,
+            None if memory is None else memory.states,
+            tokens=tokens,
+            mask=tokens.mask(causal=self.causal, window=self.window),
+            memory_mask=None if memory is None else memory.mask(tokens),
+            bias=None if self.bias is None else self.bias(),
+            key=fold_in_name(key, "layers"),
+            capture=part_of(capture, "decoder"),
+        )
+        return self._final(x), of_part(intermediates, "decoder")
 
-    def cross_entropy(
-        self,
-        tokens: Int[Array, "B T"],
-        labels: Int[Array, "B T"],
-        memory: Memory | None = None,
-        *,
-        valid: Bool[Array, "B T"] | None = None,
-        where: Bool[Array, "B T"] | None = None,
-        positions: Int[Array, "B T"] | None = None,
-        segments: Int[Array, "B T"] | None = None,
-        right_padded: bool = False,
-        smoothing: float = 0.0,
-        z_loss: float = 0.0,
-        key: jax.Array | None = None,
-        copies: Float[Array, "G C V D"] | None = None,
-        linear_loss: sharding.LinearLoss = sharding.linear_cross_entropy,
-    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """Returns the loss of the teacher-forced logits, (sum, count), without holding them.
+    def _counted(self, *inputs: Any) -> Array | None:
+        return as_tokens(inputs[0]).valid
 
-        In training (with a `key`) it includes the load-balancing loss of the experts, if there are any.
-
-        Args:
-          labels: the token after each of `tokens`.
-          valid, positions, segments: see `__call__`.
-          where: True for labels to count, such as those of completions (prompts are `valid` too); default: `valid`.
-          right_padded: promises that `valid` is False only at the ends of rows. A causal mask alone then hides padding
-            from every other token, and attention functions can use their causal kernels, without a mask for each row.
-          smoothing, z_loss: see `functional.cross_entropy`.
-          copies: see `Embedding`.
-          linear_loss: computes the loss from states and output table, with the arguments of `linear_cross_entropy`.
-        """
-        check_rank("tokens", tokens, "B T")
-        given: dict[str, Any] = {"valid": valid, "positions": positions, "segments": segments}
-        where = valid if where is None else where
-        if copies is None:
-            copies = self.embeddings.tokens.copies(*tokens.shape, dtype=self.embeddings.dtype)
-        capture = ("experts",) if self.load_balancing_weight and key is not None else ()
-        options: dict[str, Any] = {"right_padded": right_padded, "key": key, "copies": copies, "capture": capture}
-        x, intermediates = self._run(tokens, memory, **given, **options)
-        table = copies if self.output is None else self.output.kernel[...].T
-        with jax.named_scope("loss"):
-            x, table = with_bias(x * jnp.asarray(self.output_scale, x.dtype), table, self.output_bias)
-            total, count = linear_loss(x, table, labels, where=where, smoothing=smoothing, z_loss=z_loss)
-        if capture:
-            total += self.load_balancing_weight * count * balance_loss(intermediates["experts"], valid)
-        return total, count
-
-    def captured(
-        self,
-        tokens: Int[Array, "B T"],
-        memory: Memory | None = None,
-        *,
-        valid: Bool[Array, "B T"] | None = None,
-        positions: Int[Array, "B T"] | None = None,
-        segments: Int[Array, "B T"] | None = None,
-    ) -> Intermediates:
-        """Returns the `CapturedAttention` of every layer, under "self" and "cross"."""
-        given: dict[str, Any] = {"valid": valid, "positions": positions, "segments": segments}
-        return self._run(tokens, memory, **given, capture=("self", "cross"))[1]
+    @property
+    def attention_names(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The names for `captured`."""
+        crosses = self.stack.layers.cross is not None
+        return ("decoder.self", "decoder.cross") if crosses else ("decoder.self",)
 
     def step_weights(self) -> StepWeights:
         """Returns a copy of the parameters that steps read: the layers unstacked, and the output table transposed.
@@ -303,67 +259,14 @@ class Decoder(nnx.Module):
             position = state.position + lengths
             x = jnp.take_along_axis(x, lengths[..., None, None] - 1, 2)
         x = jnp.where((position <= length)[..., None], x[:, :, -1], jnp.nan)  # a traced position cannot raise an error
-        logits = self._logits(self._final(x), context.weights.output)
+        head = self.head
+        if context.weights.output is not None:
+            head = dataclasses.replace(head, table=None, kernel=context.weights.output)
+        logits = head.logits(self._final(x))
         return logits, DecoderState(position, lanes, tuple(caches))
-
-    def _run(
-        self,
-        tokens: Array,
-        memory: Memory | None,
-        *,
-        valid: Array | None,
-        right_padded: bool = False,
-        positions: Array | None = None,
-        segments: Array | None = None,
-        key: jax.Array | None = None,
-        copies: Array | None = None,
-        capture: Collection[str] = (),
-    ) -> tuple[Array, Intermediates]:
-        """Returns the final states and the intermediates of the layers named in `capture`."""
-        given = {"valid": valid, "positions": positions, "segments": segments, "copies": copies}
-        with jax.named_scope("embedding"):
-            x = self.embeddings(tokens, **given, key=fold_in_name(key, "embedding"))
-        mask = self._mask(None if right_padded and self.causal else valid, positions, segments)
-        states, memory_mask = (None, None) if memory is None else (memory.states, memory.mask)
-        x, intermediates = self.stack(
-            x,
-            states,
-            valid=valid,
-            positions=positions,
-            mask=mask,
-            memory_mask=memory_mask,
-            bias=None if self.bias is None else self.bias(),
-            key=fold_in_name(key, "layers"),
-            capture=capture,
-        )
-        return self._final(x), intermediates
-
-    def _mask(self, valid: Array | None, positions: Array | None, segments: Array | None) -> masks.Mask | None:
-        """Returns the mask of self-attention in a full pass."""
-        parts: list[masks.Mask] = []
-        past = masks.causal() if self.window is None else masks.window(self.window - 1)
-        if self.causal and positions is None:
-            parts.append(past)
-        elif self.causal:
-            parts.append(masks.stored(past))  # by index, since positions may restart or repeat
-            if segments is None:
-                parts.append(past)  # by positions too, since rows may be in any order
-        if valid is not None:
-            parts.append(masks.padding(valid))
-        if segments is not None:
-            parts.append(masks.segments(segments))
-        return functools.reduce(operator.and_, parts) if parts else None
 
     def _final(self, x: Array) -> Array:
         return x if self.norm is None else self.norm(x)
-
-    def _logits(self, x: Array, kernel: Array | None) -> Array:
-        x = x * jnp.asarray(self.output_scale, x.dtype)
-        with jax.named_scope("logits"):
-            logits = output_logits(x, self.embeddings.tokens, kernel)
-            if self.output_bias is not None:
-                logits = logits + self.output_bias[...].reshape((1,) * (logits.ndim - 1) + (-1,))
-            return constrain(logits, "batch", "length", "vocab")
 
 
 def make_decoder(

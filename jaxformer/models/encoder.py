@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection
-from typing import Any
 
 import jax
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int, Shaped
+from jaxtyping import Array
 
 from jaxformer import functional, masks
 from jaxformer.functional.dropout import fold_in_name
+from jaxformer.functional.tokens import Tokens, as_tokens
 from jaxformer.models.config import EncoderConfig
+from jaxformer.models.token_model import Input
 from jaxformer.models.transformer import (
     Norm,
     make_embeddings,
@@ -29,22 +30,26 @@ from jaxformer.modules.captured import Intermediates
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """The states of an encoder and its padding mask: everything that a decoder needs."""
+    """The states of an encoder, and what hides a part of them: everything that a decoder needs."""
 
     states: jax.Array  # [B, S, D]
-    valid: jax.Array | None  # Bool [B, S]
+    valid: jax.Array | None = None  # Bool [B, S]; None: no padding
+    segments: jax.Array | None = None  # int [B, S]: the packed sequence that each state belongs to
 
-    @property
-    def mask(self) -> masks.Mask | None:
-        """The mask that hides padding; None if there is no padding."""
-        return None if self.valid is None else masks.padding(self.valid)
+    def mask(self, target: Tokens) -> masks.Mask | None:
+        """Returns the mask of cross-attention: it hides padding and, from packed targets, the other sequences."""
+        mask = None if self.valid is None else masks.padding(self.valid)
+        if self.segments is None or target.segments is None:
+            return mask
+        same = masks.segments(target.segments, self.segments)
+        return same if mask is None else mask & same
 
 
 class Encoder(nnx.Module):
     """``tokens -> Memory``; every token sees all tokens that are not padding.
 
-    `embeddings` may be any module that returns the input of the stack, such as `PatchEmbeddings` for images. Without a
-    stack, the states are the embeddings.
+    `embeddings` may be any module ``(tokens, *, key)`` that returns the input of the stack, or `PatchEmbeddings` for
+    images. Without a stack, the states are the embeddings.
     """
 
     def __init__(
@@ -58,78 +63,32 @@ class Encoder(nnx.Module):
         self.embeddings, self.stack, self.norm, self.bias = embeddings, stack, norm, bias
 
     def __call__(
-        self,
-        tokens: Shaped[Array, "B ..."],
-        *,
-        valid: Bool[Array, "B S"] | None = None,
-        positions: Int[Array, "B S"] | None = None,
-        types: Int[Array, "B S"] | None = None,
-        segments: Int[Array, "B S"] | None = None,
-        key: jax.Array | None = None,
-        copies: Float[Array, "G C V D"] | None = None,
-    ) -> Memory:
-        """Returns the memory of a sequence.
-
-        Args:
-          tokens: ``int [B, S]``, or another input of the embeddings.
-          valid: True where a token is not padding; default: everywhere.
-          positions: absolute positions; 0, 1, 2, ... by default.
-          types: the type of each token, for a model with token types; default: 0.
-          segments: the index of the packed sequence that each token belongs to; tokens see only their own sequence.
-          key: the key of dropout; None means no dropout.
-          copies: see `Embedding`.
-        """
-        embedding_inputs: dict[str, Any] = {"types": types, "copies": copies}
-        return self.run(tokens, valid=valid, positions=positions, segments=segments, key=key, **embedding_inputs)[0]
-
-    def captured(
-        self,
-        tokens: Shaped[Array, "B ..."],
-        *,
-        valid: Bool[Array, "B S"] | None = None,
-        positions: Int[Array, "B S"] | None = None,
-        types: Int[Array, "B S"] | None = None,
-        segments: Int[Array, "B S"] | None = None,
-    ) -> Intermediates:
-        """Returns the `CapturedAttention` of every layer, under "self"; `run` returns the memory too."""
-        given: dict[str, Any] = {"valid": valid, "positions": positions, "types": types, "segments": segments}
-        return self.run(tokens, **given, capture=("self",))[1]
-
-    def run(
-        self,
-        tokens: Array,
-        *,
-        valid: Array | None = None,
-        positions: Array | None = None,
-        segments: Array | None = None,
-        key: jax.Array | None = None,
-        capture: Collection[str] = (),
-        **embedding_inputs: Array | None,
+        self, inputs: Input, *, key: jax.Array | None = None, capture: Collection[str] = ()
     ) -> tuple[Memory, Intermediates]:
-        """Returns the memory and the intermediates of the layers named in `capture`; see `Stack`.
+        """Returns the memory of sequences, and the intermediates of the layers that `capture` names; see `Stack`.
 
         Args:
-          embedding_inputs: additional arguments of the embeddings, such as `types`. They and `segments`, which the
-            embeddings also get, are omitted if they are None.
+          inputs: `Tokens`, an array of token ids, or another input of the embeddings, such as images.
+          key: the key of dropout; None means no dropout.
         """
-        further = {name: x for name, x in {"segments": segments, **embedding_inputs}.items() if x is not None}
+        reads_tokens = isinstance(inputs, Tokens) or isinstance(self.embeddings, Embeddings)
+        tokens = as_tokens(inputs) if reads_tokens else None
         with jax.named_scope("embedding"):
-            x = self.embeddings(tokens, valid=valid, positions=positions, key=fold_in_name(key, "embedding"), **further)
-        mask = None if valid is None else masks.padding(valid)
-        if segments is not None:
-            mask = masks.segments(segments) if mask is None else mask & masks.segments(segments)
+            embed: Callable[..., Array] = self.embeddings
+            x = embed(inputs if tokens is None else tokens, key=fold_in_name(key, "embedding"))
         intermediates: Intermediates = {}
         if self.stack is not None:
             x, intermediates = self.stack(
                 x,
-                mask=mask,
-                valid=valid,
+                tokens=tokens,
+                mask=None if tokens is None else tokens.mask(),
                 bias=None if self.bias is None else self.bias(),
-                positions=positions,
                 key=fold_in_name(key, "layers"),
                 capture=capture,
             )
-        return Memory(x if self.norm is None else self.norm(x), valid), intermediates
+        x = x if self.norm is None else self.norm(x)
+        memory = Memory(x) if tokens is None else Memory(x, tokens.valid, tokens.segments)
+        return memory, intermediates
 
 
 def make_encoder(

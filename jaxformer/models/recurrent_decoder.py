@@ -17,11 +17,13 @@ from jaxformer.axes import constrain
 from jaxformer.functional import RecurrentState
 from jaxformer.functional.dropout import fold_in_name
 from jaxformer.functional.recurrent import scan_shared
+from jaxformer.functional.tokens import as_tokens
 from jaxformer.masks import Mask, as_mask
 from jaxformer.models.encoder import Memory
-from jaxformer.models.transformer import output_logits
+from jaxformer.models.token_model import Input
 from jaxformer.modules import Alignment, Embeddings, Linear, RecurrentStack
 from jaxformer.modules.captured import check_layer
+from jaxformer.modules.head import Head
 from jaxformer.sharding.rules import num_shards
 
 Feed = Literal["nothing", "context", "output"]
@@ -101,6 +103,11 @@ class CapturedWeights:
         return values if heads is None else values[:, jnp.asarray(heads)]
 
 
+def captured_weights(weights: Float[Array, "B T S"] | None) -> dict[str, CapturedWeights]:
+    """Returns the weights of attention to a memory as "decoder.cross", of one layer with one head; nothing for None."""
+    return {} if weights is None else {"decoder.cross": CapturedWeights(weights[None, :, None])}
+
+
 class RecurrentDecoder(nnx.Module):
     """``tokens, memory -> outputs``, and logits from them: the decoder of `Seq2Seq`, which has the formulas."""
 
@@ -139,30 +146,28 @@ class RecurrentDecoder(nnx.Module):
         self.alignment, self.output, self.gate = alignment, output, gate
         self.feed: Feed = feed
         self.summary, self.hard = summary or _last_states, hard
-        self.dropout = dropout
+        self.dropout, self.load_balancing_weight = dropout, 0.0
 
     def __call__(
         self,
-        tokens: Int[Array, "B T"],
+        tokens: Input,
         memory: Memory,
         *,
-        valid: Bool[Array, "B T"] | None = None,
         key: jax.Array | None = None,
-        copies: Float[Array, "G C V D"] | None = None,
         noise: Float[Array, "B T S"] | None = None,
         mean: Bool[Array, " B"] | None = None,
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B T S"] | None]:
         """Returns the outputs of a teacher-forced target, and the weights of attention, if there is any.
 
         Args:
-          valid: True where a token is not padding; default: everywhere.
           key: the key of dropout; None means no dropout.
-          copies: see `Embedding`.
           noise: with hard attention, see `functional.pick_position`; None for the most probable positions.
           mean: with hard attention, True for rows that use soft attention; default: none.
         """
+        tokens = as_tokens(tokens)
+        valid = tokens.valid
         with jax.named_scope("embedding"):
-            x = self.embeddings(tokens, valid=valid, key=fold_in_name(key, "embedding"), copies=copies)
+            x = self.embeddings(tokens, key=fold_in_name(key, "embedding"))
         context, state = self.start(memory, beam_size=1)
         context = context._replace(mean=mean)
         layers_key = fold_in_name(key, "layers")
@@ -180,11 +185,12 @@ class RecurrentDecoder(nnx.Module):
         outputs = functional.dropout(outputs, rate=self.dropout, key=fold_in_name(key, "output"))
         return constrain(outputs, "batch", "length", "model"), weights
 
-    def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
-        """Returns the logits of outputs, in float32."""
-        with jax.named_scope("logits"):
-            kernel = None if self.output is None else self.output.kernel[...]
-            return constrain(output_logits(x, self.embeddings.tokens, kernel), "batch", "length", "vocab")
+    @property
+    def head(self) -> Head:
+        """The output projection of the outputs."""
+        if self.output is None:
+            return Head(self.embeddings.tokens.table[...])
+        return Head(None, self.output.kernel[...])
 
     def step_weights(self) -> None:
         """Returns None, because steps need no copy of the parameters."""
@@ -242,7 +248,7 @@ class RecurrentDecoder(nnx.Module):
         outputs, _, state = self._scan(jnp.moveaxis(x, 2, 0), state, context, valid=valid)
         index = tokens.shape[2] - 1 if lengths is None else lengths - 1
         last = jnp.take_along_axis(outputs, jnp.broadcast_to(index, tokens.shape[:2])[None, ..., None], 0)[0]
-        return self.logits(last), state
+        return self.head.logits(last), state
 
     def attending_step(
         self, tokens: Int[Array, "B K"], state: RecurrentDecoderState, context: RecurrentContext
@@ -256,7 +262,7 @@ class RecurrentDecoder(nnx.Module):
         outputs, weights, state = self._advance(x, state, context)
         if weights is None:
             raise ValueError("a decoder with a fixed context has no attention to a memory")
-        return self.logits(outputs), weights.astype(jnp.float32), state
+        return self.head.logits(outputs), weights.astype(jnp.float32), state
 
     def _scan(
         self,

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from jaxformer import functional
 from jaxformer.functional.dropout import fold_in_name
-from jaxformer.models.transformer import select
+from jaxformer.models.token_model import check_names
 from jaxformer.models.vision_config import GridConfig, ResidualNetworkConfig
 from jaxformer.modules import AttentionFunction, CapturedAttention, Convolution, GridAttention, LayerNorm, Linear
 from jaxformer.modules.captured import Intermediates
@@ -118,7 +118,9 @@ class ResidualNetwork(FeatureGrid):
           ValueError: there is no attention of this name.
         """
         _, intermediates = self.run(images)
-        return select({"grid": intermediates["self"]} if intermediates else {}, names)
+        result = {"grid": intermediates["self"]} if intermediates else {}
+        check_names(names, result)
+        return {name: result[name] for name in names}
 
     def run(
         self, images: Float[Array, "B h w C"], *, key: jax.Array | None = None

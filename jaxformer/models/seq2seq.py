@@ -6,25 +6,26 @@ from collections.abc import Collection
 
 import jax
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 
-from jaxformer import sharding
 from jaxformer.functional.dropout import fold_in_name
-from jaxformer.models.decoding_mixin import MemoryDecodingMixin
+from jaxformer.functional.tokens import as_tokens
+from jaxformer.models.decoding_model import MemoryDecodingModel
 from jaxformer.models.encoder import Memory
 from jaxformer.models.recurrent_decoder import (
-    CapturedWeights,
     Feed,
     RecurrentContext,
     RecurrentDecoder,
     RecurrentDecoderState,
+    captured_weights,
 )
 from jaxformer.models.seq2seq_config import Seq2SeqConfig
-from jaxformer.models.transformer import select
+from jaxformer.models.token_model import Input
 from jaxformer.modules import Alignment, Embedding, Embeddings, Linear, RecurrentStack
+from jaxformer.modules.captured import Intermediates
 
 
-class Seq2Seq(MemoryDecodingMixin[RecurrentContext, RecurrentDecoderState]):
+class Seq2Seq(MemoryDecodingModel[RecurrentContext, RecurrentDecoderState]):
     r"""``source, target -> logits``, with the methods of `EncoderDecoder`; use it through ``pure(Seq2Seq, config)``.
 
     The encoder reads the source in both directions; its last states, the fixed context c, set the initial state of the
@@ -49,9 +50,9 @@ class Seq2Seq(MemoryDecodingMixin[RecurrentContext, RecurrentDecoderState]):
             raise ValueError(f"source_vocab_size and target_vocab_size must be at least 1, got {sizes}")
         d_model, d_hidden, attention = config.d_model, config.hidden_size, config.attention
         # The order of these lines determines the random values of the parameters.
-        self.shared = config.tie_embeddings in ("inputs", "all")
         target = Embedding(config.target_vocab_size, d_model, rngs=rngs)
-        source = target if self.shared else Embedding(config.source_vocab_size, d_model, rngs=rngs)
+        shared = config.tie_embeddings in ("inputs", "all")
+        source = target if shared else Embedding(config.source_vocab_size, d_model, rngs=rngs)
         layers = {"cell": config.cell, "dropout": config.dropout, "state_dropout": config.state_dropout, "rngs": rngs}
         self.encoder = RecurrentStack(d_model, d_hidden // 2, config.num_encoder_layers, bidirectional=True, **layers)
         stack = RecurrentStack(d_model + fed_size(config), d_hidden, config.num_decoder_layers, **layers)
@@ -77,92 +78,31 @@ class Seq2Seq(MemoryDecodingMixin[RecurrentContext, RecurrentDecoderState]):
             dropout=config.dropout,
         )
 
-    def __call__(
-        self,
-        source: Int[Array, "B S"],
-        target: Int[Array, "B T"],
-        *,
-        source_valid: Bool[Array, "B S"] | None = None,
-        target_valid: Bool[Array, "B T"] | None = None,
-        key: jax.Array | None = None,
-    ) -> Float[Array, "B T V"]:
-        """Returns teacher-forced logits, float32: see `EncoderDecoder`."""
-        memory = self.encode(source, source_valid=source_valid, key=fold_in_name(key, "encoder"))
-        return self.decode(target, memory, target_valid=target_valid, key=fold_in_name(key, "decoder"))
+    @property
+    def attention_names(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The names for `captured`."""
+        return () if self.decoder.alignment is None else ("decoder.cross",)
 
-    def encode(
-        self,
-        source: Int[Array, "B S"],
-        *,
-        source_valid: Bool[Array, "B S"] | None = None,
-        key: jax.Array | None = None,
-        copies: Float[Array, "G C V D"] | None = None,
-    ) -> Memory:
+    def states(
+        self, source: Input, target: Input, *, key: jax.Array | None = None, capture: Collection[str] = ()
+    ) -> tuple[Float[Array, "B T D"], Intermediates]:
+        """Returns the teacher-forced outputs of a target: see `TokenModel`."""
+        del capture  # the weights are computed anyway
+        memory = self.encode(source, key=fold_in_name(key, "encoder"))
+        x, weights = self.decoder(target, memory, key=fold_in_name(key, "decoder"))
+        return x, captured_weights(weights)
+
+    def encode(self, source: Input, *, key: jax.Array | None = None) -> Memory:
         """Returns the memory of a source: the last layer's states in both directions, concatenated; 0 at padding."""
+        source = as_tokens(source)
         with jax.named_scope("embedding"):
-            x = self.embeddings(source, valid=source_valid, key=fold_in_name(key, "embedding"), copies=copies)
-        x, _ = self.encoder(x, valid=source_valid, key=fold_in_name(key, "layers"))
-        return Memory(x, source_valid)
+            x = self.embeddings(source, key=fold_in_name(key, "embedding"))
+        x, _ = self.encoder(x, valid=source.valid, key=fold_in_name(key, "layers"))
+        return Memory(x, source.valid)
 
-    def decode(
-        self,
-        target: Int[Array, "B T"],
-        memory: Memory,
-        *,
-        target_valid: Bool[Array, "B T"] | None = None,
-        key: jax.Array | None = None,
-    ) -> Float[Array, "B T V"]:
+    def decode(self, target: Input, memory: Memory, *, key: jax.Array | None = None) -> Float[Array, "B T V"]:
         """Returns teacher-forced logits of a target, given a memory."""
-        return self.decoder.logits(self.decoder(target, memory, valid=target_valid, key=key)[0])
-
-    def cross_entropy(
-        self,
-        source: Int[Array, "B S"],
-        target: Int[Array, "B T"],
-        labels: Int[Array, "B T"],
-        *,
-        source_valid: Bool[Array, "B S"] | None = None,
-        target_valid: Bool[Array, "B T"] | None = None,
-        where: Bool[Array, "B T"] | None = None,
-        right_padded: bool = False,
-        smoothing: float = 0.0,
-        z_loss: float = 0.0,
-        key: jax.Array | None = None,
-        linear_loss: sharding.LinearLoss = sharding.linear_cross_entropy,
-    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """Returns the loss of the teacher-forced logits, (sum, count): see `EncoderDecoder.cross_entropy`.
-
-        Args:
-          right_padded: has no effect: a recurrent decoder reads no later token, so padding at the end needs no mask.
-        """
-        del right_padded
-        embeddings, output = self.decoder.embeddings, self.decoder.output
-        copies = embeddings.tokens.copies(target.shape[0], dtype=embeddings.dtype)
-        memory = self.encode(
-            source, source_valid=source_valid, key=fold_in_name(key, "encoder"), copies=copies if self.shared else None
-        )
-        x, _ = self.decoder(target, memory, valid=target_valid, key=fold_in_name(key, "decoder"), copies=copies)
-        table = copies if output is None else output.kernel[...].T
-        with jax.named_scope("loss"):
-            where = target_valid if where is None else where
-            return linear_loss(x, table, labels, where=where, smoothing=smoothing, z_loss=z_loss)
-
-    def captured(
-        self,
-        source: Int[Array, "B S"],
-        target: Int[Array, "B T"],
-        names: Collection[str] = ("decoder.cross",),
-        *,
-        source_valid: Bool[Array, "B S"] | None = None,
-        target_valid: Bool[Array, "B T"] | None = None,
-    ) -> dict[str, CapturedWeights]:
-        """Returns the weights of the named attentions, without dropout: "decoder.cross", if there is attention.
-
-        Raises:
-          ValueError: a name does not exist.
-        """
-        _, weights = self.decoder(target, self.encode(source, source_valid=source_valid), valid=target_valid)
-        return select({} if weights is None else {"decoder.cross": CapturedWeights(weights[None, :, None])}, names)
+        return self.head.logits(self.decoder(target, memory, key=key)[0])
 
 
 def feed_of(config: Seq2SeqConfig) -> Feed:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import functools
-import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float
 
@@ -53,8 +51,6 @@ ACTIVATIONS = {
 
 Norm = Callable[[Array], Array]
 """A norm, or a module of your own in its place."""
-
-T = typing.TypeVar("T")
 
 
 def make_norm(config: TransformerConfig) -> LayerNorm | RMSNorm:
@@ -122,13 +118,6 @@ def make_output(config: TransformerConfig, vocab_size: int, *, rngs: nnx.Rngs) -
     return Linear(config.d_model, vocab_size, bias=False, axes=("model", "vocab"), rngs=rngs)
 
 
-def output_logits(x: jax.Array, tokens: Embedding, kernel: jax.Array | None) -> jax.Array:
-    """Returns float32 logits by an output kernel ``[D, V]``; None uses the table of the token embeddings."""
-    if kernel is None:
-        return tokens.logits(x)
-    return jnp.matmul(x, kernel.astype(x.dtype), preferred_element_type=jnp.float32)  # Linear would round to x.dtype
-
-
 def decoder_options(config: TransformerConfig) -> dict[str, Any]:
     """Returns the arguments of a decoder for its output, its loss and its attention window."""
     return {
@@ -144,7 +133,7 @@ def balance_weight(config: TransformerConfig) -> float:
     return config.experts.load_balancing_weight if config.feed_forward == "experts" else 0.0
 
 
-def balance_loss(routing: functional.Routing, valid: Bool[Array, "B T"] | None) -> Float[Array, ""]:
+def balance_loss(routing: functional.Routing, valid: Bool[Array, "B T"] | None = None) -> Float[Array, ""]:
     """Returns the mean load-balancing loss of the layers of a stack: see `functional.load_balancing_loss`."""
     return jax.vmap(lambda layer: functional.load_balancing_loss(layer, valid))(routing).mean()
 
@@ -259,35 +248,3 @@ def _feed_forward(config: TransformerConfig, gains: Gains, *, rngs: nnx.Rngs) ->
     return kind(
         config.d_model, config.d_ff, bias=config.feed_forward_bias, dropout=config.activation_dropout, **options
     )
-
-
-def with_bias(x: jax.Array, table: jax.Array, bias: nnx.Param | None) -> tuple[jax.Array, jax.Array]:
-    """Appends the bias to states and table as a feature that is 1 in every state, so that their product includes it.
-
-    If the dtype is narrow, a second feature holds the rounding error of the bias, so that it keeps float32 precision.
-    """
-    if bias is None:
-        return x, table
-    parts = [bias[...]]
-    if jnp.finfo(x.dtype).bits < 32:
-        bits = jnp.finfo(x.dtype)
-        # Compilers may remove a cast to a narrower dtype and back.
-        rounded = jax.lax.stop_gradient(jax.lax.reduce_precision(parts[0], bits.nexp, bits.nmant))
-        parts = [rounded, parts[0] - rounded]
-    columns = jnp.broadcast_to(jnp.stack(parts, -1), (*table.shape[:-1], len(parts))).astype(table.dtype)
-    ones = jnp.ones((*x.shape[:-1], len(parts)), x.dtype)
-    return jnp.concatenate([x, ones], -1), jnp.concatenate([table, columns], -1)
-
-
-def select(captured: Mapping[str, T], names: Collection[str]) -> dict[str, T]:
-    """Returns the named entries of `captured`.
-
-    Raises:
-      ValueError: a name does not exist; the message lists the names that do.
-      TypeError: `names` is one string.
-    """
-    if isinstance(names, str):
-        raise TypeError(f"names must be a collection of names, such as [{names!r}], got the string {names!r}")
-    if unknown := set(names) - captured.keys():
-        raise ValueError(f"unknown attention names {sorted(unknown)}; there are {sorted(captured)}")
-    return {name: captured[name] for name in names}

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
 
-import jax
 from flax import nnx
-from jaxtyping import Array, Bool, Float
 
 from jaxformer import functional
 from jaxformer.models.classifier import Classifier
 from jaxformer.models.vision_config import VisionTransformerConfig
-from jaxformer.modules import AttentionFunction, CapturedAttention
+from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params
 
 
@@ -31,26 +28,6 @@ class VisionTransformer(Classifier):
         rngs: nnx.Rngs,
     ):
         super().__init__(config, attention=attention, rngs=rngs)
-
-    def __call__(self, images: Float[Array, "B h w C"], *, key: jax.Array | None = None) -> Float[Array, "B K"]:
-        """Returns logits, float32; `key` is for dropout, None for no dropout."""
-        return self.run(images, key=key)[0]
-
-    def training_logits(
-        self, images: Float[Array, "B h w C"], *, where: Bool[Array, " B"] | None = None, key: jax.Array | None = None
-    ) -> tuple[Float[Array, "B K"], Float[Array, ""]]:
-        """Returns the logits, and the weighted load-balancing loss of the experts: see `Classifier`.
-
-        Args:
-          where: True for images whose patches the latter counts; other images only fill up a batch. Default: all.
-        """
-        return self._training_logits(images, None, key, where=where)
-
-    def captured(
-        self, images: Float[Array, "B h w C"], names: Collection[str] = ("encoder.self",)
-    ) -> dict[str, CapturedAttention]:
-        """Returns the arguments of the named attentions in every layer, without dropout; the name is "encoder.self"."""
-        return self._captured(images, names)
 
 
 def with_image_size(

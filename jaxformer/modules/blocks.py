@@ -8,7 +8,7 @@ from typing import TypeVar
 import jax
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from jaxformer import functional, masks
 from jaxformer.axes import constrain
@@ -16,6 +16,7 @@ from jaxformer.functional.bias import Bias
 from jaxformer.functional.cache import KeyValueCache
 from jaxformer.functional.dropout import fold_in_name
 from jaxformer.functional.residual import Arrangement
+from jaxformer.functional.tokens import Tokens
 from jaxformer.modules.attention import CrossAttention, KeyValue, SelfAttention
 from jaxformer.modules.captured import Intermediates
 from jaxformer.modules.experts import MixtureOfExperts
@@ -28,10 +29,9 @@ class Block(nnx.Module):
     """Self-attention, cross-attention with `cross`, and feed-forward, each in ``arrangement(x, sublayer, norm)``.
 
     `norm` constructs the norm that is passed to `arrangement`; for `functional.sandwich_norm` it is a `NormPair`.
-    The feed-forward network may be a module of your own. It is called as
-    ``feed_forward(x, valid=..., key=..., intermediates=...)`` in a full pass and as ``feed_forward(x)`` in a cached
-    step, and returns ``[B, T, D]``. Without a mask it is an encoder block; with `masks.causal` a decoder-only block;
-    with both `masks.causal` and `cross`, the decoder block of an encoder-decoder.
+    The feed-forward network may be a module of your own, which is called as ``feed_forward(x, key=...)`` in a full pass
+    and as ``feed_forward(x)`` in a cached step, and returns ``[B, T, D]``. Without a mask it is an encoder block; with
+    `masks.causal` a decoder-only block; with both `masks.causal` and `cross`, the decoder block of an encoder-decoder.
     """
 
     def __init__(
@@ -55,26 +55,24 @@ class Block(nnx.Module):
         x: Float[Array, "B T D"],
         memory: Float[Array, "B S E"] | None = None,
         *,
+        tokens: Tokens | None = None,
         mask: masks.Mask | None = None,
         memory_mask: masks.Mask | None = None,
-        valid: Bool[Array, "B T"] | None = None,
         bias: Bias | None = None,
-        positions: Int[Array, "B T"] | None = None,
         key: jax.Array | None = None,
         intermediates: Intermediates | None = None,
     ) -> Float[Array, "B T D"]:
         """Returns the states of full sequences.
 
         Args:
-          valid: True where a token is not padding; experts ignore padding.
+          tokens: the sequences, for their positions, and for experts, which ignore padding.
           bias: a bias of the self-attention logits that all layers share.
-          positions: absolute positions; 0, 1, 2, ... by default.
 
         Raises:
           ValueError: the memory is missing, or there is no cross-attention to read it.
         """
-
         self._check_memory(memory)
+        positions = None if tokens is None else tokens.positions
 
         def self_attention(y: Array) -> Array:
             y = self.attention(
@@ -88,7 +86,12 @@ class Block(nnx.Module):
             return self._drop(y, key, "attention")
 
         def feed_forward(y: Array) -> Array:
-            y = self.feed_forward(y, valid=valid, key=fold_in_name(key, "hidden"), intermediates=intermediates)
+            hidden_key = fold_in_name(key, "hidden")
+            if isinstance(self.feed_forward, MixtureOfExperts):
+                valid = None if tokens is None else tokens.valid
+                y = self.feed_forward(y, valid=valid, key=hidden_key, intermediates=intermediates)
+            else:
+                y = self.feed_forward(y, key=hidden_key)
             return self._drop(y, key, "feed forward")
 
         with jax.named_scope("self_attention"):

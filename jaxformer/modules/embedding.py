@@ -16,6 +16,7 @@ from jaxformer.axes import constrain
 from jaxformer.dims import check_rank
 from jaxformer.functional.positions import check_given_positions, check_positions, first_positions
 from jaxformer.functional.sums import add_shared
+from jaxformer.functional.tokens import Tokens
 from jaxformer.modules.initializers import normal
 from jaxformer.sharding import tables
 
@@ -37,15 +38,15 @@ class Embedding(nnx.Module):
         tokens: Int[Array, "B ..."],
         *,
         dtype: jnp.dtype = jnp.dtype("float32"),
-        copies: Float[Array, "G C V D"] | None = None,
         where: Bool[Array, "B ..."] | None = None,
     ) -> Float[Array, "B ... D"]:
         """Returns ``scale table[tokens]``, in `dtype`.
 
+        The table may be its copies: see `sharding.with_copies`.
+
         Args:
           tokens: ids in [0, V). Under tracing their values are unknown and not checked: an id of at least V has the
             vector of the last one, and a negative id counts from the end.
-          copies: the result of the method `copies`, if several uses share it; if None, it is computed.
           where: True where an id counts, by default everywhere; other ids, such as padding, are not checked.
 
         Raises:
@@ -53,18 +54,10 @@ class Embedding(nnx.Module):
         """
         if not jnp.issubdtype(tokens.dtype, jnp.integer):
             raise ValueError(f"token ids must be integers, got {tokens.dtype}")
-        if copies is None:
-            copies = self.copies(tokens.shape[0], dtype=dtype)
+        copies = self.table[...]
+        if copies.ndim == 2:
+            copies = tables.table_copies(copies, rows=tokens.shape[0], dtype=dtype)
         return tables.lookup(copies, tokens, where=where).astype(dtype) * jnp.asarray(self.scale, dtype)
-
-    def copies(self, rows: int, length: int = 1, *, dtype: jnp.dtype) -> Float[Array, "G C V D"]:
-        """Returns `sharding.table_copies` of the table; if all uses of a step share it, its gradient is summed once."""
-        return tables.table_copies(self.table[...], rows=rows, length=length, dtype=dtype)
-
-    def logits(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch V"]:
-        """Returns ``x table^T``, in float32."""
-        table = self.table[...].astype(x.dtype)
-        return jnp.einsum("...d,vd->...v", x, table, preferred_element_type=jnp.float32)
 
 
 class PositionVectors(nnx.Module):
@@ -154,36 +147,25 @@ class Embeddings(nnx.Module):
 
     def __call__(
         self,
-        tokens: Int[Array, "B T"],
+        tokens: Tokens,
         *,
-        valid: Bool[Array, "B T"] | None = None,
-        positions: Int[Array, "B T"] | None = None,
-        types: Int[Array, "B T"] | None = None,
-        segments: Int[Array, "B T"] | None = None,
         key: jax.Array | None = None,
-        copies: Float[Array, "G C V D"] | None = None,
     ) -> Float[Array, "B T D"]:
         """Returns the vectors of full sequences.
 
-        Args:
-          tokens: ids in [0, V): see `Embedding`. At padding, where `valid` is False, any value is allowed.
-          valid: True where a token is not padding, which determines each sequence's length; default: everywhere.
-          positions: absolute positions; 0, 1, 2, ... by default. Under tracing their values are unknown, and a position
-            that a table does not have gets the vector of its last row.
-          types: the type of each token, for a model with token types; default: 0.
-          segments: the index of the packed sequence that each token belongs to, for vectors that depend on the length;
-            pass `positions` that restart with each sequence.
-          copies: see `Embedding`.
+        Under tracing, the values of positions are unknown, and a position that a table does not have gets the vector of
+        its last row.
 
         Raises:
-          ValueError: `tokens` or `positions` do not have two dimensions, `valid` has another shape or is not Boolean, a
-            table has no vector for a token, a type or a position, or there are types but no table for them.
+          ValueError: ids or positions do not have two dimensions, `valid` has another shape or is not Boolean, a table
+            has no vector for a token, a type or a position, or there are types but no table for them.
         """
-        check_rank("tokens", tokens, "B T")
-        if valid is not None and (valid.shape != tokens.shape or valid.dtype != bool):
+        ids, valid, positions, segments = tokens.ids, tokens.valid, tokens.positions, tokens.segments
+        check_rank("tokens", ids, "B T")
+        if valid is not None and (valid.shape != ids.shape or valid.dtype != bool):
             got = f"{valid.dtype} {list(valid.shape)}"
-            raise ValueError(f"valid must be Boolean with the shape of tokens, {list(tokens.shape)}, got {got}")
-        length = tokens.shape[1]
+            raise ValueError(f"valid must be Boolean with the shape of tokens, {list(ids.shape)}, got {got}")
+        length = ids.shape[1]
         if positions is None:
             self.check_length(length)
         else:
@@ -198,7 +180,7 @@ class Embeddings(nnx.Module):
             same = segments[:, :, None] == segments[:, None]
             count = jnp.maximum((same if valid is None else same & valid[:, None]).sum(2), 1)
             index = jnp.asarray(index)[:, :length]  # one for each count; a symbolic length has more
-        x = self._sum(tokens, index, count, types, copies, valid)
+        x = self._sum(ids, index, count, tokens.types, valid)
         return functional.dropout(x, rate=self.dropout, key=key)
 
     def step(
@@ -207,7 +189,7 @@ class Embeddings(nnx.Module):
         """Returns the vectors of T tokens of each hypothesis at their positions, along one dimension Q = K T."""
         check_rank("tokens", tokens, "B K T")
         flat = lambda x: x.reshape(x.shape[0], -1)
-        return self._sum(flat(tokens), flat(positions), 0, None if types is None else flat(types), None)
+        return self._sum(flat(tokens), flat(positions), 0, None if types is None else flat(types))
 
     def check_length(self, length: int) -> None:
         """Checks that there are position vectors for a sequence of this length.
@@ -221,10 +203,10 @@ class Embeddings(nnx.Module):
     @property
     def d_model(self) -> int:
         """D, the dimension of the vectors."""
-        return self.tokens.table.shape[1]
+        return self.tokens.table.shape[-1]
 
-    def _sum(self, tokens: Array, positions, length, types, copies: Array | None, valid: Array | None = None) -> Array:
-        x = self.tokens(tokens, dtype=self.dtype, copies=copies, where=valid)
+    def _sum(self, tokens: Array, positions, length, types: Array | None, valid: Array | None = None) -> Array:
+        x = self.tokens(tokens, dtype=self.dtype, where=valid)
         if self.positions is not None:
             vectors = self.positions(positions, length)[:, : x.shape[1]]  # a symbolic length has more
             x = add_shared(x, vectors)

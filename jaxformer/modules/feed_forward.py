@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import jax
 from flax import nnx
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from jaxformer import functional
 from jaxformer.axes import constrain
 from jaxformer.functional.feed_forward import Activation
-from jaxformer.modules.captured import Intermediates
 from jaxformer.modules.initializers import UNIT_GAINS, Gains
 from jaxformer.modules.linear import Linear
 
@@ -34,15 +33,7 @@ class FeedForward(nnx.Module):
         self.activation = activation
         self.dropout = dropout
 
-    def __call__(
-        self,
-        x: Float[Array, "B T D"],
-        *,
-        valid: Bool[Array, "B T"] | None = None,
-        key: jax.Array | None = None,
-        intermediates: Intermediates | None = None,
-    ) -> Float[Array, "B T D"]:
-        del valid, intermediates  # tokens are independent; nothing is recorded
+    def __call__(self, x: Float[Array, "B T D"], *, key: jax.Array | None = None) -> Float[Array, "B T D"]:
         hidden = constrain(self._hidden(x), "batch", "length", "hidden")
         return self.down(functional.dropout(hidden, rate=self.dropout, key=key))
 

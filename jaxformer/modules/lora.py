@@ -63,7 +63,7 @@ class LoRA(Pure[ModelT_co, ConfigT_co]):
 
     def bind(self, params: Params) -> ModelT_co:
         """Returns the model with the merged parameters; gradients flow through them to the adapters."""
-        check_shapes(params, self.shapes)
+        check_shapes(params, self.shapes, self.axes)
         return self.base.bind(self.merged(params))
 
     def merged(self, params: Params) -> Params:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 
 from jaxformer import functional
 from jaxformer.axes import constrain
@@ -55,21 +55,13 @@ class PatchEmbeddings(nnx.Module):
         self,
         images: Float[Array, "B h w C"],
         *,
-        valid: Bool[Array, "B S"] | None = None,
-        positions: Int[Array, "B S"] | None = None,
-        segments: Int[Array, "B S"] | None = None,
         key: jax.Array | None = None,
     ) -> Float[Array, "B S D"]:
         """Returns the vectors of images; S is the number of patches, plus one with a class token.
 
-        Args:
-          valid, segments: have no effect; an encoder passes them to all embeddings.
-          positions: rows of the table of positions; 0, 1, 2, ... by default.
-
         Raises:
           ValueError: the images have another size; see `models.with_image_size`.
         """
-        del valid, segments
         expected = (*self.image_size, self.num_channels)
         if images.shape[1:] != expected:
             raise ValueError(f"images must be [B, height, width, channels] = [B, {expected}], got {images.shape}")
@@ -78,6 +70,5 @@ class PatchEmbeddings(nnx.Module):
         if self.class_vector is not None:
             first = jnp.broadcast_to(self.class_vector[...], (x.shape[0], 1, x.shape[2])).astype(self.dtype)
             x = jnp.concatenate([first, x], 1)
-        rows = jnp.arange(x.shape[1])[None] if positions is None else positions
-        x = add_shared(x, self.positions(rows, x.shape[1]))
+        x = add_shared(x, self.positions(jnp.arange(x.shape[1])[None], x.shape[1]))
         return functional.dropout(constrain(x, "batch", "length", "model"), rate=self.dropout, key=key)

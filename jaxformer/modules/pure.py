@@ -50,7 +50,7 @@ class Pure(Generic[ModelT_co, ConfigT_co]):
           ValueError: the parameters do not belong to this model; the message has the path and the actual and expected
             shapes.
         """
-        check_shapes(params, self.shapes)
+        check_shapes(params, self.shapes, self.axes)
         return nnx.merge(self._abstract.graph, params)
 
     def apply(self, params: Params, *args: Any, **kwargs: Any) -> Any:
@@ -173,15 +173,22 @@ def _check_parts(model: Callable[..., Any], parts: Mapping[str, Any]) -> None:
             raise TypeError(f"{part} of {name} must be hashable, so that the model is: {error}") from None
 
 
-def check_shapes(params: Any, expected: Params) -> None:
+def check_shapes(params: Any, expected: Params, axes: Params | None = None) -> None:
     """Checks the paths and shapes of parameters; NNX itself would accept a wrong shape.
+
+    Args:
+      axes: the names of dimensions, with which a table of the vocabulary may be its copies (`sharding.with_copies`).
 
     Raises:
       ValueError: a path or shape differs; the message shows the first difference.
     """
     got = {jax.tree_util.keystr(path): x.shape for path, x in jax.tree_util.tree_leaves_with_path(params)}
     want = {jax.tree_util.keystr(path): x.shape for path, x in jax.tree_util.tree_leaves_with_path(expected)}
+    names = jax.tree_util.tree_leaves_with_path(axes, is_leaf=lambda x: isinstance(x, tuple))
+    tables = {jax.tree_util.keystr(path) for path, of_leaf in names if "vocab" in of_leaf}
     for path in sorted(got.keys() | want.keys()):
+        if path in tables and len(got.get(path, ())) == 4 and got[path][2:] == want.get(path):
+            continue
         if got.get(path) != want.get(path):
             found = f"has shape {got[path]}" if path in got else "is missing"
             raise ValueError(

@@ -17,10 +17,9 @@ from jaxformer.sharding.rules import shardings_like as shardings_like
 from jaxformer.sharding.rules import spec as spec
 from jaxformer.sharding.rules import state_shardings as state_shardings
 from jaxformer.sharding.rules import with_axis_rules as with_axis_rules
-from jaxformer.sharding.tables import LinearLoss as LinearLoss
-from jaxformer.sharding.tables import linear_cross_entropy as linear_cross_entropy
-from jaxformer.sharding.tables import linear_r_drop as linear_r_drop
+from jaxformer.sharding.tables import linear_loss as linear_loss
 from jaxformer.sharding.tables import lookup as lookup
 from jaxformer.sharding.tables import table_copies as table_copies
+from jaxformer.sharding.tables import with_copies as with_copies
 
 lazy.list_names(__name__)

@@ -4,20 +4,42 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, Integer
 
 from jaxformer import functional
 from jaxformer.axes import constrain, has_known_values
-from jaxformer.functional.losses import logits_per_chunk
+from jaxformer.functional.losses import LogitLoss, logits_per_chunk
 from jaxformer.sharding.rules import num_shards
 
-LinearLoss = Callable[..., tuple[jax.Array, jax.Array]]
-"""A loss computed from states and an output table, with the arguments of `linear_cross_entropy`."""
+
+def with_copies(params: Any, axes: Any, batch: Any, *, dtype: DTypeLike = "float32") -> Any:
+    """Returns parameters in which embedding tables are `table_copies`, for the loss of a batch on a mesh.
+
+    The source, the target and a tied output then share the copies, so that the gradient of the table is sent once. Call
+    it where the rules are active, inside the function that is differentiated. A model takes either form; without it,
+    each use makes copies of its own.
+
+    Args:
+      axes: the names of the parameters' dimensions, ``net.axes``.
+      batch: the arrays that the loss reads; those of integers ``[B, T, ...]`` determine the number of copies.
+      dtype: the dtype of the model's activations.
+
+    >>> copied = with_copies({"table": jnp.eye(3)}, {"table": ("vocab", "model")}, jnp.ones((2, 5), int))
+    >>> copied["table"].shape
+    (1, 1, 3, 3)
+    """
+    ids = [x.shape for x in jax.tree.leaves(batch) if x.ndim > 1 and jnp.issubdtype(x.dtype, jnp.integer)]
+    if not ids:
+        return params
+    rows, length = (math.gcd(*(shape[dim] for shape in ids)) for dim in (0, 1))
+    copy = functools.partial(table_copies, rows=rows, length=length, dtype=jnp.dtype(dtype))
+    return jax.tree.map(lambda x, names: copy(x) if names == ("vocab", "model") else x, params, axes)
 
 
 def table_copies(
@@ -98,64 +120,32 @@ def _check_ids(ids: Array, where: Array | None, vocab_size: int) -> None:
         )
 
 
-def linear_cross_entropy(
+def linear_loss(
     x: Float[Array, "B T D"],
     table: Float[Array, "V D"] | Float[Array, "G C V D"],
     labels: Integer[Array, "B T"],
+    loss: LogitLoss,
     *,
     where: Bool[Array, "B T"] | None = None,
-    smoothing: float = 0.0,
-    z_loss: float = 0.0,
     chunk: int | None = None,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Computes `functional.linear_cross_entropy` on a mesh; the table and its gradient are sent once, not per chunk.
+    """Computes `functional.linear_loss` on a mesh; the table and its gradient are sent once, not per chunk.
 
     Args:
       table: the output projection, with a row for each label, or the `table_copies` that all its uses share.
-      where, smoothing, z_loss: see `functional.linear_cross_entropy`.
+      loss, where: see `functional.linear_loss`.
       chunk: the number of positions to compute at a time, over all devices; by default as many as fit in their memory.
 
     Raises:
-      ValueError: see `functional.linear_cross_entropy`.
+      ValueError: see `functional.linear_loss`.
 
-    >>> total, count = linear_cross_entropy(jnp.ones((1, 3, 2)), jnp.zeros((4, 2)), jnp.array([[0, 1, 2]]))
+    >>> labels = jnp.array([[0, 1, 2]])
+    >>> total, count = linear_loss(jnp.ones((1, 3, 2)), jnp.zeros((4, 2)), labels, functional.CrossEntropy())
     >>> round(float(total / count), 4), int(count)       # log 4
     (1.3863, 3)
     """
-    table, chunk = _shared(x, table, chunk, rows=x.shape[0])
-    return functional.linear_cross_entropy(
-        x, table, labels, where=where, smoothing=smoothing, z_loss=z_loss, chunk=chunk
-    )
-
-
-def linear_r_drop(
-    x: Float[Array, "B2 T D"],
-    table: Float[Array, "V D"] | Float[Array, "G C V D"],
-    labels: Integer[Array, "B2 T"],
-    *,
-    weight: float,
-    where: Bool[Array, "B2 T"] | None = None,
-    smoothing: float = 0.0,
-    z_loss: float = 0.0,
-    chunk: int | None = None,
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Computes `functional.linear_r_drop` on a mesh: see `linear_cross_entropy`.
-
-    Args:
-      weight, where, smoothing, z_loss: see `functional.linear_r_drop`.
-
-    Raises:
-      ValueError: see `functional.linear_r_drop`.
-    """
-    table, chunk = _shared(x, table, chunk, rows=x.shape[0] // 2)
-    options = {"weight": weight, "where": where, "smoothing": smoothing, "z_loss": z_loss}
-    return functional.linear_r_drop(x, table, labels, **options, chunk=chunk)
-
-
-def _shared(x: Array, table: Array, chunk: int | None, *, rows: int) -> tuple[Array, int]:
-    """Returns the copies of a table, and the number of positions to compute at a time."""
     if table.ndim == 2:
-        table = table_copies(table, rows=rows, length=x.shape[1], dtype=x.dtype)
+        table = table_copies(table, rows=x.shape[0] // loss.passes, length=x.shape[1], dtype=x.dtype)
     if chunk is None:
         chunk = logits_per_chunk() * num_shards("batch", "length", "vocab") // table.shape[2]
-    return table, chunk
+    return functional.linear_loss(x, table, labels, loss, where=where, chunk=chunk)

@@ -1,25 +1,36 @@
-"""The methods by which a search decodes with a model that has a decoder."""
+"""Models that have a decoder: their scores are its own, and a search decodes with them."""
 
 from __future__ import annotations
 
 from typing import Any, Generic, TypeVar
 
-from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from jaxformer.dims import check_rank
 from jaxformer.models.decoder_state import StepWeights
 from jaxformer.models.encoder import Memory
+from jaxformer.models.token_model import TokenModel
+from jaxformer.modules.head import Head
 
 ContextT = TypeVar("ContextT")
 StateT = TypeVar("StateT")
 
 
-class DecodingMixin(nnx.Module, Generic[ContextT, StateT]):
-    """Decoding by `decoder`, with its contexts and its states."""
+class DecodingModel(TokenModel, Generic[ContextT, StateT]):
+    """A model that scores and decodes by `decoder`, with its head, its contexts and its states."""
 
     decoder: Any
+
+    @property
+    def head(self) -> Head:
+        """The output projection of the decoder's states."""
+        return self.decoder.head
+
+    @property
+    def load_balancing_weight(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The weight of the load-balancing loss of experts, which training adds to each loss."""
+        return self.decoder.load_balancing_weight
 
     def step_weights(self) -> StepWeights | None:
         """Returns a copy of the parameters that steps read, for many searches: see `Decoder.step_weights`.
@@ -44,7 +55,7 @@ class DecodingMixin(nnx.Module, Generic[ContextT, StateT]):
         return self.decoder.prefill(tokens, state, context, lengths=lengths)
 
 
-class MemoryDecodingMixin(DecodingMixin[ContextT, StateT]):
+class MemoryDecodingModel(DecodingModel[ContextT, StateT]):
     """Decoding by `decoder` with attention to a memory."""
 
     def start(

@@ -1,0 +1,78 @@
+"""Sequences of tokens with everything that models and losses need to know of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import operator
+from typing import Any, Generic, TypeVar
+
+import jax
+
+from jaxformer import masks
+
+ArrayT = TypeVar("ArrayT", bound=Any)
+"""``np.ndarray`` on the host, ``jax.Array`` on devices."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Tokens(Generic[ArrayT]):
+    """B sequences of T tokens. Batches are made of these; models read them, and losses count their valid tokens.
+
+    A model also takes an array of ids, which stands for ``Tokens(ids)``.
+
+    >>> Tokens(np.array([[4, 5, 0]]), valid=np.array([[True, True, False]])).mask().dense(3, 3)[0, 0].tolist()
+    [[True, True, False], [True, True, False], [True, True, False]]
+    """
+
+    ids: ArrayT  # int [B, T], in [0, V); any value at padding
+    valid: ArrayT | None = None  # Bool [B, T]: True where a token is not padding; None: everywhere
+    positions: ArrayT | None = None
+    """Absolute positions, ``int [B, T]``, 0, 1, 2, ... by default. They do not widen what a token sees."""
+    segments: ArrayT | None = None
+    """The index of the packed sequence that each token belongs to, ``int [B, T]``: a token sees its own sequence only.
+
+    Give `positions` that restart with each sequence, unless the position scheme is relative.
+    """
+    types: ArrayT | None = None  # int [B, T]: token types, for a model that has them; None: 0
+    right_padded: bool = dataclasses.field(default=False, metadata={"static": True})
+    """Promises that `valid` is False only at the ends of rows.
+
+    A causal mask alone then hides padding from every other token, and attention functions can use their causal kernels,
+    without a mask for each row.
+    """
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The number of sequences, B, and their length, T."""
+        batch_size, length = self.ids.shape
+        return batch_size, length
+
+    def mask(self, *, causal: bool = False, window: int | None = None) -> masks.Mask | None:
+        """Returns the mask of self-attention: it hides padding and other segments; None if there is nothing to hide.
+
+        Args:
+          causal: True to hide the tokens after each one in its row and, without `segments`, also those at later
+            positions, so that a row that is not in the order of its positions does not see the future either.
+          window: the number of tokens, itself included, that a token sees with `causal`: those W or more places before
+            it in the row and, without `segments`, also those W or more positions before it, are hidden.
+        """
+        parts: list[masks.Mask] = []
+        past = masks.causal() if window is None else masks.window(window - 1)
+        if causal and self.positions is None:
+            parts.append(past)
+        elif causal:
+            parts.append(masks.stored(past))  # by index, since positions may restart or repeat
+            if self.segments is None:
+                parts.append(past)  # by positions too, since rows may be in any order
+        if self.valid is not None and not (causal and self.right_padded):
+            parts.append(masks.padding(self.valid))
+        if self.segments is not None:
+            parts.append(masks.segments(self.segments))
+        return functools.reduce(operator.and_, parts) if parts else None
+
+
+def as_tokens(tokens: Any) -> Tokens[Any]:
+    """Returns tokens unchanged, and an array of ids as ``Tokens(ids)``."""
+    return tokens if isinstance(tokens, Tokens) else Tokens(tokens)
