@@ -32,7 +32,7 @@ def restore_params(run: pathlib.Path, setup: TrainingSetup, checkpoint: str) -> 
     """Returns the parameters of a checkpoint of a run, and their steps; see `runner.load`."""
     abstract = setup.abstract_state()
     if (folder := _of_parameters(run, checkpoint)) is not None:
-        with training.Checkpoints(folder) as saved:
+        with training.Checkpoints(folder, fingerprint=rundir.run_fingerprint(run)) as saved:
             restored = saved.restore_latest(abstract.params)
         if restored is None:
             raise no_average(run) if checkpoint == "average" else _no_checkpoint(folder)
@@ -78,7 +78,7 @@ def open_checkpoints(run: pathlib.Path) -> training.Checkpoints:
         raise ConfigError(_converted(run))
     if not folder.is_dir():
         raise _no_checkpoint(folder)
-    return training.Checkpoints(folder)
+    return training.Checkpoints(folder, fingerprint=rundir.run_fingerprint(run))
 
 
 def _converted(run: pathlib.Path) -> str:

@@ -78,10 +78,18 @@ def _held_here(out: pathlib.Path) -> Iterator[None]:
 
 
 def _check_links(out: pathlib.Path) -> None:
-    """Checks that no file of a run is a link: in someone else's run, it may point to any of this user's files."""
-    for path in out.iterdir():
-        if path.is_symlink() and not path.is_dir():
+    """Checks that no file of a run is a link: in someone else's run, it may point to any of this user's files.
+
+    A folder may be a link, as to a larger disk, but not to a folder of another run, which has that run's checkpoints.
+    """
+    for path in (out, *out.iterdir()):
+        if not path.is_symlink():
+            continue
+        if not path.is_dir():
             raise ConfigError(f"{path} is a link, through which training would write; put the file in its place")
+        other = path.resolve().parent
+        if (other / "config.json").exists() and other != out.resolve():
+            raise ConfigError(f"{path} is a link to a folder of another run, {other}; remove it")
 
 
 def _release(descriptor: int, path: pathlib.Path) -> None:

@@ -145,6 +145,15 @@ def check_vocabulary(out: pathlib.Path, fingerprint: str) -> None:
         raise ConfigError(f"{out} has another vocabulary than in training, by its hash: was {saved}, now {fingerprint}")
 
 
+def run_fingerprint(out: pathlib.Path) -> str:
+    """Returns the hash that names a run in its checkpoints; empty for a run of an earlier version, or without the file.
+
+    It is computed once, at the first start, because later starts may have other settings that change no completed step.
+    """
+    path = out / "provenance.json"
+    return str(read_json(path).get("run") or "") if path.exists() else ""
+
+
 def claim(out: pathlib.Path, task: str, config: Any, vocabulary_files: Iterable[str]) -> None:
     """Makes `out` the run of this configuration by writing config.json; removes the files of an earlier attempt."""
     for name in vocabulary_files:

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from jaxformer import lazy, sharding, training
 from jaxformer.config import changed, fingerprint
+from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError, JaxformerError, did_you_mean
 from jaxformer.evaluation.scores import Score
 from jaxformer.files import local_path, write_text
@@ -129,9 +130,10 @@ class _Start:
             rundir.check_vocabulary(out, data.vocabulary.fingerprint)
         setup = make_training_setup(task, config, data.vocabulary.vocab_size, self.placement)
         timeout = training.save_timeout(abstract := setup.abstract_state())  # refuses a mesh that does not fit
-        keep_last = config.train.keep_last
         _report_uneven(config, data, self.placement, say)
-        with training.Checkpoints(out / "checkpoints", keep_last=keep_last, timeout=timeout) as checkpoints:
+        name = _fingerprint(config, corpus, data) if saved is None else rundir.run_fingerprint(out)
+        options = {"keep_last": config.train.keep_last, "timeout": timeout, "fingerprint": name}
+        with training.Checkpoints(out / "checkpoints", **options) as checkpoints:
             restored = None if saved is None else checkpoints.restore_latest(abstract)
             if restored is None:
                 state, progress = first_state(config, setup, out, say), training.Progress()
@@ -150,7 +152,7 @@ class _Start:
             resume.change_settings(out, saved or config, config, done, say)
             try:
                 if processes.is_first():
-                    _write_provenance(out, config, corpus, data, self.placement)
+                    _write_provenance(out, config, corpus, data, self.placement, name)
                     # Utilization counts the products of a full step, although frozen parameters save some.
                     outputs.peak_flops = None if config.tune.frozen else peak
                     steps, unit = config.train.steps, setup.network.unit
@@ -236,28 +238,23 @@ def _report_uneven(config: Any, data: Data[Any], placement: Placement, say: Say)
         )
 
 
+def _fingerprint(config: TaskConfig, corpus: Corpus, data: Data[Any]) -> str:
+    """Returns a hash of what a run is trained with, by which its checkpoints differ from those of other runs."""
+    hashes = {**corpus.fingerprints, "config": fingerprint(config), "tokenizer": data.vocabulary.fingerprint}
+    return short_digest([json.dumps(hashes, sort_keys=True)])
+
+
 def _write_provenance(
-    out: pathlib.Path, config: TaskConfig, corpus: Corpus, data: Data[Any], placement: Placement
+    out: pathlib.Path, config: TaskConfig, corpus: Corpus, data: Data[Any], placement: Placement, run: str
 ) -> None:
     rundir.write_provenance(
         out,
         start={**processes.facts(), "mesh": dict(placement.mesh.shape)},
+        run=run,
         config=fingerprint(config),
         data=dict(corpus.fingerprints),
         tokenizer=data.vocabulary.fingerprint,
     )
-
-
-def _trained_beside_adapters(config: TaskConfig, setup: TrainingSetup) -> list[str]:
-    """Returns the parts of a model with adapters in which no matrix is frozen."""
-    if not config.tune.rank:
-        return []
-    shapes, frozen = setup.network.net.shapes, setup.frozen
-    parts = [part for part in ("encoder", "decoder") if part in shapes]
-    if frozen is None:
-        return parts
-    fixed = jax.tree.map(lambda keeps, shape: keeps and len(shape.shape) > 1, frozen, shapes)
-    return [] if any(any(jax.tree.leaves(fixed[part])) for part in parts) else parts
 
 
 def first_state(config: TaskConfig, setup: TrainingSetup, out: pathlib.Path, say: Say) -> training.TrainState:
@@ -265,7 +262,7 @@ def first_state(config: TaskConfig, setup: TrainingSetup, out: pathlib.Path, say
     state = setup.new_state()
     if (warmup := config.optimizer.warmup_steps) > config.train.steps:
         say(f"WARNING: train.steps ends in the warm-up of {warmup:,} steps, below the peak of the learning rate")
-    if parts := _trained_beside_adapters(config, setup):
+    if parts := warm_start.trained_beside_adapters(config, setup):
         patterns = ",".join(f"{part}/*" for part in parts)
         say(f"WARNING: tune.rank trains adapters beside all matrices; --tune.frozen '{patterns}' freezes those")
     if not config.init_from:
@@ -356,8 +353,8 @@ def average(run: Path, *, last: int = 5, mesh: str = "") -> list[int]:
     with restore.open_checkpoints(run) as saved:
         steps = saved.steps()[-min(last, config.train.keep_last) :]
         params = saved.average(restore.parameters_alone(setup.abstract_state()), steps)
-    timeout = training.save_timeout(params)
-    with run_lock.held(run / "average"), training.Checkpoints(run / "average", keep_last=1, timeout=timeout) as target:
+    options = {"timeout": training.save_timeout(params), "fingerprint": rundir.run_fingerprint(run)}
+    with run_lock.held(run / "average"), training.Checkpoints(run / "average", keep_last=1, **options) as target:
         number = max([steps[-1], *(old + 1 for old in target.steps())])  # names the folder; the metadata has the steps
         target.save(number, params, {"averaged": steps})  # then removes the old one
     return steps

@@ -12,6 +12,7 @@ from jaxformer.config import flat, to_data
 from jaxformer.modules.lora import ADAPTERS
 from jaxformer.modules.pure import Params
 from jaxformer.tasks.config import FREE_SETTINGS, TaskConfig
+from jaxformer.tasks.training_setup import TrainingSetup
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,3 +87,15 @@ def never_learned(frozen: Params, about: WarmStart | None) -> list[str]:
     """
     names = [parameter_name(path) for path, is_frozen in jax.tree_util.tree_leaves_with_path(frozen) if is_frozen]
     return [x for x in names if (about is None or x in about.new) and not x.startswith(f"{ADAPTERS}/")]
+
+
+def trained_beside_adapters(config: TaskConfig, setup: TrainingSetup) -> list[str]:
+    """Returns the parts of a model with adapters in which no matrix is frozen."""
+    if not config.tune.rank:
+        return []
+    shapes, frozen = setup.network.net.shapes, setup.frozen
+    parts = [part for part in ("encoder", "decoder") if part in shapes]
+    if frozen is None:
+        return parts
+    fixed = jax.tree.map(lambda keeps, shape: keeps and len(shape.shape) > 1, frozen, shapes)
+    return [] if any(any(jax.tree.leaves(fixed[part])) for part in parts) else parts

@@ -61,6 +61,18 @@ def test_training_does_not_write_through_links(name, tmp_path):
     assert (tmp_path / "mine").read_text() == "mine"
 
 
+@pytest.mark.parametrize("name", ["checkpoints", "tensorboard"])
+def test_training_does_not_write_into_another_run(name, tmp_path):
+    """Each of the two would remove the checkpoints of the other."""
+    (tmp_path / "other" / name).mkdir(parents=True)
+    (tmp_path / "other" / "config.json").touch()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).symlink_to(tmp_path / "other" / name)
+    for out in (tmp_path / "run", tmp_path / "run" / name):  # as `jaxformer average` holds the folder of the average
+        with pytest.raises(ConfigError, match=f"{name} is a link to a folder of another run, .*other"):
+            enter(out)
+
+
 def test_a_process_that_a_signal_ends_leaves_no_lock(tmp_path):
     with run_lock.held(tmp_path / "new" / "run"):
         files.end_all()
