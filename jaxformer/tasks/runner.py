@@ -181,7 +181,7 @@ def _open(outputs: training.Outputs, config: training.TrainConfig, out: pathlib.
     outputs.log = JsonLog(out / "log.jsonl", step=done)
     outputs.board = TensorBoard(out / "tensorboard", step=done) if config.tensorboard else None
     if config.log_to:
-        outputs.hooks = (*outputs.hooks, tracker(config.log_to, out))
+        outputs.hooks = (*outputs.hooks, tracker(config.log_to, out, resumed=done > 0))
 
 
 def _check_metric(task: AnyTask, metric: str) -> None:
