@@ -231,14 +231,15 @@ def remove_folder(path: str | os.PathLike[str]) -> None:
         _remove(renamed)
 
 
-def remove_abandoned(folder: str | os.PathLike[str]) -> None:
-    """Removes old temporary files and folders that killed processes left in a folder.
+def remove_abandoned(folder: str | os.PathLike[str], *, age: float = ABANDONED) -> None:
+    """Removes temporary files and folders that killed processes left in a folder, after `age` seconds.
 
-    No lock is needed: a running process changes its temporary folder more often than every `ABANDONED` seconds.
+    No lock is needed: a running process changes its temporary folder more often than every `ABANDONED` seconds. With a
+    lock that excludes other processes, `age` may be 0.
     """
     for path in pathlib.Path(folder).glob(f"{TEMPORARY}*"):
         with contextlib.suppress(OSError):  # another process was first, or the folder is read-only
-            if _IS_TEMPORARY.match(path.name) and time.time() - path.lstat().st_mtime > ABANDONED:
+            if _IS_TEMPORARY.match(path.name) and time.time() - path.lstat().st_mtime >= age:
                 _remove(path)
 
 

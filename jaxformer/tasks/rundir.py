@@ -39,7 +39,7 @@ from typing import Any
 
 from jaxformer.config import difference, lasting, to_data
 from jaxformer.errors import ConfigError
-from jaxformer.files import TEMPORARY, write_bytes, write_text
+from jaxformer.files import TEMPORARY, remove_abandoned, write_bytes, write_text
 
 LOCK = ".lock"
 """The name of the file that training locks; see `run_lock`."""
@@ -158,8 +158,7 @@ def claim(out: pathlib.Path, task: str, config: Any, vocabulary_files: Iterable[
     """Makes `out` the run of this configuration by writing config.json; removes the files of an earlier attempt."""
     for name in vocabulary_files:
         (out / name).unlink(missing_ok=True)
-    for path in out.glob(f"{TEMPORARY}*"):
-        path.unlink(missing_ok=True)
+    remove_abandoned(out, age=0)
     write_config(out, task, config)
 
 

@@ -73,6 +73,16 @@ def test_training_does_not_write_into_another_run(name, tmp_path):
             enter(out)
 
 
+@pytest.mark.parametrize("name", ["log.jsonl", "time.json", "tokenizer.model", "checkpoints", "tensorboard"])
+def test_a_file_in_place_of_a_folder_is_named_before_anything_is_written(name, tmp_path):
+    """And a folder in place of a file: config.json had new settings by then."""
+    kind = "file" if "." in name else "folder"
+    (tmp_path / name).mkdir() if kind == "file" else (tmp_path / name).touch()
+    with pytest.raises(ConfigError, match=f"{name} must be a {kind}; remove it, or choose another directory"):
+        enter(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
 def test_a_process_that_a_signal_ends_leaves_no_lock(tmp_path):
     with run_lock.held(tmp_path / "new" / "run"):
         files.end_all()

@@ -141,12 +141,16 @@ def test_a_refused_run_leaves_nothing(tmp_path):
 
 
 def test_files_of_a_killed_start_do_not_block_a_new_one(tmp_path):
-    """A temporary config.json and the lock: the same command begins again."""
+    """A temporary config.json or folder, and the lock: the same command begins again."""
     (tmp_path / ".tmp-a1b2c3d4-config.json").write_text('{"task": ')
+    (tmp_path / ".tmp-a1b2c3d4-average" / "7").mkdir(parents=True)
     (tmp_path / ".lock").write_text("{}")
     assert rundir.holds_run(tmp_path) is False
     rundir.claim(tmp_path, "translation", small(), ())
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "config.json"]
+    (tmp_path / ".tmp-mine").mkdir()  # which has no name of a temporary folder, stays
+    rundir.claim(tmp_path, "translation", small(), ())
+    assert (tmp_path / ".tmp-mine").is_dir()
 
 
 def test_other_files_are_not_changed(tmp_path):
