@@ -28,7 +28,8 @@ from jaxformer.files import write_bytes
 class PretrainedTokenizer:
     """The vocabulary of a pretrained model, with the normalization and the rules of its ``tokenizer.json``.
 
-    Truncation and padding in the file are not used, and the tokens that it puts around a text (its template) are added
+    Truncation, padding and BPE-dropout in the file are not used (with dropout, equal texts would have other tokens each
+    time), and the tokens that it puts around a text (its template) are added
     when batches are made, as for other tokenizers.
 
     Raises:
@@ -54,6 +55,8 @@ class PretrainedTokenizer:
         self._tokenizer = _parsed(content)
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
+        if getattr(self._tokenizer.model, "dropout", None) is not None:
+            self._tokenizer.model.dropout = None
         added = self._tokenizer.get_added_tokens_decoder()
         self._added = {token for token, about in added.items() if about.special}
         ids = sorted(self._tokenizer.get_vocab(with_added_tokens=True).values())

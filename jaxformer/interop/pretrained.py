@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import os
 import pathlib
 import re
@@ -24,12 +25,14 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxformer import files, models, sharding
-from jaxformer.errors import ConfigError, DataError, did_you_mean
+from jaxformer.errors import ConfigError, DataError, did_you_mean, first_few
 from jaxformer.interop import bart, bert, gpt2, llama, t5, tensors, vit
 from jaxformer.interop.family import Family
 from jaxformer.interop.packing import Source, matched
 from jaxformer.models.config import TransformerConfig
 from jaxformer.modules.pure import Params, Pure, check_shapes, pure
+
+logger = logging.getLogger(__name__)
 
 FAMILIES: Mapping[str, Family] = {
     **bart.FAMILIES,
@@ -75,7 +78,7 @@ def load_pretrained(
     """Reads a model in the format of Hugging Face from a local folder.
 
     The tensors determine whether there is a head: BERT and RoBERTa become a `models.MaskedLanguageModel` or an encoder,
-    and ViT a `models.VisionTransformer` or an encoder.
+    and ViT a `models.VisionTransformer` or an encoder. Weights of NaN or infinity are read, with a warning.
 
     Args:
       mesh: the devices that share the parameters, by their axis names, or a `sharding.Placement` with its own rules,
@@ -106,6 +109,9 @@ def load_pretrained(
         placement = sharding.Placement(mesh) if isinstance(mesh, Mesh) else mesh
         params, used = _params(family, net, found, names, placement)
         unused = _check_others(family, net, found, names, used)
+    if found.nonfinite:
+        few = first_few(sorted(found.nonfinite), 3)
+        logger.warning("%s has weights of NaN or infinity, whose results mean nothing: %s", folder, few)
     return Pretrained(_changed(net, changes), params, kind, settings, unused)
 
 
@@ -256,7 +262,7 @@ def _check_others(
     for name in sorted(names.keys() - used):
         theirs = names[name]
         if name in copies and copies[name] in names:
-            if not np.array_equal(found.read(theirs), found.read(names[copies[name]])):
+            if not np.array_equal(found.read(theirs), found.read(names[copies[name]]), equal_nan=True):
                 raise DataError(f"{theirs!r} differs from {names[copies[name]]!r}, with which it is tied")
         elif name in computed:
             shape, values = computed[name]

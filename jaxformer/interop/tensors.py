@@ -48,6 +48,8 @@ class Tensors:
         """The shape of each tensor, by name."""
         self.dtypes: dict[str, str] = {}
         """The dtype of each tensor, by name, as safetensors writes it, such as ``BF16``."""
+        self.nonfinite: set[str] = set()
+        """The names of the tensors that were read and have NaN or infinity, in float32."""
         self._folder = folder
         with contextlib.ExitStack() as stack:
             for name, expected in _files(folder).items():
@@ -79,7 +81,11 @@ class Tensors:
             raise DataError(
                 f"{name!r} in {self._folder} has dtype {dtype}; weights must be {', '.join(sorted(FLOATS))}"
             )
-        return self._homes[name].get_tensor(name).astype(np.float32)
+        with np.errstate(over="ignore"):  # such numbers of float64 are reported as infinity
+            tensor = self._homes[name].get_tensor(name).astype(np.float32)
+        if not np.isfinite(tensor).all():
+            self.nonfinite.add(name)
+        return tensor
 
     def __enter__(self) -> Tensors:
         return self

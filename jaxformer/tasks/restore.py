@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import pathlib
 import shlex
 
 import jax
+import jax.numpy as jnp
 
 from jaxformer import sharding, training
-from jaxformer.errors import ConfigError
+from jaxformer.axes import parameter_name
+from jaxformer.errors import ConfigError, first_few
 from jaxformer.modules import LoRA
 from jaxformer.modules.pure import Params
 from jaxformer.sharding import Placement
 from jaxformer.tasks import registry, rundir
 from jaxformer.tasks.training_setup import TrainingSetup, make_training_setup
+
+logger = logging.getLogger(__name__)
 
 
 def load_params(run: pathlib.Path, checkpoint: str, mesh: str) -> tuple[Params, tuple[int, ...]]:
@@ -36,10 +41,21 @@ def restore_params(run: pathlib.Path, setup: TrainingSetup, checkpoint: str) -> 
             restored = saved.restore_latest(abstract.params)
         if restored is None:
             raise no_average(run) if checkpoint == "average" else _no_checkpoint(folder)
+        if rundir.is_pretrained(run):  # a training would not have saved them
+            _report_nonfinite(run, restored[0])
         return restored[0], tuple(restored[1].get("averaged", ()))
     with open_checkpoints(run) as saved:
         step = choose_step(saved, checkpoint)
         return saved.restore_params(step, abstract.params), (step,)
+
+
+def _report_nonfinite(run: pathlib.Path, params: Params) -> None:
+    """Warns about parameters of NaN or infinity, once."""
+    named = jax.tree_util.tree_leaves_with_path(params)
+    finite = jax.jit(lambda leaves: [jnp.isfinite(x).all() for x in leaves])([x for _, x in named])
+    if names := [parameter_name(path) for (path, _), ok in zip(named, finite, strict=True) if not ok]:
+        few = first_few(names, 3)
+        logger.warning("%s has parameters of NaN or infinity, whose results mean nothing: %s", run, few)
 
 
 def check(run: pathlib.Path, checkpoint: str) -> None:
