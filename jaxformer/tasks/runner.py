@@ -350,13 +350,13 @@ def average(run: Path, *, last: int = 5, mesh: str = "") -> list[int]:
     config = registry.read_config(run := local_path(run))
     task = registry.task_of(config)
     setup = make_training_setup(task, config, task.vocabulary(run).vocab_size, Placement(sharding.mesh(mesh)))
-    with restore.open_checkpoints(run) as saved:
-        steps = saved.steps()[-min(last, config.train.keep_last) :]
-        params = saved.average(restore.parameters_alone(setup.abstract_state()), steps)
+    chosen = lambda saved: saved.steps()[-min(last, config.train.keep_last) :]
+    target = restore.parameters_alone(setup.abstract_state())
+    steps, params = restore.read_steps(run, None, chosen, lambda saved, steps: saved.average(target, steps))
     options = {"timeout": training.save_timeout(params), "fingerprint": rundir.run_fingerprint(run)}
-    with run_lock.held(run / "average"), training.Checkpoints(run / "average", keep_last=1, **options) as target:
-        number = max([steps[-1], *(old + 1 for old in target.steps())])  # names the folder; the metadata has the steps
-        target.save(number, params, {"averaged": steps})  # then removes the old one
+    with run_lock.held(run / "average"), training.Checkpoints(run / "average", keep_last=1, **options) as saved:
+        number = max([steps[-1], *(old + 1 for old in saved.steps())])  # names the folder; the metadata has the steps
+        saved.save(number, params, {"averaged": steps})  # then removes the old one
     return steps
 
 

@@ -99,7 +99,8 @@ class Checkpoints:
             try:
                 self._scores[step] = self.about(step).get("score")
             except Exception as error:  # a damaged file may raise almost any exception
-                logger.warning("no score of step %d in %s: %s", step, self.directory, _first_line(error))
+                if (self.directory / str(step)).exists():  # otherwise a training has removed it meanwhile
+                    logger.warning("no score of step %d in %s: %s", step, self.directory, _first_line(error))
                 self._scores[step] = None
         return self._scores[step]
 
