@@ -83,5 +83,5 @@ def test_a_damaged_step_is_still_named(tmp_path):
         checkpoints.save(1, new_state(), {})
     shutil.rmtree(tmp_path / "checkpoints" / "1" / "state")
     setup = types.SimpleNamespace(abstract_state=lambda: abstract(new_state()))
-    with pytest.raises(training.CheckpointError, match="step 1 in .* cannot be read"):
+    with pytest.raises(training.CheckpointError, match=r"step 1 in .* cannot be read"):
         restore.restore_params(tmp_path, setup, "last")
