@@ -44,7 +44,7 @@ def expected_utilities(
       language: the language of the texts, for the words of BLEU; see `scores.bleu`.
 
     Raises:
-      ConfigError: sacrebleu needs a further package for the language.
+      ConfigError: see `scores.bleu`.
       DataError: a text has more than 524,288 characters (words, for BLEU).
     """
     words = functools.partial(bleu_words, language=language)

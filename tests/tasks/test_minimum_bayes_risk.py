@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import sacrebleu
 
-from jaxformer.errors import DataError
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.tasks.minimum_bayes_risk import _expected, expected_utilities
 
 TEXTS = [
@@ -34,6 +34,8 @@ def test_words_follow_the_rules_of_the_language():
     texts = [["我今天很高兴看书", "我今天很高兴看报"]]
     assert expected_utilities(texts, "bleu", "zh").min() > 50
     np.testing.assert_allclose(expected_utilities(texts, "bleu"), 50)  # each is like itself alone
+    with pytest.raises(ConfigError, match=r"two-letter code .* got 'zh-CN'; did you mean 'zh'\?"):
+        expected_utilities(texts, "bleu", "zh-CN")
 
 
 def test_texts_that_are_too_long_to_compare_are_refused():
