@@ -5,6 +5,7 @@ import pytest
 import sacrebleu
 
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.tasks import minimum_bayes_risk
 from jaxformer.tasks.minimum_bayes_risk import _expected, expected_utilities
 
 TEXTS = [
@@ -41,3 +42,13 @@ def test_words_follow_the_rules_of_the_language():
 def test_texts_that_are_too_long_to_compare_are_refused():
     with pytest.raises(DataError, match="has 524,289 characters or words, but at most 524,288 can be compared"):
         expected_utilities([["a" * 524_289, "a"]], "chrf")
+
+
+def test_a_long_text_leaves_the_other_sentences_alone(monkeypatch):
+    """They would be padded to its length, and compared at its cost."""
+    shapes, compute = [], minimum_bayes_risk._expected
+    monkeypatch.setattr(
+        minimum_bayes_risk, "_expected", lambda utility, *own: shapes.append(own[0].shape) or compute(utility, *own)
+    )
+    expected_utilities([["a b", "b"], ["a" * 100, "b"]], "chrf")
+    assert shapes == [(2, 16), (2, 128)]

@@ -281,7 +281,9 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
                 say(f"{name}: {part.report()}")
             began = time.perf_counter()
             progress = Count(len(part), f"sentences of {name}", say)
-            best = [candidates[0] for candidates in predictor.candidates(part.source, progress=progress)]
+            warn = lambda message, name=name: say(f"{name}: {message}")
+            found = predictor.candidates(part.source, warn=warn, progress=progress)
+            best = [candidates[0] for candidates in found]
             translations = [candidate.text for candidate in best]
             say(f"{name}: {len(part):,} sentences translated in {time.perf_counter() - began:.1f} s")
             own = sentence_scores(translations, part.target, lowercase=lowercase, language=language)
