@@ -457,3 +457,18 @@ def test_evaluation_reads_the_beginning_of_a_long_sentence(monkeypatch):
         TASK.evaluate(small(), corpora, one, split=split, say=said.append, on_examples=lambda name, rows: None)
         assert f"{name}: sentence 2 has {number:,} tokens; only the first 1,024 are read" in said
     assert searched == [[12], [1024]] * 2
+
+
+def test_half_of_a_surrogate_pair_is_refused():
+    """It was a TypeError of sentencepiece, as if a list were no list of texts."""
+    one, half = translator(), "a \ud83d"
+    for call in (
+        lambda: one.translate(["a", half]),
+        lambda: one.translate(["a"], prefixes=[half]),
+        lambda: one.score(["a"], [half]),
+        lambda: one.alignments([half], ["a"]),
+        lambda: one.attention("a", half),
+        lambda: with_settings(one, forbid=half).translate(["a"]),
+    ):
+        with pytest.raises(DataError, match=r"half of a surrogate pair, '\\ud83d', .*: 'a \\ud83d'"):
+            call()
