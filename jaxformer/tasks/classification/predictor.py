@@ -120,7 +120,7 @@ class TextClassifier:
             if len(ids) > self.max_length - 2:
                 warn(f"text {number} has {len(ids):,} tokens; only the first {self.max_length - 2:,} are read")
         lengths = [min(len(ids) + 2, self.max_length) for ids in encoded]
-        for indices in by_length(lengths, ROWS):
+        for indices in by_length(lengths, ROWS, usual=self.max_length):
             length = min(self.max_length, -(-lengths[indices[-1]] // LENGTH_STEP) * LENGTH_STEP)
             rows = 1 if len(indices) == 1 else few_rows(len(indices), ROWS)
             tokens, valid = pad_texts([encoded[i] for i in indices], (rows, length), special)

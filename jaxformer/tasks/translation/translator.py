@@ -197,6 +197,7 @@ class Translator(GenerationMixin):
 
         Raises:
           ConfigError: the model has no attention.
+          DataError: a text is longer than the model's positions.
         """
         target = self.translate([source])[0] if target is None else target
         return self.attentions([source], [target])[0]
@@ -208,19 +209,17 @@ class Translator(GenerationMixin):
 
         Raises:
           ConfigError, TypeError, ValueError: see `alignments`.
+          DataError: a text is longer than the model's positions.
         """
         if getattr(self.net.config, "attention", "") == "none":
             raise ConfigError("this model has no attention to show: it was trained with model.attention none")
-        special, begin = self.tokenizer.special, len(self.tokenizer.start)
-        columns, labels = (
-            [np.append(ids, special.eos) for ids in encode_texts(self.tokenizer, texts, side)]
-            for texts, side in _sides(sources, targets)
-        )
+        bos, begin = self.tokenizer.special.bos, len(self.tokenizer.start)
+        columns, labels = (self._tokens(*side, 1, None) for side in _sides(sources, targets))
         found: dict[int, AttentionWeights] = {}
         sizes = [len(given) * len(said) / 64 for given, said in zip(columns, labels, strict=True)]  # of the weights
         for indices in by_length(sizes, self.decode.batch_size):
             source, valid = self._padded([columns[i] for i in indices])
-            target, _ = self._padded([np.append(special.bos, labels[i][:-1]) for i in indices])
+            target, _ = self._padded([np.append(bos, labels[i][:-1]) for i in indices])
             weights = np.asarray(_cross_attention(self.net, self.params, source, valid, target))
             for row, i in enumerate(indices):
                 given, said = ((*self.tokenizer.pieces(ids[i][begin:-1]), "</s>") for ids in (columns, labels))

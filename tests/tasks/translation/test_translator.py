@@ -397,6 +397,9 @@ def test_refusals():
     assert len(short.translate(["She sings."])) == 1
     with pytest.raises(DataError, match=r"sentence 2 has .* tokens, but the model takes at most 12; split it"):
         short.translate(["She sings.", "The old man sees the house and the garden and the sea and the hills."])
+    for pair in (("She sings. " * 9, "a"), ("a", "She sings. " * 9)):  # `jaxformer inspect` ended with a traceback
+        with pytest.raises(DataError, match=r"sentence 1 has .* tokens, but the model takes at most 12; split it"):
+            short.attention(*pair)
     with pytest.raises(DataError, match=r"sentence 1 has .* tokens, but the model takes at most 32,768; split it"):
         translator().translate(["word " * 40_000])  # its program would be compiled for hours, or have no memory
 
