@@ -124,7 +124,8 @@ def check_scores(what: str, scores: Any, shape: tuple[Any, ...]) -> Any:
     Raises:
       ValueError: their shape is another one, which could broadcast or leave out tokens; or they are not floats.
     """
-    dtype, got = getattr(scores, "dtype", None), getattr(scores, "shape", type(scores).__name__)
+    dtype: Any = getattr(scores, "dtype", None)
+    got = getattr(scores, "shape", type(scores).__name__)
     if got != shape or not jnp.issubdtype(dtype, jnp.floating):
         raise ValueError(f"{what} must return floats of the shape that it was given, {shape}, got {dtype} {got}")
     return scores
