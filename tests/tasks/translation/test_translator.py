@@ -445,7 +445,7 @@ def test_a_long_sentence_leaves_its_neighbors_alone(monkeypatch):
 
 
 def test_evaluation_reads_the_beginning_of_a_long_sentence(monkeypatch):
-    """As `translate` does; it read all of it without a word, for hours."""
+    """As `translate` does, with the same message; it read all of it, for hours."""
     one, said, searched = translator(), [], []
 
     def search(self, sources, *given, num_samples):
