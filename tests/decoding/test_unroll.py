@@ -398,12 +398,3 @@ def test_seeds_raw_keys_and_single_transforms():
     np.testing.assert_array_equal(draw(5, decoding.chain(rule)), expected)
     raw = jax.random.split(jax.random.PRNGKey(1), 2)
     np.testing.assert_array_equal(draw(raw, rule), draw(jax.random.wrap_key_data(raw), rule))
-
-
-def test_a_choice_that_is_not_one_token_for_each_hypothesis_is_refused():
-    """One token would stand for those of all hypotheses."""
-    step, _ = markov(0)
-    begun = decoding.History(int32(np.zeros((2, 2, 3))), int32(np.zeros((2, 2))), int32(np.arange(2)))
-    choose = lambda log_probs, history: log_probs.argmax(-1)[:, :1]
-    with pytest.raises(ValueError, match=r"a token for each hypothesis, \(2, 2\), got \(2, 1\)"):
-        decoding.unroll(step, start(2), choose, begun, bos=BEGIN, eos=END, max_lengths=int32(np.full((2, 2), 3)))

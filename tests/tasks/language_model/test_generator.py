@@ -397,19 +397,3 @@ def test_filters_choose_among_allowed_tokens(few):
     second = max((c for c in "abcd" if c != banned), key=lambda c: log_prob(few, "ab" + c, 2))
     assert found.text == "ab" + second
     assert found.log_prob == pytest.approx(0.0, abs=1e-6)
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_a_long_prompt_leaves_its_neighbors_alone(generator, monkeypatch, threads):
-    """They would be padded to its length, and read at its cost; the texts of a beam stay in order."""
-    nothing = lambda program: lambda *_: jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), program.out_info)
-    monkeypatch.setattr(jax.stages.Lowered, "compile", nothing)
-    monkeypatch.setattr(TextGenerator, "_num_threads", threads)
-    config = dataclasses.replace(generator.net.config, positions="rotary")
-    decode = DecodeConfig(max_tokens=1, temperature=0, beam_size=2)
-    net = pure(models.LanguageModel, config)
-    own = dataclasses.replace(generator, net=net, params=drawn(net.shapes), window=1024, decode=decode)
-    prompts = ["The old man", TEXT[:900], "S"]
-    given = [best[0].tokens for best in own.continuations(prompts)]
-    assert [len(tokens) for tokens in given] == [1, 1, 1]
-    assert sorted(shapes[2] for _, *shapes in own.programs) == [(1, 1024), (4, 128)]

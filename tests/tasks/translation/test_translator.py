@@ -12,17 +12,14 @@ import pytest
 import sacrebleu
 import scipy.special
 
-from jaxformer import decoding, demo, models, pure, sharding
+from jaxformer import demo, models, pure, sharding
 from jaxformer.data.normalization import TextNormalizer, with_normalizer
-from jaxformer.data.sources import Parallel
 from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.sharding import Placement
-from jaxformer.tasks.translation import TASK, DecodeConfig, Translator
+from jaxformer.tasks.translation import DecodeConfig, Translator
 from jaxformer.tasks.translation import translator as implementation
-from jaxformer.tasks.translation.corpora import Corpora
 from tests.modules.small import drawn, int32, quick
-from tests.tasks.small import small
 
 ALL = Placement(sharding.mesh())
 SENTENCES = ["The old man sees the house.", "", "She sings.", "Why did she sing?", "  "]
@@ -397,81 +394,5 @@ def test_refusals():
     assert len(short.translate(["She sings."])) == 1
     with pytest.raises(DataError, match=r"sentence 2 has .* tokens, but the model takes at most 12; split it"):
         short.translate(["She sings.", "The old man sees the house and the garden and the sea and the hills."])
-    for pair in (("She sings. " * 9, "a"), ("a", "She sings. " * 9)):  # `jaxformer inspect` ended with a traceback
-        with pytest.raises(DataError, match=r"sentence 1 has .* tokens, but the model takes at most 12; split it"):
-            short.attention(*pair)
     with pytest.raises(DataError, match=r"sentence 1 has .* tokens, but the model takes at most 32,768; split it"):
         translator().translate(["word " * 40_000])  # its program would be compiled for hours, or have no memory
-
-
-LONG = "The old man sees the house. " * 80
-
-
-def test_a_long_sentence_leaves_its_neighbors_alone(monkeypatch):
-    """They would be padded to its length, and cost as much as it does."""
-    one, shapes, length = with_settings(translator(), batch_size=4), [], implementation.BUCKETS[-1]
-    texts = [*SENTENCES, LONG]
-
-    def hypotheses(self, decode, batch, key, **options):
-        shapes.append(batch.inputs["source"].shape)
-        empty = np.zeros((len(batch.numbers), 1, 1), np.int32)
-        return lambda: decoding.Hypotheses(empty, empty[..., 0], *np.zeros((2, len(empty), 1)), 0.0 * empty)
-
-    monkeypatch.setattr(Translator, "_hypotheses", hypotheses)
-    one.translate(texts)
-    assert shapes == [(4, 16), (1, length)]
-    shapes.clear()
-
-    def log_probs(nets, average, params, source, valid, target, labels):
-        shapes.append((source.shape, target.shape))
-        return np.zeros(target.shape, np.float32)
-
-    def attention(net, params, source, valid, target):
-        shapes.append((source.shape, target.shape))
-        return np.zeros((1, len(source), 1, target.shape[1], source.shape[1]), np.float32)
-
-    monkeypatch.setattr(implementation, "_pair_log_probs", log_probs)
-    monkeypatch.setattr(implementation, "_cross_attention", attention)
-    scored = one.score(texts, texts[::-1])
-    assert [len(pair.tokens) for pair in scored] == [len(one.tokenizer.encode([text])[0]) + 1 for text in texts[::-1]]
-    assert shapes == [((4, 16), (4, 16)), ((1, 16), (1, length)), ((1, length), (1, 16))]
-    shapes.clear()
-    pairs = [(texts[0], texts[2]), (LONG, LONG), (texts[3], texts[0])]
-    found = one.attentions(*zip(*pairs, strict=True))
-    for attention, pair in zip(found, pairs, strict=True):
-        sides = attention.source, attention.target
-        assert ["".join(side[:-1]).replace("\u2581", " ") for side in sides] == list(pair)
-    assert shapes == [((2, 16), (2, 16)), ((1, length), (1, length))]
-
-
-def test_evaluation_reads_the_beginning_of_a_long_sentence(monkeypatch):
-    """As `translate` does, with the same message; it read all of it, for hours."""
-    one, said, searched = translator(), [], []
-
-    def search(self, sources, *given, num_samples):
-        searched.append([len(ids) for ids in sources])
-        empty = np.zeros((len(sources), 1, 1), np.int32)
-        return lambda: decoding.Hypotheses(empty, empty[..., 0], *np.zeros((2, len(sources), 1)), 0.0 * empty)
-
-    monkeypatch.setattr(Translator, "_search", search)
-    pairs = Parallel((SENTENCES[0], LONG * 9), (SENTENCES[0], SENTENCES[0]))
-    corpora, number = Corpora(Parallel((), ()), pairs, {"few": pairs}), len(one.tokenizer.encode([LONG * 9])[0]) + 1
-    for split, name in (("test", "few"), ("validation", "validation")):
-        TASK.evaluate(small(), corpora, one, split=split, say=said.append, on_examples=lambda name, rows: None)
-        assert f"{name}: sentence 2 has {number:,} tokens; only the first 1,024 are read" in said
-    assert searched == [[12], [1024]] * 2
-
-
-def test_half_of_a_surrogate_pair_is_refused():
-    """It was a TypeError of sentencepiece, as if a list were no list of texts."""
-    one, half = translator(), "a \ud83d"
-    for call in (
-        lambda: one.translate(["a", half]),
-        lambda: one.translate(["a"], prefixes=[half]),
-        lambda: one.score(["a"], [half]),
-        lambda: one.alignments([half], ["a"]),
-        lambda: one.attention("a", half),
-        lambda: with_settings(one, forbid=half).translate(["a"]),
-    ):
-        with pytest.raises(DataError, match=r"half of a surrogate pair, '\\ud83d', .*: 'a \\ud83d'"):
-            call()
