@@ -1,9 +1,12 @@
-"""Batches of sentence pairs as arrays. Padding is marked where a batch is made; later code reads only the masks."""
+"""Batches of sentence pairs as arrays, and of texts of similar length.
+
+Padding is marked where a batch is made; later code reads only the masks.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 import jax
@@ -51,6 +54,45 @@ class Batch(Generic[ArrayT]):
             raise ValueError(f"{len(sources)} sources and {len(targets)} targets do not fit {num_rows} rows")
         source, source_valid = pad(sources, (num_rows, source_length), special)
         return Batch(source, source_valid, *shifted(targets, (num_rows, target_length), special))
+
+
+def by_length(lengths: Sequence[float], most: int, *, usual: float = 256) -> Iterator[list[int]]:
+    """Yields the indices of texts in batches of at most `most`, shortest first, so that none gets much padding.
+
+    The longest text of a batch is at most 4 times as long as the shortest, or as 32 tokens. Texts longer than `usual`
+    are in batches of a quarter of the rows, for each factor of 4, so that they need about as much memory.
+
+    >>> list(by_length([5, 900, 7, 130, 6], 2))
+    [[0, 4], [2], [3], [1]]
+    """
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)  # stable, so the result is reproducible
+    batch: list[int] = []
+    for index in order:
+        length = lengths[index]
+        if batch and (length > 4 * max(lengths[batch[0]], 32) or len(batch) >= _rows_of(length, most, usual)):
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch
+
+
+def _rows_of(length: float, most: int, usual: float) -> int:
+    """Returns the largest number of texts of this length in a batch."""
+    while length > usual and most > 1:
+        length, most = length / 4, most // 4
+    return max(1, most)
+
+
+def few_rows(number: int, most: int) -> int:
+    """Returns the rows of a batch of `number` texts: `most`, or a quarter as often as they fit, for few programs.
+
+    >>> few_rows(17, 64), few_rows(16, 64), few_rows(1, 64)
+    (64, 16, 1)
+    """
+    while most // 4 >= number:
+        most //= 4
+    return most
 
 
 def shifted(

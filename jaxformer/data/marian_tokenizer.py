@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.data.normalization import Side, TextNormalizer, without_spaces_before_marks
+from jaxformer.data.normalization import Side, TextNormalizer, check_texts, without_spaces_before_marks
 from jaxformer.data.segmentation import SPACE
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.subword_tokenizer import sentence_pieces
@@ -103,7 +103,12 @@ class MarianTokenizer:
         return self._ids.get(piece)
 
     def encode(self, lines: Sequence[str], side: Side = "source") -> list[np.ndarray]:
-        """Returns the token ids of each line, int32, without `bos` and `eos`."""
+        """Returns the token ids of each line, int32, without `bos` and `eos`.
+
+        Raises:
+          DataError, TypeError: see `check_texts`.
+        """
+        check_texts(lines)
         return [np.asarray(self._encoded(line, side), np.int32) for line in lines]
 
     def _encoded(self, text: str, side: Side) -> list[int]:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from jaxformer import lazy
-from jaxformer.data.normalization import Side, TextNormalizer, without_spaces_before_marks
+from jaxformer.data.normalization import Side, TextNormalizer, check_texts, without_spaces_before_marks
 from jaxformer.data.segmentation import SPACE
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.digests import short_digest
@@ -142,9 +142,12 @@ class PretrainedTokenizer:
         Special tokens that are written in a text, such as ``<|endoftext|>``, become their ids.
 
         Raises:
-          DataError: a word is not in the vocabulary, and the file has no token for unknown ones.
+          DataError: a word is not in the vocabulary, and the file has no token for unknown ones; see also
+            `check_texts`.
+          TypeError: see `check_texts`.
         """
         del side
+        check_texts(lines)
         with _refusing(DataError, "this tokenizer cannot split the text"):
             found = self._tokenizer.encode_batch(list(lines), add_special_tokens=False)
         return [np.asarray(encoding.ids, np.int32) for encoding in found]

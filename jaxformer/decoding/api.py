@@ -118,6 +118,19 @@ def check_ends(ends: tuple[int, ...], vocab_size: int) -> None:
         raise ValueError(f"eos must be in [0, V = {vocab_size}), or None if no token ends a sequence, got {outside[0]}")
 
 
+def check_scores(what: str, scores: Any, shape: tuple[Any, ...]) -> Any:
+    """Returns the scores that a user's function made, after checking that there is one for each that it got.
+
+    Raises:
+      ValueError: their shape is another one, which could broadcast or leave out tokens; or they are not floats.
+    """
+    dtype: Any = getattr(scores, "dtype", None)
+    got = getattr(scores, "shape", type(scores).__name__)
+    if got != shape or not jnp.issubdtype(dtype, jnp.floating):
+        raise ValueError(f"{what} must return floats of the shape that it was given, {shape}, got {dtype} {got}")
+    return scores
+
+
 def is_any(tokens: jax.Array, among: tuple[int, ...]) -> jax.Array:
     """Returns True for each token that is in `among`."""
     return functools.reduce(operator.or_, (tokens == token for token in among), jnp.zeros_like(tokens, bool))

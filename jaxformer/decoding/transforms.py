@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxformer.decoding.api import ends_of
+from jaxformer.decoding.api import check_scores, ends_of
 from jaxformer.decoding.topk import top_scores
 from jaxformer.errors import ConfigError
 
@@ -50,7 +50,7 @@ class History:
 
 
 class Transform(Protocol):
-    """A function of scores ``[B, K, V]`` and a `History` that returns scores.
+    """A function of scores ``[B, K, V]`` and a `History` that returns scores of this shape.
 
     It takes log-probabilities if it has an attribute `normalized` that is True, otherwise the scores of the step.
     """
@@ -73,7 +73,8 @@ class Chain:
     """The log-probabilities of next tokens after several transforms (see `chain`), which is a transform of scores.
 
     Raises:
-      ValueError: a step returned something other than scores ``[B, K, V]``, such as ``[B, V]``.
+      ValueError: a step returned something other than scores ``[B, K, V]``, such as ``[B, V]``, or a transform returned
+        another shape than it was given.
     """
 
     transforms: tuple[Transform, ...]
@@ -85,12 +86,16 @@ class Chain:
             raise ValueError(f"a step must return (scores, state), scores [B, K, V] with B, K = {expected}; got {got}")
         scores = scores.astype(jnp.float32)
         for transform in self.transforms:
-            scores = scores if is_normalized(transform) else transform(scores, history)
+            scores = scores if is_normalized(transform) else _applied(transform, scores, history)
         total = jax.nn.logsumexp(scores, axis=-1, keepdims=True)
         scores = scores - jnp.where(total == -jnp.inf, 0.0, total)  # if no token is left, none has a probability
         for transform in self.transforms:
-            scores = transform(scores, history) if is_normalized(transform) else scores
+            scores = _applied(transform, scores, history) if is_normalized(transform) else scores
         return scores
+
+
+def _applied(transform: Transform, scores: Scores, history: History) -> Scores:
+    return check_scores("a transform of scores", transform(scores, history), scores.shape)
 
 
 Transforms: TypeAlias = Transform | Chain | Sequence[Transform]

@@ -11,6 +11,7 @@ from typing import Any, Self
 import jax
 import numpy as np
 
+from jaxformer.data.batch import by_length
 from jaxformer.data.segmentation import SPACE
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError
@@ -108,17 +109,16 @@ class ImageCaptioner(ImagePredictor, GenerationMixin):
         places = tuple(f"{SPACE}{row},{column}" for row in range(rows) for column in range(columns))
         eos, bos, pad = self.tokenizer.special.eos, self.tokenizer.special.bos, self.tokenizer.special.pad
         tokens = [np.append(ids, eos) for ids in self.tokenizer.encode(list(captions))]
-        found: list[AttentionWeights] = []
-        for start in range(0, len(images), self.decode.batch_size):
-            batch, own = images[start : start + self.decode.batch_size], tokens[start : start + self.decode.batch_size]
-            inputs = np.full((len(batch), self._padded(max(map(len, own)))), pad, np.int32)
-            for row, ids in enumerate(own):
-                inputs[row, : len(ids)] = [bos, *ids[:-1]]
-            weights = np.asarray(_captured_weights(self.net, self.params, batch, inputs))
-            for row, ids in enumerate(own):
-                pieces = (*self.tokenizer.pieces(ids[:-1]), "</s>")
-                found.append(AttentionWeights(places, pieces, weights[:, row, :, : len(ids)]))
-        return found
+        found: dict[int, AttentionWeights] = {}
+        for indices in by_length([len(ids) for ids in tokens], self.decode.batch_size):
+            inputs = np.full((len(indices), self._padded(len(tokens[indices[-1]]))), pad, np.int32)
+            for row, i in enumerate(indices):
+                inputs[row, : len(tokens[i])] = [bos, *tokens[i][:-1]]
+            weights = np.asarray(_captured_weights(self.net, self.params, images[indices], inputs))
+            for row, i in enumerate(indices):
+                pieces = (*self.tokenizer.pieces(tokens[i][:-1]), "</s>")
+                found[i] = AttentionWeights(places, pieces, weights[:, row, :, : len(tokens[i])])
+        return [found[i] for i in range(len(images))]
 
     def attention_maps(self, images: np.ndarray, captions: Sequence[str]) -> list[AttentionMap]:
         """Returns the attention of each caption's words, as the mean of all layers and heads: see `attention`."""

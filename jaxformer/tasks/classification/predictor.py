@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from jaxformer import models
+from jaxformer.data.batch import by_length, few_rows
 from jaxformer.data.examples import pad_texts
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.digests import short_digest
@@ -109,7 +110,7 @@ class TextClassifier:
 
     def _batches(
         self, texts: Sequence[str], first: int, warn: Callable[[str], None]
-    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray | None, list[np.ndarray]]]:
+    ) -> Iterator[tuple[list[int], np.ndarray, np.ndarray | None, list[np.ndarray]]]:
         """Yields batches of texts of similar length: their indices, probabilities, class token weights and tokens."""
         if isinstance(texts, str):  # each of its characters would be a text
             raise TypeError("texts must be a sequence of texts, got one text; write [text]")
@@ -118,12 +119,10 @@ class TextClassifier:
         for number, ids in enumerate(encoded, first):
             if len(ids) > self.max_length - 2:
                 warn(f"text {number} has {len(ids):,} tokens; only the first {self.max_length - 2:,} are read")
-        lengths = np.minimum([len(ids) + 2 for ids in encoded], self.max_length)
-        order = np.argsort(lengths, kind="stable")
-        for start in range(0, len(order), ROWS):
-            indices = order[start : start + ROWS]
-            length = min(self.max_length, -(-int(lengths[indices].max()) // LENGTH_STEP) * LENGTH_STEP)
-            rows = 1 if len(texts) == 1 else ROWS
+        lengths = [min(len(ids) + 2, self.max_length) for ids in encoded]
+        for indices in by_length(lengths, ROWS, usual=self.max_length):
+            length = min(self.max_length, -(-lengths[indices[-1]] // LENGTH_STEP) * LENGTH_STEP)
+            rows = 1 if len(indices) == 1 else few_rows(len(indices), ROWS)
             tokens, valid = pad_texts([encoded[i] for i in indices], (rows, length), special)
             probabilities, weights = jax.device_get(_classify(self.net, self.params, tokens, valid))
             kept = [row[mask] for row, mask in zip(tokens[: len(indices)], valid, strict=False)]

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer import decoding, models
+from jaxformer.data.batch import by_length, few_rows
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.modules.pure import Params, Pure
@@ -22,6 +23,9 @@ from jaxformer.tasks.search import Candidate, Scored, Sources, VocabularyLimits
 
 ROWS = 16
 """The largest number of texts that one program extends, if several programs run at once: each has its own caches."""
+
+SHORT = 128
+"""The padded length of short contexts, if others are longer."""
 
 
 class _Text(NamedTuple):
@@ -177,7 +181,7 @@ class TextGenerator(GenerationMixin):
                     ids[:given], own = text.ids, np.full_like(own, -np.inf)
                 hypotheses.append(text._replace(ids=ids.tolist(), log_probs=own[given:].tolist()))
             progress(self.decode.max_tokens)
-        return hypotheses
+        return sorted(hypotheses, key=lambda text: text.prompt)
 
     def score(self, texts: Sequence[str], *, first: int = 1, warn: Callable[[str], None] | None = None) -> list[Scored]:
         """Returns the log-probability of every token of each text except its first, which is only context.
@@ -238,13 +242,21 @@ class TextGenerator(GenerationMixin):
         """Yields each text, the length of its context, and its hypotheses, to the end of the window or of the text.
 
         All texts are in one batch, or if several can be searched at once, in batches of one shape with at most `ROWS`.
+        Much longer contexts are in batches of their own.
         """
-        pairs, threads = list(zip(texts, contexts, strict=True)), self._num_threads
-        number = -(-len(pairs) // ROWS) if threads > 1 else 1
-        size = max(1, -(-len(pairs) // max(1, number)))
-        shape = _padded(size), min(self.window, _padded(max(map(len, contexts), default=1)))
-        parts = (pairs[start : start + size] for start in range(0, len(pairs), size))
-        for part, found in concurrently(((part, self._batch_search(part, shape, rounds)) for part in parts), threads):
+        threads = self._num_threads
+        number = -(-len(texts) // ROWS) if threads > 1 else 1
+        size = max(1, -(-len(texts) // max(1, number)))
+        lengths = [len(context) for context in contexts]
+        longest = min(self.window, _padded(max(lengths, default=1)))
+
+        def searches() -> Iterator[tuple[list[tuple[_Text, list[int]]], Callable[[], decoding.Hypotheses]]]:
+            for indices in by_length(lengths, size, usual=self.window):
+                part = [(texts[i], contexts[i]) for i in indices]
+                width = min(longest, max(SHORT, _padded(lengths[indices[-1]])))
+                yield part, self._batch_search(part, (few_rows(len(part), _padded(size)), width), rounds)
+
+        for part, found in concurrently(searches(), threads):
             for row, (text, context) in enumerate(part):
                 yield text, len(context), jax.tree.map(lambda x, row=row: x[row], found)
 

@@ -6,10 +6,10 @@ import dataclasses
 import itertools
 import json
 import pathlib
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
+from jaxformer.data.languages import CODES
 from jaxformer.data.marian_tokenizer import MarianTokenizer
 from jaxformer.data.pretrained_tokenizer import PretrainedTokenizer
 from jaxformer.data.special_tokens import SpecialTokens
@@ -181,11 +181,11 @@ def _marian(folder: pathlib.Path, settings: Mapping[str, Any]) -> tuple[MarianTo
 
 
 def read_languages(folder: pathlib.Path) -> dict[str, str]:
-    """Returns the languages that ``tokenizer_config.json`` names with two letters, as settings of the data."""
+    """Returns the languages that ``tokenizer_config.json`` names by codes of two letters, as settings of the data."""
     path = folder / "tokenizer_config.json"
     found = read_json(path) if path.exists() else {}
     named = {f"{side}_language": found.get(f"{side}_lang") for side in ("source", "target")}
-    return {name: code for name, code in named.items() if isinstance(code, str) and re.fullmatch("[a-z]{2}", code)}
+    return {name: code for name, code in named.items() if isinstance(code, str) and code in CODES}
 
 
 def tokenizer_files(tokenizer: Tokenizer, *, frame: Frame = "", mask: bool = False) -> dict[str, bytes]:

@@ -6,6 +6,7 @@ import dataclasses
 from typing import ClassVar, Literal, Self
 
 from jaxformer.config import PLACE, at_least
+from jaxformer.data.languages import check_language
 from jaxformer.data.special_tokens import MIN_SUBWORDS
 from jaxformer.files import local_path
 from jaxformer.models.config import EncoderDecoderConfig
@@ -39,11 +40,11 @@ class DataConfig:
     """The number of pairs held out for validation, and as many for test, if no files are named; they do not depend on
     the seed."""
     source_language: str = ""
-    """The two-letter code of the source language; selects the Moses rules for `pretokenize`."""
+    """The two-letter code (ISO 639-1) of the source language; selects the Moses rules for `pretokenize`."""
     target_language: str = ""
-    """The two-letter code of the target language. It selects the word tokenizer of scores: the Moses rules for Moses
-    BLEU, which is skipped without a language, and sacrebleu's tokenizers for zh, ja and ko. It also selects the rules
-    for `pretokenize`."""
+    """The two-letter code (ISO 639-1) of the target language. It selects the word tokenizer of scores: the Moses rules
+    for Moses BLEU, which is skipped without a language; sacrebleu's tokenizers for zh, ja and ko; and characters for
+    other languages that are written without spaces. It also selects the rules for `pretokenize`."""
     lowercase: bool = False
     """Lowercase all text, including later inputs; references are then lowercased for scores."""
     pretokenize: Literal["none", "moses"] = "none"
@@ -96,6 +97,9 @@ class DataConfig:
                     raise ValueError(f"{name} {file!r} has no effect: corpus is grammar, not files")
         if min(self.columns) < 0:
             raise ValueError(f"columns must be at least 0, got {self.columns}")
+        for name in ("source_language", "target_language"):
+            if code := getattr(self, name):
+                check_language(code, name)
         if self.pretokenize == "moses" and not (self.source_language and self.target_language):
             raise ValueError(
                 "pretokenize moses has rules for each language; set source_language and target_language, as en and de"

@@ -21,6 +21,7 @@ from jaxformer.config import to_data
 from jaxformer.data.batch import Batch
 from jaxformer.data.batch_plan import make_batch_plan, replan
 from jaxformer.data.batch_plan import num_rows as rows_of_budget
+from jaxformer.data.languages import UNSPACED
 from jaxformer.data.normalization import TextNormalizer
 from jaxformer.data.pipeline import PlannedPairs, prepare
 from jaxformer.data.sources import Parallel
@@ -273,12 +274,16 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
         bleu_words("", language)  # rejects a language whose package is missing before anything is translated
         if not language:
             say("Moses BLEU is left out: the run's data.target_language is not set")
+        elif language in UNSPACED:
+            say(f"Moses BLEU is left out: {language}, the run's data.target_language, is written without spaces")
         for name, part in parts.items():
             if part.empty or part.overlong:
                 say(f"{name}: {part.report()}")
             began = time.perf_counter()
             progress = Count(len(part), f"sentences of {name}", say)
-            best = [candidates[0] for candidates in predictor.candidates(part.source, progress=progress)]
+            warn = lambda message, name=name: say(f"{name}: {message}")
+            found = predictor.candidates(part.source, warn=warn, progress=progress)
+            best = [candidates[0] for candidates in found]
             translations = [candidate.text for candidate in best]
             say(f"{name}: {len(part):,} sentences translated in {time.perf_counter() - began:.1f} s")
             own = sentence_scores(translations, part.target, lowercase=lowercase, language=language)
@@ -294,7 +299,7 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
                 bleu(translations, part.target, lowercase=lowercase, language=language),
                 chrf(translations, part.target, lowercase=lowercase),
             ]
-            if language:
+            if language and language not in UNSPACED:
                 words = [tokenizer.normalized(c.tokens) for c in best] if normalizer.pretokenize == "moses" else None
                 how = {"words": words, "cased": words is not None and not lowercase}
                 scores[name].append(moses_bleu(translations, part.target, language=language, **how))

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer import decoding
+from jaxformer.data.batch import by_length, few_rows
 from jaxformer.data.normalization import Side
 from jaxformer.data.segmentation import SPACE
 from jaxformer.data.subword_tokenizer import ESCAPE
@@ -97,16 +98,15 @@ class Translator(GenerationMixin):
         start = np.asarray(self.tokenizer.start, np.int32)
         words = encode_texts(self.tokenizer, prefixes, "target") if prefixes else [start] * len(sentences)
         results: list[list[Candidate]] = [[Candidate("", 0.0, ())] * n_best for _ in sentences]
-        # Sentences of similar length need the least padding. The sort is stable, so the result is reproducible.
-        order = sorted((i for i, text in enumerate(sentences) if text.strip()), key=lambda i: len(tokens[i]))
-        limits = {i: self._limit(tokens[i], words[i], first + i) for i in order}
+        given = [i for i, text in enumerate(sentences) if text.strip()]
+        limits = {i: self._limit(tokens[i], words[i], first + i) for i in given}
 
         def searches() -> Iterator[tuple[list[int], Callable[[], Hypotheses]]]:
-            for start in range(0, len(order), self._batch_size):
-                indices = order[start : start + self._batch_size]
-                given = [(tokens[i], words[i], limits[i], first + i) for i in indices]
+            for rows in by_length([len(tokens[i]) for i in given], self._batch_size):
+                indices = [given[row] for row in rows]
+                inputs = [(tokens[i], words[i], limits[i], first + i) for i in indices]
                 number = self.decode.mbr or n_best
-                yield indices, self._search(*map(list, zip(*given, strict=True)), num_samples=number)
+                yield indices, self._search(*map(list, zip(*inputs, strict=True)), num_samples=number)
 
         for indices, hypotheses in concurrently(searches(), self._num_threads):
             ranks = range(hypotheses.tokens.shape[1])
@@ -140,13 +140,12 @@ class Translator(GenerationMixin):
           DataError: see `candidates`.
         """
         pairs = list(zip(*(self._tokens(*side, first, warn) for side in _sides(sources, targets)), strict=True))
-        order = sorted(range(len(pairs)), key=lambda i: len(pairs[i][0]) + len(pairs[i][1]))
         results: dict[int, Scored] = {}
         nets, params = zip(*self._models, strict=True)
 
         def scores() -> Iterator[tuple[list[int], jax.Array]]:
-            for start in range(0, len(order), self.decode.batch_size):
-                indices = order[start : start + self.decode.batch_size]
+            sizes = [len(source) + len(target) for source, target in pairs]
+            for indices in by_length(sizes, self.decode.batch_size, usual=512):
                 source, valid = self._padded([pairs[i][0] for i in indices])
                 labels, _ = self._padded([pairs[i][1] for i in indices])
                 target = np.concatenate([np.full_like(labels[:, :1], self.tokenizer.special.bos), labels[:, :-1]], 1)
@@ -198,6 +197,7 @@ class Translator(GenerationMixin):
 
         Raises:
           ConfigError: the model has no attention.
+          DataError: a text is longer than the model's positions.
         """
         target = self.translate([source])[0] if target is None else target
         return self.attentions([source], [target])[0]
@@ -209,26 +209,23 @@ class Translator(GenerationMixin):
 
         Raises:
           ConfigError, TypeError, ValueError: see `alignments`.
+          DataError: a text is longer than the model's positions.
         """
         if getattr(self.net.config, "attention", "") == "none":
             raise ConfigError("this model has no attention to show: it was trained with model.attention none")
-        special, begin = self.tokenizer.special, len(self.tokenizer.start)
-        columns, labels = (
-            [np.append(ids, special.eos) for ids in encode_texts(self.tokenizer, texts, side)]
-            for texts, side in _sides(sources, targets)
-        )
-        found: list[AttentionWeights] = []
-        for start in range(0, len(columns), self.decode.batch_size):
-            batch = slice(start, start + self.decode.batch_size)
-            source, valid = self._padded(columns[batch])
-            target, _ = self._padded([np.append(special.bos, ids[:-1]) for ids in labels[batch]])
+        bos, begin = self.tokenizer.special.bos, len(self.tokenizer.start)
+        columns, labels = (self._tokens(*side, 1, None) for side in _sides(sources, targets))
+        found: dict[int, AttentionWeights] = {}
+        sizes = [len(given) * len(said) / 64 for given, said in zip(columns, labels, strict=True)]  # of the weights
+        for indices in by_length(sizes, self.decode.batch_size):
+            source, valid = self._padded([columns[i] for i in indices])
+            target, _ = self._padded([np.append(bos, labels[i][:-1]) for i in indices])
             weights = np.asarray(_cross_attention(self.net, self.params, source, valid, target))
-            for row, (given, said) in enumerate(zip(columns[batch], labels[batch], strict=True)):
-                pieces = [(*self.tokenizer.pieces(ids[begin:-1]), "</s>") for ids in (given, said)]
-                found.append(
-                    AttentionWeights(pieces[0], pieces[1], weights[:, row, :, begin : len(said), begin : len(given)])
-                )
-        return found
+            for row, i in enumerate(indices):
+                given, said = ((*self.tokenizer.pieces(ids[i][begin:-1]), "</s>") for ids in (columns, labels))
+                own = weights[:, row, :, begin : len(labels[i]), begin : len(columns[i])]
+                found[i] = AttentionWeights(given, said, own)
+        return [found[i] for i in range(len(columns))]
 
     def _padded(self, sequences: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Returns tokens ``[B, S]`` and their padding mask, with S one of the `BUCKETS` and B a power of 2."""
@@ -285,9 +282,7 @@ class Translator(GenerationMixin):
         num_samples: int,
     ) -> Callable[[], Hypotheses]:
         decode, pad = self.decode, self.tokenizer.special.pad
-        num_rows = self._batch_size
-        while num_rows // 4 >= len(sources):
-            num_rows //= 4
+        num_rows = few_rows(len(sources), self._batch_size)
         num_rows += -num_rows % self._num_shards
         size = self._bucket(max(map(len, sources)))
         width = self._bucket(max(map(len, prefixes))) if any(map(len, prefixes)) else 0

@@ -61,6 +61,7 @@ def test_files_of_another_tokenizer_are_refused(tmp_path, change, message):
     [
         ({"source_lang": "de", "target_lang": "zh"}, {"source_language": "de", "target_language": "zh"}),
         ({"source_lang": "eng", "target_lang": 3}, {}),
+        ({"source_lang": "jp", "target_lang": "de"}, {"target_language": "de"}),
         ({}, {}),
     ],
 )

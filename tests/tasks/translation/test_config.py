@@ -22,6 +22,16 @@ from jaxformer.training.config import TrainConfig
         (DataConfig, {"corpus": "grammar", "source": "a.en"}, r"source 'a\.en' has no effect: corpus is grammar"),
         (DataConfig, {"columns": (0, -3)}, "columns must be at least 0"),
         (DataConfig, {"pretokenize": "moses", "source_language": "en"}, "set source_language and target_language"),
+        (
+            DataConfig,
+            {"target_language": "zh-CN"},
+            "target_language must be a two-letter code .* got 'zh-CN'; did you me",
+        ),
+        (
+            DataConfig,
+            {"source_language": "EN"},
+            "source_language must be a two-letter code .* got 'EN'; did you mean 'en'",
+        ),
         (TranslationConfig, {"seed": -1}, "seed must be at least 0, got -1"),
         (TranslationConfig, {"seed": 2**32}, r"seed must be less than 2\*\*32"),
         (LossConfig, {"label_smoothing": 1.0}, "label_smoothing must be less than 1"),
