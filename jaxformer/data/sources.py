@@ -12,7 +12,7 @@ import stat
 from collections.abc import Sequence
 
 from jaxformer.digests import short_digest
-from jaxformer.errors import DataError
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.files import local_path
 
 LARGEST_STREAM = 1 << 30
@@ -181,6 +181,30 @@ def _wide_encoding(data: bytes) -> str:
     if data.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)) or nulls > 0.6:
         return "UTF-32"
     return "UTF-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or nulls > 0.25 else ""
+
+
+def check_held_out(held_out: float) -> None:
+    """Checks that `held_out` says what to hold out: a fraction in (0, 1), or a number of examples, an integer from 1.
+
+    Raises:
+      ConfigError: it is neither; 1.0 could mean either.
+    """
+    is_count = isinstance(held_out, int) and not isinstance(held_out, bool)
+    if not (held_out >= 1 if is_count else isinstance(held_out, float) and 0 < held_out < 1):
+        raise ConfigError(f"held_out must be a fraction between 0 and 1, or an integer from 1, got {held_out}")
+
+
+def num_held_out(held_out: float, total: int) -> int:
+    """Returns how many of `total` examples to hold out: a fraction of them, but at least one, or a given number.
+
+    >>> num_held_out(0.1, 2000), num_held_out(1000, 2000)
+    (200, 1000)
+
+    Raises:
+      ConfigError: see `check_held_out`.
+    """
+    check_held_out(held_out)
+    return held_out if isinstance(held_out, int) else max(1, round(held_out * total))
 
 
 def split_by_source(pairs: Parallel, *, held_out: Sequence[int], seed: int) -> list[Parallel]:
