@@ -61,11 +61,22 @@ def locate(name: str, directory: str = "") -> pathlib.Path:
 
     Raises:
       ConfigError: the name is a URL, such as the address of a bucket.
+      DataError: the file is neither in the working directory nor below JAXFORMER_DATA.
     """
-    path = local_path(name)
-    if path.is_absolute() or (not directory and os.path.exists(path)):  # False for a name that no file can have
+    path, corpora = local_path(name), os.environ.get("JAXFORMER_DATA", "")
+    if path.is_absolute():
         return path
-    return local_path(directory or os.environ.get("JAXFORMER_DATA", "")) / path
+    if directory or not corpora:
+        return local_path(directory) / path
+    found = next(filter(_exists, (path, below := local_path(corpora) / path)), None)
+    if found is None:
+        raise DataError(f"cannot read {path}: there is no such file here, nor {below} (JAXFORMER_DATA)")
+    return found
+
+
+def _exists(path: pathlib.Path) -> bool:
+    """Returns True for a file or a folder, also if it is in an archive: ``my.zip/train``."""
+    return os.path.exists(path) or any(map(os.path.isfile, path.parents))  # False for a name that no file can have
 
 
 def read_parallel(

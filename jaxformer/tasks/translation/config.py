@@ -97,8 +97,8 @@ class DataConfig:
             for name in ("source", "target", "validation_source", "validation_target", "test_source", "test_target"):
                 if file := getattr(self, name):
                     raise ValueError(f"{name} {file!r} has no effect: corpus is grammar, not files")
-        if min(self.columns) < 0:
-            raise ValueError(f"columns must be at least 0, got {self.columns}")
+        if min(self.columns) < 0 or self.columns[0] == self.columns[1]:
+            raise ValueError(f"columns must be two different numbers from 0, got {self.columns}")
         if self.pretokenize == "moses" and not (self.source_language and self.target_language):
             raise ValueError(
                 "pretokenize moses has rules for each language; set source_language and target_language, as en and de"
