@@ -275,9 +275,8 @@ def first_state(config: TaskConfig, setup: TrainingSetup, out: pathlib.Path, say
     params, _ = restore.load_params(source, checkpoint, setup.config.mesh)
     other = registry.read_config(source)
     params = registry.task_of(config).renamed(params, other, there=source, here=out)
-    params, about = warm_start.merge(state.params, params)
-    if not about.taken:
-        raise ConfigError(f"init_from {config.init_from}: no parameter fits; {about.report()[1].strip()}")
+    params, about = warm_start.merge(state.params, params, warm_start.resizer(config, other))
+    warm_start.check(config, about)
     for line in (f"starting from {config.init_from}:", *about.report(), *warm_start.differences(config, other)):
         say(line)
     _report_never_learned(setup, about, say)

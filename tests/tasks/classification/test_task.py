@@ -211,6 +211,16 @@ def test_a_classifier_starts_from_a_masked_language_model(pretrained, tmp_path):
     assert (tmp_path / "run" / "tokenizer.json").read_bytes() == (pretrained / "tokenizer.json").read_bytes()
 
 
+@pytest.mark.full
+def test_a_classifier_has_more_positions_than_the_masked_language_model(pretrained, tmp_path, capsys):
+    settings = ["--init-from", str(pretrained), "--data.max-length", "60", "--model.max-positions", "60"]
+    settings += ["--data.train", write(tmp_path / "train.tsv"), "--init-positions", "interpolate"]
+    settings += ["--train.steps", "1", "--optimizer.warmup-steps", "0"]
+    assert main(["train", "classification:tiny", *settings, "--out", str(tmp_path / "run")]) == 0
+    said = "resized: encoder/embeddings/positions/table (48 positions there and 60 here: interpolate)"
+    assert said in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("reference", first(["classification", "classification:tiny"]))
 def test_the_encoder_and_the_tokens_are_those_of_the_other_run(pretrained, capsys, reference):
     """Missing settings are taken from it; given ones stay, and are refused later if they differ."""
@@ -219,6 +229,7 @@ def test_the_encoder_and_the_tokens_are_those_of_the_other_run(pretrained, capsy
     assert all(getattr(config.model, name) == getattr(source.model, name) for name in SHAPE)
     assert (config.data.tokenizer, config.data.max_length) == ("characters", min(128, source.model.max_positions))
     TASK.check_init(config, source)
+    TASK.check_init(changed(config, {"model": {"max_positions": 96}}), source)  # its table is extended
     assert config.model.dropout == jaxformer.configure(reference).model.dropout
     given = jaxformer.configure(reference, init_from=str(pretrained), model={"d_model": 24})
     with pytest.raises(ConfigError, match="d_model is 12 in that run and 24 in"):
