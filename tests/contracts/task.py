@@ -178,6 +178,7 @@ class TaskContract:
         assert (about["new"], about["unused"]) == ({}, [])
         assert f"{len(about['taken'])} parameters taken, 0 new, 0" in text.getvalue()
         assert f" {setup.network.unit}/s" in text.getvalue()
+        assert f"{setup.size} on " in text.getvalue()
         assert ("smoothed loss" in text.getvalue()) == bool(setup.label_smoothing)
         assert log_of(out)[0].get("label_smoothing", 0) == setup.label_smoothing
         first = next(entry["loss"] for entry in log_of(out))
