@@ -117,10 +117,10 @@ def reporter(console: Console, *, start: int, steps: int, unit: str = "tokens", 
       unit: the plural name of what the loss is summed over, such as "tokens".
       smoothing: the label smoothing of the training loss, which is then named so, because that of validations has none.
     """
-    names = {"unit": unit, "loss": "smoothed loss" if smoothing else "loss"}
-    made = Lines(console, steps=steps, **names)
+    loss = "smoothed loss" if smoothing else "loss"
+    made = Lines(console, steps=steps, unit=unit, loss=loss)
     if console.is_interactive:
-        made = Bar(console, start=start, steps=steps, **names)
+        made = Bar(console, start=start, steps=steps, unit=unit, loss=loss)
     if smoothing:
         made.say(f"the smoothed loss has label smoothing {smoothing}; the validation loss has none, so it may be lower")
     return made
