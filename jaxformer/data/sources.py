@@ -206,7 +206,7 @@ def check_held_out(held_out: float) -> None:
 
 
 def num_held_out(held_out: float, total: int) -> int:
-    """Returns how many of `total` examples to hold out: a fraction of them, but at least one, or a given number.
+    """Returns the number of examples to hold out of `total`: a fraction of them, but at least one, or a given number.
 
     >>> num_held_out(0.1, 2000), num_held_out(1000, 2000)
     (200, 1000)

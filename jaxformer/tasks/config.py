@@ -258,7 +258,7 @@ class TaskConfig:
     init_from: str = ""
     """Start from the parameters of another run, RUN or RUN:CHECKPOINT, and use its tokenizer if it has one."""
     init_positions: Literal["extend", "copy", "interpolate"] = "extend"
-    """How a table of learned positions starts if `model.max_positions` differs from that of the run in `init_from`:
+    """The start of a table of learned positions if `model.max_positions` differs from that of the run in `init_from`:
     extend draws new rows, so that short inputs give the same results; copy repeats the table; interpolate stretches it,
     or compresses it. With extend and copy, a shorter table has the first rows."""
     mesh: str = dataclasses.field(default="", metadata=PLACE)
