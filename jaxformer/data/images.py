@@ -156,10 +156,7 @@ class LabeledImages:
         return f"{self.store.place}/{self.store.names[self.indices[number]]}"
 
     def split(self, held_out: float) -> tuple[LabeledImages, LabeledImages]:
-        """Holds out about `held_out` of the images, chosen by a hash; equal images stay together.
-
-        Args:
-          held_out: a fraction, or a number of images if it is an integer.
+        """Holds out about `held_out` images (see `num_held_out`), chosen by a hash; equal images stay together.
 
         Raises:
           DataError: a part would be empty.

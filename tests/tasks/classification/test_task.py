@@ -200,25 +200,18 @@ def test_fewer_examples_do_not_change_validation(tmp_path):
 
 
 @pytest.mark.full
-def test_a_classifier_starts_from_a_masked_language_model(pretrained, tmp_path):
+@pytest.mark.parametrize("number", [48, 60])
+def test_a_classifier_starts_from_a_masked_language_model(pretrained, tmp_path, number):
     """T8: every parameter of the encoder is taken, and the tokenizer; the output is new, and the head unused."""
-    config = changed(tiny(tmp_path, init_from=str(pretrained)), {"train": {"steps": 1}})
+    changes = {"model": {"max_positions": number}, "train": {"steps": 1}}
+    config = changed(tiny(tmp_path, init_from=str(pretrained)), changes)
     jaxformer.train(config, tmp_path / "run", console=QUIET)
     about = json.loads((tmp_path / "run" / "init.json").read_text())
     assert all(name.startswith("encoder/") for name in about["taken"])
+    assert len(about["resized"]) == (number > 48)
     assert set(about["new"]) == {"output/kernel", "output/bias"}
     assert not any(name.startswith("encoder/") for name in about["unused"])
     assert (tmp_path / "run" / "tokenizer.json").read_bytes() == (pretrained / "tokenizer.json").read_bytes()
-
-
-@pytest.mark.full
-def test_a_classifier_has_more_positions_than_the_masked_language_model(pretrained, tmp_path, capsys):
-    settings = ["--init-from", str(pretrained), "--data.max-length", "60", "--model.max-positions", "60"]
-    settings += ["--data.train", write(tmp_path / "train.tsv"), "--init-positions", "interpolate"]
-    settings += ["--train.steps", "1", "--optimizer.warmup-steps", "0"]
-    assert main(["train", "classification:tiny", *settings, "--out", str(tmp_path / "run")]) == 0
-    said = "resized: encoder/embeddings/positions/table (48 positions there and 60 here: interpolate)"
-    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("reference", first(["classification", "classification:tiny"]))
