@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import pathlib
 import shlex
 from collections.abc import Sequence
@@ -40,10 +41,18 @@ def main(arguments: Sequence[str]) -> int:
     from jaxformer.tasks.translation.presets import demo
 
     config = override(demo(), rest)
+    given = any(word.startswith(("--optimizer.warmup_steps", "--optimizer.warmup-steps")) for word in rest)
+    warmup, steps = config.optimizer.warmup_steps, config.train.steps
+    if shortened := warmup >= steps and not given:
+        shorter = dataclasses.replace(config.optimizer, warmup_steps=steps // 10)
+        config = dataclasses.replace(config, optimizer=shorter)
     from jaxformer.cli import runtime
     from jaxformer.tasks import runner
 
     runtime.start()
+    if shortened:
+        steps, shorter = f"{steps:,} steps", config.optimizer.warmup_steps
+        runtime.console().print(f"the demo's warm-up of {warmup} steps does not fit in {steps}: it has {shorter}")
     result = runner.train(config, options.out, console=runtime.console(), began=STARTED)
     if result.reason in runtime.EXIT_CODES:
         return runtime.EXIT_CODES[result.reason]

@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxformer.data.batch import ArrayT, Rows, Sequences
 from jaxformer.data.batch_plan import BatchPlan
-from jaxformer.data.sources import Parallel, check_columns, read_lines, split_by_source
+from jaxformer.data.sources import Parallel, check_columns, num_held_out, read_lines, split_by_source
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.token_cache import Ragged
 from jaxformer.digests import short_digest
@@ -43,14 +43,18 @@ class Examples:
         return tuple(sorted(set(self.labels)))
 
     def split(self, held_out: float) -> tuple[Examples, Examples]:
-        """Holds out a fraction of about `held_out` of the examples, chosen by a hash; equal texts stay together.
+        """Holds out about `held_out` of the examples, chosen by a hash; equal texts stay together.
+
+        Args:
+          held_out: a fraction, or a number of examples if it is an integer.
 
         Raises:
+          ConfigError: `held_out` is neither a fraction between 0 and 1 nor an integer from 1.
           DataError: a part would be empty.
         """
         pairs = Parallel(self.texts, self.labels)
         try:
-            parts = split_by_source(pairs, held_out=[max(1, round(held_out * len(self)))], seed=0)
+            parts = split_by_source(pairs, held_out=[num_held_out(held_out, len(self))], seed=0)
         except DataError as error:
             raise DataError(f"{self.file or 'examples'}: {error}") from error
         rest, part = (Examples(x.source, x.target, self.file) for x in parts)

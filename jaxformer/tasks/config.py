@@ -257,6 +257,10 @@ class TaskConfig:
     """The seed of the initial parameters, dropout and the order of the data."""
     init_from: str = ""
     """Start from the parameters of another run, RUN or RUN:CHECKPOINT, and use its tokenizer if it has one."""
+    init_positions: Literal["extend", "copy", "interpolate"] = "extend"
+    """The start of a table of learned positions if `model.max_positions` differs from that of the run in `init_from`:
+    extend draws new rows, so that short inputs give the same results; copy repeats the table; interpolate stretches it,
+    or compresses it. With extend and copy, a shorter table has the first rows."""
     mesh: str = dataclasses.field(default="", metadata=PLACE)
     """Axes of the device mesh, such as "data=8,tensor=4"; by default all devices are `data`."""
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -274,5 +278,7 @@ class TaskConfig:
     def __post_init__(self) -> None:
         check_numbers(self)
         at_least(0, self, "seed")
+        if self.init_positions != TaskConfig.init_positions and not self.init_from:
+            raise ConfigError(f"init_positions {self.init_positions} has no effect without init_from")
         if self.seed >= 2**32:  # JAX would wrap it to a smaller seed
             raise ValueError(f"seed must be less than 2**32, got {self.seed}")

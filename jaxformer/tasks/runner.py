@@ -141,11 +141,9 @@ class _Start:
                 state, progress = restored[0], training.Progress(**restored[1]["progress"])
                 say(f"resumed from step {int(state.step):,}")
             peak, source = peak_flops()
-            say(
-                f"{setup.network.num_parameters:,} parameters on {self.placement.summary()}; "
-                f"peak {peak / 1e12:.2f} TFLOP/s ({source})"
-            )
+            say(f"{setup.size} on {self.placement.summary()}; peak {peak / 1e12:.2f} TFLOP/s ({source})")
             outputs.checkpoints, done = checkpoints, int(state.step)
+            outputs.label_smoothing = setup.label_smoothing
             if self.profile:
                 steps = config.train.steps
                 outputs.profile = open_profile(out / "profile", self.profile, start=done, steps=steps, say=say)
@@ -156,7 +154,8 @@ class _Start:
                     # Utilization counts the products of a full step, although frozen parameters save some.
                     outputs.peak_flops = None if config.tune.frozen else peak
                     steps, unit = config.train.steps, setup.network.unit
-                    outputs.reporter = reporter(self.console, start=done, steps=steps, unit=unit)
+                    names = {"unit": unit, "smoothing": outputs.label_smoothing}
+                    outputs.reporter = reporter(self.console, start=done, steps=steps, **names)
                     _open(outputs, config.train, out, done)
                 result = training.fit(
                     setup.step(),
@@ -272,9 +271,8 @@ def first_state(config: TaskConfig, setup: TrainingSetup, out: pathlib.Path, say
     params, _ = restore.load_params(source, checkpoint, setup.config.mesh)
     other = registry.read_config(source)
     params = registry.task_of(config).renamed(params, other, there=source, here=out)
-    params, about = warm_start.merge(state.params, params)
-    if not about.taken:
-        raise ConfigError(f"init_from {config.init_from}: no parameter fits; {about.report()[1].strip()}")
+    params, about = warm_start.merge(state.params, params, warm_start.resizer(config, other))
+    warm_start.check(config, about)
     for line in (f"starting from {config.init_from}:", *about.report(), *warm_start.differences(config, other)):
         say(line)
     _report_never_learned(setup, about, say)

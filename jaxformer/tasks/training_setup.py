@@ -15,6 +15,7 @@ import optax
 
 from jaxformer import functional, hardware, sharding, targets, training
 from jaxformer.errors import ConfigError
+from jaxformer.models.costs import num_parameters
 from jaxformer.modules import AttentionFunction, lora, matching
 from jaxformer.modules.lora import ADAPTERS
 from jaxformer.modules.pure import Params
@@ -62,6 +63,21 @@ class TrainingSetup(Generic[BatchT]):
                 f"{ADAPTERS}/; use a pattern that matches other parameters only, such as encoder/* or decoder/*"
             )
         return frozen
+
+    @property
+    def size(self) -> str:
+        """The number of parameters in words, and that of the trained ones if some are frozen or are adapters."""
+        shapes, total = self.network.net.shapes, self.network.num_parameters
+        if self.frozen is None and not self.config.tune.rank:
+            return f"{total:,} parameters"
+        kept = self.frozen or jax.tree.map(lambda _: False, shapes)
+        trained = num_parameters(jax.tree.map(lambda x, frozen: None if frozen else x, shapes, kept))
+        return f"{total:,} parameters, {trained:,} of them trained ({trained / total:.1%}),"
+
+    @property
+    def label_smoothing(self) -> float:
+        """The label smoothing of the training loss, 0 in a task without it; the validation loss has none."""
+        return getattr(getattr(self.config, "loss", None), "label_smoothing", 0.0)
 
     @functools.cached_property
     def params_shardings(self) -> Params:

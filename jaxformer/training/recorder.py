@@ -53,6 +53,8 @@ class Outputs:
     board: TensorBoard | None = None
     reporter: Reporter | None = None
     peak_flops: float | None = None
+    label_smoothing: float = 0.0
+    """The label smoothing of the training loss, which the log states in each step; validations have none."""
     hooks: Sequence[Hook] = ()
     profile: Profile | None = None
     timer: PhaseTimer = dataclasses.field(default_factory=PhaseTimer)
@@ -209,7 +211,8 @@ class Recorder:
             raise ValueError(f"training itself logs {', '.join(taken)}; give the loss's metric another name")
         values = {"loss": loss, "tokens": count, **metrics, **measured}
         if out.log:
-            out.log.write(number, **values)
+            smoothed = {"label_smoothing": out.label_smoothing} if out.label_smoothing else {}
+            out.log.write(number, **values, **smoothed)
         self._tell("step", number, values)
         self._last = number
         if finite:

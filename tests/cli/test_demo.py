@@ -15,6 +15,7 @@ from jaxformer.inspection import plots
 from jaxformer.inspection.attention_maps import select
 from jaxformer.tasks import registry, runner
 from jaxformer.tasks.translation import Translator, alignment
+from jaxformer.training import make_schedule
 from tests.modules.small import drawn as drawn_params
 
 
@@ -38,8 +39,20 @@ def test_it_trains_the_built_in_configuration_and_shows_the_result(trained, tmp_
 
 
 def test_settings_can_be_replaced(trained, tmp_path):
-    assert demo.main(["--train.steps", "20", "--out", str(tmp_path / "run")]) == 0
-    assert trained.configs == [registry.configure("demo", train={"steps": 20})]
+    assert demo.main(["--train.steps", "800", "--out", str(tmp_path / "run")]) == 0
+    assert trained.configs == [registry.configure("demo", train={"steps": 800})]
+
+
+def test_the_warm_up_of_a_short_demo_is_shortened(trained, tmp_path, capsys):
+    """With a line that says so; a warm-up that the user gives stays, and is refused by `runner.train`."""
+    steps = ["--train.steps", "100", "--out", str(tmp_path / "run")]
+    assert demo.main(steps) == 0
+    assert capsys.readouterr().err == "the demo's warm-up of 200 steps does not fit in 100 steps: it has 10\n"
+    assert demo.main([*steps, "--optimizer.warmup-steps", "200"]) == 0
+    assert capsys.readouterr().err == ""
+    lengths = [(config.train.steps, config.optimizer.warmup_steps) for config in trained.configs]
+    assert lengths == [(100, 10), (100, 200)]
+    make_schedule(trained.configs[0].optimizer, steps=100)
 
 
 @pytest.mark.parametrize(("reason", "code"), [("terminated", 85), ("interrupted", 130)])

@@ -178,6 +178,9 @@ class TaskContract:
         assert (about["new"], about["unused"]) == ({}, [])
         assert f"{len(about['taken'])} parameters taken, 0 new, 0" in text.getvalue()
         assert f" {setup.network.unit}/s" in text.getvalue()
+        assert f"{setup.size} on " in text.getvalue()
+        assert ("smoothed loss" in text.getvalue()) == bool(setup.label_smoothing)
+        assert log_of(out)[0].get("label_smoothing", 0) == setup.label_smoothing
         first = next(entry["loss"] for entry in log_of(out))
         fifth = next(entry["loss"] for entry in log_of(run) if entry["step"] == 5)
         new = max(entry["loss"] for entry in log_of(run) if entry["step"] <= 2)  # one batch alone may be easy by chance

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import importlib.util
+import re
 import sys
 import types
 
@@ -9,6 +10,7 @@ import jax
 import pytest
 
 from jaxformer import models
+from jaxformer.cli.main import main
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.tasks import base, registry
@@ -91,7 +93,7 @@ def test_a_task_is_registered_from_outside_the_package(monkeypatch, tmp_path):
     class ParityConfig(TaskConfig):
         task = "parity"
 
-    task = types.SimpleNamespace(config=ParityConfig)
+    task = types.SimpleNamespace(name="parity", config=ParityConfig)
     config = changed(ParityConfig(), {"seed": 3})
     with pytest.raises(ConfigError, match=r"unknown task 'parity'.* an entry point of the group jaxformer\.tasks"):
         registry.task_of(config)
@@ -117,13 +119,59 @@ def test_a_task_of_another_package_is_an_entry_point(monkeypatch):
     ).select
     monkeypatch.setattr(importlib.metadata, "entry_points", offered)
     monkeypatch.setattr(registry, "TASKS", dict(registry.TASKS))
-    task = types.SimpleNamespace(config=ParityConfig)
+    task = types.SimpleNamespace(name="parity", config=ParityConfig)
     monkeypatch.setitem(sys.modules, "my_parity", types.SimpleNamespace(TASK=task))
     assert ("parity", "The task of my_parity.") in registry.catalog()
     assert registry.configure("parity", seed=3) == ParityConfig(seed=3)
     assert registry.get("parity") is task
     with pytest.raises(ConfigError, match="unknown task 'party'; did you mean 'parity'"):
         registry.get("party")
+
+
+OWN_TASK = """
+from jaxformer.tasks.language_model.config import LanguageModelingConfig
+from jaxformer.tasks.language_model.task import LanguageModeling
+
+class OwnConfig(LanguageModelingConfig):
+    task = {task}
+
+class Own(LanguageModeling):
+    {lines}
+
+def tiny():
+    return OwnConfig()
+
+TASK = Own()
+"""
+
+
+@pytest.mark.parametrize(
+    ("reference", "task", "lines", "message"),
+    [
+        (
+            "own",
+            "'own'",
+            "name = 'own'",
+            r"LanguageModelingConfig, whose task is 'language_model', .* task = \"own\"",
+        ),
+        ("own", "'own'", "config = OwnConfig", r"has the name 'language_model'; give Own the line name = \"own\""),
+        (
+            "own_task:tiny",
+            "LanguageModelingConfig.task",
+            "name, config = 'own', OwnConfig",
+            "OwnConfig the line task =",
+        ),
+    ],
+)
+def test_a_task_that_would_train_another_one_is_refused(tmp_path, monkeypatch, capsys, reference, task, lines, message):
+    (tmp_path / "own_task.py").write_text(OWN_TASK.format(task=task, lines=lines))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_task", raising=False)
+    monkeypatch.setitem(registry.TASKS, "own", "own_task")
+    words = ["train", reference, "--out", str(tmp_path / "run"), "--data.text", str(tmp_path / "nowhere.txt")]
+    assert main(words) == 2
+    assert re.search(message, capsys.readouterr().err)
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_losses_of_a_batch_are_read_after_the_next_is_dispatched(monkeypatch):

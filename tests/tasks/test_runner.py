@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.machinery
+import json
 import pathlib
 import re
 import runpy
@@ -154,6 +155,21 @@ def test_adapters_beside_trained_parameters_are_reported(tmp_path):
         warnings = [line for line in lines if line.startswith("WARNING: tune.rank")]
         assert len(warnings) == number
         assert all("--tune.frozen 'decoder/*'" in line for line in warnings)
+
+
+def test_a_table_of_positions_of_another_length_is_extended(tmp_path, monkeypatch):
+    """It started at random, with a line that named only its shape."""
+    source = small()
+    config = changed(source, {"model": {"max_positions": 12}, "init_from": str(tmp_path / "source")})
+    rundir.claim(tmp_path / "source", "translation", source, ())
+    tables = [{"encoder": {"embeddings": {"positions": {"table": jax.numpy.full((n, 16), float(n))}}}} for n in (8, 12)]
+    monkeypatch.setattr(restore, "load_params", lambda *_: (tables[0], (1,)))
+    state = training.TrainState(0, tables[1], (), jax.random.key(0), None)
+    lines, setup = [], SimpleNamespace(new_state=lambda: state, frozen=None, config=config)
+    params = runner.first_state(config, setup, tmp_path, lines.append).params
+    assert (params["encoder"]["embeddings"]["positions"]["table"][:8] == 8).all()
+    assert any(line.startswith("  resized: encoder/embeddings/positions/table (8 positions there") for line in lines)
+    assert json.loads((tmp_path / "init.json").read_text())["resized"].keys() == {"encoder/embeddings/positions/table"}
 
 
 def test_a_damaged_vocabulary_of_a_warm_start_is_named_with_its_path(tmp_path, monkeypatch):

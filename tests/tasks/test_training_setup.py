@@ -11,9 +11,10 @@ from jax.sharding import Mesh, PartitionSpec
 from rich.console import Console
 
 from jaxformer import models, sharding
+from jaxformer.config import changed
 from jaxformer.errors import ConfigError
 from jaxformer.sharding import Placement
-from jaxformer.tasks import runner, training_setup
+from jaxformer.tasks import language_model, runner, training_setup
 from jaxformer.tasks.config import TuneConfig
 from jaxformer.tasks.training_setup import TrainingSetup, make_training_setup
 from jaxformer.tasks.translation import TASK, DataConfig, DecodeConfig, TranslationConfig, Translator
@@ -169,6 +170,30 @@ def test_frozen_parameters_need_no_memory_for_gradient_and_moments(shared, monke
     training_setup.check_memory(partly)
     with pytest.raises(ConfigError, match="with gradient and moments of those trained"):
         training_setup.check_memory(whole)
+
+
+def test_the_number_of_trained_parameters_is_told(shared):
+    """With adapters, and with frozen parameters; a run of LoRA told only how many there are."""
+    placement = Placement(sharding.mesh("", jax.devices()[:1]))
+    made = lambda **tune: make_training_setup(TASK, changed(config(shared), {"tune": tune}), 400, placement)
+    total = made().network.num_parameters
+    assert made().size == f"{total:,} parameters"
+    part = sum(x.size for x in jax.tree.leaves(made().network.net.shapes["encoder"]))
+    size = f"{total:,} parameters, {part:,} of them trained ({part / total:.1%}),"
+    assert made(frozen="decoder/*").size == size
+    lora = made(rank=2, frozen="encoder/*,decoder/*")
+    adapters = sum(x.size for x in jax.tree.leaves(lora.network.net.shapes["lora"]))
+    assert lora.size.startswith(f"{total + adapters:,} parameters, {adapters:,} of them trained")
+    assert made(rank=2).size.endswith("of them trained (100.0%),")
+
+
+def test_a_smoothed_training_loss_is_known(shared):
+    placement = Placement(sharding.mesh("", jax.devices()[:1]))
+    assert make_training_setup(TASK, config(shared), 400, placement).label_smoothing == 0.1
+    plain = changed(config(shared), {"loss": {"label_smoothing": 0.0}})
+    assert make_training_setup(TASK, plain, 400, placement).label_smoothing == 0.0
+    text = language_model.LanguageModelingConfig()
+    assert make_training_setup(language_model.TASK, text, 40, placement).label_smoothing == 0.0
 
 
 def test_rows_of_a_process():

@@ -101,8 +101,10 @@ def test_the_log_has_the_measurements_of_a_step(tmp_path):
     bad = lambda start: (batch(number, nan=number == 1) for number in itertools.count(start))
     with contextlib.closing(JsonLog(tmp_path / "log.jsonl")) as log:
         state = training.create(init, optimizer, jax.random.key(0))
-        training.fit(step, state, bad, config=settings(4), outputs=training.Outputs(log=log))
+        outputs = training.Outputs(log=log, label_smoothing=0.1)
+        training.fit(step, state, bad, config=settings(4), outputs=outputs)
     entries = read_log(tmp_path / "log.jsonl")
+    assert {entry["label_smoothing"] for entry in entries} == {0.1}
     assert [entry["learning_rate"] for entry in entries] == [pytest.approx(0.001 * n) for n in (1, 2, 2, 3)]
     for entry in entries:
         assert min(entry["seconds"], entry["data_wait"]) > 0

@@ -6,6 +6,7 @@ import dataclasses
 from typing import ClassVar, Literal, Self
 
 from jaxformer.config import PLACE, at_least
+from jaxformer.data.sources import check_held_out
 from jaxformer.data.special_tokens import MIN_SUBWORDS
 from jaxformer.errors import ConfigError
 from jaxformer.files import local_path
@@ -32,8 +33,9 @@ class DataConfig:
     """The images of the test captions; by default `images`."""
     columns: tuple[int, int] = (0, 1)
     """Columns of a table, counted from 0: the image and its caption."""
-    held_out: float = 0.1
-    """The fraction of the training images held out for validation if none are named; equal images stay together."""
+    held_out: int | float = 0.1
+    """The fraction of the training images held out for validation if none are named, or their number, an integer
+    from 1; equal images stay together."""
     resize: Literal["refuse", "fit"] = "refuse"
     """The treatment of images of another size than the model's: an error, or scaling and center-cropping to fit."""
     shift: int = 0
@@ -60,8 +62,7 @@ class DataConfig:
         at_least(MIN_SUBWORDS, self, "vocab_size")
         if min(self.columns) < 0 or self.columns[0] == self.columns[1]:
             raise ConfigError(f"columns must be two different numbers from 0, got {self.columns}")
-        if not 0 < self.held_out < 1:
-            raise ConfigError(f"held_out must be more than 0 and less than 1, got {self.held_out}")
+        check_held_out(self.held_out)
         for part in ("validation", "test"):
             if getattr(self, f"{part}_images") and not getattr(self, part):
                 raise ConfigError(f"{part}_images is {getattr(self, f'{part}_images')}, but {part} names no captions")

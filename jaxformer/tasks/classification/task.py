@@ -115,7 +115,8 @@ class Classification(ClassTask[ClassificationConfig, Examples, DeviceBatch, Clas
                 f"init_from {config.init_from} is a run of {type(source).task}; a classifier starts from one of "
                 "masked_language_model or classification"
             )
-        pairs = [(f"model.{name}", getattr(model, name), getattr(config.model, name)) for name in SHAPE]
+        fixed = [name for name in SHAPE if name != "max_positions"]  # see init_positions
+        pairs = [(f"model.{name}", getattr(model, name), getattr(config.model, name)) for name in fixed]
         names = ["tokenizer"] if data.tokenizer == "characters" else ["tokenizer", "vocab_size"]
         pairs += [(f"data.{name}", getattr(data, name), getattr(config.data, name)) for name in names]
         if different := [(name, there, here) for name, there, here in pairs if there != here]:

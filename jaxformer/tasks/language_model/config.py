@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from jaxformer.config import PLACE, at_least
+from jaxformer.data.sources import check_held_out
 from jaxformer.data.special_tokens import MIN_SUBWORDS
 from jaxformer.files import local_path
 from jaxformer.models.config import LanguageModelConfig
@@ -21,8 +22,9 @@ class DataConfig:
     """The training text, UTF-8; several files are separated by commas and read as one text."""
     validation: str = ""
     """A text to validate on; by default, `held_out` of the training text is held out."""
-    held_out: float = 0.1
-    """The fraction of the text, at its end, held out for validation if no file is named."""
+    held_out: int | float = 0.1
+    """The fraction of the text, at its end, held out for validation if no file is named, or its number of characters,
+    an integer from 1."""
     tokenizer: Literal["characters", "unigram", "bpe", "pretrained"] = "characters"
     """The kind of tokens: single characters, subwords by sentencepiece, or the tokens of `init_from`'s pretrained
     model."""
@@ -39,6 +41,7 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         local_path(self.cache)
+        check_held_out(self.held_out)
         at_least(1, self, "length", "batch_size")
         at_least(MIN_SUBWORDS if self.tokenizer in ("unigram", "bpe") else 1, self, "vocab_size")
 

@@ -15,8 +15,9 @@ from jaxformer.tasks.config import TaskConfig
 class DataConfig(language_model.DataConfig):
     """The text, whose lines are packed into rows, and the fraction of masked tokens."""
 
-    held_out: float = 0.05
-    """The fraction of the lines held out for validation if no file is named; equal lines stay together."""
+    held_out: int | float = 0.05
+    """The fraction of the lines held out for validation if no file is named, or their number, an integer from 1; equal
+    lines stay together."""
     tokenizer: Literal["characters", "unigram", "bpe", "pretrained"] = "unigram"
     """The kind of tokens: single characters, subwords by sentencepiece, or the tokens of `init_from`'s pretrained
     model."""

@@ -16,11 +16,11 @@ from jaxformer import functional, models
 from jaxformer.caches import data_cache
 from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.data.packing import PackedBatch, PackedTexts, tokenize_lines
-from jaxformer.data.sources import Parallel, split_by_source
+from jaxformer.data.sources import Parallel, num_held_out, split_by_source
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.text import Text
 from jaxformer.data.tokenizer import Tokenizer
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import DataError
 from jaxformer.evaluation.classification import accuracy
 from jaxformer.evaluation.scores import Score, nats_per_token, perplexity
 from jaxformer.functional.dropout import fold_in_name
@@ -196,12 +196,10 @@ class MaskedLanguageModeling(TextTask[MaskedLanguageModelingConfig, DeviceBatch,
     config = MaskedLanguageModelingConfig
 
     def split(self, config: MaskedLanguageModelingConfig, text: Text) -> TextCorpus:
-        share = config.data.held_out
-        if not 0 < share < 1:
-            raise ConfigError(f"data.held_out must be more than 0 and less than 1, got {share}")
         lines = tuple(_lines(text))
         # Every seed holds out the same lines, so that runs are comparable.
-        parts = split_by_source(Parallel(lines, lines), held_out=[max(1, round(share * len(lines)))], seed=0)
+        number = num_held_out(config.data.held_out, len(lines))
+        parts = split_by_source(Parallel(lines, lines), held_out=[number], seed=0)
         return TextCorpus(*(Text("\n".join(part.source)) for part in parts))
 
     def prepare(self, config: MaskedLanguageModelingConfig, corpus: TextCorpus, run: pathlib.Path) -> MaskedData:

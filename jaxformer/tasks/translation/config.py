@@ -7,6 +7,7 @@ from typing import ClassVar, Literal, Self
 
 from jaxformer.config import PLACE, at_least
 from jaxformer.data.languages import check_language
+from jaxformer.data.sources import check_held_out
 from jaxformer.data.special_tokens import MIN_SUBWORDS
 from jaxformer.files import local_path
 from jaxformer.models.config import EncoderDecoderConfig
@@ -36,9 +37,9 @@ class DataConfig:
     """Test sentences; by default, `held_out` training pairs are held out."""
     test_target: str = ""
     """The translations of `test_source`."""
-    held_out: int = 1000
-    """The number of pairs held out for validation, and as many for test, if no files are named; they do not depend on
-    the seed."""
+    held_out: int | float = 1000
+    """The number of pairs held out for validation, and as many for test, if no files are named; or a fraction of the
+    training pairs, less than 1. They do not depend on the seed. With 0, which holds out none, name validation files."""
     source_language: str = ""
     """The two-letter code (ISO 639-1) of the source language; selects the Moses rules for `pretokenize`."""
     target_language: str = ""
@@ -86,7 +87,9 @@ class DataConfig:
             "length_multiple",
         )
         at_least(1 if self.tokenizer == "pretrained" else MIN_SUBWORDS, self, "vocab_size")
-        at_least(0, self, "held_out", "num_segmentations", "segmentation_alpha")
+        at_least(0, self, "num_segmentations", "segmentation_alpha")
+        if self.held_out != 0 or isinstance(self.held_out, float):
+            check_held_out(self.held_out)
         if self.tokenizer == "bpe" and self.segmentation_alpha > 1:
             raise ValueError(f"segmentation_alpha must be at most 1 for bpe, got {self.segmentation_alpha}")
         if self.num_segmentations == 1 and self.segmentation_alpha != type(self).segmentation_alpha:
@@ -95,8 +98,8 @@ class DataConfig:
             for name in ("source", "target", "validation_source", "validation_target", "test_source", "test_target"):
                 if file := getattr(self, name):
                     raise ValueError(f"{name} {file!r} has no effect: corpus is grammar, not files")
-        if min(self.columns) < 0:
-            raise ValueError(f"columns must be at least 0, got {self.columns}")
+        if min(self.columns) < 0 or self.columns[0] == self.columns[1]:
+            raise ValueError(f"columns must be two different numbers from 0, got {self.columns}")
         for name in ("source_language", "target_language"):
             if code := getattr(self, name):
                 check_language(code, name)

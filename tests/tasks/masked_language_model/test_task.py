@@ -46,7 +46,7 @@ class TestContract(TaskContract):
         ({"data": {"text": ""}}, "no text: give --data.text"),
         ({"data": {"text": "nowhere.txt"}}, "nowhere.txt"),
         ({"data": {"length": 65}}, "data.length is 65, but model.max_positions is 64"),
-        ({"data": {"held_out": 1.5}}, "data.held_out must be"),
+        ({"data": {"held_out": 1.5}}, "held_out must be"),
         ({"model": {"vocab_size": 7}}, "model.vocab_size is 7, but the tokenizer has"),
         ({"train": {"metric": "bleu"}}, "bleu"),
     )

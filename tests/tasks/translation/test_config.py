@@ -20,7 +20,8 @@ from jaxformer.training.config import TrainConfig
         (DataConfig, {"tokenizer": "bpe", "segmentation_alpha": 1.5}, "segmentation_alpha must be at most 1 for bpe"),
         (DataConfig, {"num_shapes": 0}, "num_shapes must be at least 1"),
         (DataConfig, {"corpus": "grammar", "source": "a.en"}, r"source 'a\.en' has no effect: corpus is grammar"),
-        (DataConfig, {"columns": (0, -3)}, "columns must be at least 0"),
+        (DataConfig, {"columns": (0, -3)}, "columns must be two different numbers from 0"),
+        (DataConfig, {"columns": (0, 0)}, r"columns must be two different numbers from 0, got \(0, 0\)"),
         (DataConfig, {"pretokenize": "moses", "source_language": "en"}, "set source_language and target_language"),
         (
             DataConfig,
