@@ -99,7 +99,10 @@ def test_rates_have_the_unit_of_the_loss():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--topology", "v5e:2x5"], "must each be 1 or even, as a host has 2 x 2 chips, got 2x5; did you mean 'v5e:2x4'?"),
+        (
+            ["--topology", "v5e:2x5"],
+            "must each be 1 or even, as a host has 2 x 2 chips, got 2x5; did you mean 'v5e:2x4'?",
+        ),
         (["--topology", "v5x:2x4"], "unknown topology 'v5x:2x4'; did you mean 'v5e:2x4'?"),
         (["--topology", "v5e:2x4", "--batch", "12"], "--batch must be ROWSxLENGTH, such as 512x256, got '12'"),
         (["--topology", "h100:2x4", "--mesh", "slice=*,fsdp=4"], "mesh 'slice=*,fsdp=4': give the number of slices"),
