@@ -130,7 +130,7 @@ class _Start:
             rundir.check_vocabulary(out, data.vocabulary.fingerprint)
         setup = make_training_setup(task, config, data.vocabulary.vocab_size, self.placement)
         timeout = training.save_timeout(abstract := setup.abstract_state())  # refuses a mesh that does not fit
-        _report_uneven(config, data, self.placement, say)
+        _report_shapes(config, data, self.placement, say)
         name = _fingerprint(config, corpus, data) if saved is None else rundir.run_fingerprint(out)
         options = {"keep_last": config.train.keep_last, "timeout": timeout, "fingerprint": name}
         with training.Checkpoints(out / "checkpoints", **options) as checkpoints:
@@ -142,10 +142,9 @@ class _Start:
                 say(f"resumed from step {int(state.step):,}")
             peak, source = peak_flops()
             say(f"{setup.size} on {self.placement.summary()}; peak {peak / 1e12:.2f} TFLOP/s ({source})")
-            outputs.checkpoints, done = checkpoints, int(state.step)
+            outputs.checkpoints, done, steps = checkpoints, int(state.step), config.train.steps
             outputs.label_smoothing = setup.label_smoothing
             if self.profile:
-                steps = config.train.steps
                 outputs.profile = open_profile(out / "profile", self.profile, start=done, steps=steps, say=say)
             resume.change_settings(out, saved or config, config, done, say)
             try:
@@ -153,8 +152,7 @@ class _Start:
                     _write_provenance(out, config, corpus, data, self.placement, name)
                     # Utilization counts the products of a full step, although frozen parameters save some.
                     outputs.peak_flops = None if config.tune.frozen else peak
-                    steps, unit = config.train.steps, setup.network.unit
-                    names = {"unit": unit, "smoothing": outputs.label_smoothing}
+                    names = {"unit": setup.network.unit, "smoothing": outputs.label_smoothing}
                     outputs.reporter = reporter(self.console, start=done, steps=steps, **names)
                     _open(outputs, config.train, out, done)
                 result = training.fit(
@@ -226,8 +224,11 @@ def _prepare(task: AnyTask, config: TaskConfig, corpus: Corpus, out: pathlib.Pat
     return data
 
 
-def _report_uneven(config: Any, data: Data[Any], placement: Placement, say: Say) -> None:
-    """Reports the batch lengths that the mesh does not divide."""
+def _report_shapes(config: Any, data: Data[Any], placement: Placement, say: Say) -> None:
+    """Reports how many programs the batch shapes need, and the batch lengths that the mesh does not divide."""
+    if (count := len(set(data.lengths))) > 1:
+        fewer = "; fewer: --data.num-shapes" if hasattr(config.data, "num_shapes") else ""
+        say(f"{count} training programs are compiled, one for each batch shape, at its first batch{fewer}")
     num_shards = placement.num_length_shards
     remedy = f"; with --data.length-multiple {num_shards} it does" if hasattr(config.data, "length_multiple") else ""
     if uneven := [length for length in data.lengths if length % num_shards]:
@@ -313,8 +314,7 @@ def load(
       ConfigError: `run` is not a run directory, or has no such checkpoint or setting.
       CheckpointError: the run has no checkpoint yet, or it is damaged.
     """
-    run = local_path(run)
-    config = registry.read_config(run)
+    config = registry.read_config(run := local_path(run))
     if decode:
         if not hasattr(config, "decode"):
             raise ConfigError(f"{run} has no settings named decode: a run of {config.task} has no search")
@@ -381,8 +381,7 @@ def evaluate(
       ConfigError: the run was trained on other data, which may contain the held-out part of this data.
       DataError: the data is missing or malformed.
     """
-    run = local_path(run)
-    config = registry.read_config(run)
+    config = registry.read_config(run := local_path(run))
     task = registry.task_of(config)
     if files:
         corpus, split = task.read_test(config, files), "test"

@@ -235,9 +235,19 @@ def test_lengths_that_a_mesh_does_not_divide_are_reported_with_a_remedy():
     """A language model has no data.length_multiple."""
     data, placement, said = SimpleNamespace(lengths=(15,)), SimpleNamespace(num_length_shards=2), []
     for name in ("demo", "language_model"):
-        runner._report_uneven(registry.configure(name), data, placement, said.append)
+        runner._report_shapes(registry.configure(name), data, placement, said.append)
     assert said[0] == f"{said[1]}; with --data.length-multiple 2 it does"
     assert said[1].endswith("batches of lengths 15 are not sharded, because 2 does not divide them")
+
+
+def test_the_number_of_programs_is_said_before_they_are_compiled():
+    """Their compilation took minutes on a busy laptop, and nothing told why."""
+    placement, said = SimpleNamespace(num_length_shards=1), []
+    for name, lengths in (("demo", [13, 17, 21]), ("demo", [13]), ("language_model", [8]), ("vision", [])):
+        runner._report_shapes(registry.configure(name), SimpleNamespace(lengths=lengths), placement, said.append)
+    assert said == [
+        "3 training programs are compiled, one for each batch shape, at its first batch; fewer: --data.num-shapes"
+    ]
 
 
 def test_a_tracker_that_is_not_installed_is_named_before_anything_is_read(tmp_path, monkeypatch):
