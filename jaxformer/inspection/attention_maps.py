@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxformer.data.segmentation import SPACE
 from jaxformer.errors import ConfigError
+from jaxformer.reprs import brief
 
 BYTE = re.compile("<0x[0-9A-F]{2}>")
 """The form of a byte token, which spells part of a character outside the vocabulary."""
@@ -26,6 +27,8 @@ class AttentionWeights:
     target: tuple[str, ...]
     weights: np.ndarray
 
+    __repr__ = brief
+
 
 @dataclasses.dataclass(frozen=True)
 class AttentionMap:
@@ -34,6 +37,8 @@ class AttentionMap:
     source: tuple[str, ...]
     target: tuple[str, ...]
     weights: np.ndarray
+
+    __repr__ = brief
 
 
 def select(attention: AttentionWeights, *, layer: int | None = None, head: int | None = None) -> AttentionMap:

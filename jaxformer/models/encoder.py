@@ -24,6 +24,7 @@ from jaxformer.models.transformer import (
 )
 from jaxformer.modules import AttentionFunction, Block, Embeddings, PatchEmbeddings, Stack, T5Bias
 from jaxformer.modules.attention_function import Intermediates
+from jaxformer.reprs import brief
 
 
 @jax.tree_util.register_dataclass
@@ -33,6 +34,8 @@ class Memory:
 
     states: jax.Array  # [B, S, D]
     valid: jax.Array | None  # Bool [B, S]
+
+    __repr__ = brief
 
     @property
     def mask(self) -> masks.Mask | None:
