@@ -80,10 +80,10 @@ def _shown(value: Any) -> str:
         return f"[{text}]" if isinstance(value, list) else f"({text},)" if len(value) == 1 else f"({text})"
     if isinstance(value, Mapping) and (sizes := list(_sizes(value))):
         return f"<{sum(sizes):,} values in {len(sizes)} arrays>"
-    text = getattr(value, "__qualname__", None) or repr(value)  # a function's has its address
-    return (
-        text if isinstance(value, str) or (len(text) <= LONGEST and "\n" not in text) else f"<{type(value).__name__}>"
-    )
+    text = getattr(value, "__qualname__", None) or repr(value)  # a function's repr is its address
+    if isinstance(value, str) or (len(text) <= LONGEST and "\n" not in text and " object at 0x" not in text):
+        return text
+    return f"<{type(value).__name__}>"
 
 
 def _sizes(tree: Mapping[Any, Any]) -> Iterator[int]:

@@ -18,6 +18,7 @@ from jaxformer.inspection.attention_maps import AttentionMap
 from jaxformer.reprs import brief, brief_with_methods
 from jaxformer.tasks import registry
 from jaxformer.tasks.language_model import TextGenerator
+from jaxformer.tasks.language_model.config import DecodeConfig
 
 PACKAGE = pathlib.Path(__file__).parents[1] / "jaxformer"
 INTERNAL = {
@@ -86,10 +87,10 @@ def test_the_parts_of_a_search_are_one_short_line_each():
 def test_a_predictor_names_its_methods():
     """It was 48,122 characters."""
     tokenizer = CharacterTokenizer.train(["abc"])
-    predictor = TextGenerator(NET, dict(NET.shapes), tokenizer)
+    predictor = TextGenerator(NET, dict(NET.shapes), tokenizer, DecodeConfig(), 64)
     text = repr(predictor)
     assert text.startswith(f"TextGenerator(net=Pure(model=LanguageModel, config={SHAPE}), params=<")
-    assert re.search(r"params=<[\d,]+ values in \d+ arrays>, tokenizer=<?CharacterTokenizer\b", text), text
+    assert re.search(r"params=<[\d,]+ values in \d+ arrays>, tokenizer=<CharacterTokenizer>, decode=", text), text
     assert re.search(r"; methods: .*\bgenerate\b.*\)$", text), text
     assert len(text) < 500
 

@@ -42,15 +42,15 @@ class AttentionMap:
 
 
 def select(attention: AttentionWeights, *, layer: int | None = None, head: int | None = None) -> AttentionMap:
-    """Selects a layer and a head, or takes the mean over layers or heads if none is given.
+    """Selects a layer and a head, or takes the mean over layers or heads if none is given; -1 is the last one.
 
     Raises:
       ConfigError: there is no such layer or head.
     """
     weights = np.asarray(attention.weights, np.float64)
     for name, index, size in (("layer", layer, weights.shape[0]), ("head", head, weights.shape[1])):
-        if index is not None and not 0 <= index < size:
-            raise ConfigError(f"{name} {index} is not one of 0 to {size - 1}")
+        if index is not None and not -size <= index < size:
+            raise ConfigError(f"{name} must be from 0 to {size - 1}, or from -1 to {-size} from the end, got {index}")
     weights = weights.mean(0) if layer is None else weights[layer]
     return AttentionMap(attention.source, attention.target, weights.mean(0) if head is None else weights[head])
 

@@ -143,9 +143,8 @@ class _Start:
                 f"{setup.network.num_parameters:,} parameters on {self.placement.summary()}; "
                 f"peak {peak / 1e12:.2f} TFLOP/s ({source})"
             )
-            outputs.checkpoints, done = checkpoints, int(state.step)
+            outputs.checkpoints, done, steps = checkpoints, int(state.step), config.train.steps
             if self.profile:
-                steps = config.train.steps
                 outputs.profile = open_profile(out / "profile", self.profile, start=done, steps=steps, say=say)
             resume.change_settings(out, saved or config, config, done, say)
             try:
@@ -153,8 +152,7 @@ class _Start:
                     _write_provenance(out, config, corpus, data, self.placement)
                     # Utilization counts the products of a full step, although frozen parameters save some.
                     outputs.peak_flops = None if config.tune.frozen else peak
-                    steps, unit = config.train.steps, setup.network.unit
-                    outputs.reporter = reporter(self.console, start=done, steps=steps, unit=unit)
+                    outputs.reporter = reporter(self.console, start=done, steps=steps, unit=setup.network.unit)
                     _open(outputs, config.train, out, done)
                 result = training.fit(
                     setup.step(),
@@ -171,6 +169,8 @@ class _Start:
                 outputs.close()
         say(f"{described(result.reason, int(result.state.step))}; compiled training programs: {result.programs}")
         say(outputs.timer.report())
+        if processes.is_first():
+            rundir.draw_curves(out, say)
         return result
 
 
