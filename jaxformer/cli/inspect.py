@@ -30,8 +30,12 @@ def main(arguments: Sequence[str]) -> int:
     add_run_options(parser)
     parser.add_argument("--source", type=sentence, required=True, help="a sentence")
     parser.add_argument("--target", type=sentence, help="a translation of it; default: the model's own")
-    parser.add_argument("--layer", type=int, help="a decoder layer, from 0, or -1 for the last; with no --head, the mean of its heads")
-    parser.add_argument("--head", type=int, help="a head, from 0, or -1 for the last; default: the one that aligns most words")
+    parser.add_argument(
+        "--layer", type=int, help="a decoder layer, from 0, or -1 for the last; with no --head, the mean of its heads"
+    )
+    parser.add_argument(
+        "--head", type=int, help="a head, from 0, or -1 for the last; default: the one that aligns most words"
+    )
     parser.add_argument("--mean", action="store_true", help="the mean of all layers and heads")
     parser.add_argument("--grid", action="store_true", help="every head of every layer in one picture")
     parser.add_argument("--table", action="store_true", help="write the weights as numbers, with each row's entropy")

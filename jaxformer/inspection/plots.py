@@ -55,6 +55,7 @@ def attention_map(attention: AttentionMap, *, title: str | None = None, axes: Ax
     rows, columns = attention.weights.shape
     source, target = _labels(attention.source), _labels(attention.target)
     width = 2.2 + 0.42 * columns + 0.15 * _excess(target) + 0.12 * _excess(source)  # the source's slant to the right
+    width = max(width, 1.2 + 0.09 * max(map(display_width, (title or "").split("\n"))))
     size = width, 1.6 + 0.36 * rows + 0.12 * _excess(source)
     axes = _figure(size).subplots() if axes is None else axes
     image = _cells(axes, attention.weights, top=_ceiling(attention.weights))

@@ -284,6 +284,14 @@ def test_a_legend_names_only_lines(log, expected):
     assert labels(plots.loss_curves(log)) == expected
 
 
+def test_a_title_fits_above_the_map_of_one_word():
+    figure = drawn(
+        plots.attention_map(AttentionMap(("a",), ("b",), rows(0, 1, 1)), title="the mean of the heads of layer 1")
+    )
+    box = figure.axes[0].title.get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
+
+
 def test_plots_are_drawn_on_axes_of_a_figure(tmp_path):
     """They only wrote files. Texts elsewhere in the user's figure stay formulas."""
     figure, (left, right) = plt.subplots(1, 2, layout="constrained")
