@@ -123,7 +123,7 @@ class Encoder(nnx.Module):
             mask = masks.segments(segments) if mask is None else mask & masks.segments(segments)
         intermediates: Intermediates = {}
         if self.stack is not None:
-            x, intermediates = self.stack(
+            x, intermediates = self.stack.run(
                 x,
                 mask=mask,
                 valid=valid,
