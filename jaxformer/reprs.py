@@ -14,7 +14,7 @@ SHOWN = 8
 """The number of items after which a sequence is cut."""
 
 
-def brief(value: object) -> str:
+def brief(self: object) -> str:
     """Returns a dataclass or a named tuple as one line; used as its ``__repr__``.
 
     Arrays are shown as dtype and shape. Fields that have their defaults are left out.
@@ -26,16 +26,16 @@ def brief(value: object) -> str:
     >>> brief(Point(1.0)), brief(Point(1.0, 2.0))
     ('Point(x=1.0)', 'Point(x=1.0, y=2.0)')
     """
-    return f"{type(value).__name__}({', '.join(_fields(value))})"
+    return f"{type(self).__name__}({', '.join(_fields(self))})"
 
 
-def brief_with_methods(value: object) -> str:
+def brief_with_methods(self: object) -> str:
     """Returns the same as `brief` with the names of the methods that a user may call."""
-    kinds = type(value).__mro__
+    kinds = type(self).__mro__
     members = {name: member for kind in reversed(kinds) for name, member in vars(kind).items()}
-    fields = getattr(value, "__dataclass_fields__", {})
+    fields = getattr(self, "__dataclass_fields__", {})
     methods = [name for name, member in members.items() if inspect.isfunction(member) and name not in fields]
-    return f"{brief(value)[:-1]}; methods: {', '.join(name for name in sorted(methods) if name[0] != '_')})"
+    return f"{brief(self)[:-1]}; methods: {', '.join(name for name in sorted(methods) if name[0] != '_')})"
 
 
 def _fields(value: Any) -> Iterator[str]:
