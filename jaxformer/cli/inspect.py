@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 import pathlib
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from jaxformer.cli.paths import picture, save_besides, sentence
 from jaxformer.cli.predictors import SETTINGS, add_run_options, configured, load, split_settings
+
+if TYPE_CHECKING:
+    from jaxformer.inspection.attention_maps import AttentionWeights
 
 DEFAULT_PICTURE = "attention.png"
 
@@ -60,7 +64,6 @@ def main(arguments: Sequence[str]) -> int:
     config = configured(options, settings)
     from jaxformer.inspection import attention_maps, plots
     from jaxformer.tasks.translation import Translator
-    from jaxformer.tasks.translation.alignment import describe
 
     translator = load(options, config)
     assert isinstance(translator, Translator)
@@ -76,15 +79,21 @@ def main(arguments: Sequence[str]) -> int:
             print(f"decoder layer {layer}, head {head}, which aligns most words (see --layer, --head, --mean)")
     words = attention_maps.by_word(attention_maps.select(pieces, layer=layer, head=head))
     print(attention_maps.as_table(words) if options.table else attention_maps.as_text(words))
-    num_layers, num_heads = pieces.weights.shape[:2]  # a negative index is shown as the one it means
-    shown = None if layer is None else layer % num_layers, None if head is None else head % num_heads
-    figure = plots.attention_map(words, title=describe(shown))
+    figure = plots.attention_map(words, title=_title(pieces, layer, head))
     if options.out:
         plots.save(figure, out)
     elif not save_besides(out, lambda path: plots.save(figure, path)):
         return 0
     print(out)
     return 0
+
+
+def _title(pieces: AttentionWeights, layer: int | None, head: int | None) -> str:
+    """Returns a description of a layer and a head; a negative index is shown as the one it means."""
+    from jaxformer.tasks.translation.alignment import describe
+
+    num_layers, num_heads = pieces.weights.shape[:2]
+    return describe((None if layer is None else layer % num_layers, None if head is None else head % num_heads))
 
 
 def _default_picture(run: pathlib.Path, parser: argparse.ArgumentParser) -> pathlib.Path:

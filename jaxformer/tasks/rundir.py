@@ -37,9 +37,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from jaxformer import inspection
 from jaxformer.config import difference, lasting, to_data
 from jaxformer.errors import ConfigError
 from jaxformer.files import TEMPORARY, write_bytes, write_text
+from jaxformer.training.logging import read_log
 
 LOCK = ".lock"
 """The name of the file that training locks; see `run_lock`."""
@@ -249,10 +251,7 @@ def draw_curves(run: pathlib.Path, say: Callable[[str], None]) -> None:
 
     A symbolic link is replaced, not followed: in someone else's run it may point to any of this user's files.
     """
-    from jaxformer.inspection import plots
-    from jaxformer.training.logging import read_log
-
-    path = run / "curves.png"
+    path, plots = run / "curves.png", inspection.plots  # imported here, because reading a run needs no matplotlib
     try:
         if path.is_symlink():
             path.unlink()
