@@ -76,7 +76,7 @@ def _results(cell: Cell, run: pathlib.Path, translator: Translator, out: pathlib
             pieces = translator.attention(pairs[0][0])
             layer, head = attention_maps.most_aligned(pieces)
             words = attention_maps.by_word(attention_maps.select(pieces, layer=layer, head=head))
-            plots.attention_map(words, pictures / f"attention-{cell.name}.png", title=_title(cell))
+            plots.save(plots.attention_map(words, title=_title(cell)), pictures / f"attention-{cell.name}.png")
     said = translator.translate([source for source, _ in pairs])
     results["translations"] = [
         {"source": source, "reference": target, "said": text}
@@ -100,7 +100,7 @@ def _alignment(cell: Cell, translator: Translator, picture: pathlib.Path, number
     example = demo.EXAMPLES[0]
     (pieces,) = alignment.word_attention(translator, [example.english], [example.french])
     words = attention_maps.select(pieces, layer=head[0], head=head[1])
-    plots.attention_map(words, picture, title=f"{cell.kind}: {alignment.describe(head)}")
+    plots.save(plots.attention_map(words, title=f"{cell.kind}: {alignment.describe(head)}"), picture)
     return {
         "head": alignment.describe(head),
         "aer": {name: alignment.head_error_rates(translator, pairs)[head] for name, pairs in parts.items()},

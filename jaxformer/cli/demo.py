@@ -62,7 +62,6 @@ def main(arguments: Sequence[str]) -> int:
 def _show(run: pathlib.Path) -> int:
     """Prints scores, translations and an attention map of the trained run."""
     from jaxformer import demo
-    from jaxformer.cli import runtime
     from jaxformer.evaluation.scores import bleu
     from jaxformer.tasks import registry, runner
     from jaxformer.tasks.translation import TASK, TranslationConfig, Translator
@@ -83,7 +82,7 @@ def _show(run: pathlib.Path) -> int:
     for english, french in zip(examples, translations, strict=True):
         print(f"  {english}\n    {french}")
     inspect = _align(translator, run, demo.splits(num_train=config.data.grammar_pairs), examples[0], translations[0])
-    print(f"the loss curves:        {runtime.draw_curves(run)}")
+    print(f"the loss curves:        {run / 'curves.png'}")
     sentence = "The old man does not see the white house."
     quoted = shlex.quote(str(run))
     print(f'more:                   jaxformer translate {quoted} "{sentence}"')
@@ -113,5 +112,6 @@ def _align(translator: Translator, run: pathlib.Path, splits: GrammarSplits, sou
     (pieces,) = alignment.word_attention(translator, [source], [target])
     words = attention_maps.select(pieces, layer=head[0], head=head[1])
     print(f"\nWhere it looked, word by word:\n{attention_maps.as_text(words)}\n")
-    print(f"the same as a picture:  {plots.attention_map(words, run / 'attention.png')}")
+    picture = plots.attention_map(words, title=alignment.describe(head))
+    print(f"the same as a picture:  {plots.save(picture, run / 'attention.png')}")
     return alignment.options(head)

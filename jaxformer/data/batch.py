@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.token_cache import Ragged
+from jaxformer.reprs import brief
 
 BatchShape = tuple[int, int, int]
 """Rows, source length, target length."""
@@ -39,6 +40,8 @@ class Batch(Generic[ArrayT]):
     target: ArrayT  # int32 [B, T], begins with bos
     labels: ArrayT  # int32 [B, T], ends with eos
     target_valid: ArrayT  # Bool [B, T]
+
+    __repr__ = brief
 
     @staticmethod
     def from_tokens(

@@ -18,6 +18,7 @@ from jaxformer.data.images import ImageStore, LabeledImages
 from jaxformer.data.sources import check_columns, read_lines, read_utf8
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.errors import DataError
+from jaxformer.reprs import brief
 
 
 def read_captions(
@@ -122,6 +123,8 @@ class CaptionBatch(Generic[ArrayT]):
     labels: ArrayT  # int32 [B, T], ends with eos
     valid: ArrayT  # Bool [B, T], False at padding; rows without tokens fill up the batch
 
+    __repr__ = brief
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlannedCaptions(PlannedExamples):
@@ -136,6 +139,8 @@ class PlannedCaptions(PlannedExamples):
     special: SpecialTokens
     plan: BatchPlan
     augmentation: Augmentation | None = None
+
+    __repr__ = brief
 
     def batch(self, step: int, *, rows: Rows | None = None) -> CaptionBatch[np.ndarray]:
         """Makes batch number `step`; `rows` selects the rows to make, by default all."""

@@ -19,6 +19,7 @@ from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.token_cache import Ragged
 from jaxformer.digests import short_digest
 from jaxformer.errors import DataError, first_few
+from jaxformer.reprs import brief
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,6 +127,8 @@ class LabeledBatch(Generic[ArrayT]):
     valid: ArrayT  # Bool [B, T]; a row without tokens fills up the batch
     labels: ArrayT  # int32 [B]
 
+    __repr__ = brief
+
 
 @dataclasses.dataclass(frozen=True)
 class PlannedTexts:
@@ -135,6 +138,8 @@ class PlannedTexts:
     labels: np.ndarray  # int [N]
     special: SpecialTokens
     plan: BatchPlan
+
+    __repr__ = brief
 
     @property
     def steps_per_epoch(self) -> int:

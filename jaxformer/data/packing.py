@@ -18,6 +18,7 @@ from jaxformer.data.token_cache import Ragged, cached_sequences
 from jaxformer.data.tokenizer import Tokenizer, cache_key
 from jaxformer.digests import short_digest
 from jaxformer.errors import DataError
+from jaxformer.reprs import brief
 
 
 @jax.tree_util.register_dataclass
@@ -29,6 +30,8 @@ class PackedBatch(Generic[ArrayT]):
     segments: ArrayT  # int32 [B, T]: the index of the text in its row, from 1; 0 for padding
     positions: ArrayT  # int32 [B, T]: the position in the text
     special: SpecialTokens = dataclasses.field(metadata={"static": True})
+
+    __repr__ = brief
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from jaxformer.files import creating_folder, remove_abandoned, remove_folder
+from jaxformer.reprs import brief
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +36,8 @@ class Ragged:
 
     tokens: np.ndarray
     offsets: np.ndarray
+
+    __repr__ = brief
 
     def __getitem__(self, i: int) -> np.ndarray:
         return self.tokens[self.offsets[i] : self.offsets[i + 1]]

@@ -17,6 +17,7 @@ from jaxformer.data.text import Text
 from jaxformer.data.token_cache import cached_sequences
 from jaxformer.data.tokenizer import Tokenizer, cache_key
 from jaxformer.errors import DataError
+from jaxformer.reprs import brief
 
 
 @jax.tree_util.register_dataclass
@@ -27,6 +28,8 @@ class TextBatch(Generic[ArrayT]):
     tokens: ArrayT  # int32 [B, T]
     labels: ArrayT  # int32 [B, T]
     valid: ArrayT  # Bool [B, T], False at padding
+
+    __repr__ = brief
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +42,8 @@ class TokenStream:
 
     tokens: np.ndarray
     special: SpecialTokens
+
+    __repr__ = brief
 
     @property
     def num_labels(self) -> int:

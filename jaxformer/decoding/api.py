@@ -24,6 +24,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
+from jaxformer.reprs import brief
+
 T = TypeVar("T")
 
 
@@ -66,6 +68,8 @@ class TreeState(Generic[T]):
 
     tree: T
 
+    __repr__ = brief
+
     @property
     def shape(self) -> tuple[int, int]:
         """The number of rows, B, and of hypotheses per row, K.
@@ -100,6 +104,8 @@ class Hypotheses:
     log_probs: jax.Array  # float32 [B, K]: sum over the chosen tokens
     scores: jax.Array  # float32 [B, K]: the values that rank hypotheses
     token_log_probs: jax.Array  # float32 [B, K, T]: one per chosen token; 0 for a prefix and for pad
+
+    __repr__ = brief
 
 
 def ends_of(eos: int | tuple[int, ...] | None) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Int
 
 from jaxformer.decoding.transforms import History, Scores, Transform, of_rows
 from jaxformer.errors import ConfigError
+from jaxformer.reprs import brief
 
 
 @jax.tree_util.register_dataclass
@@ -61,6 +62,8 @@ class _ForbidSequences:
     last: jax.Array  # int32 [W]
     normalized: bool = dataclasses.field(metadata={"static": True})
 
+    __repr__ = brief
+
     def __call__(self, scores: Scores, history: History) -> Scores:
         number, past = self.heads.shape
         index = history.lengths[..., None] - past + jnp.arange(past)[None, None]
@@ -105,6 +108,8 @@ def forbid_sequences(sequences: Sequence[Sequence[int]], *, normalized: bool = T
 class _Shortlist:
     tokens: jax.Array  # int32 [B | 1, M]
     normalized: bool = dataclasses.field(metadata={"static": True})
+
+    __repr__ = brief
 
     def __call__(self, scores: Scores, history: History) -> Scores:
         tokens = self.tokens if self.tokens.shape[0] == 1 else of_rows(self.tokens, history)  # the size may be symbolic

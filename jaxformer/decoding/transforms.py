@@ -23,6 +23,7 @@ from jaxtyping import Array, Float, Int
 from jaxformer.decoding.api import check_scores, ends_of
 from jaxformer.decoding.topk import top_scores
 from jaxformer.errors import ConfigError
+from jaxformer.reprs import brief
 
 Scores: TypeAlias = Float[Array, "B K V"]
 
@@ -47,6 +48,8 @@ class History:
     tokens: jax.Array  # int32 [B, K, T]: prefix included, bos not; only the first `lengths` count
     lengths: jax.Array  # int32 [B, K]
     rows: jax.Array  # int32 [B]
+
+    __repr__ = brief
 
 
 class Transform(Protocol):
@@ -333,6 +336,8 @@ class ForceEnd:
     eos: int | tuple[int, ...] = dataclasses.field(metadata={"static": True})
     free: bool = dataclasses.field(default=False, metadata={"static": True})
     """True if a forced `eos` has log-probability 0, as in Hugging Face; False if it keeps the model's."""
+
+    __repr__ = brief
     normalized = True
 
     def __call__(self, scores: Scores, history: History) -> Scores:

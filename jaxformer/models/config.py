@@ -9,6 +9,7 @@ import typing
 from typing import Any, Literal
 
 from jaxformer.dims import resolve_head_dim
+from jaxformer.reprs import brief
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 CellName = Literal["rnn", "gru", "lstm"]
@@ -164,9 +165,10 @@ class TransformerConfig:
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """The dtype of activations; parameters, softmax, norms, logits and loss stay float32."""
 
+    __repr__ = brief
+
     def __post_init__(self) -> None:
-        layers = ["num_layers"] if isinstance(self, EncoderConfig) else []
-        check_fields(self, "position_offset", "num_token_types", *layers)
+        check_fields(self, "position_offset", "num_token_types", *["num_layers"] * isinstance(self, EncoderConfig))
         dim = resolve_head_dim(self.d_model, self.num_heads, self.num_kv_heads or self.num_heads, self.head_dim)
         if self.positions.startswith(("sinusoidal", "transformer_xl")) and self.d_model % 2:
             raise ValueError(f"{self.positions} positions need an even d_model, got {self.d_model}")
@@ -256,7 +258,7 @@ def check_decoder_positions(config: TransformerConfig) -> None:
         raise ValueError("positions must not be 'normalized', t / (N - 1), in a decoder: N is not known before the end")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class EncoderConfig(TransformerConfig):
     """The shape of a stand-alone encoder of tokens or, with an image size, of image patches."""
 
@@ -295,7 +297,7 @@ class EncoderConfig(TransformerConfig):
         return True
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class ClassifierConfig(EncoderConfig):
     """The shape of a classifier: an encoder, and a linear layer on one vector of the sequence."""
 
@@ -308,9 +310,7 @@ class ClassifierConfig(EncoderConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.num_layers == 0 and self.pooling == "class_token":
-            raise ValueError(
-                "without layers, the state of the first token does not depend on the others; set pooling='mean'"
-            )
+            raise ValueError("without layers, the state of the first token ignores the others; set pooling='mean'")
 
     @property
     def has_class_vector(self) -> bool:
@@ -318,7 +318,7 @@ class ClassifierConfig(EncoderConfig):
         return self.pooling == "class_token"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class EncoderDecoderConfig(TransformerConfig):
     """The shape of an encoder-decoder; the defaults are the paper's base model (table 3)."""
 
@@ -359,7 +359,7 @@ def check_tied_vocabularies(tie_embeddings: str, source: int, target: int) -> No
         )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class LanguageModelConfig(TransformerConfig):
     """The shape of a language model, small by default.
 
@@ -392,7 +392,7 @@ class LanguageModelConfig(TransformerConfig):
             raise ValueError(f"attention_window needs a causal model, got {self.attention_window}")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class DecoderConfig(LanguageModelConfig):
     """The shape of a stand-alone decoder, which may read a memory of any dimension: states of an encoder, or images."""
 

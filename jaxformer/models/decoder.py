@@ -69,12 +69,17 @@ class Decoder(nnx.Module):
 
         Raises:
           ValueError: the position vectors depend on the final length of the sequence, which is unknown during decoding,
-            the embeddings have token types, or the window is below 1 or used without a causal mask.
+            the embeddings have token types, the stack has a norm, or the window is below 1 or used without a causal
+            mask.
         """
         if causal:
             check_steps(embeddings.positions)
         if embeddings.types is not None:
             raise ValueError("a decoder takes no token types, so num_token_types must be 0")
+        if stack.norm is not None:
+            raise ValueError(
+                "the norm of the stack must be None: give it to the decoder, whose steps then apply it too"
+            )
         if window is not None and (window < 1 or not causal):
             raise ValueError(f"a window must be at least 1 and needs a causal mask, got {window} and causal={causal}")
         self.embeddings, self.stack, self.norm, self.output, self.bias = embeddings, stack, norm, output, bias
@@ -323,7 +328,7 @@ class Decoder(nnx.Module):
             x = self.embeddings(tokens, **given, key=fold_in_name(key, "embedding"))
         mask = self._mask(None if right_padded and self.causal else valid, positions, segments)
         states, memory_mask = (None, None) if memory is None else (memory.states, memory.mask)
-        x, intermediates = self.stack(
+        x, intermediates = self.stack.run(
             x,
             states,
             valid=valid,

@@ -24,6 +24,7 @@ from jaxformer.models.transformer import (
 )
 from jaxformer.modules import AttentionFunction, Block, Embeddings, PatchEmbeddings, Stack, T5Bias
 from jaxformer.modules.attention_function import Intermediates
+from jaxformer.reprs import brief
 
 
 @jax.tree_util.register_dataclass
@@ -33,6 +34,8 @@ class Memory:
 
     states: jax.Array  # [B, S, D]
     valid: jax.Array | None  # Bool [B, S]
+
+    __repr__ = brief
 
     @property
     def mask(self) -> masks.Mask | None:
@@ -120,7 +123,7 @@ class Encoder(nnx.Module):
             mask = masks.segments(segments) if mask is None else mask & masks.segments(segments)
         intermediates: Intermediates = {}
         if self.stack is not None:
-            x, intermediates = self.stack(
+            x, intermediates = self.stack.run(
                 x,
                 mask=mask,
                 valid=valid,

@@ -29,6 +29,7 @@ from jaxformer.modules.attention_function import (
 from jaxformer.modules.initializers import UNIT_GAINS, Gains, xavier_uniform
 from jaxformer.modules.normalization import RMSNorm
 from jaxformer.modules.positions import PositionScheme
+from jaxformer.reprs import brief
 
 
 class KeyValue(NamedTuple):
@@ -36,6 +37,8 @@ class KeyValue(NamedTuple):
 
     key: jax.Array  # [B, S, K, H]
     value: jax.Array  # [B, S, K, H]
+
+    __repr__ = brief
 
 
 class Output(nnx.Module):

@@ -17,6 +17,7 @@ from jaxformer.functional.attention.base import ScoreFunction, at_positions
 from jaxformer.functional.attention.weights_functions import has_weights, weights_function
 from jaxformer.functional.bias import Bias
 from jaxformer.modules.pure import Params, split_params
+from jaxformer.reprs import brief_with_methods
 
 Intermediates = dict[str, Any]
 """Intermediate results of a layer: a `CapturedAttention` under "self" and "cross", a `Routing` under "experts"."""
@@ -52,6 +53,8 @@ class CapturedAttention:
         default=functional.attention, metadata={"static": True}
     )  # the graph of a module
     parameters: Params | None = None  # of a module
+
+    __repr__ = brief_with_methods
 
     def layer(self, index: int) -> CapturedAttention:
         """Returns one layer of a stack; layers count from 0.

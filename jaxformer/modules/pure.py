@@ -17,6 +17,8 @@ from typing import Any, Generic, TypeVar
 import jax
 from flax import nnx
 
+from jaxformer.reprs import brief_with_methods
+
 Params = dict[str, Any]
 """A nested dict of arrays."""
 
@@ -33,6 +35,8 @@ class Pure(Generic[ModelT_co, ConfigT_co]):
     config: ConfigT_co
     parts: tuple[tuple[str, Hashable], ...] = dataclasses.field(default=(), kw_only=True)
     """The other keyword arguments of the model, sorted by name."""
+
+    __repr__ = brief_with_methods
 
     def init(self, key: jax.Array) -> Params:
         """Returns new parameters. Under ``jax.jit`` with ``out_shardings`` they are created sharded."""

@@ -276,7 +276,7 @@ class Trained:
     """A network with trained parameters."""
 
     net: Pure[Any, Any]
-    params: Params
+    params: Params = dataclasses.field(repr=False)
     placement: Placement
     """The mesh whose devices share the work."""
     steps: tuple[int, ...]

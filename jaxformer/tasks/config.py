@@ -10,6 +10,7 @@ from typing import ClassVar, Literal, Self
 
 from jaxformer.config import PLACE, at_least, check_numbers
 from jaxformer.errors import ConfigError
+from jaxformer.reprs import brief
 from jaxformer.training.config import OptimizerConfig, TrainConfig
 
 FREE_SETTINGS = frozenset(
@@ -32,6 +33,8 @@ class TuneConfig:
     """Comma-separated patterns of the names of matrices that get adapters."""
     alpha: float = 16.0
     """The product of an adapter's two matrices is scaled by alpha / rank."""
+
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         at_least(0, self, "rank")
@@ -182,6 +185,8 @@ class SearchConfig(GenerationConfig):
     min_length: int = 0
     """The minimum number of output tokens, end token not included."""
 
+    __repr__ = brief
+
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(1, self, "beam_size", "batch_size")
@@ -269,6 +274,8 @@ class TaskConfig:
     """The parameters to train."""
     train: TrainConfig = TrainConfig()
     """Steps, validation, checkpoints."""
+
+    __repr__ = brief
 
     def with_settings_of(self, source: TaskConfig) -> Self:
         """Returns these settings, with the ones that must agree taken from `source`, the run that `init_from` names."""

@@ -170,6 +170,8 @@ class _Start:
                 outputs.close()
         say(f"{described(result.reason, int(result.state.step))}; compiled training programs: {result.programs}")
         say(outputs.timer.report())
+        if processes.is_first():
+            rundir.draw_curves(out, say)
         return result
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from jaxformer import demo as grammar
 from jaxformer import models, pure
-from jaxformer.cli import demo, runtime
+from jaxformer.cli import demo
 from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.inspection import plots
 from jaxformer.inspection.attention_maps import select
@@ -83,7 +83,6 @@ def shows(monkeypatch):
         monkeypatch.setattr(grammar, "splits", lambda **_: SMALL)
         monkeypatch.setattr(registry, "read_config", lambda run: registry.resolve("demo"))
         monkeypatch.setattr(runner, "load", lambda run: translator)
-        monkeypatch.setattr(runtime, "draw_curves", lambda run: run / "curves.png")
         return translator
 
     return prepare
@@ -97,7 +96,7 @@ def test_it_scores_translates_and_draws_the_head_that_aligns_best(tmp_path, monk
     )
     translator = shows(pure(models.EncoderDecoder, config))
     drawn, draw = [], plots.attention_map
-    monkeypatch.setattr(plots, "attention_map", lambda words, path: drawn.append(words) or draw(words, path))
+    monkeypatch.setattr(plots, "attention_map", lambda words, title: drawn.append((words, title)) or draw(words))
     run = tmp_path / "my run"
     assert demo._show(run) == 0
 
@@ -114,8 +113,10 @@ def test_it_scores_translates_and_draws_the_head_that_aligns_best(tmp_path, monk
         assert re.search(rf"{name} \(6\) +100\.00 ", out), out
     example = grammar.EXAMPLES[0]
     (words,) = alignment.word_attention(translator, [example.english], [example.french])
-    assert drawn[0].target == (*grammar.words(example.french), "</s>")
-    np.testing.assert_array_equal(drawn[0].weights, select(words, layer=head[0], head=head[1]).weights)
+    ((shown, title),) = drawn
+    assert title == alignment.describe(head)
+    assert shown.target == (*grammar.words(example.french), "</s>")
+    np.testing.assert_array_equal(shown.weights, select(words, layer=head[0], head=head[1]).weights)
     assert (run / "attention.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -11,6 +11,7 @@ from jaxformer.data.special_tokens import MIN_SUBWORDS
 from jaxformer.errors import ConfigError
 from jaxformer.files import local_path
 from jaxformer.models.captioner_config import RecurrentCaptionerConfig, TransformerCaptionerConfig
+from jaxformer.reprs import brief
 from jaxformer.tasks.config import SearchConfig, TaskConfig
 
 
@@ -54,6 +55,8 @@ class DataConfig:
     cache: str = dataclasses.field(default="", metadata=PLACE)
     """The folder for decoded images, named by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
 
+    __repr__ = brief
+
     def __post_init__(self) -> None:
         local_path(self.cache)
         at_least(1, self, "batch_size")
@@ -86,6 +89,8 @@ class LossConfig:
     baseline_decay: float = 0.9
     """The decay of the moving average of a token's log-probability, the REINFORCE baseline; only for hard attention."""
 
+    __repr__ = brief
+
     def __post_init__(self) -> None:
         at_least(0, self, "label_smoothing", "doubly_stochastic", "entropy", "baseline_decay")
         if not 0 <= self.soft_attention_rate <= 1:
@@ -104,6 +109,8 @@ class DecodeConfig(SearchConfig):
     """The maximum number of tokens of a caption, end token included."""
     validation_images: int = 0
     """The number of validation images to caption greedily for BLEU at each validation; 0 for none."""
+
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -136,3 +143,5 @@ class CaptioningConfig(TaskConfig):
     """The training loss."""
     decode: DecodeConfig = DecodeConfig()
     """The search for captions."""
+
+    __repr__ = brief

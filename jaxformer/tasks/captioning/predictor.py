@@ -19,6 +19,7 @@ from jaxformer.inspection.attention_maps import AttentionMap, AttentionWeights, 
 from jaxformer.models import RecurrentCaptioner, RecurrentCaptionerConfig, TransformerCaptioner
 from jaxformer.models import TransformerCaptionerConfig as TransformerConfig
 from jaxformer.modules.pure import Params, Pure
+from jaxformer.reprs import brief_with_methods
 from jaxformer.sharding import Placement
 from jaxformer.tasks.async_dispatch import concurrently
 from jaxformer.tasks.captioning.config import DecodeConfig
@@ -45,6 +46,8 @@ class ImageCaptioner(ImagePredictor, GenerationMixin):
     """The other models of an ensemble, with the same tokenizer."""
     programs: set[object] = dataclasses.field(default_factory=set, init=False, repr=False, compare=False)
     """The compiled programs in use, one for each number of images."""
+
+    __repr__ = brief_with_methods
 
     def caption(self, paths: Sequence[str | os.PathLike[str]]) -> list[str]:
         """Returns the best caption of the image in each file.

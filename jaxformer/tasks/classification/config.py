@@ -11,6 +11,7 @@ from jaxformer.data.special_tokens import MIN_SUBWORDS
 from jaxformer.errors import ConfigError
 from jaxformer.files import local_path
 from jaxformer.models.config import ClassifierConfig, EncoderConfig
+from jaxformer.reprs import brief
 from jaxformer.tasks.config import FREE_SETTINGS, TaskConfig, split_classes
 
 SHAPE = tuple(field.name for field in dataclasses.fields(EncoderConfig) if field.name not in FREE_SETTINGS)
@@ -56,6 +57,8 @@ class DataConfig:
     cache: str = dataclasses.field(default="", metadata=PLACE)
     """The folder for tokenized texts, named by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
 
+    __repr__ = brief
+
     def __post_init__(self) -> None:
         local_path(self.cache)
         at_least(0, self, "max_examples")
@@ -86,6 +89,8 @@ class ClassificationConfig(TaskConfig):
     """The encoder and its pooling; a vocabulary size of 0 is replaced by the tokenizer's."""
     data: DataConfig = DataConfig()
     """Texts and labels."""
+
+    __repr__ = brief
 
     def with_settings_of(self, source: TaskConfig) -> Self:
         model, data = getattr(source, "model", None), getattr(source, "data", None)

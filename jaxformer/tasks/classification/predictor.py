@@ -17,6 +17,7 @@ from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.digests import short_digest
 from jaxformer.inspection import attention_maps
 from jaxformer.modules.pure import Params, Pure
+from jaxformer.reprs import brief_with_methods
 
 ROWS = 32
 """The number of texts that are classified at once."""
@@ -62,6 +63,8 @@ class TextClassifier:
     max_length: int
     steps: tuple[int, ...] = ()
     """The training steps whose parameters these are."""
+
+    __repr__ = brief_with_methods
 
     def probabilities(
         self,

@@ -11,6 +11,7 @@ from jaxformer.data.sources import check_held_out
 from jaxformer.data.special_tokens import MIN_SUBWORDS
 from jaxformer.files import local_path
 from jaxformer.models.config import LanguageModelConfig
+from jaxformer.reprs import brief
 from jaxformer.tasks.config import GenerationConfig, SearchConfig, TaskConfig, words
 
 
@@ -39,6 +40,8 @@ class DataConfig:
     cache: str = dataclasses.field(default="", metadata=PLACE)
     """The folder for tokenized texts, named by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
 
+    __repr__ = brief
+
     def __post_init__(self) -> None:
         local_path(self.cache)
         check_held_out(self.held_out)
@@ -64,6 +67,8 @@ class DecodeConfig(GenerationConfig):
     eos_token_ids: str = ""
     """The comma-separated ids of the tokens that end a continuation, with stop_at_end; by default, the vocabulary's end
     token."""
+
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -116,3 +121,5 @@ class LanguageModelingConfig(TaskConfig):
     """Text and windows."""
     decode: DecodeConfig = DecodeConfig()
     """Text generation."""
+
+    __repr__ = brief

@@ -16,6 +16,7 @@ from jaxformer.data.batch import by_length, few_rows
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.modules.pure import Params, Pure
+from jaxformer.reprs import brief_with_methods
 from jaxformer.tasks.async_dispatch import concurrently
 from jaxformer.tasks.generation import GenerationMixin, Member, limits_of
 from jaxformer.tasks.language_model.config import DecodeConfig
@@ -56,6 +57,8 @@ class TextGenerator(GenerationMixin):
     """The other models of an ensemble, with the same tokenizer."""
     programs: set[object] = dataclasses.field(default_factory=set, init=False, repr=False, compare=False)
     """The compiled programs in use, one for each number of texts and padded length."""
+
+    __repr__ = brief_with_methods
 
     @property
     def batch_size(self) -> int:

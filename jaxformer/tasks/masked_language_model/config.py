@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from jaxformer.errors import ConfigError
 from jaxformer.models.config import EncoderConfig
+from jaxformer.reprs import brief
 from jaxformer.tasks import language_model
 from jaxformer.tasks.config import TaskConfig
 
@@ -29,6 +30,8 @@ class DataConfig(language_model.DataConfig):
     mask_rate: float = 0.15
     """The fraction of a row's tokens to predict."""
 
+    __repr__ = brief
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.mask_rate <= 1:
@@ -49,6 +52,8 @@ class MaskedLanguageModelingConfig(TaskConfig):
     """The encoder; a vocabulary size of 0 is replaced by the tokenizer's."""
     data: DataConfig = DataConfig()
     """Text and rows."""
+
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -27,6 +27,7 @@ from jaxformer.functional.dropout import fold_in_name
 from jaxformer.models import costs
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
+from jaxformer.reprs import brief_with_methods
 from jaxformer.tasks.base import Network, OnExamples, PlannedData, Say, Trained, sum_losses
 from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingConfig
 from jaxformer.tasks.text import TextCorpus, TextTask
@@ -127,6 +128,8 @@ class MaskedPredictor:
     tokenizer: Tokenizer
     steps: tuple[int, ...] = ()
     """The training steps whose parameters these are."""
+
+    __repr__ = brief_with_methods
 
     def fill(self, text: str, *, top_k: int = 5) -> list[list[tuple[str, float]]]:
         """Returns the `top_k` most probable tokens, with their probabilities, at each ``[MASK]`` of a text.

@@ -12,6 +12,7 @@ from jaxformer.data.special_tokens import MIN_SUBWORDS
 from jaxformer.files import local_path
 from jaxformer.models.config import EncoderDecoderConfig
 from jaxformer.models.seq2seq_config import Seq2SeqConfig
+from jaxformer.reprs import brief
 from jaxformer.tasks.config import SearchConfig, TaskConfig
 
 
@@ -75,6 +76,8 @@ class DataConfig:
     cache: str = dataclasses.field(default="", metadata=PLACE)
     """The folder for tokenized corpora, named by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
 
+    __repr__ = brief
+
     def __post_init__(self) -> None:
         local_path(self.cache)
         at_least(
@@ -121,6 +124,8 @@ class LossConfig:
     """The weight of the divergence between two passes with different dropout (R-Drop, Liang et al. 2021: 5 for
     translation), which doubles the cost of a step; 0 for one pass."""
 
+    __repr__ = brief
+
     def __post_init__(self) -> None:
         at_least(0, self, "label_smoothing", "z_loss", "r_drop")
         if self.label_smoothing >= 1:
@@ -140,6 +145,8 @@ class DecodeConfig(SearchConfig):
     """A translation has at least min_ratio * source length tokens, end token not included."""
     validation_sentences: int = 0
     """The number of validation sentences to translate greedily for BLEU at each validation; 0 for none."""
+
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -179,3 +186,5 @@ class TranslationConfig(TaskConfig):
     """The training loss."""
     decode: DecodeConfig = DecodeConfig()
     """The search for translations."""
+
+    __repr__ = brief

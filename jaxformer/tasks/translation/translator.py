@@ -25,6 +25,7 @@ from jaxformer.functional.losses import logits_per_chunk
 from jaxformer.inspection import attention_maps
 from jaxformer.inspection.attention_maps import AttentionWeights
 from jaxformer.modules.pure import Params
+from jaxformer.reprs import brief_with_methods
 from jaxformer.sharding import Placement
 from jaxformer.tasks.async_dispatch import concurrently, one_behind
 from jaxformer.tasks.generation import GenerationMixin, Member
@@ -56,6 +57,8 @@ class Translator(GenerationMixin):
     """The two-letter code of the target language, which selects the BLEU tokenizer if BLEU is the utility."""
     programs: set[object] = dataclasses.field(default_factory=set, init=False, repr=False, compare=False)
     """The compiled programs in use, one for each number of sentences and padded length."""
+
+    __repr__ = brief_with_methods
 
     def translate(self, sentences: Sequence[str], **options: Any) -> list[str]:
         """Returns the best translation of each sentence, in order; for a blank sentence it is empty.

@@ -10,6 +10,7 @@ from jaxformer.data.sources import check_held_out
 from jaxformer.errors import ConfigError
 from jaxformer.files import local_path
 from jaxformer.models.vision_config import ResidualNetworkConfig, VisionTransformerConfig
+from jaxformer.reprs import brief
 from jaxformer.tasks.config import TaskConfig, split_classes
 
 
@@ -54,6 +55,8 @@ class DataConfig:
     cache: str = dataclasses.field(default="", metadata=PLACE)
     """The folder for decoded images, named by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
 
+    __repr__ = brief
+
     def __post_init__(self) -> None:
         local_path(self.cache)
         at_least(1, self, "batch_size")
@@ -83,3 +86,5 @@ class VisionConfig(TaskConfig):
     """The network, which also sets the image size: a vision Transformer, or a convolutional network."""
     data: DataConfig = DataConfig()
     """Images and labels."""
+
+    __repr__ = brief
