@@ -256,7 +256,7 @@ def _check_others(
     for name in sorted(names.keys() - used):
         theirs = names[name]
         if name in copies and copies[name] in names:
-            if not np.array_equal(found.read(theirs), found.read(names[copies[name]])):
+            if not np.array_equal(found.read(theirs), found.read(names[copies[name]]), equal_nan=True):
                 raise DataError(f"{theirs!r} differs from {names[copies[name]]!r}, with which it is tied")
         elif name in computed:
             shape, values = computed[name]
