@@ -17,7 +17,6 @@ from tests.contracts.task import quiet
 from tests.data import marian
 from tests.data import pretrained as tokenizers
 from tests.interop.small import drawn
-from tests.selection import first
 
 SIZES = {"d_model": 12, "num_heads": 2, "d_ff": 12}
 GPT2 = {"eos_token": tokenizers.END, "bos_token": tokenizers.END}
@@ -69,7 +68,7 @@ def test_a_llama_has_the_positions_of_its_run(tmp_path):
     assert found.settings["max_position_embeddings"] == 48
 
 
-@pytest.mark.parametrize("generation", first([{"top_p": 0.9, "max_length": 30}, None]))
+@pytest.mark.parametrize("generation", [{"top_p": 0.9, "max_length": 30}, pytest.param(None, marks=pytest.mark.full)])
 def test_the_settings_of_a_search_stay_what_they_were(tmp_path, generation):
     """If the folder has no sampling, convert takes our own defaults, which are not its settings."""
     folder(tmp_path / "in", "gpt2", models.LanguageModel, families.gpt2(325, **SIZES, num_layers=1, max_positions=48))
