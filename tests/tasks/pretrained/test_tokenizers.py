@@ -120,22 +120,6 @@ def test_dropout_of_merges_is_not_exported(tmp_path):
     assert json.loads(exported)["model"] == json.loads(tokenizers.byte_level())["model"]
 
 
-def llama():
-    """The content of a ``tokenizer.json`` like that of Llama 2: characters, with a space put before each text."""
-    names = ["<unk>", "<s>", "</s>"]
-    vocabulary = {piece: token for token, piece in enumerate([*names, "\u2581", *"abx"])}
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    replace = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
-    rules = [{"type": "Prepend", "prepend": "\u2581"}, replace]
-    return json.dumps(
-        {
-            "added_tokens": [{"id": i, "content": name, "special": True, **flags} for i, name in enumerate(names)],
-            "normalizer": {"type": "Sequence", "normalizers": rules},
-            "model": {"type": "BPE", "vocab": vocabulary, "merges": [], "unk_token": "<unk>", "byte_fallback": True},
-        }
-    )
-
-
 @pytest.mark.parametrize(
     ("given", "pieces"),
     [
@@ -148,7 +132,7 @@ def llama():
 def test_a_llama_has_the_spaces_of_its_class(tmp_path, given, pieces):
     """The class of transformers replaces the rules of the published ``tokenizer.json``."""
     names = {"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
-    tokenizers.write(tmp_path, llama(), names | given)
+    tokenizers.write(tmp_path, tokenizers.llama(), names | given)
     tokenizer, _ = read_tokenizer(tmp_path, {"model_type": "llama"})
     found = tokenizer.encode([" a", "x</s>b"])
     assert " | ".join(" ".join(tokenizer.pieces(ids)) for ids in found) == pieces
@@ -165,7 +149,7 @@ def test_a_llama_has_the_spaces_of_its_class(tmp_path, given, pieces):
 )
 def test_special_tokens_of_the_settings_are_found_in_texts(tmp_path, given, pieces):
     """Those that the vocabulary has, but that ``tokenizer.json`` does not declare, and other rules for spaces."""
-    content = json.loads(llama())
+    content = json.loads(tokenizers.llama())
     content["model"]["vocab"] |= {"<x>": 7, "<y>": 8, "ab": 9}
     content["added_tokens"].append(content["added_tokens"][0] | {"id": 7, "content": "<x>"})
     content["normalizer"] = content["normalizer"]["normalizers"][1]
