@@ -127,8 +127,9 @@ def _with_rows_of(tokenizer: Tokenizer, net: Pure, params: Params) -> tuple[Pure
                 settings["output_bias"] = False
         params = params | {"decoder": decoder}
     elif net.model is models.MaskedLanguageModel:
-        name = tokenizer.mask if isinstance(tokenizer, PretrainedTokenizer) else None
-        mask = None if name is None else tokenizer.id_of(name)
+        mask = None
+        if isinstance(tokenizer, PretrainedTokenizer) and (name := tokenizer.mask):
+            mask = tokenizer.id_of(name)
         embeddings, rows = params["encoder"]["embeddings"], size + (mask is None)
         cut = with_rows(embeddings, rows)
         if mask is not None:  # here it is the first after the vocabulary
