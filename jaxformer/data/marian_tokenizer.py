@@ -63,7 +63,8 @@ class MarianTokenizer:
         if max(special.ids) >= self.vocab_size:
             raise ValueError(f"special tokens must be below {self.vocab_size}, got {special}")
         self._pieces = sorted(self._ids, key=lambda piece: self._ids[piece])
-        self._named = re.compile(f"({'|'.join(re.escape(self._pieces[token]) for token in sorted(special.ids))})")
+        named = sorted({special.pad, special.eos, special.unk})  # a decoder may begin with any token
+        self._named = re.compile(f"({'|'.join(re.escape(self._pieces[token]) for token in named)})")
 
     @classmethod
     def from_saved(cls, saved: Mapping[str, Any]) -> MarianTokenizer:
