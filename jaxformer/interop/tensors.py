@@ -200,7 +200,7 @@ def _files(folder: pathlib.Path) -> Mapping[str, set[str] | None]:
         pickled = sorted(path.name for path in folder.glob("*.bin")) if folder.is_dir() else []
         reason = (
             f"; {pickled[0]} is a pickle, which can run code when it is read: load it where you trust it and save it "
-            "with save_pretrained(..., safe_serialization=True)"
+            "with save_pretrained, which writes safetensors"
             if pickled
             else ""
         )

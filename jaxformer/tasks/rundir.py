@@ -46,6 +46,9 @@ from jaxformer.training.logging import read_log
 LOCK = ".lock"
 """The name of the file that training locks; see `run_lock`."""
 
+GENERATION = "generation_config.json"
+"""The settings of the search in the folder that a run was converted from; the runs that start from it have a copy."""
+
 PRETRAINED = "pretrained"
 """The name of the folder that `jaxformer convert` writes."""
 
@@ -189,7 +192,7 @@ def release(out: pathlib.Path, vocabulary_files: Iterable[str], earlier: bytes |
     """
     if holds_run(out):
         return
-    prepared = "provenance.json", "init.json", "tracker.json"
+    prepared = "provenance.json", "init.json", "tracker.json", GENERATION
     for name in (*prepared, "log.jsonl", "time.json", *vocabulary_files):
         (out / name).unlink(missing_ok=True)
     if earlier is None:

@@ -209,7 +209,7 @@ def _claim(out: pathlib.Path, task: AnyTask, config: TaskConfig) -> None:
         rundir.claim(out, task.name, config, task.vocabulary_files)
         if config.init_from:
             source, _ = registry.split_init(config.init_from)
-            for name in task.vocabulary_files:
+            for name in (*task.vocabulary_files, rundir.GENERATION):
                 if (source / name).exists():
                     shutil.copyfile(source / name, out / name)
 

@@ -152,6 +152,14 @@ def templated(single, **ids):
     return json.dumps(json.loads(GPT2) | {"post_processor": template})
 
 
+def test_dropout_of_merges_is_not_used():
+    """It is for training; the tokens of a text would differ from call to call."""
+    saved = json.loads(GPT2)
+    saved["model"]["dropout"] = 0.5
+    tokenizer = PretrainedTokenizer(json.dumps(saved), ALONE)
+    assert {tuple(ids.tolist()) for ids in tokenizer.encode([TEXT] * 20)} == {tuple(BYTES.encode([TEXT])[0].tolist())}
+
+
 def test_a_template_that_names_no_token_is_refused():
     with pytest.raises(ValueError, match="describes no tokenizer: no entry"):  # a panic
         PretrainedTokenizer(templated([SPECIAL, TEXT_A]), ALONE)

@@ -131,7 +131,7 @@ def test_pickles_are_refused_with_a_remedy(tmp_path):
     with pytest.raises(DataError, match=r"holds neither model\.safetensors nor"):
         tensors.Tensors(tmp_path)
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(DataError, match=r"pytorch_model\.bin is a pickle"):
+    with pytest.raises(DataError, match=r"pytorch_model\.bin is a pickle.*save it with save_pretrained, which"):
         tensors.Tensors(tmp_path)
     with pytest.raises(DataError, match="holds neither"):
         tensors.Tensors(tmp_path / "absent")

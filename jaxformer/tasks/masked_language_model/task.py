@@ -16,6 +16,7 @@ from jaxformer import functional, models
 from jaxformer.caches import data_cache
 from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.data.packing import PackedBatch, PackedTexts, tokenize_lines
+from jaxformer.data.pretrained_tokenizer import PretrainedTokenizer
 from jaxformer.data.sources import Parallel, num_held_out, split_by_source
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.text import Text
@@ -142,13 +143,7 @@ class MaskedPredictor:
         """
         if top_k < 1:
             raise ValueError(f"top_k must be at least 1, got {top_k}")
-        parts = text.split("[MASK]")
-        if not isinstance(self.tokenizer, CharacterTokenizer):  # the space before a word is part of its first token
-            parts[:-1] = [part.rstrip() for part in parts[:-1]]
-        special, ids = self.tokenizer.special, list[int]()
-        for part in self.tokenizer.encode(parts):
-            ids += [self.network.num_tokens if ids else special.bos, *part.tolist()]
-        ids.append(special.eos)
+        ids = [self.tokenizer.special.bos, *self._masked(text), self.tokenizer.special.eos]
         found = [place for place, token in enumerate(ids) if token == self.network.num_tokens]
         if not found:
             raise DataError(f"the text has no [MASK]: {text!r}")
@@ -166,6 +161,18 @@ class MaskedPredictor:
             [(self.tokenizer.pieces([token])[0], float(row[token])) for token in tokens]
             for row, tokens in zip(probabilities, best, strict=True)
         ]
+
+    def _masked(self, text: str) -> list[int]:
+        """Returns the tokens of a text with ``[MASK]``; the id of the mask token is the first after the vocabulary."""
+        tokenizer, mask = self.tokenizer, self.network.num_tokens
+        if isinstance(tokenizer, PretrainedTokenizer) and (name := tokenizer.mask):  # it has rules for the spaces there
+            (ids,) = tokenizer.encode([text.replace("[MASK]", name)])
+            return np.where(ids == tokenizer.id_of(name), mask, ids).tolist()
+        parts = text.split("[MASK]")
+        if not isinstance(tokenizer, CharacterTokenizer):  # the space before a word is part of its first token
+            parts[:-1] = [part.rstrip() for part in parts[:-1]]
+        first, *others = (part.tolist() for part in tokenizer.encode(parts))
+        return first + [token for part in others for token in (mask, *part)]
 
     def scores(self, batches: Iterable[PackedBatch[np.ndarray]]) -> list[Score]:
         """Returns nats per masked token, perplexity and accuracy over all batches."""

@@ -7,19 +7,22 @@ runs start from it with `init_from`.
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from jaxformer import interop, models, sharding, training
+from jaxformer.axes import parameter_name
 from jaxformer.data.marian_tokenizer import MarianTokenizer
 from jaxformer.data.pretrained_tokenizer import PretrainedTokenizer
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.files import local_path
+from jaxformer.files import local_path, write_text
 from jaxformer.interop.tensors import check_folder, read_json
 from jaxformer.modules.pure import Params, check_shapes
 from jaxformer.sharding import Placement
@@ -28,7 +31,7 @@ from jaxformer.tasks.base import Say
 from jaxformer.tasks.config import TaskConfig, TuneConfig
 from jaxformer.tasks.language_model.config import LanguageModelingConfig
 from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingConfig
-from jaxformer.tasks.pretrained.generation_config import from_generation, from_text_generation
+from jaxformer.tasks.pretrained.generation_config import from_generation, from_text_generation, of_model
 from jaxformer.tasks.pretrained.rows import decoder_with_rows, resized, with_rows
 from jaxformer.tasks.pretrained.tokenizers import read_languages, read_tokenizer
 from jaxformer.tasks.tokenizers import VOCAB_MULTIPLE, table_size
@@ -87,6 +90,9 @@ def convert(
     settings, generation = _settings(folder)
     tokenizer, names = read_tokenizer(folder, settings)
     found, name = interop.load_pretrained(folder), folder.resolve().name
+    leaves = jax.tree_util.tree_leaves_with_path(found.params)
+    if damaged := [parameter_name(path) for path, leaf in leaves if not jnp.isfinite(leaf).all()]:
+        say(f"WARNING: {len(damaged)} of {len(leaves)} parameters hold NaN or infinity, such as {damaged[0]}")
     if any(tensor.startswith(_HEADS) for tensor in found.unused):
         raise DataError(_refusal(folder, f"a {found.family} with the head of a classifier"))
     if length and found.net.model is not models.LanguageModel:
@@ -108,7 +114,7 @@ def convert(
     else:
         raise DataError(_refusal(folder, f"a {found.family} without the head of a masked language model"))
     with run_lock.held(out):
-        _write(out, config, params, tokenizer, folder)
+        _write(out, config, params, tokenizer, folder, generation)
     return config
 
 
@@ -126,7 +132,7 @@ def _settings(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, Any]]:
     if (kind := str(settings.get("model_type"))) in _WITHOUT_TEXT:
         raise DataError(_refusal(folder, _WITHOUT_TEXT[kind]))
     path = folder / "generation_config.json"
-    generation = read_json(path) if path.exists() else settings
+    generation = read_json(path) if path.exists() else of_model(settings)
     return settings | generation, generation
 
 
@@ -214,12 +220,21 @@ def _check_rows(tokenizer: Tokenizer, rows: int) -> None:
         raise DataError(f"the tokenizer has {tokenizer.vocab_size} tokens, but the model has vectors for {rows}")
 
 
-def _write(out: pathlib.Path, config: Any, params: Params, tokenizer: Tokenizer, folder: pathlib.Path) -> None:
+def _write(
+    out: pathlib.Path,
+    config: Any,
+    params: Params,
+    tokenizer: Tokenizer,
+    folder: pathlib.Path,
+    generation: Mapping[str, Any],
+) -> None:
     setup = make_training_setup(registry.task_of(config), config, tokenizer.vocab_size, Placement(sharding.mesh("")))
     check_shapes(params, setup.network.net.shapes)
     timeout = training.save_timeout(params)
     with training.Checkpoints(out / rundir.PRETRAINED, keep_last=1, timeout=timeout) as checkpoints:
         checkpoints.save(0, params, {})
     tokenizer.save(out / "tokenizer.json")
+    if not isinstance(config, MaskedLanguageModelingConfig):
+        write_text(out / rundir.GENERATION, json.dumps(generation, indent=2) + "\n")
     rundir.write_provenance(out, tokenizer=tokenizer.fingerprint, converted=str(folder.resolve()))
     rundir.write_config(out, config.task, config)  # the last file, which makes it a run

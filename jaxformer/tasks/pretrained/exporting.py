@@ -8,21 +8,23 @@ import os
 from typing import Any
 
 from jaxformer import models, sharding
+from jaxformer.data.pretrained_tokenizer import PretrainedTokenizer
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError
 from jaxformer.files import check_new_folder, creating_folder, local_path
 from jaxformer.interop import equivalent
 from jaxformer.interop.pretrained import write
+from jaxformer.interop.tensors import read_json
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.sharding import Placement
-from jaxformer.tasks import registry, restore
+from jaxformer.tasks import registry, restore, rundir
 from jaxformer.tasks.base import Say
 from jaxformer.tasks.config import TuneConfig
 from jaxformer.tasks.language_model.config import LanguageModelingConfig
 from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingConfig
 from jaxformer.tasks.pretrained import generation_config
 from jaxformer.tasks.pretrained.rows import decoder_with_rows, with_rows
-from jaxformer.tasks.pretrained.tokenizers import mask_name, tokenizer_files
+from jaxformer.tasks.pretrained.tokenizers import tokenizer_files
 from jaxformer.tasks.tokenizers import run_tokenizer
 from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.tasks.translation.config import TranslationConfig
@@ -81,6 +83,9 @@ def export(
         generation |= generation_config.to_text_generation(config.decode)
         if found.net.config.positions != "learned":  # otherwise transformers takes its default, up to 131,072
             settings["max_position_embeddings"] = config.data.length
+    if (run / rundir.GENERATION).exists() and not masked:
+        given = read_json(run / rundir.GENERATION)
+        generation = _ids(config, tokenizer) | given if _describes(given, config, tokenizer) else generation
     with creating_folder(out, mode=0o777) as temporary:
         write(temporary, found.net, found.params, family=found.family, settings=settings)
         for name, content in files.items():
@@ -92,6 +97,13 @@ def export(
         named = ", ".join(f"decode.{name} {getattr(decode, name)}" for name in lost)
         say(f"the folder does not have {named}, which transformers lacks; texts that they end or change differ")
     return found.family
+
+
+def _describes(given: dict[str, Any], config: Any, tokenizer: Tokenizer) -> bool:
+    """Returns True if the settings that a converted run came from describe its search, which may have been changed."""
+    if isinstance(config, LanguageModelingConfig):
+        return generation_config.from_text_generation(given, tokenizer)[0] == config.decode
+    return generation_config.from_generation(given, tokenizer.special, tokenizer.start) == config.decode
 
 
 def _ids(config: Any, tokenizer: Tokenizer) -> dict[str, int]:
@@ -115,8 +127,9 @@ def _with_rows_of(tokenizer: Tokenizer, net: Pure, params: Params) -> tuple[Pure
                 settings["output_bias"] = False
         params = params | {"decoder": decoder}
     elif net.model is models.MaskedLanguageModel:
-        name = mask_name(tokenizer)
-        mask = None if name is None else tokenizer.encode([name])[0][0]
+        mask = None
+        if isinstance(tokenizer, PretrainedTokenizer) and (name := tokenizer.mask):
+            mask = tokenizer.id_of(name)
         embeddings, rows = params["encoder"]["embeddings"], size + (mask is None)
         cut = with_rows(embeddings, rows)
         if mask is not None:  # here it is the first after the vocabulary

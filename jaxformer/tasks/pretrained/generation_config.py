@@ -68,8 +68,20 @@ _PROBABILITIES = {"temperature": 1.0, "top_p": 1.0, "min_p": 0.0}
 _TOP_K = 50
 """The ``top_k`` of transformers if a folder has none."""
 
+_NAMES = (
+    {*_NEUTRAL, *_NEUTRAL_IN_SAMPLING, *_NEUTRAL_IN_TEXTS, *_NEUTRAL_IN_BEAMS, *_PROBABILITIES}
+    | {"do_sample", "top_k", "max_length", "max_new_tokens", "no_repeat_ngram_size", "renormalize_logits"}
+    | {f"{name}_token_id" for name in ("pad", "bos", "eos", "decoder_start")}
+)
+"""The settings of a search."""
+
 _OURS = "mbr coverage_penalty normalization patience forbid shortlist min_ratio".split()
 """Settings that transformers does not have, and that change a search where they are not the default."""
+
+
+def of_model(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of the search in a ``config.json``, for a folder without ``generation_config.json``."""
+    return {name: value for name, value in settings.items() if name in _NAMES}
 
 
 def from_generation(settings: Mapping[str, Any], special: SpecialTokens, start: tuple[int, ...]) -> DecodeConfig:

@@ -68,6 +68,25 @@ def test_a_llama_has_the_positions_of_its_run(tmp_path):
     assert found.settings["max_position_embeddings"] == 48
 
 
+@pytest.mark.parametrize("generation", [{"top_p": 0.9, "max_length": 30}, pytest.param(None, marks=pytest.mark.full)])
+def test_the_settings_of_a_search_stay_what_they_were(tmp_path, generation):
+    """If the folder has no sampling, convert takes our own defaults, which are not its settings."""
+    folder(tmp_path / "in", "gpt2", models.LanguageModel, families.gpt2(325, **SIZES, num_layers=1, max_positions=48))
+    tokenizers.write(tmp_path / "in", tokenizers.byte_level(), GPT2)
+    if generation:
+        (tmp_path / "in" / "generation_config.json").write_text(json.dumps(generation))
+    config = pretrained.convert(tmp_path / "in", tmp_path / "run")
+    assert config.decode.uses_sampling
+    pretrained.export(tmp_path / "run", tmp_path / "out")
+    ids = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0}
+    assert json.loads((tmp_path / "out" / "generation_config.json").read_text()) == ids | (generation or {})
+    config = changed(config, {"decode": {"top_k": 7}})
+    rundir.write_config(tmp_path / "run", config.task, config)
+    pretrained.export(tmp_path / "run", tmp_path / "changed")
+    written = json.loads((tmp_path / "changed" / "generation_config.json").read_text())
+    assert (written["do_sample"], written["top_k"], written["temperature"]) == (True, 7, 0.8)
+
+
 @pytest.mark.full
 def test_the_bias_of_padding_rows_is_not_trained(tmp_path):
     folder(tmp_path / "in", "gpt2", models.LanguageModel, families.gpt2(325, **SIZES, num_layers=1, max_positions=48))
