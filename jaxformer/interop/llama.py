@@ -62,6 +62,7 @@ def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
         tie_embeddings=get(settings, "tie_word_embeddings", False),
         dropout=0.0,
         attention_dropout=get(settings, "attention_dropout", 0.0),
+        max_positions=get(settings, "max_position_embeddings", 2048),
     )
     return pure(models.LanguageModel, config)
 
