@@ -380,6 +380,14 @@ def effective(config: TransformerConfig) -> dict[str, Any]:
         "max_positions": config.positions == "learned",
         "position_offset": config.positions == "learned",
     }
-    never = "dropout", "attention_dropout", "activation_dropout", "initialization", "remat", "compute_dtype"
+    never = (
+        "embedding_dropout",
+        "dropout",
+        "attention_dropout",
+        "activation_dropout",
+        "initialization",
+        "remat",
+        "compute_dtype",
+    )
     absent = {name for name, present in parts.items() if not present}
     return {name: value for name, value in found.items() if name not in absent and name not in never}

@@ -20,7 +20,6 @@ MOST = 512
 """The ``max_length`` of a search without a limit of its own; without one, transformers would stop after 20 tokens."""
 
 _NEUTRAL: dict[str, Any] = {
-    "repetition_penalty": 1.0,
     "encoder_repetition_penalty": 1.0,
     "encoder_no_repeat_ngram_size": 0,
     "num_beam_groups": 1,
@@ -88,6 +87,7 @@ def from_generation(settings: Mapping[str, Any], special: SpecialTokens, start: 
     found: dict[str, Any] = _sampling(given) | {
         "beam_size": beams,
         "no_repeat_ngram_size": _integer(given, "no_repeat_ngram_size", 0),
+        "repetition_penalty": _penalty(given),
         "renormalize": given.get("renormalize_logits", False) is True,
         "forced_end": "free" if "forced_eos_token_id" in given else "never",
     }
@@ -147,6 +147,7 @@ def from_text_generation(settings: Mapping[str, Any], tokenizer: Tokenizer) -> t
     lost = {name: given[name] for name, value in neutral.items() if given.get(name, value) != value}
     if "max_new_tokens" in given:
         found["max_tokens"] = _integer(given, "max_new_tokens", 0, least=1)
+    found["repetition_penalty"] = _penalty(given)
     found["no_repeat_ngram_size"] = _integer(given, "no_repeat_ngram_size", 0)
     found["renormalize"] = given.get("renormalize_logits", False) is True
     try:
@@ -179,6 +180,13 @@ def _integer(given: Mapping[str, Any], name: str, default: int, *, least: int = 
     if type(value) is not int or value < least:
         raise DataError(f"{name} must be an integer of at least {least}, got {value!r}")
     return value
+
+
+def _penalty(given: Mapping[str, Any]) -> float:
+    value = given.get("repetition_penalty", 1.0)
+    if type(value) not in (int, float):
+        raise DataError(f"repetition_penalty must be a number, got {value!r}")
+    return float(value)
 
 
 def _check_counterparts(given: Mapping[str, Any], special: SpecialTokens, start: tuple[int, ...]) -> None:
@@ -297,7 +305,9 @@ def without_counterpart(decode: GenerationConfig, words: Collection[str] = ()) -
 
 def _choice(decode: SearchConfig) -> dict[str, Any]:
     """Returns the settings that determine how tokens are chosen."""
-    shared = {"no_repeat_ngram_size": decode.no_repeat_ngram_size, "renormalize_logits": decode.renormalize}
+    shared: dict[str, Any] = {"no_repeat_ngram_size": decode.no_repeat_ngram_size}
+    shared |= {} if decode.repetition_penalty == 1 else {"repetition_penalty": decode.repetition_penalty}
+    shared["renormalize_logits"] = decode.renormalize
     if decode.sample:
         sampling = {name: getattr(decode, name) for name in ("top_k", *_PROBABILITIES)}
         return shared | {"do_sample": True, "num_beams": 1} | sampling

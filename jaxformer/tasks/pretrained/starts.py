@@ -140,7 +140,9 @@ def _with_ids(content: bytes, other: dict[int, int]) -> bytes:
             model["vocab"] = [model["vocab"][other.get(token, token)] for token in range(len(known))]
         model["unk_id"] = other.get(model.get("unk_id"), model.get("unk_id"))
     if not {*other} <= known:  # an added token that the model lacks gets its id from its place
-        raise ConfigError("padding is the last token of a marian, which this vocabulary with added tokens cannot express")
+        raise ConfigError(
+            "padding is the last token of a marian, which this vocabulary with added tokens cannot express"
+        )
     for token in added:
         token["id"] = other.get(token["id"], token["id"])
     rules["added_tokens"] = sorted(added, key=lambda token: token["id"])

@@ -40,12 +40,12 @@ def test_exporting_inverts_conversion_of_a_gpt2(tmp_path):
     """Its table has 325 rows, that of the run 328."""
     folder(tmp_path / "in", "gpt2", models.LanguageModel, families.gpt2(325, **SIZES, num_layers=1, max_positions=48))
     tokenizers.write(tmp_path / "in", tokenizers.byte_level(), GPT2)
-    generation = {"eos_token_id": [0, 7], "do_sample": True, "top_k": 9, "repetition_penalty": 1.1}
+    generation = {"eos_token_id": [0, 7], "do_sample": True, "top_k": 9, "typical_p": 0.9}
     (tmp_path / "in" / "generation_config.json").write_text(json.dumps(generation))
     said = []
     assert pretrained.convert(tmp_path / "in", tmp_path / "once", say=said.append).decode.eos_token_ids == "0,7"
     assert said == [
-        "the run does not have repetition_penalty 1.1, which jaxformer does not support; texts that they change differ"
+        "the run does not have typical_p 0.9, which jaxformer does not support; texts that they change differ"
     ]
     given, found = exported(tmp_path, "gpt2")
     written = json.loads((tmp_path / "out" / "generation_config.json").read_text())
