@@ -111,8 +111,6 @@ def _starting_from_zeros(found: Fitted, start: int) -> Params:
     decoder = decoder | {"embeddings": decoder["embeddings"] | {"tokens": {"table": table - vector}}}
     params = params | {"decoder": decoder}
     for side in sides:
-        if not getattr(config, f"num_{side}_layers"):
-            raise ConfigError(f"a marian begins with a vector of zeros, which a model without {side} layers cannot")
         params |= {side: params[side] | {"stack": _with_input(params[side]["stack"], scale * vector)}}
     return params
 

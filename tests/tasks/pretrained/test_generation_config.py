@@ -5,17 +5,21 @@ from types import SimpleNamespace
 
 import pytest
 
+from jaxformer.data.pretrained_tokenizer import PretrainedTokenizer
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.errors import DataError
 from jaxformer.tasks import language_model
 from jaxformer.tasks.pretrained.generation_config import (
     from_generation,
     from_text_generation,
+    special_words,
     to_generation,
     to_text_generation,
     without_counterpart,
+    without_special_words,
 )
 from jaxformer.tasks.translation.config import DecodeConfig
+from tests.data import pretrained as tokenizers
 
 SPECIAL = SpecialTokens(pad=5, bos=5, eos=0, unk=1)
 VOCABULARY = SimpleNamespace(special=SPECIAL, vocab_size=20)
@@ -107,6 +111,21 @@ def test_padding_and_start_tokens_may_be_forbidden(special, never):
     written = to_generation(from_generation({}, special, ()), special, (), 511)
     assert written.get("bad_words_ids") == never
     from_generation(written, special, ())
+
+
+def test_special_tokens_that_are_forbidden_become_phrases():
+    """Such as <s> of a decoder that begins with padding; words of a text stay, and are refused."""
+    tokenizer = PretrainedTokenizer(tokenizers.byte_level(begin="<s>", pad="<pad>"), SpecialTokens(2, 2, 0, 0))
+    begin = tokenizer.id_of("<s>")
+    kept, forbid = without_special_words({"bad_words_ids": [[2], [begin], [9], [7, 8]]}, tokenizer)
+    assert (kept["bad_words_ids"], forbid) == ([[2], [9], [7, 8]], "<s>")
+    decode = DecodeConfig(forbid=forbid, beam_size=1, forced_end="free")
+    words = special_words(decode, tokenizer)
+    assert words == {"<s>": begin}
+    written = to_generation(decode, tokenizer.special, (), 511, words.values())
+    assert written["bad_words_ids"] == sorted([[2], [begin]])
+    assert without_counterpart(decode, words) == RATIO
+    assert "forbid" in without_counterpart(dataclasses.replace(decode, forbid="<s>,house"), words)
 
 
 def test_a_search_without_a_limit_gets_one():
