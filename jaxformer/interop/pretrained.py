@@ -169,7 +169,7 @@ def write(
 
 def _dtype(params: Params, settings: Mapping[str, Any]) -> str:
     """Returns the dtype of the settings if all parameters have values of it, else float32."""
-    given = settings.get("dtype") or settings.get("torch_dtype")
+    given: Any = settings.get("dtype") or settings.get("torch_dtype")
     if given not in tensors.HALVES.values():
         return "float32"
     same = (bool((jnp.asarray(x).astype(given) == x).all()) for x in jax.tree.leaves(params))

@@ -219,7 +219,7 @@ def _check_rows(tokenizer: Tokenizer, rows: int) -> None:
         raise DataError(f"the tokenizer has {tokenizer.vocab_size} tokens, but the model has vectors for {rows}")
 
 
-def _write(out: pathlib.Path, config: Any, params: Params, tokenizer: Tokenizer, provenance: Mapping[str, str]) -> None:
+def _write(out: pathlib.Path, config: Any, params: Params, tokenizer: Tokenizer, provenance: Mapping[str, Any]) -> None:
     setup = make_training_setup(registry.task_of(config), config, tokenizer.vocab_size, Placement(sharding.mesh("")))
     check_shapes(params, setup.network.net.shapes)
     timeout = training.save_timeout(params)

@@ -48,9 +48,10 @@ def translator(config, special=SPECIAL, kind="BPE", family=""):
     return net, params, starts.Translator(found, special, (), special.bos, vocabulary(kind))
 
 
-@pytest.mark.parametrize(("norm", "tie", "kind"), first(FORMS, ("post", "all", ""), ("pre", "none", "BPE")))
-def test_decoders_begin_as_those_of_their_family(norm, tie, kind):
+@pytest.mark.parametrize("form", first(FORMS, ("post", "all", ""), ("pre", "none", "BPE")))
+def test_decoders_begin_as_those_of_their_family(form):
     """With padding; that of a Marian has the last id and a vector of zeros."""
+    norm, tie, kind = form
     config = dataclasses.replace(PAIR, norm_position=norm, tie_embeddings=tie)
     net, params, given = translator(config, kind=kind)
     found = starts.with_start_of_family(given)
