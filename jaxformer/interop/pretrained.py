@@ -172,8 +172,8 @@ def _dtype(params: Params, settings: Mapping[str, Any]) -> str:
     given: Any = settings.get("dtype") or settings.get("torch_dtype")
     if given not in tensors.HALVES.values():
         return "float32"
-    same = (bool((jnp.asarray(x).astype(given) == x).all()) for x in jax.tree.leaves(params))
-    return given if all(same) else "float32"
+    leaves = (jnp.asarray(x, jnp.float32) for x in jax.tree.leaves(params))
+    return given if all((x.astype(given).astype(jnp.float32) == x).all() for x in leaves) else "float32"
 
 
 def _check_quantization(settings: Mapping[str, Any], found: tensors.Tensors, folder: pathlib.Path) -> None:

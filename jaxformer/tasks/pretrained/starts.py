@@ -108,7 +108,7 @@ def _starting_from_zeros(found: Fitted, start: int) -> Params:
         return params
     sides = ("encoder", "decoder") if config.tie_embeddings in ("all", "inputs") else ("decoder",)
     scale = config.d_model**0.5 if config.embedding_scale is None else config.embedding_scale
-    decoder = decoder | {"embeddings": decoder["embeddings"] | {"tokens": {"table": table - vector}}}
+    decoder = decoder | {"embeddings": decoder["embeddings"] | {"tokens": {"table": table - vector[None]}}}
     params = params | {"decoder": decoder}
     for side in sides:
         params |= {side: params[side] | {"stack": _with_input(params[side]["stack"], scale * vector)}}
