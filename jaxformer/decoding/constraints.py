@@ -1,8 +1,9 @@
-"""Transforms that depend on the tokens so far or on a list: no repeated n-grams, forbidden sequences, shortlists."""
+"""Transforms that depend on the tokens so far or on a list: against repetitions, forbidden sequences, shortlists."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import jax
@@ -53,6 +54,47 @@ def no_repeat_ngram(size: int, *, normalized: bool = True) -> Transform:
     if size < 1:
         raise ConfigError(f"no_repeat_ngram must be at least 1, got {size}")
     return _NoRepeat(size, normalized)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _RepetitionPenalty:
+    value: float = dataclasses.field(metadata={"static": True})
+    before: tuple[int, ...] = dataclasses.field(metadata={"static": True})
+    normalized: bool = dataclasses.field(metadata={"static": True})
+    is_of_logits = True
+
+    def __call__(self, scores: Scores, history: History) -> Scores:
+        vocab_size, tokens = scores.shape[-1], history.tokens
+        counts = jnp.arange(tokens.shape[2])[None, None] < history.lengths[..., None]
+        rows, columns = jnp.arange(scores.shape[0])[:, None, None], jnp.arange(scores.shape[1])[None, :, None]
+        seen = jnp.broadcast_to(np.isin(np.arange(vocab_size), self.before), scores.shape)
+        seen = seen.at[rows, columns, jnp.where(counts, tokens, vocab_size)].set(True, mode="drop")
+        return jnp.where(seen, jnp.where(scores < 0, scores * self.value, scores / self.value), scores)
+
+
+def repetition_penalty(value: float, *, before: Sequence[int] = (), normalized: bool = False) -> Transform:
+    """Divides the scores of the tokens of the sequence by `value` if they are positive, and else multiplies them by it.
+
+    Keskar et al. 2019, "CTRL", with the negative scores as in Hugging Face. The tokens of a prefix count.
+
+    Args:
+      value: above 1 for fewer repetitions; static.
+      before: the ids of tokens before the sequence that count too, such as `bos` in Hugging Face.
+      normalized: False to change the scores of the step, as Hugging Face does in greedy search and sampling; True to
+        change log-probabilities, as it does in beam search.
+
+    Raises:
+      ConfigError: `value` is not positive and finite.
+
+    >>> import jax.numpy as jnp
+    >>> history = History(jnp.array([[[1, 2, 0]]]), jnp.array([[2]]), jnp.arange(1))
+    >>> repetition_penalty(2.0)(jnp.array([[[3.0, 3.0, -3.0, -3.0]]]), history).tolist()
+    [[[3.0, 1.5, -6.0, -3.0]]]
+    """
+    if not 0 < value < math.inf:
+        raise ConfigError(f"repetition_penalty must be above 0 and finite, got {value}")
+    return _RepetitionPenalty(value, tuple(before), normalized)
 
 
 @jax.tree_util.register_dataclass

@@ -131,6 +131,8 @@ def chain(*transforms: Transform) -> Chain:
 def for_sampling(transforms: Transforms) -> tuple[Transform, ...]:
     """Returns transforms as `sample` applies them: first the `normalized` ones, then the others, then softmax.
 
+    A repetition penalty, which depends on the sign of logits, comes before all of them.
+
     So, in whatever order the transforms are given, a filter such as `top_k` chooses among the tokens that the rules
     allow, and a sampled token has its log-probability in the distribution it was drawn from, as in Hugging Face.
 
@@ -142,9 +144,10 @@ def for_sampling(transforms: Transforms) -> tuple[Transform, ...]:
     >>> jnp.exp(chain(*for_sampling(given))(scores, history)).round(3).tolist()
     [[[0.0, 1.0, 0.0]]]
     """
-    given = as_transforms(transforms)
-    rules = tuple(transform for transform in given if is_normalized(transform))
-    others = tuple(transform for transform in given if not is_normalized(transform))
+    of_logits = lambda transform: getattr(transform, "is_of_logits", False) and not is_normalized(transform)
+    given = sorted(as_transforms(transforms), key=of_logits, reverse=True)
+    rules = tuple(transform for transform in given if is_normalized(transform) or of_logits(transform))
+    others = tuple(transform for transform in given if not (is_normalized(transform) or of_logits(transform)))
     return (Chain(rules), *others) if rules else others
 
 

@@ -27,6 +27,9 @@ INDEX = "model.safetensors.index.json"
 FLOATS = {"F64", "F32", "F16", "BF16"}
 """The dtypes of weights that can be read."""
 
+HALVES = {"F16": "float16", "BF16": "bfloat16"}
+"""The names of those that hold fewer values than float32."""
+
 _MAX_JSON = 64 * 2**20
 _LFS = b"version https://git-lfs"
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*\.safetensors")
@@ -94,6 +97,12 @@ class Tensors:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
+
+
+def name_of(dtypes: Iterable[str]) -> str:
+    """Returns the name of the dtype that all tensors have if it is float16 or bfloat16, else float32."""
+    found = {*dtypes}
+    return HALVES.get(min(found), "float32") if len(found) == 1 else "float32"
 
 
 def write(folder: pathlib.Path, tensors: Iterable[tuple[str, np.ndarray]], *, shard_bytes: int) -> None:

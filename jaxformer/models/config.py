@@ -103,7 +103,9 @@ class TransformerConfig:
     activation: Activation = "relu"
     """The feed-forward nonlinearity; silu is also called swish."""
     dropout: float = 0.1
-    """The probability of dropping embeddings and sublayer outputs."""
+    """The probability of dropping sublayer outputs and, without `embedding_dropout`, embeddings."""
+    embedding_dropout: float | None = None
+    """The probability of dropping embeddings; None for `dropout`."""
     attention_dropout: float = 0.0
     """The probability of dropping attention weights."""
     activation_dropout: float = 0.0
@@ -179,8 +181,8 @@ class TransformerConfig:
             raise ValueError(f"rotary positions need an even head dim, got {dim}")
         for name, (setting, values) in _READ_BY.items():
             if getattr(self, setting) not in values and getattr(self, name) != getattr(TransformerConfig, name):
-                which = " or ".join(map(repr, values))
-                raise ValueError(f"{name} has no effect: {setting} is {getattr(self, setting)!r}, not {which}")
+                which = f"{getattr(self, setting)!r}, not {' or '.join(map(repr, values))}"
+                raise ValueError(f"{name} has no effect: {setting} is {which}")
         if self.feed_forward == "experts" and self.activation_dropout:
             raise ValueError(f"activation_dropout must be 0 with experts, got {self.activation_dropout}")
 
@@ -220,7 +222,7 @@ def check_fields(config: object, *may_be_zero: str) -> None:
         least = 0 if name in may_be_zero or name.endswith(("vocab_size", "num_classes")) else 1
         if type(value) is int and value < least:
             raise ValueError(f"{name} must be at least {least}, got {value}")
-        if name.endswith("dropout") and not 0 <= value < 1:
+        if name.endswith("dropout") and value is not None and not 0 <= value < 1:
             raise ValueError(f"{name} must be in [0, 1), got {value}")
         if dataclasses.is_dataclass(value):
             check_fields(value)
@@ -310,7 +312,7 @@ class ClassifierConfig(EncoderConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.num_layers == 0 and self.pooling == "class_token":
-            raise ValueError("without layers, the state of the first token ignores the others; set pooling='mean'")
+            raise ValueError("without layers, the first token's state depends on no other token; set pooling='mean'")
 
     @property
     def has_class_vector(self) -> bool:

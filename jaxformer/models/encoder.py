@@ -15,6 +15,7 @@ from jaxformer.functional.dropout import fold_in_name
 from jaxformer.models.config import EncoderConfig
 from jaxformer.models.transformer import (
     Norm,
+    dropout_of_embeddings,
     make_embeddings,
     make_final_norm,
     make_position_vectors,
@@ -150,8 +151,8 @@ def make_encoder(
         tokens = make_tokens(config, config.vocab_size, rngs=rngs)
         embeddings = make_embeddings(config, tokens, make_position_vectors(config, tokens, rngs=rngs), rngs=rngs)
     else:
-        options = {"num_channels": config.num_channels, "dropout": config.dropout, "dtype": config.compute_dtype}
-        options["class_vector"] = config.has_class_vector
+        options = {"num_channels": config.num_channels, "class_vector": config.has_class_vector}
+        options |= {"dropout": dropout_of_embeddings(config), "dtype": config.compute_dtype}
         embeddings = PatchEmbeddings(config.image_size, config.patch_size, config.d_model, **options, rngs=rngs)
     if not config.num_layers:
         if config.positions != "none" and embeddings.positions is None:

@@ -14,8 +14,8 @@ from jaxformer.reprs import brief
 from jaxformer.training.config import OptimizerConfig, TrainConfig
 
 FREE_SETTINGS = frozenset(
-    "dropout attention_dropout activation_dropout state_dropout remat compute_dtype initialization vocab_size "
-    "source_vocab_size target_vocab_size num_classes".split()
+    "dropout embedding_dropout attention_dropout activation_dropout state_dropout remat compute_dtype initialization "
+    "vocab_size source_vocab_size target_vocab_size num_classes".split()
 )
 """The model settings that may differ from those of the run that training starts from."""
 
@@ -91,6 +91,9 @@ class GenerationConfig:
     """Sample from the tokens whose probability is at least this fraction of the highest one (min-p sampling)."""
     seed: int = 0
     """The seed of sampling; samples are a function of the seed, the index of the text and the token's position."""
+    repetition_penalty: float = 1.0
+    """The logits of tokens that occurred before, in a prompt too, are divided by this number, or multiplied by it if
+    they are negative (CTRL); 1 for no penalty. Beams change log-probabilities instead, as in Hugging Face."""
     no_repeat_ngram_size: int = 0
     """The length, in tokens, of n-grams that must not occur twice; 0 for no limit."""
     renormalize: bool = False
@@ -120,6 +123,8 @@ class GenerationConfig:
             raise ValueError(f"min_p must be in [0, 1], got {self.min_p}")
         if self.seed >= 2**32:
             raise ValueError(f"seed must be less than 2**32, got {self.seed}")
+        if not 0 < self.repetition_penalty < math.inf:
+            raise ValueError(f"repetition_penalty must be above 0 and finite, got {self.repetition_penalty}")
         if self.mbr == 1 or self.mbr > MOST_CANDIDATES:
             raise ValueError(f"mbr must be 0 or from 2 to {MOST_CANDIDATES:,}, got {self.mbr}")
         if self.forbid and not self.forbidden_phrases:

@@ -227,6 +227,10 @@ def _rules(options: Options, sources: Sources) -> list[decoding.Transform]:
     decode, special = options.decode, options.special
     lost: dict[str, Any] = {"normalized": not decode.renormalize}
     found: list[decoding.Transform] = []
+    if decode.repetition_penalty != 1:  # Hugging Face counts the token that a decoder begins with
+        before = () if options.is_open else (special.bos,)
+        of_beam = not decode.uses_sampling and decode.beam_size > 1
+        found.append(decoding.repetition_penalty(decode.repetition_penalty, before=before, normalized=of_beam))
     if decode.has_minimum:
         found.append(decoding.min_length(sources.min_lengths, eos=_ends(options), **lost))
     found += options.limits.transforms(**lost)

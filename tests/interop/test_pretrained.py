@@ -108,7 +108,7 @@ CANNOT = {
     "window": ("llama", {"attention_window": 3}, "attention_window=3"),
     "window of a translator": ("bart", {"attention_window": 3}, "attention_window=3"),
     "activation": ("t5", {"activation": "silu"}, "no plain feed-forward network with silu"),
-    "rotary": ("llama", {"rotary": models.RotaryConfig(scaling="yarn", factor=2.0)}, "rotary.scaling must be"),
+    "rotary": ("llama", {"rotary": models.RotaryConfig(scaling="ntk", factor=2.0)}, "rotary.scaling must be"),
     "embedding scale": ("gpt2", {"embedding_scale": 2.0}, "embedding_scale=2.0"),
     "feed-forward": ("gpt2", {"feed_forward": "gated"}, "feed_forward"),
 }

@@ -53,6 +53,14 @@ def test_other_floats_become_float32(tmp_path, dtype):
     np.testing.assert_array_equal(found, x.astype(np.float32))
 
 
+@pytest.mark.parametrize(
+    ("dtypes", "name"),
+    [(["BF16", "BF16"], "bfloat16"), (["F16"], "float16"), (["BF16", "F32"], "float32"), (["F64"], "float32")],
+)
+def test_the_dtype_of_a_file(dtypes, name):
+    assert tensors.name_of(dtypes) == name
+
+
 def test_integers_are_listed_and_not_read(tmp_path):
     safetensors.numpy.save_file({"ids": np.arange(3)}, tmp_path / tensors.SINGLE)
     with tensors.Tensors(tmp_path) as found:

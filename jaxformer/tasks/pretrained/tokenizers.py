@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 MARIAN = ("source.spm", "target.spm", "vocab.json")
 """The files of a tokenizer of Marian."""
 
-ENCODER_DECODERS = ("bart", "mbart", "pegasus", "t5", "mt5")
+TOKENIZER = "tokenizer.json"
+"""The file of all other tokenizers."""
+
+ENCODER_DECODERS = ("bart", "mbart", "marian", "pegasus", "t5", "mt5")
 """The families whose decoders begin with a separate start token."""
 
 _KINDS = "pad_token unk_token cls_token sep_token mask_token".split()
@@ -72,11 +75,13 @@ def read_tokenizer(
       ConfigError: the package tokenizers is not installed.
       DataError: a file is missing or damaged, or special tokens cannot be found.
     """
-    return (_marian if settings.get("model_type") == "marian" else _fast)(folder, settings)
+    is_marian = settings.get("model_type") == "marian"
+    of_marian = is_marian and not ((folder / TOKENIZER).exists() and not (folder / MARIAN[0]).exists())
+    return (_marian if of_marian else _fast)(folder, settings)
 
 
 def _fast(folder: pathlib.Path, settings: Mapping[str, Any]) -> tuple[PretrainedTokenizer, Mapping[str, str]]:
-    path = folder / "tokenizer.json"
+    path = folder / TOKENIZER
     if not path.exists():
         raise DataError(
             f"{folder} has no tokenizer.json; transformers writes one: "
@@ -307,7 +312,7 @@ def tokenizer_files(tokenizer: Tokenizer, *, frame: Frame = "", mask: bool = Fal
         else:
             content = tokenizer_json(cast("SubwordTokenizer", tokenizer), frame=frame, mask=mask)
             names = {name: NAMES[special[name]] for name in ids}
-        files = {"tokenizer.json": content.encode()}
+        files = {TOKENIZER: content.encode()}
         if mask:
             names |= {"cls_token": names["bos_token"], "sep_token": names["eos_token"]}
             names["mask_token"] = getattr(tokenizer, "mask", None) or MASK
