@@ -1,4 +1,4 @@
-"""What cached steps and maps take for granted of an attention function, checked once on a tiny example.
+"""Checks, on a tiny example, what cached steps and maps take for granted of an attention function.
 
 A cached step computes one late row of attention alone, so row t of a function must not depend on the index of a query
 or key: positions reach attention only through masks, biases and position schemes. Maps are outputs for the identity, so

@@ -77,7 +77,7 @@ class Distances(nnx.Module):
         self.cost = nnx.Param(jnp.zeros(4))
 
     def __call__(self, query, key, value, *, mask=None):
-        distance = jnp.arange(query.shape[1])[:, None] - jnp.arange(key.shape[1])[None]
+        distance = jnp.abs(jnp.arange(query.shape[1])[:, None] - jnp.arange(key.shape[1])[None])
         bias = self.cost[...][:, None, None] * distance.astype(jnp.float32)[None]
         return functional.attention(query, key, value, mask=mask, bias=bias)
 
