@@ -18,7 +18,7 @@ import numpy as np
 import optax
 
 from jaxformer import functional as F
-from jaxformer import masks, models, modules, pure, training
+from jaxformer import masks, models, pure, training
 
 V, T = 32, 32  # letters, and the length of a text
 CONFIG = models.LanguageModelConfig(
@@ -26,25 +26,17 @@ CONFIG = models.LanguageModelConfig(
 )
 
 
-def sigmoid_weights(query, key, *, mask=None):
-    """Returns the weights ``[B, N, T, S]`` of queries ``[B, T, N, H]`` and keys ``[B, S, N, H]``."""
+def sigmoid_attention(query, key, value, *, mask=None):
+    """Returns the sigmoid attention ``[B, T, N, H]`` of queries, keys and values ``[B, T, N, H]``.
+
+    A model whose configuration has a bias, a scale, a score or dropout of attention refuses it, since it takes none.
+    """
     lengths = query.shape[1], key.shape[1]
     allowed = jnp.ones((1, 1, *lengths), bool) if mask is None else masks.as_mask(mask).dense(*lengths)
     visible = allowed.sum(-1, keepdims=True).astype(jnp.float32)
     logits = jnp.einsum("btnh,bsnh->bnts", query, key) * query.shape[-1] ** -0.5
-    return jnp.where(allowed, jax.nn.sigmoid(logits - jnp.log(jnp.maximum(visible, 1))), 0.0)
-
-
-@modules.position_free  # it depends on positions only through the mask, so that cached steps of decoding may use it
-@F.with_weights(sigmoid_weights)  # so that maps of its attention can be drawn: see `weights_of`
-def sigmoid_attention(query, key, value, *, mask=None, dropout=None):
-    """Returns the sigmoid attention ``[B, T, N, H]`` of queries, keys and values ``[B, T, N, H]``.
-
-    A model passes `bias`, `scale`, `score` or dropout only if its configuration has them.
-    """
-    if dropout is not None:
-        raise ValueError("sigmoid_attention has no dropout: set attention_dropout=0")
-    return jnp.einsum("bnts,bsnh->btnh", sigmoid_weights(query, key, mask=mask), value)
+    weights = jnp.where(allowed, jax.nn.sigmoid(logits - jnp.log(jnp.maximum(visible, 1))), 0.0)
+    return jnp.einsum("bnts,bsnh->btnh", weights, value)
 
 
 def network(attention):
@@ -53,7 +45,7 @@ def network(attention):
 
 
 def weights_of(net, params, tokens, layer: int) -> jax.Array:
-    """Returns the attention weights ``[B, N, T, T]`` of a layer."""
+    """Returns the attention weights ``[B, N, T, T]`` of a layer: its output for values that are the identity."""
     captured = net.bind(params).captured(tokens, ["decoder.self"])["decoder.self"]
     return captured.layer(layer).weights()
 

@@ -9,6 +9,7 @@ from jaxformer.functional.attention import ScoreFunction as ScoreFunction
 from jaxformer.functional.attention import Similarity as Similarity
 from jaxformer.functional.attention import additive_attention as additive_attention
 from jaxformer.functional.attention import additive_similarity as additive_similarity
+from jaxformer.functional.attention import at_positions as at_positions
 from jaxformer.functional.attention import attention as attention
 from jaxformer.functional.attention import attention_entropy as attention_entropy
 from jaxformer.functional.attention import attention_head as attention_head
@@ -27,7 +28,7 @@ from jaxformer.functional.attention import qk_norm as qk_norm
 from jaxformer.functional.attention import soft_cap as soft_cap
 from jaxformer.functional.attention import top_alignments as top_alignments
 from jaxformer.functional.attention import unzigzag as unzigzag
-from jaxformer.functional.attention import with_weights as with_weights
+from jaxformer.functional.attention import weights_of as weights_of
 from jaxformer.functional.attention import zigzag as zigzag
 from jaxformer.functional.bias import Bias as Bias
 from jaxformer.functional.cache import KeyValueCache as KeyValueCache

@@ -86,8 +86,8 @@ class Mask:
     def at_positions(self, query: jax.Array | np.ndarray, key: jax.Array | np.ndarray) -> Mask:
         """Returns the mask for queries and keys at these absolute positions, ``int [b, T]`` and ``int [b, S]``.
 
-        The dimension b is 1 or B. A mask that holds one entry for each stored query or key, such as `padding`, is
-        returned unchanged.
+        The dimension b is 1 or B. A mask that reads no positions, such as `padding` or a combination of such masks, is
+        returned itself: the same object.
 
         Raises:
           ValueError: a `tile` is not Boolean or not of rank 4.
@@ -170,7 +170,8 @@ class Combination(Mask):
         return self.left.finite or self.right.finite
 
     def at_positions(self, query, key):
-        return type(self)(self.left.at_positions(query, key), self.right.at_positions(query, key))
+        left, right = (mask.at_positions(query, key) for mask in (self.left, self.right))
+        return self if left is self.left and right is self.right else type(self)(left, right)
 
     def check(self, num_queries, num_keys):
         self.left.check(num_queries, num_keys)
@@ -236,7 +237,8 @@ class Not(Mask):
         return ~self.mask.tile(query_index, key_index)
 
     def at_positions(self, query, key):
-        return Not(self.mask.at_positions(query, key))
+        mask = self.mask.at_positions(query, key)
+        return self if mask is self.mask else Not(mask)
 
     def check(self, num_queries, num_keys):
         self.mask.check(num_queries, num_keys)

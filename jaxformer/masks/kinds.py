@@ -159,7 +159,7 @@ class BlockSparse(IndexedMask):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Stored(Mask):
+class Stored(IndexedMask):
     """Applies a mask to the indices at which queries and keys are stored, for any positions."""
 
     mask: Mask
@@ -172,10 +172,6 @@ class Stored(Mask):
 
     def tile(self, query_index, key_index):
         return self.mask.tile(query_index, key_index)
-
-    def at_positions(self, query, key):
-        del query, key
-        return self.mask
 
     def check(self, num_queries, num_keys):
         self.mask.check(num_queries, num_keys)

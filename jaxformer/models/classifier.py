@@ -15,7 +15,7 @@ from jaxformer.models.config import ClassifierConfig
 from jaxformer.models.encoder import make_encoder
 from jaxformer.models.transformer import balance_loss, balance_weight, select
 from jaxformer.modules import AttentionFunction, CapturedAttention, Linear
-from jaxformer.modules.attention_function import Intermediates
+from jaxformer.modules.captured import Intermediates
 
 
 class Classifier(nnx.Module):

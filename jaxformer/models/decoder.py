@@ -37,7 +37,7 @@ from jaxformer.models.transformer import (
     with_bias,
 )
 from jaxformer.modules import AttentionFunction, Block, Embeddings, Linear, Stack, T5Bias
-from jaxformer.modules.attention_function import Intermediates
+from jaxformer.modules.captured import Intermediates
 
 
 class Decoder(nnx.Module):
@@ -69,11 +69,12 @@ class Decoder(nnx.Module):
 
         Raises:
           ValueError: the position vectors depend on the final length of the sequence, which is unknown during decoding,
-            the embeddings have token types, the stack has a norm, or the window is below 1 or used without a causal
-            mask.
+            the embeddings have token types, the stack has a norm, the window is below 1 or used without a causal mask,
+            or the rows of a causal decoder's attention function depend on their index.
         """
         if causal:
             check_steps(embeddings.positions)
+            stack.layers.attention.check_steps(stacked=True)
         if embeddings.types is not None:
             raise ValueError("a decoder takes no token types, so num_token_types must be 0")
         if stack.norm is not None:
@@ -208,7 +209,7 @@ class Decoder(nnx.Module):
 
         Raises:
           ValueError: there are fewer position vectors than `length`, they depend on the final length of the sequence,
-            or the attention function takes no positions.
+            or the rows of the attention function depend on their index.
         """
         check_steps(self.embeddings.positions)
         self.embeddings.check_length(length)

@@ -24,7 +24,7 @@ from jaxformer.models.transformer import (
     make_tokens,
 )
 from jaxformer.modules import AttentionFunction, Block, Embeddings, PatchEmbeddings, Stack, T5Bias
-from jaxformer.modules.attention_function import Intermediates
+from jaxformer.modules.captured import Intermediates
 from jaxformer.reprs import brief
 
 

@@ -21,7 +21,7 @@ from jaxformer.masks import Mask, as_mask
 from jaxformer.models.encoder import Memory
 from jaxformer.models.transformer import output_logits
 from jaxformer.modules import Alignment, Embeddings, Linear, RecurrentStack
-from jaxformer.modules.attention_function import check_layer
+from jaxformer.modules.captured import check_layer
 from jaxformer.reprs import brief, brief_with_methods
 from jaxformer.sharding.rules import num_shards
 

@@ -14,7 +14,7 @@ from jaxformer.functional.dropout import fold_in_name
 from jaxformer.models.transformer import select
 from jaxformer.models.vision_config import GridConfig, ResidualNetworkConfig
 from jaxformer.modules import AttentionFunction, CapturedAttention, Convolution, GridAttention, LayerNorm, Linear
-from jaxformer.modules.attention_function import Intermediates
+from jaxformer.modules.captured import Intermediates
 
 
 class ResidualBlock(nnx.Module):

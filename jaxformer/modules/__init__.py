@@ -12,9 +12,8 @@ from jaxformer.modules.attention import KeyValue as KeyValue
 from jaxformer.modules.attention import Logits as Logits
 from jaxformer.modules.attention import SelfAttention as SelfAttention
 from jaxformer.modules.attention_function import AttentionFunction as AttentionFunction
-from jaxformer.modules.attention_function import CapturedAttention as CapturedAttention
-from jaxformer.modules.attention_function import position_free as position_free
 from jaxformer.modules.blocks import Block as Block
+from jaxformer.modules.captured import CapturedAttention as CapturedAttention
 from jaxformer.modules.convolution import Convolution as Convolution
 from jaxformer.modules.convolution import ConvolutionStack as ConvolutionStack
 from jaxformer.modules.embedding import Embedding as Embedding

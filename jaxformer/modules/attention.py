@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.typing import ArrayLike, DTypeLike
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from jaxformer import functional, masks
@@ -18,14 +18,9 @@ from jaxformer.dims import resolve_head_dim
 from jaxformer.functional.attention.base import ScoreFunction, row_of_positions
 from jaxformer.functional.bias import Bias, Repeated
 from jaxformer.functional.cache import KeyValueCache, empty_cache, seen_positions, seen_slots, slots_of, write
-from jaxformer.modules.attention_function import (
-    AttentionFunction,
-    CapturedAttention,
-    Intermediates,
-    check_partial,
-    check_result,
-    split_attention,
-)
+from jaxformer.modules.attention_checks import Heads, check_rows
+from jaxformer.modules.attention_function import AttentionFunction, call_attention, check_partial
+from jaxformer.modules.captured import CapturedAttention, Intermediates, split_attention
 from jaxformer.modules.initializers import UNIT_GAINS, Gains, xavier_uniform
 from jaxformer.modules.normalization import RMSNorm
 from jaxformer.modules.positions import PositionScheme
@@ -81,6 +76,7 @@ class MultiHeadAttention(nnx.Module):
     def __init__(
         self,
         num_heads: int,
+        num_kv_heads: int,
         head_dim: int,
         d_model: int,
         *,
@@ -98,7 +94,7 @@ class MultiHeadAttention(nnx.Module):
         self.query_norm, self.key_norm = (norm(), norm()) if logits.qk_norm else (None, None)
         self.sinks = nnx.Param(jnp.zeros(num_heads, jnp.float32), axes=("heads",)) if logits.sinks else None
         self.scale, self.score = logits.scale, logits.score
-        self.attention = attention
+        self.attention, self.num_kv_heads = attention, num_kv_heads
         self.dropout = dropout
 
     def mix(
@@ -108,42 +104,49 @@ class MultiHeadAttention(nnx.Module):
         values: Float[Array, "B S K H"],
         *,
         mask: masks.Mask | Array | None,
-        bias: Bias | None = None,
+        bias: Bias | Array | None = None,
         key: jax.Array | None = None,
-        query_positions: Int[ArrayLike, "... T"] | None = None,
-        key_positions: Int[ArrayLike, "... S"] | None = None,
     ) -> Float[Array, "B T D"]:
         """Returns the output of attention after the output projection."""
-        optional = {
-            "bias": bias,
-            "scale": self.scale,
-            "score": self.score,
-            "sinks": None if self.sinks is None else self.sinks[...],
-            "query_positions": query_positions,
-            "key_positions": key_positions,
-        }
-        # A custom attention function need not accept arguments that are never passed to it.
-        optional = {name: x for name, x in optional.items() if x is not None}
-        dropout = None if key is None or not self.dropout else functional.Dropout(self.dropout, key)
-        mixed = self.attention(query, keys, values, mask=mask, dropout=dropout, **optional)
-        return self.output(check_result(mixed, query, values))
+        mixed = call_attention(
+            self.attention,
+            query,
+            keys,
+            values,
+            mask=mask,
+            bias=bias,
+            scale=self.scale,
+            score=self.score,
+            sinks=None if self.sinks is None else self.sinks[...],
+            dropout=None if key is None or not self.dropout else functional.Dropout(self.dropout, key),
+        )
+        return self.output(mixed)
+
+    def check_steps(self, *, stacked: bool = False) -> None:
+        """Checks that cached steps can use the attention function: see `attention_checks.check_rows`.
+
+        Args:
+          stacked: True for the layers of a stack.
+
+        Raises:
+          ValueError: a row of its result is another one when it is computed alone.
+        """
+        num_heads, head_dim = self.output.kernel.shape[-3:-1]
+        heads = Heads(num_heads, self.num_kv_heads, head_dim, self.scale, self.score, self.sinks is not None)
+        check_rows(self.attention, heads, stacked=stacked)
 
     def captured(
         self,
         query: Array,
         keys: Array,
-        bias: Bias | None = None,
+        bias: Bias | Array | None = None,
         *,
         mask: masks.Mask | Array | None,
-        query_positions: ArrayLike | None = None,
-        key_positions: ArrayLike | None = None,
     ) -> CapturedAttention:
         """Returns the arguments of the attention call that determine its weights."""
         sinks = None if self.sinks is None else self.sinks[...]
-        given = {"query_positions": query_positions, "key_positions": key_positions}
-        positions = {name: None if x is None else jnp.asarray(x) for name, x in given.items()}
-        options: dict[str, Any] = {"scale": self.scale, "score": self.score, **split_attention(self.attention)}
-        return CapturedAttention(query, keys, bias, sinks, mask=mask, **positions, **options)
+        attention = split_attention(self.attention)
+        return CapturedAttention(query, keys, bias, sinks, mask, self.scale, self.score, **attention)
 
     def _norm_query(self, x: Array) -> Array:
         return x if self.query_norm is None else self.query_norm(x)
@@ -202,7 +205,7 @@ class SelfAttention(MultiHeadAttention):
         self.bias = nnx.Param(zeros, axes=("heads", "kv", "head_dim")) if bias else None
         options = {"logits": logits, "dropout": dropout, "attention": attention, "rngs": rngs}
         output_bias = bias if output_bias is None else output_bias
-        super().__init__(num_heads, dim, d_model, bias=output_bias, gain=gains.output, **options)
+        super().__init__(num_heads, num_kv_heads, dim, d_model, bias=output_bias, gain=gains.output, **options)
         self.positions = PositionScheme() if positions is None else positions
 
     def project(self, x: Float[Array, "B T D"]) -> tuple[Array, Array, Array]:
@@ -225,7 +228,7 @@ class SelfAttention(MultiHeadAttention):
         x: Float[Array, "B T D"],
         *,
         mask: masks.Mask | Array | None = None,
-        bias: Bias | None = None,
+        bias: Bias | Array | None = None,
         positions: Int[Array, "B T"] | None = None,
         key: jax.Array | None = None,
         intermediates: Intermediates | None = None,
@@ -239,15 +242,14 @@ class SelfAttention(MultiHeadAttention):
         query, keys, values = self.project(x)
         query, keys = (self.positions.rotate(y, positions) for y in (query, keys))
         query, bias = self._biased(query, bias)
-        if intermediates is not None:
-            intermediates["self"] = self.captured(
-                query, keys, bias, mask=mask, query_positions=positions, key_positions=positions
-            )
-        return self.mix(
-            query, keys, values, mask=mask, bias=bias, key=key, query_positions=positions, key_positions=positions
+        mask, bias = functional.at_positions(
+            query, keys, query_positions=positions, key_positions=positions, mask=mask, bias=bias, scale=self.scale
         )
+        if intermediates is not None:
+            intermediates["self"] = self.captured(query, keys, bias, mask=mask)
+        return self.mix(query, keys, values, mask=mask, bias=bias, key=key)
 
-    def _biased(self, query: Array, bias: Bias | None) -> tuple[Array, Bias | None]:
+    def _biased(self, query: Array, bias: Bias | Array | None) -> tuple[Array, Bias | Array | None]:
         """Returns the queries, and the sum of `bias` and the bias of the position scheme (None if there is neither)."""
         query, scheme_bias = self.positions.bias(query, self.scale)
         if bias is None:
@@ -267,7 +269,7 @@ class SelfAttention(MultiHeadAttention):
         *,
         lanes: Int[Array, "B K L"] | None = None,
         window: int | None = None,
-        bias: Bias | None = None,
+        bias: Bias | Array | None = None,
     ) -> tuple[Float[Array, "B Q D"], KeyValueCache]:
         """Computes T positions of each of K hypotheses (Q = K T), which attend to their own past.
 
@@ -292,16 +294,19 @@ class SelfAttention(MultiHeadAttention):
         query, keys = (self.positions.rotate(y, row_positions) for y in (query, keys))
         cache = write(cache, keys, values, slots)
         query, bias = self._biased(query, bias)
-        if bias is not None and num_lanes > 1:
+        if isinstance(bias, Bias) and num_lanes > 1:
             bias = Repeated(bias, num_lanes)
-        mixed = self.mix(
+        keys, values = (x.astype(query.dtype).swapaxes(1, 2) for x in cache)
+        mask, bias = functional.at_positions(
             query,
-            *(x.astype(query.dtype).swapaxes(1, 2) for x in cache),
-            mask=masks.dense(seen, finite=True),
-            bias=bias,
+            keys,
             query_positions=row_positions,
             key_positions=row_of_positions(num_slots) // num_lanes,
+            mask=masks.dense(seen, finite=True),
+            bias=bias,
+            scale=self.scale,
         )
+        mixed = self.mix(query, keys, values, mask=mask, bias=bias)
         return mixed.reshape(x.shape), cache
 
 
@@ -346,7 +351,7 @@ class CrossAttention(MultiHeadAttention):
         self.key_value_bias = nnx.Param(zeros(memory), axes=("heads", "kv", "head_dim")) if bias else None
         options = {"logits": logits, "dropout": dropout, "attention": attention, "rngs": rngs}
         output_bias = bias if output_bias is None else output_bias
-        super().__init__(num_heads, dim, d_model, bias=output_bias, gain=gains.output, **options)
+        super().__init__(num_heads, num_kv_heads, dim, d_model, bias=output_bias, gain=gains.output, **options)
 
     def project(self, memory: Float[Array, "B S E"]) -> KeyValue:
         """Returns the keys and values of a memory.
@@ -375,19 +380,18 @@ class CrossAttention(MultiHeadAttention):
 
         Args:
           memory: the result of `project`; anything else is a TypeError.
-          positions: the absolute positions of the queries, for attention functions that use them; the positions of the
-            memory are always 0, 1, 2, ...
+          positions: the absolute positions of the queries, if they matter to the mask; those of the memory are always
+            0, 1, 2, ...
         """
         if not isinstance(memory, KeyValue):
             raise TypeError(f"memory must be the KeyValue that project returns, got a {type(memory).__name__}")
         query = self._norm_query(_project(x, self.query, self.query_bias))
         query = constrain(query, "batch", "length", "heads", "head_dim")
-        key_positions = None if positions is None else row_of_positions(memory.key.shape[1])
-        places = {"query_positions": positions, "key_positions": key_positions}
+        mask, _ = functional.at_positions(query, memory.key, query_positions=positions, mask=mask)
         if intermediates is not None:
-            intermediates["cross"] = self.captured(query, memory.key, mask=mask, **places)
+            intermediates["cross"] = self.captured(query, memory.key, mask=mask)
         keys, values = (x.astype(query.dtype) for x in memory)
-        return self.mix(query, keys, values, mask=mask, key=key, **places)
+        return self.mix(query, keys, values, mask=mask, key=key)
 
 
 def _project(x: Array, kernel: nnx.Param, bias: nnx.Param | None) -> Array:

@@ -1,147 +1,27 @@
-"""The interface between attention layers and attention functions: the arguments of a call, and their capture."""
+"""The interface between attention layers and attention functions: what a function is called with, and may be."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any
 
-import jax
 from flax import nnx
-from jaxtyping import Array, Float
-
-from jaxformer import functional, masks
-from jaxformer.functional.attention.base import ScoreFunction, at_positions
-from jaxformer.functional.attention.weights_functions import has_weights, weights_function
-from jaxformer.functional.bias import Bias
-from jaxformer.modules.pure import Params, split_params
-from jaxformer.reprs import brief_with_methods
-
-Intermediates = dict[str, Any]
-"""Intermediate results of a layer: a `CapturedAttention` under "self" and "cross", a `Routing` under "experts"."""
+from jaxtyping import Array
 
 AttentionFunction = Callable[..., Array]
-"""A function with the signature of `functional.attention`: ``query, key, value, *, mask, dropout``.
+"""Any function ``(query, key, value, *, mask, bias, scale, score, sinks, dropout) -> [B, T, N, H]``.
 
-`mask` is a `Mask`, a Boolean array or None (``masks.as_mask(mask).dense(T, S)`` is the array), and `dropout` is None if
-nothing is dropped. A layer with a bias, a scale, a score, sinks or given positions passes these too, under the names of
-`functional.attention`. Cached steps pass `query_positions` and `key_positions`; for full sequences the positions are 0,
-1, 2, ... and are not passed. The weights of a function can be inspected if it is decorated with
-`functional.with_weights`. A function with parameters is an ``nnx.Module`` with this ``__call__``. Each
-block trains its own copy of them, which starts from the values of the module given; its self-attention and its
-cross-attention share the copy.
+These are the arguments of `functional.attention`. A function takes the ones that its model needs: a layer passes a mask
+(a `Mask`, a Boolean array or None; ``masks.as_mask(mask).dense(T, S)`` is the array), and a bias, a scale, a score,
+sinks or a dropout only if it has them; one that the function lacks is refused. Positions never reach it: a layer
+resolves those of masks and biases first, so that a cached step, which computes one late row, needs nothing else. What
+depends on positions is a `Mask`, a `Bias` or a `PositionScheme`.
+
+A function with parameters is an ``nnx.Module`` with this ``__call__``. Each block trains its own copy of them, which
+starts from the values of the module given; its self-attention and its cross-attention share the copy.
 """
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class CapturedAttention:
-    """The arguments of an attention call that determine its weights; for a stack, arrays have a leading dimension L."""
-
-    query: jax.Array  # [B, T, N, H]
-    key: jax.Array  # [B, S, K, H]
-    bias: Bias | None = None
-    sinks: jax.Array | None = None  # [N]
-    query_positions: jax.Array | None = None  # int [B, T]
-    key_positions: jax.Array | None = None  # int [B, S] or [1, S]
-    mask: masks.Mask | Array | None = None  # the mask of the call
-    scale: float | None = dataclasses.field(default=None, metadata={"static": True})
-    score: ScoreFunction | None = dataclasses.field(default=None, metadata={"static": True})
-    attention: AttentionFunction | nnx.GraphDef[Any] = dataclasses.field(
-        default=functional.attention, metadata={"static": True}
-    )  # the graph of a module
-    parameters: Params | None = None  # of a module
-
-    __repr__ = brief_with_methods
-
-    def layer(self, index: int) -> CapturedAttention:
-        """Returns one layer of a stack; layers count from 0.
-
-        Raises:
-          ValueError: there is no such layer, or this is a single layer already.
-        """
-        if self.query.ndim != 5:
-            raise ValueError(f"this is a single layer already: queries have shape {list(self.query.shape)}")
-        check_layer(index, self.query.shape[0])
-        return jax.tree.map(lambda x: x[index], self)
-
-    def weights(
-        self,
-        *,
-        mask: masks.Mask | Array | None = None,
-        rows: Sequence[int] | None = None,
-        heads: Sequence[int] | None = None,
-    ) -> Float[Array, "*L B heads rows S"]:
-        """Returns the weights, like `functional.attention_weights`; with sinks, rows sum to less than 1.
-
-        For a stack, these are the weights of all layers, with a leading dimension L; `layer` selects one.
-
-        For a custom attention function, its own weights function is used: see `functional.with_weights`.
-
-        Args:
-          mask: a mask to use instead of the one of the captured call; to see the weights without any mask, first
-            replace the field `mask` with None (`dataclasses.replace`).
-
-        Raises:
-          ValueError: the attention function has no weights function, or the layer has positions and that function does
-            not accept them.
-        """
-        if self.query.ndim == 5:
-            return jax.vmap(lambda layer: layer.weights(mask=mask, rows=rows, heads=heads))(self)
-        attention: Any = self.attention
-        function = weights_function(attention if self.parameters is None else nnx.merge(attention, self.parameters))
-        mask = self.mask if mask is None else mask
-        optional: dict[str, Any] = {name: getattr(self, name) for name in ("bias", "scale", "score", "sinks")}
-        if self.query_positions is not None or self.key_positions is not None:
-            check_takes_positions(function)
-            optional |= {"query_positions": self.query_positions, "key_positions": self.key_positions}
-        optional |= {"rows": rows, "heads": heads}
-        # As in a layer, the function need not accept arguments that are never passed to it.
-        return function(self.query, self.key, mask=mask, **{name: x for name, x in optional.items() if x is not None})
-
-
-def split_attention(attention: AttentionFunction) -> dict[str, Any]:
-    """Returns the fields `attention` and `parameters` of a `CapturedAttention`."""
-    if not isinstance(attention, nnx.Module):
-        return {"attention": attention}
-    graph, params = split_params(attention)
-    return {"attention": graph, "parameters": nnx.to_pure_dict(params)}
-
-
-def check_layer(index: int, num_layers: int) -> None:
-    """Checks the index of a layer, because JAX would clamp an index that is too large.
-
-    Raises:
-      ValueError: the index is not in [-num_layers, num_layers).
-    """
-    if not -num_layers <= index < num_layers:
-        raise ValueError(f"layers count from 0 to {num_layers - 1}, got {index}")
-
-
-def position_free(attention: AttentionFunction) -> AttentionFunction:
-    """Marks an attention function as independent of positions, so that cached steps can use it.
-
-    A cached step computes one late row. A function that depends on positions, such as one with its own distance bias,
-    must take `query_positions` and `key_positions`; one that does not take them is rejected unless it is wrapped in
-    this function. The mask and the bias that the model passes are still computed at the right positions. The weights
-    function of `functional.with_weights` counts as independent of positions too.
-    """
-
-    @functools.wraps(attention)
-    def without_positions(query, key, *value, query_positions=None, key_positions=None, **options):
-        if query_positions is not None or key_positions is not None:
-            mask, bias, scale = (options.pop(name, None) for name in ("mask", "bias", "scale"))
-            mask, bias = at_positions(query, key, mask, bias, scale, (query_positions, key_positions))
-            given = {"mask": mask, "bias": bias, "scale": scale}
-            options |= {name: x for name, x in given.items() if x is not None or name == "mask"}
-        return attention(query, key, *value, **options)
-
-    without_positions.__signature__ = inspect.signature(without_positions, follow_wrapped=False)  # type: ignore[attr-defined]
-    if has_weights(attention):
-        return functional.with_weights(position_free(weights_function(attention)))(without_positions)
-    return without_positions
 
 
 def check_partial(attention: AttentionFunction, settings: Collection[str] = ()) -> None:
@@ -166,8 +46,7 @@ def check_partial(attention: AttentionFunction, settings: Collection[str] = ()) 
     if (module := _wrapped_module(attention)) is not None:
         raise TypeError(
             f"this attention function wraps the module {type(module).__name__}, whose parameters would not be trained; "
-            "pass the module itself, with query_positions and key_positions among the arguments of its __call__ for "
-            "cached steps, and __call__ decorated with functional.with_weights for maps"
+            "pass the module itself"
         )
     while isinstance(attention, functools.partial):
         if bound := [name for name in settings if name in attention.keywords]:
@@ -184,7 +63,36 @@ def check_partial(attention: AttentionFunction, settings: Collection[str] = ()) 
         attention = attention.func
 
 
-def check_result(result: Any, query: Array, values: Array) -> Array:
+def name_of(attention: Any) -> str:
+    """Returns the name of an attention function for messages."""
+    while isinstance(attention, functools.partial):
+        attention = attention.func
+    return getattr(attention, "__qualname__", type(attention).__name__)
+
+
+def call_attention(attention: AttentionFunction, query: Array, keys: Array, values: Array, **options: Any) -> Array:
+    """Calls an attention function with those options that are not None, and those for which it has no default.
+
+    Raises:
+      TypeError: it does not take an option that the layer has.
+      ValueError: its result is not an array ``[B, T, N, H]``.
+    """
+    try:
+        parameters = inspect.signature(attention).parameters
+    except ValueError:  # a function without a signature
+        parameters = {}
+    takes_any = not parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    required = [name for name, p in parameters.items() if p.default is p.empty]
+    options = {name: x for name, x in options.items() if x is not None or name in required}
+    if not takes_any and (missing := [name for name in options if name not in parameters]):
+        raise TypeError(
+            f"this layer has a {missing[0]}, which the attention function {name_of(attention)} does not take; "
+            f"add the argument {missing[0]!r}, or use a model without it"
+        )
+    return _check_result(attention(query, keys, values, **options), query, values)
+
+
+def _check_result(result: Any, query: Array, values: Array) -> Array:
     """Returns the result of an attention function, whose shape may be wrong if it is a user's own.
 
     Raises:
@@ -207,22 +115,4 @@ def _wrapped_module(attention: Any) -> nnx.Module | None:
     return attention
 
 
-_OF_THE_LAYER = ("mask", "bias", "dropout", "query_positions", "key_positions")
-
-
-def check_takes_positions(attention: AttentionFunction) -> None:
-    """Checks that an attention or weights function takes `query_positions` and `key_positions`.
-
-    Raises:
-      ValueError: it takes neither these nor arbitrary keywords, so a cached step could be silently wrong.
-    """
-    parameters = inspect.signature(attention).parameters
-    kind = type(attention).__name__ if isinstance(attention, nnx.Module) else attention
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        return
-    if missing := [name for name in ("query_positions", "key_positions") if name not in parameters]:
-        raise ValueError(
-            f"a cached step or given positions need a function that takes {' and '.join(missing)}, got "
-            f"{getattr(attention, '__name__', kind)}; add them, or wrap it in modules.position_free if positions "
-            "do not matter to it"
-        )
+_OF_THE_LAYER = ("mask", "bias", "dropout")

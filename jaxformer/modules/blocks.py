@@ -17,7 +17,7 @@ from jaxformer.functional.cache import KeyValueCache
 from jaxformer.functional.dropout import fold_in_name
 from jaxformer.functional.residual import Arrangement
 from jaxformer.modules.attention import CrossAttention, KeyValue, SelfAttention
-from jaxformer.modules.attention_function import Intermediates, check_takes_positions
+from jaxformer.modules.captured import Intermediates
 from jaxformer.modules.experts import MixtureOfExperts
 from jaxformer.modules.feed_forward import FeedForward
 
@@ -127,15 +127,15 @@ class Block(nnx.Module):
           dtype: the dtype of both.
 
         Raises:
-          ValueError: an attention function does not take positions (see `position_free`), or the memory is missing or
-            not needed.
+          ValueError: the rows of an attention function depend on their index (see `MultiHeadAttention.check_steps`), or
+            the memory is missing or not needed.
         """
         self._check_memory(memory)
-        check_takes_positions(self.attention.attention)
+        self.attention.check_steps()
         cache = self.attention.empty_cache(rows, slots, dtype)
         if self.cross is None:
             return None, cache
-        check_takes_positions(self.cross.attention)
+        self.cross.check_steps()
         return KeyValue(*(x.astype(dtype) for x in self.cross.project(_required(memory)))), cache
 
     def step(

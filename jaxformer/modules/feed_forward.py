@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float
 from jaxformer import functional
 from jaxformer.axes import constrain
 from jaxformer.functional.feed_forward import Activation
-from jaxformer.modules.attention_function import Intermediates
+from jaxformer.modules.captured import Intermediates
 from jaxformer.modules.initializers import UNIT_GAINS, Gains
 from jaxformer.modules.linear import Linear
 

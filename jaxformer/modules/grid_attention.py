@@ -10,7 +10,8 @@ from jaxtyping import Array, Float
 
 from jaxformer import functional
 from jaxformer.modules.attention import Logits, SelfAttention
-from jaxformer.modules.attention_function import AttentionFunction, Intermediates
+from jaxformer.modules.attention_function import AttentionFunction
+from jaxformer.modules.captured import Intermediates
 
 
 class GridAttention(nnx.Module):

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from jaxformer import targets
 from jaxformer.axes import placed
 from jaxformer.functional.attention.base import RESIDUAL
-from jaxformer.modules.attention_function import Intermediates
+from jaxformer.modules.captured import Intermediates
 from jaxformer.modules.pure import ModelT_co, Params, split_params
 
 UNROLLED = {"cpu": 4, "gpu": 12}

@@ -14,10 +14,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxformer import masks, targets
 from jaxformer.errors import ConfigError
 from jaxformer.functional.attention import api, blockwise, ring
-from jaxformer.functional.attention.base import Request, at_positions, limit_derivatives, make_request
+from jaxformer.functional.attention.base import Request, limit_derivatives, make_request
 from jaxformer.functional.attention.weights import attention_weights
-from jaxformer.functional.attention.weights_functions import with_weights
-from jaxformer.functional.bias import Bias
+from jaxformer.functional.bias import Bias, DenseBias, terms
 from jaxformer.functional.dropout import Dropout
 from jaxformer.masks import Mask
 from jaxformer.sharding.rules import RULES, Rules, shards_of, spec
@@ -35,11 +34,9 @@ def sharded_attention(
 ) -> Callable[..., jax.Array]:
     """Returns `functional.attention` on a mesh: each device computes its shard of the batch and of the heads.
 
-    Nothing is gathered. If the table shards lengths (mesh axis `context`) and no implementation is named,
-    self-attention and cross-attention without positions are computed on a ring. The same holds for self-attention with
-    positions that its mask and bias do not use, as in training on packed rows whose positions are added to the token
-    vectors. Other positions, as in a cached step, need mask and bias as ``[T, S]`` arrays: each device then has the
-    full lengths.
+    Nothing is gathered. If the table shards lengths (mesh axis `context`) and no implementation is named, attention is
+    computed on a ring. In a cached step, which has few queries, and with a bias of other positions than 0, 1, 2, ...,
+    which is a ``[T, S]`` array, each device has the full lengths.
 
     A model that takes the result as an argument calls it with global arrays, inside ``jit``:
     ``pure(Model, config, attention=sharded_attention(mesh))``.
@@ -60,13 +57,11 @@ def sharded_attention(
         raise ConfigError(f"implementation must be one of {sorted(api.implementations)}, got {implementation!r}")
     batch, length, heads = spec(("batch", "length", "heads"), rules, mesh)
 
-    @with_weights(attention_weights)
     def attention(query: jax.Array, key: jax.Array, value: jax.Array, **options: Any) -> jax.Array:
         batch_axes, head_axes = _fitting(batch, query.shape[0], mesh), _fitting(heads, key.shape[2], mesh)
         has_shards = implementation is None and shards_of(length, mesh) > 1 and query.shape[1] > 1
-        around = _without_positions(query, key, options) if has_shards else None
-        if around is not None:
-            return ring_attention(mesh, length, batch=batch_axes, heads=head_axes)(query, key, value, **around)
+        if has_shards and not _has_pairs(options.get("mask"), options.get("bias")):
+            return ring_attention(mesh, length, batch=batch_axes, heads=head_axes)(query, key, value, **options)
         request = make_request(query, key, value, **options)
         with targets.compiling_for(targets.devices()[:1]):  # each device computes its shard independently
             name = implementation or api.choose(request)
@@ -76,25 +71,15 @@ def sharded_attention(
             return api.compute(request, name)
         return _mapped(api.differentiable(request, name), name, mesh, batch_axes, head_axes)
 
+    attention.weights = attention_weights  # type: ignore[attr-defined]
     return attention
 
 
-def _without_positions(query: jax.Array, key: jax.Array, options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Returns the arguments of ring attention, which takes no positions; None if the result depends on them.
-
-    A cached step also has positions, but only a few queries, so there is no length to shard.
-    """
-    given = options.get("query_positions"), options.get("key_positions")
-    rest = {name: x for name, x in options.items() if name not in ("query_positions", "key_positions")}
-    if all(x is None for x in given):
-        return rest
-    if query.shape[1] != key.shape[1] or rest.get("bias") is not None:
-        return None
-    mask = None if rest.get("mask") is None else masks.as_mask(rest["mask"])
-    placed, _ = at_positions(query, key, mask, None, None, given)
-    (before, kind), (after, placed_kind) = jax.tree.flatten(mask), jax.tree.flatten(placed)
-    same = kind == placed_kind and all(x is y for x, y in zip(before, after, strict=True))
-    return {**rest, "mask": mask} if same else None
+def _has_pairs(mask: Any, bias: Any) -> bool:
+    """Returns True for a cached step, whose keys are finite by its mask, and for a bias with ``[T, S]`` arrays."""
+    if isinstance(mask, Mask) and mask.finite:
+        return True
+    return isinstance(bias, Bias) and any(isinstance(x, DenseBias) for x in terms(bias))
 
 
 def _fitting(axes: MeshAxes, size: int, mesh: Mesh) -> MeshAxes:
@@ -263,7 +248,9 @@ def ring_attention(
         local = functools.partial(ring.attention, ring=devices)
         return _on_devices(local, request, mesh, batch, axis, heads)[:, : lengths[0]]
 
-    return attention if zigzag else with_weights(attention_weights)(attention)
+    if not zigzag:
+        attention.weights = attention_weights  # type: ignore[attr-defined]
+    return attention
 
 
 def _check_sizes(mesh: Mesh, sizes: tuple[tuple[MeshAxes, str, int], ...]) -> None:

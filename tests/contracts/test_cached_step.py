@@ -6,10 +6,11 @@ import itertools
 import typing
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer import functional, masks, models, modules
+from jaxformer import masks, models
 from jaxformer.models.config import Positions, RotaryConfig
 from tests.models.small import SOURCE, SOURCE_VALID, B, Small, V
 from tests.modules.small import int32, quick
@@ -177,47 +178,19 @@ def test_scaled_rotary_positions(scaling, pairs):
     check_law(models.LanguageModel, {"positions": "rotary", "rotary": rotary, "head_dim": 4})
 
 
-def rotary_closure(query, key, value, *, query_positions=None, key_positions=None, **options):
-    query, key = functional.rotary(query, query_positions), functional.rotary(key, key_positions)
-    return functional.attention(query, key, value, **options)
+def simple(query, key, value, *, mask=None, bias=None):
+    """The five lines that a user writes: no dropout, no scale, no positions."""
+    logits = jnp.einsum("btnh,bsnh->bnts", query, key) * query.shape[-1] ** -0.5
+    logits = logits if bias is None else logits + bias.tile(None, *map(jnp.arange, logits.shape[2:]))
+    if mask is not None:
+        logits = jnp.where(masks.as_mask(mask).dense(*logits.shape[2:]), logits, -1e9)
+    return jnp.einsum("bnts,bsnh->btnh", jax.nn.softmax(logits), value)
 
 
-def alibi_closure(query, key, value, **options):
-    return functional.attention(query, key, value, bias=functional.alibi(query.shape[2]), **options)
-
-
-def window_closure(query, key, value, *, mask=None, **options):
-    window = masks.window(2, 2)
-    return functional.attention(query, key, value, mask=window if mask is None else mask & window, **options)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("closure", [rotary_closure, alibi_closure, window_closure])
-@pytest.mark.parametrize("kind", first(KINDS, models.LanguageModel))
-def test_attention_functions_receive_positions(kind, closure):
-    """Cached steps pass the positions of queries and keys to an attention function."""
-    check_law(kind, {"positions": "none"}, attention=closure)
-
-
-@pytest.mark.full
-def test_a_step_refuses_a_function_without_positions():
-    """A function with its own bias would be silently wrong without the positions."""
-
-    def simple(query, key, value, *, mask=None, dropout=None):
-        return functional.attention(query, key, value, mask=mask, dropout=dropout)
-
-    with pytest.raises(ValueError, match=r"takes query_positions and key_positions, got simple; .*position_free"):
-        check_law(models.LanguageModel, {"positions": "none"}, attention=simple)
-    check_law(models.LanguageModel, {"positions": "none"}, attention=modules.position_free(simple))
-
-
-@pytest.mark.full
-def test_position_free_functions_receive_the_bias_at_its_positions():
-    """They are not refused."""
-    blind = modules.position_free(
-        lambda query, key, value, **options: functional.attention(query, key, value, **options)
-    )
-    check_law(models.LanguageModel, {"positions": "alibi"}, attention=blind)
+@pytest.mark.parametrize("positions", first(["none", "rotary", "learned", "alibi", "t5"], "rotary", "alibi"))
+def test_an_undecorated_function_decodes(positions):
+    """A layer computes masks and biases at positions before it calls attention."""
+    check_law(models.LanguageModel, {"positions": positions, "attention_dropout": 0.0}, attention=simple)
 
 
 @pytest.mark.parametrize("kind", first(KINDS, models.LanguageModel))

@@ -11,7 +11,7 @@ from jaxformer import functional, masks
 from jaxformer.functional.bias import Repeated, dense_bias
 from tests.contracts import biases
 from tests.contracts.attention import B, S, T, arrays, with_rows
-from tests.modules.small import normal, quick
+from tests.modules.small import normal, placed, quick
 from tests.selection import first
 
 
@@ -97,7 +97,7 @@ def test_queries_and_keys_at_given_positions(name):
     shown[examples[..., None], rows[..., None], columns[:, None]] = True
     mask = masks.causal(3)
     whole = quick(functional.attention)(query, key, value, mask=mask & masks.dense(shown), bias=bias)
-    some = quick(functools.partial(functional.attention, query_positions=rows, key_positions=columns))
+    some = quick(placed(functional.attention, rows, columns))
     given = query[examples, rows], key[examples, columns], value[examples, columns]
     got = some(*given, mask=mask, bias=bias)
     np.testing.assert_allclose(got, np.asarray(whole)[examples, rows], atol=2e-5)
@@ -110,13 +110,11 @@ def test_several_keys_at_one_position(name):
     query, key, value, _ = arrays()
     bias = biases.made(name, biases.LEARNED)
     rows = np.tile(np.arange(T), (B, 1))
-    positions = {"query_positions": rows, "key_positions": np.arange(S)[None]}
-    expected = quick(functools.partial(functional.attention, **positions))(query, key, value, bias=bias)
-    positions["key_positions"] = np.arange(2 * S)[None] // 2
+    expected = quick(placed(functional.attention, rows, np.arange(S)[None]))(query, key, value, bias=bias)
     twice = [jnp.repeat(x, 2, axis=1) for x in (key, value)]
     for lane in range(2):
         mask = masks.dense(np.arange(2 * S)[None] % 2 == lane)
-        attend = quick(functools.partial(functional.attention, **positions))
+        attend = quick(placed(functional.attention, rows, np.arange(2 * S)[None] // 2))
         got = attend(query, *twice, mask=mask, bias=Repeated(bias, 2))
         np.testing.assert_allclose(got, expected, atol=1e-5)
 
@@ -130,7 +128,7 @@ def test_a_bias_with_arrays_of_examples_has_one_order_of_positions():
 
     query, positions = jnp.zeros((2, 3, 1, 4)), np.array([[0], [1]])
     attend = lambda places: jax.eval_shape(
-        lambda x: functional.attention(x[:, :1], x, x, bias=Own(), query_positions=places), query
+        lambda x: placed(functional.attention, places)(x[:, :1], x, x, bias=Own()), query
     )
     with pytest.raises(ValueError, match="Own has entries for 2 examples, whose positions differ"):
         attend(positions)

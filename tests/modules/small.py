@@ -10,7 +10,7 @@ import zlib
 import jax
 import numpy as np
 
-from jaxformer import pure
+from jaxformer import functional, pure
 
 # These programs run once, for microseconds: half the time of a test would go into making them fast.
 quick = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
@@ -59,3 +59,14 @@ def count(params):
 
 def int32(values):
     return jax.device_put(np.asarray(values, np.int32))
+
+
+def placed(attention, query_positions=None, key_positions=None):
+    """Attention whose queries and keys are at these positions, as a layer computes it."""
+
+    def attend(query, key, value, *, mask=None, bias=None, **options):
+        places = {"query_positions": query_positions, "key_positions": key_positions}
+        mask, bias = functional.at_positions(query, key, mask=mask, bias=bias, **places)
+        return attention(query, key, value, mask=mask, bias=bias, **options)
+
+    return attend

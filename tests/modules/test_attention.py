@@ -156,7 +156,7 @@ def test_a_custom_attention_function_is_used():
     plain, _ = self_attention()
     x = normal(2, 5, D)
     np.testing.assert_array_equal(net.apply(params, x), plain.apply(params, x))
-    assert seen == [((2, 5, N, D // N), ["dropout", "mask"])]
+    assert seen == [((2, 5, N, D // N), [])]
 
 
 def test_an_attention_function_receives_dropout_only_if_it_is_used():
@@ -193,16 +193,24 @@ def captured(attention, *, make=self_attention, x=None, **given):
 
 def test_captured_weights_are_those_of_the_attention_function():
     """Softmax weights of a layer that adds values up would be wrong: they must rebuild what the layer returned."""
-    caught, value, (output, params) = captured(functional.with_weights(flat)(adding))
+    caught, value, (output, params) = captured(adding)
     weights = caught.weights(mask=masks.causal())
     np.testing.assert_allclose(output, merge(np.einsum("bnts,bsnh->btnh", weights, value), params), atol=1e-5)
     np.testing.assert_array_equal(caught.weights(mask=masks.causal(), rows=[3], heads=[1]), weights[:, 1:2, 3:4])
 
 
-def test_captured_weights_without_a_function_are_refused():
-    caught, _, _ = captured(adding)
-    with pytest.raises(ValueError, match=r"the attention function adding does not declare .* functional\.with_weights"):
-        caught.weights(mask=masks.causal())
+def test_attention_that_is_not_linear_has_only_the_maps_that_it_offers():
+    """Its rows are normalized, as in differential attention, so that its output for the identity says nothing."""
+
+    def normalized(query, key, value, *, mask=None):
+        output = adding(query, key, value, mask=mask)
+        return output * jax.lax.rsqrt(1e-6 + jnp.square(output).mean(-1, keepdims=True))
+
+    caught, _, _ = captured(normalized)
+    with pytest.raises(ValueError, match=r"normalized is not linear in its values, so it has no maps; give it"):
+        caught.weights()
+    normalized.weights = lambda query, key, *, mask=None: flat(query, key, mask=mask)[:, :1]
+    np.testing.assert_array_equal(caught.weights()[0, 0], np.tril(np.ones((5, 5))))
 
 
 def test_captured_weights_count_the_scale_of_a_partial():
@@ -211,7 +219,7 @@ def test_captured_weights_count_the_scale_of_a_partial():
     np.testing.assert_allclose(output, merge(np.einsum("bnts,bsnh->btnh", weights, value), params), atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["mask", "bias", "dropout", "query_positions", "key_positions"])
+@pytest.mark.parametrize("name", ["mask", "bias", "dropout"])
 def test_partials_that_a_layer_would_override_are_refused(name):
     """A layer passes these itself, so those of the partial had no effect; a partial of a partial is one as well."""
     bound = functools.partial(functools.partial(functional.attention, **{name: None}), scale=1.0)
@@ -267,46 +275,20 @@ def test_captured_weights_have_the_mask_of_the_call():
         caught.layer(0)
 
 
-@pytest.mark.parametrize("order", ["outside", "inside"])
-def test_captured_weights_at_given_positions(order):
-    """Mask and bias are computed at the positions; a weights function that takes none needs `position_free`."""
-    weigh, free = functional.with_weights(flat), modules.position_free
-    attention = free(weigh(adding)) if order == "outside" else functional.with_weights(free(flat))(free(adding))
+def test_captured_weights_at_given_positions():
+    """Mask and bias are computed at the positions before the function sees them."""
     positions = jnp.asarray([[4, 3, 2, 1, 0], [0, 2, 4, 6, 8]])
-    caught, value, (output, params) = captured(attention, positions=positions)
-    weights = caught.weights(mask=masks.causal())
+    caught, value, (output, params) = captured(adding, positions=positions)
+    weights = caught.weights()
     np.testing.assert_allclose(output, merge(np.einsum("bnts,bsnh->btnh", weights, value), params), atol=1e-5)
     np.testing.assert_array_equal(weights[0, 0], np.triu(np.ones((5, 5))))
-    caught, _, _ = captured(weigh(free(adding)), positions=positions)
-    with pytest.raises(ValueError, match="takes query_positions and key_positions, got flat"):
-        caught.weights(mask=masks.causal())
 
 
-def test_weights_of_cross_attention_use_the_positions_of_a_late_step():
-    """A function with its own window, one late query: its weights are a row of the full result."""
-
-    def near(query, key, *, query_positions=None, key_positions=None, mask=None):
-        window = functional.attention_weights
-        options = {"query_positions": query_positions, "key_positions": key_positions}
-        return window(query, key, mask=masks.window(1, 1), **options)
-
-    def nearby(query, key, value, *, mask=None, dropout=None, query_positions=None, key_positions=None):
-        options = {"query_positions": query_positions, "key_positions": key_positions}
-        return jnp.einsum("bnts,bsnh->btnh", near(query, key, **options), value)
-
-    net, params = cross_attention(attention=functional.with_weights(near)(nearby))
-    x, memory = normal(2, 4, D, seed=1), normal(2, 5, D, seed=2)
-
-    @quick
-    def run(params):
-        projected, whole, late = net.net.bind(params).project(memory), {}, {}
-        net.net.apply(params, x, projected, intermediates=whole)
-        net.net.apply(params, x[:, 3:], projected, positions=jnp.full((2, 1), 3), intermediates=late)
-        return late["cross"].weights(), whole["cross"].weights()[:, :, 3:]
-
-    weights, expected = run(params)
-    np.testing.assert_allclose(weights, expected, atol=1e-6)
-    assert (np.asarray(weights)[..., :2] == 0).all()
+def test_an_option_that_a_function_lacks_is_named():
+    attention = lambda query, key, value, *, mask=None: value
+    net, params = self_attention(attention=attention, positions=modules.positions.Alibi(N))
+    with pytest.raises(TypeError, match=r"this layer has a bias, which .*<lambda> does not take"):
+        net.apply(params, normal(2, 5, D))
 
 
 def test_wrong_arguments_of_a_layer_are_named():
@@ -337,11 +319,9 @@ class Sloped(nnx.Module):
             query, key, mask=mask, bias=self.bias(jnp.arange(query.shape[1]), jnp.arange(key.shape[1]))
         )
 
-    @functional.with_weights(weights)
-    def __call__(self, query, key, value, *, mask=None, dropout=None, query_positions=None, key_positions=None):
-        t = jnp.arange(query.shape[1]) if query_positions is None else query_positions
-        s = jnp.arange(key.shape[1]) if key_positions is None else key_positions
-        return functional.attention(query, key, value, mask=mask, bias=self.bias(t, s))
+    def __call__(self, query, key, value, *, mask=None):
+        bias = self.bias(jnp.arange(query.shape[1]), jnp.arange(key.shape[1]))
+        return functional.attention(query, key, value, mask=mask, bias=bias)
 
 
 def test_an_attention_module_has_parameters_and_maps():
@@ -366,9 +346,8 @@ def test_an_attention_module_has_parameters_and_maps():
 @pytest.mark.parametrize(
     "wrap",
     [
-        modules.position_free,
-        functional.with_weights(functional.attention_weights),
         functools.partial,
+        lambda module: functools.wraps(module)(lambda *arrays: module(*arrays)),
         lambda module: module.__call__,
     ],
 )

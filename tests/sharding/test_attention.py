@@ -15,12 +15,11 @@ from jaxformer import functional, masks, models, pure, sharding
 from jaxformer.errors import ConfigError
 from jaxformer.functional.attention import api
 from jaxformer.functional.attention.vendor import splash
-from jaxformer.functional.attention.weights_functions import weights_function
 from tests.contracts import biases
 from tests.contracts.attention import FOUR_ROWS, S, arrays, coin, with_rows
 from tests.launch import programs
 from tests.models import small
-from tests.modules.small import drawn, normal, quick
+from tests.modules.small import drawn, normal, placed, quick
 from tests.selection import first
 
 GRID = "data=4,tensor=2"
@@ -221,7 +220,7 @@ def test_queries_at_given_positions(text):
     rows = np.array([[0, 3], [1, 2], [3, 4], [2, 0]])
     grid = sharding.mesh(text, jax.devices()[: 8 if "context" in text else 4])
     attend = sharding.sharded_attention(grid, implementation="blockwise")
-    on_mesh = jax.jit(functools.partial(attend, **options, query_positions=rows, key_positions=np.arange(S)[None]))
+    on_mesh = jax.jit(functools.partial(placed(attend, rows, np.arange(S)[None]), **options))
     examples = np.arange(4)[:, None]
     found = on_mesh(np.asarray(query)[examples, rows], key, value)
     np.testing.assert_allclose(found, whole[examples, rows], atol=1e-5)
@@ -240,8 +239,7 @@ def test_a_cached_step_has_full_lengths(monkeypatch, implementation):
     grid = sharding.mesh("data=2,context=2,tensor=2")
     query, key, value, _ = arrays(batch=4)
     given = np.asarray(query)[:, :4], *(np.pad(x, ((0, 0), (0, 1), (0, 0), (0, 0))) for x in (key, value))
-    rows = np.array([[0, 1, 2, 3]] * 4)
-    options = {"mask": masks.dense(coin(4, 1, 4, 8)), "query_positions": rows, "key_positions": np.arange(8)[None]}
+    options = {"mask": masks.dense(coin(4, 1, 4, 8), finite=True)}
     expected = quick(functools.partial(functional.attention, **options))(*given)
     kept = api.implementations[implementation]
     monkeypatch.setitem(api.implementations, implementation, kept._replace(run=run, refuse=lambda request: None))
@@ -272,24 +270,25 @@ def test_the_choice_equals_that_on_one_device(monkeypatch):
 
 @pytest.mark.parametrize("name", first(["packed", "no mask", "causal", "bias"], "bias"))
 def test_packed_rows_use_ring_attention(name):
-    """If only the token vectors use positions, as in a masked language model, but not a mask or a bias."""
+    """Unless a bias uses positions; the mask of a layer whose token vectors alone use them is the same object."""
     query, key, value, _ = arrays(batch=4)
-    query = np.asarray(query)[:, [0, 1, 2, 3, 4, 0, 1]]  # T = S
+    query = jnp.asarray(np.asarray(query)[:, [0, 1, 2, 3, 4, 0, 1]])  # T = S
     positions = np.array([[0, 1, 2, 0, 1, 0, 0]] * 4)
     packed = masks.padding(positions >= 0) & masks.segments(np.array([[1, 1, 1, 2, 2, 3, 4]] * 4))
     grid = sharding.mesh("data=2,context=4")
     options, ring = {
         "packed": ({"mask": packed}, True),
         "no mask": ({"mask": None}, True),
-        "causal": ({"mask": packed & masks.causal()}, False),
+        "causal": ({"mask": packed & masks.causal()}, True),
         "bias": ({"mask": packed, "bias": functional.alibi(4)}, False),
     }[name]
-    options |= {"query_positions": positions, "key_positions": positions}
-    on_mesh = jax.jit(functools.partial(sharding.sharded_attention(grid), **options))
+    same, _ = functional.at_positions(query, key, query_positions=positions, key_positions=positions, mask=packed)
+    assert same is packed
+    on_mesh = jax.jit(functools.partial(placed(sharding.sharded_attention(grid), positions, positions), **options))
     program = on_mesh.lower(query, key, value).compile()
     assert ("collective-permute" in program.as_text()) is ring
-    alone = quick(functools.partial(functional.attention, **options))(query, key, value)
-    np.testing.assert_allclose(program(query, key, value), alone, atol=1e-5)
+    alone = quick(functools.partial(placed(functional.attention, positions, positions), **options))
+    np.testing.assert_allclose(program(query, key, value), alone(query, key, value), atol=1e-5)
 
 
 @pytest.mark.full
@@ -363,7 +362,7 @@ def test_the_values_of_a_custom_mask_with_one_whose_rows_are_sharded():
 
 
 def test_weights_on_a_mesh_equal_softmax():
-    """Sharded and ring attention have weights; zigzag has not, because masks and keys have different orders."""
+    """Sharded and ring attention have the weights of `attention`, row by row, without a ring."""
     query, key, _, _ = arrays(batch=4)
     grid = sharding.mesh("data=4,context=2")
     for attention in (
@@ -374,8 +373,9 @@ def test_weights_on_a_mesh_equal_softmax():
         options = getattr(attention, "keywords", {})
         want, found = (
             quick(functools.partial(weights, mask=masks.lengths([1, 7, 0, 4])))(query, key)
-            for weights in (functools.partial(functional.attention_weights, **options), weights_function(attention))
+            for weights in (
+                functools.partial(functional.attention_weights, **options),
+                functools.partial(functional.weights_of, attention),
+            )
         )
         np.testing.assert_array_equal(found, want)
-    with pytest.raises(ValueError, match=r"ring_attention.*does not declare its weights"):
-        weights_function(sharding.ring_attention(grid, "context", zigzag=True))

@@ -7,8 +7,7 @@ api                    `attention`: makes the request, chooses an implementation
 blockwise              attention tile by tile; its parts are `tiles` and `sinks`, and `ring` runs it on a mesh
 vendor                 the kernels of `jax.nn` and cuDNN, of TPUs (splash), and of tokamax
 logits                 `soft_cap` and `qk_norm`, before or inside `attention`
-weights                weights, entropies and alignments, for inspection
-weights_functions      `with_weights`: the weights of a custom attention function
+weights                weights, entropies and alignments, for inspection, also of your own attention function
 explain                `explain_attention`: which implementation runs, and why others do not
 additive, linear       other kinds of attention, which are not implementations of `attention`
 =====================  ================================================================================
@@ -24,6 +23,7 @@ from jaxformer.functional.attention.additive import general_attention as general
 from jaxformer.functional.attention.additive import multiplicative_attention as multiplicative_attention
 from jaxformer.functional.attention.api import attention as attention
 from jaxformer.functional.attention.base import ScoreFunction as ScoreFunction
+from jaxformer.functional.attention.base import at_positions as at_positions
 from jaxformer.functional.attention.base import masked_softmax as masked_softmax
 from jaxformer.functional.attention.explain import Explanation as Explanation
 from jaxformer.functional.attention.explain import explain_attention as explain_attention
@@ -43,4 +43,4 @@ from jaxformer.functional.attention.weights import attention_entropy as attentio
 from jaxformer.functional.attention.weights import attention_statistics as attention_statistics
 from jaxformer.functional.attention.weights import attention_weights as attention_weights
 from jaxformer.functional.attention.weights import top_alignments as top_alignments
-from jaxformer.functional.attention.weights_functions import with_weights as with_weights
+from jaxformer.functional.attention.weights import weights_of as weights_of

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
-from jax.typing import ArrayLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from jaxformer import targets
 from jaxformer.functional.attention import blockwise, reference
@@ -70,15 +69,14 @@ def attention(
     score: ScoreFunction | None = None,
     dropout: Dropout | None = None,
     sinks: Float[Array, " N"] | None = None,
-    query_positions: Int[ArrayLike, "... T"] | None = None,
-    key_positions: Int[ArrayLike, "... S"] | None = None,
     implementation: str | None = None,
 ) -> Float[Array, "B T N J"]:
     r"""Computes multi-head scaled dot-product attention.
 
     .. math:: \mathrm{softmax}(QK^\top/\sqrt H + \mathrm{bias})V \quad \text{for each head}
 
-    `attention_head` is the definition; this call lifts it over heads and batch. With fewer key heads than query
+    `attention_head` is the definition; this call lifts it over heads and batch. Query t and key s are at positions t
+    and s; `at_positions` computes mask and bias at other ones. With fewer key heads than query
     heads (N a multiple of K), consecutive query heads share a key head: grouped-query attention (Ainslie et al. 2023),
     or multi-query attention at K = 1 (Shazeer 2019).
 
@@ -92,9 +90,6 @@ def attention(
       dropout: rate and key for dropping attention weights.
       sinks: a logit for each head, an extra term in the denominator of its softmax, which takes weight away from the
         keys (OpenAI 2025, gpt-oss). Scale, score and bias do not apply to it, and it is never dropped.
-      query_positions, key_positions: the absolute positions at which a `Mask` of positions and a `Bias` are computed,
-        ``[T]`` or ``[B, T]``; 0, 1, 2, ... by default. A decoding step has one query at a late position. Positions
-        other than the default build [T, S] arrays.
       implementation: "reference", "blockwise", "xla" (from `jax.nn`), "cudnn", "splash" (on TPU), "tokamax" (if it
         is installed), or None to choose; see `explain_attention`.
 
@@ -111,17 +106,7 @@ def attention(
     [[1.0], [2.0]]
     """
     request = make_request(
-        query,
-        key,
-        value,
-        mask=mask,
-        bias=bias,
-        scale=scale,
-        score=score,
-        dropout=dropout,
-        sinks=sinks,
-        query_positions=query_positions,
-        key_positions=key_positions,
+        query, key, value, mask=mask, bias=bias, scale=scale, score=score, dropout=dropout, sinks=sinks
     )
     name = choose(request) if implementation is None else implementation
     if name not in implementations:

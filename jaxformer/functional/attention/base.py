@@ -10,7 +10,8 @@ import jax
 import jax.core
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer.functional.bias import Bias, DenseBias, dense_bias, terms, with_four_dims
 from jaxformer.functional.derivatives import once, reverse_only
@@ -55,18 +56,7 @@ class Request:
 
 
 def make_request(
-    query,
-    key,
-    value,
-    *,
-    mask=None,
-    bias=None,
-    scale=None,
-    score=None,
-    dropout=None,
-    sinks=None,
-    query_positions=None,
-    key_positions=None,
+    query, key, value, *, mask=None, bias=None, scale=None, score=None, dropout=None, sinks=None
 ) -> Request:
     """Returns a request after checking its shapes once, at trace time, for every implementation.
 
@@ -79,8 +69,6 @@ def make_request(
         raise TypeError(f"dropout must be a functional.Dropout(rate, key), got {dropout!r}")
     batch, num_queries, num_heads, head_dim = query.shape
     mask = None if mask is None else as_mask(mask)
-    if query_positions is not None or key_positions is not None:
-        mask, bias = at_positions(query, key, mask, bias, scale, (query_positions, key_positions))
     if mask is not None:
         covered = jax.eval_shape(lambda m: m.dense(num_queries, key.shape[1]), mask).shape
         _check_covers("mask", covered, (batch, num_heads, num_queries, key.shape[1]))
@@ -105,15 +93,42 @@ def make_request(
     return Request(query, key, value, mask, bias, scale, score, dropout, sinks)
 
 
-def at_positions(query, key, mask, bias, scale, positions) -> tuple[Mask | None, Array | Bias | None]:
-    """Returns the mask and the bias of queries and keys at the given pair of positions (None for 0, 1, 2, ...)."""
-    query_positions, key_positions = (
-        _positions(name, given, x) for name, given, x in zip(("query", "key"), positions, (query, key), strict=True)
-    )
-    mask = None if mask is None else as_mask(mask).at_positions(query_positions, key_positions)
+def at_positions(
+    query: Float[Array, "B T N H"],
+    key: Float[Array, "B S K H"],
+    *,
+    query_positions: Int[ArrayLike, "... T"] | None = None,
+    key_positions: Int[ArrayLike, "... S"] | None = None,
+    mask: Mask | Bool[Array, ...] | None = None,
+    bias: Array | Bias | None = None,
+    scale: float | Float[Array, ""] | None = None,
+) -> tuple[Mask | None, Array | Bias | None]:
+    """Returns a mask and a bias for `attention` of queries and keys at these absolute positions.
+
+    `attention` itself takes query t and key s to be at positions t and s. A layer whose tokens are elsewhere, such as
+    the one late query of a decoding step, calls this first. A mask that reads no positions and a bias that is an array
+    come back as the same objects; others become ``[T, S]`` arrays.
+
+    Args:
+      query_positions, key_positions: ``[T]`` or ``[B, T]``, and ``[S]`` or ``[B, S]``; 0, 1, 2, ... by default.
+      mask, bias, scale: as in `attention`; the scale multiplies the queries that a `Bias` reads.
+
+    Raises:
+      ValueError: positions are not integers, or their shape does not match.
+
+    >>> from jaxformer import masks
+    >>> query, keys = jnp.ones((1, 1, 1, 4)), jnp.ones((1, 5, 1, 4))
+    >>> mask, _ = at_positions(query, keys, query_positions=jnp.array([2]), mask=masks.causal())
+    >>> mask.dense(1, 5)[0, 0].astype(int).tolist()
+    [[1, 1, 1, 0, 0]]
+    """
+    if query_positions is None and key_positions is None:
+        return None if mask is None else as_mask(mask), bias
+    queries, keys = _positions("query", query_positions, query), _positions("key", key_positions, key)
+    mask = None if mask is None else as_mask(mask).at_positions(queries, keys)
     if isinstance(bias, Bias):
         scaled = _scaled(query, key.shape[1], scale, mask)
-        bias = bias.at_positions(scaled, jnp.asarray(query_positions), key_positions)
+        bias = bias.at_positions(scaled, jnp.asarray(queries), keys)
     return mask, bias
 
 

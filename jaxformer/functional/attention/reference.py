@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -53,6 +54,25 @@ def attention_head(
     >>> print(np.asarray(weights[0]).round(3), np.asarray(output[0]).round(2))
     [0.045 0.768 0.187] [1.   0.28]
     """
+    mask = _check_head(query, key, value, mask)
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    if mask is not None and not finite:
+        query, key, value = _without_unseen(query, key, value, mask)
+    logits = jnp.einsum("th,sh->ts", query, key, preferred_element_type=jnp.float32) * factor
+    if score is not None:
+        logits = score(_with_finite_slope(logits, mask))
+    if bias is not None:
+        logits = logits + _bias_of_head(bias, query, key.shape[0], factor, mask)
+    weights = masked_softmax(logits, mask) if sink is None else _softmax_with_sink(logits, mask, sink)
+    mixing = weights if kept is None else jnp.where(kept, weights * (1 / (1 - rate)), 0.0)
+    output = jnp.einsum("ts,sj->tj", mixing.astype(value.dtype), value, preferred_element_type=jnp.float32)
+    if mask is not None and not finite:
+        output = _with_empty_rows(output, mask)
+    return output.astype(query.dtype), weights
+
+
+def _check_head(query: Array, key: Array, value: Array, mask: Mask | Array | None) -> Array | None:
+    """Checks the ranks of one head of one example; returns its mask as an array."""
     for name, x in {"query": query, "key": key, "value": value}.items():
         if x.ndim != 2:
             raise ValueError(
@@ -60,38 +80,46 @@ def attention_head(
                 "functional.attention takes [batch, length, heads, dim]"
             )
     if isinstance(mask, Mask):
-        mask = _of_one_head("mask", mask.dense(query.shape[0], key.shape[0]))
-    elif mask is not None and (mask.dtype != bool or mask.ndim != 2):
+        return _of_one_head("mask", mask.dense(query.shape[0], key.shape[0]))
+    if mask is not None and (mask.dtype != bool or mask.ndim != 2):
         raise ValueError(
             f"mask must be Boolean [T, S], True = attend, got {mask.dtype} {list(mask.shape)}"
             + ("" if mask.dtype == bool else "; use masks.from_binary for numbers 0 and 1, and bias= to add 0 and -inf")
         )
-    if mask is not None and not finite:
-        # A weight of 0 times NaN is NaN, so unseen keys and values and empty queries are replaced by 0.
-        query = jnp.where(mask.any(1)[:, None], query, 0)
-        seen = mask.any(0)[:, None]
-        key, value = jnp.where(seen, key, 0), jnp.where(seen, value, 0)
-    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    return mask
+
+
+def _without_unseen(query: Array, key: Array, value: Array, mask: Array) -> tuple[Array, Array, Array]:
+    """Returns 0 in place of queries without a key, and of keys and values that no query sees.
+
+    They may hold NaN or infinity, and a weight of 0 times NaN is NaN.
+    """
+    seen = mask.any(0)[:, None]
+    return jnp.where(mask.any(1)[:, None], query, 0), jnp.where(seen, key, 0), jnp.where(seen, value, 0)
+
+
+def _with_empty_rows(output: Array, mask: Array) -> Array:
+    """Returns 0 for queries without a key: their weights are 0, but a key that another query sees may hold NaN."""
+    return jnp.where(mask.any(1)[:, None], output, 0.0)
+
+
+def _with_finite_slope(logits: Array, mask: Array | None) -> Array:
+    """Returns 1 for masked pairs: at 0, their logit, the derivative of a score may be infinite, and 0 times it NaN."""
+    return logits if mask is None else jnp.where(mask, logits, 1.0)
+
+
+def _softmax_with_sink(logits: Array, mask: Array | None, sink: Array) -> Array:
+    """Returns the weights of the keys beside an extra key that every query sees."""
+    wider = jnp.concatenate([logits, jnp.full((logits.shape[0], 1), sink.astype(jnp.float32))], 1)
+    mask = None if mask is None else jnp.pad(mask, ((0, 0), (0, 1)), constant_values=True)
+    return masked_softmax(wider, mask)[:, :-1]
+
+
+def _bias_of_head(bias: Array | Bias, query: Array, num_keys: int, scale: float, mask: Array | None) -> Array:
     if isinstance(bias, Bias):
         allowed = None if mask is None else mask[None, None]
-        bias = _of_one_head("bias", dense_bias(bias, query[None, :, None], key.shape[0], factor, allowed=allowed))
-    logits = jnp.einsum("th,sh->ts", query, key, preferred_element_type=jnp.float32) * factor
-    if score is not None:
-        # The derivative of a score may be infinite at 0, the logit of a masked pair, and 0 times infinity is NaN.
-        logits = score(logits if mask is None else jnp.where(mask, logits, 1.0))
-    if bias is not None:
-        logits = logits + bias.astype(jnp.float32)
-    if sink is None:
-        weights = masked_softmax(logits, mask)
-    else:  # an extra key, which every query sees
-        wider = jnp.concatenate([logits, jnp.full((query.shape[0], 1), sink.astype(jnp.float32))], 1)
-        weights = masked_softmax(wider, None if mask is None else jnp.pad(mask, ((0, 0), (0, 1)), constant_values=True))
-        weights = weights[:, :-1]
-    mixing = weights if kept is None else jnp.where(kept, weights * (1 / (1 - rate)), 0.0)
-    output = jnp.einsum("ts,sj->tj", mixing.astype(value.dtype), value, preferred_element_type=jnp.float32)
-    if mask is not None and not finite:
-        output = jnp.where(mask.any(1)[:, None], output, 0.0)  # a key that another query sees may hold NaN
-    return output.astype(query.dtype), weights
+        bias = _of_one_head("bias", dense_bias(bias, query[None, :, None], num_keys, scale, allowed=allowed))
+    return bias.astype(jnp.float32)
 
 
 def _of_one_head(name: str, array: Array) -> Array:
@@ -107,41 +135,56 @@ def attention(request: Request) -> tuple[Float[Array, "B T N J"], Float[Array, "
     """Computes `attention_head` for all heads and examples. It stores all weights, so memory is O(T S)."""
     batch, num_queries, num_heads, head_dim = request.query.shape
     num_keys, num_kv_heads = request.key.shape[1:3]
-    rate = request.dropout.rate if request.dropout else 0.0
-    finite = request.mask is not None and request.mask.finite
-    head = functools.partial(attention_head, scale=request.scale, score=request.score, rate=rate, finite=finite)
-    dims = batch, num_heads, num_queries, num_keys
-    kept = None if request.dropout is None else _kept_weights(request.dropout, dims)
-    mask = None if request.mask is None else request.mask.dense(num_queries, num_keys)
-    bias = request.bias
-    if bias is not None:
-        bias = dense_bias(bias, request.query, num_keys, request.scale, allowed=mask)
-    sinks = None if request.sinks is None else request.sinks[None]
-    extras = {"mask": mask, "bias": bias, "kept": kept, "sink": sinks}
-    extras = {name: x for name, x in extras.items() if x is not None}
+    extras = _extras(request)
+    settings = {"scale": request.scale, "score": request.score}
+    if request.dropout is not None:
+        settings["rate"] = request.dropout.rate
+    if request.mask is not None:
+        settings["finite"] = request.mask.finite
 
-    def example(query, key, value, extras):  # query [T, N, H], key [S, K, H]; extras [N | 1, T, S], and sinks [N]
-        per_head = {n: x.shape[0] != 1 or num_heads == 1 for n, x in extras.items()}
-        axes = {n: 0 if per_head[n] else None for n in extras}
-        call = lambda q, k, v, e: head(q, k, v, **e)
+    def head(query, key, value, extras):  # [T, H], [S, H], [S, J]
+        return attention_head(query, key, value, **extras, **settings)
+
+    def example(query, key, value, extras):  # [T, N, H], [S, K, H], [S, K, J]
         if request.group == 1:  # without a dimension for groups, XLA copies less
-            single = {n: x if per_head[n] else x[0] for n, x in extras.items()}
-            return jax.vmap(call, (1, 1, 1, axes), (1, 0))(query, key, value, single)
+            return _over(head, num_heads, (1, 1, 1), (1, 0))(query, key, value, extras)
+        split = lambda x: x.reshape(*((1, 1) if x.shape[0] == 1 else (num_kv_heads, request.group)), *x.shape[1:])
         grouped = query.reshape(num_queries, num_kv_heads, request.group, head_dim)
-        split = {
-            n: x.reshape(num_kv_heads, request.group, *x.shape[1:]) if per_head[n] else x[0] for n, x in extras.items()
-        }
-        over_group = jax.vmap(call, (1, None, None, axes), (1, 0))
-        over_heads = jax.vmap(over_group, (1, 1, 1, axes), (1, 0))
-        output, weights = over_heads(grouped, key, value, split)
-        return output.reshape(num_queries, num_heads, output.shape[-1]), weights.reshape(
-            num_heads, num_queries, num_keys
-        )
+        of_one_key = _over(head, request.group, (1, None, None), (1, 0))
+        heads = _over(of_one_key, num_kv_heads, (1, 1, 1), (1, 0))
+        output, weights = heads(grouped, key, value, jax.tree.map(split, extras))
+        return output.reshape(num_queries, num_heads, -1), weights.reshape(num_heads, num_queries, num_keys)
 
-    shared = {n: x.shape[0] == 1 and batch != 1 for n, x in extras.items()}
-    extras = {n: x[0] if shared[n] else x for n, x in extras.items()}
-    axes = {n: None if shared[n] else 0 for n in extras}
-    return jax.vmap(example, (0, 0, 0, axes))(request.query, request.key, request.value, extras)
+    return _over(example, batch, (0, 0, 0), 0)(request.query, request.key, request.value, extras)
+
+
+def _extras(request: Request) -> dict[str, Array]:
+    """Returns the arrays of a request besides queries, keys and values, each ``[1 or B, 1 or N, ...]``."""
+    batch, num_queries, num_heads, _ = request.query.shape
+    num_keys = request.key.shape[1]
+    extras = {}
+    if request.mask is not None:
+        extras["mask"] = request.mask.dense(num_queries, num_keys)
+    if request.bias is not None:
+        allowed = extras.get("mask")
+        extras["bias"] = dense_bias(request.bias, request.query, num_keys, request.scale, allowed=allowed)
+    if request.dropout is not None:
+        extras["kept"] = _kept_weights(request.dropout, (batch, num_heads, num_queries, num_keys))
+    if request.sinks is not None:
+        extras["sink"] = request.sinks[None]
+    return extras
+
+
+def _over(function: Callable[..., Any], size: int, in_axes: tuple[int | None, ...], out_axes: Any):
+    """Returns a function lifted over `size` heads or examples; extras of size 1 there are shared by all."""
+
+    def lifted(query: Array, key: Array, value: Array, extras: dict[str, Array]):
+        shared = {name: x.shape[0] == 1 and size != 1 for name, x in extras.items()}
+        extras = {name: x[0] if shared[name] else x for name, x in extras.items()}
+        axes = {name: None if shared[name] else 0 for name in extras}
+        return jax.vmap(function, (*in_axes, axes), out_axes)(query, key, value, extras)
+
+    return lifted
 
 
 def _kept_weights(dropout: Dropout, dims: tuple[int, int, int, int]) -> Bool[Array, "B N T S"]:

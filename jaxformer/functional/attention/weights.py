@@ -6,16 +6,17 @@ For sequences too long for a T x S array, compute the entropy and the largest we
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxformer.functional.attention import reference
+from jaxformer.functional.attention import api, reference
 from jaxformer.functional.attention.base import Request, ScoreFunction, make_request
 from jaxformer.functional.bias import Bias, dense_bias
 from jaxformer.functional.hard_attention import weights_entropy
@@ -26,19 +27,23 @@ ROWS = 128
 """The number of query rows to compute at a time."""
 
 
+class WeightOptions(TypedDict, total=False):
+    """The options of `attention` that determine its weights."""
+
+    mask: Mask | Bool[Array, ...] | None
+    bias: Float[Array, ...] | Bias | None
+    scale: float | Float[Array, ""] | None
+    score: ScoreFunction | None
+    sinks: Float[Array, " N"] | None
+
+
 def attention_weights(
     query: Float[Array, "B T N H"],
     key: Float[Array, "B S K H"],
     *,
-    mask: Mask | Bool[Array, ...] | None = None,
-    bias: Float[Array, ...] | Bias | None = None,
-    scale: float | None = None,
-    score: ScoreFunction | None = None,
-    sinks: Float[Array, " N"] | None = None,
-    query_positions: Int[ArrayLike, "... T"] | None = None,
-    key_positions: Int[ArrayLike, "... S"] | None = None,
     rows: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
+    **options: Unpack[WeightOptions],
 ) -> Float[Array, "B heads rows S"]:
     """Returns the attention weights of the chosen heads and query rows (all by default).
 
@@ -53,27 +58,82 @@ def attention_weights(
     >>> attention_weights(x, x, mask=masks.causal(), rows=[1], heads=[0]).tolist()
     [[[[0.5, 0.5, 0.0]]]]
     """
-    positions = {"query_positions": query_positions, "key_positions": key_positions}
-    request = make_request(query, key, key, mask=mask, bias=bias, scale=scale, score=score, sinks=sinks, **positions)
+    request = make_request(query, key, key, **options)
     head_index = indices("heads", heads, query.shape[2])
     num_queries = query.shape[1]  # may be symbolic
     row_index = jnp.arange(num_queries) if rows is None else jnp.asarray(indices("rows", rows, num_queries))
     return _weights(request, row_index.astype(jnp.int32), head_index)
 
 
-def attention_entropy(
+def weights_of(
+    attention: Callable[..., Array],
     query: Float[Array, "B T N H"],
     key: Float[Array, "B S K H"],
     *,
-    mask: Mask | Bool[Array, ...] | None = None,
-    bias: Float[Array, ...] | Bias | None = None,
-    scale: float | None = None,
-    score: ScoreFunction | None = None,
-    sinks: Float[Array, " N"] | None = None,
-    query_positions: Int[ArrayLike, "... T"] | None = None,
-    key_positions: Int[ArrayLike, "... S"] | None = None,
+    rows: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    **options: Unpack[WeightOptions],
+) -> Float[Array, "B heads rows S"]:
+    r"""Returns the weights of any attention function: its maps, of the chosen heads and rows (all by default).
+
+    An attention that is linear in its values gives its weights as its output for the identity:
+    :math:`A = A I`. It is called once for each H keys, and the peak memory is twice that of the result, which is 2 GiB
+    for each 4 heads of 8,192 queries and keys of one example. `attention` itself computes only the chosen rows and
+    heads. A function that is not linear in its values has an attribute or method
+    ``weights(query, key, **options)``, which returns its maps ``[B, M, T, S]`` for any number M; then `heads` chooses
+    among these.
+
+    Args:
+      options: the options of the attention function that determine its weights; None is not passed to it.
+
+    Raises:
+      ValueError: a row or a map does not exist, or the function returns another shape.
+
+    >>> def uniform(query, key, value):
+    ...     return jnp.broadcast_to(value.mean(1, keepdims=True), query.shape)
+    >>> x = jnp.ones((1, 3, 2, 4))
+    >>> weights_of(uniform, x, x, rows=[1], heads=[0]).round(3).tolist()[0][0][0]
+    [0.3330000042915344, 0.3330000042915344, 0.3330000042915344]
+    """
+    settings: dict[str, Any] = {name: x for name, x in options.items() if x is not None}
+    while isinstance(attention, functools.partial):
+        attention, settings = attention.func, attention.keywords | settings
+    offered = attention_weights if attention is api.attention else getattr(attention, "weights", None)
+    if offered is attention_weights:
+        settings = {name: x for name, x in settings.items() if name not in ("implementation", "dropout")}
+        return attention_weights(query, key, rows=rows, heads=heads, **settings)
+    if inspect.isroutine(offered):
+        maps = offered(query, key, **settings)
+    else:
+        maps = _by_identity(functools.partial(attention, **settings), query, key)
+    expected = query.shape[0], query.shape[1], key.shape[1]
+    if maps.ndim != 4 or (maps.shape[0], *maps.shape[2:]) != expected:
+        raise ValueError(f"weights must be maps [B, M, T, S] with B, T, S = {expected}, got shape {list(maps.shape)}")
+    maps = maps if heads is None else maps[:, indices("heads", heads, maps.shape[1])]
+    return maps if rows is None else maps[:, :, indices("rows", rows, maps.shape[2])]
+
+
+def _by_identity(attention: Callable[..., Array], query: Array, key: Array) -> Array:
+    """Returns the output of attention for values that are the identity, ``[B, N, T, S]``, H columns at a time."""
+    dtype = np.promote_types(query.dtype, np.float32)
+    query, key = query.astype(dtype), key.astype(dtype)
+    num_keys, size = key.shape[1], key.shape[3]
+
+    def columns(first: Array) -> Array:
+        identity = jnp.arange(num_keys)[:, None] == first + jnp.arange(size)[None]
+        return attention(query, key, jnp.broadcast_to(identity[None, :, None].astype(dtype), key.shape))
+
+    outputs = jax.lax.map(columns, jnp.arange(0, num_keys, size))  # [blocks, B, T, N, H]
+    joined = jnp.moveaxis(outputs, (1, 3, 2, 0, 4), (0, 1, 2, 3, 4))
+    return joined.reshape(*joined.shape[:3], -1)[..., :num_keys]
+
+
+def attention_entropy(
+    query: Float[Array, "B T N H"],
+    key: Float[Array, "B S K H"],
+    **options: Unpack[WeightOptions],
 ) -> Float[Array, "B N T"]:
-    """Returns the entropy of each query's weights in nats; memory is O(S) unless positions are given.
+    """Returns the entropy of each query's weights in nats; memory is O(S).
 
     It is 0 if all weight is on one key, log S if it is spread evenly, and 0 in an empty row. With sinks it is the
     entropy over the keys and the sink together: the weight of the sink is 1 minus the sum of the `attention_weights`.
@@ -88,8 +148,7 @@ def attention_entropy(
     >>> print(np.exp(attention_entropy(x, x, mask=masks.causal())).round(3))        # the number of keys
     [[[1. 2. 3.]]]
     """
-    positions = {"query_positions": query_positions, "key_positions": key_positions}
-    request = make_request(query, key, key, mask=mask, bias=bias, scale=scale, score=score, sinks=sinks, **positions)
+    request = make_request(query, key, key, **options)
     return _by_rows(request, lambda rows, weights: _entropy(request, weights))
 
 
@@ -117,18 +176,11 @@ class AttentionStatistics(NamedTuple):
 def attention_statistics(
     query: Float[Array, "B T N H"],
     key: Float[Array, "B S K H"],
-    *,
-    mask: Mask | Bool[Array, ...] | None = None,
-    bias: Float[Array, ...] | Bias | None = None,
-    scale: float | None = None,
-    score: ScoreFunction | None = None,
-    sinks: Float[Array, " N"] | None = None,
-    query_positions: Int[ArrayLike, "... T"] | None = None,
-    key_positions: Int[ArrayLike, "... S"] | None = None,
+    **options: Unpack[WeightOptions],
 ) -> AttentionStatistics:
     r"""Returns statistics that show whether the softmax of each query is saturated.
 
-    Memory is O(S) unless positions are given. The arguments are the same as for `attention`. A sink counts in the
+    Memory is O(S). The arguments are the same as for `attention`. A sink counts in the
     entropy only; the other statistics are computed from the weights and logits of keys.
 
     With unit variances, :math:`\mathrm{Var}(q \cdot k) = H` and the softmax saturates as H grows; the default scale
@@ -143,8 +195,7 @@ def attention_statistics(
     >>> print([round(float(x.item()), 5) for x in attention_statistics(query, key)])
     [0.0005, 0.99995, 5e-05, 25.0]
     """
-    positions = {"query_positions": query_positions, "key_positions": key_positions}
-    request = make_request(query, key, key, mask=mask, bias=bias, scale=scale, score=score, sinks=sinks, **positions)
+    request = make_request(query, key, key, **options)
 
     def statistics(rows: Array, weights: Array) -> AttentionStatistics:
         slope = (weights * (1 - weights)).max(-1, initial=0.0)
@@ -159,18 +210,11 @@ def top_alignments(
     query: Float[Array, "B T N H"],
     key: Float[Array, "B S K H"],
     count: int,
-    *,
-    mask: Mask | Bool[Array, ...] | None = None,
-    bias: Float[Array, ...] | Bias | None = None,
-    scale: float | None = None,
-    score: ScoreFunction | None = None,
-    sinks: Float[Array, " N"] | None = None,
-    query_positions: Int[ArrayLike, "... T"] | None = None,
-    key_positions: Int[ArrayLike, "... S"] | None = None,
+    **options: Unpack[WeightOptions],
 ) -> tuple[Float[Array, "B N T count"], Int[Array, "B N T count"]]:
     """Returns the `count` largest weights of each query, largest first, and the indices of their keys.
 
-    Memory is O(S) unless positions are given. The other arguments are the same as for `attention`; a sink is not among
+    Memory is O(S). The other arguments are the same as for `attention`; a sink is not among
     the keys, but lowers their weights.
 
     Raises:
@@ -184,8 +228,7 @@ def top_alignments(
     """
     if not 1 <= count <= key.shape[1]:
         raise ValueError(f"count must be between 1 and {key.shape[1]} keys, got {count}")
-    positions = {"query_positions": query_positions, "key_positions": key_positions}
-    request = make_request(query, key, key, mask=mask, bias=bias, scale=scale, score=score, sinks=sinks, **positions)
+    request = make_request(query, key, key, **options)
     return _by_rows(request, lambda rows, weights: tuple(jax.lax.top_k(weights, count)))
 
 

@@ -45,8 +45,8 @@ def test_explanation_is_compared_with_float64(monkeypatch):
 @pytest.mark.full
 def test_explanation_with_sinks_at_positions():
     query, key, value, _ = arrays()
-    options = {"sinks": jnp.array([0.0, 1.0, -1.0, 3.0]), "query_positions": np.arange(2, 7)}
-    explanation = functional.explain_attention(query, key, value, mask=masks.causal(), **options)
+    mask, _ = functional.at_positions(query, key, query_positions=np.arange(2, 7), mask=masks.causal())
+    explanation = functional.explain_attention(query, key, value, mask=mask, sinks=jnp.array([0.0, 1.0, -1.0, 3.0]))
     assert set(explanation.errors) == {"reference", "blockwise"}
     assert all(error is not None and error < 1e-5 for error in explanation.errors.values())
     assert explanation.refused["xla"] == "it has no attention sinks"

@@ -63,8 +63,11 @@ PLACES = {"query_positions": np.array([[4, 3, 2, 1, 0], [0, 2, 4, 6, 8]]), "key_
 def test_sinks_and_positions_count_as_in_all_weights(given):
     """The entropy is of keys and sink; one that takes all weight, and a row without keys, have none."""
     query, key, _, _ = arrays()
-    options = {"mask": masks.causal(1), "bias": functional.alibi(4), **given}
-    options = {name: jnp.asarray(x) if name == "sinks" else x for name, x in options.items()}
+    options = {"mask": masks.causal(1), "bias": functional.alibi(4)}
+    if "key_positions" in given:
+        options = dict(zip(("mask", "bias"), functional.at_positions(query, key, **PLACES, **options), strict=True))
+    if "sinks" in given:
+        options["sinks"] = jnp.asarray(SINKS)
     weights = np.asarray(functional.attention_weights(query, key, **options), np.float64)
     assert not np.allclose(weights, functional.attention_weights(query, key, mask=masks.causal(1)), atol=1e-2)
     parts = weights
@@ -76,10 +79,8 @@ def test_sinks_and_positions_count_as_in_all_weights(given):
     np.testing.assert_allclose(found.entropy, entropy, atol=1e-5)
     np.testing.assert_allclose(found.top_weight, weights.max(-1), atol=1e-6)
     np.testing.assert_allclose(found.slope, (weights * (1 - weights)).max(-1), atol=1e-6)
-    seen = options["mask"]
-    if "key_positions" in given:
-        seen = seen.at_positions(PLACES["query_positions"], PLACES["key_positions"][None])
-    np.testing.assert_allclose(found.variance, logit_variance(query, key, mask=seen), rtol=1e-4, atol=1e-6)
+    expected = logit_variance(query, key, mask=options["mask"])
+    np.testing.assert_allclose(found.variance, expected, rtol=1e-4, atol=1e-6)
     best, index = functional.top_alignments(query, key, 3, **options)
     np.testing.assert_allclose(best, -np.sort(-weights, -1)[..., :3], atol=1e-6)
     np.testing.assert_allclose(np.take_along_axis(weights, np.asarray(index), -1), best, atol=1e-6)
@@ -93,8 +94,6 @@ def test_the_entropy_with_a_sink():
     for function in (*map(inspect.unwrap, (functional.attention_entropy, functional.attention_statistics)), top):
         with pytest.raises(ValueError, match=r"sinks must have shape \[N\] = \[2\]"):
             function(x, x, sinks=jnp.zeros(3))
-        with pytest.raises(ValueError, match=r"key_positions must have shape \[3\] or \[1, 3\], got \[1, 4\]"):
-            function(x, x, key_positions=np.arange(4))
 
 
 def logit_variance(query, key, mask=None, scale=None, **others):
@@ -240,3 +239,77 @@ def test_the_weights_of_a_symbolic_length():
     program = jax.export.export(jax.jit(weights))(shape)
     for rows in (query, query[:, :1]):
         np.testing.assert_allclose(program.call(rows), weights(rows), atol=1e-6)
+
+
+QUERY, KEY = jnp.asarray(np.random.default_rng(0).standard_normal((2, 2, 5, 4, 8)), jnp.float32)
+
+
+def halves(query, key, *, mask=None, factor=0.5):
+    """Weights of another kind: a constant times the indices of row and head."""
+    batch, rows, heads, _ = query.shape
+    grid = factor * np.outer(np.arange(1, heads + 1), np.arange(1, rows + 1))
+    return jnp.broadcast_to(jnp.asarray(grid, jnp.float32)[None, ..., None], (batch, heads, rows, key.shape[1]))
+
+
+def plain(query, key, value, *, mask=None, factor=0.5):
+    """An attention function with the weights `halves`."""
+    return jnp.einsum("bnts,bsnh->btnh", halves(query, key, mask=mask, factor=factor), value)
+
+
+OPTIONS = {
+    "plain": {},
+    "mask": {"mask": masks.causal()},
+    "bias": {"bias": functional.alibi(4)},
+    "sinks": {"sinks": np.arange(4, dtype=np.float32)},
+    "scale": {"scale": 0.1},
+}
+
+
+@pytest.mark.parametrize("name", first(list(OPTIONS), "sinks"))
+def test_the_output_for_the_identity_is_the_weights(name):
+    """Of 5 and of 19 keys of dim 8, one block and three."""
+    options = {name: jnp.asarray(x) if name == "sinks" else x for name, x in OPTIONS[name].items()}
+    own = lambda query, key, value: functional.attention(query, key, value, **options)
+    keys = jnp.concatenate([KEY, 2 * KEY, -KEY, KEY[:, :4]], 1)
+    for key in (KEY, keys):
+        found = quick(functools.partial(functional.weights_of, own))(QUERY, key)
+        np.testing.assert_allclose(found, functional.attention_weights(QUERY, key, **options), atol=1e-6)
+
+
+def test_attention_has_its_weights_with_any_implementation():
+    """Its implementation and dropout in a partial do not matter to its weights; a scale does."""
+    softmax = functional.attention_weights(QUERY, KEY, mask=masks.causal())
+    for options in ({}, {"implementation": "blockwise"}, {"implementation": "xla", "dropout": None}):
+        attention = functools.partial(functional.attention, **options)
+        np.testing.assert_array_equal(functional.weights_of(attention, QUERY, KEY, mask=masks.causal()), softmax)
+    scaled = functools.partial(functools.partial(functional.attention, implementation="reference"), scale=2.0)
+    expected = functional.attention_weights(QUERY, KEY, scale=2.0)
+    np.testing.assert_array_equal(functional.weights_of(scaled, QUERY, KEY), expected)
+    expected = functional.attention_weights(QUERY, KEY, scale=1.0)
+    np.testing.assert_array_equal(functional.weights_of(scaled, QUERY, KEY, scale=1.0), expected)
+
+
+def test_rows_and_heads_of_any_function_are_chosen():
+    everything = functional.weights_of(plain, QUERY, KEY)
+    np.testing.assert_allclose(everything, halves(QUERY, KEY), rtol=1e-6)
+    doubled = functools.partial(plain, factor=1.0)
+    some = functional.weights_of(doubled, QUERY, KEY, rows=[4, 1], heads=[3, 0, 2])
+    np.testing.assert_allclose(some, 2 * everything[:, [3, 0, 2]][:, :, [4, 1]], rtol=1e-6)
+    with pytest.raises(ValueError, match="heads must be indices from 0 to 3"):
+        functional.weights_of(plain, QUERY, KEY, heads=[4])
+    with pytest.raises(ValueError, match="rows must be indices from 0 to 4"):
+        functional.weights_of(plain, QUERY, KEY, rows=[5])
+
+
+def test_a_function_may_offer_any_number_of_maps():
+    """Two maps of four heads, as in differential attention; another shape is refused."""
+
+    def paired(query, key, value, **options):
+        return jnp.tanh(plain(query, key, value, **options))
+
+    paired.weights = lambda query, key, **options: halves(query, key, **options)[:, ::2]
+    found = functional.weights_of(functools.partial(paired, factor=1.0), QUERY, KEY, heads=[1])
+    np.testing.assert_array_equal(found, halves(QUERY, KEY, factor=1.0)[:, 2:3])
+    paired.weights = lambda query, key: halves(query, key)[:, 0]
+    with pytest.raises(ValueError, match=r"weights must be maps \[B, M, T, S\] .*, got shape \[2, 5, 5\]"):
+        functional.weights_of(paired, QUERY, KEY)

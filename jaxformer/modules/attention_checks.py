@@ -1,0 +1,150 @@
+"""Checks, on a tiny example, what cached steps and maps take for granted of an attention function.
+
+A cached step computes one late row of attention alone, so row t of a function must not depend on the index of a query
+or key: positions reach attention only through masks, biases and position schemes. Maps are outputs for the identity, so
+the function must be linear in its values. The functions of this package keep both, as their tests prove; a user's own
+function is tried with random numbers, and its parameters, if it has any, with random values.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jaxformer import masks
+from jaxformer.functional.attention.base import ScoreFunction
+from jaxformer.modules.attention_function import AttentionFunction, call_attention, name_of
+from jaxformer.modules.pure import split_params
+
+LENGTH, ROOM = 40, 48
+"""The length of the tiny example, and the number of slots of its cache."""
+ROWS = 6, 21, 39
+"""The rows that are also computed alone. A function that depends on larger indices only, such as one that hides keys
+more than 64 places away, is not noticed."""
+
+
+class Heads(NamedTuple):
+    """The attention of a layer, without its arrays."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float | None = None
+    score: ScoreFunction | None = None
+    sinks: bool = False
+
+
+def check_rows(attention: AttentionFunction, heads: Heads, *, stacked: bool = False) -> None:
+    """Checks that each row of an attention function is the same when it is computed alone, as in a cached step.
+
+    Args:
+      stacked: True if the parameters of a module have a leading dimension of layers.
+
+    Raises:
+      ValueError: a row differs, or cannot be computed alone.
+    """
+    if _is_own(attention):
+        return
+    function, name = _concrete(attention, stacked), name_of(attention)
+    try:
+        difference = _difference(function, heads)
+    except Exception as error:
+        raise ValueError(
+            f"the attention function {name} cannot compute a row alone, as a cached step of decoding does: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    if difference is not None:
+        raise ValueError(
+            f"row {difference[0]} of the attention function {name} differs by {difference[1]:.2g} when it is computed "
+            "alone, as a cached step of decoding does, so it depends on the index of a query or key; write that as a "
+            "Mask, a functional.Bias or a modules.PositionScheme, which get absolute positions"
+        )
+
+
+def check_linear(attention: AttentionFunction, heads: Heads) -> None:
+    """Checks that the output of an attention function is linear in the values, so that it has maps.
+
+    Raises:
+      ValueError: it is not, and it does not offer its maps.
+    """
+    inner = attention
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    if _is_own(attention) or callable(getattr(inner, "weights", None)) or _is_linear(_concrete(attention), heads):
+        return
+    raise ValueError(
+        f"the attention function {name_of(attention)} is not linear in its values, so it has no maps; give it a method "
+        "or an attribute weights(query, key, **options) that returns them, [B, any number, T, S]"
+    )
+
+
+def _is_own(attention: Any) -> bool:
+    while isinstance(attention, functools.partial):
+        attention = attention.func
+    return str(getattr(attention, "__module__", "")).startswith("jaxformer.") and not isinstance(attention, nnx.Module)
+
+
+class _Module(NamedTuple):
+    """A module with random parameters; equal graphs and shapes make equal functions."""
+
+    graph: nnx.GraphDef[Any]
+    kind: Hashable  # the structure of its parameters
+    shapes: tuple[jax.ShapeDtypeStruct, ...]
+
+    def __call__(self, *arrays: Any, **options: Any) -> Any:
+        keys = jax.random.split(jax.random.key(0), max(1, len(self.shapes)))
+        leaves = [0.5 * jax.random.normal(k, x.shape, x.dtype) for k, x in zip(keys, self.shapes, strict=False)]
+        return call_attention(nnx.merge(self.graph, jax.tree.unflatten(self.kind, leaves)), *arrays, **options)
+
+
+def _concrete(attention: AttentionFunction, stacked: bool = False) -> Callable[..., Any]:
+    """Returns an attention function that needs no array from outside: the parameters of a module may be traced."""
+    if not isinstance(attention, nnx.Module):
+        return attention
+    graph, params = split_params(attention)
+    leaves, kind = jax.tree.flatten(nnx.to_pure_dict(params))
+    skipped = 1 if stacked else 0
+    return _Module(graph, kind, tuple(jax.ShapeDtypeStruct(x.shape[skipped:], x.dtype) for x in leaves))
+
+
+def _arrays(heads: Heads, length: int) -> list[np.ndarray]:
+    sizes = (heads.num_heads, heads.num_kv_heads, heads.num_kv_heads, heads.num_kv_heads)
+    random = np.random.default_rng(0)
+    return [random.standard_normal((1, length, n, heads.head_dim)).astype(np.float32) for n in sizes]
+
+
+def _call(attention: Callable[..., Any], heads: Heads, query: Any, key: Any, value: Any, mask: masks.Mask) -> Any:
+    sinks = jnp.zeros(heads.num_heads, jnp.float32) if heads.sinks else None
+    options = {"mask": mask, "scale": heads.scale, "score": heads.score, "sinks": sinks}
+    return call_attention(attention, query, key, value, **options)
+
+
+@functools.lru_cache(maxsize=64)
+def _difference(attention: Callable[..., Any], heads: Heads) -> tuple[int, float] | None:
+    """Returns the first row that differs when computed alone, and by how much; None if none does."""
+    query, key, value, _ = _arrays(heads, ROOM)
+    call = jax.jit(functools.partial(_call, attention, heads))
+    with jax.ensure_compile_time_eval():
+        whole = np.asarray(call(query[:, :LENGTH], key[:, :LENGTH], value[:, :LENGTH], masks.causal()))
+        for row in ROWS:
+            seen = masks.dense(np.arange(ROOM)[None, None, None] <= row, finite=True)
+            alone = np.asarray(call(query[:, row : row + 1], key, value, seen))[:, 0]
+            difference = float(np.abs(alone - whole[:, row]).max())
+            if not difference <= 1e-3 * max(1.0, float(np.abs(whole).max())):
+                return row, difference
+    return None
+
+
+@functools.lru_cache(maxsize=64)
+def _is_linear(attention: Callable[..., Any], heads: Heads) -> bool:
+    query, key, first, second = _arrays(heads, 8)
+    call = jax.jit(functools.partial(_call, attention, heads))
+    with jax.ensure_compile_time_eval():
+        one, two, both = (np.asarray(call(query, key, x, masks.causal())) for x in (first, second, first + 2 * second))
+    return bool(np.abs(both - one - 2 * two).max() <= 1e-3 * max(1.0, float(np.abs(both).max())))

@@ -1,0 +1,111 @@
+"""Functions that cached steps or maps would use wrongly are noticed on a tiny example."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+from jaxformer import functional, masks, models, modules, pure, sharding
+from jaxformer.modules.attention_checks import Heads, check_linear, check_rows
+
+HEADS = Heads(4, 2, 8)
+CONFIG = models.LanguageModelConfig(9, num_layers=2, d_model=16, num_heads=4, d_ff=8, positions="none")
+
+
+def rotating(query, key, value, **options):
+    return functional.attention(functional.rotary(query, None), functional.rotary(key, None), value, **options)
+
+
+def with_distances(query, key, value, **options):
+    return functional.attention(query, key, value, bias=functional.alibi(query.shape[2]), **options)
+
+
+def in_a_window(query, key, value, *, mask):
+    return functional.attention(query, key, value, mask=mask & masks.window(20))
+
+
+def of_the_last_keys(query, key, value, *, mask):
+    """It is right only if the cache has no room left: the mask is not read."""
+    return functional.attention(query, key, value, mask=masks.causal(key.shape[1] - query.shape[1]))
+
+
+def of_one_key_head(query, key, value, *, mask):
+    """It takes the wrong key heads for a late row: a mean over the keys, of those beyond the mask too."""
+    return functional.attention(query, key - key.mean(1, keepdims=True), value, mask=mask) + value.mean()
+
+
+@pytest.mark.parametrize("attention", [rotating, with_distances, in_a_window, of_the_last_keys, of_one_key_head])
+def test_rows_that_depend_on_their_index_are_refused(attention):
+    with pytest.raises(ValueError, match=f"of the attention function {attention.__name__} differs by"):
+        check_rows(attention, HEADS)
+    with pytest.raises(ValueError, match="PositionScheme, which get absolute positions"):
+        pure(models.LanguageModel, CONFIG, attention=attention).init(jax.random.key(0))
+
+
+def test_a_function_that_takes_no_single_row_is_refused():
+    def even(query, key, value, *, mask):
+        if query.shape[1] % 2:
+            raise NotImplementedError("lengths must be even")
+        return functional.attention(query, key, value, mask=mask)
+
+    with pytest.raises(ValueError, match=r"even cannot compute a row alone.*NotImplementedError: lengths must be even"):
+        check_rows(even, HEADS)
+
+
+@pytest.mark.parametrize(
+    "attention",
+    [
+        functional.attention,
+        functools.partial(functional.attention, implementation="xla"),
+        sharding.sharded_attention(sharding.mesh("data=8")),
+        lambda query, key, value, **options: functional.attention(2 * query, key, value, **options),
+    ],
+    ids=["own", "partial", "sharded", "a user's"],
+)
+def test_rows_that_do_not_are_accepted(attention):
+    for heads in (HEADS, Heads(4, 4, 4, 0.5, functional.soft_cap(2.0), True)):
+        check_rows(attention, heads)
+        check_linear(attention, heads)
+
+
+class Distances(nnx.Module):
+    """Learned costs of distances between indices; they begin at 0, when nothing would be noticed."""
+
+    def __init__(self):
+        self.cost = nnx.Param(jnp.zeros(4))
+
+    def __call__(self, query, key, value, *, mask=None):
+        distance = jnp.abs(jnp.arange(query.shape[1])[:, None] - jnp.arange(key.shape[1])[None])
+        bias = self.cost[...][:, None, None] * distance.astype(jnp.float32)[None]
+        return functional.attention(query, key, value, mask=mask, bias=bias)
+
+
+def test_the_parameters_of_a_module_are_tried_with_random_values():
+    """When the model is made, and its parameters are traced and stacked."""
+    with pytest.raises(ValueError, match="of the attention function Distances differs"):
+        pure(models.LanguageModel, CONFIG, attention=Distances()).init(jax.random.key(0))
+
+
+def test_an_encoder_takes_any_function():
+    """It has no cached step."""
+    config = models.EncoderConfig(9, num_layers=1, d_model=16, num_heads=4, d_ff=8)
+    assert pure(models.make_encoder, config, attention=in_a_window_or_none).shapes
+
+
+def in_a_window_or_none(query, key, value, *, mask=None):
+    return in_a_window(query, key, value, mask=masks.causal() if mask is None else mask)
+
+
+def test_modules_without_position_are_accepted():
+    class Scaled(nnx.Module):
+        def __init__(self):
+            self.factor = nnx.Param(jnp.ones(()))
+
+        def __call__(self, query, key, value, *, mask=None):
+            return functional.attention(query * self.factor[...], key, value, mask=mask)
+
+    net = pure(models.LanguageModel, CONFIG, attention=Scaled())
+    assert net.shapes["decoder"]["stack"]["layers"]["attention"]["attention"]["factor"].shape == (2,)
+    assert isinstance(modules.SelfAttention(8, 2, attention=Scaled(), rngs=nnx.Rngs(0)).check_steps(), type(None))
