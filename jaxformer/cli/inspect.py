@@ -34,9 +34,8 @@ def main(arguments: Sequence[str]) -> int:
     add_run_options(parser)
     parser.add_argument("--source", type=sentence, required=True, help="a sentence")
     parser.add_argument("--target", type=sentence, help="a translation of it; default: the model's own")
-    parser.add_argument(
-        "--layer", type=int, help="a decoder layer, from 0, or -1 for the last; with no --head, the mean of its heads"
-    )
+    of_layer = "a decoder layer, from 0, or -1 for the last; with no --head, the mean of its heads"
+    parser.add_argument("--layer", type=int, help=of_layer)
     parser.add_argument(
         "--head", type=int, help="a head, from 0, or -1 for the last; default: the one that aligns most words"
     )
@@ -51,12 +50,11 @@ def main(arguments: Sequence[str]) -> int:
     if settings and options.target is not None:
         parser.error(f"with --target there is no search; leave out {settings[0]}")
     chosen = [f"--{name}" for name in ("layer", "head") if getattr(options, name) is not None]
+    others = " and ".join(chosen or ["--mean"])
     if options.mean and chosen:
-        parser.error(f"--mean averages all layers and heads; leave out --mean or {' and '.join(chosen)}")
+        parser.error(f"--mean averages all layers and heads; leave out --mean or {others}")
     if options.grid and (chosen or options.mean):
-        parser.error(
-            f"--grid draws every head of every layer; leave out --grid or {' and '.join(chosen or ['--mean'])}"
-        )
+        parser.error(f"--grid draws every head of every layer; leave out --grid or {others}")
     if options.grid and options.table:
         parser.error("--grid draws every head and writes no text; leave out --grid or --table")
     if options.grid and options.out is None:

@@ -52,9 +52,10 @@ def _identifiers(path: pathlib.Path) -> dict[str, str]:
     if not path.exists():
         return {}
     try:
-        if path.is_file() and isinstance(known := json.loads(path.read_text(encoding="utf-8")), dict):
-            return {name: value for name, value in known.items() if isinstance(value, str)}
+        known = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, RecursionError, ValueError):
-        pass
+        known = None
+    if isinstance(known, dict):
+        return {name: value for name, value in known.items() if isinstance(value, str)}
     logger.warning("%s is damaged: the tracker begins another record of this run", path)
     return {}

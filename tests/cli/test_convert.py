@@ -48,7 +48,7 @@ def test_errors_have_one_line(capsys, monkeypatch):
 @pytest.mark.parametrize(
     "value", [float("nan"), *(pytest.param(x, marks=pytest.mark.full) for x in (0.0, float("-inf")))]
 )
-def test_weights_that_are_not_finite_are_reported(capsys, tmp_path, value):
+def test_weights_that_are_not_finite_are_reported(caplog, tmp_path, value):
     """What such a model computes is useless, and only its texts would show it."""
     config = families.gpt2(325, d_model=4, num_heads=1, d_ff=4, num_layers=1, max_positions=8)
     net = pure(models.LanguageModel, config)
@@ -58,5 +58,5 @@ def test_weights_that_are_not_finite_are_reported(capsys, tmp_path, value):
     interop.save_pretrained(tmp_path / "in", net, params, family="gpt2")
     tokenizers.write(tmp_path / "in", tokenizers.byte_level(), {"eos_token": tokenizers.END})
     assert main.main(["convert", str(tmp_path / "in"), "--out", str(tmp_path / "run")]) == 0
-    found = "parameters hold NaN or infinity, such as decoder/embeddings/tokens/table"
-    assert capsys.readouterr().err.replace("\n", " ").count(found) == (1 if value else 0)
+    said = [record.getMessage() for record in caplog.records if "weights of NaN or infinity" in record.getMessage()]
+    assert len(said) == (1 if value else 0)

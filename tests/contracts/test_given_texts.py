@@ -15,7 +15,7 @@ from jaxformer.tasks.translation import translator as implementation
 from jaxformer.tasks.translation.corpora import Corpora
 from tests.modules.small import drawn
 from tests.tasks.small import small
-from tests.tasks.translation.test_translator import SENTENCES, translator, with_settings
+from tests.tasks.translation.translators import SENTENCES, translator, with_settings
 
 LONG = "The old man sees the house. " * 80
 

@@ -13,11 +13,9 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from jaxformer import interop, models, sharding, training
-from jaxformer.axes import parameter_name
 from jaxformer.data.marian_tokenizer import MarianTokenizer
 from jaxformer.data.pretrained_tokenizer import PretrainedTokenizer
 from jaxformer.data.tokenizer import Tokenizer
@@ -95,9 +93,6 @@ def convert(
     settings, generation = _settings(folder)
     tokenizer, names = read_tokenizer(folder, settings)
     found, name = interop.load_pretrained(folder), folder.resolve().name
-    leaves = jax.tree_util.tree_leaves_with_path(found.params)
-    if damaged := [parameter_name(path) for path, leaf in leaves if not jnp.isfinite(leaf).all()]:
-        say(f"WARNING: {len(damaged)} of {len(leaves)} parameters hold NaN or infinity, such as {damaged[0]}")
     if any(tensor.startswith(_HEADS) for tensor in found.unused):
         raise DataError(_refusal(folder, f"a {found.family} with the head of a classifier"))
     if length and found.net.model is not models.LanguageModel:

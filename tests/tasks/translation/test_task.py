@@ -163,7 +163,7 @@ def test_lengths_that_a_mesh_cannot_shard_are_reported(tmp_path):
         config = dataclasses.replace(config, model=dataclasses.replace(config.model, max_positions=256))
         lines = []
         data = runner._prepare(TASK, config, TASK.read(config), tmp_path, lines.append)
-        runner._report_uneven(config, data, placement, lines.append)
+        runner._report_shapes(config, data, placement, lines.append)
         said.append("\n".join(lines))
         odd = [length for length in data.lengths if length % 4]
         assert bool(odd) is (multiple == 1)
