@@ -5,8 +5,7 @@ False: to the step's scores, before log-softmax, so that the probabilities of a 
 CTranslate2. True: to log-probabilities, after log-softmax, so that the probability of removed tokens is lost, as in
 Hugging Face.
 
-Any callable of scores and history is a transform; a plain function has no such attribute, and counts as False. The
-transforms of this module are frozen dataclasses and pytrees.
+Any callable of scores and history is a transform; one without the attribute counts as False. Those here are pytrees.
 """
 
 from __future__ import annotations
@@ -131,9 +130,7 @@ def chain(*transforms: Transform) -> Chain:
 def for_sampling(transforms: Transforms) -> tuple[Transform, ...]:
     """Returns transforms as `sample` applies them: first the `normalized` ones, then the others, then softmax.
 
-    A repetition penalty, which depends on the sign of logits, comes before all of them.
-
-    So, in whatever order the transforms are given, a filter such as `top_k` chooses among the tokens that the rules
+    A repetition penalty, which depends on the sign of logits, comes before all of them. In whatever order the transforms are given, a filter such as `top_k` chooses among the tokens that the rules
     allow, and a sampled token has its log-probability in the distribution it was drawn from, as in Hugging Face.
 
     >>> import jax.numpy as jnp
@@ -146,8 +143,8 @@ def for_sampling(transforms: Transforms) -> tuple[Transform, ...]:
     """
     of_logits = lambda transform: getattr(transform, "is_of_logits", False) and not is_normalized(transform)
     given = sorted(as_transforms(transforms), key=of_logits, reverse=True)
-    rules = tuple(transform for transform in given if is_normalized(transform) or of_logits(transform))
-    others = tuple(transform for transform in given if not (is_normalized(transform) or of_logits(transform)))
+    is_rule = lambda transform: is_normalized(transform) or of_logits(transform)
+    rules, others = (tuple(x for x in given if is_rule(x) is kept) for kept in (True, False))
     return (Chain(rules), *others) if rules else others
 
 

@@ -103,9 +103,8 @@ class TransformerConfig:
     activation: Activation = "relu"
     """The feed-forward nonlinearity; silu is also called swish."""
     dropout: float = 0.1
-    """The probability of dropping sublayer outputs and, without `embedding_dropout`, embeddings."""
+    """The probability of dropping sublayer outputs and, without the next setting, embeddings."""
     embedding_dropout: float | None = None
-    """The probability of dropping embeddings; None for `dropout`."""
     attention_dropout: float = 0.0
     """The probability of dropping attention weights."""
     activation_dropout: float = 0.0

@@ -69,12 +69,11 @@ class Decoder(nnx.Module):
 
         Raises:
           ValueError: the position vectors depend on the final length of the sequence, which is unknown during decoding,
-            the embeddings have token types, the stack has a norm, the window is below 1 or used without a causal mask,
-            or the rows of a causal decoder's attention function depend on their index.
+            the embeddings have token types, the stack has a norm, or the window is below 1 or used without a causal
+            mask.
         """
         if causal:
             check_steps(embeddings.positions)
-            stack.layers.attention.check_steps(stacked=True)
         if embeddings.types is not None:
             raise ValueError("a decoder takes no token types, so num_token_types must be 0")
         if stack.norm is not None:

@@ -123,13 +123,10 @@ class MultiHeadAttention(nnx.Module):
         return self.output(mixed)
 
     def check_steps(self, *, stacked: bool = False) -> None:
-        """Checks that cached steps can use the attention function: see `attention_checks.check_rows`.
-
-        Args:
-          stacked: True for the layers of a stack.
+        """Checks that cached steps can use the attention function of this layer, or of the layers of a stack.
 
         Raises:
-          ValueError: a row of its result is another one when it is computed alone.
+          ValueError: see `attention_checks.check_rows`.
         """
         num_heads, head_dim = self.output.kernel.shape[-3:-1]
         heads = Heads(num_heads, self.num_kv_heads, head_dim, self.scale, self.score, self.sinks is not None)

@@ -8,6 +8,7 @@ import jax
 from jaxformer import demo, models, pure
 from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.tasks.translation import DecodeConfig, Translator
+from tests.modules.small import quick
 
 SENTENCES = ["The old man sees the house.", "", "She sings.", "Why did she sing?", "  "]
 
