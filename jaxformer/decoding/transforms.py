@@ -5,7 +5,7 @@ False: to the step's scores, before log-softmax, so that the probabilities of a 
 CTranslate2. True: to log-probabilities, after log-softmax, so that the probability of removed tokens is lost, as in
 Hugging Face.
 
-Any callable of scores and history is a transform; one without the attribute counts as False. Those here are pytrees.
+Any callable of scores and history is a transform; without the attribute, it counts as False.
 """
 
 from __future__ import annotations
@@ -130,8 +130,9 @@ def chain(*transforms: Transform) -> Chain:
 def for_sampling(transforms: Transforms) -> tuple[Transform, ...]:
     """Returns transforms as `sample` applies them: first the `normalized` ones, then the others, then softmax.
 
-    A repetition penalty, which depends on the sign of logits, comes before all of them. In whatever order the transforms are given, a filter such as `top_k` chooses among the tokens that the rules
-    allow, and a sampled token has its log-probability in the distribution it was drawn from, as in Hugging Face.
+    A repetition penalty, which depends on the sign of logits, comes before all of them. In whatever order the
+    transforms are given, a filter such as `top_k` chooses among the tokens that the rules allow, and a sampled token
+    has its log-probability in the distribution it was drawn from, as in Hugging Face.
 
     >>> import jax.numpy as jnp
     >>> history = History(jnp.zeros((1, 1, 1), jnp.int32), jnp.zeros((1, 1), jnp.int32), jnp.zeros(1, jnp.int32))
