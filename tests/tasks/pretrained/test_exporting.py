@@ -129,7 +129,9 @@ def test_a_translator_of_its_own_vocabulary_can_be_converted_again(tmp_path):
     said = []
     pretrained.export(tmp_path / "again", tmp_path / "third", say=said.append)
     for name in ("generation_config.json", "tokenizer.json"):
-        assert (tmp_path / "third" / name).read_text() == (tmp_path / "out" / name).read_text()
+        first, last = (json.loads((tmp_path / out / name).read_text()) for out in ("out", "third"))
+        bos = {} if name == "tokenizer.json" else {"bos_token_id": 399}  # the start of the decoder, which is padding
+        assert last == first | bos
     assert "forbid" not in said[0]
 
 
@@ -188,7 +190,8 @@ def test_exporting_inverts_conversion_of_a_marian(tmp_path):
     search = {"num_beams": 3, "length_penalty": 0.5, "max_length": 9, "forced_eos_token_id": 0, "early_stopping": True}
     config = families.marian(len(vocabulary), **SIZES, **sides)
     net, params = folder(tmp_path / "drawn", "marian", models.EncoderDecoder, config)
-    params["decoder"]["embeddings"]["tokens"]["table"] *= jnp.arange(len(vocabulary))[:, None] != pad  # as published
+    tokens = params["decoder"]["embeddings"]["tokens"]
+    tokens["table"] = tokens["table"].at[pad].set(0.0)  # as published
     given = {**ids, **search, "renormalize_logits": True}
     interop.save_pretrained(tmp_path / "in", net, params, family="marian", settings=given)
     for file in (tmp_path / "files").iterdir():
