@@ -14,7 +14,6 @@ from experiments.recurrent_translation.measures import StepClock, trained_gradie
 from jaxformer import demo
 from jaxformer.files import write_text
 from jaxformer.inspection import attention_maps, plots
-from jaxformer.models import costs
 from jaxformer.tasks.translation import TranslationConfig, Translator, alignment
 
 OWN = "A man in a blue shirt is playing the guitar. Two dogs are running through the snow."
@@ -45,7 +44,7 @@ def run_cell(cell: Cell, config: TranslationConfig, out: pathlib.Path, scale: Sc
         "seed": cell.seed,
         "rate": config.optimizer.learning_rate,
         "steps": config.train.steps,
-        "parameters": costs.num_parameters(translator.net.shapes),
+        "parameters": translator.net.num_parameters,
         "curve": curve,
         "loss": min(loss for _, loss in curve),
         "cpu seconds of a step": clock.median,

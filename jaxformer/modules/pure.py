@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import math
 import types
 import typing
 from collections.abc import Callable, Hashable, Mapping
@@ -65,6 +66,16 @@ class Pure(Generic[ModelT_co, ConfigT_co]):
     def shapes(self) -> Params:
         """The parameters' shapes and dtypes, as ``jax.ShapeDtypeStruct``."""
         return self._abstract.shapes
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of parameters; nothing is allocated.
+
+        >>> from jaxformer import models
+        >>> f"{pure(models.EncoderDecoder, models.EncoderDecoderConfig(37_000, 37_000)).num_parameters:,}"
+        '63,045,632'
+        """
+        return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.shapes))
 
     @property
     def axes(self) -> Params:

@@ -27,7 +27,7 @@ from jaxformer.tasks import registry, restore, resume, run_lock, rundir, warm_st
 from jaxformer.tasks.base import Corpus, Data, OnExamples, Predictor, Say, Trained
 from jaxformer.tasks.config import TaskConfig
 from jaxformer.tasks.registry import AnyTask
-from jaxformer.tasks.training_setup import TrainingSetup, check_memory, make_training_setup
+from jaxformer.tasks.training_setup import TrainingSetup, batch_flops, check_memory, make_training_setup
 from jaxformer.tasks.validation import Validation
 from jaxformer.training.logging import JsonLog, TensorBoard
 from jaxformer.training.phase_timer import described
@@ -150,8 +150,7 @@ class _Start:
             try:
                 if processes.is_first():
                     _write_provenance(out, config, corpus, data, self.placement, name)
-                    # Utilization counts the products of a full step, although frozen parameters save some.
-                    outputs.peak_flops = None if config.tune.frozen else peak
+                    outputs.peak_flops = peak
                     names = {"unit": setup.network.unit, "smoothing": outputs.label_smoothing}
                     outputs.reporter = reporter(self.console, start=done, steps=steps, **names)
                     _open(outputs, config.train, out, done)
@@ -162,7 +161,7 @@ class _Start:
                     config=config.train,
                     validate=Validation(task, config, corpus, data, setup),
                     maximize=task.metrics.get(config.train.metric, False),
-                    flops=lambda batch: setup.network.training_flops(setup.network.shape(batch)),
+                    flops=batch_flops(setup, say),
                     outputs=outputs,
                     progress=progress,
                 )

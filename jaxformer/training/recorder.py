@@ -237,7 +237,7 @@ class Recorder:
         if out.board:
             out.board.write(number, **{**metrics, "train/loss": loss, "train/tokens_per_second": rate})
         if out.reporter:
-            utilization = speed / out.peak_flops if out.peak_flops else None
+            utilization = speed / out.peak_flops if out.peak_flops and speed else None
             out.reporter.update(number, loss=loss, tokens_per_second=rate, utilization=utilization)
 
     def _tell_time(self, number: int) -> None:

@@ -130,8 +130,8 @@ class TaskContract:
         lowered, shape = setup.lower(*setup.network.largest_batch)
         assert shape[0] % setup.placement.num_batch_shards == 0
         assert lowered.compile().memory_analysis() is not None
-        assert setup.network.training_flops(shape) == 3 * setup.network.forward_flops(shape) > 0
-        assert setup.network.recomputed_flops(shape) >= 0
+        costs = setup.costs(shape)
+        assert costs.computed_flops >= costs.flops == setup.training_flops(shape) > 0
         counted = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(setup.network.net.shapes))
         assert setup.network.num_parameters == counted
 

@@ -13,10 +13,12 @@ from jaxformer import models
 from jaxformer.cli.main import main
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.sharding import mesh
 from jaxformer.tasks import base, registry
 from jaxformer.tasks.base import Splits, Task, sum_losses
 from jaxformer.tasks.config import TaskConfig
 from jaxformer.tasks.language_model import TASK, LanguageModelingConfig
+from jaxformer.tasks.planner import planned_setup
 from jaxformer.tasks.translation import TranslationConfig
 
 CONFIGS = [TranslationConfig(), registry.configure("language_model", model={"vocab_size": 80})]
@@ -38,17 +40,17 @@ def test_a_task_cannot_be_made_without_its_parts():
 @pytest.mark.parametrize("config", CONFIGS)
 def test_costs_are_those_of_the_largest_batch(config):
     """Tokens are the predicted ones: rows times the last length."""
-    task = registry.task_of(config)
-    network = task.network(config, task.planned_vocab_size(config))
+    setup = planned_setup(config, mesh("data=1", jax.devices()[:1]))
+    network = setup.network
     num_rows, length = network.largest_batch
-    costs = network.costs(network.planned_shape(num_rows, length))
+    costs = setup.costs(network.planned_shape(num_rows, length))
     assert costs.batch[0] == num_rows
     assert set(costs.batch[1:]) == {length}
     assert costs.tokens == num_rows * length
     assert costs.parameters == network.num_parameters
     assert 0 < costs.flops <= costs.computed_flops
     assert str(num_rows) in costs.description
-    double = network.costs(network.planned_shape(2 * num_rows, length))
+    double = setup.costs(network.planned_shape(2 * num_rows, length))
     assert (double.flops, double.tokens) == (2 * costs.flops, 2 * costs.tokens)
 
 
@@ -58,8 +60,7 @@ def test_costs_are_those_of_the_largest_batch(config):
 def test_costs_count_the_terms_of_the_loss(name, shape, counted):
     """A classifier has one term for each text or image of any length."""
     config = registry.configure(name, model={"num_classes": 2})
-    task = registry.task_of(config)
-    costs = task.network(config, task.planned_vocab_size(config)).costs(shape)
+    costs = planned_setup(config, mesh("data=1", jax.devices()[:1])).costs(shape)
     assert (costs.tokens, costs.unit) == counted
 
 

@@ -22,20 +22,22 @@ def test_reports_tokens_and_utilization(every, steps):
 
     class Reporter:
         def update(self, step, *, loss, tokens_per_second, utilization):
-            seen.append((step, tokens_per_second > 0, utilization is not None and utilization > 0))
+            seen.append((step, tokens_per_second > 0, None if utilization is None else utilization > 0))
 
         def tick(self, step, left): ...
         def say(self, text): ...
         def close(self): ...
 
-    fit(
-        new_state(),
-        10,
-        flops=lambda b: 1e6,
-        outputs=training.Outputs(reporter=Reporter(), peak_flops=1e12),
-        config={"log_every": every},
-    )
-    assert seen == [(step, True, True) for step in steps]
+    for flops in (1e6, 0.0):
+        seen.clear()
+        fit(
+            new_state(),
+            10,
+            flops=lambda b, flops=flops: flops,
+            outputs=training.Outputs(reporter=Reporter(), peak_flops=1e12),
+            config={"log_every": every},
+        )
+        assert seen == [(step, True, True if flops else None) for step in steps]
 
 
 def test_skipped_steps_are_counted_and_reported(tmp_path):

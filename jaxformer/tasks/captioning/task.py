@@ -23,7 +23,6 @@ from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.scores import Score, bleu
 from jaxformer.functional.dropout import fold_in_name
-from jaxformer.models import costs
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, pure
 from jaxformer.tasks.base import Network, OnExamples, PlannedData, Say, Splits, Task, Trained
@@ -108,12 +107,6 @@ class CaptionNetwork(Network[DeviceBatch]):
         make = functools.partial(jax.ShapeDtypeStruct, sharding=rows)
         images = make((shape[0], *image_shape(self.net.config)), jnp.uint8)
         return CaptionBatch(images, make(shape, jnp.int32), make(shape, jnp.int32), make(shape, jnp.bool_))
-
-    def forward_flops(self, shape: tuple[int, ...]) -> float:
-        return costs.captioner_flops(self.net.config, *shape)
-
-    def recomputed_flops(self, shape: tuple[int, ...]) -> float:
-        return costs.captioner_recomputed_flops(self.net.config, *shape)
 
     def describe(self, shape: tuple[int, ...]) -> str:
         height, width = self.net.config.image.image_size

@@ -21,7 +21,6 @@ from jaxformer.data.sources import locate
 from jaxformer.data.text import Text
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.scores import Score
-from jaxformer.models import costs
 from jaxformer.models.config import EncoderConfig
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
@@ -83,12 +82,6 @@ class ClassifierNetwork(Network[DeviceBatch]):
     def abstract_batch(self, shape: tuple[int, ...], rows: jax.sharding.Sharding) -> LabeledBatch[jax.ShapeDtypeStruct]:
         make = functools.partial(jax.ShapeDtypeStruct, sharding=rows)
         return LabeledBatch(make(shape, jnp.int32), make(shape, jnp.bool_), make(shape[:1], jnp.int32))
-
-    def forward_flops(self, shape: tuple[int, ...]) -> float:
-        return costs.classifier_flops(self.net.config, *shape)
-
-    def recomputed_flops(self, shape: tuple[int, ...]) -> float:
-        return costs.encoder_recomputed_flops(self.net.config, *shape)
 
     def num_terms(self, shape: tuple[int, ...]) -> int:
         return shape[0]

@@ -16,7 +16,6 @@ from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.data.windows import OrderedWindows, RandomWindows, TextBatch, TokenStream, prepare_text
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.scores import Score, bits_per_character, nats_per_token, perplexity
-from jaxformer.models import costs
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.tasks.base import LossSums, Network, OnExamples, PlannedData, Say, Trained, sum_losses
@@ -67,12 +66,6 @@ class LanguageModelNetwork(Network[DeviceBatch]):
     def abstract_batch(self, shape: tuple[int, ...], rows: jax.sharding.Sharding) -> TextBatch[jax.ShapeDtypeStruct]:
         tokens = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=rows)
         return TextBatch(tokens, tokens, jax.ShapeDtypeStruct(shape, jnp.bool_, sharding=rows))
-
-    def forward_flops(self, shape: tuple[int, ...]) -> float:
-        return costs.language_model_flops(self.net.config, *shape)
-
-    def recomputed_flops(self, shape: tuple[int, ...]) -> float:
-        return costs.language_model_recomputed_flops(self.net.config, *shape)
 
 
 class LanguageModeling(TextTask[LanguageModelingConfig, DeviceBatch, TextGenerator]):

@@ -25,7 +25,6 @@ from jaxformer.errors import DataError
 from jaxformer.evaluation.classification import accuracy
 from jaxformer.evaluation.scores import Score, nats_per_token, perplexity
 from jaxformer.functional.dropout import fold_in_name
-from jaxformer.models import costs
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.reprs import brief_with_methods
@@ -110,14 +109,6 @@ class MaskedLanguageModelNetwork(Network[DeviceBatch]):
     def abstract_batch(self, shape: tuple[int, ...], rows: jax.sharding.Sharding) -> PackedBatch[jax.ShapeDtypeStruct]:
         integers = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=rows)
         return PackedBatch(integers, integers, integers, SpecialTokens())
-
-    def forward_flops(self, shape: tuple[int, ...]) -> float:
-        num_rows, length = shape
-        num_masked = functional.num_masked(length, self.rate)
-        return costs.masked_language_model_flops(self.net.config, num_rows, length, num_masked)
-
-    def recomputed_flops(self, shape: tuple[int, ...]) -> float:
-        return costs.encoder_recomputed_flops(self.net.config, *shape)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,7 +28,6 @@ from jaxformer.data.sources import Parallel
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.scores import Score, bleu, bleu_words, chrf, moses_bleu, sentence_scores
-from jaxformer.models import costs
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, pure
 from jaxformer.tasks.base import Network, OnExamples, PlannedData, Say, Task, Trained
@@ -119,20 +118,6 @@ class TranslationNetwork(Network[DeviceBatch]):
         tokens, labels = place((num_rows, source), jnp.int32), place((num_rows, target), jnp.int32)
         valid = place((num_rows, source), jnp.bool_), place((num_rows, target), jnp.bool_)
         return Batch(tokens, valid[0], labels, labels, valid[1])
-
-    def forward_flops(self, shape: tuple[int, ...]) -> float:
-        num_rows, source, target = shape
-        num_rows, config = self.passes * num_rows, self.net.config
-        if isinstance(config, models.Seq2SeqConfig):
-            return costs.seq2seq_flops(config, num_rows, source, target)
-        return costs.encoder_decoder_flops(config, num_rows, source, target)
-
-    def recomputed_flops(self, shape: tuple[int, ...]) -> float:
-        num_rows, source, target = shape
-        num_rows, config = self.passes * num_rows, self.net.config
-        if isinstance(config, models.Seq2SeqConfig):
-            return 0.0
-        return costs.encoder_decoder_recomputed_flops(config, num_rows, source, target)
 
     def shape(self, batch: DeviceBatch) -> tuple[int, ...]:
         num_rows, source = batch.source.shape
