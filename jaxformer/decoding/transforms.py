@@ -3,9 +3,8 @@
 A transform maps scores ``[B, K, V]`` and a history to scores. Its attribute `normalized` tells where it is applied.
 False: to the step's scores, before log-softmax, so that the probabilities of a step still add up to 1, as in
 CTranslate2. True: to log-probabilities, after log-softmax, so that the probability of removed tokens is lost, as in
-Hugging Face.
-
-Any callable of scores and history is a transform; without the attribute, it counts as False.
+Hugging Face. Any callable of scores and history is a transform; a plain function has no such attribute, and counts as
+False. The transforms of this module are frozen dataclasses and pytrees.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import typing
 from typing import Any, Literal
 
 from jaxformer.dims import resolve_head_dim
+from jaxformer.models.experts_config import ExpertsConfig as ExpertsConfig
 from jaxformer.reprs import brief
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
@@ -58,29 +59,6 @@ class RotaryConfig:
             raise ValueError(f"the scaling of rotary positions, {self.scaling!r}, has no effect: factor is 1")
 
 
-@dataclasses.dataclass(frozen=True)
-class ExpertsConfig:
-    """A mixture of experts in place of each feed-forward network."""
-
-    num_experts: int = 8
-    """The number of experts."""
-    num_experts_per_token: int = 2
-    """The number of experts that each token is sent to (top-k routing)."""
-    capacity_factor: float | None = None
-    """The maximum number of tokens per expert in training, relative to an even share; None for no limit, in which case
-    XLA may compute every expert for every token on a GPU."""
-    gated: bool = False
-    """Use gated feed-forward networks (GLU) as experts."""
-    load_balancing_weight: float = 0.01
-    """The weight of the load-balancing loss in training."""
-
-    def __post_init__(self) -> None:
-        if self.capacity_factor is not None and not 0 < self.capacity_factor < math.inf:
-            raise ValueError(f"capacity_factor must be above 0 and finite, or None, got {self.capacity_factor}")
-        if not 0 <= self.load_balancing_weight < math.inf:
-            raise ValueError(f"load_balancing_weight must be at least 0 and finite, got {self.load_balancing_weight}")
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TransformerConfig:
     """The settings of every transformer. `docs/families.md` lists the settings of published model families."""
@@ -103,8 +81,9 @@ class TransformerConfig:
     activation: Activation = "relu"
     """The feed-forward nonlinearity; silu is also called swish."""
     dropout: float = 0.1
-    """The probability of dropping sublayer outputs and, without the next setting, embeddings."""
+    """The probability of dropping sublayer outputs and, without `embedding_dropout`, embeddings."""
     embedding_dropout: float | None = None
+    """The probability of dropping embeddings; None for `dropout`."""
     attention_dropout: float = 0.0
     """The probability of dropping attention weights."""
     activation_dropout: float = 0.0
