@@ -29,7 +29,7 @@ def test_a_training_is_repeated_bit_for_bit_and_a_change_is_seen(tmp_path, monke
     assert "tiny: differs by at most" in out
     assert err == "error: beyond the tolerance of 1e-06: tiny\n"
 
-    monkeypatch.setattr(first_losses, "train", None)  # all that follows is read from the file
+    monkeypatch.setattr(first_losses, "train", None)  # what follows is read from the file
     assert main([*words, str(after), "--compare", str(before), "--tolerance", "1"]) == 0
 
 
