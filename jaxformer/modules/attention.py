@@ -122,15 +122,15 @@ class MultiHeadAttention(nnx.Module):
         )
         return self.output(mixed)
 
-    def check_steps(self, *, stacked: bool = False) -> None:
-        """Checks that cached steps can use the attention function of this layer, or of the layers of a stack.
+    def check_steps(self) -> None:
+        """Checks that cached steps can use the attention function of this layer.
 
         Raises:
           ValueError: see `attention_checks.check_rows`.
         """
-        num_heads, head_dim = self.output.kernel.shape[-3:-1]
+        num_heads, head_dim = self.output.kernel.shape[:2]
         heads = Heads(num_heads, self.num_kv_heads, head_dim, self.scale, self.score, self.sinks is not None)
-        check_rows(self.attention, heads, stacked=stacked)
+        check_rows(self.attention, heads)
 
     def captured(
         self,
