@@ -1,4 +1,4 @@
-# `make demo` and `make test` need Python 3.11 to 3.13 and nothing else: they make .venv themselves.
+# `make demo` and `make test` need Python 3.11 to 3.14 and nothing else: they make .venv themselves.
 .DEFAULT_GOAL := help
 .PHONY: help setup demo reproduce test test-full test-parity test-faults lint wheel bench clean
 

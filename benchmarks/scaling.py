@@ -99,14 +99,15 @@ def planned(model: str, topology: str, mesh: str, batch_size: int, length: int) 
 
 def restored(plan: dict[str, Any]) -> Forecast:
     """Returns the forecast of a plan in the file, with one collective for all of a kind and mesh axes."""
+    import jax
+
+    from jaxformer import sharding
     from jaxformer.planning.forecast import DeviceMemory, make_forecast
+    from jaxformer.tasks.planner import planned_setup
     from jaxformer.tasks.registry import resolve
-    from jaxformer.tasks.translation import TASK, TranslationConfig
 
     config, mesh = resolve(f"wmt14:{plan['case'][0]}_en_de"), plan["mesh"]
-    assert isinstance(config, TranslationConfig)
-    network = TASK.network(config, config.data.vocab_size)
-    costs = network.costs(tuple(plan["batch"]))
+    costs = planned_setup(config, sharding.mesh("data=1", jax.devices()[:1])).costs(tuple(plan["batch"]))
     sent = [_collective(name, wire, mesh) for name, wire in plan["collectives"].items()]
     return make_forecast(costs, plan["topology"], mesh, DeviceMemory(**plan["memory"]), sent or None)
 

@@ -14,12 +14,15 @@ from __future__ import annotations
 import argparse
 import sys
 
+import jax
+
 from benchmarks import command
 from benchmarks.sides.data import target_tokens
 from benchmarks.sides.ours import shape
 from benchmarks.worker import Side
 from experiments.command import count
-from jaxformer.models.costs import encoder_decoder_flops
+from jaxformer import models, pure
+from jaxformer.planning import flops
 
 SIZES = {
     "small-8k": {"d_model": 256, "num_heads": 4, "d_ff": 1024, "num_layers": 4, "vocab_size": 8000, "batch_size": 64},
@@ -64,7 +67,9 @@ def run(args: argparse.Namespace) -> None:
 def measure(size: str, spec: dict, names: list[str], args: argparse.Namespace) -> dict:
     """Measures every side at one size in turn and prints the results."""
     tokens = target_tokens(spec)
-    work = 3 * encoder_decoder_flops(shape(spec), spec["batch_size"], spec["source"], spec["target"])
+    net = pure(models.EncoderDecoder, shape(spec), attention=flops.attention)
+    batch = [jax.ShapeDtypeStruct((spec["batch_size"], spec[side]), "int32") for side in ("source", "target")]
+    work = 3 * flops.flops(flops.forward(net.apply, net.shapes, *batch))
     print(f"\n{size}: {spec}, {tokens:,} real target tokens, {work / 1e9:,.0f} GFLOP a step")
     running = []
     for name in names:

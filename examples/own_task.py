@@ -33,7 +33,6 @@ from jaxformer.config import at_least
 from jaxformer.data.batch import Rows
 from jaxformer.errors import DataError
 from jaxformer.evaluation.scores import Score
-from jaxformer.models import costs
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.tasks.base import Network, PlannedData, Splits, Task, Trained, sum_losses
 from jaxformer.tasks.config import TaskConfig
@@ -193,12 +192,6 @@ class TruecaseNetwork(Network[Batch[jax.Array]]):
     def abstract_batch(self, shape: tuple[int, ...], rows: jax.sharding.Sharding) -> Batch[jax.ShapeDtypeStruct]:
         tokens, flags = (jax.ShapeDtypeStruct(shape, dtype, sharding=rows) for dtype in (jnp.int32, jnp.bool_))
         return Batch(tokens, flags, flags)
-
-    def forward_flops(self, shape: tuple[int, ...]) -> float:
-        return costs.encoder_flops(self.net.config, *shape) + 2.0 * shape[0] * shape[1] * self.net.config.d_model
-
-    def recomputed_flops(self, shape: tuple[int, ...]) -> float:
-        return costs.encoder_recomputed_flops(self.net.config, *shape)
 
 
 # What a trained run can do; `jaxformer.load(run)` returns this object.

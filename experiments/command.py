@@ -21,7 +21,7 @@ from experiments.program import guarded, raise_signals
 from jaxformer.cli import runtime
 from jaxformer.config import changed, fingerprint
 from jaxformer.errors import ConfigError, JaxformerError
-from jaxformer.files import check_writable, write_text
+from jaxformer.files import check_writable, use_utf8, write_text
 from jaxformer.hardware import processor_name, use_large_pages
 from jaxformer.tasks.config import TaskConfig
 from jaxformer.training.phase_timer import COMPLETE, read_starts
@@ -66,6 +66,7 @@ def count(text: str) -> int:
 
 def script(run: Callable[[], int]) -> NoReturn:
     """Runs the `main` of an experiment as a program: with large pages, and compiled programs are kept; then exits."""
+    use_utf8()
     use_large_pages()
     runtime.start()
     raise_signals()

@@ -201,9 +201,9 @@ def _checked(hint: Any, value: object, path: str) -> object:
             return value
         raise ConfigError(f"{path}: got {value!r}, expected one of {', '.join(map(repr, arguments))}")
     if origin in (typing.Union, types.UnionType):
-        if value is None and type(None) in arguments:
-            return None
-        return _checked(next(a for a in arguments if a is not type(None)), value, path)
+        others = [argument for argument in arguments if argument is not type(None)]
+        if type(value) in arguments or len(others) == 1:
+            return value if type(value) in arguments else _checked(others[0], value, path)
     if origin is tuple and isinstance(value, tuple | list):
         kinds = [arguments[0]] * len(value) if arguments[-1] is Ellipsis else arguments
         if len(kinds) == len(value):

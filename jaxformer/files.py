@@ -9,6 +9,7 @@ import pathlib
 import re
 import secrets
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -53,6 +54,16 @@ def end_all() -> None:
     while _ENDINGS:
         with contextlib.suppress(Exception):  # the process ends in any case
             _end(_ENDINGS[-1])
+
+
+def use_utf8() -> None:
+    """Replaces this process by the same command in Python's UTF-8 mode, if the locale is ASCII and the mode is off.
+
+    Then arguments and file names that are UTF-8 would be taken for bytes without a meaning. Call this before doing
+    anything else.
+    """
+    if sys.getfilesystemencoding() == "ascii":
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])  # noqa: S606 - the same command
 
 
 def local_path(path: str | os.PathLike[str]) -> pathlib.Path:
@@ -231,14 +242,15 @@ def remove_folder(path: str | os.PathLike[str]) -> None:
         _remove(renamed)
 
 
-def remove_abandoned(folder: str | os.PathLike[str]) -> None:
-    """Removes old temporary files and folders that killed processes left in a folder.
+def remove_abandoned(folder: str | os.PathLike[str], *, age: float = ABANDONED) -> None:
+    """Removes temporary files and folders that killed processes left in a folder, after `age` seconds.
 
-    No lock is needed: a running process changes its temporary folder more often than every `ABANDONED` seconds.
+    No lock is needed: a running process changes its temporary folder more often than every `ABANDONED` seconds. With a
+    lock that excludes other processes, `age` may be 0.
     """
     for path in pathlib.Path(folder).glob(f"{TEMPORARY}*"):
         with contextlib.suppress(OSError):  # another process was first, or the folder is read-only
-            if _IS_TEMPORARY.match(path.name) and time.time() - path.lstat().st_mtime > ABANDONED:
+            if _IS_TEMPORARY.match(path.name) and time.time() - path.lstat().st_mtime >= age:
                 _remove(path)
 
 

@@ -6,7 +6,7 @@ set -u
 # Prints a number that grows with the version; fails if the Python is not supported.
 version() {
     "$1" -c 'import sys
-if not (3, 11) <= sys.version_info[:2] <= (3, 13): sys.exit(1)
+if not (3, 11) <= sys.version_info[:2] <= (3, 14): sys.exit(1)
 print("%d%02d%03d" % sys.version_info[:3])' 2>/dev/null
 }
 
@@ -25,10 +25,10 @@ try() {
 }
 
 if [ -n "${1:-}" ]; then
-    version "$1" >/dev/null || { echo "PYTHON must be Python 3.11, 3.12 or 3.13, got $1" >&2; exit 2; }
+    version "$1" >/dev/null || { echo "PYTHON must be Python 3.11 to 3.14, got $1" >&2; exit 2; }
     try "$1"
 else
-    for name in python3.13 python3.12 python3.11 python3 python; do
+    for name in python3.14 python3.13 python3.12 python3.11 python3 python; do
         path=$(command -v "$name" 2>/dev/null) && try "$path"
     done
     pyenv=${PYENV_ROOT:-$(pyenv root 2>/dev/null || echo "$HOME/.pyenv")}
@@ -42,7 +42,7 @@ if [ -z "$best" ] && [ -n "$lacking" ]; then
     exit 2
 fi
 if [ -z "$best" ]; then
-    echo "jaxformer needs Python 3.11, 3.12 or 3.13, and found none on PATH or in pyenv; install one, or name one: make PYTHON=/path/to/python3.12" >&2
+    echo "jaxformer needs Python 3.11 to 3.14, and found none on PATH or in pyenv; install one, or name one: make PYTHON=/path/to/python3.12" >&2
     exit 2
 fi
 echo "$best"

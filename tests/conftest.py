@@ -6,6 +6,7 @@ import pathlib
 import signal
 import sys
 import zlib
+from collections.abc import Callable, Iterator
 
 ROOT = pathlib.Path(__file__).parent.parent
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -65,6 +66,17 @@ def _fast_process():
         number = os.getpid()  # makes this a program that no cache has, for only a compilation starts those threads
         jax.jit(lambda x: jnp.sin(x) + x + number)(jnp.ones(3))
         os.setpriority(os.PRIO_PROCESS, 0, min(19, os.getpriority(os.PRIO_PROCESS, 0) + 10))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def draw_curves() -> Iterator[Callable[..., None]]:
+    """The function that draws the picture of a training: a third of a second, which tests leave out if they can."""
+    from jaxformer.tasks import rundir
+
+    original = rundir.draw_curves
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rundir, "draw_curves", lambda run, say: None)
+        yield original
 
 
 MOST_MAPS = 30_000

@@ -77,7 +77,7 @@ def test_sigmoid_attention_is_its_formula():
     logits = key[example, : row + 1, head] @ query[example, row, head] / 2  # 2 = sqrt(4)
     weights = 1 / (1 + np.exp(-(logits - np.log(row + 1))))
     np.testing.assert_allclose(output[example, row, head], weights @ value[example, : row + 1, head], rtol=1e-5)
-    with pytest.raises(ValueError, match="dropout"):
+    with pytest.raises(TypeError, match="dropout"):
         own_attention.sigmoid_attention(query, key, value, dropout=functional.Dropout(0.1, jax.random.key(0)))
 
 

@@ -81,7 +81,7 @@ def test_every_name_can_be_completed_and_imported_by_a_star():
 
 def test_the_names_are_those_of_the_table_and_of_own_submodules():
     assert {"make_step", "TrainConfig", "schedules", "PhaseTimer"} <= set(dir(training))
-    assert {"EncoderDecoderConfig", "EncoderDecoder", "costs"} <= set(models.__all__)
+    assert {"EncoderDecoderConfig", "EncoderDecoder", "presets"} <= set(models.__all__)
     assert "lazy" not in training.__all__
     assert {"TranslationConfig", "TASK", "presets"} <= set(translation.__all__)
 

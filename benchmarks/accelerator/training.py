@@ -99,7 +99,7 @@ def _measure(size: str, tokens: int, settings: Settings) -> Mapping[str, Any]:
     lowered, shape = setup.lower(*shape_of(tokens, tiny=settings.tiny))
     traced = time.perf_counter() - began
     compiled = Compiled(lowered)
-    costs = setup.network.costs(shape)
+    costs = setup.costs(shape)
     chip = chip_name()
     expected = forecast(Workload(compiled, setup.abstract_state(), costs), f"{chip or 'h100'}:1x1", one_device())  # type: ignore[arg-type]
     state = setup.new_state()

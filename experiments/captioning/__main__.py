@@ -167,8 +167,8 @@ def measure(config: CaptioningConfig, model: str, out: pathlib.Path) -> dict[str
     maps, grid = captioner.attention_maps(images, said), config.model.image.grid_size
     chosen = np.linspace(0, len(images) - 1, DRAWN).astype(int)
     titles = [corpus.test.store.names[corpus.test.indices[i]].rpartition(".")[0] for i in chosen]
-    sheet = [images[i] for i in chosen], [maps[i] for i in chosen], out / f"sheet-{model}.png"
-    plots.caption_sheet(*sheet, grid=grid, titles=titles)
+    sheet = plots.caption_sheet([images[i] for i in chosen], [maps[i] for i in chosen], grid=grid, titles=titles)
+    plots.save(sheet, out / f"sheet-{model}.png")
     lines = zip(corpus.test.indices, said, captions_of(corpus.test), strict=True)
     table = (f"{corpus.test.store.names[i]}\t{caption}\t{own[0]}\n" for i, caption, own in lines)
     write_text(out / f"captions-{model}.tsv", "".join(table))

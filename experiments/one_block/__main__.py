@@ -25,7 +25,6 @@ from experiments.one_block import measures, training
 from experiments.one_block.families import FAMILIES, Family, ModelSizes
 from experiments.one_block.report import tables
 from jaxformer.files import write_text
-from jaxformer.models import costs
 
 CONSTRUCTIONS = ("state",)
 
@@ -85,7 +84,7 @@ def measure(family: Family, data: training.Corpus, scale: Scale, *, say: Any) ->
     source, length = data.english[: data.num_held_out], data.english.shape[1]
     record: dict[str, Any] = dataclasses.asdict(family) | {
         "scale": dataclasses.asdict(scale),
-        "parameters": costs.num_parameters(net.shapes),
+        "parameters": net.num_parameters,
         "loss": value,
         "sees": measures.sees(net, family, params).astype(int).tolist(),
     }

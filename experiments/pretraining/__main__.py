@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> None:
 def report(out: pathlib.Path) -> None:
     """Writes and prints the validation metrics by steps, and draws the losses."""
     log = list(read_log(out / "run" / "log.jsonl"))
-    plots.loss_curves(log, out / "curves.png", title="masked tokens of English sentences")
+    plots.save(plots.loss_curves(log, title="masked tokens of English sentences"), out / "curves.png")
     lines = ["| step | nats per masked token | perplexity | accuracy |", "|---|---|---|---|"]
     for entry in log:
         if "validation_loss" in entry:

@@ -9,7 +9,7 @@ from typing import Any
 
 import jaxformer
 from jaxformer import pure
-from jaxformer.models import EncoderDecoder, Seq2Seq, costs
+from jaxformer.models import EncoderDecoder, Seq2Seq
 from jaxformer.models.config import CellName, EncoderDecoderConfig
 from jaxformer.models.seq2seq_config import Seq2SeqConfig
 from jaxformer.tasks.translation import TranslationConfig
@@ -116,10 +116,10 @@ def model(cell: Cell, scale: Scale, num_tokens: int) -> EncoderDecoderConfig | S
     transformer = EncoderDecoderConfig(**scale.transformer, **shared, norm_position="pre")
     if cell.kind == "transformer":
         return transformer
-    size = costs.num_parameters(pure(EncoderDecoder, transformer).shapes)
+    size = pure(EncoderDecoder, transformer).num_parameters
     shared |= {"cell": cell.recurrent, "attention": ATTENTIONS[cell.kind], "d_model": transformer.d_model}
     make = lambda d_hidden: Seq2SeqConfig(**shared, **{"d_hidden": d_hidden})
-    size_of = lambda config: costs.num_parameters(pure(Seq2Seq, config).shapes)
+    size_of = lambda config: pure(Seq2Seq, config).num_parameters
     low, high = 1, 1  # in halves of the state, because each direction of the encoder has one
     while size_of(make(2 * high)) < size:
         low, high = high, 2 * high

@@ -14,7 +14,6 @@ from experiments.recurrent_translation.measures import StepClock, trained_gradie
 from jaxformer import demo
 from jaxformer.files import write_text
 from jaxformer.inspection import attention_maps, plots
-from jaxformer.models import costs
 from jaxformer.tasks.translation import TranslationConfig, Translator, alignment
 
 OWN = "A man in a blue shirt is playing the guitar. Two dogs are running through the snow."
@@ -45,7 +44,7 @@ def run_cell(cell: Cell, config: TranslationConfig, out: pathlib.Path, scale: Sc
         "seed": cell.seed,
         "rate": config.optimizer.learning_rate,
         "steps": config.train.steps,
-        "parameters": costs.num_parameters(translator.net.shapes),
+        "parameters": translator.net.num_parameters,
         "curve": curve,
         "loss": min(loss for _, loss in curve),
         "cpu seconds of a step": clock.median,
@@ -76,7 +75,7 @@ def _results(cell: Cell, run: pathlib.Path, translator: Translator, out: pathlib
             pieces = translator.attention(pairs[0][0])
             layer, head = attention_maps.most_aligned(pieces)
             words = attention_maps.by_word(attention_maps.select(pieces, layer=layer, head=head))
-            plots.attention_map(words, pictures / f"attention-{cell.name}.png", title=_title(cell))
+            plots.save(plots.attention_map(words, title=_title(cell)), pictures / f"attention-{cell.name}.png")
     said = translator.translate([source for source, _ in pairs])
     results["translations"] = [
         {"source": source, "reference": target, "said": text}
@@ -100,7 +99,7 @@ def _alignment(cell: Cell, translator: Translator, picture: pathlib.Path, number
     example = demo.EXAMPLES[0]
     (pieces,) = alignment.word_attention(translator, [example.english], [example.french])
     words = attention_maps.select(pieces, layer=head[0], head=head[1])
-    plots.attention_map(words, picture, title=f"{cell.kind}: {alignment.describe(head)}")
+    plots.save(plots.attention_map(words, title=f"{cell.kind}: {alignment.describe(head)}"), picture)
     return {
         "head": alignment.describe(head),
         "aer": {name: alignment.head_error_rates(translator, pairs)[head] for name, pairs in parts.items()},

@@ -180,8 +180,8 @@ def picture(config: VisionConfig, out: pathlib.Path, cell: Cell) -> None:
     results = classifier.classify_pixels(images[chosen])
     names = [classifier.vocabulary.names[label] for label in labels[chosen]]
     titles = [f"{name}:\n{x.label} {x.probabilities[x.label]:.0%}" for name, x in zip(names, results, strict=True)]
-    path = out / cell.name / PICTURE
-    plots.image_maps([x.image for x in results], [x.attention_maps for x in results], path, titles=titles)
+    drawn = plots.image_maps([x.image for x in results], [x.attention_maps for x in results], titles=titles)
+    plots.save(drawn, out / cell.name / PICTURE)
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ def _draw(
 
     titles = [pathlib.Path(name).name for name in names]
     maps = captioner.attention_maps(images, captions)
-    plots.caption_sheet(list(images), maps, path, grid=captioner.net.config.image.grid_size, titles=titles)
+    plots.save(plots.caption_sheet(list(images), maps, grid=captioner.net.config.image.grid_size, titles=titles), path)
 
 
 def _lines(

@@ -121,9 +121,8 @@ def _images(predictor: Predictor, options: argparse.Namespace) -> Classify:
             shown = results[:MOST]
             files = [pathlib.Path(name).name for name in names[:MOST]]
             titles = [f"{name}\n{x.label} {x.probabilities[x.label]:.0%}" for name, x in zip(files, shown, strict=True)]
-            plots.image_maps(
-                [x.image for x in shown], [x.attention_maps for x in shown], options.picture, titles=titles
-            )
+            drawn = plots.image_maps([x.image for x in shown], [x.attention_maps for x in shown], titles=titles)
+            plots.save(drawn, options.picture)
         return [
             as_json({"image": name, **_named(result)})
             if options.json

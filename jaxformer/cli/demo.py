@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import pathlib
 import shlex
 from collections.abc import Sequence
@@ -40,10 +41,18 @@ def main(arguments: Sequence[str]) -> int:
     from jaxformer.tasks.translation.presets import demo
 
     config = override(demo(), rest)
+    given = any(word.startswith(("--optimizer.warmup_steps", "--optimizer.warmup-steps")) for word in rest)
+    warmup, steps = config.optimizer.warmup_steps, config.train.steps
+    if shortened := warmup >= steps and not given:
+        shorter = dataclasses.replace(config.optimizer, warmup_steps=steps // 10)
+        config = dataclasses.replace(config, optimizer=shorter)
     from jaxformer.cli import runtime
     from jaxformer.tasks import runner
 
     runtime.start()
+    if shortened:
+        steps, shorter = f"{steps:,} steps", config.optimizer.warmup_steps
+        runtime.console().print(f"the demo's warm-up of {warmup} steps does not fit in {steps}: it has {shorter}")
     result = runner.train(config, options.out, console=runtime.console(), began=STARTED)
     if result.reason in runtime.EXIT_CODES:
         return runtime.EXIT_CODES[result.reason]
@@ -53,7 +62,6 @@ def main(arguments: Sequence[str]) -> int:
 def _show(run: pathlib.Path) -> int:
     """Prints scores, translations and an attention map of the trained run."""
     from jaxformer import demo
-    from jaxformer.cli import runtime
     from jaxformer.evaluation.scores import bleu
     from jaxformer.tasks import registry, runner
     from jaxformer.tasks.translation import TASK, TranslationConfig, Translator
@@ -74,7 +82,7 @@ def _show(run: pathlib.Path) -> int:
     for english, french in zip(examples, translations, strict=True):
         print(f"  {english}\n    {french}")
     inspect = _align(translator, run, demo.splits(num_train=config.data.grammar_pairs), examples[0], translations[0])
-    print(f"the loss curves:        {runtime.draw_curves(run)}")
+    print(f"the loss curves:        {run / 'curves.png'}")
     sentence = "The old man does not see the white house."
     quoted = shlex.quote(str(run))
     print(f'more:                   jaxformer translate {quoted} "{sentence}"')
@@ -104,5 +112,6 @@ def _align(translator: Translator, run: pathlib.Path, splits: GrammarSplits, sou
     (pieces,) = alignment.word_attention(translator, [source], [target])
     words = attention_maps.select(pieces, layer=head[0], head=head[1])
     print(f"\nWhere it looked, word by word:\n{attention_maps.as_text(words)}\n")
-    print(f"the same as a picture:  {plots.attention_map(words, run / 'attention.png')}")
+    picture = plots.attention_map(words, title=alignment.describe(head))
+    print(f"the same as a picture:  {plots.save(picture, run / 'attention.png')}")
     return alignment.options(head)

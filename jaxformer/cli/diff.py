@@ -32,16 +32,16 @@ def main(arguments: Sequence[str]) -> int:
     from jaxformer.tasks.significance import comparisons
 
     a, b = read_run(options.a), read_run(options.b)
-    found = differences(a, b)
+    found, compared = differences(a, b), comparisons(a, b)
     if options.json:
         rows = {section: {name: values for name, *values in rows} for section, rows in found.items()}
-        compared = {name: dataclasses.asdict(comparison) for name, comparison in comparisons(a, b).items()}
-        print(as_indented_json({**rows, "comparisons": compared}))
+        tests = {name: dataclasses.asdict(comparison) for name, comparison in compared.items()}
+        print(as_indented_json({**rows, "comparisons": tests}))
         return 1 if any(found.values()) else 0
     for section, rows in found.items():
         print(f"{section}:" if rows else f"{section}: the same")
         for name, first, second in rows:
             print(shown(f"  {name}: {first} | {second}"))
-    for name, comparison in comparisons(a, b).items():
+    for name, comparison in compared.items():
         print(shown(f"{name}: {comparison} (paired bootstrap)"))
     return 1 if any(found.values()) else 0

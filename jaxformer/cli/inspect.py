@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 import pathlib
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from jaxformer.cli.paths import picture, save_besides, sentence
 from jaxformer.cli.predictors import SETTINGS, add_run_options, configured, load, split_settings
+
+if TYPE_CHECKING:
+    from jaxformer.inspection.attention_maps import AttentionWeights
 
 DEFAULT_PICTURE = "attention.png"
 
@@ -30,8 +34,11 @@ def main(arguments: Sequence[str]) -> int:
     add_run_options(parser)
     parser.add_argument("--source", type=sentence, required=True, help="a sentence")
     parser.add_argument("--target", type=sentence, help="a translation of it; default: the model's own")
-    parser.add_argument("--layer", type=int, help="a decoder layer, from 0; with no --head, the mean of its heads")
-    parser.add_argument("--head", type=int, help="a head, from 0; default: the head that aligns most words")
+    of_layer = "a decoder layer, from 0, or -1 for the last; with no --head, the mean of its heads"
+    parser.add_argument("--layer", type=int, help=of_layer)
+    parser.add_argument(
+        "--head", type=int, help="a head, from 0, or -1 for the last; default: the one that aligns most words"
+    )
     parser.add_argument("--mean", action="store_true", help="the mean of all layers and heads")
     parser.add_argument("--grid", action="store_true", help="every head of every layer in one picture")
     parser.add_argument("--table", action="store_true", help="write the weights as numbers, with each row's entropy")
@@ -43,12 +50,11 @@ def main(arguments: Sequence[str]) -> int:
     if settings and options.target is not None:
         parser.error(f"with --target there is no search; leave out {settings[0]}")
     chosen = [f"--{name}" for name in ("layer", "head") if getattr(options, name) is not None]
+    others = " and ".join(chosen or ["--mean"])
     if options.mean and chosen:
-        parser.error(f"--mean averages all layers and heads; leave out --mean or {' and '.join(chosen)}")
+        parser.error(f"--mean averages all layers and heads; leave out --mean or {others}")
     if options.grid and (chosen or options.mean):
-        parser.error(
-            f"--grid draws every head of every layer; leave out --grid or {' and '.join(chosen or ['--mean'])}"
-        )
+        parser.error(f"--grid draws every head of every layer; leave out --grid or {others}")
     if options.grid and options.table:
         parser.error("--grid draws every head and writes no text; leave out --grid or --table")
     if options.grid and options.out is None:
@@ -62,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
     pieces = translator.attention(options.source, options.target)
     out = options.out or options.run / DEFAULT_PICTURE
     if options.grid:
-        print(plots.head_grid(pieces, out))
+        print(plots.save(plots.head_grid(pieces), out))
         return 0
     layer, head = options.layer, options.head
     if layer is None and head is None and not options.mean:
@@ -71,12 +77,21 @@ def main(arguments: Sequence[str]) -> int:
             print(f"decoder layer {layer}, head {head}, which aligns most words (see --layer, --head, --mean)")
     words = attention_maps.by_word(attention_maps.select(pieces, layer=layer, head=head))
     print(attention_maps.as_table(words) if options.table else attention_maps.as_text(words))
+    figure = plots.attention_map(words, title=_title(pieces, layer, head))
     if options.out:
-        plots.attention_map(words, out)
-    elif not save_besides(out, lambda path: plots.attention_map(words, path)):
+        plots.save(figure, out)
+    elif not save_besides(out, lambda path: plots.save(figure, path)):
         return 0
     print(out)
     return 0
+
+
+def _title(pieces: AttentionWeights, layer: int | None, head: int | None) -> str:
+    """Returns a description of a layer and a head; a negative index is shown as the one it means."""
+    from jaxformer.tasks.translation.alignment import describe
+
+    num_layers, num_heads = pieces.weights.shape[:2]
+    return describe((None if layer is None else layer % num_layers, None if head is None else head % num_heads))
 
 
 def _default_picture(run: pathlib.Path, parser: argparse.ArgumentParser) -> pathlib.Path:

@@ -27,6 +27,7 @@ from typing import TextIO
 from jaxformer.cli import SIGNAL_EXITS
 from jaxformer.cli.output import shown
 from jaxformer.errors import JaxformerError
+from jaxformer.files import use_utf8
 from jaxformer.hardware import use_large_pages
 
 COMMANDS = {
@@ -72,6 +73,7 @@ EXAMPLES = """examples:
 
 def script() -> int:
     """Runs `main` as the console script; commands that run a model use huge pages of memory."""
+    use_utf8()
     if sys.argv[1:2] and sys.argv[1] in HEAVY:
         use_large_pages()
     # The next file opened would get the descriptor of a closed stream. Writing results to a closed stream is an error.

@@ -1,4 +1,4 @@
-"""Functions that commands share: compilation cache, processes of a run, console, pictures."""
+"""Functions that commands share: compilation cache, processes of a run, console."""
 
 from __future__ import annotations
 
@@ -76,13 +76,3 @@ def console() -> Console:
     from jaxformer.training.progress import StderrConsole
 
     return StderrConsole(quiet=not processes.is_first())
-
-
-def draw_curves(run: pathlib.Path) -> pathlib.Path:
-    """Draws the losses of a run into ``run/curves.png`` under the run's name, and returns this path."""
-    from jaxformer.inspection import plots
-    from jaxformer.tasks.rundir import read_json
-    from jaxformer.training.logging import read_log
-
-    name = read_json(run / "config.json")["config"]["name"]
-    return plots.loss_curves(read_log(run / "log.jsonl"), run / "curves.png", title=name)

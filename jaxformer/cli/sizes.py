@@ -12,7 +12,7 @@ from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.models.presets import PRESETS, Preset
 
 if TYPE_CHECKING:
-    from jaxformer.models.sizes import Sizes
+    from jaxformer.planning.sizes import Sizes
 
 EXAMPLES = """examples:
   jaxformer sizes
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     import jax
 
     jax.config.update("jax_platforms", "cpu")  # leaves accelerators free for other processes
-    from jaxformer.models.sizes import sizes
+    from jaxformer.planning.sizes import sizes
 
     found = {name: sizes(PRESETS[name]) for name in options.names or PRESETS}
     if options.json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from jaxformer.cli.paths import local_path, save_besides
+from jaxformer.cli.paths import local_path
 from jaxformer.errors import ConfigError
 
 EXAMPLES = """examples:
@@ -67,13 +67,10 @@ def main(arguments: Sequence[str]) -> int:
     if options.out is None:
         parser.error("--out RUN is missing")
     from jaxformer.cli import STARTED, runtime
-    from jaxformer.multihost import processes
     from jaxformer.tasks import runner
 
     runtime.join(config, options.out, devices=options.devices)
     runtime.start(compile_cache=not options.no_compile_cache)
     output = {"console": runtime.console(), "profile": options.profile, "hooks": [runtime.KeepCode()]}
     result = runner.train(config, options.out, began=STARTED, **output)
-    if processes.is_first():
-        save_besides(options.out / "curves.png", lambda path: runtime.draw_curves(path.parent))
     return runtime.EXIT_CODES.get(result.reason, 0)

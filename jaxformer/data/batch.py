@@ -1,16 +1,21 @@
-"""Batches of sentence pairs as arrays. Padding is marked where a batch is made; later code reads only the masks."""
+"""Batches of sentence pairs as arrays, and of texts of similar length.
+
+Padding is marked where a batch is made; later code reads only the masks.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic
 
 import jax
 import numpy as np
 
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.token_cache import Ragged
+from jaxformer.functional.tokens import ArrayT, Tokens
+from jaxformer.reprs import brief
 
 BatchShape = tuple[int, int, int]
 """Rows, source length, target length."""
@@ -22,20 +27,17 @@ empty."""
 Sequences = Sequence[np.ndarray] | Ragged
 """Token sequences, without `bos` and `eos`."""
 
-ArrayT = TypeVar("ArrayT")
-"""The type of a batch's arrays: ``np.ndarray`` on the host, ``jax.Array`` on devices."""
-
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Batch(Generic[ArrayT]):
     """B pairs, padded on the right: the source ends with `eos`; `labels` are `target` shifted by one position."""
 
-    source: ArrayT  # int32 [B, S]
-    source_valid: ArrayT  # Bool [B, S], False at padding
-    target: ArrayT  # int32 [B, T], begins with bos
+    source: Tokens[ArrayT]  # int32 [B, S]
+    target: Tokens[ArrayT]  # int32 [B, T], begins with bos
     labels: ArrayT  # int32 [B, T], ends with eos
-    target_valid: ArrayT  # Bool [B, T]
+
+    __repr__ = brief
 
     @staticmethod
     def from_tokens(
@@ -49,23 +51,64 @@ class Batch(Generic[ArrayT]):
         num_rows, source_length, target_length = shape
         if len(sources) != len(targets) or len(sources) > num_rows:
             raise ValueError(f"{len(sources)} sources and {len(targets)} targets do not fit {num_rows} rows")
-        source, source_valid = pad(sources, (num_rows, source_length), special)
-        return Batch(source, source_valid, *shifted(targets, (num_rows, target_length), special))
+        source = pad(sources, (num_rows, source_length), special)
+        return Batch(source, *shifted(targets, (num_rows, target_length), special))
+
+
+def by_length(lengths: Sequence[float], most: int, *, usual: float = 256) -> Iterator[list[int]]:
+    """Yields the indices of texts in batches of at most `most`, shortest first, so that none gets much padding.
+
+    The longest text of a batch is at most 4 times as long as the shortest, or as 32 tokens. Texts longer than `usual`
+    are in batches of a quarter of the rows, for each factor of 4, so that they need about as much memory.
+
+    >>> list(by_length([5, 900, 7, 130, 6], 2))
+    [[0, 4], [2], [3], [1]]
+    """
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)  # stable, so the result is reproducible
+    batch: list[int] = []
+    for index in order:
+        length = lengths[index]
+        if batch and (length > 4 * max(lengths[batch[0]], 32) or len(batch) >= _rows_of(length, most, usual)):
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch
+
+
+def _rows_of(length: float, most: int, usual: float) -> int:
+    """Returns the largest number of texts of this length in a batch."""
+    while length > usual and most > 1:
+        length, most = length / 4, most // 4
+    return max(1, most)
+
+
+def few_rows(number: int, most: int) -> int:
+    """Returns the rows of a batch of `number` texts: `most`, or a quarter as often as they fit, for few programs.
+
+    >>> few_rows(17, 64), few_rows(16, 64), few_rows(1, 64)
+    (64, 16, 1)
+    """
+    while most // 4 >= number:
+        most //= 4
+    return most
 
 
 def shifted(
     sequences: Sequences, shape: tuple[int, int], special: SpecialTokens
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the inputs, the labels and a padding mask for teacher forcing: see `Batch` and `pad`."""
-    labels, valid = pad(sequences, shape, special)
-    tokens = np.full_like(labels, special.pad)
-    tokens[:, 1:] = np.where(valid[:, 1:], labels[:, :-1], special.pad)
-    tokens[valid[:, 0], 0] = special.bos
-    return tokens, labels, valid
+) -> tuple[Tokens[np.ndarray], np.ndarray]:
+    """Returns the inputs and the labels for teacher forcing: see `Batch` and `pad`."""
+    padded = pad(sequences, shape, special)
+    labels, valid = padded.ids, padded.valid
+    assert valid is not None
+    ids = np.full_like(labels, special.pad)
+    ids[:, 1:] = np.where(valid[:, 1:], labels[:, :-1], special.pad)
+    ids[valid[:, 0], 0] = special.bos
+    return dataclasses.replace(padded, ids=ids), labels
 
 
-def pad(sequences: Sequences, shape: tuple[int, int], special: SpecialTokens) -> tuple[np.ndarray, np.ndarray]:
-    """Returns rows of tokens, each followed by `eos` and padded, and a mask that is False at padding."""
+def pad(sequences: Sequences, shape: tuple[int, int], special: SpecialTokens) -> Tokens[np.ndarray]:
+    """Returns rows of tokens, each followed by `eos` and padded."""
     ragged = sequences if isinstance(sequences, Ragged) else Ragged.join(sequences)
     rows, lengths = np.arange(len(ragged)), ragged.lengths
     if lengths.max(initial=-1) >= shape[1]:
@@ -75,4 +118,4 @@ def pad(sequences: Sequences, shape: tuple[int, int], special: SpecialTokens) ->
     tokens = np.full(shape, special.pad, np.int32)
     tokens[valid] = ragged.tokens
     tokens[rows, lengths], valid[rows, lengths] = special.eos, True
-    return tokens, valid
+    return Tokens(tokens, valid, right_padded=True)

@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxformer.data.batch import BatchShape, Rows
 from jaxformer.errors import ConfigError
+from jaxformer.reprs import brief
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -32,6 +33,8 @@ class BatchPlan:
     skipped: np.ndarray
     seed: int
     shuffle: bool
+
+    __repr__ = brief
 
     @functools.cached_property
     def steps_per_epoch(self) -> int:

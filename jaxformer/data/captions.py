@@ -11,13 +11,15 @@ from typing import Any, Generic
 import jax
 import numpy as np
 
-from jaxformer.data.batch import ArrayT, Rows, shifted
+from jaxformer.data.batch import Rows, shifted
 from jaxformer.data.batch_plan import BatchPlan
 from jaxformer.data.image_batches import Augmentation, PlannedExamples
 from jaxformer.data.images import ImageStore, LabeledImages
 from jaxformer.data.sources import check_columns, read_lines, read_utf8
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.errors import DataError
+from jaxformer.functional.tokens import ArrayT, Tokens
+from jaxformer.reprs import brief
 
 
 def read_captions(
@@ -118,9 +120,10 @@ class CaptionBatch(Generic[ArrayT]):
     """B images with a caption each, padded on the right; `labels` are `tokens` shifted by one position."""
 
     images: ArrayT  # uint8 [B, h, w, C]
-    tokens: ArrayT  # int32 [B, T], begins with bos
+    tokens: Tokens[ArrayT]  # int32 [B, T], begins with bos; rows without valid tokens fill up the batch
     labels: ArrayT  # int32 [B, T], ends with eos
-    valid: ArrayT  # Bool [B, T], False at padding; rows without tokens fill up the batch
+
+    __repr__ = brief
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -136,6 +139,8 @@ class PlannedCaptions(PlannedExamples):
     special: SpecialTokens
     plan: BatchPlan
     augmentation: Augmentation | None = None
+
+    __repr__ = brief
 
     def batch(self, step: int, *, rows: Rows | None = None) -> CaptionBatch[np.ndarray]:
         """Makes batch number `step`; `rows` selects the rows to make, by default all."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.data.normalization import Side, TextNormalizer
+from jaxformer.data.normalization import Side, TextNormalizer, check_texts
 from jaxformer.data.segmentation import SPACE
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.digests import short_digest
@@ -59,10 +59,13 @@ class CharacterTokenizer:
         """Takes the characters of the lines as the vocabulary.
 
         Raises:
-          DataError: the lines hold no character.
+          DataError: the lines hold no character; see also `check_texts`.
+          TypeError: see `check_texts`.
         """
         characters: set[str] = set()
-        characters.update(*lines)
+        for line in lines:
+            check_texts([line])
+            characters.update(line)
         if not characters:
             raise DataError("cannot make a vocabulary of characters from a text without characters")
         return cls("".join(sorted(characters)), special)
@@ -97,8 +100,13 @@ class CharacterTokenizer:
         return short_digest([json.dumps(self._content())])
 
     def encode(self, lines: Sequence[str], side: Side = "source") -> list[np.ndarray]:
-        """Returns the token ids of each line, int32, without `bos` and `eos`; `side` has no effect."""
+        """Returns the token ids of each line, int32, without `bos` and `eos`; `side` has no effect.
+
+        Raises:
+          DataError, TypeError: see `check_texts`.
+        """
         del side
+        check_texts(lines)
         id_of, unk = self._id_of, self.special.unk
         return [np.fromiter((id_of.get(character, unk) for character in line), np.int32, len(line)) for line in lines]
 

@@ -12,13 +12,15 @@ from typing import Generic
 import jax
 import numpy as np
 
-from jaxformer.data.batch import ArrayT, Rows, Sequences
+from jaxformer.data.batch import Rows, Sequences
 from jaxformer.data.batch_plan import BatchPlan
-from jaxformer.data.sources import Parallel, check_columns, read_lines, split_by_source
+from jaxformer.data.sources import Parallel, check_columns, num_held_out, read_lines, split_by_source
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.token_cache import Ragged
 from jaxformer.digests import short_digest
 from jaxformer.errors import DataError, first_few
+from jaxformer.functional.tokens import ArrayT, Tokens
+from jaxformer.reprs import brief
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,14 +45,18 @@ class Examples:
         return tuple(sorted(set(self.labels)))
 
     def split(self, held_out: float) -> tuple[Examples, Examples]:
-        """Holds out a fraction of about `held_out` of the examples, chosen by a hash; equal texts stay together.
+        """Holds out about `held_out` of the examples, chosen by a hash; equal texts stay together.
+
+        Args:
+          held_out: a fraction, or a number of examples if it is an integer.
 
         Raises:
+          ConfigError: `held_out` is neither a fraction between 0 and 1 nor an integer from 1.
           DataError: a part would be empty.
         """
         pairs = Parallel(self.texts, self.labels)
         try:
-            parts = split_by_source(pairs, held_out=[max(1, round(held_out * len(self)))], seed=0)
+            parts = split_by_source(pairs, held_out=[num_held_out(held_out, len(self))], seed=0)
         except DataError as error:
             raise DataError(f"{self.file or 'examples'}: {error}") from error
         rest, part = (Examples(x.source, x.target, self.file) for x in parts)
@@ -118,9 +124,10 @@ def read_examples(
 class LabeledBatch(Generic[ArrayT]):
     """B texts of at most T tokens and their classes; a text is ``bos`` (class token), tokens, ``eos`` and padding."""
 
-    tokens: ArrayT  # int32 [B, T]
-    valid: ArrayT  # Bool [B, T]; a row without tokens fills up the batch
+    tokens: Tokens[ArrayT]  # int32 [B, T]; a row without valid tokens fills up the batch
     labels: ArrayT  # int32 [B]
+
+    __repr__ = brief
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,6 +138,8 @@ class PlannedTexts:
     labels: np.ndarray  # int [N]
     special: SpecialTokens
     plan: BatchPlan
+
+    __repr__ = brief
 
     @property
     def steps_per_epoch(self) -> int:
@@ -143,16 +152,16 @@ class PlannedTexts:
         A text that does not fit its row keeps its first tokens.
         """
         (num_rows, length, _), examples, _ = self.plan.batch(step, rows=rows)
-        texts, valid = pad_texts(self.tokens.take(examples), (num_rows, length), self.special)
+        texts = pad_texts(self.tokens.take(examples), (num_rows, length), self.special)
         classes = np.zeros(num_rows, np.int32)
         classes[: len(examples)] = self.labels[examples]
-        return LabeledBatch(texts, valid, classes)
+        return LabeledBatch(texts, classes)
 
 
-def pad_texts(texts: Sequences, shape: tuple[int, int], special: SpecialTokens) -> tuple[np.ndarray, np.ndarray]:
-    """Returns rows of ``bos``, the first ``shape[1] - 2`` tokens of a text, ``eos`` and padding, and a token mask.
+def pad_texts(texts: Sequences, shape: tuple[int, int], special: SpecialTokens) -> Tokens[np.ndarray]:
+    """Returns rows of ``bos``, the first ``shape[1] - 2`` tokens of a text, ``eos`` and padding.
 
-    >>> pad_texts([np.array([7, 8, 9])], (2, 4), SpecialTokens())[0].tolist()
+    >>> pad_texts([np.array([7, 8, 9])], (2, 4), SpecialTokens()).ids.tolist()
     [[1, 7, 8, 2], [0, 0, 0, 0]]
     """
     ragged = texts if isinstance(texts, Ragged) else Ragged.join(texts)
@@ -164,4 +173,4 @@ def pad_texts(texts: Sequences, shape: tuple[int, int], special: SpecialTokens) 
     inside = (columns > 0) & (columns <= lengths[:, None])
     tokens[: len(ragged)][inside] = ragged.tokens[places[inside]]
     tokens[rows, 0], tokens[rows, lengths + 1] = special.bos, special.eos
-    return tokens, valid
+    return Tokens(tokens, valid, right_padded=True)

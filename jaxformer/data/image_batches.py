@@ -19,6 +19,7 @@ from jaxformer.data.pipeline import batches
 from jaxformer.data.token_cache import cached_sequences
 from jaxformer.errors import ConfigError
 from jaxformer.hardware import num_cores
+from jaxformer.reprs import brief
 
 CHUNK = 64
 """The number of images that a thread decodes per task."""
@@ -32,6 +33,8 @@ class ImageBatch(Generic[ArrayT]):
     images: ArrayT  # uint8 [B, h, w, C]
     labels: ArrayT  # int32 [B]
     valid: ArrayT  # Bool [B]; rows without an image fill up the batch
+
+    __repr__ = brief
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,6 +134,8 @@ class PlannedImages(PlannedExamples):
     labels: np.ndarray  # int32 [N]
     plan: BatchPlan
     augmentation: Augmentation | None = None
+
+    __repr__ = brief
 
     def batch(self, step: int, *, rows: Rows | None = None) -> ImageBatch[np.ndarray]:
         """Makes batch number `step`; `rows` selects the rows to make, by default all."""

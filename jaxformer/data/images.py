@@ -21,7 +21,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from jaxformer.data.idx import is_idx, read_idx
-from jaxformer.data.sources import Parallel, read_lines, split_by_source
+from jaxformer.data.sources import Parallel, num_held_out, read_lines, split_by_source
 from jaxformer.digests import short_digest
 from jaxformer.errors import DataError, first_few
 
@@ -156,13 +156,13 @@ class LabeledImages:
         return f"{self.store.place}/{self.store.names[self.indices[number]]}"
 
     def split(self, held_out: float) -> tuple[LabeledImages, LabeledImages]:
-        """Holds out a fraction of about `held_out` of the images, chosen by a hash; equal images stay together.
+        """Holds out about `held_out` images (see `num_held_out`), chosen by a hash; equal images stay together.
 
         Raises:
           DataError: a part would be empty.
         """
         pairs = Parallel(tuple(map(self._key, range(len(self)))), tuple(map(str, range(len(self)))))
-        rest, part = split_by_source(pairs, held_out=[max(1, round(held_out * len(self)))], seed=0)
+        rest, part = split_by_source(pairs, held_out=[num_held_out(held_out, len(self))], seed=0)
         return self.take(map(int, rest.target)), self.take(map(int, part.target))
 
     def first(self, number: int) -> LabeledImages:

@@ -6,12 +6,13 @@ import base64
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from jaxformer.data.normalization import Side, TextNormalizer, without_spaces_before_marks
+from jaxformer.data.normalization import Side, TextNormalizer, check_texts, without_spaces_before_marks
 from jaxformer.data.segmentation import SPACE
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.subword_tokenizer import sentence_pieces
@@ -23,7 +24,8 @@ class MarianTokenizer:
     """The pieces of ``source.spm`` and ``target.spm``, numbered by ``vocab.json``.
 
     A source that begins with the code of a language, such as ``>>fra<<`` of models with several target languages,
-    begins with the token of the same name. Pieces that the vocabulary lacks become `unk`.
+    begins with the token of the same name. Pieces that the vocabulary lacks become `unk`. Special tokens that are
+    written in a text, such as ``</s>``, become their ids.
 
     Raises:
       ValueError: a model is damaged, ids are not distinct numbers from 0 on, or a special token is not below
@@ -40,6 +42,8 @@ class MarianTokenizer:
     """The special tokens; the decoder begins with the padding token."""
     clean_up: bool
     """True: decoded text has no spaces before marks, as with ``clean_up_tokenization_spaces`` of transformers."""
+    settings: Mapping[str, Any]
+    """Settings of ``tokenizer_config.json`` that are kept for export and change no tokens."""
 
     def __init__(
         self,
@@ -49,15 +53,18 @@ class MarianTokenizer:
         special: SpecialTokens,
         *,
         clean_up: bool = False,
+        settings: Mapping[str, Any] | None = None,
     ):
         self._models = {"source": source, "target": target}
         self._processors = {side: sentence_pieces(model) for side, model in self._models.items()}
-        self._ids, self.special, self.clean_up = dict(vocabulary), special, clean_up
+        self._ids, self.special, self.clean_up, self.settings = dict(vocabulary), special, clean_up, settings or {}
         if {type(token) for token in self._ids.values()} != {int} or {*self._ids.values()} != {*range(len(self._ids))}:
             raise ValueError("the ids of a vocabulary must be 0, 1, 2, ...")
         if max(special.ids) >= self.vocab_size:
             raise ValueError(f"special tokens must be below {self.vocab_size}, got {special}")
         self._pieces = sorted(self._ids, key=lambda piece: self._ids[piece])
+        named = sorted({special.pad, special.eos, special.unk})  # a decoder may begin with any token
+        self._named = re.compile(f"({'|'.join(re.escape(self._pieces[token]) for token in named)})")
 
     @classmethod
     def from_saved(cls, saved: Mapping[str, Any]) -> MarianTokenizer:
@@ -68,12 +75,14 @@ class MarianTokenizer:
         """
         source, target = (base64.b64decode(saved[side], validate=True) for side in ("source", "target"))
         special, clean_up = SpecialTokens(**saved["special"]), saved.get("clean_up", False) is True
-        return cls(source, target, saved["vocabulary"], special, clean_up=clean_up)
+        kept = dict(saved.get("settings", {}))
+        return cls(source, target, saved["vocabulary"], special, clean_up=clean_up, settings=kept)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the models, the vocabulary and the special tokens as JSON, whole or not at all."""
         saved = {"special": dataclasses.asdict(self.special), "fingerprint": self.fingerprint}
         saved |= {"clean_up": True} if self.clean_up else {}
+        saved |= {"settings": dict(self.settings)} if self.settings else {}
         saved |= {side: base64.b64encode(model).decode() for side, model in self._models.items()}
         write_bytes(path, json.dumps(saved | {"vocabulary": self._ids}, indent=1).encode())
 
@@ -103,10 +112,20 @@ class MarianTokenizer:
         return self._ids.get(piece)
 
     def encode(self, lines: Sequence[str], side: Side = "source") -> list[np.ndarray]:
-        """Returns the token ids of each line, int32, without `bos` and `eos`."""
+        """Returns the token ids of each line, int32, without `bos` and `eos`.
+
+        Raises:
+          DataError, TypeError: see `check_texts`.
+        """
+        check_texts(lines)
         return [np.asarray(self._encoded(line, side), np.int32) for line in lines]
 
     def _encoded(self, text: str, side: Side) -> list[int]:
+        parts = self._named.split(text)  # every second one is the name of a special token
+        tokens = [[self._ids[x]] if i % 2 else self._part(x, side) for i, x in enumerate(parts)]
+        return [token for part in tokens for token in part]
+
+    def _part(self, text: str, side: Side) -> list[int]:
         code, end, rest = text.partition("<<")
         named = [code + end] if end and code.startswith(">>") else []
         pieces = named + self._processors[side].encode(rest if named else text, out_type=str)

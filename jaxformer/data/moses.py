@@ -6,6 +6,8 @@ import functools
 
 import sacremoses
 
+from jaxformer.data.languages import check_language
+
 VERSION: str = sacremoses.__version__
 
 
@@ -14,6 +16,9 @@ def tokenize(text: str, language: str) -> str:
 
     Args:
       language: the two-letter code that selects the rules.
+
+    Raises:
+      ConfigError: `language` is not a two-letter code (ISO 639-1).
 
     >>> tokenize("It's a dog, isn't it?", "en")
     "It 's a dog , isn 't it ?"
@@ -24,6 +29,9 @@ def tokenize(text: str, language: str) -> str:
 def detokenize(text: str, language: str) -> str:
     """Returns the text of space-separated words.
 
+    Raises:
+      ConfigError: see `tokenize`.
+
     >>> detokenize("It 's a dog , isn 't it ?", "en")
     "It's a dog, isn't it?"
     """
@@ -32,9 +40,11 @@ def detokenize(text: str, language: str) -> str:
 
 @functools.cache
 def _tokenizer(language: str) -> sacremoses.MosesTokenizer:
+    check_language(language)
     return sacremoses.MosesTokenizer(lang=language)
 
 
 @functools.cache
 def _detokenizer(language: str) -> sacremoses.MosesDetokenizer:
+    check_language(language)
     return sacremoses.MosesDetokenizer(lang=language)

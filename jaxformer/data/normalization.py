@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from jaxformer.data import moses
 from jaxformer.data.sources import Parallel
+from jaxformer.errors import DataError
 
 Side = Literal["source", "target"]
 """The side of a sentence pair."""
@@ -50,7 +51,12 @@ class TextNormalizer:
         return letters + ([f"sacremoses {moses.VERSION}"] if self.pretokenize == "moses" else [])
 
     def __call__(self, lines: Sequence[str], side: Side) -> list[str]:
-        """Returns the normalized lines of one side."""
+        """Returns the normalized lines of one side.
+
+        Raises:
+          DataError, TypeError: see `check_texts`.
+        """
+        check_texts(lines)
         if self.lowercase:
             lines = [line.lower() for line in lines]
         if self.pretokenize == "moses":
@@ -71,6 +77,25 @@ class TextNormalizer:
 
     def _language(self, side: Side) -> str:
         return self.source_language if side == "source" else self.target_language
+
+
+def check_texts(texts: Iterable[str]) -> None:
+    """Checks that texts are Unicode, before a tokenizer splits them.
+
+    Raises:
+      DataError: a text has half of a surrogate pair, which no character has, and no file in UTF-8.
+      TypeError: something is not a text.
+    """
+    for text in texts:
+        if not isinstance(text, str):
+            raise TypeError(f"a text must be a str, got {type(text).__name__}")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            half, near = text[error.start], text[max(0, error.start - 20) : error.end + 20]
+            raise DataError(
+                f"a text has half of a surrogate pair, {half!a}, which is not a character: {near!a}"
+            ) from None
 
 
 _SPACED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")

@@ -12,12 +12,14 @@ import jax
 import numpy as np
 
 from jaxformer.config import at_least
-from jaxformer.data.batch import ArrayT, Rows
+from jaxformer.data.batch import Rows
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.token_cache import Ragged, cached_sequences
 from jaxformer.data.tokenizer import Tokenizer, cache_key
 from jaxformer.digests import short_digest
 from jaxformer.errors import DataError
+from jaxformer.functional.tokens import ArrayT, Tokens
+from jaxformer.reprs import brief
 
 
 @jax.tree_util.register_dataclass
@@ -25,10 +27,10 @@ from jaxformer.errors import DataError
 class PackedBatch(Generic[ArrayT]):
     """B rows of T tokens. Each text is ``bos`` (the class token, [CLS]), its tokens, and ``eos`` ([SEP])."""
 
-    tokens: ArrayT  # int32 [B, T]
-    segments: ArrayT  # int32 [B, T]: the index of the text in its row, from 1; 0 for padding
-    positions: ArrayT  # int32 [B, T]: the position in the text
+    tokens: Tokens[ArrayT]  # int32 [B, T]; segments are the indices of texts in their row, from 1, and 0 at padding
     special: SpecialTokens = dataclasses.field(metadata={"static": True})
+
+    __repr__ = brief
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -41,10 +43,10 @@ class PackedTexts:
 
     >>> texts = Ragged(np.arange(10, 16), np.array([0, 3, 4, 6]))
     >>> packed = PackedTexts(texts, SpecialTokens(), length=8, batch_size=2, seed=0, shuffle=False)
-    >>> batch = packed.batch(0)
-    >>> batch.tokens.tolist()
+    >>> tokens = packed.batch(0).tokens
+    >>> tokens.ids.tolist()
     [[1, 14, 15, 2, 0, 0, 0, 0], [1, 10, 11, 12, 2, 1, 13, 2]]
-    >>> batch.segments[1].tolist(), batch.positions[1].tolist()
+    >>> tokens.segments[1].tolist(), tokens.positions[1].tolist()
     ([1, 1, 1, 1, 1, 2, 2, 2], [0, 1, 2, 3, 4, 0, 1, 2])
 
     Raises:
@@ -129,7 +131,7 @@ class PackedTexts:
         values = np.where(position > 0, self.special.eos, self.special.bos).astype(np.int32)
         values[inside] = self.texts.tokens[(np.repeat(starts - 1, lengths) + position)[inside]]
         tokens[real], segments[real], positions[real] = values, number + 1, position
-        return PackedBatch(tokens, segments, positions, self.special)
+        return PackedBatch(Tokens(tokens, real, positions, segments, right_padded=True), self.special)
 
     @functools.lru_cache(maxsize=2)  # noqa: B019 - two epochs of indices, and they live as long as a run
     def _order(self, epoch: int) -> np.ndarray:

@@ -25,9 +25,10 @@ from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.data.text import Text
 from jaxformer.data.token_cache import Ragged, cached_sequences
-from jaxformer.data.tokenizer import Tokenizer, cache_key, encode_texts, load_tokenizer
+from jaxformer.data.tokenizer import Tokenizer, cache_key, encode_texts
 from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError
+from jaxformer.files import replacing
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ class Redrawn:
 
 
 @dataclasses.dataclass(frozen=True)
-class Tokens:
+class TokenizedPairs:
     """A tokenized corpus: the source and target of every pair, in one or more segmentations; and its special tokens.
 
     With `redrawn`, batches draw new segmentations, and those stored here determine how long they may be.
@@ -99,7 +100,9 @@ def prepare_tokenizer(
 ) -> Tokenizer:
     """Trains a tokenizer on all lines of a text, or reads it from `cache` if an earlier call saved it.
 
-    A damaged file is replaced, with a warning; a file that cannot be written also causes a warning.
+    The file ends with the fingerprint of the tokenizer, which is compared whenever it is read: a flipped bit in a score
+    would make another vocabulary. A damaged file, or one without a fingerprint, as of earlier versions, is replaced,
+    with a warning; a file that cannot be written also causes a warning.
 
     Args:
       vocab_size: the vocabulary size of a subword tokenizer; a character tokenizer's follows from the text.
@@ -117,17 +120,28 @@ def prepare_tokenizer(
     path = pathlib.Path(cache) / f"{text.fingerprint}-{kind}-{vocab_size}-{version}.model" if cache else None
     if path and os.path.lexists(path):
         try:
-            return load_tokenizer(path)
-        except ValueError as error:
-            logger.warning("%s; training it again", error)
+            return _cached_tokenizer(path)
+        except (OSError, ValueError) as error:
+            logger.warning("%s is damaged, or of an earlier version (%s); training it again", path, error)
     lines = normalizer.lines(text) if isinstance(text, Parallel) else text.lines()
     tokenizer = SubwordTokenizer.train(lines, vocab_size=vocab_size, kind=kind, normalizer=normalizer)
     if path:
         try:
-            tokenizer.save(path)
+            with replacing(path) as temporary:
+                tokenizer.save(temporary)
+                with temporary.open("ab") as file:
+                    file.write(tokenizer.fingerprint.encode())
         except OSError as error:
             logger.warning("the tokenizer is not kept for later runs: %s", error)
     return tokenizer
+
+
+def _cached_tokenizer(path: pathlib.Path) -> SubwordTokenizer:
+    data = path.read_bytes()
+    model, fingerprint = data[:-16], data[-16:]
+    if short_digest([model]).encode() != fingerprint:
+        raise ValueError("it does not end with its fingerprint")
+    return SubwordTokenizer(model)
 
 
 def prepare(
@@ -138,7 +152,7 @@ def prepare(
     num_segmentations: int = 1,
     alpha: float = 0.2,
     seed: int = 0,
-) -> Tokens:
+) -> TokenizedPairs:
     """Tokenizes a corpus, or reads its tokens from `cache` if an earlier call saved them; see `cached_sequences`.
 
     Args:
@@ -176,14 +190,14 @@ def prepare(
         vocab_size=tokenizer.vocab_size,
     )
     source, target = (tuple(arrays[f"{s}-{v}"] for v in range(num_segmentations)) for s in ("source", "target"))
-    return Tokens(source, target, tokenizer.special, redrawn)
+    return TokenizedPairs(source, target, tokenizer.special, redrawn)
 
 
 @dataclasses.dataclass(frozen=True)
 class PlannedPairs:
     """Tokenized pairs and the plan of their batches. Batch i is a pure function of both and of i."""
 
-    tokens: Tokens
+    tokens: TokenizedPairs
     plan: BatchPlan
 
     @property

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from jaxformer import lazy
-from jaxformer.data.normalization import Side, TextNormalizer, without_spaces_before_marks
+from jaxformer.data.normalization import Side, TextNormalizer, check_texts, without_spaces_before_marks
 from jaxformer.data.segmentation import SPACE
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.digests import short_digest
@@ -28,7 +28,8 @@ from jaxformer.files import write_bytes
 class PretrainedTokenizer:
     """The vocabulary of a pretrained model, with the normalization and the rules of its ``tokenizer.json``.
 
-    Truncation and padding in the file are not used, and the tokens that it puts around a text (its template) are added
+    Truncation, padding and BPE-dropout in the file are not used (with dropout, equal texts would have other tokens each
+    time), and the tokens that it puts around a text (its template) are added
     when batches are made, as for other tokenizers.
 
     Raises:
@@ -48,12 +49,18 @@ class PretrainedTokenizer:
     """The special tokens; several may have one id."""
     clean_up: bool
     """True: decoded text has no spaces before marks, as with ``clean_up_tokenization_spaces`` of transformers."""
+    settings: Mapping[str, Any]
+    """Settings of ``tokenizer_config.json`` that are kept for export and change no tokens, such as a chat template."""
 
-    def __init__(self, content: str, special: SpecialTokens, *, clean_up: bool = False):
-        self.content, self.special, self.clean_up = content, special, clean_up
+    def __init__(
+        self, content: str, special: SpecialTokens, *, clean_up: bool = False, settings: Mapping[str, Any] | None = None
+    ):
+        self.content, self.special, self.clean_up, self.settings = content, special, clean_up, settings or {}
         self._tokenizer = _parsed(content)
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
+        if hasattr(self._tokenizer.model, "dropout"):  # of BPE; the tokens of a text would be random
+            self._tokenizer.model.dropout = None
         added = self._tokenizer.get_added_tokens_decoder()
         self._added = {token for token, about in added.items() if about.special}
         ids = sorted(self._tokenizer.get_vocab(with_added_tokens=True).values())
@@ -67,14 +74,16 @@ class PretrainedTokenizer:
         self._inside = decoder.get("prefix", "##") if decoder.get("type") == "WordPiece" else ""
         self._check_special()
 
-    def with_special(self, special: SpecialTokens, *, clean_up: bool = False) -> PretrainedTokenizer:
-        """Returns this tokenizer with other special tokens and `clean_up`; the content is not read again.
+    def with_special(
+        self, special: SpecialTokens, *, clean_up: bool = False, settings: Mapping[str, Any] | None = None
+    ) -> PretrainedTokenizer:
+        """Returns this tokenizer with other special tokens and settings; the content is not read again.
 
         Raises:
           ValueError: a special token is not below `vocab_size`.
         """
         other = copy.copy(self)
-        other.special, other.clean_up = special, clean_up
+        other.special, other.clean_up, other.settings = special, clean_up, settings or {}
         other._check_special()
         return other
 
@@ -91,12 +100,14 @@ class PretrainedTokenizer:
           KeyError, TypeError, ValueError: the content is damaged.
         """
         special = SpecialTokens(**saved["special"])
-        return cls(saved["tokenizer"], special, clean_up=saved.get("clean_up", False) is True)
+        clean_up, kept = saved.get("clean_up", False) is True, dict(saved.get("settings", {}))
+        return cls(saved["tokenizer"], special, clean_up=clean_up, settings=kept)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the content of ``tokenizer.json`` and the special tokens as JSON, whole or not at all."""
         saved = {"special": dataclasses.asdict(self.special), "fingerprint": self.fingerprint}
         saved |= {"clean_up": True} if self.clean_up else {}
+        saved |= {"settings": dict(self.settings)} if self.settings else {}
         write_bytes(path, json.dumps(saved | {"tokenizer": self.content}, indent=1).encode())
 
     @property
@@ -125,6 +136,12 @@ class PretrainedTokenizer:
         """A hash of the content and the special tokens."""
         return short_digest([self.content, json.dumps(dataclasses.asdict(self.special))])
 
+    @property
+    def mask(self) -> str | None:
+        """The name of the mask token; None if there is no such token."""
+        names = (self.settings.get("mask_token"), "[MASK]", "<mask>")
+        return next((name for name in names if name is not None and self.id_of(name) is not None), None)
+
     def is_special(self, token: int) -> bool:
         """Returns True if the file declares a token as special, not as part of the text."""
         return token in self._added
@@ -139,9 +156,12 @@ class PretrainedTokenizer:
         Special tokens that are written in a text, such as ``<|endoftext|>``, become their ids.
 
         Raises:
-          DataError: a word is not in the vocabulary, and the file has no token for unknown ones.
+          DataError: a word is not in the vocabulary, and the file has no token for unknown ones; see also
+            `check_texts`.
+          TypeError: see `check_texts`.
         """
         del side
+        check_texts(lines)
         with _refusing(DataError, "this tokenizer cannot split the text"):
             found = self._tokenizer.encode_batch(list(lines), add_special_tokens=False)
         return [np.asarray(encoding.ids, np.int32) for encoding in found]

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Sequence
 
 from jaxformer.digests import short_digest
-from jaxformer.errors import DataError
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.files import local_path
 
 LARGEST_STREAM = 1 << 30
@@ -61,11 +61,22 @@ def locate(name: str, directory: str = "") -> pathlib.Path:
 
     Raises:
       ConfigError: the name is a URL, such as the address of a bucket.
+      DataError: the file is neither in the working directory nor below JAXFORMER_DATA.
     """
-    path = local_path(name)
-    if path.is_absolute() or (not directory and os.path.exists(path)):  # False for a name that no file can have
+    path, corpora = local_path(name), os.environ.get("JAXFORMER_DATA", "")
+    if path.is_absolute():
         return path
-    return local_path(directory or os.environ.get("JAXFORMER_DATA", "")) / path
+    if directory or not corpora:
+        return local_path(directory) / path
+    found = next(filter(_exists, (path, below := local_path(corpora) / path)), None)
+    if found is None:
+        raise DataError(f"cannot read {path}: there is no such file here, nor {below} (JAXFORMER_DATA)")
+    return found
+
+
+def _exists(path: pathlib.Path) -> bool:
+    """Returns True for a file or a folder, also if it is in an archive: ``my.zip/train``."""
+    return os.path.exists(path) or any(map(os.path.isfile, path.parents))  # False for a name that no file can have
 
 
 def read_parallel(
@@ -181,6 +192,30 @@ def _wide_encoding(data: bytes) -> str:
     if data.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)) or nulls > 0.6:
         return "UTF-32"
     return "UTF-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or nulls > 0.25 else ""
+
+
+def check_held_out(held_out: float) -> None:
+    """Checks that `held_out` says what to hold out: a fraction in (0, 1), or a number of examples, an integer from 1.
+
+    Raises:
+      ConfigError: it is neither; 1.0 could mean either.
+    """
+    is_count = isinstance(held_out, int) and not isinstance(held_out, bool)
+    if not (held_out >= 1 if is_count else isinstance(held_out, float) and 0 < held_out < 1):
+        raise ConfigError(f"held_out must be a fraction between 0 and 1, or an integer from 1, got {held_out}")
+
+
+def num_held_out(held_out: float, total: int) -> int:
+    """Returns the number of examples to hold out of `total`: a fraction of them, but at least one, or a given number.
+
+    >>> num_held_out(0.1, 2000), num_held_out(1000, 2000)
+    (200, 1000)
+
+    Raises:
+      ConfigError: see `check_held_out`.
+    """
+    check_held_out(held_out)
+    return held_out if isinstance(held_out, int) else max(1, round(held_out * total))
 
 
 def split_by_source(pairs: Parallel, *, held_out: Sequence[int], seed: int) -> list[Parallel]:

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 import sentencepiece
 
-from jaxformer.data.normalization import Side, TextNormalizer, normalizer_of, with_normalizer
+from jaxformer.data.normalization import Side, TextNormalizer, check_texts, normalizer_of, with_normalizer
 from jaxformer.data.segmentation import SPACE, Draw, Sampler, Subwords, bpe_sampler, segmentations, unigram_sampler
 from jaxformer.data.special_tokens import MIN_SUBWORDS, SpecialTokens
 from jaxformer.digests import short_digest
@@ -103,11 +103,13 @@ class SubwordTokenizer:
           normalizer: the normalization of the lines, which `encode` applies to other text.
 
         Raises:
+          DataError, TypeError: see `check_texts`.
           ConfigError: the corpus cannot fill the vocabulary, or has too many characters for it; the message names the
             smallest vocabulary that suits it or, if this one is too large, the largest, and also the smallest if
             `character_coverage` is 1.
         """
-        model, characters = io.BytesIO(), set[str]()
+        model, characters, lines = io.BytesIO(), set[str](), tuple(lines)
+        check_texts(lines)  # sentencepiece hides errors of its iterator
         try:
             sentencepiece.SentencePieceTrainer.train(
                 sentence_iterator=_sentences(lines, characters),
@@ -147,7 +149,11 @@ class SubwordTokenizer:
         return short_digest([self._model])
 
     def encode(self, lines: Sequence[str], side: Side = "source") -> list[np.ndarray]:
-        """Normalizes lines, and returns the token ids of each, int32, without `bos` and `eos`."""
+        """Normalizes lines, and returns the token ids of each, int32, without `bos` and `eos`.
+
+        Raises:
+          DataError, TypeError: see `check_texts`.
+        """
         return self.encode_normalized(self.normalizer(lines, side))
 
     def encode_normalized(self, lines: Sequence[str]) -> list[np.ndarray]:

@@ -8,9 +8,9 @@ import io
 import os
 from collections.abc import Iterator
 
-from jaxformer.data.sources import read_utf8
+from jaxformer.data.sources import check_held_out, read_utf8
 from jaxformer.digests import short_digest
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import DataError
 
 LONGEST = 1000
 """The number of characters after which `Text.lines` splits a line; sentencepiece does not train on lines of more than
@@ -65,19 +65,22 @@ def read_text(*paths: str | os.PathLike[str]) -> Text:
 
 
 def split_text(text: Text, *, held_out: float = 0.1) -> tuple[Text, Text]:
-    """Splits a text into training text and held-out text; the latter is the last fraction `held_out`.
+    """Splits a text into training text and held-out text; the latter is the last `held_out` of the text.
 
     Characters are counted, so 0.1 gives the public split of tinyshakespeare (1,003,854 and 111,540 characters).
 
+    Args:
+      held_out: a fraction of the characters, or their number if it is an integer.
+
     Raises:
-      ConfigError: `held_out` is not between 0 and 1.
+      ConfigError: `held_out` is neither a fraction between 0 and 1 nor an integer from 1.
       DataError: the text is too short, so that a part would be empty.
     """
-    if not 0 < held_out < 1:
-        raise ConfigError(f"held_out must be more than 0 and less than 1, got {held_out}")
-    size = int(len(text) * (1 - held_out))
+    check_held_out(held_out)
+    size = len(text) - held_out if isinstance(held_out, int) else int(len(text) * (1 - held_out))
     if not 0 < size < len(text):
-        raise DataError(f"cannot hold out {held_out:.0%} of a text of {len(text)} characters; give a longer text")
+        part = f"{held_out:,}" if isinstance(held_out, int) else f"{held_out:.0%}"
+        raise DataError(f"cannot hold out {part} of a text of {len(text):,} characters; give a longer text")
     return Text(text.characters[:size]), Text(text.characters[size:])
 
 

@@ -1,21 +1,32 @@
-"""A cache of tokenized text as memory-mapped arrays, so that it is tokenized once."""
+"""A cache of tokenized text and decoded images as memory-mapped arrays, so that they are made once.
+
+Each file has a CRC-32, which is computed when it is written and compared whenever it is opened: one sequential read,
+at about a gigabyte per second. A flipped bit would otherwise train another model. What changes on the disk after that,
+while the file is mapped, is noticed at the next start.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import os
 import pathlib
 import tokenize
+import zlib
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from jaxformer.files import creating_folder, remove_abandoned, remove_folder
+from jaxformer.reprs import brief
 
 logger = logging.getLogger(__name__)
 
-_DAMAGED = FileNotFoundError, NotADirectoryError, EOFError, TypeError, ValueError, tokenize.TokenError
+CHECKSUMS = "checksums.json"
+"""The file in each folder with the CRC-32 of every other file; folders of earlier versions lack it, and are rebuilt."""
+
+_DAMAGED = FileNotFoundError, NotADirectoryError, EOFError, KeyError, TypeError, ValueError, tokenize.TokenError
 """The errors of a damaged folder; numpy reads the header of an array as Python."""
 
 
@@ -25,6 +36,8 @@ class Ragged:
 
     tokens: np.ndarray
     offsets: np.ndarray
+
+    __repr__ = brief
 
     def __getitem__(self, i: int) -> np.ndarray:
         return self.tokens[self.offsets[i] : self.offsets[i + 1]]
@@ -110,24 +123,27 @@ def _kept(
         try:
             return _read(folder, names, num_sequences)
         except _DAMAGED as error:
-            logger.warning("%s is damaged (%s); rebuilding it", folder, error)
+            logger.warning("%s is damaged, or of an earlier version (%s); rebuilding it", folder, error)
             remove_folder(folder)
     remove_abandoned(folder.parent)
+    checksums: dict[str, int] = {}
     with creating_folder(folder, replaceable=True) as temporary:
         for name in names:
             ragged = make(name)
             np.save(temporary / f"{name}.npy", ragged.tokens)
             np.save(temporary / f"{name}-offsets.npy", ragged.offsets)
+            checksums |= {f"{name}.npy": _crc(ragged.tokens), f"{name}-offsets.npy": _crc(ragged.offsets)}
+        (temporary / CHECKSUMS).write_text(json.dumps(checksums) + "\n", encoding="utf-8")
     return _read(folder, names, num_sequences)
 
 
 def _read(folder: pathlib.Path, names: Sequence[str], num_sequences: int) -> dict[str, Ragged]:
-    """Returns the arrays of a folder, checked against `num_sequences` and their own offsets.
+    """Returns the arrays of a folder, checked against their checksums, `num_sequences` and their own offsets.
 
     Raises:
       OSError, or one of `_DAMAGED`: the folder cannot be read, or is damaged.
     """
-    arrays = {}
+    arrays, checksums = {}, json.loads((folder / CHECKSUMS).read_text(encoding="utf-8"))
     for name in names:
         mapped = np.load(folder / f"{name}.npy", mmap_mode="r")
         tokens = mapped.view(np.ndarray)  # slicing numpy's memmap class takes five times as long
@@ -135,5 +151,13 @@ def _read(folder: pathlib.Path, names: Sequence[str], num_sequences: int) -> dic
         ends = len(offsets) == num_sequences + 1 and (offsets[0], offsets[-1]) == (0, len(tokens))
         if not ends or (offsets[1:] < offsets[:-1]).any():
             raise ValueError(f"{name}.npy has {len(tokens)} tokens, which are not those of its offsets")
+        for file, array in ((f"{name}.npy", tokens), (f"{name}-offsets.npy", offsets)):
+            if _crc(array) != checksums[file]:
+                raise ValueError(f"{file} has another checksum than when it was written")
         arrays[name] = Ragged(tokens, offsets)
     return arrays
+
+
+def _crc(array: np.ndarray) -> int:
+    """Returns the CRC-32 of an array's dtype and bytes; a memory-mapped array is read once, and not held in memory."""
+    return zlib.crc32(array, zlib.crc32(array.dtype.str.encode()))

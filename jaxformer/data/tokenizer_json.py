@@ -43,11 +43,14 @@ def tokenizer_json(tokenizer: SubwordTokenizer | CharacterTokenizer, *, frame: F
     added += [(tokenizer.vocab_size, MASK)] if mask else []
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     subwords = isinstance(tokenizer, SubwordTokenizer)
+    tokens = [{"id": token, "content": name, **flags, "special": True} for token, name in added]
+    if mask and subwords:  # the space before a word is part of its first token, which the mask replaces
+        tokens[-1]["lstrip"] = True
     content = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [{"id": token, "content": name, **flags, "special": True} for token, name in added],
+        "added_tokens": tokens,
         "post_processor": _template(frame, special),
         **(_subwords(tokenizer) if subwords else _characters(tokenizer, special)),
     }

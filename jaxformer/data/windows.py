@@ -11,12 +11,14 @@ import jax
 import numpy as np
 
 from jaxformer.config import at_least
-from jaxformer.data.batch import ArrayT, Rows
+from jaxformer.data.batch import Rows
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.text import Text
 from jaxformer.data.token_cache import cached_sequences
 from jaxformer.data.tokenizer import Tokenizer, cache_key
 from jaxformer.errors import DataError
+from jaxformer.functional.tokens import ArrayT, Tokens
+from jaxformer.reprs import brief
 
 
 @jax.tree_util.register_dataclass
@@ -24,9 +26,10 @@ from jaxformer.errors import DataError
 class TextBatch(Generic[ArrayT]):
     """B windows of T tokens; `labels` are the tokens that follow, one position later."""
 
-    tokens: ArrayT  # int32 [B, T]
+    tokens: Tokens[ArrayT]  # int32 [B, T]
     labels: ArrayT  # int32 [B, T]
-    valid: ArrayT  # Bool [B, T], False at padding
+
+    __repr__ = brief
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +42,8 @@ class TokenStream:
 
     tokens: np.ndarray
     special: SpecialTokens
+
+    __repr__ = brief
 
     @property
     def num_labels(self) -> int:
@@ -80,11 +85,12 @@ class _Windows(abc.ABC):
         positions = starts[np.minimum(indices, self.batch_size - 1), None] + np.arange(self.length)
         valid = (indices < self.batch_size)[:, None] & (positions < self.stream.num_labels)
         positions = np.where(valid, positions, 0)
-        tokens, labels = (
+        ids, labels = (
             np.where(valid, self.stream.tokens[positions + shift], self.stream.special.pad).astype(np.int32)
             for shift in (0, 1)
         )
-        return TextBatch(tokens, labels, valid)
+        # Windows are full or end with the text.
+        return TextBatch(Tokens(ids, valid, right_padded=True), labels)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +101,7 @@ class RandomWindows(_Windows):
 
     >>> stream = TokenStream(np.arange(100), SpecialTokens())
     >>> batch = RandomWindows(stream, length=8, batch_size=4, seed=0).batch(3)
-    >>> batch.tokens.shape, bool((batch.labels == batch.tokens + 1).all())
+    >>> batch.tokens.shape, bool((batch.labels == batch.tokens.ids + 1).all())
     ((4, 8), True)
 
     Raises:
@@ -123,7 +129,7 @@ class OrderedWindows(_Windows):
     """Evaluation batches: every token of the text is a label exactly once, in order, in `steps_per_epoch` batches.
 
     Windows do not overlap. The last one may be partial, and the last batch is filled up with empty rows; both are
-    marked in `valid`.
+    marked in `tokens.valid`.
 
     Raises:
       ConfigError: `length` or `batch_size` is less than 1.

@@ -10,6 +10,7 @@ from jaxformer.decoding.beam import Continuation as Continuation
 from jaxformer.decoding.beam import beam_search as beam_search
 from jaxformer.decoding.constraints import forbid_sequences as forbid_sequences
 from jaxformer.decoding.constraints import no_repeat_ngram as no_repeat_ngram
+from jaxformer.decoding.constraints import repetition_penalty as repetition_penalty
 from jaxformer.decoding.constraints import shortlist as shortlist
 from jaxformer.decoding.ensembles import Average as Average
 from jaxformer.decoding.ensembles import EnsembleState as EnsembleState

@@ -24,6 +24,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
+from jaxformer.reprs import brief
+
 T = TypeVar("T")
 
 
@@ -66,6 +68,8 @@ class TreeState(Generic[T]):
 
     tree: T
 
+    __repr__ = brief
+
     @property
     def shape(self) -> tuple[int, int]:
         """The number of rows, B, and of hypotheses per row, K.
@@ -101,6 +105,8 @@ class Hypotheses:
     scores: jax.Array  # float32 [B, K]: the values that rank hypotheses
     token_log_probs: jax.Array  # float32 [B, K, T]: one per chosen token; 0 for a prefix and for pad
 
+    __repr__ = brief
+
 
 def ends_of(eos: int | tuple[int, ...] | None) -> tuple[int, ...]:
     """Returns the tokens that end a sequence: one, several, or none."""
@@ -116,6 +122,19 @@ def check_ends(ends: tuple[int, ...], vocab_size: int) -> None:
     known = [token for token in ends if not isinstance(token, jax.Array)]
     if outside := [token for token in known if not 0 <= token < vocab_size]:
         raise ValueError(f"eos must be in [0, V = {vocab_size}), or None if no token ends a sequence, got {outside[0]}")
+
+
+def check_scores(what: str, scores: Any, shape: tuple[Any, ...]) -> Any:
+    """Returns the scores that a user's function made, after checking that there is one for each that it got.
+
+    Raises:
+      ValueError: their shape is another one, which could broadcast or leave out tokens; or they are not floats.
+    """
+    dtype: Any = getattr(scores, "dtype", None)
+    got = getattr(scores, "shape", type(scores).__name__)
+    if got != shape or not jnp.issubdtype(dtype, jnp.floating):
+        raise ValueError(f"{what} must return floats of the shape that it was given, {shape}, got {dtype} {got}")
+    return scores
 
 
 def is_any(tokens: jax.Array, among: tuple[int, ...]) -> jax.Array:

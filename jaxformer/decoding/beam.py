@@ -18,6 +18,7 @@ from jaxformer.decoding.api import (
     State,
     Step,
     check_ends,
+    check_scores,
     check_state,
     ends_of,
     filler,
@@ -336,6 +337,7 @@ def _scores(
 ) -> Float[Array, "B C"]:
     """Returns the scores of continuations if they were finished; `state` is their parents' state after the step."""
     scores = rules.normalize(log_probs, jnp.broadcast_to(counted[:, None], log_probs.shape), ended=ends)
+    check_scores("a length penalty", scores, log_probs.shape)
     if not rules.coverage_penalty:
         return scores
     assert isinstance(state, CoverageState)

@@ -1,8 +1,9 @@
-"""Transforms that depend on the tokens so far or on a list: no repeated n-grams, forbidden sequences, shortlists."""
+"""Transforms that depend on the tokens so far or on a list: against repetitions, forbidden sequences, shortlists."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import jax
@@ -12,6 +13,7 @@ from jaxtyping import Array, Bool, Int
 
 from jaxformer.decoding.transforms import History, Scores, Transform, of_rows
 from jaxformer.errors import ConfigError
+from jaxformer.reprs import brief
 
 
 @jax.tree_util.register_dataclass
@@ -56,10 +58,53 @@ def no_repeat_ngram(size: int, *, normalized: bool = True) -> Transform:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
+class _RepetitionPenalty:
+    value: float = dataclasses.field(metadata={"static": True})
+    before: tuple[int, ...] = dataclasses.field(metadata={"static": True})
+    normalized: bool = dataclasses.field(metadata={"static": True})
+    is_of_logits = True
+
+    def __call__(self, scores: Scores, history: History) -> Scores:
+        vocab_size, tokens = scores.shape[-1], history.tokens
+        counts = jnp.arange(tokens.shape[2])[None, None] < history.lengths[..., None]
+        rows, columns = jnp.arange(scores.shape[0])[:, None, None], jnp.arange(scores.shape[1])[None, :, None]
+        seen = jnp.broadcast_to(np.isin(np.arange(vocab_size), self.before), scores.shape)
+        seen = seen.at[rows, columns, jnp.where(counts, tokens, vocab_size)].set(True, mode="drop")
+        return jnp.where(seen, jnp.where(scores < 0, scores * self.value, scores / self.value), scores)
+
+
+def repetition_penalty(value: float, *, before: Sequence[int] = (), normalized: bool = False) -> Transform:
+    """Divides the scores of the tokens of the sequence by `value` if they are positive, and else multiplies them by it.
+
+    Keskar et al. 2019, "CTRL", with the negative scores as in Hugging Face. The tokens of a prefix count.
+
+    Args:
+      value: above 1 for fewer repetitions; static.
+      before: the ids of tokens before the sequence that count too, such as `bos` in Hugging Face.
+      normalized: False to change the scores of the step, as Hugging Face does in greedy search and sampling; True to
+        change log-probabilities, as it does in beam search.
+
+    Raises:
+      ConfigError: `value` is not positive and finite.
+
+    >>> import jax.numpy as jnp
+    >>> history = History(jnp.array([[[1, 2, 0]]]), jnp.array([[2]]), jnp.arange(1))
+    >>> repetition_penalty(2.0)(jnp.array([[[3.0, 3.0, -3.0, -3.0]]]), history).tolist()
+    [[[3.0, 1.5, -6.0, -3.0]]]
+    """
+    if not 0 < value < math.inf:
+        raise ConfigError(f"repetition_penalty must be above 0 and finite, got {value}")
+    return _RepetitionPenalty(value, tuple(before), normalized)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class _ForbidSequences:
     heads: jax.Array  # int32 [W, P]: all tokens of each sequence but the last, preceded by -1
     last: jax.Array  # int32 [W]
     normalized: bool = dataclasses.field(metadata={"static": True})
+
+    __repr__ = brief
 
     def __call__(self, scores: Scores, history: History) -> Scores:
         number, past = self.heads.shape
@@ -105,6 +150,8 @@ def forbid_sequences(sequences: Sequence[Sequence[int]], *, normalized: bool = T
 class _Shortlist:
     tokens: jax.Array  # int32 [B | 1, M]
     normalized: bool = dataclasses.field(metadata={"static": True})
+
+    __repr__ = brief
 
     def __call__(self, scores: Scores, history: History) -> Scores:
         tokens = self.tokens if self.tokens.shape[0] == 1 else of_rows(self.tokens, history)  # the size may be symbolic

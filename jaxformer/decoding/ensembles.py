@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxformer.decoding.api import Step, is_full, resized
 from jaxformer.errors import ConfigError
+from jaxformer.reprs import brief
 
 Average: TypeAlias = Literal["log", "probability"]
 """The mean of the models' log-probabilities (a product of experts) or of their probabilities (a mixture)."""
@@ -23,6 +24,8 @@ class EnsembleState:
     """The states of an ensemble's models, which read the same tokens."""
 
     states: tuple[Any, ...]
+
+    __repr__ = brief
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -49,6 +52,8 @@ class StackedState:
     """The states of models of equal shapes, stacked: every leaf has a leading dimension of models."""
 
     states: Any
+
+    __repr__ = brief
 
     @property
     def shape(self) -> tuple[int, int]:

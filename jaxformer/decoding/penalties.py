@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxformer.decoding.api import State
 from jaxformer.errors import ConfigError
+from jaxformer.reprs import brief
 
 S = TypeVar("S", bound=State)
 
@@ -98,6 +99,8 @@ class CoverageState(Generic[S]):
 
     state: S
     attended: jax.Array  # float32 [B, K, S]: sums over tokens; 1 at padding
+
+    __repr__ = brief
 
     @classmethod
     def start(cls, state: S, valid: Bool[Array, "B S"]) -> CoverageState[S]:

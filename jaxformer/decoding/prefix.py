@@ -16,6 +16,7 @@ from jaxformer.decoding.api import S, check_start, check_state
 from jaxformer.decoding.transforms import History
 from jaxformer.dims import check_rank
 from jaxformer.errors import ConfigError
+from jaxformer.reprs import brief
 
 
 class ReadPrefix(Protocol[S]):
@@ -43,6 +44,8 @@ class Prefix(Generic[S]):
     """Computes the state after a prefix in one pass, such as
     ``lambda tokens, state, lengths: model.prefill(tokens, state, context, lengths=lengths)[1]``; by default the search
     takes one step for each token."""
+
+    __repr__ = brief
 
 
 class Start(NamedTuple, Generic[S]):

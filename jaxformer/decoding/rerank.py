@@ -34,11 +34,16 @@ def minimum_bayes_risk(utilities: Float[Array, "K M"], weights: Float[Array, " M
 def rerank(hypotheses: Hypotheses, scores: Float[Array, "B K"]) -> Hypotheses:
     """Returns the hypotheses with new scores, best first.
 
+    Raises:
+      ValueError: there is not one score for each hypothesis.
+
     >>> import jax.numpy as jnp
     >>> two = Hypotheses(jnp.array([[[5], [6]]]), jnp.ones((1, 2)), *jnp.zeros((2, 1, 2)), jnp.zeros((1, 2, 1)))
     >>> rerank(two, jnp.array([[0.25, 0.5]])).tokens.tolist()
     [[[6], [5]]]
     """
+    if scores.shape != hypotheses.scores.shape:
+        raise ValueError(f"scores must have the shape of the hypotheses, {hypotheses.scores.shape}, got {scores.shape}")
     scores, order = jax.lax.top_k(scores, scores.shape[1])
     return dataclasses.replace(gather(hypotheses, order), scores=scores)
 

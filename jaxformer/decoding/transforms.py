@@ -3,10 +3,8 @@
 A transform maps scores ``[B, K, V]`` and a history to scores. Its attribute `normalized` tells where it is applied.
 False: to the step's scores, before log-softmax, so that the probabilities of a step still add up to 1, as in
 CTranslate2. True: to log-probabilities, after log-softmax, so that the probability of removed tokens is lost, as in
-Hugging Face.
-
-Any callable of scores and history is a transform; a plain function has no such attribute, and counts as False. The
-transforms of this module are frozen dataclasses and pytrees.
+Hugging Face. Any callable of scores and history is a transform; a plain function has no such attribute, and counts as
+False. The transforms of this module are frozen dataclasses and pytrees.
 """
 
 from __future__ import annotations
@@ -20,9 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxformer.decoding.api import ends_of
+from jaxformer.decoding.api import check_scores, ends_of
 from jaxformer.decoding.topk import top_scores
 from jaxformer.errors import ConfigError
+from jaxformer.reprs import brief
 
 Scores: TypeAlias = Float[Array, "B K V"]
 
@@ -48,9 +47,11 @@ class History:
     lengths: jax.Array  # int32 [B, K]
     rows: jax.Array  # int32 [B]
 
+    __repr__ = brief
+
 
 class Transform(Protocol):
-    """A function of scores ``[B, K, V]`` and a `History` that returns scores.
+    """A function of scores ``[B, K, V]`` and a `History` that returns scores of this shape.
 
     It takes log-probabilities if it has an attribute `normalized` that is True, otherwise the scores of the step.
     """
@@ -73,7 +74,8 @@ class Chain:
     """The log-probabilities of next tokens after several transforms (see `chain`), which is a transform of scores.
 
     Raises:
-      ValueError: a step returned something other than scores ``[B, K, V]``, such as ``[B, V]``.
+      ValueError: a step returned something other than scores ``[B, K, V]``, such as ``[B, V]``, or a transform returned
+        another shape than it was given.
     """
 
     transforms: tuple[Transform, ...]
@@ -85,12 +87,16 @@ class Chain:
             raise ValueError(f"a step must return (scores, state), scores [B, K, V] with B, K = {expected}; got {got}")
         scores = scores.astype(jnp.float32)
         for transform in self.transforms:
-            scores = scores if is_normalized(transform) else transform(scores, history)
+            scores = scores if is_normalized(transform) else _applied(transform, scores, history)
         total = jax.nn.logsumexp(scores, axis=-1, keepdims=True)
         scores = scores - jnp.where(total == -jnp.inf, 0.0, total)  # if no token is left, none has a probability
         for transform in self.transforms:
-            scores = transform(scores, history) if is_normalized(transform) else scores
+            scores = _applied(transform, scores, history) if is_normalized(transform) else scores
         return scores
+
+
+def _applied(transform: Transform, scores: Scores, history: History) -> Scores:
+    return check_scores("a transform of scores", transform(scores, history), scores.shape)
 
 
 Transforms: TypeAlias = Transform | Chain | Sequence[Transform]
@@ -123,8 +129,9 @@ def chain(*transforms: Transform) -> Chain:
 def for_sampling(transforms: Transforms) -> tuple[Transform, ...]:
     """Returns transforms as `sample` applies them: first the `normalized` ones, then the others, then softmax.
 
-    So, in whatever order the transforms are given, a filter such as `top_k` chooses among the tokens that the rules
-    allow, and a sampled token has its log-probability in the distribution it was drawn from, as in Hugging Face.
+    A repetition penalty, which depends on the sign of logits, comes before all of them. In whatever order the
+    transforms are given, a filter such as `top_k` chooses among the tokens that the rules allow, and a sampled token
+    has its log-probability in the distribution it was drawn from, as in Hugging Face.
 
     >>> import jax.numpy as jnp
     >>> history = History(jnp.zeros((1, 1, 1), jnp.int32), jnp.zeros((1, 1), jnp.int32), jnp.zeros(1, jnp.int32))
@@ -134,9 +141,10 @@ def for_sampling(transforms: Transforms) -> tuple[Transform, ...]:
     >>> jnp.exp(chain(*for_sampling(given))(scores, history)).round(3).tolist()
     [[[0.0, 1.0, 0.0]]]
     """
-    given = as_transforms(transforms)
-    rules = tuple(transform for transform in given if is_normalized(transform))
-    others = tuple(transform for transform in given if not is_normalized(transform))
+    of_logits = lambda transform: getattr(transform, "is_of_logits", False) and not is_normalized(transform)
+    given = sorted(as_transforms(transforms), key=of_logits, reverse=True)
+    is_rule = lambda transform: is_normalized(transform) or of_logits(transform)
+    rules, others = (tuple(x for x in given if is_rule(x) is kept) for kept in (True, False))
     return (Chain(rules), *others) if rules else others
 
 
@@ -328,6 +336,8 @@ class ForceEnd:
     eos: int | tuple[int, ...] = dataclasses.field(metadata={"static": True})
     free: bool = dataclasses.field(default=False, metadata={"static": True})
     """True if a forced `eos` has log-probability 0, as in Hugging Face; False if it keeps the model's."""
+
+    __repr__ = brief
     normalized = True
 
     def __call__(self, scores: Scores, history: History) -> Scores:

@@ -89,7 +89,7 @@ def unroll(
       transforms: see `jaxformer.decoding.transforms`; the rules of `well_formed` are not added.
 
     Raises:
-      ValueError: the state has room for fewer tokens than T.
+      ValueError: the state has room for fewer tokens than T; `choose` returns another shape than [B, K].
 
     Returns:
       Hypotheses ``[B, K]`` with ``scores == log_probs``; the log-probabilities of forced tokens do not count.
@@ -135,6 +135,8 @@ def _unroll(
         check_ends(rules.ends, choices.shape[-1])
         check_given(given_tokens, choices.shape[-1])
         chosen = choose(choices, history).astype(jnp.int32)
+        if chosen.shape != lengths.shape:
+            raise ValueError(f"choose must return a token for each hypothesis, {lengths.shape}, got {chosen.shape}")
         forced = lengths < progress.forced
         gained = jnp.take_along_axis(choices, chosen[..., None], axis=-1)[..., 0]
         done = done | (~forced & (gained == -jnp.inf)) if rules.may_be_stuck else done

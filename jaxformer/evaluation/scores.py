@@ -14,6 +14,7 @@ import sacrebleu
 from sacrebleu.significance import PairedTest
 
 from jaxformer.data import moses
+from jaxformer.data.languages import UNSPACED, check_language
 from jaxformer.errors import ConfigError
 
 
@@ -41,11 +42,12 @@ def bleu(
 
     Args:
       references: one or several for each hypothesis; the number may vary.
-      language: a two-letter code that selects the tokenizer: sacrebleu's own for zh, ja and ko, 13a for all others.
+      language: a two-letter code that selects the tokenizer: sacrebleu's own for zh, ja and ko, characters for other
+        languages without spaces between words (bo, dz, km, lo, my, th), 13a for all others.
 
     Raises:
       ValueError: there is no hypothesis, or one without a reference, or their numbers differ.
-      ConfigError: sacrebleu needs a further package for this language.
+      ConfigError: `language` is not a two-letter code (ISO 639-1), or sacrebleu needs a further package for it.
     """
     _check(hypotheses, references)
     metric = _bleu(language, lowercase=lowercase)
@@ -147,6 +149,10 @@ def _tokenizer(language: str) -> Any:
 
 
 def _bleu(language: str, **options: Any) -> sacrebleu.BLEU:
+    if language:
+        check_language(language)
+    if language in UNSPACED - {"ja", "zh"}:  # 13a would read a sentence as one word
+        return sacrebleu.BLEU(tokenize="char", **options)
     try:
         return sacrebleu.BLEU(trg_lang=language, **options)
     except RuntimeError as error:
@@ -171,8 +177,15 @@ def moses_bleu(
         as in the papers.
       cased: True if these words were split before they were lower-cased. References are then lower-cased after they
         are split, too: the rules leave a period at its word if a small letter follows.
+
+    Raises:
+      ValueError: see `bleu`.
+      ConfigError: `language` is not a two-letter code (ISO 639-1), or it is written without spaces, so that the rules
+        find no words.
     """
     _check(hypotheses, references)
+    if language in UNSPACED:
+        raise ConfigError(f"Moses BLEU needs words between spaces, and {language} has none; use bleu")
     split = lambda text: moses.tokenize(text, language)
     prepare = (lambda text: split(text).lower()) if cased else (lambda text: split(text.lower()))
     said = [prepare(text) for text in hypotheses] if words is None else [text.lower() for text in words]

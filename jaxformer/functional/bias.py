@@ -14,6 +14,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
+from jaxformer.reprs import brief
+
 
 class Bias:
     """A term added to the scaled logits. Biases combine with ``+``, also with arrays that broadcast to [B, N, T, S].
@@ -101,6 +103,8 @@ class DenseBias(Bias):
 
     array: jax.Array
 
+    __repr__ = brief
+
     def tile(self, query, query_index, key_index):
         del query
         rows = self.array if self.array.shape[2] == 1 else self.array[:, :, query_index]
@@ -121,6 +125,8 @@ class Sum(Bias):
 
     left: Bias
     right: Bias
+
+    __repr__ = brief
 
     def tile(self, query, query_index, key_index):
         return self.left.tile(query, query_index, key_index) + self.right.tile(query, query_index, key_index)
@@ -162,6 +168,8 @@ class Repeated(Bias):
     bias: Bias
     count: int = dataclasses.field(metadata={"static": True})
 
+    __repr__ = brief
+
     def at_positions(self, query, query_positions, key_positions):
         one_of_each = key_positions[:, :: self.count]
         placed = self.bias.at_positions(query, query_positions, one_of_each)
@@ -176,6 +184,8 @@ class Shifted(Bias):
 
     bias: Bias
     offset: jax.Array
+
+    __repr__ = brief
 
     def tile(self, query, query_index, key_index):
         return self.bias.tile(query, query_index + self.offset, key_index)
@@ -192,6 +202,8 @@ class HeadsOf(Bias):
     bias: Bias
     first: jax.Array
     count: int = dataclasses.field(metadata={"static": True})
+
+    __repr__ = brief
 
     def tile(self, query, query_index, key_index):
         tile = self.bias.tile(query, query_index, key_index)

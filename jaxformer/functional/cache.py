@@ -15,6 +15,8 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxformer.reprs import brief
+
 MOST_LANES = 8
 """The largest number of hypotheses per row that share a cache.
 
@@ -39,6 +41,8 @@ class KeyValueCache(NamedTuple):
 
     key: jax.Array  # [B, N, S, H]
     value: jax.Array  # [B, N, S, J]
+
+    __repr__ = brief
 
 
 def empty_cache(rows: int, slots: int, *, num_kv_heads: int, head_dim: int, dtype: DTypeLike) -> KeyValueCache:

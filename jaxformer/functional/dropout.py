@@ -17,6 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, UInt32
 
+from jaxformer.reprs import brief
+
 
 class Dropout(NamedTuple):
     """The dropout of attention weights: the probability of dropping a weight, and a key.
@@ -31,6 +33,8 @@ class Dropout(NamedTuple):
 
     rate: float
     key: jax.Array
+
+    __repr__ = brief
 
 
 @overload

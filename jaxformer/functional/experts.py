@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxformer.functional.feed_forward import Activation, relu
 from jaxformer.functional.losses import check_where
+from jaxformer.reprs import brief
 
 
 class Routing(NamedTuple):
@@ -31,6 +32,8 @@ class Routing(NamedTuple):
     weights: jax.Array  # float32 [*tokens, k]: the factors of the outputs of the chosen experts
     experts: jax.Array  # int32 [*tokens, k]: the chosen experts, most probable first; E (no expert) for padding
 
+    __repr__ = brief
+
 
 class Experts(NamedTuple):
     """The kernels of E feed-forward networks without biases; with `w_gate` the networks are gated (GLU, SwiGLU).
@@ -42,6 +45,8 @@ class Experts(NamedTuple):
     w_in: jax.Array  # [E, D, F]
     w_out: jax.Array  # [E, F, D]
     w_gate: jax.Array | None = None  # [E, D, F]
+
+    __repr__ = brief
 
 
 def route(

@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float
 from jaxformer.axes import vary_alike
 from jaxformer.functional.derivatives import reverse_only
 from jaxformer.functional.dropout import Dropout, dropout
+from jaxformer.reprs import brief
 
 NO_FORWARD = (
     "a recurrent network has a gradient but no forward-mode derivative (jax.jvp, jax.linearize); "
@@ -35,6 +36,8 @@ class RecurrentState(NamedTuple):
     hidden: jax.Array  # [..., H]: what the next layer sees
     memory: jax.Array | None = None  # [..., H]: the LSTM's cell state
 
+    __repr__ = brief
+
 
 class RecurrentWeights(NamedTuple):
     """The weights of a cell with G gates: 1 (RNN), 3 (GRU: reset, update, new) or 4 (LSTM: in, forget, new, out).
@@ -48,6 +51,8 @@ class RecurrentWeights(NamedTuple):
     hidden: jax.Array  # [H, G, H]
     input_bias: jax.Array  # [G, H]
     hidden_bias: jax.Array  # [G, H]
+
+    __repr__ = brief
 
 
 Cell = Callable[[jax.Array, jax.Array, RecurrentState], RecurrentState]

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 import jax
 
 from jaxformer import masks
+from jaxformer.reprs import brief
 
 ArrayT = TypeVar("ArrayT", bound=Any)
 """``np.ndarray`` on the host, ``jax.Array`` on devices."""
@@ -42,6 +43,8 @@ class Tokens(Generic[ArrayT]):
     A causal mask alone then hides padding from every other token, and attention functions can use their causal kernels,
     without a mask for each row.
     """
+
+    __repr__ = brief
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxformer.data.segmentation import SPACE
 from jaxformer.errors import ConfigError
+from jaxformer.reprs import brief
 
 BYTE = re.compile("<0x[0-9A-F]{2}>")
 """The form of a byte token, which spells part of a character outside the vocabulary."""
@@ -26,6 +27,8 @@ class AttentionWeights:
     target: tuple[str, ...]
     weights: np.ndarray
 
+    __repr__ = brief
+
 
 @dataclasses.dataclass(frozen=True)
 class AttentionMap:
@@ -35,17 +38,19 @@ class AttentionMap:
     target: tuple[str, ...]
     weights: np.ndarray
 
+    __repr__ = brief
+
 
 def select(attention: AttentionWeights, *, layer: int | None = None, head: int | None = None) -> AttentionMap:
-    """Selects a layer and a head, or takes the mean over layers or heads if none is given.
+    """Selects a layer and a head, or takes the mean over layers or heads if none is given; -1 is the last one.
 
     Raises:
       ConfigError: there is no such layer or head.
     """
     weights = np.asarray(attention.weights, np.float64)
     for name, index, size in (("layer", layer, weights.shape[0]), ("head", head, weights.shape[1])):
-        if index is not None and not 0 <= index < size:
-            raise ConfigError(f"{name} {index} is not one of 0 to {size - 1}")
+        if index is not None and not -size <= index < size:
+            raise ConfigError(f"{name} must be from 0 to {size - 1}, or from -1 to {-size} from the end, got {index}")
     weights = weights.mean(0) if layer is None else weights[layer]
     return AttentionMap(attention.source, attention.target, weights.mean(0) if head is None else weights[head])
 

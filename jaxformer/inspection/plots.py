@@ -1,11 +1,16 @@
-"""Plots, by matplotlib: attention maps, also over images, and loss curves."""
+"""Plots, by matplotlib: attention maps, also over images, and loss curves.
+
+Each function returns a figure, which a notebook shows; `save` writes it. The figures need no window or display.
+"""
 
 from __future__ import annotations
 
 import functools
+import io
 import os
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +25,7 @@ try:
     from matplotlib import rc_context
     from matplotlib.axes import Axes
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, SubFigure
     from matplotlib.image import AxesImage
     from matplotlib.text import Text
 finally:
@@ -39,33 +44,36 @@ WORDS_ACROSS = 5
 INK, QUIET, ACCENT, SCORE, GRID = "#1f2933", "#9aa5b1", "#c2410c", "#0f766e", "#d9dee4"
 
 
-def attention_map(attention: AttentionMap, path: pathlib.Path, *, title: str | None = None) -> pathlib.Path:
+def attention_map(attention: AttentionMap, *, title: str | None = None, axes: Axes | None = None) -> Figure:
     """Draws a map with the source's words across and the target's down; each row's strongest weight is marked.
 
-    The suffix chooses PNG, SVG or PDF. The color scale ends at the largest weight.
+    The color scale ends at the largest weight.
+
+    Args:
+      axes: axes of a figure of your own, to draw on; by default of a new figure.
     """
     rows, columns = attention.weights.shape
     source, target = _labels(attention.source), _labels(attention.target)
     width = 2.2 + 0.42 * columns + 0.15 * _excess(target) + 0.12 * _excess(source)  # the source's slant to the right
+    width = max(width, 1.2 + 0.09 * max(map(display_width, (title or "").split("\n"))))
     size = width, 1.6 + 0.36 * rows + 0.12 * _excess(source)
-    figure = _figure(size)
-    axes = figure.subplots()
+    axes = _figure(size).subplots() if axes is None else axes
     image = _cells(axes, attention.weights, top=_ceiling(attention.weights))
     axes.scatter(attention.weights.argmax(1), np.arange(rows), s=14, color=ACCENT, linewidths=0, zorder=3)
     axes.set_xticks(range(columns), source, rotation=45, ha="left", rotation_mode="anchor")
     axes.set_yticks(range(rows), target)
     axes.xaxis.tick_top()
     axes.tick_params(length=0, pad=4, colors=INK, labelsize=10)
-    bar = figure.colorbar(image, ax=axes, shrink=0.6, pad=0.02, aspect=24)
+    bar = axes.figure.colorbar(image, ax=axes, shrink=0.6, pad=0.02, aspect=24)
     bar.outline.set_visible(False)
     bar.ax.tick_params(length=0, labelsize=8, colors=INK)
     bar.set_label("attention weight", size=8, color=INK)
     if title:
         axes.set_title(title, color=INK, size=11, pad=12)
-    return _save(figure, path)
+    return _finished(axes, bar.ax)
 
 
-def head_grid(attention: AttentionWeights, path: pathlib.Path) -> pathlib.Path:
+def head_grid(attention: AttentionWeights) -> Figure:
     """Draws every head of every layer as a small map between words: layers down, heads across, one color scale."""
     layers, heads = attention.weights.shape[:2]
     words = [[by_word(select(attention, layer=layer, head=head)) for head in range(heads)] for layer in range(layers)]
@@ -88,16 +96,15 @@ def head_grid(attention: AttentionWeights, path: pathlib.Path) -> pathlib.Path:
     bar = figure.colorbar(image, ax=grid, shrink=0.5, pad=0.01, aspect=30)
     bar.outline.set_visible(False)
     bar.ax.tick_params(length=0, labelsize=6, colors=INK)
-    return _save(figure, path)
+    return _finished(*figure.axes)
 
 
 def image_maps(
     pictures: Sequence[np.ndarray],
     maps: Sequence[Mapping[str, np.ndarray]],
-    path: pathlib.Path,
     *,
     titles: Sequence[str],
-) -> pathlib.Path:
+) -> Figure:
     """Draws images, uint8 ``[h, w, C]``, one per row, and beside each its maps, overlaid on a gray copy.
 
     Args:
@@ -112,17 +119,16 @@ def image_maps(
         _show(row[0], picture, title)
         for axes, name in zip(row[1:], names, strict=True):
             _show(axes, picture, name, found[name])
-    return _save(figure, path)
+    return _finished(*figure.axes)
 
 
 def caption_sheet(
     pictures: Sequence[np.ndarray],
     captions: Sequence[AttentionMap],
-    path: pathlib.Path,
     *,
     grid: tuple[int, int],
     titles: Sequence[str],
-) -> pathlib.Path:
+) -> Figure:
     """Draws each image, uint8 ``[h, w, C]``, and beside it a gray copy for each word, overlaid with its attention.
 
     Args:
@@ -144,7 +150,7 @@ def caption_sheet(
         for axes, word, weights in zip(places, _labels(found.target), found.weights, strict=False):
             _show(axes, picture, word, weights.reshape(grid))
         first += number
-    return _save(figure, path)
+    return _finished(*figure.axes)
 
 
 def _show(axes: Axes, picture: np.ndarray, title: str, weights: np.ndarray | None = None) -> None:
@@ -161,15 +167,16 @@ def _show(axes: Axes, picture: np.ndarray, title: str, weights: np.ndarray | Non
     axes.set_axis_off()
 
 
-def loss_curves(log: Iterable[Mapping[str, object]], path: pathlib.Path, *, title: str = "") -> pathlib.Path:
+def loss_curves(log: Iterable[Mapping[str, object]], *, title: str = "", axes: Axes | None = None) -> Figure:
     """Draws the training loss, the validation loss, and the first other validation metric on its own axis.
 
     Args:
-      log: entries with a "step" and some of "loss", "validation_loss" and "validation_..." (any other metric).
+      log: entries with a "step" and some of "loss", "validation_loss" and "validation_..." (any other metric), such as
+        `training.logging.read_log` reads from the ``log.jsonl`` of a run.
+      axes: axes of a figure of your own, to draw on; by default of a new figure, with the legend below the axes.
     """
-    entries = list(log)
-    figure = _figure((7, 4))
-    axes = figure.subplots()
+    entries, own = list(log), axes is None
+    axes = _figure((7, 4)).subplots() if axes is None else axes
     steps, losses = _series(entries, "loss")
     if len(steps):
         axes.plot(steps, losses, color=GRID, linewidth=0.8)
@@ -185,20 +192,57 @@ def loss_curves(log: Iterable[Mapping[str, object]], path: pathlib.Path, *, titl
     if not (np.concatenate([losses, validation]) < 0).any():  # hard attention subtracts an entropy
         axes.set_ylim(0, None)
     axes.grid(axis="y", color=GRID, linewidth=0.5)
+    right = []
     if name := _other_figure(entries):
-        _right_axis(axes, *_series(entries, name), name=name.removeprefix("validation_"))
+        right = [_right_axis(axes, *_series(entries, name), name=name.removeprefix("validation_"))]
     axes.tick_params(length=0, colors=INK)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(QUIET)
-    if axes.get_legend_handles_labels()[0] or name:
-        figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9, labelcolor=INK)
+    lines = [line for each in (axes, *right) for line in each.get_legend_handles_labels()[0]]
+    if lines:
+        style: dict[str, Any] = {"frameon": False, "fontsize": 9, "labelcolor": INK}
+        if own:
+            axes.figure.legend(handles=lines, loc="outside lower center", ncols=3, **style)
+        else:
+            axes.legend(handles=lines, **style)
     axes.set_title(title, color=INK, size=11)
-    return _save(figure, path)
+    return _finished(axes, *right)
+
+
+def save(figure: Figure, path: str | os.PathLike[str]) -> pathlib.Path:
+    """Writes a figure whole or not at all, in the format of the suffix (PNG, SVG or PDF), and returns its path.
+
+    Missing folders are made. A picture of a long text gets fewer pixels per inch, because matplotlib limits them.
+
+    Raises:
+      ValueError: the suffix is of no format.
+      OSError: the file cannot be written.
+    """
+    if not pathlib.Path(path).suffix:  # matplotlib would add one
+        raise ValueError(f"the path of a picture must end in .png, .svg or .pdf, got {os.fspath(path)!r}")
+    with replacing(path) as temporary:
+        _write(figure, temporary, 160)
+    return pathlib.Path(path)
+
+
+def _write(figure: Figure, target: Any, dpi: float, **options: Any) -> None:
+    """Writes a figure to a file or stream."""
+    with rc_context({"text.usetex": False}):
+        figure.savefig(target, dpi=min(dpi, LARGEST_SIDE / max(figure.get_size_inches())), **options)
+
+
+class _Figure(Figure):
+    """A figure that notebooks show without pyplot, whose backend stays the user's."""
+
+    def _repr_png_(self) -> bytes:
+        stream = io.BytesIO()
+        _write(self, stream, self.dpi, format="png")
+        return stream.getvalue()
 
 
 def _figure(size: tuple[float, float]) -> Figure:
-    """Returns an empty figure for a file; it needs no window or display, and pyplot's backend stays the user's."""
-    figure = Figure(figsize=size, layout="constrained")
+    """Returns an empty figure, which needs no window or display."""
+    figure = _Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
@@ -209,8 +253,8 @@ def _other_figure(entries: Iterable[Mapping[str, object]]) -> str | None:
     return next((name for name in names if name.startswith("validation_") and name != "validation_loss"), None)
 
 
-def _right_axis(left: Axes, steps: np.ndarray, values: np.ndarray, *, name: str) -> None:
-    """Draws a metric on the right-hand axis, which starts at 0 unless there are negative values."""
+def _right_axis(left: Axes, steps: np.ndarray, values: np.ndarray, *, name: str) -> Axes:
+    """Draws a metric on a right-hand axis, which starts at 0 unless there are negative values, and returns it."""
     axes = left.twinx()
     axes.plot(steps, values, color=SCORE, linestyle="--", marker="o", markersize=3, label=f"validation {name}")
     axes.set_ylabel(name, color=SCORE)
@@ -218,6 +262,7 @@ def _right_axis(left: Axes, steps: np.ndarray, values: np.ndarray, *, name: str)
         axes.set_ylim(0, None)
     axes.tick_params(length=0, colors=SCORE)
     axes.spines[:].set_visible(False)
+    return axes
 
 
 def _cells(axes: Axes, weights: np.ndarray, *, top: float) -> AxesImage:
@@ -261,9 +306,22 @@ def _smooth(values: np.ndarray) -> np.ndarray:
     return (total[stop] - total[start]) / (stop - start)
 
 
-def _choose_fonts(figure: Figure) -> None:
-    """Adds the installed fonts that hold the characters of a figure; others are replaced by their numbers."""
-    texts = [text for text in figure.findobj(Text) if isinstance(text, Text)]
+def _finished(*axes: Axes) -> Figure:
+    """Returns the figure of axes, whose texts are drawn as they are written, in fonts that hold their characters."""
+    figure = axes[0].figure
+    while isinstance(figure, SubFigure):
+        figure = figure.figure
+    legends = figure.legends if isinstance(figure, _Figure) else []
+    texts = [x for part in (*axes, *legends) for x in part.findobj(Text) if isinstance(x, Text)]
+    for text in texts:
+        text.set_parse_math(False)  # words and names may hold a "$"
+        text.set_usetex(False)  # a matplotlibrc in the working directory could make matplotlib run LaTeX
+    _choose_fonts(axes, texts)
+    return figure
+
+
+def _choose_fonts(axes: Sequence[Axes], texts: Sequence[Text]) -> None:
+    """Adds the installed fonts that hold the characters of texts; others are replaced by their numbers."""
     missing = {character for text in texts for character in text.get_text()} - {" ", "\n"}
     missing -= _characters(font_manager.findfont(DEFAULT_FONT))
     families = [DEFAULT_FONT]
@@ -273,7 +331,7 @@ def _choose_fonts(figure: Figure) -> None:
             families.append(font.name)
             missing -= found
     names = str.maketrans({character: f"U+{ord(character):04X}" for character in missing})
-    for axis in [axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)]:
+    for axis in [axis for part in axes for axis in (part.xaxis, part.yaxis)]:
         labels = [label.get_text() for label in axis.get_ticklabels()]
         if missing & set("".join(labels)):  # they are written again from the axis
             axis.set_ticklabels(_labels([label.translate(names) for label in labels]))
@@ -286,15 +344,3 @@ def _choose_fonts(figure: Figure) -> None:
 def _characters(file: str) -> frozenset[str]:
     """Returns the characters that a font holds: none if it was removed and matplotlib's list still has it."""
     return frozenset(map(chr, font_manager.get_font(file).get_charmap())) if os.path.exists(file) else frozenset()
-
-
-def _save(figure: Figure, path: pathlib.Path) -> pathlib.Path:
-    """Writes the picture whole or not at all, in the format of the suffix."""
-    for text in figure.findobj(Text):
-        if isinstance(text, Text):
-            text.set_parse_math(False)  # words and names may hold a "$"
-            text.set_usetex(False)  # a matplotlibrc in the working directory could make matplotlib run LaTeX
-    _choose_fonts(figure)
-    with rc_context({"text.usetex": False}), replacing(path) as temporary:
-        figure.savefig(temporary, dpi=min(160.0, LARGEST_SIDE / max(figure.get_size_inches())))
-    return path

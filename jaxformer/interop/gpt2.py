@@ -8,7 +8,7 @@ from typing import Any
 from jaxformer import models
 from jaxformer.interop.family import Family
 from jaxformer.interop.packing import FROM_HEADS_PLAIN, SAME, SIDE_BY_SIDE, Shape, Table, array, linear, norm, table
-from jaxformer.interop.settings import Settings, activation, get, renamed, require, shared, their_activation
+from jaxformer.interop.settings import Settings, activation, get, renamed, require, their_activation
 from jaxformer.models import families
 from jaxformer.modules.pure import Pure, pure
 
@@ -25,6 +25,7 @@ def _net(settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
     require(settings, is_causal=True, add_cross_attention=False, tie_word_embeddings=True)
     require(settings, scale_attn_by_inverse_layer_idx=False)
     dim = get(settings, "n_embd", 768)
+    dropout, of_embeddings = (get(settings, name, 0.1) for name in ("resid_pdrop", "embd_pdrop"))
     config = families.gpt2(
         get(settings, "vocab_size", 50257),
         d_model=dim,
@@ -35,7 +36,8 @@ def _net(settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
         activation=activation(settings, "activation_function", "gelu_new"),
         norm_epsilon=get(settings, "layer_norm_epsilon", 1e-5),
         attention_scale=None if get(settings, "scale_attn_weights", True) else 1.0,
-        dropout=shared(settings, "resid_pdrop", "embd_pdrop", 0.1),
+        dropout=dropout,
+        embedding_dropout=None if of_embeddings == dropout else of_embeddings,
         attention_dropout=get(settings, "attn_pdrop", 0.1),
     )
     return pure(models.LanguageModel, config)
@@ -56,7 +58,7 @@ def _settings(net: Pure) -> dict[str, Any]:
         "layer_norm_epsilon": config.norm_epsilon,
         "scale_attn_weights": config.attention_scale is None,
         "resid_pdrop": config.dropout,
-        "embd_pdrop": config.dropout,
+        "embd_pdrop": config.dropout if config.embedding_dropout is None else config.embedding_dropout,
         "attn_pdrop": config.attention_dropout,
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,8 +39,10 @@ _ARCHITECTURES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwe
 
 def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
     settings = {**_DEFAULTS[kind], **settings}
-    require(settings, mlp_bias=False, is_causal=True)  # bidirectional models, such as of embeddings, say False
-    if kind == "mistral":  # a setting of the other families, which transformers does not read here
+    require(settings, is_causal=True)  # bidirectional models, such as of embeddings, say False
+    if kind != "llama":  # transformers does not read it there
+        require(settings, mlp_bias=False)
+    if kind == "mistral":  # the same
         require(settings, attention_bias=False)
     heads = get(settings, "num_attention_heads", 32)
     biased = kind == "qwen2" or get(settings, "attention_bias", False)
@@ -52,6 +55,7 @@ def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
         head_dim=get(settings, "head_dim", 0) or None,
         d_ff=get(settings, "intermediate_size", 11008),
         num_layers=num_layers,
+        feed_forward_bias=get(settings, "mlp_bias", False),
         activation=activation(settings, "hidden_act", "silu"),
         norm_epsilon=get(settings, "rms_norm_eps", 1e-6),
         rotary=_rotary(settings),
@@ -62,6 +66,7 @@ def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
         tie_embeddings=get(settings, "tie_word_embeddings", False),
         dropout=0.0,
         attention_dropout=get(settings, "attention_dropout", 0.0),
+        max_positions=get(settings, "max_position_embeddings", 2048),
     )
     return pure(models.LanguageModel, config)
 
@@ -106,38 +111,56 @@ def _rotary(settings: Settings) -> models.RotaryConfig:
         raise DataError("partial_rotary_factor in config.json must be 1.0 for the models here")
     if kind == "default":
         return models.RotaryConfig(base=base)
-    if kind not in ("linear", "llama3"):
-        raise DataError(f"the rope_type in config.json must be default, linear or llama3, got {kind!r}")
-    factor = get(found, "factor", 1.0 if kind == "linear" else 8.0)
+    if kind not in ("linear", "llama3", "yarn"):
+        raise DataError(f"the rope_type in config.json must be default, linear, llama3 or yarn, got {kind!r}")
+    name = "original_max_position_embeddings"  # transformers 5 reads it outside of the object, too
+    trained = get(found, name, get(settings, name, get(settings, "max_position_embeddings", 0)))
+    factors = {"linear": 1.0, "llama3": 8.0, "yarn": get(settings, "max_position_embeddings", 0) / max(trained, 1)}
+    factor = get(found, "factor", factors[kind])
     if factor == 1:  # no scaling
         return models.RotaryConfig(base=base)
     if kind == "linear":
         return models.RotaryConfig(base=base, scaling="linear", factor=factor)
-    require(found, low_freq_factor=1.0, high_freq_factor=4.0)
-    name = "original_max_position_embeddings"  # transformers 5 reads it outside of the object, too
-    trained = get(found, name, get(settings, name, get(settings, "max_position_embeddings", 0)))
+    if kind == "yarn":
+        _check_yarn(found, factor)
+    else:
+        require(found, low_freq_factor=1.0, high_freq_factor=4.0)
     if get(settings, name, trained) != trained:
         raise DataError(f"{name} in config.json must be the one of rope_parameters, {trained}, got {settings[name]}")
-    return models.RotaryConfig(base=base, scaling="llama3", factor=factor, trained_length=trained)
+    return models.RotaryConfig(base=base, scaling=kind, factor=factor, trained_length=trained)
+
+
+def _check_yarn(found: Settings, factor: float) -> None:
+    """Checks that YaRN has the bounds and the amplitude of the paper."""
+    require(found, beta_fast=32, beta_slow=1, truncate=True)
+    amplitude = 0.1 * math.log(factor) + 1 if factor > 1 else 1.0
+    if found.get("attention_factor") is None:
+        if found.get("mscale") and found.get("mscale_all_dim"):
+            raise DataError("mscale and mscale_all_dim in config.json must not be given for the models here")
+    elif not math.isclose(get(found, "attention_factor", amplitude), amplitude, rel_tol=1e-6):
+        raise DataError(f"attention_factor in config.json must be {amplitude} for the models here")
 
 
 def _settings(kind: str, net: Pure) -> dict[str, Any]:
     config, rotary = net.config, net.config.rotary
     positions: dict[str, Any] = {"rope_theta": rotary.base}
     scaling = "default" if rotary.scaling == "none" else rotary.scaling
-    if scaling not in ("default", "linear", "llama3"):
-        raise ValueError(f"rotary.scaling must be none, linear or llama3 in a file of {kind}, got {scaling!r}")
+    if scaling not in ("default", "linear", "llama3", "yarn"):
+        raise ValueError(f"rotary.scaling must be none, linear, llama3 or yarn in a file of {kind}, got {scaling!r}")
     parameters: dict[str, Any] = {"rope_type": scaling, **positions}
     if scaling != "default":
         parameters["factor"] = rotary.factor
     if scaling == "llama3":
         parameters |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    if scaling in ("llama3", "yarn"):
         parameters["original_max_position_embeddings"] = rotary.trained_length
     others: dict[str, Any] = {} if kind == "qwen2" else {"attention_bias": config.attention_bias}
     window = config.attention_window
     of_qwen = {"use_sliding_window": window is not None}
     of_qwen |= {} if window is None else {"sliding_window": window, "max_window_layers": 0}
-    others |= {"mistral": {"sliding_window": window}, "llama": {"mlp_bias": False}}.get(kind, of_qwen)
+    others |= {"mistral": {"sliding_window": window}, "llama": {"mlp_bias": config.feed_forward_bias}}.get(
+        kind, of_qwen
+    )
     return {
         "architectures": [f"{_ARCHITECTURES[kind]}ForCausalLM"],
         "vocab_size": config.vocab_size,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import os
 import pathlib
 import re
@@ -20,16 +21,19 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
 from jaxformer import files, models, sharding
-from jaxformer.errors import ConfigError, DataError, did_you_mean
+from jaxformer.errors import ConfigError, DataError, did_you_mean, first_few
 from jaxformer.interop import bart, bert, gpt2, llama, t5, tensors, vit
 from jaxformer.interop.family import Family
 from jaxformer.interop.packing import Source, matched
 from jaxformer.models.config import TransformerConfig
 from jaxformer.modules.pure import Params, Pure, check_shapes, pure
+
+logger = logging.getLogger(__name__)
 
 FAMILIES: Mapping[str, Family] = {
     **bart.FAMILIES,
@@ -58,7 +62,7 @@ class Pretrained:
     family: str
     """The ``model_type``."""
     settings: Mapping[str, Any]
-    """The ``config.json``, with the ids of special tokens, such as ``eos_token_id``."""
+    """The ``config.json``, with the ids of special tokens, such as ``eos_token_id``, and the `dtype` of the file."""
     unused: tuple[str, ...]
     """The names of known tensors for which the model has no parameter, such as BERT's pooler."""
 
@@ -75,7 +79,7 @@ def load_pretrained(
     """Reads a model in the format of Hugging Face from a local folder.
 
     The tensors determine whether there is a head: BERT and RoBERTa become a `models.MaskedLanguageModel` or an encoder,
-    and ViT a `models.VisionTransformer` or an encoder.
+    and ViT a `models.VisionTransformer` or an encoder. Weights of NaN or infinity are read, with a warning.
 
     Args:
       mesh: the devices that share the parameters, by their axis names, or a `sharding.Placement` with its own rules,
@@ -106,7 +110,11 @@ def load_pretrained(
         placement = sharding.Placement(mesh) if isinstance(mesh, Mesh) else mesh
         params, used = _params(family, net, found, names, placement)
         unused = _check_others(family, net, found, names, used)
-    return Pretrained(_changed(net, changes), params, kind, settings, unused)
+        dtype = tensors.name_of(found.dtypes[names[name]] for name in used)
+    if found.nonfinite:
+        few = first_few(sorted(found.nonfinite), 3)
+        logger.warning("%s has weights of NaN or infinity, whose results mean nothing: %s", folder, few)
+    return Pretrained(_changed(net, changes), params, kind, {**settings, "dtype": dtype}, unused)
 
 
 def save_pretrained(
@@ -119,6 +127,8 @@ def save_pretrained(
     shard_bytes: int = 5 * 10**9,
 ) -> None:
     """Writes a model as a new folder in the format of Hugging Face; `load_pretrained` returns the same parameters.
+
+    The file has the `dtype` of the settings, such as bfloat16, if all parameters have values of it, else float32.
 
     Args:
       family: the ``model_type`` to write, one of `FAMILIES`.
@@ -150,15 +160,26 @@ def write(
     written = config_json(net, family, settings)
     known = FAMILIES[family]
     check_shapes(params, net.shapes)
+    dtype = _dtype(params, settings)
+    written |= {"torch_dtype": dtype, "dtype": dtype}
     try:
         text = json.dumps(written, indent=2, allow_nan=False) + "\n"
     except (TypeError, ValueError) as error:
         raise ConfigError(f"the settings cannot be written as JSON: {error}") from None
     prefix = known.prefix if _has_head(net) else ""
     own = _unpacked(known, net, params)
-    named = ((name if name.startswith(known.heads) else prefix + name, x) for name, x in own)
+    named = ((name if name.startswith(known.heads) else prefix + name, x.astype(dtype)) for name, x in own)
     tensors.write(folder, named, shard_bytes=shard_bytes)
     (folder / CONFIG).write_text(text, encoding="utf-8")
+
+
+def _dtype(params: Params, settings: Mapping[str, Any]) -> str:
+    """Returns the dtype of the settings if all parameters have values of it, else float32."""
+    given: Any = settings.get("dtype") or settings.get("torch_dtype")
+    if given not in tensors.HALVES.values():
+        return "float32"
+    leaves = (jnp.asarray(x, jnp.float32) for x in jax.tree.leaves(params))
+    return given if all((x.astype(given).astype(jnp.float32) == x).all() for x in leaves) else "float32"
 
 
 def _check_quantization(settings: Mapping[str, Any], found: tensors.Tensors, folder: pathlib.Path) -> None:
@@ -256,7 +277,7 @@ def _check_others(
     for name in sorted(names.keys() - used):
         theirs = names[name]
         if name in copies and copies[name] in names:
-            if not np.array_equal(found.read(theirs), found.read(names[copies[name]])):
+            if not np.array_equal(found.read(theirs), found.read(names[copies[name]]), equal_nan=True):
                 raise DataError(f"{theirs!r} differs from {names[copies[name]]!r}, with which it is tied")
         elif name in computed:
             shape, values = computed[name]
@@ -365,6 +386,14 @@ def effective(config: TransformerConfig) -> dict[str, Any]:
         "max_positions": config.positions == "learned",
         "position_offset": config.positions == "learned",
     }
-    never = "dropout", "attention_dropout", "activation_dropout", "initialization", "remat", "compute_dtype"
+    never = (
+        "embedding_dropout",
+        "dropout",
+        "attention_dropout",
+        "activation_dropout",
+        "initialization",
+        "remat",
+        "compute_dtype",
+    )
     absent = {name for name, present in parts.items() if not present}
     return {name: value for name, value in found.items() if name not in absent and name not in never}

@@ -27,6 +27,9 @@ INDEX = "model.safetensors.index.json"
 FLOATS = {"F64", "F32", "F16", "BF16"}
 """The dtypes of weights that can be read."""
 
+HALVES = {"F16": "float16", "BF16": "bfloat16"}
+"""The names of those that hold fewer values than float32."""
+
 _MAX_JSON = 64 * 2**20
 _LFS = b"version https://git-lfs"
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*\.safetensors")
@@ -48,6 +51,8 @@ class Tensors:
         """The shape of each tensor, by name."""
         self.dtypes: dict[str, str] = {}
         """The dtype of each tensor, by name, as safetensors writes it, such as ``BF16``."""
+        self.nonfinite: set[str] = set()
+        """The names of the tensors that were read and have NaN or infinity, in float32."""
         self._folder = folder
         with contextlib.ExitStack() as stack:
             for name, expected in _files(folder).items():
@@ -79,7 +84,11 @@ class Tensors:
             raise DataError(
                 f"{name!r} in {self._folder} has dtype {dtype}; weights must be {', '.join(sorted(FLOATS))}"
             )
-        return self._homes[name].get_tensor(name).astype(np.float32)
+        with np.errstate(over="ignore"):  # such numbers of float64 are reported as infinity
+            tensor = self._homes[name].get_tensor(name).astype(np.float32)
+        if not np.isfinite(tensor).all():
+            self.nonfinite.add(name)
+        return tensor
 
     def __enter__(self) -> Tensors:
         return self
@@ -88,6 +97,12 @@ class Tensors:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
+
+
+def name_of(dtypes: Iterable[str]) -> str:
+    """Returns the name of the dtype that all tensors have if it is float16 or bfloat16, else float32."""
+    found = {*dtypes}
+    return HALVES.get(min(found), "float32") if len(found) == 1 else "float32"
 
 
 def write(folder: pathlib.Path, tensors: Iterable[tuple[str, np.ndarray]], *, shard_bytes: int) -> None:
@@ -194,7 +209,7 @@ def _files(folder: pathlib.Path) -> Mapping[str, set[str] | None]:
         pickled = sorted(path.name for path in folder.glob("*.bin")) if folder.is_dir() else []
         reason = (
             f"; {pickled[0]} is a pickle, which can run code when it is read: load it where you trust it and save it "
-            "with save_pretrained(..., safe_serialization=True)"
+            "with save_pretrained, which writes safetensors"
             if pickled
             else ""
         )

@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from jaxformer.reprs import brief
+
 UNBOUNDED = sys.maxsize
 """The stop of a `Mask.key_range` that extends to the last key."""
 
@@ -181,6 +183,8 @@ class Combination(Mask):
 class And(Combination):
     """Allows the pairs that both masks allow."""
 
+    __repr__ = brief
+
     def tile(self, query_index, key_index):
         return self.left.tile(query_index, key_index) & self.right.tile(query_index, key_index)
 
@@ -199,6 +203,8 @@ class And(Combination):
 @dataclasses.dataclass(frozen=True)
 class Or(Combination):
     """Allows the pairs that either mask allows; the range is the hull of both."""
+
+    __repr__ = brief
 
     def tile(self, query_index, key_index):
         return self.left.tile(query_index, key_index) | self.right.tile(query_index, key_index)
@@ -220,6 +226,8 @@ class Not(Mask):
     """Allows the pairs that the mask forbids. It skips no blocks, because the complement of a range is not a range."""
 
     mask: Mask
+
+    __repr__ = brief
 
     @property
     def finite(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -243,6 +251,8 @@ class Dense(IndexedMask):
 
     array: jax.Array
     finite: bool = dataclasses.field(default=False, metadata={"static": True})
+
+    __repr__ = brief
 
     def tile(self, query_index, key_index):
         array = self.array[(None,) * (4 - self.array.ndim)]

@@ -11,6 +11,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jaxformer.masks.algebra import UNBOUNDED, IndexedMask, Mask
+from jaxformer.reprs import brief
 
 _static = {"static": True}
 
@@ -45,6 +46,8 @@ class CausalAt(Mask):
 
     offset: jax.Array
 
+    __repr__ = brief
+
     def tile(self, query_index, key_index):
         return (key_index[None, :] <= query_index[:, None] + self.offset)[None, None]
 
@@ -59,6 +62,8 @@ class Lengths(IndexedMask):
     """Allows the first `length` keys of each example."""
 
     length: jax.Array
+
+    __repr__ = brief
 
     def tile(self, query_index, key_index):
         del query_index
@@ -85,6 +90,8 @@ class Padding(IndexedMask):
 
     valid: jax.Array
 
+    __repr__ = brief
+
     def tile(self, query_index, key_index):
         del query_index
         return jnp.atleast_2d(self.valid)[:, None, None, :][..., key_index]
@@ -103,6 +110,8 @@ class Segments(IndexedMask):
 
     query: jax.Array
     key: jax.Array
+
+    __repr__ = brief
 
     def tile(self, query_index, key_index):
         query, key = jnp.atleast_2d(self.query), jnp.atleast_2d(self.key)
@@ -131,6 +140,8 @@ class BlockSparse(IndexedMask):
     layout: tuple[tuple[bool, ...], ...] = dataclasses.field(metadata=_static)
     size: int = dataclasses.field(metadata=_static)
 
+    __repr__ = brief
+
     def tile(self, query_index, key_index):
         return jnp.asarray(self.layout)[query_index // self.size][:, key_index // self.size][None, None]
 
@@ -152,6 +163,8 @@ class Stored(IndexedMask):
     """Applies a mask to the indices at which queries and keys are stored, for any positions."""
 
     mask: Mask
+
+    __repr__ = brief
 
     @property
     def finite(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]

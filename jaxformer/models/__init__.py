@@ -1,4 +1,4 @@
-"""Complete networks (encoders, decoders, encoder-decoders, language models, vision models) and their costs."""
+"""Complete networks (encoders, decoders, encoder-decoders, language models, vision models)."""
 
 from __future__ import annotations
 
@@ -21,10 +21,8 @@ from jaxformer.models.vision_config import ResidualNetworkConfig as ResidualNetw
 from jaxformer.models.vision_config import VisionTransformerConfig as VisionTransformerConfig
 
 if TYPE_CHECKING:
-    from jaxformer.models import costs as costs
     from jaxformer.models import families as families
     from jaxformer.models import presets as presets
-    from jaxformer.models import sizes as sizes
     from jaxformer.models import transformer as transformer
     from jaxformer.models.captioner import Captioner as Captioner
     from jaxformer.models.captioner import RecurrentCaptioner as RecurrentCaptioner
@@ -66,10 +64,8 @@ __getattr__ = lazy.members(
         "residual_network": "FeatureGrid ResidualNetwork",
         "seq2seq": "Seq2Seq",
         "vision": "VisionTransformer with_image_size",
-        "costs": "",
         "families": "",
         "presets": "",
-        "sizes": "",
         "transformer": "",
     },
 )

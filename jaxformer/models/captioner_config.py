@@ -7,6 +7,7 @@ from typing import Literal
 
 from jaxformer.models.config import CellName, LanguageModelConfig, check_fields
 from jaxformer.models.vision_config import GridConfig
+from jaxformer.reprs import brief
 
 SMALL_GRID = GridConfig(image_size=(64, 64), widths=(16, 32, 64), num_blocks=1)
 
@@ -48,6 +49,8 @@ class RecurrentCaptionerConfig:
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """The dtype of activations; parameters, gates, states, softmax, norms, logits and loss stay float32."""
 
+    __repr__ = brief
+
     def __post_init__(self) -> None:
         check_fields(self)
 
@@ -85,6 +88,8 @@ class TransformerCaptionerConfig(LanguageModelConfig):
     """F, the dimension inside the feed-forward network."""
     num_layers: int = 2
     """The number of blocks."""
+
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -9,6 +9,8 @@ import typing
 from typing import Any, Literal
 
 from jaxformer.dims import resolve_head_dim
+from jaxformer.models.experts_config import ExpertsConfig as ExpertsConfig
+from jaxformer.reprs import brief
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 CellName = Literal["rnn", "gru", "lstm"]
@@ -57,29 +59,6 @@ class RotaryConfig:
             raise ValueError(f"the scaling of rotary positions, {self.scaling!r}, has no effect: factor is 1")
 
 
-@dataclasses.dataclass(frozen=True)
-class ExpertsConfig:
-    """A mixture of experts in place of each feed-forward network."""
-
-    num_experts: int = 8
-    """The number of experts."""
-    num_experts_per_token: int = 2
-    """The number of experts that each token is sent to (top-k routing)."""
-    capacity_factor: float | None = None
-    """The maximum number of tokens per expert in training, relative to an even share; None for no limit, in which case
-    XLA may compute every expert for every token on a GPU."""
-    gated: bool = False
-    """Use gated feed-forward networks (GLU) as experts."""
-    load_balancing_weight: float = 0.01
-    """The weight of the load-balancing loss in training."""
-
-    def __post_init__(self) -> None:
-        if self.capacity_factor is not None and not 0 < self.capacity_factor < math.inf:
-            raise ValueError(f"capacity_factor must be above 0 and finite, or None, got {self.capacity_factor}")
-        if not 0 <= self.load_balancing_weight < math.inf:
-            raise ValueError(f"load_balancing_weight must be at least 0 and finite, got {self.load_balancing_weight}")
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TransformerConfig:
     """The settings of every transformer. `docs/families.md` lists the settings of published model families."""
@@ -102,7 +81,9 @@ class TransformerConfig:
     activation: Activation = "relu"
     """The feed-forward nonlinearity; silu is also called swish."""
     dropout: float = 0.1
-    """The probability of dropping embeddings and sublayer outputs."""
+    """The probability of dropping sublayer outputs and, without `embedding_dropout`, embeddings."""
+    embedding_dropout: float | None = None
+    """The probability of dropping embeddings; None for `dropout`."""
     attention_dropout: float = 0.0
     """The probability of dropping attention weights."""
     activation_dropout: float = 0.0
@@ -164,9 +145,10 @@ class TransformerConfig:
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """The dtype of activations; parameters, softmax, norms, logits and loss stay float32."""
 
+    __repr__ = brief
+
     def __post_init__(self) -> None:
-        layers = ["num_layers"] if isinstance(self, EncoderConfig) else []
-        check_fields(self, "position_offset", "num_token_types", *layers)
+        check_fields(self, "position_offset", "num_token_types", *["num_layers"] * isinstance(self, EncoderConfig))
         dim = resolve_head_dim(self.d_model, self.num_heads, self.num_kv_heads or self.num_heads, self.head_dim)
         if self.positions.startswith(("sinusoidal", "transformer_xl")) and self.d_model % 2:
             raise ValueError(f"{self.positions} positions need an even d_model, got {self.d_model}")
@@ -177,8 +159,8 @@ class TransformerConfig:
             raise ValueError(f"rotary positions need an even head dim, got {dim}")
         for name, (setting, values) in _READ_BY.items():
             if getattr(self, setting) not in values and getattr(self, name) != getattr(TransformerConfig, name):
-                which = " or ".join(map(repr, values))
-                raise ValueError(f"{name} has no effect: {setting} is {getattr(self, setting)!r}, not {which}")
+                which = f"{getattr(self, setting)!r}, not {' or '.join(map(repr, values))}"
+                raise ValueError(f"{name} has no effect: {setting} is {which}")
         if self.feed_forward == "experts" and self.activation_dropout:
             raise ValueError(f"activation_dropout must be 0 with experts, got {self.activation_dropout}")
 
@@ -218,7 +200,7 @@ def check_fields(config: object, *may_be_zero: str) -> None:
         least = 0 if name in may_be_zero or name.endswith(("vocab_size", "num_classes")) else 1
         if type(value) is int and value < least:
             raise ValueError(f"{name} must be at least {least}, got {value}")
-        if name.endswith("dropout") and not 0 <= value < 1:
+        if name.endswith("dropout") and value is not None and not 0 <= value < 1:
             raise ValueError(f"{name} must be in [0, 1), got {value}")
         if dataclasses.is_dataclass(value):
             check_fields(value)
@@ -256,7 +238,7 @@ def check_decoder_positions(config: TransformerConfig) -> None:
         raise ValueError("positions must not be 'normalized', t / (N - 1), in a decoder: N is not known before the end")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class EncoderConfig(TransformerConfig):
     """The shape of a stand-alone encoder of tokens or, with an image size, of image patches."""
 
@@ -295,7 +277,7 @@ class EncoderConfig(TransformerConfig):
         return True
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class ClassifierConfig(EncoderConfig):
     """The shape of a classifier: an encoder, and a linear layer on one vector of the sequence."""
 
@@ -308,9 +290,7 @@ class ClassifierConfig(EncoderConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.num_layers == 0 and self.pooling == "class_token":
-            raise ValueError(
-                "without layers, the state of the first token does not depend on the others; set pooling='mean'"
-            )
+            raise ValueError("without layers, the first token's state depends on no other token; set pooling='mean'")
 
     @property
     def has_class_vector(self) -> bool:
@@ -318,7 +298,7 @@ class ClassifierConfig(EncoderConfig):
         return self.pooling == "class_token"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class EncoderDecoderConfig(TransformerConfig):
     """The shape of an encoder-decoder; the defaults are the paper's base model (table 3)."""
 
@@ -359,7 +339,7 @@ def check_tied_vocabularies(tie_embeddings: str, source: int, target: int) -> No
         )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class LanguageModelConfig(TransformerConfig):
     """The shape of a language model, small by default.
 
@@ -392,7 +372,7 @@ class LanguageModelConfig(TransformerConfig):
             raise ValueError(f"attention_window needs a causal model, got {self.attention_window}")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class DecoderConfig(LanguageModelConfig):
     """The shape of a stand-alone decoder, which may read a memory of any dimension: states of an encoder, or images."""
 

@@ -67,14 +67,17 @@ class Decoder(TokenModel):
 
         Raises:
           ValueError: the position vectors depend on the final length of the sequence, which is unknown during decoding,
-            the embeddings have token types, the window is below 1 or used without a causal mask, or the rows of a
-            causal decoder's attention function depend on their index.
+            the embeddings have token types, the stack has a norm, or the window is below 1 or used without a causal
+            mask.
         """
         if causal:
             check_steps(embeddings.positions)
-            stack.layers.attention.check_steps(stacked=True)
         if embeddings.types is not None:
             raise ValueError("a decoder takes no token types, so num_token_types must be 0")
+        if stack.norm is not None:
+            raise ValueError(
+                "the norm of the stack must be None: give it to the decoder, whose steps then apply it too"
+            )
         if window is not None and (window < 1 or not causal):
             raise ValueError(f"a window must be at least 1 and needs a causal mask, got {window} and causal={causal}")
         self.embeddings, self.stack, self.norm, self.output, self.bias = embeddings, stack, norm, output, bias
@@ -111,7 +114,7 @@ class Decoder(TokenModel):
         check_rank("tokens", tokens.ids, "B T")
         with jax.named_scope("embedding"):
             x = self.embeddings(tokens, key=fold_in_name(key, "embedding"))
-        x, intermediates = self.stack(
+        x, intermediates = self.stack.run(
             x,
             None if memory is None else memory.states,
             tokens=tokens,

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Int
 from jaxformer.functional.cache import KeyValueCache
 from jaxformer.modules import KeyValue
 from jaxformer.modules.pure import Params
+from jaxformer.reprs import brief
 
 
 class StepWeights(NamedTuple):
@@ -19,6 +20,8 @@ class StepWeights(NamedTuple):
     layers: tuple[Params, ...]  # of each block
     output: jax.Array | None  # [D, V]; None for the token embedding table
 
+    __repr__ = brief
+
 
 class Context(NamedTuple):
     """The arrays that the hypotheses of a row share: computed once by `start`, never repeated for each hypothesis."""
@@ -26,6 +29,8 @@ class Context(NamedTuple):
     memory: tuple[KeyValue | None, ...]  # of each layer, [B, S, N, H]; None without cross-attention
     valid: jax.Array | None  # Bool [B, S]
     weights: StepWeights
+
+    __repr__ = brief
 
     def take(self, rows: Int[Array, " B2"]) -> Context:
         """Returns the context of these rows only, in this order."""
@@ -44,6 +49,8 @@ class DecoderState(NamedTuple):
     position: jax.Array  # int32 [B, K]: the next token's
     lanes: jax.Array | None  # int32 [B, K, L]: the map of lanes of caches that a row's hypotheses share
     caches: tuple[KeyValueCache, ...]  # of each layer; without lanes, each hypothesis has its own row
+
+    __repr__ = brief
 
     @property
     def shape(self) -> tuple[int, int]:

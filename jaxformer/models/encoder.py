@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection
+from typing import Any
 
 import jax
 from flax import nnx
@@ -16,6 +17,7 @@ from jaxformer.models.config import EncoderConfig
 from jaxformer.models.token_model import Input
 from jaxformer.models.transformer import (
     Norm,
+    dropout_of_embeddings,
     make_embeddings,
     make_final_norm,
     make_position_vectors,
@@ -25,6 +27,7 @@ from jaxformer.models.transformer import (
 )
 from jaxformer.modules import AttentionFunction, Block, Embeddings, PatchEmbeddings, Stack, T5Bias
 from jaxformer.modules.captured import Intermediates
+from jaxformer.reprs import brief
 
 
 @jax.tree_util.register_dataclass
@@ -35,6 +38,8 @@ class Memory:
     states: jax.Array  # [B, S, D]
     valid: jax.Array | None = None  # Bool [B, S]; None: no padding
     segments: jax.Array | None = None  # int [B, S]: the packed sequence that each state belongs to
+
+    __repr__ = brief
 
     def mask(self, target: Tokens) -> masks.Mask | None:
         """Returns the mask of cross-attention: it hides padding and, from packed targets, the other sequences."""
@@ -73,12 +78,12 @@ class Encoder(nnx.Module):
         """
         reads_tokens = isinstance(inputs, Tokens) or isinstance(self.embeddings, Embeddings)
         tokens = as_tokens(inputs) if reads_tokens else None
+        embed: Any = self.embeddings
         with jax.named_scope("embedding"):
-            embed: Callable[..., Array] = self.embeddings
             x = embed(inputs if tokens is None else tokens, key=fold_in_name(key, "embedding"))
         intermediates: Intermediates = {}
         if self.stack is not None:
-            x, intermediates = self.stack(
+            x, intermediates = self.stack.run(
                 x,
                 tokens=tokens,
                 mask=None if tokens is None else tokens.mask(),
@@ -106,8 +111,8 @@ def make_encoder(
         tokens = make_tokens(config, config.vocab_size, rngs=rngs)
         embeddings = make_embeddings(config, tokens, make_position_vectors(config, tokens, rngs=rngs), rngs=rngs)
     else:
-        options = {"num_channels": config.num_channels, "dropout": config.dropout, "dtype": config.compute_dtype}
-        options["class_vector"] = config.has_class_vector
+        options = {"num_channels": config.num_channels, "class_vector": config.has_class_vector}
+        options |= {"dropout": dropout_of_embeddings(config), "dtype": config.compute_dtype}
         embeddings = PatchEmbeddings(config.image_size, config.patch_size, config.d_model, **options, rngs=rngs)
     if not config.num_layers:
         if config.positions != "none" and embeddings.positions is None:

@@ -1,6 +1,6 @@
 """Published models by name: their shapes, published sizes, and published training costs.
 
-`jaxformer.models.sizes` computes their sizes. Importing this module imports no JAX.
+`jaxformer.planning.sizes` computes their sizes. Importing this module imports no JAX.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from jaxformer.models.token_model import Input
 from jaxformer.modules import Alignment, Embeddings, Linear, RecurrentStack
 from jaxformer.modules.captured import check_layer
 from jaxformer.modules.head import Head
+from jaxformer.reprs import brief, brief_with_methods
 from jaxformer.sharding.rules import num_shards
 
 Feed = Literal["nothing", "context", "output"]
@@ -38,6 +39,8 @@ class RecurrentContext(NamedTuple):
     valid: jax.Array | None  # Bool [B, S]
     mean: jax.Array | None = None  # Bool [B]: with hard attention, True where all steps use the mean
 
+    __repr__ = brief
+
     def take(self, rows: Int[Array, " B2"]) -> RecurrentContext:
         """Returns the context of these rows only, in this order."""
         return jax.tree.map(lambda leaf: leaf[rows], self)
@@ -48,6 +51,8 @@ class RecurrentDecoderState(NamedTuple):
 
     layers: tuple[RecurrentState, ...]  # [B, K, H]
     fed: jax.Array | None  # [B, K, D]: the last output, with input feeding
+
+    __repr__ = brief
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -71,6 +76,8 @@ class CapturedWeights:
     """Captured weights of an attention that has no queries and keys of heads; for a stack, the first dimension is L."""
 
     values: jax.Array  # [B, N, T, S]
+
+    __repr__ = brief_with_methods
 
     def layer(self, index: int) -> CapturedWeights:
         """Returns one layer; layers count from 0.

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Literal
 
 from jaxformer.models.config import CellName, check_fields, check_tied_vocabularies
+from jaxformer.reprs import brief
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +46,8 @@ class Seq2SeqConfig:
     dropout)."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """The dtype of activations; parameters, gates, states, softmax, logits and loss stay float32."""
+
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -72,7 +72,13 @@ def make_embeddings(
     """Returns the input of a stack."""
     types = Embedding(config.num_token_types, config.d_model, scale=1.0, rngs=rngs) if config.num_token_types else None
     norm = make_norm(config) if config.embedding_norm else None
-    return Embeddings(tokens, vectors, types=types, norm=norm, dropout=config.dropout, dtype=config.compute_dtype)
+    dropout = dropout_of_embeddings(config)
+    return Embeddings(tokens, vectors, types=types, norm=norm, dropout=dropout, dtype=config.compute_dtype)
+
+
+def dropout_of_embeddings(config: TransformerConfig) -> float:
+    """Returns the probability of dropping embeddings."""
+    return config.dropout if config.embedding_dropout is None else config.embedding_dropout
 
 
 def make_tokens(config: TransformerConfig, vocab_size: int, *, rngs: nnx.Rngs) -> Embedding:

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Literal
 
 from jaxformer.models.config import Activation, ClassifierConfig, NormPosition, Positions, check_fields
+from jaxformer.reprs import brief
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,8 @@ class VisionTransformerConfig(ClassifierConfig):
     attention_bias: bool = True
     """Adds biases to the projections of queries, keys and values."""
 
+    __repr__ = brief
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GridConfig:
@@ -53,6 +56,8 @@ class GridConfig:
     """The stage, counted from 1, that attention follows."""
     d_attention: int | None = None
     """C', the dimension of queries, keys and values; None for an eighth of the stage's features."""
+
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -93,3 +98,5 @@ class ResidualNetworkConfig(GridConfig):
     """The probability of dropping entries of the mean feature before the output layer."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """The dtype of activations; parameters, norms, logits and loss stay float32."""
+
+    __repr__ = brief

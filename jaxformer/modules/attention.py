@@ -24,6 +24,7 @@ from jaxformer.modules.captured import CapturedAttention, Intermediates, split_a
 from jaxformer.modules.initializers import UNIT_GAINS, Gains, xavier_uniform
 from jaxformer.modules.normalization import RMSNorm
 from jaxformer.modules.positions import PositionScheme
+from jaxformer.reprs import brief
 
 
 class KeyValue(NamedTuple):
@@ -31,6 +32,8 @@ class KeyValue(NamedTuple):
 
     key: jax.Array  # [B, S, K, H]
     value: jax.Array  # [B, S, K, H]
+
+    __repr__ = brief
 
 
 class Output(nnx.Module):
@@ -119,18 +122,15 @@ class MultiHeadAttention(nnx.Module):
         )
         return self.output(mixed)
 
-    def check_steps(self, *, stacked: bool = False) -> None:
-        """Checks that cached steps can use the attention function: see `attention_checks.check_rows`.
-
-        Args:
-          stacked: True for the layers of a stack.
+    def check_steps(self) -> None:
+        """Checks that cached steps can use the attention function of this layer.
 
         Raises:
-          ValueError: a row of its result is another one when it is computed alone.
+          ValueError: see `attention_checks.check_rows`.
         """
-        num_heads, head_dim = self.output.kernel.shape[-3:-1]
+        num_heads, head_dim = self.output.kernel.shape[:2]
         heads = Heads(num_heads, self.num_kv_heads, head_dim, self.scale, self.score, self.sinks is not None)
-        check_rows(self.attention, heads, stacked=stacked)
+        check_rows(self.attention, heads)
 
     def captured(
         self,

@@ -1,4 +1,4 @@
-"""What cached steps and maps take for granted of an attention function, checked once on a tiny example.
+"""Checks, on a tiny example, what cached steps and maps take for granted of an attention function.
 
 A cached step computes one late row of attention alone, so row t of a function must not depend on the index of a query
 or key: positions reach attention only through masks, biases and position schemes. Maps are outputs for the identity, so
@@ -19,7 +19,7 @@ from flax import nnx
 
 from jaxformer import masks
 from jaxformer.functional.attention.base import ScoreFunction
-from jaxformer.modules.attention_function import AttentionFunction, call_attention, name_of
+from jaxformer.modules.attention_function import AttentionFunction, call_attention, name_of, without_partials
 from jaxformer.modules.pure import split_params
 
 LENGTH, ROOM = 40, 48
@@ -40,18 +40,15 @@ class Heads(NamedTuple):
     sinks: bool = False
 
 
-def check_rows(attention: AttentionFunction, heads: Heads, *, stacked: bool = False) -> None:
+def check_rows(attention: AttentionFunction, heads: Heads) -> None:
     """Checks that each row of an attention function is the same when it is computed alone, as in a cached step.
-
-    Args:
-      stacked: True if the parameters of a module have a leading dimension of layers.
 
     Raises:
       ValueError: a row differs, or cannot be computed alone.
     """
     if _is_own(attention):
         return
-    function, name = _concrete(attention, stacked), name_of(attention)
+    function, name = _concrete(attention), name_of(attention)
     try:
         difference = _difference(function, heads)
     except Exception as error:
@@ -73,10 +70,8 @@ def check_linear(attention: AttentionFunction, heads: Heads) -> None:
     Raises:
       ValueError: it is not, and it does not offer its maps.
     """
-    inner = attention
-    while isinstance(inner, functools.partial):
-        inner = inner.func
-    if _is_own(attention) or callable(getattr(inner, "weights", None)) or _is_linear(_concrete(attention), heads):
+    offered = getattr(without_partials(attention), "weights", None)
+    if _is_own(attention) or callable(offered) or _is_linear(_concrete(attention), heads):
         return
     raise ValueError(
         f"the attention function {name_of(attention)} is not linear in its values, so it has no maps; give it a method "
@@ -85,8 +80,7 @@ def check_linear(attention: AttentionFunction, heads: Heads) -> None:
 
 
 def _is_own(attention: Any) -> bool:
-    while isinstance(attention, functools.partial):
-        attention = attention.func
+    attention = without_partials(attention)
     return str(getattr(attention, "__module__", "")).startswith("jaxformer.") and not isinstance(attention, nnx.Module)
 
 
@@ -103,14 +97,13 @@ class _Module(NamedTuple):
         return call_attention(nnx.merge(self.graph, jax.tree.unflatten(self.kind, leaves)), *arrays, **options)
 
 
-def _concrete(attention: AttentionFunction, stacked: bool = False) -> Callable[..., Any]:
+def _concrete(attention: AttentionFunction) -> Callable[..., Any]:
     """Returns an attention function that needs no array from outside: the parameters of a module may be traced."""
     if not isinstance(attention, nnx.Module):
         return attention
     graph, params = split_params(attention)
     leaves, kind = jax.tree.flatten(nnx.to_pure_dict(params))
-    skipped = 1 if stacked else 0
-    return _Module(graph, kind, tuple(jax.ShapeDtypeStruct(x.shape[skipped:], x.dtype) for x in leaves))
+    return _Module(graph, kind, tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves))
 
 
 def _arrays(heads: Heads, length: int) -> list[np.ndarray]:

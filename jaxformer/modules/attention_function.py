@@ -63,10 +63,16 @@ def check_partial(attention: AttentionFunction, settings: Collection[str] = ()) 
         attention = attention.func
 
 
-def name_of(attention: Any) -> str:
-    """Returns the name of an attention function for messages."""
+def without_partials(attention: Any) -> Any:
+    """Returns the function or module inside a ``functools.partial``, or the attention itself."""
     while isinstance(attention, functools.partial):
         attention = attention.func
+    return attention
+
+
+def name_of(attention: Any) -> str:
+    """Returns the name of an attention function for messages."""
+    attention = without_partials(attention)
     return getattr(attention, "__qualname__", type(attention).__name__)
 
 

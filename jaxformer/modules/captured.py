@@ -16,6 +16,7 @@ from jaxformer.functional.bias import Bias
 from jaxformer.modules.attention_checks import Heads, check_linear
 from jaxformer.modules.attention_function import AttentionFunction
 from jaxformer.modules.pure import Params, split_params
+from jaxformer.reprs import brief_with_methods
 
 Intermediates = dict[str, Any]
 """Intermediate results of a layer: a `CapturedAttention` under "self" and "cross", a `Routing` under "experts"."""
@@ -37,6 +38,8 @@ class CapturedAttention:
         default=functional.attention, metadata={"static": True}
     )  # the graph of a module
     parameters: Params | None = None  # of a module
+
+    __repr__ = brief_with_methods
 
     def layer(self, index: int) -> CapturedAttention:
         """Returns one layer of a stack; layers count from 0.

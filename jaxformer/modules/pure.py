@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import math
 import types
 import typing
 from collections.abc import Callable, Hashable, Mapping
@@ -16,6 +17,8 @@ from typing import Any, Generic, TypeVar
 
 import jax
 from flax import nnx
+
+from jaxformer.reprs import brief_with_methods
 
 Params = dict[str, Any]
 """A nested dict of arrays."""
@@ -33,6 +36,8 @@ class Pure(Generic[ModelT_co, ConfigT_co]):
     config: ConfigT_co
     parts: tuple[tuple[str, Hashable], ...] = dataclasses.field(default=(), kw_only=True)
     """The other keyword arguments of the model, sorted by name."""
+
+    __repr__ = brief_with_methods
 
     def init(self, key: jax.Array) -> Params:
         """Returns new parameters. Under ``jax.jit`` with ``out_shardings`` they are created sharded."""
@@ -61,6 +66,16 @@ class Pure(Generic[ModelT_co, ConfigT_co]):
     def shapes(self) -> Params:
         """The parameters' shapes and dtypes, as ``jax.ShapeDtypeStruct``."""
         return self._abstract.shapes
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of parameters; nothing is allocated.
+
+        >>> from jaxformer import models
+        >>> f"{pure(models.EncoderDecoder, models.EncoderDecoderConfig(37_000, 37_000)).num_parameters:,}"
+        '63,045,632'
+        """
+        return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.shapes))
 
     @property
     def axes(self) -> Params:

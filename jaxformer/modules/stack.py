@@ -62,15 +62,28 @@ class Stack(nnx.Module, Generic[ModelT_co]):
     ...     modules.FeedForward(8, rngs=rngs),
     ...     norm=lambda: modules.LayerNorm(8),
     ... )
-    >>> stack = Stack(make_block, num_layers=3, rngs=nnx.Rngs(0))
-    >>> x, captured = stack(jax.numpy.ones((1, 5, 8)), mask=masks.causal())
-    >>> x.shape
+    >>> stack = Stack(make_block, num_layers=3, norm=modules.LayerNorm(8), rngs=nnx.Rngs(0))
+    >>> stack(jax.numpy.ones((1, 5, 8)), mask=masks.causal()).shape
     (1, 5, 8)
     """
 
     def __init__(
-        self, make_block: Callable[[nnx.Rngs], ModelT_co], num_layers: int, *, remat: bool = False, rngs: nnx.Rngs
+        self,
+        make_block: Callable[[nnx.Rngs], ModelT_co],
+        num_layers: int,
+        *,
+        norm: Callable[[Array], Array] | None = None,
+        remat: bool = False,
+        rngs: nnx.Rngs,
     ):
+        """Builds a stack.
+
+        Args:
+          norm: a module that is applied to the result, such as ``LayerNorm(dim)``. Pre-norm blocks, which
+            `Block` has by default, need one, because they add to x and never normalize it. To a `models.Encoder` or
+            `models.Decoder`, give the norm itself.
+          remat: recompute each block in the backward pass.
+        """
         if num_layers < 1:
             raise ValueError(f"num_layers must be at least 1, got {num_layers}")
         graphs: list[nnx.GraphDef[ModelT_co]] = []
@@ -83,9 +96,22 @@ class Stack(nnx.Module, Generic[ModelT_co]):
         stacked = jax.vmap(build)(jax.random.split(rngs.params(), num_layers))
         self.layers = nnx.merge(graphs[0], stacked)
         self.num_layers = num_layers
+        self.norm = norm
         self.remat = remat
 
     def __call__(
+        self, x: Float[Array, "B T D"], *args: Any, key: jax.Array | None = None, **shared: Any
+    ) -> Float[Array, "B T D"]:
+        """Applies the blocks one after another; all receive `args` and `shared`, and `key` is split among them.
+
+        Raises:
+          TypeError: `capture` is given, which `run` takes.
+        """
+        if "capture" in shared:
+            raise TypeError("a stack returns only its result; run(..., capture=...) returns what is captured, too")
+        return self.run(x, *args, key=key, **shared)[0]
+
+    def run(
         self,
         x: Float[Array, "B T D"],
         *args: Any,
@@ -93,10 +119,9 @@ class Stack(nnx.Module, Generic[ModelT_co]):
         capture: Collection[str] = (),
         **shared: Any,
     ) -> tuple[Float[Array, "B T D"], Intermediates]:
-        """Applies the blocks one after another; all receive `args` and `shared`, and `key` is split among them.
+        """Returns the result of a call, and the intermediates named in `capture` ("self", "cross", "experts").
 
-        Returns the result and the intermediates named in `capture` ("self", "cross", "experts"), whose arrays have a
-        leading dimension of layers.
+        Arrays of intermediates have a leading dimension of layers.
         """
         graph, stacked = nnx.split(self.layers, nnx.Param)
 
@@ -113,7 +138,8 @@ class Stack(nnx.Module, Generic[ModelT_co]):
         policy = None if self.remat else _is_kept
         body = jax.checkpoint(body, prevent_cse=False, policy=policy)
         unroll = is_unrolled(self.num_layers, remat=self.remat)
-        return jax.lax.scan(body, x, (nnx.to_pure_dict(stacked), keys), unroll=unroll)
+        x, intermediates = jax.lax.scan(body, x, (nnx.to_pure_dict(stacked), keys), unroll=unroll)
+        return x if self.norm is None else self.norm(x), intermediates
 
     def unstacked(self) -> tuple[Params, ...]:
         """Returns the parameters of each block, for loops that need them before they start (see `block`)."""

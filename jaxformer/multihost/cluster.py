@@ -73,7 +73,8 @@ def initialize(
 
     JAXFORMER_INIT_TIMEOUT (300) is the number of seconds that the other processes may take to connect. After
     JAXFORMER_HEARTBEAT_TIMEOUT (100) seconds without a heartbeat, a process counts as dead, and all processes end. An
-    uncaught exception ends this process at once; JAX would wait for the other processes.
+    uncaught exception ends this process at once; JAX would wait for the other processes. Before it
+    connects, one that hangs cannot be told from one that starts late: the others wait, and say so; it says nothing.
 
     Args:
       coordinator: ``host:port`` of process 0.
@@ -83,9 +84,6 @@ def initialize(
       ConfigError: settings that contradict each other, in this process or between processes, or more devices.
       DistributedError: other processes did not connect, the coordinator's port is in use, the processes have different
         numbers of devices, or there are too few devices in all.
-
-    >>> initialize(devices=jax.device_count()).num_processes
-    1
     """
     global _this_process
     cluster = detect(os.environ, coordinator, num_processes, process_id)
@@ -264,10 +262,13 @@ def _connect(cluster: Cluster) -> None:
 
     thread = threading.Thread(target=connect, daemon=True)
     thread.start()
-    thread.join(limit)
+    this = f"process {cluster.process_id} of {cluster.num_processes}, on {socket.gethostname()}"
+    others = "some of the others" if cluster.process_id == 0 else f"process 0 at {cluster.coordinator}, or another,"
+    for waited in range(0, limit, every := max(1, limit // 10)):  # one that hangs looks like one that starts late
+        if waited and thread.is_alive():
+            print(f"{this}: {others} did not connect yet, after {waited} of {limit} s", file=sys.stderr, flush=True)
+        thread.join(min(every, limit - waited))
     if thread.is_alive():
-        others = "some of the others" if cluster.process_id == 0 else f"process 0 at {cluster.coordinator}"
-        this = f"process {cluster.process_id} of {cluster.num_processes}"
         raise DistributedError(f"{this}: {others} did not connect within {limit} s; all must have the same number")
     if failed:
         raise DistributedError(f"cannot connect to {cluster.coordinator}: {failed[0]}") from failed[0]
@@ -347,8 +348,7 @@ def _tasks_here(environment: Mapping[str, str]) -> int:
 
 
 def _number(environment: Mapping[str, str], name: str) -> int | None:
-    text = environment.get(name)
-    if not text:
+    if not (text := environment.get(name)):
         return None
     if not re.fullmatch("[0-9]+", text):
         raise ConfigError(f"{name} must be a whole number, got {text!r}")

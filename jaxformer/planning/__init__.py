@@ -2,4 +2,4 @@
 
 from jaxformer import lazy
 
-__getattr__ = lazy.members(__name__, dict.fromkeys("forecast graph hlo roofline topology".split(), ""))
+__getattr__ = lazy.members(__name__, dict.fromkeys("flops forecast graph hlo roofline sizes topology".split(), ""))

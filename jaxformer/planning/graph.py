@@ -6,7 +6,7 @@ XLA's own cost analysis counts the body of a loop once; here each product is cou
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -18,8 +18,9 @@ class Products(NamedTuple):
     """The matrix products of a function, convolutions included."""
 
     flops: int
-    """Two operations for each multiply-add; those of a convolution include its padding, those of a product by groups
-    (`jax.lax.ragged_dot`) count every row once, and those in `jax.shard_map` count on each of its devices."""
+    """Two operations for each multiply-add; those of a convolution include the padding of its input but not of
+    its kernel, those of a product by groups (`jax.lax.ragged_dot`) count every row once, and those in `jax.shard_map`
+    count on each of its devices."""
     in_a_row: int
     """The length of the longest chain of products that depend on each other: the number of sequential steps."""
 
@@ -36,14 +37,16 @@ def products(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Product
     Products(flops=320, in_a_row=10)
     """
     jaxpr = jax.make_jaxpr(function)(*args, **kwargs).jaxpr
-    return Products(_flops(jaxpr), max(_depths(jaxpr, [0] * len(jaxpr.invars)), default=0))
+    return Products(flops(jaxpr), max(_depths(jaxpr, [0] * len(jaxpr.invars)), default=0))
 
 
-def _flops(jaxpr: Any) -> int:
-    return sum(_own_flops(equation) + _inner_flops(equation) for equation in jaxpr.eqns)
+def flops(jaxpr: Any) -> int:
+    """Returns the operations of all products in a graph: see `Products`."""
+    padded = {id(e.outvars[0]): e.invars[0].aval.shape for e in jaxpr.eqns if e.primitive.name == "pad"}
+    return sum(_own_flops(equation, padded) + _inner_flops(equation) for equation in jaxpr.eqns)
 
 
-def _own_flops(equation: Any) -> int:
+def _own_flops(equation: Any, padded: Mapping[int, Any]) -> int:
     if equation.primitive.name not in PRODUCTS:
         return 0
     left, right = (v.aval.shape for v in equation.invars[:2])
@@ -57,18 +60,18 @@ def _own_flops(equation: Any) -> int:
         is_sum_by_group = set(numbers.lhs_ragged_dimensions) & set(contracted)  # the gradient of the kernels
         num_groups = equation.invars[2].aval.shape[-1] if is_sum_by_group else 1
         return 2 * size * math.prod(left[i] for i in contracted) // num_groups
-    features_out = right[equation.params["dimension_numbers"].rhs_spec[0]]
-    return 2 * size * math.prod(right) // features_out
+    kernel: tuple[int, ...] = padded.get(id(equation.invars[1]), right)
+    return 2 * size * math.prod(kernel) // kernel[equation.params["dimension_numbers"].rhs_spec[0]]
 
 
 def _inner_flops(equation: Any) -> int:
-    counts = [_flops(inner) for inner in _inner(equation)]
+    counts = [flops(part) for part in inner(equation)]
     if equation.primitive.name == "cond":
         return max(counts, default=0)
-    return sum(counts) * _times(equation)
+    return sum(counts) * times(equation)
 
 
-def _times(equation: Any) -> int:
+def times(equation: Any) -> int:
     """Returns the number of runs of the graphs inside an operation: iterations of a loop, or devices."""
     params = equation.params
     if equation.primitive.name == "shard_map":
@@ -77,7 +80,7 @@ def _times(equation: Any) -> int:
     return params["length"] if equation.primitive.name == "scan" else 1
 
 
-def _inner(equation: Any) -> list[Any]:
+def inner(equation: Any) -> list[Any]:
     """Returns the graphs inside an operation; those of a loop or of a call are in the order of its inputs."""
     if equation.primitive.name == "while" and _loops_over_products(equation):
         raise ValueError("the products of a while loop have no known number; use lax.scan, or another implementation")
@@ -88,7 +91,7 @@ def _inner(equation: Any) -> list[Any]:
 
 def _loops_over_products(equation: Any) -> bool:
     body = equation.params["body_jaxpr"].jaxpr
-    return _flops(body) > 0
+    return flops(body) > 0
 
 
 def _depths(jaxpr: Any, inputs: Iterable[int]) -> list[int]:
@@ -104,7 +107,7 @@ def _depths(jaxpr: Any, inputs: Iterable[int]) -> list[int]:
 
 def _outputs(equation: Any, given: list[int]) -> list[int]:
     """Returns the longest chain that ends in each output of an operation."""
-    name, graphs = equation.primitive.name, _inner(equation)
+    name, graphs = equation.primitive.name, inner(equation)
     if name == "scan":
         return _through_loop(equation, graphs[0], given)
     if name == "cond":

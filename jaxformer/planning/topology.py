@@ -19,6 +19,7 @@ from jax.sharding import Mesh
 from jaxformer import hardware, sharding
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.sharding.mesh import num_slices
+from jaxformer.sharding.mesh import parse as parse_mesh
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +68,11 @@ class Topology:
     def size(self) -> int:
         """The number of chips; each chip of TPU7x is two devices."""
         return math.prod(self.shape)
+
+    @property
+    def num_devices(self) -> int:
+        """The number of JAX's devices."""
+        return self.size * (2 if self.kind == "tpu7x" else 1)
 
     @property
     def gpus_per_host(self) -> int | None:
@@ -123,6 +129,11 @@ def parse(name: str) -> Topology:
         raise ConfigError(
             f"topology {name!r} must be hosts x GPUs of a host, at most {_GPUS_OF_A_HOST}, got {topology.gpus_per_host}"
         )
+    if not topology.chip.gpu and any(side > 1 and side % 2 for side in topology.shape[:2]):
+        raise ConfigError(
+            f"topology {name!r}: the first two sides of a slice must each be 1 or even, as a host has 2 x 2 chips, got "
+            f"{shape}{_nearest(kind, shape)}"
+        )
     return topology
 
 
@@ -149,8 +160,11 @@ def mesh(name: str, text: str) -> Mesh:
     Raises:
       ConfigError: an unknown topology, a mesh that does not fit it, or no compiler for it.
     """
-    parse(name)  # an unknown topology is reported before a mesh that is wrong
-    return sharding.mesh(text, devices(name, slices=num_slices(text)))
+    topology = parse(name)  # an unknown topology is reported before a mesh that is wrong, and that before a compiler
+    slices = num_slices(text)
+    if text:
+        parse_mesh(text, slices * topology.num_devices)
+    return sharding.mesh(text, devices(name, slices=slices))
 
 
 def _tpus(topology: Topology, slices: int) -> Sequence[Any]:
@@ -160,7 +174,9 @@ def _tpus(topology: Topology, slices: int) -> Sequence[Any]:
         raise ConfigError(f"compiling for {name} needs libtpu, but no TPU: pip install '{wanted_libtpu()}'")
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # otherwise libtpu queries the cloud for the TPU type
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # a TPU has one process; compiling for one needs no TPU
-    options = {"num_slices": slices} if slices > 1 else {}
+    options: dict[str, Any] = {"num_slices": slices} if slices > 1 else {}
+    if topology.kind == "v4":
+        options["chip_config_name"] = "megacore"  # the two cores of a chip are one device, as on a real slice
     try:
         # With flags libtpu is not silenced: an unknown flag ends the process, and only libtpu's message says why.
         with contextlib.nullcontext() if os.environ.get("LIBTPU_INIT_ARGS") else _quiet():

@@ -37,11 +37,6 @@ def mesh(text: str = "", devices: Sequence[Any] | None = None) -> Mesh:
     devices = jax.devices() if devices is None else devices
     slices = len(_slices(devices))
     sizes = parse(text or ("data=*" if slices == 1 else f"slice={slices},data=*"), len(devices))
-    if math.prod(sizes.values()) != len(devices):
-        product = " x ".join(f"{name} {size}" for name, size in sizes.items())
-        raise ConfigError(
-            f"mesh {text!r} has {product} = {math.prod(sizes.values())} devices, but there are {len(devices)}"
-        )
     names = tuple(name for name in AXES if name in sizes)
     return Mesh(_arranged([sizes[name] for name in names], names, devices), names)
 
@@ -62,13 +57,22 @@ def num_slices(text: str) -> int:
 
 
 def parse(text: str, num_devices: int) -> dict[str, int]:
-    """Returns the axis sizes in the text of a mesh, with ``*`` computed from the number of devices."""
+    """Returns the axis sizes in the text of a mesh, with ``*`` computed from the number of devices.
+
+    Raises:
+      ConfigError: a text that does not parse, an unknown axis, or sizes whose product is not the number of devices.
+    """
     sizes = _sizes(text)
     for name in (name for name, size in sizes.items() if size == 0):
         others = math.prod(size for size in sizes.values() if size)
         if num_devices % others:
             raise ConfigError(f"mesh {text!r}: {num_devices} devices cannot be divided by {others}")
         sizes[name] = num_devices // others
+    if math.prod(sizes.values()) != num_devices:
+        product = " x ".join(f"{name} {size}" for name, size in sizes.items())
+        raise ConfigError(
+            f"mesh {text!r} has {product} = {math.prod(sizes.values())} devices, but there are {num_devices}"
+        )
     return sizes
 
 

@@ -19,16 +19,14 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import jax
 import numpy as np
 
-from jaxformer import functional
+from jaxformer import functional, sharding
 from jaxformer.axes import AxisName
 from jaxformer.data.batch import Rows
 from jaxformer.data.pipeline import batches
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.scores import Score
-from jaxformer.models.costs import num_parameters
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure
-from jaxformer.planning.forecast import Costs
 from jaxformer.sharding import Placement
 from jaxformer.tasks.async_dispatch import one_behind
 from jaxformer.tasks.config import TaskConfig
@@ -182,7 +180,7 @@ class PlannedData(Data[VocabularyT]):
 
 
 class Network(abc.ABC, Generic[BatchT]):
-    """A model with its loss, and the costs of a step on a batch."""
+    """A model with its loss, and the shapes of its batches."""
 
     net: Pure[Any, Any]
     largest_batch: tuple[int, int]
@@ -193,7 +191,11 @@ class Network(abc.ABC, Generic[BatchT]):
     @property
     def num_parameters(self) -> int:
         """The number of parameters."""
-        return num_parameters(self.net.shapes)
+        return self.net.num_parameters
+
+    def bound(self, params: Params, batch: BatchT) -> Any:
+        """Returns the model with these parameters, for the loss of a batch: see `sharding.with_copies`."""
+        return self.net.bind(sharding.with_copies(params, self.net.axes, batch, dtype=self.net.config.compute_dtype))
 
     @property
     def sharded_axes(self) -> tuple[AxisName, ...]:
@@ -244,39 +246,13 @@ class Network(abc.ABC, Generic[BatchT]):
         """Returns the number of terms of a batch's loss, padding included; by default rows x last length."""
         return shape[0] * shape[-1]
 
-    @abc.abstractmethod
-    def forward_flops(self, shape: tuple[int, ...]) -> float:
-        """Returns the model's floating-point operations in a forward pass, padding included."""
-
-    def recomputed_flops(self, shape: tuple[int, ...]) -> float:
-        """Returns the operations that the backward pass repeats; none by default."""
-        del shape
-        return 0.0
-
-    def training_flops(self, shape: tuple[int, ...]) -> float:
-        """Returns the model's operations in a training step; a backward pass costs twice as much as a forward pass."""
-        return 3 * self.forward_flops(shape)
-
-    def costs(self, shape: tuple[int, ...]) -> Costs:
-        """Returns the size and arithmetic of a training step on a batch of this shape."""
-        return Costs(
-            batch=shape,
-            description=self.describe(shape),
-            tokens=self.num_terms(shape),
-            parameters=self.num_parameters,
-            flops=self.training_flops(shape),
-            computed_flops=self.training_flops(shape) + self.recomputed_flops(shape),
-            compute_dtype=self.compute_dtype,
-            unit=self.unit,
-        )
-
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
     """A network with trained parameters."""
 
     net: Pure[Any, Any]
-    params: Params
+    params: Params = dataclasses.field(repr=False)
     placement: Placement
     """The mesh whose devices share the work."""
     steps: tuple[int, ...]
@@ -370,7 +346,11 @@ class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
     def network(
         self, config: ConfigT, vocab_size: Any, attention: AttentionFunction = functional.attention
     ) -> Network[BatchT]:
-        """Builds the network without allocating parameters."""
+        """Builds the network without allocating parameters.
+
+        Args:
+          attention: the attention of its model: `functional.attention`, that of a mesh, or `planning.flops.attention`.
+        """
 
     @abc.abstractmethod
     def predictor(self, config: ConfigT, vocabulary: VocabularyT, trained: Trained) -> PredictorT:

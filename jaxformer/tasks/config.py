@@ -10,11 +10,12 @@ from typing import ClassVar, Literal, Self
 
 from jaxformer.config import PLACE, at_least, check_numbers
 from jaxformer.errors import ConfigError
+from jaxformer.reprs import brief
 from jaxformer.training.config import OptimizerConfig, TrainConfig
 
 FREE_SETTINGS = frozenset(
-    "dropout attention_dropout activation_dropout state_dropout remat compute_dtype initialization vocab_size "
-    "source_vocab_size target_vocab_size num_classes".split()
+    "dropout embedding_dropout attention_dropout activation_dropout state_dropout remat compute_dtype initialization "
+    "vocab_size source_vocab_size target_vocab_size num_classes".split()
 )
 """The model settings that may differ from those of the run that training starts from."""
 
@@ -32,6 +33,8 @@ class TuneConfig:
     """Comma-separated patterns of the names of matrices that get adapters."""
     alpha: float = 16.0
     """The product of an adapter's two matrices is scaled by alpha / rank."""
+
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         at_least(0, self, "rank")
@@ -88,6 +91,9 @@ class GenerationConfig:
     """Sample from the tokens whose probability is at least this fraction of the highest one (min-p sampling)."""
     seed: int = 0
     """The seed of sampling; samples are a function of the seed, the index of the text and the token's position."""
+    repetition_penalty: float = 1.0
+    """The logits of tokens that occurred before, in a prompt too, are divided by this number, or multiplied by it if
+    they are negative (CTRL); 1 for no penalty. Beams change log-probabilities instead, as in Hugging Face."""
     no_repeat_ngram_size: int = 0
     """The length, in tokens, of n-grams that must not occur twice; 0 for no limit."""
     renormalize: bool = False
@@ -117,6 +123,8 @@ class GenerationConfig:
             raise ValueError(f"min_p must be in [0, 1], got {self.min_p}")
         if self.seed >= 2**32:
             raise ValueError(f"seed must be less than 2**32, got {self.seed}")
+        if not 0 < self.repetition_penalty < math.inf:
+            raise ValueError(f"repetition_penalty must be above 0 and finite, got {self.repetition_penalty}")
         if self.mbr == 1 or self.mbr > MOST_CANDIDATES:
             raise ValueError(f"mbr must be 0 or from 2 to {MOST_CANDIDATES:,}, got {self.mbr}")
         if self.forbid and not self.forbidden_phrases:
@@ -181,6 +189,8 @@ class SearchConfig(GenerationConfig):
     """The maximum number of output tokens, end token included; 0 for no such limit."""
     min_length: int = 0
     """The minimum number of output tokens, end token not included."""
+
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -257,6 +267,10 @@ class TaskConfig:
     """The seed of the initial parameters, dropout and the order of the data."""
     init_from: str = ""
     """Start from the parameters of another run, RUN or RUN:CHECKPOINT, and use its tokenizer if it has one."""
+    init_positions: Literal["extend", "copy", "interpolate"] = "extend"
+    """The start of a table of learned positions if `model.max_positions` differs from that of the run in `init_from`:
+    extend draws new rows, so that short inputs give the same results; copy repeats the table; interpolate stretches it,
+    or compresses it. With extend and copy, a shorter table has the first rows."""
     mesh: str = dataclasses.field(default="", metadata=PLACE)
     """Axes of the device mesh, such as "data=8,tensor=4"; by default all devices are `data`."""
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -266,6 +280,8 @@ class TaskConfig:
     train: TrainConfig = TrainConfig()
     """Steps, validation, checkpoints."""
 
+    __repr__ = brief
+
     def with_settings_of(self, source: TaskConfig) -> Self:
         """Returns these settings, with the ones that must agree taken from `source`, the run that `init_from` names."""
         del source
@@ -274,5 +290,7 @@ class TaskConfig:
     def __post_init__(self) -> None:
         check_numbers(self)
         at_least(0, self, "seed")
+        if self.init_positions != TaskConfig.init_positions and not self.init_from:
+            raise ConfigError(f"init_positions {self.init_positions} has no effect without init_from")
         if self.seed >= 2**32:  # JAX would wrap it to a smaller seed
             raise ValueError(f"seed must be less than 2**32, got {self.seed}")

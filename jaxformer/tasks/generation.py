@@ -17,6 +17,7 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.files import local_path
 from jaxformer.hardware import num_cores
 from jaxformer.modules.pure import Params
+from jaxformer.reprs import brief
 from jaxformer.sharding import Placement
 from jaxformer.tasks.config import GenerationConfig, SearchConfig
 from jaxformer.tasks.minimum_bayes_risk import ranked
@@ -42,6 +43,8 @@ class Member(NamedTuple):
 
     net: Net
     params: Params
+
+    __repr__ = brief
 
 
 class GenerationMixin:

@@ -44,25 +44,27 @@ def expected_utilities(
       language: the language of the texts, for the words of BLEU; see `scores.bleu`.
 
     Raises:
-      ConfigError: sacrebleu needs a further package for the language.
+      ConfigError: see `scores.bleu`.
       DataError: a text has more than 524,288 characters (words, for BLEU).
     """
     words = functools.partial(bleu_words, language=language)
     split: Callable[[str], Sequence[str]] = words if utility == "bleu" else lambda text: "".join(text.split())
     units = [[split(text) for text in candidates] for candidates in texts]
     longest = max((len(one) for candidates in units for one in candidates), default=1)
-    size = next((size for size in _SIZES if size >= longest), None)
-    if size is None:
+    if longest > _SIZES[-1]:
         raise DataError(f"a candidate has {longest:,} characters or words, but at most {_SIZES[-1]:,} can be compared")
-    ids = np.zeros((len(units), len(units[0]), size), np.int32)
-    lengths = np.zeros(ids.shape[:2], np.int32)
-    for b, candidates in enumerate(units):
-        number_of: dict[str, int] = {}
-        for k, one in enumerate(candidates):
-            ids[b, k, : len(one)] = [number_of.setdefault(unit, len(number_of)) for unit in one]
-            lengths[b, k] = len(one)
     # One sentence at a time: its n-grams are counted in a table of K x K T entries, and one program suits any B.
-    return np.stack(jax.device_get([_expected(utility, *own) for own in zip(ids, lengths, strict=True)]))
+    return np.stack(jax.device_get([_expected(utility, *_numbered(candidates)) for candidates in units]))
+
+
+def _numbered(candidates: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the units of the candidates of one sentence as numbers, ``[K, T]``, and the lengths, ``[K]``."""
+    lengths = np.array([len(one) for one in candidates], np.int32)
+    size = next(size for size in _SIZES if size >= lengths.max(initial=1))
+    ids, number_of = np.zeros((len(candidates), size), np.int32), dict[str, int]()
+    for row, one in zip(ids, candidates, strict=True):
+        row[: len(one)] = [number_of.setdefault(unit, len(number_of)) for unit in one]
+    return ids, lengths
 
 
 @functools.partial(jax.jit, static_argnums=0)

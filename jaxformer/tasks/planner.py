@@ -52,11 +52,11 @@ def workload(config: TaskConfig, mesh: Mesh, *, shape: RowsAndLength | None = No
     num_rows, length = shape or setup.network.largest_batch
     try:
         lowered, batch_shape = setup.lower(num_rows, length)
+        return Workload(lowered, setup.abstract_state(), setup.costs(batch_shape))
     except ConfigError:
         raise
     except ValueError as error:
         raise ConfigError(f"a batch of {num_rows} x {length}: {error}") from error
-    return Workload(lowered, setup.abstract_state(), setup.costs(batch_shape))
 
 
 def remedies(config: TaskConfig, result: Forecast, *, shape: RowsAndLength | None = None) -> list[str]:

@@ -67,13 +67,24 @@ def get(name: str) -> AnyTask:
     """Returns the task of this name.
 
     Raises:
-      ConfigError: there is no such task.
+      ConfigError: there is no such task, or it or its configuration has the name of another one.
     """
     _add_installed(name)
     if name not in TASKS:
         own = "your own is found by an entry point of the group jaxformer.tasks, or a line in registry.TASKS"
         raise ConfigError(f"unknown task {name!r}{did_you_mean(name, TASKS)}; {own}")
-    return importlib.import_module(TASKS[name]).TASK
+    task = importlib.import_module(TASKS[name]).TASK
+    kind, config = type(task).__name__, task.config
+    if config.task != name:
+        raise ConfigError(
+            f"the task {name!r} of {TASKS[name]} takes a {config.__name__}, whose task is {config.task!r}, which would "
+            f"be trained; give {kind} its own configuration, config = MyConfig, where MyConfig({config.__name__}) has "
+            f'the line task = "{name}"'
+        )
+    if (found := getattr(task, "name", "")) != name:
+        where = f"the task {name!r} of {TASKS[name]}"
+        raise ConfigError(f'{where} has the name {found!r}; give {kind} the line name = "{name}"')
+    return task
 
 
 def config_class(name: str) -> type[TaskConfig]:
@@ -108,6 +119,12 @@ def task_of(config: TaskConfig) -> AnyTask:
         raise ConfigError(
             f"the task {type(config).task!r} takes a {expected}, got a {got}; a configuration in the file of a task is "
             "named by the module of the task, such as my_package.my_task:tiny, not by the path of the file"
+        )
+    if type(config) is not task.config:
+        got, expected = type(config).__name__, task.config.__name__
+        raise ConfigError(
+            f"{got} is a subclass of {expected}, whose task {type(config).task!r} would be trained; for a task of your "
+            f'own, give {got} the line task = "my_task", and otherwise use {expected} itself'
         )
     return task
 

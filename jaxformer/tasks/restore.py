@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import pathlib
 import shlex
+import time
+from collections.abc import Callable
+from typing import TypeVar
 
 import jax
+import jax.numpy as jnp
 
 from jaxformer import sharding, training
-from jaxformer.errors import ConfigError
+from jaxformer.axes import parameter_name
+from jaxformer.errors import ConfigError, first_few
 from jaxformer.modules import LoRA
 from jaxformer.modules.pure import Params
+from jaxformer.multihost import processes
 from jaxformer.sharding import Placement
 from jaxformer.tasks import registry, rundir
 from jaxformer.tasks.training_setup import TrainingSetup, make_training_setup
+
+logger = logging.getLogger(__name__)
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+REMOVAL = 0.5
+"""The seconds after which a step whose removal has begun is no longer listed."""
 
 
 def load_params(run: pathlib.Path, checkpoint: str, mesh: str) -> tuple[Params, tuple[int, ...]]:
@@ -32,14 +47,58 @@ def restore_params(run: pathlib.Path, setup: TrainingSetup, checkpoint: str) -> 
     """Returns the parameters of a checkpoint of a run, and their steps; see `runner.load`."""
     abstract = setup.abstract_state()
     if (folder := _of_parameters(run, checkpoint)) is not None:
-        with training.Checkpoints(folder) as saved:
-            restored = saved.restore_latest(abstract.params)
+        latest = lambda saved, _: saved.restore_latest(abstract.params)
+        _, restored = read_steps(run, folder, training.Checkpoints.steps, latest)
         if restored is None:
             raise no_average(run) if checkpoint == "average" else _no_checkpoint(folder)
+        if rundir.is_pretrained(run):  # a training would not have saved them
+            _report_nonfinite(run, restored[0])
         return restored[0], tuple(restored[1].get("averaged", ()))
-    with open_checkpoints(run) as saved:
-        step = choose_step(saved, checkpoint)
-        return saved.restore_params(step, abstract.params), (step,)
+    chosen = lambda saved: choose_step(saved, checkpoint)
+    step, params = read_steps(run, None, chosen, lambda saved, step: saved.restore_params(step, abstract.params))
+    return params, (step,)
+
+
+def read_steps(
+    run: pathlib.Path,
+    folder: pathlib.Path | None,
+    choose: Callable[[training.Checkpoints], S],
+    read: Callable[[training.Checkpoints, S], T],
+) -> tuple[S, T]:
+    """Returns the chosen steps and what was read of them, from a folder of a run or from its checkpoints (None).
+
+    A training removes old steps. If one of those chosen disappears before it is read, the steps are listed again.
+
+    Raises:
+      CheckpointError: they cannot be read, and the choice is still the same.
+    """
+    while True:
+        with _open(run, folder) as saved:
+            chosen = choose(saved)
+            try:
+                return chosen, read(saved, chosen)
+            except training.OtherModelError:
+                raise
+            except training.CheckpointError:
+                time.sleep(REMOVAL)
+                with _open(run, folder) as again:
+                    if processes.all_true(choose(again) == chosen):
+                        raise
+
+
+def _open(run: pathlib.Path, folder: pathlib.Path | None) -> training.Checkpoints:
+    if folder is None:
+        return open_checkpoints(run)
+    return training.Checkpoints(folder, fingerprint=rundir.run_fingerprint(run))
+
+
+def _report_nonfinite(run: pathlib.Path, params: Params) -> None:
+    """Warns about parameters of NaN or infinity, once."""
+    named = jax.tree_util.tree_leaves_with_path(params)
+    finite = jax.jit(lambda leaves: [jnp.isfinite(x).all() for x in leaves])([x for _, x in named])
+    if names := [parameter_name(path) for (path, _), ok in zip(named, finite, strict=True) if not ok]:
+        few = first_few(names, 3)
+        logger.warning("%s has parameters of NaN or infinity, whose results mean nothing: %s", run, few)
 
 
 def check(run: pathlib.Path, checkpoint: str) -> None:
@@ -78,7 +137,7 @@ def open_checkpoints(run: pathlib.Path) -> training.Checkpoints:
         raise ConfigError(_converted(run))
     if not folder.is_dir():
         raise _no_checkpoint(folder)
-    return training.Checkpoints(folder)
+    return _open(run, folder)
 
 
 def _converted(run: pathlib.Path) -> str:

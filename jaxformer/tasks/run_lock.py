@@ -31,6 +31,7 @@ from jaxformer.tasks.rundir import LOCK
 logger = logging.getLogger(__name__)
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+_SUFFIXES, _FOLDERS = (".json", ".jsonl", ".model"), ("checkpoints", "tensorboard", "profile")
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
@@ -60,7 +61,7 @@ def _held_here(out: pathlib.Path) -> Iterator[None]:
     missing = [folder for folder in (out, *out.parents) if not folder.exists()]
     try:
         out.mkdir(parents=True, exist_ok=True)
-        _check_links(out)
+        _check_entries(out)
         descriptor = _acquired(out / LOCK)
     except OSError as error:
         _remove_empty(missing)
@@ -77,11 +78,24 @@ def _held_here(out: pathlib.Path) -> Iterator[None]:
         yield
 
 
-def _check_links(out: pathlib.Path) -> None:
-    """Checks that no file of a run is a link: in someone else's run, it may point to any of this user's files."""
-    for path in out.iterdir():
-        if path.is_symlink() and not path.is_dir():
+def _check_entries(out: pathlib.Path) -> None:
+    """Checks, before anything is written, the files and folders of a run.
+
+    A file may not be a link: in someone else's run, it may point to any of this user's files. A folder may be a link,
+    as to a larger disk, but not to a folder of another run, which has that run's checkpoints.
+    """
+    for path in (out, *out.iterdir()):
+        if path.suffix in _SUFFIXES and path != out and not path.is_file() and not path.is_symlink():
+            raise ConfigError(f"{path} must be a file; remove it, or choose another directory")
+        if path.name in _FOLDERS and not path.is_dir() and not path.is_symlink():
+            raise ConfigError(f"{path} must be a folder; remove it, or choose another directory")
+        if not path.is_symlink():
+            continue
+        if not path.is_dir():
             raise ConfigError(f"{path} is a link, through which training would write; put the file in its place")
+        other = path.resolve().parent
+        if (other / "config.json").exists() and other != out.resolve():
+            raise ConfigError(f"{path} is a link to a folder of another run, {other}; remove it")
 
 
 def _release(descriptor: int, path: pathlib.Path) -> None:

@@ -16,7 +16,7 @@
       profile/           with --profile: a trace of some steps
       tensorboard/       with `train.tensorboard`: event files
       tracker.json       with `train.log_to`: the tracker's identifier of the run
-      curves.png         the loss curves
+      curves.png         the loss curves, drawn at the end of each start
       scores-*.json      after `jaxformer evaluate`: the scores; examples-*.jsonl has those of each example; settings of
                          the search that are not those in config.json are in the name
       .lock              during training: the process that trains
@@ -34,15 +34,20 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from jaxformer import inspection
 from jaxformer.config import difference, lasting, to_data
 from jaxformer.errors import ConfigError
-from jaxformer.files import TEMPORARY, write_bytes, write_text
+from jaxformer.files import TEMPORARY, remove_abandoned, write_bytes, write_text
+from jaxformer.training.logging import read_log
 
 LOCK = ".lock"
 """The name of the file that training locks; see `run_lock`."""
+
+GENERATION = "generation_config.json"
+"""The settings of the search in the folder that a run was converted from; the runs that start from it have a copy."""
 
 PRETRAINED = "pretrained"
 """The name of the folder that `jaxformer convert` writes."""
@@ -145,12 +150,20 @@ def check_vocabulary(out: pathlib.Path, fingerprint: str) -> None:
         raise ConfigError(f"{out} has another vocabulary than in training, by its hash: was {saved}, now {fingerprint}")
 
 
+def run_fingerprint(out: pathlib.Path) -> str:
+    """Returns the hash that names a run in its checkpoints; empty for a run of an earlier version, or without the file.
+
+    It is computed once, at the first start, because later starts may have other settings that change no completed step.
+    """
+    path = out / "provenance.json"
+    return str(read_json(path).get("run") or "") if path.exists() else ""
+
+
 def claim(out: pathlib.Path, task: str, config: Any, vocabulary_files: Iterable[str]) -> None:
     """Makes `out` the run of this configuration by writing config.json; removes the files of an earlier attempt."""
     for name in vocabulary_files:
         (out / name).unlink(missing_ok=True)
-    for path in out.glob(f"{TEMPORARY}*"):
-        path.unlink(missing_ok=True)
+    remove_abandoned(out, age=0)
     write_config(out, task, config)
 
 
@@ -179,7 +192,7 @@ def release(out: pathlib.Path, vocabulary_files: Iterable[str], earlier: bytes |
     """
     if holds_run(out):
         return
-    prepared = "provenance.json", "init.json", "tracker.json"
+    prepared = "provenance.json", "init.json", "tracker.json", GENERATION
     for name in (*prepared, "log.jsonl", "time.json", *vocabulary_files):
         (out / name).unlink(missing_ok=True)
     if earlier is None:
@@ -242,6 +255,21 @@ def write_provenance(out: pathlib.Path, *, start: Mapping[str, Any] | None = Non
     about = {"python": platform.python_version(), "platform": platform.platform(), "versions": versions, **facts}
     about["starts"] = [*starts, now]
     write_text(path, json.dumps(about, indent=2) + "\n")
+
+
+def draw_curves(run: pathlib.Path, say: Callable[[str], None]) -> None:
+    """Draws the losses of a run into ``run/curves.png`` under the run's name; if that fails, says so.
+
+    A symbolic link is replaced, not followed: in someone else's run it may point to any of this user's files.
+    """
+    path, plots = run / "curves.png", inspection.plots  # imported here, because reading a run needs no matplotlib
+    try:
+        if path.is_symlink():
+            path.unlink()
+        name = read_json(run / "config.json")["config"]["name"]
+        plots.save(plots.loss_curves(read_log(run / "log.jsonl"), title=name), path)
+    except OSError as error:
+        say(f"warning: {path} is not saved: {error.strerror or error}")
 
 
 def _code() -> dict[str, Any]:

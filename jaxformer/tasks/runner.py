@@ -17,6 +17,7 @@ from rich.console import Console
 
 from jaxformer import lazy, sharding, training
 from jaxformer.config import changed, fingerprint
+from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError, JaxformerError, did_you_mean
 from jaxformer.evaluation.scores import Score
 from jaxformer.files import local_path, write_text
@@ -26,7 +27,7 @@ from jaxformer.tasks import registry, restore, resume, run_lock, rundir, warm_st
 from jaxformer.tasks.base import Corpus, Data, OnExamples, Predictor, Say, Trained
 from jaxformer.tasks.config import TaskConfig
 from jaxformer.tasks.registry import AnyTask
-from jaxformer.tasks.training_setup import TrainingSetup, check_memory, make_training_setup
+from jaxformer.tasks.training_setup import TrainingSetup, batch_flops, check_memory, make_training_setup
 from jaxformer.tasks.validation import Validation
 from jaxformer.training.logging import JsonLog, TensorBoard
 from jaxformer.training.phase_timer import described
@@ -129,9 +130,10 @@ class _Start:
             rundir.check_vocabulary(out, data.vocabulary.fingerprint)
         setup = make_training_setup(task, config, data.vocabulary.vocab_size, self.placement)
         timeout = training.save_timeout(abstract := setup.abstract_state())  # refuses a mesh that does not fit
-        keep_last = config.train.keep_last
-        _report_uneven(config, data, self.placement, say)
-        with training.Checkpoints(out / "checkpoints", keep_last=keep_last, timeout=timeout) as checkpoints:
+        _report_shapes(config, data, self.placement, say)
+        name = _fingerprint(config, corpus, data) if saved is None else rundir.run_fingerprint(out)
+        options = {"keep_last": config.train.keep_last, "timeout": timeout, "fingerprint": name}
+        with training.Checkpoints(out / "checkpoints", **options) as checkpoints:
             restored = None if saved is None else checkpoints.restore_latest(abstract)
             if restored is None:
                 state, progress = first_state(config, setup, out, say), training.Progress()
@@ -139,22 +141,18 @@ class _Start:
                 state, progress = restored[0], training.Progress(**restored[1]["progress"])
                 say(f"resumed from step {int(state.step):,}")
             peak, source = peak_flops()
-            say(
-                f"{setup.network.num_parameters:,} parameters on {self.placement.summary()}; "
-                f"peak {peak / 1e12:.2f} TFLOP/s ({source})"
-            )
-            outputs.checkpoints, done = checkpoints, int(state.step)
+            say(f"{setup.size} on {self.placement.summary()}; peak {peak / 1e12:.2f} TFLOP/s ({source})")
+            outputs.checkpoints, done, steps = checkpoints, int(state.step), config.train.steps
+            outputs.label_smoothing = setup.label_smoothing
             if self.profile:
-                steps = config.train.steps
                 outputs.profile = open_profile(out / "profile", self.profile, start=done, steps=steps, say=say)
             resume.change_settings(out, saved or config, config, done, say)
             try:
                 if processes.is_first():
-                    _write_provenance(out, config, corpus, data, self.placement)
-                    # Utilization counts the products of a full step, although frozen parameters save some.
-                    outputs.peak_flops = None if config.tune.frozen else peak
-                    steps, unit = config.train.steps, setup.network.unit
-                    outputs.reporter = reporter(self.console, start=done, steps=steps, unit=unit)
+                    _write_provenance(out, config, corpus, data, self.placement, name)
+                    outputs.peak_flops = peak
+                    names = {"unit": setup.network.unit, "smoothing": outputs.label_smoothing}
+                    outputs.reporter = reporter(self.console, start=done, steps=steps, **names)
                     _open(outputs, config.train, out, done)
                 result = training.fit(
                     setup.step(),
@@ -163,7 +161,7 @@ class _Start:
                     config=config.train,
                     validate=Validation(task, config, corpus, data, setup),
                     maximize=task.metrics.get(config.train.metric, False),
-                    flops=lambda batch: setup.network.training_flops(setup.network.shape(batch)),
+                    flops=batch_flops(setup, say),
                     outputs=outputs,
                     progress=progress,
                 )
@@ -171,6 +169,8 @@ class _Start:
                 outputs.close()
         say(f"{described(result.reason, int(result.state.step))}; compiled training programs: {result.programs}")
         say(outputs.timer.report())
+        if processes.is_first():
+            rundir.draw_curves(out, say)
         return result
 
 
@@ -179,7 +179,7 @@ def _open(outputs: training.Outputs, config: training.TrainConfig, out: pathlib.
     outputs.log = JsonLog(out / "log.jsonl", step=done)
     outputs.board = TensorBoard(out / "tensorboard", step=done) if config.tensorboard else None
     if config.log_to:
-        outputs.hooks = (*outputs.hooks, tracker(config.log_to, out))
+        outputs.hooks = (*outputs.hooks, tracker(config.log_to, out, resumed=done > 0))
 
 
 def _check_metric(task: AnyTask, metric: str) -> None:
@@ -208,7 +208,7 @@ def _claim(out: pathlib.Path, task: AnyTask, config: TaskConfig) -> None:
         rundir.claim(out, task.name, config, task.vocabulary_files)
         if config.init_from:
             source, _ = registry.split_init(config.init_from)
-            for name in task.vocabulary_files:
+            for name in (*task.vocabulary_files, rundir.GENERATION):
                 if (source / name).exists():
                     shutil.copyfile(source / name, out / name)
 
@@ -225,8 +225,11 @@ def _prepare(task: AnyTask, config: TaskConfig, corpus: Corpus, out: pathlib.Pat
     return data
 
 
-def _report_uneven(config: Any, data: Data[Any], placement: Placement, say: Say) -> None:
-    """Reports the batch lengths that the mesh does not divide."""
+def _report_shapes(config: Any, data: Data[Any], placement: Placement, say: Say) -> None:
+    """Reports how many programs the batch shapes need, and the batch lengths that the mesh does not divide."""
+    if (count := len(set(data.lengths))) > 1:
+        fewer = "; fewer: --data.num-shapes" if hasattr(config.data, "num_shapes") else ""
+        say(f"{count} training programs are compiled, one for each batch shape, at its first batch{fewer}")
     num_shards = placement.num_length_shards
     remedy = f"; with --data.length-multiple {num_shards} it does" if hasattr(config.data, "length_multiple") else ""
     if uneven := [length for length in data.lengths if length % num_shards]:
@@ -236,28 +239,23 @@ def _report_uneven(config: Any, data: Data[Any], placement: Placement, say: Say)
         )
 
 
+def _fingerprint(config: TaskConfig, corpus: Corpus, data: Data[Any]) -> str:
+    """Returns a hash of what a run is trained with, by which its checkpoints differ from those of other runs."""
+    hashes = {**corpus.fingerprints, "config": fingerprint(config), "tokenizer": data.vocabulary.fingerprint}
+    return short_digest([json.dumps(hashes, sort_keys=True)])
+
+
 def _write_provenance(
-    out: pathlib.Path, config: TaskConfig, corpus: Corpus, data: Data[Any], placement: Placement
+    out: pathlib.Path, config: TaskConfig, corpus: Corpus, data: Data[Any], placement: Placement, run: str
 ) -> None:
     rundir.write_provenance(
         out,
         start={**processes.facts(), "mesh": dict(placement.mesh.shape)},
+        run=run,
         config=fingerprint(config),
         data=dict(corpus.fingerprints),
         tokenizer=data.vocabulary.fingerprint,
     )
-
-
-def _trained_beside_adapters(config: TaskConfig, setup: TrainingSetup) -> list[str]:
-    """Returns the parts of a model with adapters in which no matrix is frozen."""
-    if not config.tune.rank:
-        return []
-    shapes, frozen = setup.network.net.shapes, setup.frozen
-    parts = [part for part in ("encoder", "decoder") if part in shapes]
-    if frozen is None:
-        return parts
-    fixed = jax.tree.map(lambda keeps, shape: keeps and len(shape.shape) > 1, frozen, shapes)
-    return [] if any(any(jax.tree.leaves(fixed[part])) for part in parts) else parts
 
 
 def first_state(config: TaskConfig, setup: TrainingSetup, out: pathlib.Path, say: Say) -> training.TrainState:
@@ -265,7 +263,7 @@ def first_state(config: TaskConfig, setup: TrainingSetup, out: pathlib.Path, say
     state = setup.new_state()
     if (warmup := config.optimizer.warmup_steps) > config.train.steps:
         say(f"WARNING: train.steps ends in the warm-up of {warmup:,} steps, below the peak of the learning rate")
-    if parts := _trained_beside_adapters(config, setup):
+    if parts := warm_start.trained_beside_adapters(config, setup):
         patterns = ",".join(f"{part}/*" for part in parts)
         say(f"WARNING: tune.rank trains adapters beside all matrices; --tune.frozen '{patterns}' freezes those")
     if not config.init_from:
@@ -275,9 +273,8 @@ def first_state(config: TaskConfig, setup: TrainingSetup, out: pathlib.Path, say
     params, _ = restore.load_params(source, checkpoint, setup.config.mesh)
     other = registry.read_config(source)
     params = registry.task_of(config).renamed(params, other, there=source, here=out)
-    params, about = warm_start.merge(state.params, params)
-    if not about.taken:
-        raise ConfigError(f"init_from {config.init_from}: no parameter fits; {about.report()[1].strip()}")
+    params, about = warm_start.merge(state.params, params, warm_start.resizer(config, other))
+    warm_start.check(config, about)
     for line in (f"starting from {config.init_from}:", *about.report(), *warm_start.differences(config, other)):
         say(line)
     _report_never_learned(setup, about, say)
@@ -318,8 +315,7 @@ def load(
       ConfigError: `run` is not a run directory, or has no such checkpoint or setting.
       CheckpointError: the run has no checkpoint yet, or it is damaged.
     """
-    run = local_path(run)
-    config = registry.read_config(run)
+    config = registry.read_config(run := local_path(run))
     if decode:
         if not hasattr(config, "decode"):
             raise ConfigError(f"{run} has no settings named decode: a run of {config.task} has no search")
@@ -353,13 +349,13 @@ def average(run: Path, *, last: int = 5, mesh: str = "") -> list[int]:
     config = registry.read_config(run := local_path(run))
     task = registry.task_of(config)
     setup = make_training_setup(task, config, task.vocabulary(run).vocab_size, Placement(sharding.mesh(mesh)))
-    with restore.open_checkpoints(run) as saved:
-        steps = saved.steps()[-min(last, config.train.keep_last) :]
-        params = saved.average(restore.parameters_alone(setup.abstract_state()), steps)
-    timeout = training.save_timeout(params)
-    with run_lock.held(run / "average"), training.Checkpoints(run / "average", keep_last=1, timeout=timeout) as target:
-        number = max([steps[-1], *(old + 1 for old in target.steps())])  # names the folder; the metadata has the steps
-        target.save(number, params, {"averaged": steps})  # then removes the old one
+    chosen = lambda saved: saved.steps()[-min(last, config.train.keep_last) :]
+    target = restore.parameters_alone(setup.abstract_state())
+    steps, params = restore.read_steps(run, None, chosen, lambda saved, steps: saved.average(target, steps))
+    options = {"timeout": training.save_timeout(params), "fingerprint": rundir.run_fingerprint(run)}
+    with run_lock.held(run / "average"), training.Checkpoints(run / "average", keep_last=1, **options) as saved:
+        number = max([steps[-1], *(old + 1 for old in saved.steps())])  # names the folder; the metadata has the steps
+        saved.save(number, params, {"averaged": steps})  # then removes the old one
     return steps
 
 
@@ -386,8 +382,7 @@ def evaluate(
       ConfigError: the run was trained on other data, which may contain the held-out part of this data.
       DataError: the data is missing or malformed.
     """
-    run = local_path(run)
-    config = registry.read_config(run)
+    config = registry.read_config(run := local_path(run))
     task = registry.task_of(config)
     if files:
         corpus, split = task.read_test(config, files), "test"

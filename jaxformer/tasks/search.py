@@ -95,7 +95,7 @@ def candidate(hypotheses: Hypotheses, row: int, rank: int, tokenizer: Tokenizer)
 class Sources(NamedTuple):
     """The inputs of a search, and the arguments that differ between them."""
 
-    inputs: Mapping[str, Any]  # the arguments of the model's `encode`, [B, ...]; empty for a language model
+    inputs: Any  # what the model's `encode` reads, [B, ...]: tokens or images; None for a language model
     max_lengths: Any  # int32 [B]: the maximum number of output tokens
     min_lengths: Any  # int32 [B]: the minimum, end token included
     prefix: Any  # int32 [B, P]: the first tokens of each output
@@ -227,6 +227,10 @@ def _rules(options: Options, sources: Sources) -> list[decoding.Transform]:
     decode, special = options.decode, options.special
     lost: dict[str, Any] = {"normalized": not decode.renormalize}
     found: list[decoding.Transform] = []
+    if decode.repetition_penalty != 1:  # Hugging Face counts the token that a decoder begins with
+        before = () if options.is_open else (special.bos,)
+        of_beam = not decode.uses_sampling and decode.beam_size > 1
+        found.append(decoding.repetition_penalty(decode.repetition_penalty, before=before, normalized=of_beam))
     if decode.has_minimum:
         found.append(decoding.min_length(sources.min_lengths, eos=_ends(options), **lost))
     found += options.limits.transforms(**lost)
@@ -286,7 +290,7 @@ def _begun(net: Net, options: Options, weights: Weights, sources: Sources) -> An
         given["cache_dtype"] = jnp.bfloat16
     if options.is_open:
         return None, *model.start(batch_size=len(sources.prefix), **given)
-    memory = model.encode(**(options.prepare(sources.inputs) if options.prepare else sources.inputs))
+    memory = model.encode(options.prepare(sources.inputs) if options.prepare else sources.inputs)
     return memory, *model.start(memory, **given)
 
 

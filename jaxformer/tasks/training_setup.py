@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic
 
 import jax
@@ -14,13 +14,15 @@ import numpy as np
 import optax
 
 from jaxformer import functional, hardware, sharding, targets, training
+from jaxformer.config import changed
 from jaxformer.errors import ConfigError
 from jaxformer.modules import AttentionFunction, lora, matching
 from jaxformer.modules.lora import ADAPTERS
 from jaxformer.modules.pure import Params
+from jaxformer.planning import flops
 from jaxformer.planning.forecast import Costs
 from jaxformer.sharding import Placement
-from jaxformer.tasks.base import BatchT, LossSums, Network, Task
+from jaxformer.tasks.base import BatchT, LossSums, Network, Say, Task
 from jaxformer.tasks.config import TaskConfig, TuneConfig
 
 
@@ -31,6 +33,8 @@ class TrainingSetup(Generic[BatchT]):
     config: TaskConfig
     network: Network[BatchT]
     placement: Placement
+    network_with: Callable[[TaskConfig, AttentionFunction], Network[BatchT]]
+    """The network of a configuration with an attention function, without adapters."""
 
     @functools.cached_property
     def optimizer(self) -> optax.GradientTransformation:
@@ -62,6 +66,21 @@ class TrainingSetup(Generic[BatchT]):
                 f"{ADAPTERS}/; use a pattern that matches other parameters only, such as encoder/* or decoder/*"
             )
         return frozen
+
+    @property
+    def size(self) -> str:
+        """The number of parameters in words, and that of the trained ones if some are frozen or are adapters."""
+        shapes, total = self.network.net.shapes, self.network.num_parameters
+        if self.frozen is None and not self.config.tune.rank:
+            return f"{total:,} parameters"
+        kept = self.frozen or jax.tree.map(lambda _: False, shapes)
+        trained = sum(jax.tree.leaves(jax.tree.map(lambda x, frozen: 0 if frozen else x.size, shapes, kept)))
+        return f"{total:,} parameters, {trained:,} of them trained ({trained / total:.1%}),"
+
+    @property
+    def label_smoothing(self) -> float:
+        """The label smoothing of the training loss, 0 in a task without it; the validation loss has none."""
+        return getattr(getattr(self.config, "loss", None), "label_smoothing", 0.0)
 
     @functools.cached_property
     def params_shardings(self) -> Params:
@@ -130,10 +149,39 @@ class TrainingSetup(Generic[BatchT]):
             return self.step().lower(self.abstract_state(), batch), shape
 
     def costs(self, shape: tuple[int, ...]) -> Costs:
-        """Returns the size and arithmetic of a step on a batch of this shape, on the devices of the mesh."""
+        """Returns the size and arithmetic of a step on a batch of this shape, on the devices of the mesh.
+
+        Raises:
+          ValueError: a loop over matrix products runs until a condition holds, so their number is unknown.
+        """
+        network, graph = self.network, self._forward(shape)
         with targets.compiling_for(self.placement.mesh.devices.flatten().tolist()):
-            costs = self.placement.with_axis_rules(self.network.costs)(shape)
-        return dataclasses.replace(costs, has_frozen=self.frozen is not None)
+            again = self.placement.with_axis_rules(flops.repeated)(graph)
+        return Costs(
+            batch=shape,
+            description=network.describe(shape),
+            tokens=network.num_terms(shape),
+            parameters=network.num_parameters,
+            flops=3 * flops.flops(graph),
+            computed_flops=3 * flops.flops(graph) + again,
+            compute_dtype=network.compute_dtype,
+            unit=network.unit,
+            has_frozen=self.frozen is not None,
+        )
+
+    def training_flops(self, shape: tuple[int, ...]) -> int:
+        """Returns the `flops` of `costs`, in less time."""
+        return 3 * flops.flops(self._forward(shape))
+
+    def _forward(self, shape: tuple[int, ...]) -> Any:
+        """Returns the graph of the loss of a batch of this shape, padding included."""
+        config = self.config
+        if getattr(getattr(config, "model", None), "feed_forward", "") == "experts":  # as if no expert were ever full
+            config = changed(config, {"model": {"experts": {"capacity_factor": None}}})
+        network = self.network_with(config, flops.attention)
+        batch = network.abstract_batch(shape, jax.sharding.SingleDeviceSharding(jax.devices()[0]))
+        loss = lambda params, batch: network.loss(params, batch, jax.random.key(0))[0]
+        return flops.forward(loss, network.net.shapes, batch)
 
     def rows(self, num_rows: int) -> np.ndarray:
         """Returns the indices of a batch's rows that this process reads."""
@@ -162,8 +210,9 @@ def make_training_setup(
     Raises:
       ConfigError: the settings do not make a valid model, or a pattern of `tune` matches nothing.
     """
+    network_with = lambda config, attention: task.network(config, vocab_size, attention)
     try:
-        network = task.network(config, vocab_size, attention_on(placement))
+        network = network_with(config, attention_on(placement))
         network.net.shapes  # noqa: B018 - builds the model abstractly, so that its errors are raised here
         if config.tune.rank:
             network = _with_adapters(network, config.tune)
@@ -171,7 +220,7 @@ def make_training_setup(
         raise
     except ValueError as error:
         raise ConfigError(f"model: {error}") from error
-    setup = TrainingSetup(config, network, placement)
+    setup = TrainingSetup(config, network, placement, network_with)
     setup.frozen  # noqa: B018 - evaluated so that its errors are raised here
     return setup
 
@@ -188,6 +237,25 @@ def _with_adapters(network: Network[BatchT], tune: TuneConfig) -> Network[BatchT
     except ValueError as error:
         raise ConfigError(f"tune.targets: {error}") from error
     return dataclasses.replace(typing.cast(Any, network), net=net)
+
+
+def batch_flops(setup: TrainingSetup[BatchT], say: Say) -> Callable[[BatchT], float]:
+    """Returns a function from a batch to the model's operations in a step, counted once for each shape.
+
+    It returns 0 if they are unknown, or if frozen parameters save some.
+    """
+
+    @functools.cache
+    def count(shape: tuple[int, ...]) -> float:
+        if setup.frozen is not None:
+            return 0.0
+        try:
+            return setup.training_flops(shape)
+        except ValueError as error:
+            say(f"no model FLOP utilization: {error}")
+            return 0.0
+
+    return lambda batch: count(setup.network.shape(batch))
 
 
 def check_memory(setup: TrainingSetup[BatchT]) -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import zlib
+from collections.abc import Callable, Mapping
 
 import jax
+import jax.numpy as jnp
 
 from jaxformer.axes import parameter_name
 from jaxformer.config import flat, to_data
+from jaxformer.errors import ConfigError
+from jaxformer.functional import resize_positions
 from jaxformer.modules.lora import ADAPTERS
 from jaxformer.modules.pure import Params
 from jaxformer.tasks.config import FREE_SETTINGS, TaskConfig
+from jaxformer.tasks.training_setup import TrainingSetup
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,16 +28,26 @@ class WarmStart:
     """Parameters that keep their initial values, with the reason."""
     unused: tuple[str, ...]
     """Parameters of the other run that this one does not have."""
+    resized: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Parameters in `taken` that have another number of rows in the other run, with the numbers."""
 
     def report(self) -> list[str]:
-        """Returns lines for the user: the counts, then each parameter that was not taken."""
+        """Returns lines for the user: the counts, then each parameter that was not taken as it is."""
         lines = [f"{len(self.taken)} parameters taken, {len(self.new)} new, {len(self.unused)} of the other run unused"]
+        lines += [f"  resized: {name} ({how})" for name, how in self.resized.items()]
         lines += [f"  new: {name} ({reason})" for name, reason in self.new.items()]
         return lines + [f"  unused: {name}" for name in self.unused]
 
 
-def merge(initial: Params, source: Params) -> tuple[Params, WarmStart]:
+Resize = Callable[[str, jax.Array, jax.Array], tuple[jax.Array, str] | None]
+"""A function from the name of a parameter, its initial value and that of the other run, which has another shape, to a
+value of the initial one's shape and words about it; or to None if there is no such value."""
+
+
+def merge(initial: Params, source: Params, resize: Resize = lambda name, leaf, other: None) -> tuple[Params, WarmStart]:
     """Replaces each initial parameter with the one of the same path and shape in `source`, if there is one.
+
+    A parameter of the same path and another shape is replaced by the result of `resize`, if that is not None.
 
     >>> params, about = merge({"a": jax.numpy.zeros(2), "b": jax.numpy.zeros(3)}, {"a": jax.numpy.ones(2)})
     >>> params["a"].tolist(), about.taken, dict(about.new)
@@ -41,12 +56,16 @@ def merge(initial: Params, source: Params) -> tuple[Params, WarmStart]:
     source_leaves = {parameter_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(source)}
     taken: list[str] = []
     new: dict[str, str] = {}
+    resized: dict[str, str] = {}
 
     def choose(path: tuple, leaf: jax.Array) -> jax.Array:
         name = parameter_name(path)
         other = source_leaves.get(name)
         if other is None:
             new[name] = "the other run has none"
+        elif other.shape != leaf.shape and (made := resize(name, leaf, other)):
+            taken.append(name)
+            leaf, resized[name] = made
         elif other.shape != leaf.shape:
             new[name] = f"its shape is {list(leaf.shape)}, in the other run {list(other.shape)}"
         else:
@@ -56,20 +75,59 @@ def merge(initial: Params, source: Params) -> tuple[Params, WarmStart]:
 
     params = jax.tree_util.tree_map_with_path(choose, initial)
     names = {parameter_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(initial)}
-    return params, WarmStart(tuple(taken), new, tuple(sorted(source_leaves.keys() - names)))
+    return params, WarmStart(tuple(taken), new, tuple(sorted(source_leaves.keys() - names)), resized)
+
+
+def resizer(config: TaskConfig, source: TaskConfig) -> Resize:
+    """Returns the function for `merge` that makes tables of learned positions by `config.init_positions`."""
+
+    def resize(name: str, leaf: jax.Array, other: jax.Array) -> tuple[jax.Array, str] | None:
+        models = [getattr(each, "model", None) for each in (source, config)]
+        (old, offset), (new, same) = ([getattr(m, f, 0) for f in ("max_positions", "position_offset")] for m in models)
+        shapes = [(number + offset, leaf.shape[-1]) for number in (old, new)]
+        if not name.endswith("embeddings/positions/table") or offset != same or [other.shape, leaf.shape] != shapes:
+            return None  # such as a grid of patches
+        method = "truncate" if new < old and config.init_positions != "interpolate" else config.init_positions
+
+        def make(table: jax.Array) -> jax.Array:
+            key = jax.random.fold_in(jax.random.key(config.seed), zlib.crc32(name.encode()))
+            rows = resize_positions(table[offset:], new, method=method, key=key)
+            return jnp.concatenate([table[:offset], rows]).astype(leaf.dtype)
+
+        how = f"{old:,} positions there and {new:,} here: {method}"
+        how += ", with new rows drawn at random" if method == "extend" else ""
+        return jax.jit(make, out_shardings=leaf.sharding)(other), how
+
+    return resize
+
+
+def check(config: TaskConfig, about: WarmStart) -> None:
+    """Checks that a warm start took something, and that the setting `init_positions` had an effect.
+
+    Raises:
+      ConfigError: no parameter fits, or no table of positions has another length.
+    """
+    if not about.taken:
+        raise ConfigError(f"init_from {config.init_from}: no parameter fits; {about.report()[1].strip()}")
+    if config.init_positions != TaskConfig.init_positions and not about.resized:
+        raise ConfigError(
+            f"init_positions {config.init_positions} has no effect: {config.init_from} has no table of positions "
+            "of another length; see model.max_positions"
+        )
 
 
 def differences(config: TaskConfig, other: TaskConfig) -> list[str]:
     """Returns a warning if two runs have models of the same class with other settings, and else nothing.
 
     The shapes of the parameters do not show all of them: the activation does not, and a grid of patches only by its
-    size.
+    size. The number of positions is not among them, because `report` has it.
     """
     here, there = getattr(config, "model", None), getattr(other, "model", None)
     if type(here) is not type(there) or not dataclasses.is_dataclass(here):
         return []
     old, new = flat(to_data(there)), flat(to_data(here))
-    names = [name for name in new if name.split(".")[-1] not in FREE_SETTINGS and old.get(name) != new[name]]
+    free = FREE_SETTINGS | {"max_positions"}
+    names = [name for name in new if name.split(".")[-1] not in free and old.get(name) != new[name]]
     what = ", ".join(f"{name} is {old.get(name)} there and {new[name]} here" for name in names)
     return [f"WARNING: settings of the model differ from those of that run: {what}"] if what else []
 
@@ -86,3 +144,15 @@ def never_learned(frozen: Params, about: WarmStart | None) -> list[str]:
     """
     names = [parameter_name(path) for path, is_frozen in jax.tree_util.tree_leaves_with_path(frozen) if is_frozen]
     return [x for x in names if (about is None or x in about.new) and not x.startswith(f"{ADAPTERS}/")]
+
+
+def trained_beside_adapters(config: TaskConfig, setup: TrainingSetup) -> list[str]:
+    """Returns the parts of a model with adapters in which no matrix is frozen."""
+    if not config.tune.rank:
+        return []
+    shapes, frozen = setup.network.net.shapes, setup.frozen
+    parts = [part for part in ("encoder", "decoder") if part in shapes]
+    if frozen is None:
+        return parts
+    fixed = jax.tree.map(lambda keeps, shape: keeps and len(shape.shape) > 1, frozen, shapes)
+    return [] if any(any(jax.tree.leaves(fixed[part])) for part in parts) else parts

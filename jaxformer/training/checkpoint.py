@@ -27,7 +27,7 @@ from etils import epath  # the paths of Orbax
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from jaxformer.multihost import processes
-from jaxformer.training.checksums import checksums, is_intact, signed
+from jaxformer.training.checksums import checksums, is_intact, listed, signed
 from jaxformer.training.shapes_and_dtypes import (
     CheckpointError,
     OtherModelError,
@@ -37,8 +37,8 @@ from jaxformer.training.shapes_and_dtypes import (
 
 logger = logging.getLogger(__name__)
 
-ADDED = frozenset({"step", "score", "checksums", "kinds", "digest"})
-"""The names of the metadata that every save adds."""
+ADDED = frozenset({"step", "score", "checksums", "kinds", "digest", "run_fingerprint"})
+"""The names of the metadata that saves add."""
 
 
 class Checkpoints:
@@ -51,13 +51,16 @@ class Checkpoints:
       keep_last: the number of most recent steps to keep, at least 1, besides the best one.
       timeout: seconds after which a save is an error, because the run would otherwise hang when the disk fills up
         during a save; see `save_timeout`.
+      fingerprint: a text that names the run; it is saved with each step, and a step with another one is not read.
 
     Raises:
       CheckpointError: the directory cannot be created or read.
       ValueError: `keep_last` is less than 1.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], *, keep_last: int = 5, timeout: int = 60):
+    def __init__(
+        self, directory: str | os.PathLike[str], *, keep_last: int = 5, timeout: int = 60, fingerprint: str = ""
+    ):
         if keep_last < 1:  # every save would be removed
             raise ValueError(f"keep_last must be at least 1, got {keep_last}")
         options = ocp.CheckpointManagerOptions(
@@ -65,7 +68,7 @@ class Checkpoints:
             async_options=ocp.AsyncOptions(timeout_secs=timeout),
             enable_background_delete=False,
         )
-        self.directory = pathlib.Path(directory).absolute()
+        self.directory, self._fingerprint = pathlib.Path(directory).absolute(), fingerprint
         handlers = {"state": ocp.StandardCheckpointHandler(), "about": ocp.JsonCheckpointHandler()}
         self._leftovers_removed, self._scores = False, dict[int, float | None]()
         try:
@@ -96,7 +99,8 @@ class Checkpoints:
             try:
                 self._scores[step] = self.about(step).get("score")
             except Exception as error:  # a damaged file may raise almost any exception
-                logger.warning("no score of step %d in %s: %s", step, self.directory, _first_line(error))
+                if (self.directory / str(step)).exists():  # otherwise a training has removed it meanwhile
+                    logger.warning("no score of step %d in %s: %s", step, self.directory, _first_line(error))
                 self._scores[step] = None
         return self._scores[step]
 
@@ -118,6 +122,8 @@ class Checkpoints:
         if step not in self.steps():
             raise CheckpointError(f"it does not exist; there are {self.steps()}")
         about, path, field = self.about(step), epath.Path(self.directory / str(step) / "state"), ""
+        if self._fingerprint and about.get("run_fingerprint", self._fingerprint) != self._fingerprint:
+            raise OtherModelError("it belongs to another run, by its fingerprint; move its folder away")
         if part:
             averaged = any(path.startswith(".ema_params") for path in about["checksums"])
             field = "ema_params" if averaged else "params"
@@ -139,7 +145,7 @@ class Checkpoints:
         """Starts to save `state` and the JSON-serializable metadata `about`, after waiting for any earlier save.
 
         Args:
-          about: all names but "step", "score", "checksums", "kinds" and "digest", which are added.
+          about: any names except those in `ADDED`.
           score: lower is better; the step with the lowest score is kept.
 
         Raises:
@@ -154,7 +160,8 @@ class Checkpoints:
         if not processes.all_true(not obstacle):
             raise CheckpointError(f"cannot save step {step}: {obstacle or 'another process cannot write it'}")
         step, score = int(step), float(score) if score is not None and math.isfinite(score) else None
-        own = {"checksums": _listed(checksums(state)), "kinds": shapes_and_dtypes(state)}
+        own = {"checksums": listed(checksums(state)), "kinds": shapes_and_dtypes(state)}
+        own |= {"run_fingerprint": self._fingerprint} if self._fingerprint else {}
         about = signed({"step": step, "score": score, **own, **about})
         items = ocp.args.Composite(state=ocp.args.StandardSave(state), about=ocp.args.JsonSave(about))
         self._scores[step] = score
@@ -208,7 +215,7 @@ class Checkpoints:
 
         Raises:
           CheckpointError: the step is missing or damaged.
-          OtherModelError (a `CheckpointError`): the step has other arrays, shapes or dtypes than `target`.
+          OtherModelError (a `CheckpointError`): it has other arrays than `target`, or is of another run.
         """
         return self._restore(step, target)
 
@@ -240,7 +247,7 @@ class Checkpoints:
             kind = CheckpointError if processes.all_true(kind is not OtherModelError) else OtherModelError
             raise kind(problem or f"{step_name} cannot be read by another process")
         state, about, field = restored
-        sums, saved = _listed(checksums(state)), about["checksums"]
+        sums, saved = listed(checksums(state)), about["checksums"]
         if part:
             sums = {f".{field}{path}": value for path, value in sums.items()}
         expected = sums.keys() if part else sums.keys() | saved.keys() - _left_out(target)
@@ -256,8 +263,8 @@ class Checkpoints:
 
         Raises:
           CheckpointError: there are steps, but none is intact; the message is about the newest.
-          OtherModelError: the newest step that is not damaged has other arrays than `target`, such as the moving
-            average of another run. An older step is not used in its place, because the newest run's work would be lost.
+          OtherModelError: the newest step that is not damaged is of another run or has other arrays than `target`, such
+            as another moving average. An older step is not used in its place, because the newest work would be lost.
         """
         steps, errors = self.steps(), dict[int, str]()
         for step in reversed(steps):
@@ -365,10 +372,6 @@ def _how_to_read(leaf: Any) -> ocp.RestoreArgs:
         return ocp.RestoreArgs()
     sharding = getattr(leaf, "sharding", None) or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     return ocp.ArrayRestoreArgs(sharding=sharding, global_shape=leaf.shape, dtype=leaf.dtype)
-
-
-def _listed(sums: Mapping[str, jax.Array]) -> dict[str, list[int]]:
-    return {path: value.tolist() for path, value in jax.device_get(dict(sums)).items()}
 
 
 def _silence_failed_reads() -> None:

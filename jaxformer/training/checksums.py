@@ -27,6 +27,11 @@ def checksums(tree: Any) -> dict[str, jax.Array]:
     return {jax.tree_util.keystr(path): _checksum(leaf) for path, leaf in leaves if leaf is not ...}
 
 
+def listed(sums: Mapping[str, jax.Array]) -> dict[str, list[int]]:
+    """Returns checksums as lists of numbers, for JSON."""
+    return {path: value.tolist() for path, value in jax.device_get(dict(sums)).items()}
+
+
 @jax.jit
 def _checksum(leaf: jax.Array) -> jax.Array:
     bits = _words(leaf)

@@ -8,6 +8,7 @@ from typing import Literal
 
 from jaxformer.config import LATER, PLACE, at_least
 from jaxformer.errors import ConfigError
+from jaxformer.reprs import brief
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +53,8 @@ class TrainConfig:
     log_to: Literal["", "wandb", "mlflow"] = dataclasses.field(default="", metadata=PLACE)
     """An experiment tracker that also receives the metrics: Weights & Biases or MLflow, configured by their own
     environment variables, such as WANDB_PROJECT, WANDB_MODE and MLFLOW_TRACKING_URI."""
+
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         at_least(1, self, "steps", "num_microbatches", "keep_last")
@@ -111,6 +114,8 @@ class OptimizerConfig:
     attention in a residual network, and the baseline of a captioner."""
     clip_norm: float = 0.0
     """Global norm to which the gradient is clipped; 0 for no clipping."""
+
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         at_least(0, self, "learning_rate", "warmup_steps", "decay_steps", "cooldown", "momentum")

@@ -14,6 +14,10 @@ class Hook:
     logged.
     """
 
+    optional: bool = False
+    """True for trackers: an exception does not end the training. It is a warning, and the hook is called again only at
+    the end."""
+
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Receives the metrics of a step, as in log.jsonl, after the next step has been dispatched."""
 

@@ -83,7 +83,7 @@ def fit(
         ``lambda start: itertools.islice(itertools.cycle(batches), start, None)`` for a list that is repeated.
       validate: a function from a state to metrics, including `config.metric`.
       maximize: True if a higher `config.metric` is better, as with BLEU.
-      flops: a function from a batch to the model's FLOPs in a step, for model FLOP utilization.
+      flops: a function from a batch to the model's FLOPs in a step, for model FLOP utilization; 0 if unknown.
       progress: the progress of a run that is resumed.
 
     Raises:

@@ -12,13 +12,16 @@ from jaxformer.training.phase_timer import FINISHED
 class MlflowHook(Hook):
     """Records the metrics of steps and validations in an MLflow run.
 
-    Resumed training continues the same run if `options` has its ``run_id``.
+    Resumed training continues the same run if `options` has its ``run_id``. A failure of the tracker does not end the
+    training.
 
     Args:
       every: the number of steps between records.
       tracking_uri: the server or folder of the records; by default, MLflow chooses.
       options: arguments of ``mlflow.start_run``, such as ``run_name="en-de"``.
     """
+
+    optional = True
 
     def __init__(self, *, every: int = 10, tracking_uri: str | None = None, **options: Any):
         import mlflow  # pyright: ignore[reportMissingImports]

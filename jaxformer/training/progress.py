@@ -49,10 +49,10 @@ class Reporter(Protocol):
 class Bar:
     """A progress bar with loss, tokens (or other units) per second, model FLOP utilization and remaining time."""
 
-    def __init__(self, console: Console, *, start: int, steps: int, unit: str = "tokens"):
+    def __init__(self, console: Console, *, start: int, steps: int, unit: str = "tokens", loss: str = "loss"):
         columns = (
             "step",
-            "loss [b]{task.fields[loss]}[/b]",
+            f"{loss} [b]{{task.fields[loss]}}[/b]",
             f"{{task.fields[rate]}} {unit}/s",
             "{task.fields[mfu]}",
             "{task.fields[left]}",
@@ -80,8 +80,10 @@ class Bar:
 class Lines:
     """Plain lines, at most one every `seconds`, for files, pipes and schedulers."""
 
-    def __init__(self, console: Console, *, steps: int, seconds: float = 10.0, unit: str = "tokens"):
-        self._console, self._steps, self._seconds, self._unit = console, steps, seconds, unit
+    def __init__(
+        self, console: Console, *, steps: int, seconds: float = 10.0, unit: str = "tokens", loss: str = "loss"
+    ):
+        self._console, self._steps, self._seconds, self._unit, self._loss = console, steps, seconds, unit, loss
         self._left, self._said, self._updated = "", -math.inf, -math.inf
 
     def update(self, step: int, *, loss: float, tokens_per_second: float, utilization: float | None) -> None:
@@ -92,7 +94,7 @@ class Lines:
         mfu = "" if utilization is None else f", MFU {utilization:.0%}"
         rate = f"{tokens_per_second:,.0f} {self._unit}/s"
         left = self._left if step < self._steps else ""  # the time left after the step before
-        self.say(f"step {step:,}/{self._steps:,}: loss {loss:.3f}, {rate}{mfu}{left}")
+        self.say(f"step {step:,}/{self._steps:,}: {self._loss} {loss:.3f}, {rate}{mfu}{left}")
 
     def tick(self, step: int, left: float) -> None:
         self._left = f", {duration(left)} left" if step < self._steps else ""
@@ -108,15 +110,20 @@ class Lines:
         """Does nothing: lines need no cleanup."""
 
 
-def reporter(console: Console, *, start: int, steps: int, unit: str = "tokens") -> Reporter:
+def reporter(console: Console, *, start: int, steps: int, unit: str = "tokens", smoothing: float = 0.0) -> Reporter:
     """Returns a bar if the console is a terminal that can redraw a line, unlike TERM=dumb; otherwise lines.
 
     Args:
       unit: the plural name of what the loss is summed over, such as "tokens".
+      smoothing: the label smoothing of the training loss, which is then named so, because that of validations has none.
     """
+    loss = "smoothed loss" if smoothing else "loss"
+    made = Lines(console, steps=steps, unit=unit, loss=loss)
     if console.is_interactive:
-        return Bar(console, start=start, steps=steps, unit=unit)
-    return Lines(console, steps=steps, unit=unit)
+        made = Bar(console, start=start, steps=steps, unit=unit, loss=loss)
+    if smoothing:
+        made.say(f"the smoothed loss has label smoothing {smoothing}; the validation loss has none, so it may be lower")
+    return made
 
 
 class Count:

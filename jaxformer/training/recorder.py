@@ -53,6 +53,8 @@ class Outputs:
     board: TensorBoard | None = None
     reporter: Reporter | None = None
     peak_flops: float | None = None
+    label_smoothing: float = 0.0
+    """The label smoothing of the training loss, which the log states in each step; validations have none."""
     hooks: Sequence[Hook] = ()
     profile: Profile | None = None
     timer: PhaseTimer = dataclasses.field(default_factory=PhaseTimer)
@@ -81,6 +83,7 @@ class Recorder:
         self._ended: float | None = None
         self._unsaved: int | None = None
         self._has_predicted = False
+        self._failed = set[int]()
         self._mark = outputs.timer.stepping()
         self._new_window()
 
@@ -151,18 +154,34 @@ class Recorder:
             out.board.write(number, **{f"validation/{name}": value for name, value in metrics.items()})
         text = ", ".join(f"{name} {value:.3f}" for name, value in metrics.items())
         out.say(f"step {number:,}: validation {text}{' (best so far)' if better else ''}")
-        for hook in out.hooks:
-            hook.validated(number, metrics, better)
+        self._tell("validated", number, metrics, better)
         out.timer.save(step=number)
 
     def saved(self, number: int) -> None:
         """Records that step `number` is being saved, and that the save before it is completely written."""
         out = self._outputs
         if self._unsaved is not None and out.checkpoints:
-            for hook in out.hooks:
-                hook.saved(self._unsaved, out.checkpoints.directory / str(self._unsaved))
+            self._tell("saved", self._unsaved, out.checkpoints.directory / str(self._unsaved))
         self._unsaved = number
         out.timer.save(step=number)
+
+    def _tell(self, event: str, *arguments: Any) -> None:
+        """Calls a method of each hook, except of those that have failed."""
+        for hook in self._outputs.hooks:
+            if id(hook) not in self._failed:
+                self._call(hook, event, *arguments)
+
+    def _call(self, hook: Hook, event: str, *arguments: Any) -> None:
+        """Calls a method of a hook; the first exception of an optional hook is a warning."""
+        try:
+            getattr(hook, event)(*arguments)
+        except Exception as error:
+            if not getattr(hook, "optional", False):
+                raise
+            if id(hook) not in self._failed:
+                problem = f"{type(error).__name__}: {error}".splitlines()[0]
+                logger.warning("%s failed, and training goes on without it: %s", type(hook).__name__, problem)
+            self._failed.add(id(hook))
 
     def __enter__(self) -> Recorder:
         return self
@@ -176,7 +195,8 @@ class Recorder:
         if error is None and self._unsaved is not None:
             ends.append(functools.partial(self.saved, self._unsaved))
         ends.append(functools.partial(out.timer.save, step=self._last, ended=self.reason))
-        _call_all([*ends, *(functools.partial(hook.ended, self._last, self.reason) for hook in out.hooks)], error)
+        told = (functools.partial(self._call, hook, "ended", self._last, self.reason) for hook in out.hooks)
+        _call_all([*ends, *told], error)
 
     def _record(self, number: int, batch: int, metrics: dict[str, float], flops: float, data_wait: float) -> None:
         out = self._outputs
@@ -191,9 +211,9 @@ class Recorder:
             raise ValueError(f"training itself logs {', '.join(taken)}; give the loss's metric another name")
         values = {"loss": loss, "tokens": count, **metrics, **measured}
         if out.log:
-            out.log.write(number, **values)
-        for hook in out.hooks:
-            hook.step(number, values)
+            smoothed = {"label_smoothing": out.label_smoothing} if out.label_smoothing else {}
+            out.log.write(number, **values, **smoothed)
+        self._tell("step", number, values)
         self._last = number
         if finite:
             self._loss, self._tokens = self._loss + total, self._tokens + count
@@ -217,7 +237,7 @@ class Recorder:
         if out.board:
             out.board.write(number, **{**metrics, "train/loss": loss, "train/tokens_per_second": rate})
         if out.reporter:
-            utilization = speed / out.peak_flops if out.peak_flops else None
+            utilization = speed / out.peak_flops if out.peak_flops and speed else None
             out.reporter.update(number, loss=loss, tokens_per_second=rate, utilization=utilization)
 
     def _tell_time(self, number: int) -> None:

@@ -17,7 +17,9 @@ class CheckpointError(JaxformerError, RuntimeError):
 
 
 class OtherModelError(CheckpointError):
-    """An intact checkpoint holds other arrays, shapes or dtypes than the requested ones."""
+    """An intact checkpoint holds other arrays, shapes or dtypes than the requested ones, or belongs to another run."""
+
+    exit_code = 2
 
 
 def shapes_and_dtypes(tree: Any) -> dict[str, Any]:

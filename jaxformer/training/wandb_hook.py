@@ -12,12 +12,15 @@ from jaxformer.training.phase_timer import FINISHED
 class WandbHook(Hook):
     """Records the metrics of steps and validations in a Weights & Biases run.
 
-    Resumed training continues the same run if `options` has its ``id`` and ``resume="allow"``.
+    Resumed training continues the same run if `options` has its ``id`` and ``resume="allow"``. A failure of
+    the tracker does not end the training.
 
     Args:
       every: the number of steps between records.
       options: arguments of ``wandb.init``, such as ``project="translation"`` or ``mode="offline"``.
     """
+
+    optional = True
 
     def __init__(self, *, every: int = 10, **options: Any):
         import wandb  # pyright: ignore[reportMissingImports]

@@ -22,7 +22,7 @@ NAMES = "attention convolution data_throughput decode positions recurrent scalin
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("name", [*NAMES.split(), "vision"])
+@pytest.mark.parametrize("name", [*NAMES.split(), "first_losses", "vision"])
 def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path, capsys, name):
     out = tmp_path / "file" / "results.json"
     (tmp_path / "file").touch()

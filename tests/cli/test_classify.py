@@ -124,7 +124,7 @@ def _images(monkeypatch):
 @pytest.mark.usefixtures("_images")
 def test_images_by_name(capsys, tmp_path, monkeypatch):
     line, drawn, draw = "cat\tcat 75.0%, dog 25.0%\t{}\n", [], plots.image_maps
-    monkeypatch.setattr(plots, "image_maps", lambda *own, titles: (drawn.extend(titles), draw(*own, titles=titles)))
+    monkeypatch.setattr(plots, "image_maps", lambda *own, titles: drawn.extend(titles) or draw(*own, titles=titles))
     assert classify.main(["run", "a.png", "in/b.png", "--picture", str(tmp_path / "maps.png")]) == 0
     assert capsys.readouterr().out == line.format("a.png") + line.format("in/b.png")
     assert (tmp_path / "maps.png").exists()

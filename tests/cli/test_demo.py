@@ -9,12 +9,13 @@ import pytest
 
 from jaxformer import demo as grammar
 from jaxformer import models, pure
-from jaxformer.cli import demo, runtime
+from jaxformer.cli import demo
 from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.inspection import plots
 from jaxformer.inspection.attention_maps import select
 from jaxformer.tasks import registry, runner
 from jaxformer.tasks.translation import Translator, alignment
+from jaxformer.training import make_schedule
 from tests.modules.small import drawn as drawn_params
 
 
@@ -38,8 +39,20 @@ def test_it_trains_the_built_in_configuration_and_shows_the_result(trained, tmp_
 
 
 def test_settings_can_be_replaced(trained, tmp_path):
-    assert demo.main(["--train.steps", "20", "--out", str(tmp_path / "run")]) == 0
-    assert trained.configs == [registry.configure("demo", train={"steps": 20})]
+    assert demo.main(["--train.steps", "800", "--out", str(tmp_path / "run")]) == 0
+    assert trained.configs == [registry.configure("demo", train={"steps": 800})]
+
+
+def test_the_warm_up_of_a_short_demo_is_shortened(trained, tmp_path, capsys):
+    """With a line that says so; a warm-up that the user gives stays, and is refused by `runner.train`."""
+    steps = ["--train.steps", "100", "--out", str(tmp_path / "run")]
+    assert demo.main(steps) == 0
+    assert capsys.readouterr().err == "the demo's warm-up of 200 steps does not fit in 100 steps: it has 10\n"
+    assert demo.main([*steps, "--optimizer.warmup-steps", "200"]) == 0
+    assert capsys.readouterr().err == ""
+    lengths = [(config.train.steps, config.optimizer.warmup_steps) for config in trained.configs]
+    assert lengths == [(100, 10), (100, 200)]
+    make_schedule(trained.configs[0].optimizer, steps=100)
 
 
 @pytest.mark.parametrize(("reason", "code"), [("terminated", 85), ("interrupted", 130)])
@@ -70,7 +83,6 @@ def shows(monkeypatch):
         monkeypatch.setattr(grammar, "splits", lambda **_: SMALL)
         monkeypatch.setattr(registry, "read_config", lambda run: registry.resolve("demo"))
         monkeypatch.setattr(runner, "load", lambda run: translator)
-        monkeypatch.setattr(runtime, "draw_curves", lambda run: run / "curves.png")
         return translator
 
     return prepare
@@ -84,7 +96,7 @@ def test_it_scores_translates_and_draws_the_head_that_aligns_best(tmp_path, monk
     )
     translator = shows(pure(models.EncoderDecoder, config))
     drawn, draw = [], plots.attention_map
-    monkeypatch.setattr(plots, "attention_map", lambda words, path: drawn.append(words) or draw(words, path))
+    monkeypatch.setattr(plots, "attention_map", lambda words, title: drawn.append((words, title)) or draw(words))
     run = tmp_path / "my run"
     assert demo._show(run) == 0
 
@@ -101,8 +113,10 @@ def test_it_scores_translates_and_draws_the_head_that_aligns_best(tmp_path, monk
         assert re.search(rf"{name} \(6\) +100\.00 ", out), out
     example = grammar.EXAMPLES[0]
     (words,) = alignment.word_attention(translator, [example.english], [example.french])
-    assert drawn[0].target == (*grammar.words(example.french), "</s>")
-    np.testing.assert_array_equal(drawn[0].weights, select(words, layer=head[0], head=head[1]).weights)
+    ((shown, title),) = drawn
+    assert title == alignment.describe(head)
+    assert shown.target == (*grammar.words(example.french), "</s>")
+    np.testing.assert_array_equal(shown.weights, select(words, layer=head[0], head=head[1]).weights)
     assert (run / "attention.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from jaxformer.cli import inspect, main
+from jaxformer.inspection import plots
 from jaxformer.tasks.translation import Translator
 from tests.inspection.small import Pieces, rows
 from tests.permissions import read_only
@@ -55,6 +56,32 @@ def test_a_chosen_head_a_mean_and_a_given_translation(run, capsys):
         assert "aligns most words" not in texts[-1]
         assert "cheval" in texts[-1]
     assert len(set(texts)) == 3
+
+
+@pytest.mark.parametrize(
+    ("choice", "title"),
+    [
+        ([], "head 0 of decoder layer 1"),
+        (["--layer", "-1", "--head=-2"], "head 0 of decoder layer 1"),
+        (["--layer", "0"], "the mean of the heads of decoder layer 0"),
+        (["--head", "1"], "the mean of head 1 of all layers"),
+        (["--mean"], "the mean of all heads"),
+    ],
+)
+def test_the_picture_says_what_it_shows(run, monkeypatch, choice, title):
+    """The last layer is -1, as in `CapturedAttention.layer`."""
+    titles, draw = [], plots.attention_map
+    monkeypatch.setattr(plots, "attention_map", lambda words, title: titles.append(title) or draw(words, title=title))
+    assert inspect.main([str(run), "--source", "A dog runs", *choice]) == 0
+    assert titles == [title]
+
+
+def test_an_unknown_layer_is_one_line(run, capsys):
+    assert main.main(["inspect", str(run), "--source", "A dog runs", "--layer", "-3"]) == 2
+    assert (
+        capsys.readouterr().err
+        == "jaxformer inspect: layer must be from 0 to 1, or from -1 to -2 from the end, got -3\n"
+    )
 
 
 def test_search_settings_with_a_given_translation_are_refused(run, capsys):

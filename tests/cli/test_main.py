@@ -302,3 +302,19 @@ def test_a_path_that_is_not_utf8_is_printed_unchanged(monkeypatch):
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
     assert main.script() == 0
     assert sys.stdout.buffer.getvalue() == b"caf\xe9\n"
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("é".encode(), "jaxformer translate: nowhere/é is not a run: it has no config.json"),
+        (b"\xe9", "jaxformer translate: error: argument SENTENCE: '\\udce9' is not UTF-8"),
+    ],
+)
+def test_arguments_are_utf8_in_any_locale(argument, message):
+    """In the C locale, without Python's UTF-8 mode, every letter beyond ASCII was called "not UTF-8"."""
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-m", "jaxformer", "translate", b"nowhere/" + argument, argument]
+    done = subprocess.run(command, env=os.environ | plain, capture_output=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.decode().splitlines()[-1] == message

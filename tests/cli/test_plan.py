@@ -99,11 +99,14 @@ def test_rates_have_the_unit_of_the_loss():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--topology", "v5e:2x5"], "libtpu|unknown topology"),
+        (
+            ["--topology", "v5e:2x5"],
+            "must each be 1 or even, as a host has 2 x 2 chips, got 2x5; did you mean 'v5e:2x4'?",
+        ),
         (["--topology", "v5x:2x4"], "unknown topology 'v5x:2x4'; did you mean 'v5e:2x4'?"),
         (["--topology", "v5e:2x4", "--batch", "12"], "--batch must be ROWSxLENGTH, such as 512x256, got '12'"),
         (["--topology", "h100:2x4", "--mesh", "slice=*,fsdp=4"], "mesh 'slice=*,fsdp=4': give the number of slices"),
-        (["--topology", "v5e:2x4", "--mesh", "fsdp"], "expected axis=size|libtpu"),
+        (["--topology", "v5e:2x4", "--mesh", "fsdp"], "expected axis=size"),
         (
             ["--topology", "v5e:2x4", "--modle.d_model", "3"],
             "unknown setting --modle.d_model; did you mean 'model.d_model'?",
@@ -114,7 +117,7 @@ def test_bad_input_gives_a_one_line_error(capsys, options, message):
     assert cli.main(["plan", "demo", *options]) == 2
     said = capsys.readouterr().err
     assert len(said.splitlines()) == 1
-    assert any(part in said for part in message.split("|"))
+    assert message in said
 
 
 def test_options_before_the_configuration(capsys):

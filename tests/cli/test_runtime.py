@@ -1,4 +1,4 @@
-"""Functions that commands share: the compile cache, the console, the settings that processes compare, the curves."""
+"""Functions that commands share: the compile cache, the console, the settings that processes compare."""
 
 import json
 import logging
@@ -7,7 +7,6 @@ import jax
 import pytest
 
 from jaxformer.cli import runtime
-from jaxformer.inspection import plots
 from jaxformer.multihost import cluster, processes
 from jaxformer.tasks.translation import TranslationConfig
 
@@ -63,17 +62,6 @@ def test_only_the_first_process_prints(monkeypatch, capsys, first):
     runtime.console().print("hello")
     out, err = capsys.readouterr()
     assert (out, err) == ("", "hello\n" if first else "")
-
-
-def test_curves_are_drawn_from_the_log_under_the_name_of_the_run(tmp_path, monkeypatch):
-    drawn, loss_curves = [], plots.loss_curves
-    monkeypatch.setattr(plots, "loss_curves", lambda *log, title: drawn.append(title) or loss_curves(*log, title=title))
-    (tmp_path / "config.json").write_text(json.dumps({"task": "vision", "config": {"name": "digits"}}))
-    log = [{"step": step, "loss": 5 / step} for step in range(1, 9)]
-    (tmp_path / "log.jsonl").write_text("".join(f"{json.dumps(entry)}\n" for entry in log))
-    assert runtime.draw_curves(tmp_path) == tmp_path / "curves.png"
-    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
-    assert drawn == ["digits"]
 
 
 @pytest.mark.usefixtures("_jax_settings")

@@ -65,7 +65,6 @@ def trained(monkeypatch):
 
     monkeypatch.setattr(runner, "train", fit)
     monkeypatch.setattr(runtime, "join", lambda config, out, devices: calls.joined.append((out.name, devices)))
-    monkeypatch.setattr(runtime, "draw_curves", lambda out: out)
     return calls
 
 
@@ -80,9 +79,10 @@ def test_the_exit_code_gives_the_reason_for_the_end(trained, tmp_path, reason, c
 
 SIGNALED = """
 import os, signal, sys
-from jaxformer.cli import main, runtime
+from jaxformer.cli import main
+from jaxformer.tasks import rundir
 
-runtime.draw_curves = lambda run: os.kill(os.getpid(), signal.SIGTERM)
+rundir.draw_curves = lambda run, say: os.kill(os.getpid(), signal.SIGTERM)
 sys.argv[0] = "jaxformer"
 sys.exit(main.script())
 """

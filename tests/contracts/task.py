@@ -130,8 +130,8 @@ class TaskContract:
         lowered, shape = setup.lower(*setup.network.largest_batch)
         assert shape[0] % setup.placement.num_batch_shards == 0
         assert lowered.compile().memory_analysis() is not None
-        assert setup.network.training_flops(shape) == 3 * setup.network.forward_flops(shape) > 0
-        assert setup.network.recomputed_flops(shape) >= 0
+        costs = setup.costs(shape)
+        assert costs.computed_flops >= costs.flops == setup.training_flops(shape) > 0
         counted = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(setup.network.net.shapes))
         assert setup.network.num_parameters == counted
 
@@ -178,6 +178,9 @@ class TaskContract:
         assert (about["new"], about["unused"]) == ({}, [])
         assert f"{len(about['taken'])} parameters taken, 0 new, 0" in text.getvalue()
         assert f" {setup.network.unit}/s" in text.getvalue()
+        assert f"{setup.size} on " in text.getvalue()
+        assert ("smoothed loss" in text.getvalue()) == bool(setup.label_smoothing)
+        assert log_of(out)[0].get("label_smoothing", 0) == setup.label_smoothing
         first = next(entry["loss"] for entry in log_of(out))
         fifth = next(entry["loss"] for entry in log_of(run) if entry["step"] == 5)
         new = max(entry["loss"] for entry in log_of(run) if entry["step"] <= 2)  # one batch alone may be easy by chance

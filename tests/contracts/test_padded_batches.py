@@ -58,7 +58,7 @@ def test_losses_need_no_mask_of_padding(name):
     given = []
 
     def spy(query, key, value, **options):
-        given.append((query.shape[1], options["mask"]))
+        given.append((query.shape[1], options.get("mask")))
         return functional.attention(query, key, value, **options)
 
     network = TASKS[name.split()[-1]].network(CONFIGS[name](), 16, spy)

@@ -46,6 +46,22 @@ def word_piece(special: Sequence[str] = tuple(BERT.values())) -> str:
     return tokenizer.to_str()
 
 
+def llama() -> str:
+    """The content of a ``tokenizer.json`` like that of Llama 2: characters, with a space put before each text."""
+    names = ["<unk>", "<s>", "</s>"]
+    vocabulary = {piece: token for token, piece in enumerate([*names, "\u2581", *"abx"])}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    replace = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
+    rules = [{"type": "Prepend", "prepend": "\u2581"}, replace]
+    return json.dumps(
+        {
+            "added_tokens": [{"id": i, "content": name, "special": True, **flags} for i, name in enumerate(names)],
+            "normalizer": {"type": "Sequence", "normalizers": rules},
+            "model": {"type": "BPE", "vocab": vocabulary, "merges": [], "unk_token": "<unk>", "byte_fallback": True},
+        }
+    )
+
+
 def write(folder, content, names):
     """Writes the files of a tokenizer into a folder."""
     (folder / "tokenizer.json").write_text(content)

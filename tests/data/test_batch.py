@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxformer.data.batch import Batch, pad
+from jaxformer.data.batch import Batch, by_length, pad
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.token_cache import Ragged
 
@@ -46,3 +46,25 @@ def test_concatenated_sequences_are_padded_like_a_list():
     np.testing.assert_array_equal(pad(lists, (6, 4), SPECIAL)[0], expected)
     with pytest.raises(ValueError, match="4 tokens, eos included, does not fit length 3"):
         pad(Ragged.join(lists), (4, 3), SPECIAL)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_texts_of_similar_length_share_a_batch(seed):
+    """Each is in one batch, and none is padded to more than four times its length."""
+    lengths = (np.exp(np.random.default_rng(seed).normal(4, 2, 300)) + 1).astype(int).tolist()
+    batches = list(by_length(lengths, 64))
+    assert sorted(i for batch in batches for i in batch) == list(range(300))
+    for batch in batches:
+        longest = max(lengths[i] for i in batch)
+        assert longest <= 4 * max(32, min(lengths[i] for i in batch))
+        assert len(batch) <= (64 if longest <= 256 else 16 if longest <= 1024 else 4 if longest <= 4096 else 1)
+    ordered = [lengths[i] for batch in batches for i in batch]
+    assert ordered == sorted(lengths)
+
+
+def test_a_long_text_leaves_its_neighbors_alone():
+    assert list(by_length([7, 17_820, 5, 128, 5], 64)) == [[2, 4, 0, 3], [1]]
+    assert list(by_length([100] * 5, 2)) == [[0, 1], [2, 3], [4]]
+    assert list(by_length([900] * 5, 8)) == [[0, 1], [2, 3], [4]]
+    assert list(by_length([900] * 3, 8, usual=1000)) == [[0, 1, 2]]
+    assert list(by_length([], 8)) == []

@@ -73,6 +73,7 @@ def test_a_split_keeps_equal_texts_together():
     assert not set(train.texts) & set(validation.texts)
     assert (len(train) + len(validation), 18 <= len(validation) <= 22) == (100, True)
     assert Examples(texts, tuple("ab" * 50)).split(0.2)[1] == validation
+    assert Examples(texts, tuple("ab" * 50)).split(20)[1] == validation
     assert train.fingerprint != validation.fingerprint
     with pytest.raises(DataError, match=r"my\.tsv: cannot set aside 1 of 3 examples: only 1 of them differ;"):
         Examples(("x",) * 3, ("a", "b", "b"), "my.tsv").split(0.1)

@@ -119,6 +119,18 @@ def test_images_are_decoded_once(tmp_path):
     )
 
 
+def test_a_flipped_bit_of_a_cached_image_is_noticed(tmp_path, caplog):
+    images, cache = labeled(write_folder(tmp_path / "images", ["x/a.png"])), tmp_path / "cache"
+    decode_all(images, (6, 4, 3), cache, resize="refuse")
+    (file,) = cache.glob("*/pixels.npy")
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    found = decode_all(images, (6, 4, 3), cache, resize="refuse")
+    np.testing.assert_array_equal(found[0], np.asarray(picture(0)))
+    assert "pixels.npy has another checksum" in caplog.text
+
+
 def test_other_settings_have_other_cached_images(tmp_path, monkeypatch):
     """Another size, resizing rule or Pillow version does not use the same cached images."""
     images, cache = labeled(write_folder(tmp_path / "images", ["x/a.png"])), tmp_path / "cache"

@@ -363,6 +363,7 @@ def test_parts(tmp_path):
     rest, held_out = images.split(0.25)
     assert len(rest) + len(held_out) == 60
     assert 15 <= len(held_out) <= 16
+    assert contents(images.split(15)[1]) == contents(held_out)
     assert not contents(rest) & contents(held_out)
     turned = LabeledImages(images.store, images.indices[::-1], images.labels)
     assert contents(turned.split(0.25)[1]) == contents(held_out)

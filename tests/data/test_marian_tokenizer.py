@@ -57,6 +57,12 @@ def test_a_code_is_one_token(tokenizer):
     assert not tokenizer.is_special(code)
 
 
+def test_special_tokens_in_a_text_become_their_ids(tokenizer):
+    special, (ids,) = tokenizer.special, tokenizer.encode([ENGLISH])
+    assert tokenizer.encode([f"{ENGLISH}</s> <unk> {ENGLISH}"])[0].tolist() == [*ids, special.eos, special.unk, *ids]
+    assert tokenizer.encode(["<pad>"], "target")[0].tolist() == [special.pad]
+
+
 def test_save_and_load(tokenizer, tmp_path):
     tokenizer.save(tmp_path / "tokenizer.json")
     found = load_tokenizer(tmp_path / "tokenizer.json")

@@ -37,6 +37,17 @@ def test_ids_equal_those_of_the_package_without_template_padding_and_truncation(
     assert tokenizer.vocab_size == theirs.get_vocab_size()
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.5, 1.0])
+def test_dropout_of_the_file_is_not_used(dropout):
+    """Tokens would be random, and a resumed run would not be the same."""
+    saved = json.loads(GPT2)
+    saved["model"]["dropout"] = dropout
+    tokenizer = PretrainedTokenizer(json.dumps(saved), ALONE)
+    expected = PretrainedTokenizer(GPT2, ALONE).encode([TEXT])[0].tolist()
+    for _ in range(5):
+        assert [ids.tolist() for ids in tokenizer.encode([TEXT] * 9)] == [expected] * 9
+
+
 BYTES = PretrainedTokenizer(GPT2, ALONE)
 
 
@@ -139,6 +150,14 @@ def templated(single, **ids):
     special = {name: {"id": name, "ids": [token], "tokens": [name]} for name, token in ids.items()}
     template = {"type": "TemplateProcessing", "single": single, "pair": [TEXT_A], "special_tokens": special}
     return json.dumps(json.loads(GPT2) | {"post_processor": template})
+
+
+def test_dropout_of_merges_is_not_used():
+    """It is for training; the tokens of a text would differ from call to call."""
+    saved = json.loads(GPT2)
+    saved["model"]["dropout"] = 0.5
+    tokenizer = PretrainedTokenizer(json.dumps(saved), ALONE)
+    assert {tuple(ids.tolist()) for ids in tokenizer.encode([TEXT] * 20)} == {tuple(BYTES.encode([TEXT])[0].tolist())}
 
 
 def test_a_template_that_names_no_token_is_refused():

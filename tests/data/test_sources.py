@@ -9,6 +9,7 @@ import zipfile
 
 import pytest
 
+from jaxformer.cli.main import main
 from jaxformer.data import sources
 from jaxformer.data.sources import Parallel, read_parallel, read_table, split_by_source
 from jaxformer.errors import DataError
@@ -90,17 +91,31 @@ def test_a_device_that_never_ends_is_refused(tmp_path, monkeypatch):
 def test_relative_paths(tmp_path, monkeypatch):
     """The working directory, then JAXFORMER_DATA; or only the given folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("JAXFORMER_DATA", "/data")
+    monkeypatch.setenv("JAXFORMER_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("HOME", "/home/me")
-    for name in ("here", "~no-user.txt"):
+    (tmp_path / "data").mkdir()
+    for name in ("here", "~no-user.txt", "data/there", "my.zip"):
         (tmp_path / name).touch()
-    assert [str(sources.locate(name)) for name in ("here", "gone", "/x")] == ["here", "/data/gone", "/x"]
+    assert [str(sources.locate(name)) for name in ("here", "my.zip/train", "/x")] == ["here", "my.zip/train", "/x"]
+    assert sources.locate("there") == tmp_path / "data" / "there"
     assert [str(sources.locate(name)) for name in ("~/x", "~no-user.txt")] == ["/home/me/x", "~no-user.txt"]
     assert [str(sources.locate(name, "/own")) for name in ("here", "/x")] == ["/own/here", "/x"]
     assert str(sources.locate("here", "~/own")) == "/home/me/own/here"  # a shell leaves --data.directory=~/own as it is
 
 
-def test_a_name_that_is_too_long_is_refused(tmp_path):
+def test_a_file_that_is_missing_here_and_in_the_corpora_is_named_in_both(tmp_path, monkeypatch, capsys):
+    """A misspelled name of a local file was named only below JAXFORMER_DATA."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("JAXFORMER_DATA", "/corpora")
+    for words in (["translation", "--data.source"], ["language_model", "--data.text"], ["vision", "--data.train"]):
+        assert main(["train", *words, "my.ne", "--out", "run"]) == 2
+        message = "cannot read my.ne: there is no such file here, nor /corpora/my.ne (JAXFORMER_DATA)"
+        assert capsys.readouterr().err.splitlines()[-1] == f"jaxformer train: {message}"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_name_that_is_too_long_is_refused(monkeypatch):
+    monkeypatch.delenv("JAXFORMER_DATA", raising=False)
     with pytest.raises(DataError, match=r"cannot read .*: File name too long"):
         sources.read_lines(sources.locate("a" * 300))
 

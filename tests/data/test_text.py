@@ -61,9 +61,16 @@ def test_a_split_keeps_every_character(characters, share):
             split_text(Text(characters), held_out=share)
 
 
-@pytest.mark.parametrize("share", [0.0, 1.0, -1.0, float("nan")])
-def test_impossible_fractions_are_refused(share):
-    with pytest.raises(ConfigError, match="held_out must be more than 0 and less than 1"):
+def test_a_number_of_characters_is_held_out():
+    train, held_out = split_text(Text("to be or not"), held_out=3)
+    assert (train.characters, held_out.characters) == ("to be or ", "not")
+    with pytest.raises(DataError, match="cannot hold out 12 of a text of 12 characters"):
+        split_text(Text("to be or not"), held_out=12)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -1.0, float("nan"), 0, -1, True])
+def test_impossible_shares_are_refused(share):
+    with pytest.raises(ConfigError, match="held_out must be a fraction between 0 and 1, or an integer from 1"):
         split_text(Text("a text"), held_out=share)
 
 

@@ -14,7 +14,7 @@ import pytest
 from jaxformer.data.pipeline import prepare, prepare_tokenizer
 from jaxformer.data.sources import Parallel
 from jaxformer.data.subword_tokenizer import SubwordTokenizer
-from jaxformer.data.token_cache import Ragged, cached_sequences
+from jaxformer.data.token_cache import CHECKSUMS, Ragged, cached_sequences
 from tests.data.small import CORPUS
 from tests.permissions import read_only
 from tests.selection import first
@@ -67,6 +67,36 @@ def test_a_damaged_cache_is_rebuilt(tokenizer, tmp_path, caplog, damage):
     assert file.read_bytes() == expected
     assert list(tmp_path.iterdir()) == [folder]
     np.testing.assert_array_equal(after.target[0].tokens, before.target[0].tokens)
+
+
+def flip_last(file):
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize("name", ["source-0.npy", "target-0-offsets.npy", CHECKSUMS])
+def test_a_flipped_bit_is_noticed(tokenizer, tmp_path, caplog, name):
+    """A token with another value is still a token: it would train another model."""
+    prepare(CORPUS, tokenizer, tmp_path)
+    before = prepare(CORPUS, tokenizer, None)
+    (folder,) = tmp_path.iterdir()
+    flip_last(folder / name) if name != CHECKSUMS else (folder / name).write_text("[]")
+    after = prepare(CORPUS, tokenizer, tmp_path)
+    assert "is damaged" in caplog.text
+    np.testing.assert_array_equal(after.source[0].tokens, before.source[0].tokens)
+    np.testing.assert_array_equal(after.target[0].offsets, before.target[0].offsets)
+
+
+def test_a_cache_of_an_earlier_version_is_rebuilt_once(tokenizer, tmp_path, caplog):
+    """It has no checksums."""
+    prepare(CORPUS, tokenizer, tmp_path)
+    (folder,) = tmp_path.iterdir()
+    (folder / CHECKSUMS).unlink()
+    for _ in range(2):
+        prepare(CORPUS, tokenizer, tmp_path)
+    assert caplog.text.count("or of an earlier version") == 1
+    assert (folder / CHECKSUMS).exists()
 
 
 def test_arrays_that_do_not_match_are_rebuilt(tokenizer, tmp_path, caplog):

@@ -1,12 +1,14 @@
 """Files of tokenizers, and texts with the tokens that they begin with."""
 
 import importlib.metadata
+import itertools
 import types
 
 import pytest
 
 from jaxformer.data import moses, normalization
 from jaxformer.data.character_tokenizer import CharacterTokenizer
+from jaxformer.data.marian_tokenizer import MarianTokenizer
 from jaxformer.data.normalization import TextNormalizer
 from jaxformer.data.packing import tokenize_lines
 from jaxformer.data.pipeline import prepare
@@ -17,7 +19,7 @@ from jaxformer.data.text import Text
 from jaxformer.data.tokenizer import cache_key, encode_texts, load_tokenizer
 from jaxformer.data.windows import prepare_text
 from jaxformer.errors import DataError
-from tests.data import pretrained
+from tests.data import marian, pretrained
 from tests.data.small import CORPUS
 
 
@@ -82,3 +84,36 @@ def test_a_damaged_file_is_named(tmp_path, data):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(DataError, match=r"cannot read .*nowhere"):
         load_tokenizer(tmp_path / "nowhere")
+
+
+@pytest.fixture(scope="module")
+def every_kind(tmp_path_factory):
+    """Tokenizers of every kind, and functions that train one."""
+    folder = tmp_path_factory.mktemp("marian")
+    vocabulary = marian.write(folder)
+    ids = SpecialTokens(pad=vocabulary["<pad>"], bos=vocabulary["<pad>"], eos=0, unk=1)
+    return [
+        *(SubwordTokenizer.train(CORPUS.lines(), vocab_size=400, normalizer=form).encode for form in FORMS.values()),
+        PretrainedTokenizer(pretrained.byte_level(begin="<s>"), SpecialTokens(0, 0, 0, 0)).encode,
+        MarianTokenizer(
+            *((folder / f"{side}.spm").read_bytes() for side in ("source", "target")), vocabulary, ids
+        ).encode,
+        CharacterTokenizer("abc").encode,
+        CharacterTokenizer.train,
+        lambda lines: SubwordTokenizer.train([*CORPUS.lines(), *lines], vocab_size=400),
+    ]
+
+
+def test_half_of_a_surrogate_pair_is_refused(every_kind):
+    """Only a string of Python can hold one; libraries raised errors of their own types, or took it for a character."""
+    for half, run in itertools.product(("\ud83d", "\udc36"), every_kind):
+        with pytest.raises(DataError) as raised:
+            run(["a dog", f"{'a dog and ' * 3}{half} a cat"])
+        expected = f"a text has half of a surrogate pair, {half!a}, which is not a character: "
+        assert str(raised.value) == expected + ascii(f"a dog and a dog and {half} a cat")
+
+
+def test_something_other_than_a_text_is_refused(every_kind):
+    for run in every_kind:
+        with pytest.raises(TypeError, match="a text must be a str, got bytes"):
+            run([b"a dog"])

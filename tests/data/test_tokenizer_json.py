@@ -40,6 +40,15 @@ def test_a_text_is_framed(kind):
         assert theirs.encode(f"la{MASK}", add_special_tokens=False).ids == [*ids, tokenizer.vocab_size]
 
 
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "characters"])
+def test_a_mask_takes_the_space_before_it(kind):
+    """The space is part of the first token of a word; with characters, it is a token of its own."""
+    tokenizer = trained(kind)
+    theirs = Tokenizer.from_str(tokenizer_json(tokenizer, mask=True))
+    before, after = tokenizer.encode(["la " if kind == "characters" else "la", " maison"])
+    assert theirs.encode(f"la {MASK} maison").ids == [*before, tokenizer.vocab_size, *after]
+
+
 def test_words_are_refused():
     normalizer = TextNormalizer(lowercase=True)
     tokenizer = SubwordTokenizer.train(["a b c"] * 9, vocab_size=265, normalizer=normalizer)

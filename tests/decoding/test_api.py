@@ -9,7 +9,7 @@ import pytest
 
 from jaxformer import decoding, models, pure
 from tests.decoding.toys import BEGIN, END, LENGTH, PAD, VOCAB, as_tuples, markov, plain, start
-from tests.modules.small import drawn
+from tests.modules.small import drawn, int32
 from tests.selection import first
 
 
@@ -171,3 +171,12 @@ def test_one_hypothesis_is_never_reordered():
     fixed = lambda tokens, state: (lambda scores, new: (scores, Fixed(new.tree)))(*step(tokens, state))
     found = decoding.beam_search(fixed, Fixed(start(1).tree), beam_size=1, **given)
     np.testing.assert_array_equal(found.tokens, decoding.greedy(step, start(1), **given).tokens)
+
+
+def test_a_choice_that_is_not_one_token_for_each_hypothesis_is_refused():
+    """One token would stand for those of all hypotheses."""
+    step, _ = markov(0)
+    begun = decoding.History(int32(np.zeros((2, 2, 3))), int32(np.zeros((2, 2))), int32(np.arange(2)))
+    choose = lambda log_probs, history: log_probs.argmax(-1)[:, :1]
+    with pytest.raises(ValueError, match=r"a token for each hypothesis, \(2, 2\), got \(2, 1\)"):
+        decoding.unroll(step, start(2), choose, begun, bos=BEGIN, eos=END, max_lengths=int32(np.full((2, 2), 3)))

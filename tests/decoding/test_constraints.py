@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxformer import decoding
+from jaxformer.errors import ConfigError
 from tests.decoding.toys import BEGIN, END, PAD, VOCAB, markov, start
 from tests.modules.small import quick
 from tests.selection import first
@@ -45,6 +46,29 @@ def test_no_repeat_ngram(size):
     found = banned(decoding.no_repeat_ngram(size))
     assert found == [[expected(past) for past in row] for row in pasts()]
     assert any(any(row) for row in found) == (size <= 3)
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+def test_repetition_penalty(normalized):
+    """Scores of either sign of the tokens of the past, and of those before it; tokens beyond the length are ignored."""
+    expected = SCORES.copy()
+    for b, row in enumerate(pasts()):
+        for k, past in enumerate(row):
+            seen = sorted({*past, 6})
+            expected[b, k, seen] *= np.where(SCORES[b, k, seen] < 0, 1.5, 1 / 1.5)
+    penalty = decoding.repetition_penalty(1.5, before=(6,), normalized=normalized)
+    np.testing.assert_allclose(quick(penalty)(jnp.asarray(SCORES), HISTORY), expected, rtol=1e-6)
+    with pytest.raises(ConfigError, match="repetition_penalty must be above 0 and finite, got -1"):
+        decoding.repetition_penalty(-1)
+
+
+def test_samples_have_a_repetition_penalty_of_their_logits():
+    """Before log-softmax, which other rules need; a filter comes after it."""
+    penalty = decoding.repetition_penalty(1.5)
+    chained = decoding.chain(*decoding.for_sampling((decoding.top_k(3), decoding.forbid([5]), penalty)))
+    own = jnp.where(jnp.arange(V) == 5, -jnp.inf, penalty(jnp.asarray(SCORES), HISTORY))
+    expected = decoding.chain(decoding.top_k(3))(own, HISTORY)
+    np.testing.assert_allclose(quick(chained)(jnp.asarray(SCORES), HISTORY), expected, rtol=1e-5)
 
 
 def test_forbid_sequences():

@@ -102,3 +102,11 @@ def test_patience_rounds_and_is_at_least_one():
 def test_bad_penalties_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_a_penalty_that_returns_other_scores_is_refused():
+    """One score of a row would stand for all of its hypotheses."""
+    step, _ = markov(0)
+    penalty = lambda log_probs, lengths, *, ended: log_probs.mean(-1, keepdims=True)
+    with pytest.raises(ValueError, match=r"a length penalty must return floats .*\(2, 4\), got .*\(2, 1\)"):
+        decoding.beam_search(step, start(2), beam_size=2, max_length=3, bos=BEGIN, eos=END, length_penalty=penalty)

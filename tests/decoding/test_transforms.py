@@ -277,3 +277,24 @@ def test_scores_of_another_shape_are_refused(step):
     search = functools.partial(decoding.beam_search, beam_size=2, max_length=3, bos=1, eos=2)
     with pytest.raises(ValueError, match=r"scores \[B, K, V\] with B, K = \(2, 2\); got \(2, [25]\)"):
         search(step, decoding.TreeState(jnp.zeros((2, 2))))
+
+
+@pytest.mark.parametrize("search", [decoding.greedy, decoding.beam_search])
+@pytest.mark.parametrize(
+    ("transform", "got"),
+    [
+        (lambda scores, history: scores[..., :3], r"float32 \(2, 2, 3\)"),
+        (lambda scores, history: scores[:, :1], r"float32 \(2, 1, 6\)"),
+        (lambda scores, history: scores > 0, r"bool \(2, 2, 6\)"),
+        (lambda scores, history: None, "None NoneType"),
+    ],
+)
+def test_a_transform_that_returns_other_scores_is_refused(search, transform, got):
+    """Fewer scores than tokens were searched as if the vocabulary were smaller."""
+    step, _ = markov(0)
+    options = {"beam_size": 2} if search is decoding.beam_search else {}
+    for normalized in (False, True):
+        function = lambda scores, history: transform(scores, history)
+        function.normalized = normalized
+        with pytest.raises(ValueError, match=rf"floats of the shape that it was given, \(2, 2, 6\), got {got}"):
+            search(step, start(2), max_length=3, bos=BEGIN, eos=END, transforms=[function], **options)

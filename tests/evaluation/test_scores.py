@@ -16,6 +16,7 @@ from jaxformer.evaluation.scores import (
     Score,
     bits_per_character,
     bleu,
+    bleu_words,
     chrf,
     moses_bleu,
     nats_per_token,
@@ -77,6 +78,32 @@ def test_words_follow_the_rules_of_the_language(monkeypatch):
     monkeypatch.setattr(tokenizer_ja_mecab, "MeCab", None)
     with pytest.raises(ConfigError, match=r"BLEU of ja needs .* pip install 'sacrebleu\[ja\]'"):
         bleu(said, meant, language="ja")
+
+
+def test_a_language_without_spaces_is_compared_by_characters():
+    """13a reads a Thai sentence as one word, and so do the rules of Moses, which also read a Chinese one so."""
+    said, meant = ["ฉันมีความสุขมากที่ได้อ่านหนังสือ"], ["ฉันมีความสุขมากที่ได้อ่านข่าว"]
+    assert bleu(said, meant).value == 0
+    assert 50 < bleu(said, meant, language="th").value < 100
+    assert "tok:char" in bleu(said, meant, language="th").signature
+    for language in ("th", "zh", "ja"):
+        with pytest.raises(ConfigError, match=f"needs words between spaces, and {language} has none"):
+            moses_bleu(said, meant, language=language)
+
+
+@pytest.mark.parametrize("language", ["zh-CN", "EN", "german"])
+def test_a_text_that_is_no_code_of_a_language_is_refused(language):
+    """13a was taken for zh-CN, and other rules than those of en for EN."""
+    texts = ["我今天很高兴看书"]
+    for score in (
+        lambda: bleu(texts, texts, language=language),
+        lambda: moses_bleu(texts, texts, language=language),
+        lambda: paired_bootstrap(texts, texts, texts, language=language),
+        lambda: sentence_scores(texts, texts, language=language),
+        lambda: bleu_words(texts[0], language),
+    ):
+        with pytest.raises(ConfigError, match=f"two-letter code .* got '{language}'"):
+            score()
 
 
 def test_signatures_describe_the_computation():

@@ -18,7 +18,6 @@ from jaxformer import models, pure
 from jaxformer.config import to_data
 from jaxformer.data.sources import Parallel
 from jaxformer.evaluation.scores import bleu
-from jaxformer.models import costs
 from jaxformer.models.seq2seq_config import Seq2SeqConfig
 
 PAIRS = Parallel(tuple(f"s{i}" for i in range(90)), tuple(f"t{i}" for i in range(90)))
@@ -127,7 +126,7 @@ def test_configurations_differ_only_in_the_model_and_sizes_are_close():
         if cell.corpus == "grammar":
             configs[cell.kind] = grid.configuration(cell, scale, data={})
     assert set(configs) == set(grid.KINDS)
-    size_of = lambda model, config: costs.num_parameters(pure(model, config).shapes)
+    size_of = lambda model, config: pure(model, config).num_parameters
     size = size_of(models.EncoderDecoder, configs["transformer"].model)
     for config in configs.values():
         if isinstance(config.model, Seq2SeqConfig):

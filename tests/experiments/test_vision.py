@@ -131,7 +131,8 @@ def test_the_picture_of_attention_is_of_the_chosen_learning_rate(tmp_path, monke
 
     monkeypatch.setattr(command.jaxformer, "load", load)
     monkeypatch.setattr(command, "measure", measure)
-    monkeypatch.setattr(command.plots, "image_maps", lambda images, maps, path, titles: path.write_text(images[0]))
+    monkeypatch.setattr(command.plots, "image_maps", lambda images, maps, titles: images[0])
+    monkeypatch.setattr(command.plots, "save", lambda drawn, path: path.write_text(drawn))
     assert command.main(["--smoke", "--out", str(tmp_path), "--models", "ViT"]) == 0
     assert (tmp_path / "attention-mnist-ViT.png").read_text() == f"mnist-ViT-{min(RATES):g}-all-0"
     assert (tmp_path / "attention-mnist-28-ViT.png").read_text() == f"mnist-28-ViT-{min(RATES):g}-all-0"

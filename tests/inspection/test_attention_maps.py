@@ -122,8 +122,9 @@ def test_select():
     np.testing.assert_allclose(select(pieces, layer=1).weights, weights[1].mean(0))
     np.testing.assert_allclose(select(pieces, head=2).weights, weights[:, 2].mean(0))
     np.testing.assert_allclose(select(pieces).weights, weights.mean((0, 1)))
-    for choice in ({"layer": 2}, {"layer": -1}, {"head": 3}):
-        with pytest.raises(ConfigError, match="is not one of 0 to"):
+    np.testing.assert_allclose(select(pieces, layer=-1, head=-3).weights, weights[1, 0])  # as `CapturedAttention.layer`
+    for choice, message in (({"layer": 2}, "0 to 1"), ({"layer": -3}, "-1 to -2"), ({"head": 3}, "got 3")):
+        with pytest.raises(ConfigError, match=message):
             select(pieces, **choice)
 
 

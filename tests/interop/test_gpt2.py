@@ -64,5 +64,14 @@ def test_settings_without_a_counterpart_are_refused(tmp_path, name, settings):
     check_refused(tmp_path / "model", name, settings)
 
 
-def test_two_rates_of_dropout_are_refused(tmp_path):
-    check_refused(tmp_path / "model", "gpt2", {"embd_pdrop": 0.3}, match="resid_pdrop and embd_pdrop")
+def test_embeddings_have_their_own_rate_of_dropout(tmp_path):
+    save(tmp_path / "model", "gpt2")
+    edited(tmp_path / "model", settings={"embd_pdrop": 0.0, "resid_pdrop": 0.3})
+    found = interop.load_pretrained(tmp_path / "model")
+    assert (found.net.config.dropout, found.net.config.embedding_dropout) == (0.3, 0.0)
+    embeddings = found.net.bind(found.params).decoder.embeddings
+    assert embeddings.dropout == 0.0
+    interop.save_pretrained(tmp_path / "again", found.net, found.params, family="gpt2")
+    again = interop.load_pretrained(tmp_path / "again")
+    assert (again.settings["embd_pdrop"], again.settings["resid_pdrop"]) == (0.0, 0.3)
+    assert again.net.config == found.net.config

@@ -2,11 +2,14 @@
 
 import json
 
+import jax
+import numpy as np
 import pytest
 
-from jaxformer import interop, models
+from jaxformer import interop, models, pure
 from jaxformer.errors import DataError
-from tests.interop.small import arrays, check_refused, edited, save
+from jaxformer.models import families
+from tests.interop.small import STACK, arrays, check_refused, drawn, edited, save
 
 D, F, V = 8, 12, 9
 
@@ -43,6 +46,7 @@ def test_names_and_shapes(tmp_path, name):
 
 
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+YARN = {"rope_type": "yarn", "original_max_position_embeddings": 16, "beta_fast": 32.0, "beta_slow": 1.0}
 ROTARY = [
     ({"rope_theta": 500_000.0}, models.RotaryConfig(base=500_000.0)),
     ({"rope_theta": 1e6, "rope_scaling": None}, models.RotaryConfig(base=1e6)),
@@ -55,6 +59,14 @@ ROTARY = [
     (  # outside of the object; it has priority in transformers 5
         {"rope_parameters": LLAMA3, "original_max_position_embeddings": 16, "max_position_embeddings": 64},
         models.RotaryConfig(scaling="llama3", factor=8.0, trained_length=16),
+    ),
+    (  # the published Qwen, whose amplitude follows from the factor
+        {"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}},
+        models.RotaryConfig(scaling="yarn", factor=4.0, trained_length=16),
+    ),
+    (  # a factor from the two lengths
+        {"rope_parameters": YARN | {"attention_factor": 1.0693147180559945}, "max_position_embeddings": 32},
+        models.RotaryConfig(scaling="yarn", factor=2.0, trained_length=16),
     ),
     ({"rope_theta": 5.0, "rope_scaling": {"type": "linear", "factor": 1.0}}, models.RotaryConfig(base=5.0)),
     (  # as transformers 5 does
@@ -78,7 +90,10 @@ def test_rotary_positions(tmp_path, settings, rotary):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"rope_type": "yarn"},
+        {"rope_type": "dynamic"},
+        {"beta_fast": 16, "rope_type": "yarn"},
+        {"attention_factor": 1.0, "rope_type": "yarn"},
+        {"mscale": 2.0, "mscale_all_dim": 1.0, "rope_type": "yarn"},
         {"low_freq_factor": 2.0},
         {"partial_rotary_factor": 0.5},
         {"factor": "8"},
@@ -154,7 +169,7 @@ def test_mistral_has_a_window_by_default(tmp_path):
         ("qwen3", {"layer_types": [FULL, "chunked_attention"]}),
         ("qwen3", {"layer_types": FULL}),
         ("llama", {"use_sliding_window": True}),
-        ("llama", {"mlp_bias": True}),
+        ("qwen3", {"mlp_bias": True}),
         ("qwen2", {"is_causal": False}),
         ("llama", {"partial_rotary_factor": 0.5}),
         ("llama", {"rope_parameters": 3}),
@@ -162,6 +177,21 @@ def test_mistral_has_a_window_by_default(tmp_path):
 )
 def test_settings_without_a_counterpart_are_refused(tmp_path, name, settings):
     check_refused(tmp_path / "model", name, settings)
+
+
+def test_feed_forward_biases(tmp_path):
+    net = pure(models.LanguageModel, families.llama(V, **STACK, feed_forward_bias=True))
+    params = drawn(net)
+    interop.save_pretrained(tmp_path / "model", net, params, family="llama")
+    shapes = {name: x.shape for name, x in arrays(tmp_path / "model").items() if "mlp" in name and "bias" in name}
+    assert shapes == {
+        f"model.layers.{i}.mlp.{name}_proj.bias": (width,)
+        for i in range(2)
+        for name, width in (("gate", F), ("up", F), ("down", D))
+    }
+    found = interop.load_pretrained(tmp_path / "model")
+    assert found.settings["mlp_bias"] is True
+    jax.tree.map(np.testing.assert_array_equal, found.params, params)
 
 
 def test_older_settings_do_not_contradict_the_model_that_is_written(tmp_path):

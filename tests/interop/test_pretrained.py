@@ -108,7 +108,7 @@ CANNOT = {
     "window": ("llama", {"attention_window": 3}, "attention_window=3"),
     "window of a translator": ("bart", {"attention_window": 3}, "attention_window=3"),
     "activation": ("t5", {"activation": "silu"}, "no plain feed-forward network with silu"),
-    "rotary": ("llama", {"rotary": models.RotaryConfig(scaling="yarn", factor=2.0)}, "rotary.scaling must be"),
+    "rotary": ("llama", {"rotary": models.RotaryConfig(scaling="ntk", factor=2.0)}, "rotary.scaling must be"),
     "embedding scale": ("gpt2", {"embedding_scale": 2.0}, "embedding_scale=2.0"),
     "feed-forward": ("gpt2", {"feed_forward": "gated"}, "feed_forward"),
 }
@@ -246,3 +246,22 @@ def test_a_notebook_shows_no_values():
     net = pure(models.LanguageModel, models.LanguageModelConfig(8))
     read = interop.Pretrained(net, {"table": jnp.ones((1000, 60))}, "gpt2", {"n_embd": 60}, ())
     assert repr(read) == "Pretrained(gpt2, LanguageModel, 60,000 parameters)"
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_not_finite_are_one_warning(tmp_path, caplog, value):
+    """Also if there is a copy of them, which NaN does not equal."""
+    save(tmp_path / "model", "bart")
+
+    def spoil(found):
+        found["model.shared.weight"][2, 3] = value
+        found["lm_head.weight"] = found["model.shared.weight"].copy()
+
+    edited(tmp_path / "model", spoil)
+    params = interop.load_pretrained(tmp_path / "model").params
+    assert sum(int((~np.isfinite(x)).sum()) for x in jax.tree.leaves(params)) == 1
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        f"{tmp_path / 'model'} has weights of NaN or infinity, whose results mean nothing: "
+        "lm_head.weight, model.shared.weight"
+    )

@@ -53,6 +53,14 @@ def test_other_floats_become_float32(tmp_path, dtype):
     np.testing.assert_array_equal(found, x.astype(np.float32))
 
 
+@pytest.mark.parametrize(
+    ("dtypes", "name"),
+    [(["BF16", "BF16"], "bfloat16"), (["F16"], "float16"), (["BF16", "F32"], "float32"), (["F64"], "float32")],
+)
+def test_the_dtype_of_a_file(dtypes, name):
+    assert tensors.name_of(dtypes) == name
+
+
 def test_integers_are_listed_and_not_read(tmp_path):
     safetensors.numpy.save_file({"ids": np.arange(3)}, tmp_path / tensors.SINGLE)
     with tensors.Tensors(tmp_path) as found:
@@ -131,7 +139,7 @@ def test_pickles_are_refused_with_a_remedy(tmp_path):
     with pytest.raises(DataError, match=r"holds neither model\.safetensors nor"):
         tensors.Tensors(tmp_path)
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(DataError, match=r"pytorch_model\.bin is a pickle"):
+    with pytest.raises(DataError, match=r"pytorch_model\.bin is a pickle.*save it with save_pretrained, which"):
         tensors.Tensors(tmp_path)
     with pytest.raises(DataError, match="holds neither"):
         tensors.Tensors(tmp_path / "absent")

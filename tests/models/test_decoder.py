@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer import functional, models, pure
+from jaxformer import functional, models, modules, pure
 from jaxformer.functional.cache import MOST_LANES
 from tests.models.small import SOURCE, SOURCE_VALID, TARGET, TARGET_VALID, B, Small, T, V, language_model, model
 from tests.modules.small import int32, quick
@@ -252,3 +252,18 @@ def test_a_memory_of_a_wrong_width_is_refused():
     for call in (start, lambda decoder: decoder(TARGET, memory)):
         with pytest.raises(ValueError, match=r"memory must be \[B, S, 6\], got shape \[.*, 4, 5\]"):
             jax.eval_shape(lambda params, call=call: call(net.bind(params)), net.shapes)
+
+
+def test_the_norm_of_a_stack_is_given_to_the_decoder():
+    """Steps run the blocks themselves; they would leave out the norm of the stack."""
+
+    def block(rngs):
+        attention, feed_forward = modules.SelfAttention(8, 2, rngs=rngs), modules.FeedForward(8, 8, rngs=rngs)
+        return modules.Block(attention, feed_forward, norm=lambda: modules.LayerNorm(8))
+
+    def decoder(config, rngs):
+        stack = modules.Stack(block, 2, norm=modules.LayerNorm(8), rngs=rngs)
+        return models.Decoder(modules.Embeddings(modules.Embedding(9, 8, rngs=rngs)), stack)
+
+    with pytest.raises(ValueError, match="the norm of the stack must be None: give it to the decoder"):
+        pure(decoder, None).shapes

@@ -10,7 +10,7 @@ import pytest
 
 from jaxformer.cli.sizes import costs_table, parameters_table
 from jaxformer.models.presets import PRESETS
-from jaxformer.models.sizes import sizes
+from jaxformer.planning.sizes import sizes
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "sizes.md"

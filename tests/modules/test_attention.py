@@ -287,9 +287,7 @@ def test_captured_weights_at_given_positions():
 def test_an_option_that_a_function_lacks_is_named():
     attention = lambda query, key, value, *, mask=None: value
     net, params = self_attention(attention=attention, positions=modules.positions.Alibi(N))
-    with pytest.raises(
-        TypeError, match=r"this layer has a bias, which .*<lambda> does not take"
-    ):
+    with pytest.raises(TypeError, match=r"this layer has a bias, which .*<lambda> does not take"):
         net.apply(params, normal(2, 5, D))
 
 

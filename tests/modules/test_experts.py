@@ -91,7 +91,7 @@ def test_in_a_stack_the_routing_can_be_collected_and_trained():
     x = normal(2, 5, D)
 
     def loss(params):
-        _, intermediates = net.net.apply(params, x, mask=masks.causal(), capture=("experts",))
+        _, intermediates = net.net.bind(params).run(x, mask=masks.causal(), capture=("experts",))
         assert intermediates["experts"].experts.shape == (3, 2, 5, 2)
         return jax.vmap(functional.load_balancing_loss)(intermediates["experts"]).sum()
 

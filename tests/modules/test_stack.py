@@ -37,11 +37,10 @@ def test_scan_equals_loop(key):
     for i in range(DEPTH):
         layer = jax.tree.map(lambda leaf: leaf[i], params["layers"])  # noqa: B023
         expected = block.apply(layer, expected, mask=masks.causal(), key=keys[i])
-    got, intermediates = net.apply(params, x, mask=masks.causal(), key=key)
+    got = net.apply(params, x, mask=masks.causal(), key=key)
     np.testing.assert_allclose(got, expected, atol=1e-5)
-    assert intermediates == {}
     if key is not None:
-        assert not np.allclose(got, net.apply(params, x, mask=masks.causal())[0], atol=1e-2)
+        assert not np.allclose(got, net.apply(params, x, mask=masks.causal()), atol=1e-2)
 
 
 def test_remat_changes_nothing_but_memory():
@@ -50,7 +49,7 @@ def test_remat_changes_nothing_but_memory():
     found, held = [], []
     for remat in (False, True):
         net, params = stack(remat, dropout=0.3)
-        loss = lambda p, x: jnp.sum(net.net.apply(p, x, mask=masks.causal(), key=key)[0] ** 2)  # noqa: B023
+        loss = lambda p, x: jnp.sum(net.net.apply(p, x, mask=masks.causal(), key=key) ** 2)  # noqa: B023
         found.append(quick(jax.value_and_grad(loss, (0, 1)))(params, x))
         pull = jax.eval_shape(lambda p, x: jax.vjp(loss, p, x)[1], params, x)  # noqa: B023
         held.append(sum(leaf.size for leaf in jax.tree.leaves(pull)))
@@ -81,7 +80,7 @@ def attending(**options):
         net, params = built(lambda rngs: modules.Stack(make, DEPTH, remat=remat, rngs=rngs))
         x = normal(2, 8, 16).astype(dtype)
         loss = lambda params: (
-            net.net.apply(params, x, mask=masks.causal() if mask is None else mask)[0].astype(jnp.float32).sum()
+            net.net.apply(params, x, mask=masks.causal() if mask is None else mask).astype(jnp.float32).sum()
         )
         return collections.Counter(primitives(jax.make_jaxpr(jax.grad(loss))(params).jaxpr))
 
@@ -108,8 +107,8 @@ def test_a_fused_attention_is_computed_once(remat, times, monkeypatch):
 def test_capture_gives_every_layer():
     net, params = stack()
     x = normal(2, 5, D)
-    plain, _ = net.apply(params, x, mask=masks.causal())
-    got, intermediates = net.apply(params, x, mask=masks.causal(), capture=("self",))
+    plain = net.apply(params, x, mask=masks.causal())
+    got, intermediates = net.call(modules.Stack.run, params, x, mask=masks.causal(), capture=("self",))
     np.testing.assert_array_equal(got, plain)
     assert intermediates.keys() == {"self"}
     assert intermediates["self"].query.shape == intermediates["self"].key.shape == (3, 2, 5, 2, 4)
@@ -118,6 +117,23 @@ def test_capture_gives_every_layer():
     attention, _ = built(lambda rngs: modules.SelfAttention(D, N, rngs=rngs))
     query, _, _ = attention.call(modules.SelfAttention.project, first["attention"], norm)
     np.testing.assert_allclose(intermediates["self"].layer(0).query, query, atol=1e-5)
+
+
+def test_a_stack_returns_an_array_with_its_final_norm():
+    """It returned a tuple, and a pre-norm stack had no place for its final norm."""
+    net, params = stack()
+    own, normed = built(lambda rngs: modules.Stack(make_block, DEPTH, norm=modules.LayerNorm(D), rngs=rngs))
+    assert params.keys() == {"layers"}  # the names in models and checkpoints
+    assert normed.keys() == {"layers", "norm"}
+    x = normal(2, 5, D)
+    plain, ended = net.apply(params, x), own.apply(params | {"norm": normed["norm"]}, x)
+    np.testing.assert_allclose(ended, functional.layer_norm(plain, **normed["norm"]), atol=1e-5)
+    assert not np.allclose(plain.std(-1), 1, atol=1e-2)
+
+
+def test_what_a_call_captures_is_not_lost():
+    with pytest.raises(TypeError, match=r"run\(..., capture=...\) returns what is captured"):
+        modules.Stack(make_block, 1, rngs=nnx.Rngs(0))(normal(2, 5, D), capture=("self",))
 
 
 def test_one_trace_for_every_depth():

@@ -3,6 +3,7 @@
 import os
 import socket
 import sys
+import threading
 from types import SimpleNamespace
 
 import jax
@@ -220,6 +221,23 @@ def test_a_port_in_use_is_found_before_jax_uses_it(only, listens_at, host):
     cluster._check_port(f"127.0.0.1:{port}")
     cluster._check_port(f"[::]:{port}")
     cluster._check_port(f"no.such.host.invalid:{port}")  # JAX says so
+
+
+@pytest.mark.parametrize("process", [0, 1])
+def test_processes_that_wait_for_a_frozen_one_say_so(only, monkeypatch, capsys, process):
+    """The silent process is the one that hangs; a restart without it would end the same."""
+    only({"JAXFORMER_INIT_TIMEOUT": "2"})
+    over = threading.Event()
+    monkeypatch.setattr(jax.distributed, "initialize", lambda *_, **__: over.wait(60))
+    monkeypatch.setattr(cluster, "_check_port", lambda _: None)
+    try:
+        with pytest.raises(cluster.DistributedError, match=f"process {process} of 2, on .* within 2 s"):
+            cluster._connect(Cluster("as set", "127.0.0.1:1", 2, process))
+    finally:
+        over.set()
+    who = ("some of the others", "process 0 at 127.0.0.1:1, or another,")[process]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"process {process} of 2, on {socket.gethostname()}: {who} did not connect yet, after 1 of 2 s"
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import pytest
 
 import jaxformer
 from jaxformer.tasks import pretrained
+from jaxformer.tasks.pretrained.tokenizers import read_tokenizer, tokenizer_files
 from tests.data import marian
 from tests.data import pretrained as tokenizers
 from tests.parity.copied import D, F, L, N, randomized, t5
@@ -162,3 +163,50 @@ def test_marian_translates(tmp_path, early, renormalize):
     assert [translator.tokenizer.decode(ids) for ids in own] == tokenizer.batch_decode(own, skip_special_tokens=True)
     theirs, ours = compared(translator, tokenizer, model, texts[0])
     assert ours == theirs
+
+
+@pytest.mark.parametrize("legacy", [True, False, None])
+def test_a_llama_has_the_tokens_of_its_class(tmp_path, legacy):
+    """The class replaces the rules of ``tokenizer.json``, and adds the tokens of ``tokenizer_config.json``."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    mark = {"content": "ab", "lstrip": True, "rstrip": True, "normalized": True, "single_word": True, "special": False}
+    names = {"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    names |= {"added_tokens_decoder": {"7": mark}, **({} if legacy is None else {"legacy": legacy})}
+    names |= {"chat_template": "{{ messages }}", "model_max_length": 99}
+    content = json.loads(tokenizers.llama())
+    content["model"]["vocab"] |= {"ab": 7}
+    tokenizers.write(tmp_path, json.dumps(content), names)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ours, _ = read_tokenizer(tmp_path, {"model_type": "llama"})
+    (tmp_path / "out").mkdir()
+    for name, file in tokenizer_files(ours).items():
+        (tmp_path / "out" / name).write_bytes(file)
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert (again.chat_template, again.model_max_length) == ("{{ messages }}", 99)
+    for text in ("a b", " a", "  a ", "", " ", "a</s>b", "a </s> b", "x ab x", "xabx", "\u2581a"):
+        ids = theirs(text, add_special_tokens=False)["input_ids"]
+        assert ours.encode([text])[0].tolist() == again(text)["input_ids"] == ids
+
+
+@pytest.mark.parametrize("lstrip", [False, True])
+def test_a_masked_language_model_fills_texts_with_spaces(tmp_path, lstrip):
+    """The rules put a space before a text, and not before its parts."""
+    names = dict(zip(tokenizers.BERT, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"), strict=True))
+    content = json.loads(tokenizers.llama())
+    content["model"]["vocab"] |= {"<pad>": 7, "<mask>": 8}
+    added = [content["added_tokens"][0] | {"id": i, "content": name} for name, i in (("<pad>", 7), ("<mask>", 8))]
+    content["added_tokens"] += [token | {"lstrip": lstrip} for token in added]
+    content["normalizer"] = None
+    content["pre_tokenizer"] = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": False}
+    shape = {"vocab_size": 9, "hidden_size": D, "num_hidden_layers": L, "num_attention_heads": N}
+    config = transformers.BertConfig(**shape, intermediate_size=F, max_position_embeddings=64)
+    model = randomized(transformers.BertForMaskedLM(config))
+    tokenizer = saved(tmp_path / "bert", model, json.dumps(content), names)
+    pretrained.convert(tmp_path / "bert", tmp_path / "run")
+    predictor = jaxformer.load(tmp_path / "run")
+    for text in ("a [MASK] b", "[MASK]b", "a[MASK] x", " x [MASK]", "a b  [MASK]  x"):
+        ids = tokenizer(text.replace("[MASK]", "<mask>"), return_tensors="pt")["input_ids"]
+        ids = torch.cat([torch.tensor([[1]]), ids, torch.tensor([[2]])], 1)
+        best = model(ids).logits[0, ids[0] == 8].softmax(-1).topk(3)
+        (found,) = predictor.fill(text, top_k=3)
+        np.testing.assert_allclose([p for _, p in found], best.values[0].detach().numpy(), atol=1e-5)

@@ -8,6 +8,7 @@ import pytest
 
 import jaxformer
 from jaxformer import demo
+from jaxformer.tasks import pretrained
 from jaxformer.tasks.translation import Translator
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed: pip install ctranslate2")
@@ -38,6 +39,35 @@ def written(translator: Translator, folder: pathlib.Path) -> pathlib.Path:
     folder.mkdir()
     of_run(translator, positions=POSITIONS).save(str(folder))
     return folder
+
+
+@pytest.mark.parametrize(("norm", "tie"), [("post", "all"), ("post", "none"), ("pre", "all"), ("pre", "none")])
+def test_an_exported_folder_through_its_own_converter(tmp_path, norm, tie):
+    """Greedy translations of 100 sentences by this library, transformers and CTranslate2, from a trained run."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    sizes = {"d_model": 48, "num_heads": 4, "d_ff": 96, "num_encoder_layers": 2, "num_decoder_layers": 2}
+    model = sizes | {"norm_position": norm, "tie_embeddings": tie}
+    data = {"grammar_pairs": 6000, "vocab_size": 800}
+    train = {"steps": 200, "validate_every": 200, "checkpoint_every": 200, "tensorboard": False}
+    config = jaxformer.configure("demo", model=model, train=train, data=data, optimizer={"warmup_steps": 60})
+    jaxformer.train(config, tmp_path / "run")
+    assert pretrained.export(tmp_path / "run", tmp_path / "out") == {"post": "marian", "pre": "pegasus"}[norm]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    texts = [pair.english for pair in demo.generate(20_000)[-100:]]
+    decode = {"beam_size": 1, "max_length": 40, "forced_end": "never", "max_extra": 40}
+    own = jaxformer.load(tmp_path / "run", decode=decode)
+    found = [own.tokenizer.pieces(one.tokens) for (one,) in own.candidates(texts, n_best=1)]
+    batch = tokenizer(texts, return_tensors="pt", padding=True)
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out").eval()
+    rows = theirs.generate(batch["input_ids"], attention_mask=batch["attention_mask"], num_beams=1, max_length=41)
+    of_text = lambda row: [x for x in tokenizer.convert_ids_to_tokens(row) if x not in ("<pad>", "</s>")]
+    assert sum(one == of_text(row[1:].tolist()) for one, row in zip(found, rows, strict=True)) >= 99  # but a near tie
+    ctranslate2.converters.TransformersConverter(str(tmp_path / "out")).convert(str(tmp_path / "theirs"))
+    translator = ctranslate2.Translator(str(tmp_path / "theirs"), device="cpu", inter_threads=1)
+    sources = [tokenizer.convert_ids_to_tokens(tokenizer(text)["input_ids"]) for text in texts]
+    results = translator.translate_batch(sources, beam_size=1, max_decoding_length=40)
+    assert sum(one == result.hypotheses[0] for one, result in zip(found, results, strict=True)) >= 99
 
 
 def test_all_hypotheses_of_200_sentences(translator, tmp_path):

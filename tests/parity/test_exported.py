@@ -90,10 +90,11 @@ def test_a_masked_language_model_is_a_bert(tmp_path, types):
     run = trained(tmp_path / "mlm", "masked_language_model", model=model, data={"vocab_size": 400})
     assert pretrained.export(run, tmp_path / "out") == "bert"
     model, tokenizer = theirs(tmp_path / "out", "AutoModelForMaskedLM")
-    ids = tokenizer("The old[MASK] sees the house.", return_tensors="pt")["input_ids"]
+    text = "The old [MASK] sees the house."
+    ids = tokenizer(text, return_tensors="pt")["input_ids"]
     (place,) = (ids[0] == tokenizer.mask_token_id).nonzero()[0]
     best = model(ids).logits[0, place, :-1].softmax(-1).topk(3)
-    (found,) = jaxformer.load(run).fill("The old[MASK] sees the house.", top_k=3)
+    (found,) = jaxformer.load(run).fill(text, top_k=3)
     assert [piece for piece, _ in found] == tokenizer.convert_ids_to_tokens(best.indices.tolist())
     np.testing.assert_allclose([p for _, p in found], best.values.detach().numpy(), atol=1e-4)
 

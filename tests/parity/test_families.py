@@ -136,6 +136,7 @@ SCALINGS = {
         "low_freq_factor": 1.0,
         "high_freq_factor": 4.0,
     },
+    "yarn": {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 8},
 }
 LLAMA = {"vocab_size": V, "hidden_size": D, "intermediate_size": F, "num_hidden_layers": L, "num_attention_heads": N}
 LLAMA |= {"num_key_value_heads": 2, "max_position_embeddings": 32, "rms_norm_eps": 1e-5}
@@ -151,6 +152,7 @@ def test_llama(scaling, tmp_path):
     ("family", "options"),
     [
         ("Llama", {"attention_bias": True, "tie_word_embeddings": True}),
+        ("Llama", {"mlp_bias": True}),
         ("Mistral", {"sliding_window": None}),
         ("Mistral", {"sliding_window": 4}),
         ("Qwen2", {"tie_word_embeddings": True}),

@@ -120,6 +120,21 @@ def test_beam_search(name, rules, early, forced):
 
 
 @pytest.mark.parametrize("name", ["marian", "bart", "t5"])
+@pytest.mark.parametrize("beams", [1, BEAM])
+def test_repetition_penalty(name, beams):
+    """A greedy search changes logits, of both signs, and a beam log-probabilities; the first token counts."""
+    model, _, _, ids = family(name)
+    expected = theirs(model, ids, num_beams=beams, repetition_penalty=1.8, early_stopping=beams > 1)
+    search = decoding.greedy if beams == 1 else functools.partial(decoding.beam_search, beam_size=beams)
+    given = {} if beams == 1 else {"stopping": "first", "length_penalty": 1.0}
+    transforms = (decoding.repetition_penalty(1.8, before=ids[:1], normalized=beams > 1),)
+    found = ours(name, search, beam_size=beams, forced_end="never", transforms=transforms, **given)
+    assert [own for own, _ in found] == [rows for rows, _ in expected]
+    plain = theirs(model, ids, num_beams=beams, early_stopping=beams > 1)
+    assert [rows for rows, _ in plain] != [rows for rows, _ in expected]
+
+
+@pytest.mark.parametrize("name", ["marian", "bart", "t5"])
 @pytest.mark.parametrize("rules", ["plain", "no repeats and a minimum", "words"])
 def test_greedy_search(name, rules):
     model, _, _, ids = family(name)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer import models, pure, sharding, targets, training
-from jaxformer.models import costs
+from jaxformer.planning import flops
 from jaxformer.planning.forecast import Costs, DeviceMemory, Forecast, Workload
 from jaxformer.planning.hlo import Collective
 from jaxformer.planning.roofline import Roofline
@@ -56,13 +56,18 @@ def lowered(config, mesh, shape, *, parts=1):
         return step.lower(state, batch)
 
 
-def computed_flops(config: models.EncoderDecoderConfig, *shape: int) -> float:
-    """The operations of a training step, with those that its backward pass repeats."""
-    return 3 * costs.encoder_decoder_flops(config, *shape) + costs.encoder_decoder_recomputed_flops(config, *shape)
+def step_flops(config: models.EncoderDecoderConfig, num_rows: int, *lengths: int) -> tuple[int, int]:
+    """The operations of the model in a training step, and with those that its backward pass repeats."""
+    net = pure(models.EncoderDecoder, config, attention=flops.attention)
+    tokens = [jax.ShapeDtypeStruct((num_rows, length), jnp.int32) for length in lengths]
+    graph = flops.forward(net.apply, net.shapes, *tokens)
+    model = 3 * flops.flops(graph)
+    return model, model + flops.repeated(graph)
 
 
 def workload(config: models.EncoderDecoderConfig, mesh, shape, *, parts=1):
     """What a task gives to a forecast."""
+    model, computed = step_flops(config, *shape)
     return Workload(
         lowered(config, mesh, shape, parts=parts),
         abstract_state(config, sharding.Placement(mesh)),
@@ -70,9 +75,9 @@ def workload(config: models.EncoderDecoderConfig, mesh, shape, *, parts=1):
             batch=shape,
             description=f"{shape[0]} pairs",
             tokens=shape[0] * shape[2],
-            parameters=costs.num_parameters(pure(models.EncoderDecoder, config).shapes),
-            flops=3 * costs.encoder_decoder_flops(config, *shape),
-            computed_flops=computed_flops(config, *shape),
+            parameters=pure(models.EncoderDecoder, config).num_parameters,
+            flops=model,
+            computed_flops=computed,
             compute_dtype=config.compute_dtype,
         ),
     )

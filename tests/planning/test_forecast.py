@@ -7,13 +7,12 @@ import jax
 import pytest
 
 from jaxformer import models, pure, sharding
-from jaxformer.models.costs import encoder_decoder_flops, num_parameters
 from jaxformer.modules import stack
 from jaxformer.planning import forecast as planning
 from jaxformer.planning import topology
 from jaxformer.planning.forecast import forecast, make_forecast, remedies
 from tests.planning import reader
-from tests.planning.small import OPTIMIZER, computed_flops, lowered, maker, tight, workload
+from tests.planning.small import OPTIMIZER, lowered, maker, step_flops, tight, workload
 from tests.sharding.small import network
 
 SIZES = {"d_model": 32, "num_heads": 4, "d_ff": 64, "num_encoder_layers": 2, "num_decoder_layers": 2}
@@ -32,8 +31,8 @@ def test_forecast(here):
     mesh = topology.mesh("v5e:2x4", "fsdp=4,tensor=2")
     found = forecast(workload(MODEL, mesh, SHAPE, parts=3), "v5e:2x4", mesh)
     assert (found.batch, found.description, found.tokens) == (SHAPE, "24 pairs", 24 * 48)
-    assert found.parameters == num_parameters(pure(models.EncoderDecoder, MODEL).shapes)
-    assert found.flops == 3 * encoder_decoder_flops(MODEL, *SHAPE)
+    assert found.parameters == pure(models.EncoderDecoder, MODEL).num_parameters
+    assert (found.flops, found.computed_flops) == step_flops(MODEL, *SHAPE)
     assert {one.axes for one in found.collectives} >= {("fsdp",), ("tensor",)}
     assert max(one.count for one in found.collectives) % 3 == 0  # in each layer of each part
     placement = sharding.Placement(mesh)
@@ -45,7 +44,6 @@ def test_forecast(here):
     assert found.memory.optimizer == on_one(state.optimizer)
     assert found.memory.temporaries > found.memory.parameters  # the gradient alone has as many
     assert found.memory.fits
-    assert found.computed_flops == computed_flops(MODEL, *SHAPE)
     assert found.utilization(found.estimate.compute) == pytest.approx(found.flops / found.computed_flops)
     assert found.utilization(2 * found.estimate.compute) == pytest.approx(found.flops / found.computed_flops / 2)
 
@@ -87,9 +85,9 @@ def test_flops_equal_those_of_the_program(norm_position, unrolled, remat, monkey
     monkeypatch.setattr(stack, "UNROLLED", {"cpu": 2} if unrolled else {})
     config = dataclasses.replace(MODEL, norm_position=norm_position, remat=remat)
     step = lowered(config, sharding.mesh("data=1", jax.devices()[:1]), (6, 24, 40))
-    computed = computed_flops(config, 6, 24, 40)
+    model, computed = step_flops(config, 6, 24, 40)
     assert computed == reader.products(step.compile().as_text())
-    assert (computed == 3 * encoder_decoder_flops(config, 6, 24, 40)) == unrolled
+    assert (computed == model) == unrolled
 
 
 @pytest.mark.parametrize(("platform", "peak"), [("tpu", 7), ("gpu", 53), ("cpu", 53)])

@@ -30,6 +30,8 @@ def test_usual_names(name):
         ("", "unknown topology ''"),
         ("v6e:16x32", "512 chips, but a slice of v6e has 1 to 256; several slices are an axis of the mesh: slice=2"),
         ("v6e:0x4", "0 chips"),
+        ("v5e:4x5", "must each be 1 or even, as a host has 2 x 2 chips, got 4x5; did you mean 'v5e:4x8'?"),
+        ("v5p:5x5x5", "must each be 1 or even, as a host has 2 x 2 chips, got 5x5x5; did you mean 'v5p:"),
         ("h100:8", "unknown topology 'h100:8'; did you mean 'h100:"),
         ("h100:8x16", "must be hosts x GPUs of a host, at most 8, got 16"),
         ("h200:2000x8", "has 16000 chips, but a cluster of h200 has 1 to 8192"),
@@ -38,6 +40,32 @@ def test_usual_names(name):
 def test_refusals(name, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         topology.devices(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh", "message"),
+    [
+        ("v5e:4x4", "fsdp=3", "mesh 'fsdp=3' has fsdp 3 = 3 devices, but there are 16"),
+        ("v4:2x2x1", "slice=2,fsdp=*,tensor=3", "8 devices cannot be divided by 6"),
+        ("tpu7x:2x2x1", "fsdp=4", "but there are 8"),
+        ("h100:2x8", "fsdp=9", "but there are 16"),
+    ],
+)
+def test_a_mesh_that_does_not_fit_needs_no_compiler(monkeypatch, name, mesh, message):
+    """It was refused only after the installation of 700 MB, or 5 GB."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        topology.mesh(name, mesh)
+
+
+@pytest.mark.parametrize("kind", [name for name in topology.SIZES if not hardware.CHIPS[name].gpu])
+def test_sides_of_slices(monkeypatch, kind):
+    """One row of hosts is a slice too; the third side is not cut into hosts."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    names = ("1x1", "1x6", "4x6") if kind in ("v5e", "v6e") else ("1x1x3", "4x6x5")
+    for shape in names:
+        with pytest.raises(ValueError, match="needs libtpu"):
+            topology.devices(f"{kind}:{shape}")
 
 
 def test_names_of_clouds():
@@ -105,7 +133,8 @@ def test_devices():
     two = topology.devices("v5p:2x2x2", slices=2)
     assert [device.slice_index for device in two] == [0] * 8 + [1] * 8
     assert dict(sharding.mesh("slice=2,fsdp=8", two).shape) == {"slice": 2, "fsdp": 8}
-    assert len(topology.devices("tpu7x:2x2x1")) == 8  # of four chips
+    for name in ("v4:2x2x1", "v5e:1x6", "v5p:1x2x3", "tpu7x:2x2x1"):
+        assert len(topology.devices(name)) == topology.parse(name).num_devices
     for name in (
         "v4:2x2x1",
         "v5litepod:2x2",
@@ -115,8 +144,6 @@ def test_devices():
     ):  # the kinds that utilization goes by
         kind = topology.devices(name)[0].device_kind
         assert hardware.by_device_kind(kind) is topology.parse(name).chip
-    with pytest.raises(ValueError, match=r"libtpu has no topology 'v5p:5x5x5' .*did you mean 'v5p:"):
-        topology.devices("v5p:5x5x5")
 
 
 def test_slices_are_rows_of_the_mesh():

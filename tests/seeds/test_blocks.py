@@ -98,9 +98,8 @@ def test_b3_document_block():
 
 def test_b4_document_stack():
     """Four such blocks and a final norm: 199,040 parameters."""
-    stack = pure(lambda config, rngs: modules.Stack(block(64, 4), 4, rngs=rngs), None)
-    norm = pure(lambda config, rngs: modules.LayerNorm(64), None)
-    assert count(stack.shapes) + count(norm.shapes) == 199_040
+    stack = pure(lambda config, rngs: modules.Stack(block(64, 4), 4, norm=modules.LayerNorm(64), rngs=rngs), None)
+    assert count(stack.shapes) == 199_040
     for stack in ("encoder", "decoder"):
         assert "norm" in model("pre").params[stack]  # pre-norm models have the final norm
         assert "norm" not in model("post").params[stack]

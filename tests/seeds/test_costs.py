@@ -1,29 +1,26 @@
-"""CHECKLIST section C: the cost of layers and models by `models.costs`; `test_complexity` counts operations."""
+"""CHECKLIST section C: the cost of layers and models, by graphs and shapes; `test_complexity` counts operations."""
 
 import jax
 import numpy as np
 import pytest
 
 from jaxformer import functional, models, modules, pure
-from jaxformer.models import costs
+from jaxformer.planning import graph
 from tests.modules.small import count
 
 
 def test_c4_projections_count_too():
     """4 L D^2 + 2 L^2 D = 115,097,600 multiply-adds at L = 100: a layer costs more than mixing alone.
 
-    `models.costs` counts two operations for each multiply-add and agrees. The 26 M of the recurrent layer are fewer.
+    The graph of the layer has two operations for each multiply-add. The 26 M of the recurrent layer are fewer.
     """
     length, d_model = 100, 512
     multiply_adds = 4 * length * d_model**2 + 2 * length**2 * d_model
     assert multiply_adds == 115_097_600
 
-    def layer(d_ff):
-        one, two = (models.EncoderDecoderConfig(1, 1, d_ff=d_ff, num_encoder_layers=n) for n in (1, 2))
-        return costs.encoder_decoder_flops(two, 1, length, 1) - costs.encoder_decoder_flops(one, 1, length, 1)
-
-    attention = 2 * layer(1) - layer(2)  # costs are linear in F: this is the layer without its feed-forward network
-    assert attention == 2 * multiply_adds
+    layer = pure(lambda _, rngs: modules.SelfAttention(d_model, 8, rngs=rngs), None)
+    found = graph.products(layer.apply, layer.shapes, jax.ShapeDtypeStruct((1, length, d_model), np.float32))
+    assert found.flops == 2 * multiply_adds
     assert multiply_adds > length * d_model**2
 
 
@@ -73,5 +70,5 @@ def test_c7_z17_the_transformer(d_model, d_ff, stacks, table, total):
     config = models.EncoderDecoderConfig(37_000, 37_000, d_model=d_model, num_heads=d_model // 64, d_ff=d_ff)
     assert 168 * d_model**2 / 1e6 == pytest.approx(stacks, abs=0.06)
     assert 37_000 * d_model / 1e6 == pytest.approx(table, abs=0.06)
-    counted = costs.num_parameters(pure(models.EncoderDecoder, config).shapes)
+    counted = pure(models.EncoderDecoder, config).num_parameters
     assert counted / 1e6 == pytest.approx(total, rel=3e-3)

@@ -272,7 +272,7 @@ def test_the_choice_equals_that_on_one_device(monkeypatch):
 def test_packed_rows_use_ring_attention(name):
     """Unless a bias uses positions; the mask of a layer whose token vectors alone use them is the same object."""
     query, key, value, _ = arrays(batch=4)
-    query = np.asarray(query)[:, [0, 1, 2, 3, 4, 0, 1]]  # T = S
+    query = jnp.asarray(np.asarray(query)[:, [0, 1, 2, 3, 4, 0, 1]])  # T = S
     positions = np.array([[0, 1, 2, 0, 1, 0, 0]] * 4)
     packed = masks.padding(positions >= 0) & masks.segments(np.array([[1, 1, 1, 2, 2, 3, 4]] * 4))
     grid = sharding.mesh("data=2,context=4")

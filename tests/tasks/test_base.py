@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import importlib.util
+import re
 import sys
 import types
 
@@ -9,12 +10,15 @@ import jax
 import pytest
 
 from jaxformer import models
+from jaxformer.cli.main import main
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.sharding import mesh
 from jaxformer.tasks import base, registry
 from jaxformer.tasks.base import Splits, Task, sum_losses
 from jaxformer.tasks.config import TaskConfig
 from jaxformer.tasks.language_model import TASK, LanguageModelingConfig
+from jaxformer.tasks.planner import planned_setup
 from jaxformer.tasks.translation import TranslationConfig
 
 CONFIGS = [TranslationConfig(), registry.configure("language_model", model={"vocab_size": 80})]
@@ -36,17 +40,17 @@ def test_a_task_cannot_be_made_without_its_parts():
 @pytest.mark.parametrize("config", CONFIGS)
 def test_costs_are_those_of_the_largest_batch(config):
     """Tokens are the predicted ones: rows times the last length."""
-    task = registry.task_of(config)
-    network = task.network(config, task.planned_vocab_size(config))
+    setup = planned_setup(config, mesh("data=1", jax.devices()[:1]))
+    network = setup.network
     num_rows, length = network.largest_batch
-    costs = network.costs(network.planned_shape(num_rows, length))
+    costs = setup.costs(network.planned_shape(num_rows, length))
     assert costs.batch[0] == num_rows
     assert set(costs.batch[1:]) == {length}
     assert costs.tokens == num_rows * length
     assert costs.parameters == network.num_parameters
     assert 0 < costs.flops <= costs.computed_flops
     assert str(num_rows) in costs.description
-    double = network.costs(network.planned_shape(2 * num_rows, length))
+    double = setup.costs(network.planned_shape(2 * num_rows, length))
     assert (double.flops, double.tokens) == (2 * costs.flops, 2 * costs.tokens)
 
 
@@ -56,8 +60,7 @@ def test_costs_are_those_of_the_largest_batch(config):
 def test_costs_count_the_terms_of_the_loss(name, shape, counted):
     """A classifier has one term for each text or image of any length."""
     config = registry.configure(name, model={"num_classes": 2})
-    task = registry.task_of(config)
-    costs = task.network(config, task.planned_vocab_size(config)).costs(shape)
+    costs = planned_setup(config, mesh("data=1", jax.devices()[:1])).costs(shape)
     assert (costs.tokens, costs.unit) == counted
 
 
@@ -91,7 +94,7 @@ def test_a_task_is_registered_from_outside_the_package(monkeypatch, tmp_path):
     class ParityConfig(TaskConfig):
         task = "parity"
 
-    task = types.SimpleNamespace(config=ParityConfig)
+    task = types.SimpleNamespace(name="parity", config=ParityConfig)
     config = changed(ParityConfig(), {"seed": 3})
     with pytest.raises(ConfigError, match=r"unknown task 'parity'.* an entry point of the group jaxformer\.tasks"):
         registry.task_of(config)
@@ -117,13 +120,59 @@ def test_a_task_of_another_package_is_an_entry_point(monkeypatch):
     ).select
     monkeypatch.setattr(importlib.metadata, "entry_points", offered)
     monkeypatch.setattr(registry, "TASKS", dict(registry.TASKS))
-    task = types.SimpleNamespace(config=ParityConfig)
+    task = types.SimpleNamespace(name="parity", config=ParityConfig)
     monkeypatch.setitem(sys.modules, "my_parity", types.SimpleNamespace(TASK=task))
     assert ("parity", "The task of my_parity.") in registry.catalog()
     assert registry.configure("parity", seed=3) == ParityConfig(seed=3)
     assert registry.get("parity") is task
     with pytest.raises(ConfigError, match="unknown task 'party'; did you mean 'parity'"):
         registry.get("party")
+
+
+OWN_TASK = """
+from jaxformer.tasks.language_model.config import LanguageModelingConfig
+from jaxformer.tasks.language_model.task import LanguageModeling
+
+class OwnConfig(LanguageModelingConfig):
+    task = {task}
+
+class Own(LanguageModeling):
+    {lines}
+
+def tiny():
+    return OwnConfig()
+
+TASK = Own()
+"""
+
+
+@pytest.mark.parametrize(
+    ("reference", "task", "lines", "message"),
+    [
+        (
+            "own",
+            "'own'",
+            "name = 'own'",
+            r"LanguageModelingConfig, whose task is 'language_model', .* task = \"own\"",
+        ),
+        ("own", "'own'", "config = OwnConfig", r"has the name 'language_model'; give Own the line name = \"own\""),
+        (
+            "own_task:tiny",
+            "LanguageModelingConfig.task",
+            "name, config = 'own', OwnConfig",
+            "OwnConfig the line task =",
+        ),
+    ],
+)
+def test_a_task_that_would_train_another_one_is_refused(tmp_path, monkeypatch, capsys, reference, task, lines, message):
+    (tmp_path / "own_task.py").write_text(OWN_TASK.format(task=task, lines=lines))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_task", raising=False)
+    monkeypatch.setitem(registry.TASKS, "own", "own_task")
+    words = ["train", reference, "--out", str(tmp_path / "run"), "--data.text", str(tmp_path / "nowhere.txt")]
+    assert main(words) == 2
+    assert re.search(message, capsys.readouterr().err)
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_losses_of_a_batch_are_read_after_the_next_is_dispatched(monkeypatch):

@@ -5,6 +5,9 @@ import sys
 
 import pytest
 
+from jaxformer.cli.arguments import override
+from jaxformer.config import changed, from_data, to_data
+from jaxformer.errors import ConfigError
 from jaxformer.tasks import registry
 from jaxformer.tasks.config import GenerationConfig, SearchConfig, TaskConfig, TuneConfig, split_classes, words
 
@@ -70,6 +73,20 @@ def test_settings_of_a_search_that_contradict_are_refused(settings, message):
 def test_tuning_without_an_effect_is_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         TuneConfig(**settings)
+
+
+@pytest.mark.parametrize("name", registry.TASKS)
+def test_held_out_is_a_fraction_or_a_number_in_every_task(name):
+    config = registry.get(name).config()
+    for word, value in (("0.1", 0.1), ("1", 1), ("20", 20)):
+        found = from_data(type(config), to_data(override(config, ["--data.held-out", word]))).data.held_out
+        assert (type(found), found) == (type(value), value)
+    for word in ("1.0", "1.5", "-1", "0.0", "nan"):
+        message = f"held_out must be a fraction between 0 and 1, or an integer from 1, got {word}"
+        with pytest.raises(ConfigError, match=message):
+            override(config, ["--data.held-out", word])
+    with pytest.raises(ConfigError, match=r"data.held_out: got 'half', expected int . float"):
+        changed(config, {"data": {"held_out": "half"}})
 
 
 OF_TEXT = [name for name in registry.TASKS if hasattr(registry.get(name).config().data, "tokenizer")]

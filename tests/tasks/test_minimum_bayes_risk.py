@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import sacrebleu
 
-from jaxformer.errors import DataError
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.tasks import minimum_bayes_risk
 from jaxformer.tasks.minimum_bayes_risk import _expected, expected_utilities
 
 TEXTS = [
@@ -34,8 +35,20 @@ def test_words_follow_the_rules_of_the_language():
     texts = [["我今天很高兴看书", "我今天很高兴看报"]]
     assert expected_utilities(texts, "bleu", "zh").min() > 50
     np.testing.assert_allclose(expected_utilities(texts, "bleu"), 50)  # each is like itself alone
+    with pytest.raises(ConfigError, match=r"two-letter code .* got 'zh-CN'; did you mean 'zh'\?"):
+        expected_utilities(texts, "bleu", "zh-CN")
 
 
 def test_texts_that_are_too_long_to_compare_are_refused():
     with pytest.raises(DataError, match="has 524,289 characters or words, but at most 524,288 can be compared"):
         expected_utilities([["a" * 524_289, "a"]], "chrf")
+
+
+def test_a_long_text_leaves_the_other_sentences_alone(monkeypatch):
+    """They would be padded to its length, and compared at its cost."""
+    shapes, compute = [], minimum_bayes_risk._expected
+    monkeypatch.setattr(
+        minimum_bayes_risk, "_expected", lambda utility, *own: shapes.append(own[0].shape) or compute(utility, *own)
+    )
+    expected_utilities([["a b", "b"], ["a" * 100, "b"]], "chrf")
+    assert shapes == [(2, 16), (2, 128)]

@@ -3,8 +3,11 @@
 import dataclasses
 import json
 import pathlib
+import shutil
+import types
 
 import jax
+import pytest
 
 from jaxformer import training
 from jaxformer.tasks import restore
@@ -29,3 +32,56 @@ def test_an_average_reads_neither_moments_nor_moving_averages(tmp_path):
     about.write_text(json.dumps(text))
     with training.Checkpoints(tmp_path) as checkpoints:
         assert equal(checkpoints.average(restore.parameters_alone(abstract(state)), [1]), state.params)
+
+
+def removed_before_reading(monkeypatch, folder, number=1):
+    """Lets a training save the next step, and so remove the only one, just before each of the first reads."""
+    read, left = training.Checkpoints._read, [number]
+
+    def late(self, step, *arguments):
+        if left[0]:
+            left[0] -= 1
+            with training.Checkpoints(folder, keep_last=1) as other:
+                other.save(step + 1, scaled(step + 1), {"averaged": [step + 1]}, score=-step)
+            assert not (folder / str(step)).exists()
+        return read(self, step, *arguments)
+
+    monkeypatch.setattr(training.Checkpoints, "_read", late)
+
+
+def scaled(step):
+    state = new_state()
+    return dataclasses.replace(state, params=jax.tree.map(lambda x: x * step, state.params))
+
+
+@pytest.mark.parametrize("checkpoint", ["last", "best"])
+def test_a_step_that_a_training_removes_is_not_damaged(tmp_path, monkeypatch, caplog, checkpoint):
+    folder, setup = tmp_path / "checkpoints", types.SimpleNamespace(abstract_state=lambda: abstract(new_state()))
+    with training.Checkpoints(folder, keep_last=1) as checkpoints:
+        checkpoints.save(1, scaled(1), {}, score=0.0)
+    removed_before_reading(monkeypatch, folder, 2)
+    params, steps = restore.restore_params(tmp_path, setup, checkpoint)
+    assert steps == (3,)
+    assert equal(params, scaled(3).params)
+    assert caplog.text == ""
+
+
+def test_steps_that_a_training_removes_are_not_averaged(tmp_path, monkeypatch):
+    with training.Checkpoints(tmp_path / "checkpoints", keep_last=1) as checkpoints:
+        checkpoints.save(1, scaled(1), {})
+    removed_before_reading(monkeypatch, tmp_path / "checkpoints")
+    target = restore.parameters_alone(abstract(new_state()))
+    steps, params = restore.read_steps(
+        tmp_path, None, training.Checkpoints.steps, lambda saved, steps: saved.average(target, steps)
+    )
+    assert steps == [2]
+    assert equal(params, scaled(2).params)
+
+
+def test_a_damaged_step_is_still_named(tmp_path):
+    with training.Checkpoints(tmp_path / "checkpoints") as checkpoints:
+        checkpoints.save(1, new_state(), {})
+    shutil.rmtree(tmp_path / "checkpoints" / "1" / "state")
+    setup = types.SimpleNamespace(abstract_state=lambda: abstract(new_state()))
+    with pytest.raises(training.CheckpointError, match=r"step 1 in .* cannot be read"):
+        restore.restore_params(tmp_path, setup, "last")

@@ -1,11 +1,17 @@
 """Runs that continue with other settings."""
 
+import json
+import re
+import shutil
+
 import jax
 import numpy as np
 import pytest
 from rich.console import Console
 
 import jaxformer
+from jaxformer import training
+from jaxformer.cli.main import main
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError
 from jaxformer.tasks import registry
@@ -83,3 +89,58 @@ def test_a_moved_run_saves_the_settings_of_its_new_place(folder, capsys):
     jaxformer.train(config, folder / "straight", console=Console(width=200))
     assert "is now" not in capsys.readouterr().out
     assert registry.read_config(folder / "straight") == config
+
+
+def test_a_checkpoint_of_another_run_is_not_used(folder, tmp_path, capsys):
+    """It has the same shapes, so nothing else tells it apart."""
+    config, run = cooled(tiny(folder / "cache")), tmp_path / "run"
+    shutil.copytree(folder / "short", run)
+    shutil.copytree(folder / "straight" / "checkpoints" / "8", run / "checkpoints" / "8")
+    before = (run / "config.json").read_bytes()
+    message = "step 8 in .* belongs to another run, by its fingerprint; move its folder away"
+    with pytest.raises(training.OtherModelError, match=message):
+        jaxformer.train(config, run, console=quiet())
+    assert (run / "config.json").read_bytes() == before
+    assert (run / "checkpoints" / "8").is_dir()
+    assert main(["average", str(run), "--last", "2"]) == 2
+    assert re.search(message, capsys.readouterr().err.splitlines()[-1])
+    with pytest.raises(training.OtherModelError, match=message):
+        jaxformer.load(run, checkpoint="last")
+    shutil.rmtree(run / "checkpoints" / "8")
+    assert jaxformer.average(run, last=1) == [6]
+    shutil.rmtree(run / "average")
+    assert int(jaxformer.train(config, run, console=quiet()).state.step) == 8  # its fingerprint is that of its start
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "time.json"])
+def test_a_log_that_is_a_folder_is_found_before_settings_are_saved(folder, tmp_path, name):
+    config, run = cooled(tiny(folder / "cache")), tmp_path / "run"
+    shutil.copytree(folder / "short", run)
+    (run / name).unlink()
+    (run / name).mkdir()
+    before = (run / "config.json").read_bytes()
+    with pytest.raises(ConfigError, match=f"{name} must be a file"):
+        jaxformer.train(config, run, console=quiet())
+    assert (run / "config.json").read_bytes() == before
+
+
+def test_an_average_of_another_run_is_not_used(folder, tmp_path):
+    shutil.copytree(folder / "short", tmp_path / "other")
+    shutil.copytree(folder / "straight", tmp_path / "run")
+    jaxformer.average(tmp_path / "other", last=1)
+    shutil.copytree(tmp_path / "other" / "average", tmp_path / "run" / "average")
+    with pytest.raises(training.CheckpointError, match="another run"):
+        jaxformer.load(tmp_path / "run", checkpoint="average")
+
+
+def test_a_run_of_an_earlier_version_has_no_fingerprint(folder, tmp_path):
+    """It resumes, and its checkpoints are read without a comparison."""
+    config, run = cooled(tiny(folder / "cache")), tmp_path / "run"
+    shutil.copytree(folder / "straight", run)
+    facts = json.loads((run / "provenance.json").read_text())
+    assert facts.pop("run")
+    (run / "provenance.json").write_text(json.dumps(facts))
+    shutil.rmtree(run / "checkpoints" / "8")
+    assert int(jaxformer.train(config, run, console=quiet()).state.step) == 8
+    assert json.loads((run / "provenance.json").read_text())["run"] == ""
+    assert jaxformer.load(run, checkpoint="last")

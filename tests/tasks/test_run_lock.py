@@ -61,6 +61,28 @@ def test_training_does_not_write_through_links(name, tmp_path):
     assert (tmp_path / "mine").read_text() == "mine"
 
 
+@pytest.mark.parametrize("name", ["checkpoints", "tensorboard"])
+def test_training_does_not_write_into_another_run(name, tmp_path):
+    """Each of the two would remove the checkpoints of the other."""
+    (tmp_path / "other" / name).mkdir(parents=True)
+    (tmp_path / "other" / "config.json").touch()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).symlink_to(tmp_path / "other" / name)
+    for out in (tmp_path / "run", tmp_path / "run" / name):  # as `jaxformer average` holds the folder of the average
+        with pytest.raises(ConfigError, match=f"{name} is a link to a folder of another run, .*other"):
+            enter(out)
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "time.json", "tokenizer.model", "checkpoints", "tensorboard"])
+def test_a_file_in_place_of_a_folder_is_named_before_anything_is_written(name, tmp_path):
+    """And a folder in place of a file: config.json had new settings by then."""
+    kind = "file" if "." in name else "folder"
+    (tmp_path / name).mkdir() if kind == "file" else (tmp_path / name).touch()
+    with pytest.raises(ConfigError, match=f"{name} must be a {kind}; remove it, or choose another directory"):
+        enter(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
 def test_a_process_that_a_signal_ends_leaves_no_lock(tmp_path):
     with run_lock.held(tmp_path / "new" / "run"):
         files.end_all()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import json
 import subprocess
 import sys
 
@@ -9,8 +10,10 @@ import pytest
 
 import jaxformer
 from jaxformer.errors import ConfigError
+from jaxformer.inspection import plots
 from jaxformer.tasks import registry, rundir
 from tests.contracts.task import quiet
+from tests.permissions import read_only
 from tests.tasks.small import small
 
 
@@ -141,12 +144,16 @@ def test_a_refused_run_leaves_nothing(tmp_path):
 
 
 def test_files_of_a_killed_start_do_not_block_a_new_one(tmp_path):
-    """A temporary config.json and the lock: the same command begins again."""
+    """A temporary config.json or folder, and the lock: the same command begins again."""
     (tmp_path / ".tmp-a1b2c3d4-config.json").write_text('{"task": ')
+    (tmp_path / ".tmp-a1b2c3d4-average" / "7").mkdir(parents=True)
     (tmp_path / ".lock").write_text("{}")
     assert rundir.holds_run(tmp_path) is False
     rundir.claim(tmp_path, "translation", small(), ())
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "config.json"]
+    (tmp_path / ".tmp-mine").mkdir()  # which has no name of a temporary folder, stays
+    rundir.claim(tmp_path, "translation", small(), ())
+    assert (tmp_path / ".tmp-mine").is_dir()
 
 
 def test_other_files_are_not_changed(tmp_path):
@@ -220,3 +227,51 @@ def test_a_run_path_must_be_utf8(tmp_path):
 def test_a_name_that_is_too_long_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"cannot look into .*: File name too long; choose another"):
         rundir.holds_run(tmp_path / ("x" * 300))
+
+
+LOG = "".join(f"{json.dumps({'step': step, 'loss': 5 / step})}\n" for step in range(1, 9))
+
+
+@pytest.fixture
+def logged(tmp_path):
+    """A run with a name and a log."""
+    (tmp_path / "config.json").write_text(json.dumps({"task": "vision", "config": {"name": "digits"}}))
+    (tmp_path / "log.jsonl").write_text(LOG)
+    return tmp_path
+
+
+def test_curves_are_drawn_from_the_log_under_the_name_of_the_run(logged, monkeypatch, draw_curves):
+    drawn, loss_curves = [], plots.loss_curves
+    monkeypatch.setattr(plots, "loss_curves", lambda *log, title: drawn.append(title) or loss_curves(*log, title=title))
+    draw_curves(logged, pytest.fail)
+    assert (logged / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert drawn == ["digits"]
+
+
+def test_curves_that_cannot_be_written_do_not_end_a_training(logged, draw_curves):
+    said = []
+    with read_only(logged):
+        draw_curves(logged, said.append)
+    assert said == [f"warning: {logged / 'curves.png'} is not saved: Permission denied"]
+
+
+def test_curves_are_not_written_through_a_link(logged, draw_curves):
+    """A link in another user's run may point anywhere."""
+    (logged / "curves.png").symlink_to(logged / "outside")
+    draw_curves(logged, pytest.fail)
+    assert not (logged / "outside").exists()
+    assert not (logged / "curves.png").is_symlink()
+
+
+@pytest.mark.full
+def test_training_from_python_draws_the_curves(tmp_path, monkeypatch, draw_curves):
+    """Only the command did."""
+    monkeypatch.setattr(rundir, "draw_curves", draw_curves)
+    (tmp_path / "a.txt").write_text("to be or not to be\n" * 20)
+    model = {"d_model": 8, "num_heads": 1, "d_ff": 8, "num_layers": 1}
+    data = {"text": str(tmp_path / "a.txt"), "length": 8, "cache": str(tmp_path)}
+    config = jaxformer.configure(
+        "language_model", model=model, data=data, train={"steps": 2}, optimizer={"warmup_steps": 1}
+    )
+    jaxformer.train(config, tmp_path / "run", console=quiet())
+    assert (tmp_path / "run" / "curves.png").read_bytes().startswith(b"\x89PNG")

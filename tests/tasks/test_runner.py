@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.machinery
+import json
 import pathlib
 import re
 import runpy
@@ -156,6 +157,21 @@ def test_adapters_beside_trained_parameters_are_reported(tmp_path):
         assert all("--tune.frozen 'decoder/*'" in line for line in warnings)
 
 
+def test_a_table_of_positions_of_another_length_is_extended(tmp_path, monkeypatch):
+    """It started at random, with a line that named only its shape."""
+    source = small()
+    config = changed(source, {"model": {"max_positions": 12}, "init_from": str(tmp_path / "source")})
+    rundir.claim(tmp_path / "source", "translation", source, ())
+    tables = [{"encoder": {"embeddings": {"positions": {"table": jax.numpy.full((n, 16), float(n))}}}} for n in (8, 12)]
+    monkeypatch.setattr(restore, "load_params", lambda *_: (tables[0], (1,)))
+    state = training.TrainState(0, tables[1], (), jax.random.key(0), None)
+    lines, setup = [], SimpleNamespace(new_state=lambda: state, frozen=None, config=config)
+    params = runner.first_state(config, setup, tmp_path, lines.append).params
+    assert (params["encoder"]["embeddings"]["positions"]["table"][:8] == 8).all()
+    assert any(line.startswith("  resized: encoder/embeddings/positions/table (8 positions there") for line in lines)
+    assert json.loads((tmp_path / "init.json").read_text())["resized"].keys() == {"encoder/embeddings/positions/table"}
+
+
 def test_a_damaged_vocabulary_of_a_warm_start_is_named_with_its_path(tmp_path, monkeypatch):
     """Not in the copy, which is removed at once."""
     config = small(cache=str(tmp_path / "cache"))
@@ -219,9 +235,19 @@ def test_lengths_that_a_mesh_does_not_divide_are_reported_with_a_remedy():
     """A language model has no data.length_multiple."""
     data, placement, said = SimpleNamespace(lengths=(15,)), SimpleNamespace(num_length_shards=2), []
     for name in ("demo", "language_model"):
-        runner._report_uneven(registry.configure(name), data, placement, said.append)
+        runner._report_shapes(registry.configure(name), data, placement, said.append)
     assert said[0] == f"{said[1]}; with --data.length-multiple 2 it does"
     assert said[1].endswith("batches of lengths 15 are not sharded, because 2 does not divide them")
+
+
+def test_the_number_of_programs_is_said_before_they_are_compiled():
+    """Their compilation took minutes on a busy laptop, and nothing told why."""
+    placement, said = SimpleNamespace(num_length_shards=1), []
+    for name, lengths in (("demo", [13, 17, 21]), ("demo", [13]), ("language_model", [8]), ("vision", [])):
+        runner._report_shapes(registry.configure(name), SimpleNamespace(lengths=lengths), placement, said.append)
+    assert said == [
+        "3 training programs are compiled, one for each batch shape, at its first batch; fewer: --data.num-shapes"
+    ]
 
 
 def test_a_tracker_that_is_not_installed_is_named_before_anything_is_read(tmp_path, monkeypatch):

@@ -10,10 +10,11 @@ import pytest
 from jax.sharding import Mesh, PartitionSpec
 from rich.console import Console
 
-from jaxformer import models, sharding
+from jaxformer import functional, models, sharding
+from jaxformer.config import changed
 from jaxformer.errors import ConfigError
 from jaxformer.sharding import Placement
-from jaxformer.tasks import runner, training_setup
+from jaxformer.tasks import language_model, runner, training_setup
 from jaxformer.tasks.config import TuneConfig
 from jaxformer.tasks.training_setup import TrainingSetup, make_training_setup
 from jaxformer.tasks.translation import TASK, DataConfig, DecodeConfig, TranslationConfig, Translator
@@ -169,6 +170,78 @@ def test_frozen_parameters_need_no_memory_for_gradient_and_moments(shared, monke
     training_setup.check_memory(partly)
     with pytest.raises(ConfigError, match="with gradient and moments of those trained"):
         training_setup.check_memory(whole)
+
+
+def test_the_number_of_trained_parameters_is_told(shared):
+    """With adapters, and with frozen parameters; a run of LoRA told only how many there are."""
+    placement = Placement(sharding.mesh("", jax.devices()[:1]))
+    made = lambda **tune: make_training_setup(TASK, changed(config(shared), {"tune": tune}), 400, placement)
+    total = made().network.num_parameters
+    assert made().size == f"{total:,} parameters"
+    part = sum(x.size for x in jax.tree.leaves(made().network.net.shapes["encoder"]))
+    size = f"{total:,} parameters, {part:,} of them trained ({part / total:.1%}),"
+    assert made(frozen="decoder/*").size == size
+    lora = made(rank=2, frozen="encoder/*,decoder/*")
+    adapters = sum(x.size for x in jax.tree.leaves(lora.network.net.shapes["lora"]))
+    assert lora.size.startswith(f"{total + adapters:,} parameters, {adapters:,} of them trained")
+    assert made(rank=2).size.endswith("of them trained (100.0%),")
+
+
+def test_a_smoothed_training_loss_is_known(shared):
+    placement = Placement(sharding.mesh("", jax.devices()[:1]))
+    assert make_training_setup(TASK, config(shared), 400, placement).label_smoothing == 0.1
+    plain = changed(config(shared), {"loss": {"label_smoothing": 0.0}})
+    assert make_training_setup(TASK, plain, 400, placement).label_smoothing == 0.0
+    text = language_model.LanguageModelingConfig()
+    assert make_training_setup(language_model.TASK, text, 40, placement).label_smoothing == 0.0
+
+
+def test_the_operations_of_a_model(shared):
+    """Two passes are twice as many; adapters and full experts are not seen, whatever the mesh computes."""
+    shape, base = (4, 8, 6), config(shared)
+    experts = models.ExpertsConfig(num_experts=4, capacity_factor=0.5)
+    routed = {"feed_forward": "experts", "experts": experts}
+    changes = {
+        "loss": changed(base, {"loss": {"r_drop": 4.0}}),
+        "adapters": changed(base, {"tune": {"rank": 2, "targets": "*/attention/*"}}),
+        "experts": dataclasses.replace(base, model=dataclasses.replace(base.model, **routed)),
+    }
+
+    def count(config, mesh="data=1"):
+        placement = Placement(sharding.mesh(mesh, jax.devices()[: int(mesh[5:])]))
+        costs = make_training_setup(TASK, config, 400, placement).costs(shape)
+        return costs.flops, costs.computed_flops
+
+    plain, repeating = count(base), count(base, "data=4")
+    assert plain[0] == plain[1] == repeating[0] < repeating[1]
+    assert count(changes["loss"], "data=4") == tuple(2 * number for number in repeating)
+    assert count(changes["adapters"]) == plain
+    networks, routers = 2 * 2 * 16 * 32, 2 * 16 * 4  # each token has two experts in place of one network
+    assert count(changes["experts"])[0] - plain[0] == 3 * 4 * (8 + 6) * (networks + routers)
+
+
+def test_operations_are_counted_once_for_each_shape(shared, monkeypatch):
+    """They are 0, which is no utilization, for frozen parameters, and if a loop makes them unknown."""
+    placement, said, shapes = Placement(sharding.mesh("", jax.devices()[:1])), [], []
+    tuned = dataclasses.replace(config(shared), tune=TuneConfig(frozen="decoder/*"))
+    whole, partly = (make_training_setup(TASK, one, 400, placement) for one in (config(shared), tuned))
+    batch = lambda *shape: jax.tree.map(
+        lambda x: np.zeros(x.shape, x.dtype), whole.network.abstract_batch(shape, placement.rows)
+    )
+    count, expected = training_setup.batch_flops(whole, said.append), whole.training_flops((4, 8, 6))
+    training_flops = TrainingSetup.training_flops
+    record = lambda setup, shape: shapes.append(shape) or training_flops(setup, shape)
+    monkeypatch.setattr(TrainingSetup, "training_flops", record)
+    assert count(batch(4, 8, 6)) == count(batch(4, 8, 6)) == expected
+    assert count(batch(2, 8, 6)) == expected / 2
+    assert shapes == [(4, 8, 6), (2, 8, 6)]
+    assert training_setup.batch_flops(partly, said.append)(batch(4, 8, 6)) == 0
+    blockwise = functools.partial(functional.attention, implementation="blockwise")
+    monkeypatch.setattr(training_setup.flops, "attention", blockwise)
+    count = training_setup.batch_flops(whole, said.append)
+    assert count(batch(4, 8, 6)) == count(batch(4, 8, 6)) == 0
+    (line,) = said
+    assert line.startswith("no model FLOP utilization: the products of a while loop have no known number")
 
 
 def test_rows_of_a_process():

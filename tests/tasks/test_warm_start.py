@@ -3,9 +3,13 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jaxformer.config import changed
+from jaxformer.errors import ConfigError
 from jaxformer.tasks import registry, warm_start
+from tests.modules.small import drawn, quick
+from tests.selection import first
 
 
 def test_only_equal_shapes_of_equal_names_are_taken():
@@ -25,6 +29,75 @@ def test_only_equal_shapes_of_equal_names_are_taken():
         "  new: new (the other run has none)",
         "  unused: old",
     ]
+
+
+TABLE = "embeddings/positions/table"
+PART = {"language_model": "decoder/", "masked_language_model": "encoder/", "classification": "encoder/"}
+
+
+def with_positions(name, number, **settings):
+    """A tiny model of a task with this number of learned positions, two of them for padding."""
+    layers = dict.fromkeys(["num_encoder_layers", "num_decoder_layers"] if name == "translation" else ["num_layers"], 1)
+    sizes = {"d_model": 8, "num_heads": 2, "d_ff": 8, "positions": "learned", "position_offset": 2, **layers}
+    config = registry.configure(name, model=sizes | {"max_positions": number}, **settings)
+    return config, registry.get(name).network(config, (24, 2) if name == "classification" else 24).net
+
+
+@pytest.mark.parametrize("name", first(["translation", *PART], "language_model"))
+def test_a_model_with_more_positions_starts_with_the_results_of_the_other_one(name):
+    """Bit for bit, for inputs that the other one takes."""
+    source, short = with_positions(name, 6)
+    config, net = with_positions(name, 11)
+    old = drawn(short.shapes)
+    params, about = warm_start.merge(drawn(net.shapes, 0.1), old, warm_start.resizer(config, source))
+    assert about.new == {}
+    how = "6 positions there and 11 here: extend, with new rows drawn at random"
+    assert [line for line in about.report() if "resized" in line] == [
+        f"  resized: {part}{TABLE} ({how})"
+        for part in (["decoder/", "encoder/"] if name == "translation" else [PART[name]])
+    ]
+    tokens = [jnp.array([[4, 5, 6, 7, 8, 9], [9, 8, 7, 6, 5, 4]])] * (2 if name == "translation" else 1)
+    found, expected = quick(net.apply)(params, *tokens), quick(short.apply)(old, *tokens)
+    assert found.tolist() == expected.tolist()
+    assert warm_start.differences(config, source) == []
+
+
+@pytest.mark.parametrize(
+    ("method", "number", "rows"),
+    [
+        ("copy", 5, [9, 8, 0, 2, 4, 0, 2]),
+        ("interpolate", 5, [9, 8, 0, 1, 2, 3, 4]),
+        ("interpolate", 2, [9, 8, 0, 4]),
+        ("extend", 2, [9, 8, 0, 2]),
+    ],
+)
+def test_a_table_of_positions_is_resized_after_its_rows_for_padding(method, number, rows):
+    source = with_positions("language_model", 3)[0]
+    config = with_positions("language_model", number, init_from="run", init_positions=method)[0]
+    table = np.array([9.0, 8, 0, 2, 4])[:, None] * np.ones(8)
+    made, how = warm_start.resizer(config, source)(TABLE, jnp.zeros((number + 2, 8)), table)
+    assert made[:, 0].tolist() == rows
+    assert how == f"3 positions there and {number} here: {'truncate' if method == 'extend' else method}"
+
+
+def test_only_tables_of_positions_are_resized():
+    """Not a grid of patches, nor a table whose rows stand for other positions."""
+    config, source = (with_positions("language_model", number)[0] for number in (5, 3))
+    other = changed(source, {"model": {"position_offset": 0, "max_positions": 5}})
+    tables = jnp.zeros((7, 8)), np.zeros((5, 8))
+    assert warm_start.resizer(config, source)(TABLE, *tables) is not None
+    assert warm_start.resizer(config, source)("output/kernel", *tables) is None
+    assert warm_start.resizer(config, other)(TABLE, *tables) is None
+    images = [registry.configure("vision", model={"image_size": size}) for size in ((8, 16), (8, 8))]
+    assert warm_start.resizer(*images)(TABLE, *tables) is None
+
+
+def test_resized_positions_without_an_effect_are_refused():
+    with pytest.raises(ConfigError, match="init_positions copy has no effect without init_from"):
+        registry.configure("translation", init_positions="copy")
+    config = registry.configure("translation", init_positions="copy", init_from="run")
+    with pytest.raises(ConfigError, match="init_positions copy has no effect: run has no table of positions"):
+        warm_start.check(config, warm_start.WarmStart(("a",), {}, ()))
 
 
 def test_frozen_parameters_that_were_never_learned():

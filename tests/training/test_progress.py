@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import sys
 import types
 
@@ -59,6 +60,19 @@ def test_lines_between_reports_have_the_time_left():
         "step 10/2,000: loss 2.500, 1 images/s, 1:15 left",
         "step 2,000/2,000: loss 1.500, 1 images/s",
     ]
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_smoothed_loss_is_named_so(terminal):
+    """It stands beside the validation loss, which is lower for another reason than the data."""
+    for smoothing, name in ((0.1, "smoothed loss 2.500"), (0.0, "loss 2.500")):
+        out = console(force_terminal=terminal, _environ={"TERM": "xterm"})
+        made = progress.reporter(out, start=0, steps=1, smoothing=smoothing)
+        made.update(1, loss=2.5, tokens_per_second=1.0, utilization=None)
+        made.close()
+        said = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", out.file.getvalue())
+        assert name in said
+        assert ("smoothed" in said) == ("the smoothed loss has label smoothing 0.1; the" in said) == bool(smoothing)
 
 
 def test_a_count_is_reported_at_intervals():

@@ -22,20 +22,22 @@ def test_reports_tokens_and_utilization(every, steps):
 
     class Reporter:
         def update(self, step, *, loss, tokens_per_second, utilization):
-            seen.append((step, tokens_per_second > 0, utilization is not None and utilization > 0))
+            seen.append((step, tokens_per_second > 0, None if utilization is None else utilization > 0))
 
         def tick(self, step, left): ...
         def say(self, text): ...
         def close(self): ...
 
-    fit(
-        new_state(),
-        10,
-        flops=lambda b: 1e6,
-        outputs=training.Outputs(reporter=Reporter(), peak_flops=1e12),
-        config={"log_every": every},
-    )
-    assert seen == [(step, True, True) for step in steps]
+    for flops in (1e6, 0.0):
+        seen.clear()
+        fit(
+            new_state(),
+            10,
+            flops=lambda b, flops=flops: flops,
+            outputs=training.Outputs(reporter=Reporter(), peak_flops=1e12),
+            config={"log_every": every},
+        )
+        assert seen == [(step, True, True if flops else None) for step in steps]
 
 
 def test_skipped_steps_are_counted_and_reported(tmp_path):
@@ -101,8 +103,10 @@ def test_the_log_has_the_measurements_of_a_step(tmp_path):
     bad = lambda start: (batch(number, nan=number == 1) for number in itertools.count(start))
     with contextlib.closing(JsonLog(tmp_path / "log.jsonl")) as log:
         state = training.create(init, optimizer, jax.random.key(0))
-        training.fit(step, state, bad, config=settings(4), outputs=training.Outputs(log=log))
+        outputs = training.Outputs(log=log, label_smoothing=0.1)
+        training.fit(step, state, bad, config=settings(4), outputs=outputs)
     entries = read_log(tmp_path / "log.jsonl")
+    assert {entry["label_smoothing"] for entry in entries} == {0.1}
     assert [entry["learning_rate"] for entry in entries] == [pytest.approx(0.001 * n) for n in (1, 2, 2, 3)]
     for entry in entries:
         assert min(entry["seconds"], entry["data_wait"]) > 0

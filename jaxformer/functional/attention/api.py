@@ -76,9 +76,9 @@ def attention(
     .. math:: \mathrm{softmax}(QK^\top/\sqrt H + \mathrm{bias})V \quad \text{for each head}
 
     `attention_head` is the definition; this call lifts it over heads and batch. Query t and key s are at positions t
-    and s; `at_positions` computes mask and bias at other ones. With fewer key heads than query
-    heads (N a multiple of K), consecutive query heads share a key head: grouped-query attention (Ainslie et al. 2023),
-    or multi-query attention at K = 1 (Shazeer 2019).
+    and s; `at_positions` computes mask and bias at other ones. With fewer key heads than query heads (N a multiple of
+    K), consecutive query heads share a key head: grouped-query attention (Ainslie et al. 2023), or multi-query
+    attention at K = 1 (Shazeer 2019).
 
     Args:
       mask: the keys that each query may attend to: a `Mask`, or a Boolean array (True = attend) for `masks.dense`.

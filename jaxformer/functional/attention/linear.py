@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxformer.axes import vary_alike
+from jaxformer.reprs import brief
 
 FeatureMap = Callable[[jax.Array], jax.Array]
 """A function of ``[..., H]`` that returns ``[..., R]`` with positive elements."""
@@ -39,6 +40,8 @@ class LinearState(NamedTuple):
 
     mixed: jax.Array  # [B, N, R, J], the sum of features times values
     weight: jax.Array  # [B, N, R], the sum of features
+
+    __repr__ = brief
 
 
 def linear_attention(

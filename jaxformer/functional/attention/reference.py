@@ -153,7 +153,9 @@ def attention(request: Request) -> tuple[Float[Array, "B T N J"], Float[Array, "
         of_one_key = _over(head, request.group, (1, None, None), (1, 0))
         heads = _over(of_one_key, num_kv_heads, (1, 1, 1), (1, 0))
         output, weights = heads(grouped, key, value, jax.tree.map(split, extras))
-        return output.reshape(num_queries, num_heads, -1), weights.reshape(num_heads, num_queries, num_keys)
+        return output.reshape(num_queries, num_heads, output.shape[-1]), weights.reshape(
+            num_heads, num_queries, num_keys
+        )
 
     return _over(example, batch, (0, 0, 0), 0)(request.query, request.key, request.value, extras)
 

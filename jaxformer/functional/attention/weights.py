@@ -21,6 +21,7 @@ from jaxformer.functional.attention.base import Request, ScoreFunction, make_req
 from jaxformer.functional.bias import Bias, dense_bias
 from jaxformer.functional.hard_attention import weights_entropy
 from jaxformer.masks import Mask, dense
+from jaxformer.reprs import brief
 
 ROWS = 128
 """The number of query rows to compute at a time."""
@@ -168,6 +169,8 @@ class AttentionStatistics(NamedTuple):
     so that no gradient passes."""
     variance: jax.Array
     """The variance of the scaled dot products over the keys that the query may attend to, before score and bias."""
+
+    __repr__ = brief
 
 
 def attention_statistics(

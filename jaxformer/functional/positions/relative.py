@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from jaxformer.functional.bias import Bias, DenseBias
 from jaxformer.functional.positions.sinusoidal import sinusoidal
 from jaxformer.functional.sums import add_shared
+from jaxformer.reprs import brief
 
 
 @jax.tree_util.register_dataclass
@@ -19,6 +20,8 @@ class RelativeKeys(Bias):
     """The bias ``q_t . a[clip(s - t)]``."""
 
     table: jax.Array  # [2 k + 1, H] or [N, 2 k + 1, H]
+
+    __repr__ = brief
 
     def tile(self, query, query_index, key_index):
         reach = self.table.shape[-2] // 2
@@ -62,6 +65,8 @@ class TransformerXL(Bias):
     kernel: jax.Array  # [D, N, H]
     shift: jax.Array  # [N, H]
     scale: float = dataclasses.field(metadata={"static": True})
+
+    __repr__ = brief
 
     def tile(self, query, query_index, key_index):
         # There is one distance for each diagonal of the tile.

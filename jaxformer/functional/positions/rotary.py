@@ -11,6 +11,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
+from jaxformer.reprs import brief
+
 
 class Frequencies(NamedTuple):
     """The radians per position for each pair of features, and a factor for queries and keys.
@@ -23,6 +25,8 @@ class Frequencies(NamedTuple):
 
     radians: np.ndarray  # float64 [H / 2]
     amplitude: float = 1.0
+
+    __repr__ = brief
 
 
 RotaryScaling = Callable[[Frequencies, float], Frequencies]

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxformer.functional.bias import Bias
+from jaxformer.reprs import brief
 
 
 @jax.tree_util.register_dataclass
@@ -21,6 +22,8 @@ class T5Bias(Bias):
     table: jax.Array  # [buckets, N]
     max_distance: int = dataclasses.field(metadata={"static": True})
     bidirectional: bool = dataclasses.field(metadata={"static": True})
+
+    __repr__ = brief
 
     def tile(self, query, query_index, key_index):
         del query

@@ -6,10 +6,12 @@ import dataclasses
 from typing import ClassVar, Literal, Self
 
 from jaxformer.config import PLACE, at_least
+from jaxformer.data.sources import check_held_out
 from jaxformer.data.special_tokens import MIN_SUBWORDS
 from jaxformer.errors import ConfigError
 from jaxformer.files import local_path
 from jaxformer.models.captioner_config import RecurrentCaptionerConfig, TransformerCaptionerConfig
+from jaxformer.reprs import brief
 from jaxformer.tasks.config import SearchConfig, TaskConfig
 
 
@@ -32,8 +34,9 @@ class DataConfig:
     """The images of the test captions; by default `images`."""
     columns: tuple[int, int] = (0, 1)
     """Columns of a table, counted from 0: the image and its caption."""
-    held_out: float = 0.1
-    """The fraction of the training images held out for validation if none are named; equal images stay together."""
+    held_out: int | float = 0.1
+    """The fraction of the training images held out for validation if none are named, or their number, an integer
+    from 1; equal images stay together."""
     resize: Literal["refuse", "fit"] = "refuse"
     """The treatment of images of another size than the model's: an error, or scaling and center-cropping to fit."""
     shift: int = 0
@@ -52,6 +55,8 @@ class DataConfig:
     cache: str = dataclasses.field(default="", metadata=PLACE)
     """The folder for decoded images, named by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
 
+    __repr__ = brief
+
     def __post_init__(self) -> None:
         local_path(self.cache)
         at_least(1, self, "batch_size")
@@ -60,8 +65,7 @@ class DataConfig:
         at_least(MIN_SUBWORDS, self, "vocab_size")
         if min(self.columns) < 0 or self.columns[0] == self.columns[1]:
             raise ConfigError(f"columns must be two different numbers from 0, got {self.columns}")
-        if not 0 < self.held_out < 1:
-            raise ConfigError(f"held_out must be more than 0 and less than 1, got {self.held_out}")
+        check_held_out(self.held_out)
         for part in ("validation", "test"):
             if getattr(self, f"{part}_images") and not getattr(self, part):
                 raise ConfigError(f"{part}_images is {getattr(self, f'{part}_images')}, but {part} names no captions")
@@ -85,6 +89,8 @@ class LossConfig:
     baseline_decay: float = 0.9
     """The decay of the moving average of a token's log-probability, the REINFORCE baseline; only for hard attention."""
 
+    __repr__ = brief
+
     def __post_init__(self) -> None:
         at_least(0, self, "label_smoothing", "doubly_stochastic", "entropy", "baseline_decay")
         if not 0 <= self.soft_attention_rate <= 1:
@@ -103,6 +109,8 @@ class DecodeConfig(SearchConfig):
     """The maximum number of tokens of a caption, end token included."""
     validation_images: int = 0
     """The number of validation images to caption greedily for BLEU at each validation; 0 for none."""
+
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -135,3 +143,5 @@ class CaptioningConfig(TaskConfig):
     """The training loss."""
     decode: DecodeConfig = DecodeConfig()
     """The search for captions."""
+
+    __repr__ = brief

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import jax
 import numpy as np
 
+from jaxformer.data.batch import by_length
 from jaxformer.data.segmentation import SPACE
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError
@@ -18,6 +19,7 @@ from jaxformer.inspection.attention_maps import AttentionMap, AttentionWeights, 
 from jaxformer.models import RecurrentCaptioner, RecurrentCaptionerConfig, TransformerCaptioner
 from jaxformer.models import TransformerCaptionerConfig as TransformerConfig
 from jaxformer.modules.pure import Params, Pure
+from jaxformer.reprs import brief_with_methods
 from jaxformer.sharding import Placement
 from jaxformer.tasks.async_dispatch import concurrently
 from jaxformer.tasks.captioning.config import DecodeConfig
@@ -44,6 +46,8 @@ class ImageCaptioner(ImagePredictor, GenerationMixin):
     """The other models of an ensemble, with the same tokenizer."""
     programs: set[object] = dataclasses.field(default_factory=set, init=False, repr=False, compare=False)
     """The compiled programs in use, one for each number of images."""
+
+    __repr__ = brief_with_methods
 
     def caption(self, paths: Sequence[str | os.PathLike[str]]) -> list[str]:
         """Returns the best caption of the image in each file.
@@ -108,17 +112,16 @@ class ImageCaptioner(ImagePredictor, GenerationMixin):
         places = tuple(f"{SPACE}{row},{column}" for row in range(rows) for column in range(columns))
         eos, bos, pad = self.tokenizer.special.eos, self.tokenizer.special.bos, self.tokenizer.special.pad
         tokens = [np.append(ids, eos) for ids in self.tokenizer.encode(list(captions))]
-        found: list[AttentionWeights] = []
-        for start in range(0, len(images), self.decode.batch_size):
-            batch, own = images[start : start + self.decode.batch_size], tokens[start : start + self.decode.batch_size]
-            inputs = np.full((len(batch), self._padded(max(map(len, own)))), pad, np.int32)
-            for row, ids in enumerate(own):
-                inputs[row, : len(ids)] = [bos, *ids[:-1]]
-            weights = np.asarray(_captured_weights(self.net, self.params, batch, inputs))
-            for row, ids in enumerate(own):
-                pieces = (*self.tokenizer.pieces(ids[:-1]), "</s>")
-                found.append(AttentionWeights(places, pieces, weights[:, row, :, : len(ids)]))
-        return found
+        found: dict[int, AttentionWeights] = {}
+        for indices in by_length([len(ids) for ids in tokens], self.decode.batch_size):
+            inputs = np.full((len(indices), self._padded(len(tokens[indices[-1]]))), pad, np.int32)
+            for row, i in enumerate(indices):
+                inputs[row, : len(tokens[i])] = [bos, *tokens[i][:-1]]
+            weights = np.asarray(_captured_weights(self.net, self.params, images[indices], inputs))
+            for row, i in enumerate(indices):
+                pieces = (*self.tokenizer.pieces(tokens[i][:-1]), "</s>")
+                found[i] = AttentionWeights(places, pieces, weights[:, row, :, : len(tokens[i])])
+        return [found[i] for i in range(len(images))]
 
     def attention_maps(self, images: np.ndarray, captions: Sequence[str]) -> list[AttentionMap]:
         """Returns the attention of each caption's words, as the mean of all layers and heads: see `attention`."""
@@ -141,14 +144,10 @@ class ImageCaptioner(ImagePredictor, GenerationMixin):
         whole = lambda value: np.full(num_rows, value, np.int32)
         numbers, none = np.arange(first, first + num_rows, dtype=np.int32)[:, None], np.zeros((num_rows, 0), np.int32)
         minimum = whole(min(decode.min_length + 1, max_length))  # the end included
-        batch = Sources({"images": padded}, whole(max_length), minimum, none, whole(0), numbers)
+        batch = Sources(padded, whole(max_length), minimum, none, whole(0), numbers)
         key = jax.random.key(decode.seed)
-        options = {"num_draws": num_samples, "max_length": max_length, "prepare": _prepared}
+        options = {"num_draws": num_samples, "max_length": max_length, "prepare": normalized}
         return self._hypotheses(decode, batch, key, **options)
-
-
-def _prepared(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {"images": normalized(inputs["images"])}
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -23,7 +23,7 @@ from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.scores import Score, bleu
 from jaxformer.functional.dropout import fold_in_name
-from jaxformer.models import costs
+from jaxformer.functional.tokens import Tokens
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, pure
 from jaxformer.tasks.base import Network, OnExamples, PlannedData, Say, Splits, Task, Trained
@@ -83,37 +83,30 @@ class CaptionNetwork(Network[DeviceBatch]):
         return getattr(self.net.config, "attention", "") == "hard"
 
     def loss(self, params: Params, batch: DeviceBatch, key: jax.Array | None):
-        model, objective = self.net.bind(params), self.objective
-        given = normalized(batch.images), batch.tokens, batch.labels
-        options: dict[str, Any] = {"valid": batch.valid, "smoothing": objective.label_smoothing, "key": key}
+        model, objective, images = self.bound(params, batch), self.objective, normalized(batch.images)
         if self._is_hard and key is not None:
-            assert isinstance(model, models.RecurrentCaptioner)
+            options: dict[str, Any] = {"smoothing": objective.label_smoothing, "entropy": objective.entropy}
             height, width = self.net.config.image.grid_size
             noise = jax.random.gumbel(fold_in_name(key, "positions"), (*batch.tokens.shape, height * width))
             if objective.soft_attention_rate:
                 options["mean"] = jax.random.bernoulli(
                     fold_in_name(key, "mean"), objective.soft_attention_rate, noise.shape[:1]
                 )
-            return *model.reinforced_cross_entropy(*given, noise, entropy=objective.entropy, **options), {}
+            return *model.reinforced_loss(images, batch.tokens, noise, labels=batch.labels, key=key, **options), {}
+        given = {"labels": batch.labels, "loss": functional.CrossEntropy(objective.label_smoothing), "key": key}
         if objective.doubly_stochastic:
-            options["doubly_stochastic"] = objective.doubly_stochastic
-        return *model.cross_entropy(*given, **options, right_padded=True), {}
+            weight = objective.doubly_stochastic
+            return *model.doubly_stochastic_loss(images, batch.tokens, weight=weight, **given), {}
+        return *model.loss(images, batch.tokens, **given), {}
 
     def validation_loss(self, params: Params, batch: DeviceBatch):
-        model = self.net.bind(params)
-        given = normalized(batch.images), batch.tokens, batch.labels
-        return *model.cross_entropy(*given, valid=batch.valid, right_padded=True), {}
+        return *self.bound(params, batch).loss(normalized(batch.images), batch.tokens, labels=batch.labels), {}
 
     def abstract_batch(self, shape: tuple[int, ...], rows: jax.sharding.Sharding) -> CaptionBatch[jax.ShapeDtypeStruct]:
         make = functools.partial(jax.ShapeDtypeStruct, sharding=rows)
         images = make((shape[0], *image_shape(self.net.config)), jnp.uint8)
-        return CaptionBatch(images, make(shape, jnp.int32), make(shape, jnp.int32), make(shape, jnp.bool_))
-
-    def forward_flops(self, shape: tuple[int, ...]) -> float:
-        return costs.captioner_flops(self.net.config, *shape)
-
-    def recomputed_flops(self, shape: tuple[int, ...]) -> float:
-        return costs.captioner_recomputed_flops(self.net.config, *shape)
+        tokens = Tokens(make(shape, jnp.int32), make(shape, jnp.bool_), right_padded=True)
+        return CaptionBatch(images, tokens, make(shape, jnp.int32))
 
     def describe(self, shape: tuple[int, ...]) -> str:
         height, width = self.net.config.image.image_size

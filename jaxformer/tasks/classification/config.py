@@ -6,10 +6,12 @@ import dataclasses
 from typing import ClassVar, Literal, Self
 
 from jaxformer.config import PLACE, at_least
+from jaxformer.data.sources import check_held_out
 from jaxformer.data.special_tokens import MIN_SUBWORDS
 from jaxformer.errors import ConfigError
 from jaxformer.files import local_path
 from jaxformer.models.config import ClassifierConfig, EncoderConfig
+from jaxformer.reprs import brief
 from jaxformer.tasks.config import FREE_SETTINGS, TaskConfig, split_classes
 
 SHAPE = tuple(field.name for field in dataclasses.fields(EncoderConfig) if field.name not in FREE_SETTINGS)
@@ -26,8 +28,9 @@ class DataConfig:
     """A file to validate on; by default, `held_out` of the training file is held out."""
     test: str = ""
     """A file to score after training."""
-    held_out: float = 0.1
-    """The fraction of the training file held out for validation if no file is named; equal texts stay together."""
+    held_out: int | float = 0.1
+    """The fraction of the training file held out for validation if no file is named, or the number of its lines, an
+    integer from 1; equal texts stay together."""
     max_examples: int = 0
     """The number of training texts to use, chosen by a hash after validation texts are held out; 0 for all."""
     columns: tuple[int, int] = (0, 1)
@@ -54,14 +57,15 @@ class DataConfig:
     cache: str = dataclasses.field(default="", metadata=PLACE)
     """The folder for tokenized texts, named by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
 
+    __repr__ = brief
+
     def __post_init__(self) -> None:
         local_path(self.cache)
         at_least(0, self, "max_examples")
         at_least(1, self, "tokens_per_batch", "num_shapes")
         at_least(MIN_SUBWORDS if self.tokenizer in ("unigram", "bpe") else 1, self, "vocab_size")
         at_least(3, self, "max_length")
-        if not 0 < self.held_out < 1:
-            raise ConfigError(f"held_out must be more than 0 and less than 1, got {self.held_out}")
+        check_held_out(self.held_out)
         if min(self.columns) < 0 or self.columns[0] == self.columns[1]:
             raise ConfigError(f"columns must be two different numbers from 0, got {self.columns}")
         if self.separator == "space" and set(self.columns) != {0, 1}:
@@ -85,6 +89,8 @@ class ClassificationConfig(TaskConfig):
     """The encoder and its pooling; a vocabulary size of 0 is replaced by the tokenizer's."""
     data: DataConfig = DataConfig()
     """Texts and labels."""
+
+    __repr__ = brief
 
     def with_settings_of(self, source: TaskConfig) -> Self:
         model, data = getattr(source, "model", None), getattr(source, "data", None)

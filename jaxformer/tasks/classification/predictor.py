@@ -11,11 +11,14 @@ import jax
 import numpy as np
 
 from jaxformer import models
+from jaxformer.data.batch import by_length, few_rows
 from jaxformer.data.examples import pad_texts
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.digests import short_digest
+from jaxformer.functional.tokens import Tokens
 from jaxformer.inspection import attention_maps
 from jaxformer.modules.pure import Params, Pure
+from jaxformer.reprs import brief_with_methods
 
 ROWS = 32
 """The number of texts that are classified at once."""
@@ -61,6 +64,8 @@ class TextClassifier:
     max_length: int
     steps: tuple[int, ...] = ()
     """The training steps whose parameters these are."""
+
+    __repr__ = brief_with_methods
 
     def probabilities(
         self,
@@ -109,7 +114,7 @@ class TextClassifier:
 
     def _batches(
         self, texts: Sequence[str], first: int, warn: Callable[[str], None]
-    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray | None, list[np.ndarray]]]:
+    ) -> Iterator[tuple[list[int], np.ndarray, np.ndarray | None, list[np.ndarray]]]:
         """Yields batches of texts of similar length: their indices, probabilities, class token weights and tokens."""
         if isinstance(texts, str):  # each of its characters would be a text
             raise TypeError("texts must be a sequence of texts, got one text; write [text]")
@@ -118,15 +123,14 @@ class TextClassifier:
         for number, ids in enumerate(encoded, first):
             if len(ids) > self.max_length - 2:
                 warn(f"text {number} has {len(ids):,} tokens; only the first {self.max_length - 2:,} are read")
-        lengths = np.minimum([len(ids) + 2 for ids in encoded], self.max_length)
-        order = np.argsort(lengths, kind="stable")
-        for start in range(0, len(order), ROWS):
-            indices = order[start : start + ROWS]
-            length = min(self.max_length, -(-int(lengths[indices].max()) // LENGTH_STEP) * LENGTH_STEP)
-            rows = 1 if len(texts) == 1 else ROWS
-            tokens, valid = pad_texts([encoded[i] for i in indices], (rows, length), special)
-            probabilities, weights = jax.device_get(_classify(self.net, self.params, tokens, valid))
-            kept = [row[mask] for row, mask in zip(tokens[: len(indices)], valid, strict=False)]
+        lengths = [min(len(ids) + 2, self.max_length) for ids in encoded]
+        for indices in by_length(lengths, ROWS, usual=self.max_length):
+            length = min(self.max_length, -(-lengths[indices[-1]] // LENGTH_STEP) * LENGTH_STEP)
+            rows = 1 if len(indices) == 1 else few_rows(len(indices), ROWS)
+            tokens = pad_texts([encoded[i] for i in indices], (rows, length), special)
+            probabilities, weights = jax.device_get(_classify(self.net, self.params, tokens))
+            assert tokens.valid is not None
+            kept = [row[mask] for row, mask in zip(tokens.ids[: len(indices)], tokens.valid, strict=False)]
             yield indices, probabilities[: len(indices)], weights, kept
 
 
@@ -140,10 +144,10 @@ def _words(pieces: Sequence[str], weights: np.ndarray) -> tuple[tuple[str, float
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _classify(net: Pure, params: Params, tokens: jax.Array, valid: jax.Array):
+def _classify(net: Pure, params: Params, tokens: Tokens[jax.Array]):
     """Returns probabilities ``[B, C]`` and the class token's weights ``[B, T]``, None without attention."""
-    logits, intermediates = net.bind(params).run(tokens, valid=valid, capture=("self",))
+    logits, intermediates = net.bind(params).run(tokens, capture=("encoder.self",))
     if not intermediates:
         return jax.nn.softmax(logits), None
-    weights = intermediates["self"].layer(-1).weights(rows=[0])
+    weights = intermediates["encoder.self"].layer(-1).weights(rows=[0])
     return jax.nn.softmax(logits), weights[:, :, 0].mean(1)

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from jaxformer.models.config import ClassifierConfig
-from jaxformer.tasks.classification.config import ClassificationConfig
+from jaxformer.tasks.classification.config import ClassificationConfig, DataConfig
 from jaxformer.tasks.masked_language_model.presets import SMALL, TINY
 from jaxformer.training.config import OptimizerConfig, TrainConfig
 
@@ -27,7 +27,9 @@ def classification() -> ClassificationConfig:
 
 def tiny() -> ClassificationConfig:
     """Classification from the encoder of `masked_language_model:tiny` (2 layers, D = 128)."""
-    return dataclasses.replace(classification(), name="classification-tiny", model=ClassifierConfig(**TINY))
+    return dataclasses.replace(
+        classification(), name="classification-tiny", model=ClassifierConfig(**TINY), data=DataConfig(num_shapes=3)
+    )
 
 
 def average() -> ClassificationConfig:

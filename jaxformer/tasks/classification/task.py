@@ -21,7 +21,7 @@ from jaxformer.data.sources import locate
 from jaxformer.data.text import Text
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.scores import Score
-from jaxformer.models import costs
+from jaxformer.functional.tokens import Tokens
 from jaxformer.models.config import EncoderConfig
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
@@ -73,25 +73,26 @@ class ClassifierNetwork(Network[DeviceBatch]):
     unit: ClassVar[str] = "texts"
 
     def loss(self, params: Params, batch: DeviceBatch, key: jax.Array | None):
-        logits, balance = self.net.bind(params).training_logits(batch.tokens, valid=batch.valid, key=key)
-        total, count, sums = classes.losses(logits, batch.labels, batch.valid[:, 0])
+        logits, balance = self.net.bind(params).training_logits(batch.tokens, key=key)
+        total, count, sums = classes.losses(logits, batch.labels, _has_text(batch))
         return total + count * balance, count, {"correct": sums["correct"]}
 
     def validation_loss(self, params: Params, batch: DeviceBatch):
-        return classes.losses(self.net.apply(params, batch.tokens, valid=batch.valid), batch.labels, batch.valid[:, 0])
+        return classes.losses(self.net.apply(params, batch.tokens), batch.labels, _has_text(batch))
 
     def abstract_batch(self, shape: tuple[int, ...], rows: jax.sharding.Sharding) -> LabeledBatch[jax.ShapeDtypeStruct]:
         make = functools.partial(jax.ShapeDtypeStruct, sharding=rows)
-        return LabeledBatch(make(shape, jnp.int32), make(shape, jnp.bool_), make(shape[:1], jnp.int32))
-
-    def forward_flops(self, shape: tuple[int, ...]) -> float:
-        return costs.classifier_flops(self.net.config, *shape)
-
-    def recomputed_flops(self, shape: tuple[int, ...]) -> float:
-        return costs.encoder_recomputed_flops(self.net.config, *shape)
+        tokens = Tokens(make(shape, jnp.int32), make(shape, jnp.bool_), right_padded=True)
+        return LabeledBatch(tokens, make(shape[:1], jnp.int32))
 
     def num_terms(self, shape: tuple[int, ...]) -> int:
         return shape[0]
+
+
+def _has_text(batch: DeviceBatch) -> jax.Array:
+    """Returns True for the rows that do not only fill up the batch."""
+    assert batch.tokens.valid is not None
+    return batch.tokens.valid[:, 0]
 
 
 class Classification(ClassTask[ClassificationConfig, Examples, DeviceBatch, ClassVocabulary, TextClassifier]):
@@ -115,7 +116,8 @@ class Classification(ClassTask[ClassificationConfig, Examples, DeviceBatch, Clas
                 f"init_from {config.init_from} is a run of {type(source).task}; a classifier starts from one of "
                 "masked_language_model or classification"
             )
-        pairs = [(f"model.{name}", getattr(model, name), getattr(config.model, name)) for name in SHAPE]
+        fixed = [name for name in SHAPE if name != "max_positions"]  # see init_positions
+        pairs = [(f"model.{name}", getattr(model, name), getattr(config.model, name)) for name in fixed]
         names = ["tokenizer"] if data.tokenizer == "characters" else ["tokenizer", "vocab_size"]
         pairs += [(f"data.{name}", getattr(data, name), getattr(config.data, name)) for name in names]
         if different := [(name, there, here) for name, there, here in pairs if there != here]:

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from jaxformer.config import PLACE, at_least
+from jaxformer.data.sources import check_held_out
 from jaxformer.data.special_tokens import MIN_SUBWORDS
 from jaxformer.files import local_path
 from jaxformer.models.config import LanguageModelConfig
+from jaxformer.reprs import brief
 from jaxformer.tasks.config import GenerationConfig, SearchConfig, TaskConfig, words
 
 
@@ -21,8 +23,9 @@ class DataConfig:
     """The training text, UTF-8; several files are separated by commas and read as one text."""
     validation: str = ""
     """A text to validate on; by default, `held_out` of the training text is held out."""
-    held_out: float = 0.1
-    """The fraction of the text, at its end, held out for validation if no file is named."""
+    held_out: int | float = 0.1
+    """The fraction of the text, at its end, held out for validation if no file is named, or its number of characters,
+    an integer from 1."""
     tokenizer: Literal["characters", "unigram", "bpe", "pretrained"] = "characters"
     """The kind of tokens: single characters, subwords by sentencepiece, or the tokens of `init_from`'s pretrained
     model."""
@@ -37,8 +40,11 @@ class DataConfig:
     cache: str = dataclasses.field(default="", metadata=PLACE)
     """The folder for tokenized texts, named by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
 
+    __repr__ = brief
+
     def __post_init__(self) -> None:
         local_path(self.cache)
+        check_held_out(self.held_out)
         at_least(1, self, "length", "batch_size")
         at_least(MIN_SUBWORDS if self.tokenizer in ("unigram", "bpe") else 1, self, "vocab_size")
 
@@ -61,6 +67,8 @@ class DecodeConfig(GenerationConfig):
     eos_token_ids: str = ""
     """The comma-separated ids of the tokens that end a continuation, with stop_at_end; by default, the vocabulary's end
     token."""
+
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -113,3 +121,5 @@ class LanguageModelingConfig(TaskConfig):
     """Text and windows."""
     decode: DecodeConfig = DecodeConfig()
     """Text generation."""
+
+    __repr__ = brief

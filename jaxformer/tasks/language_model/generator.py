@@ -12,9 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer import decoding, models
+from jaxformer.data.batch import by_length, few_rows
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.modules.pure import Params, Pure
+from jaxformer.reprs import brief_with_methods
 from jaxformer.tasks.async_dispatch import concurrently
 from jaxformer.tasks.generation import GenerationMixin, Member, limits_of
 from jaxformer.tasks.language_model.config import DecodeConfig
@@ -22,6 +24,9 @@ from jaxformer.tasks.search import Candidate, Scored, Sources, VocabularyLimits
 
 ROWS = 16
 """The largest number of texts that one program extends, if several programs run at once: each has its own caches."""
+
+SHORT = 128
+"""The padded length of short contexts, if others are longer."""
 
 
 class _Text(NamedTuple):
@@ -52,6 +57,8 @@ class TextGenerator(GenerationMixin):
     """The other models of an ensemble, with the same tokenizer."""
     programs: set[object] = dataclasses.field(default_factory=set, init=False, repr=False, compare=False)
     """The compiled programs in use, one for each number of texts and padded length."""
+
+    __repr__ = brief_with_methods
 
     @property
     def batch_size(self) -> int:
@@ -177,7 +184,7 @@ class TextGenerator(GenerationMixin):
                     ids[:given], own = text.ids, np.full_like(own, -np.inf)
                 hypotheses.append(text._replace(ids=ids.tolist(), log_probs=own[given:].tolist()))
             progress(self.decode.max_tokens)
-        return hypotheses
+        return sorted(hypotheses, key=lambda text: text.prompt)
 
     def score(self, texts: Sequence[str], *, first: int = 1, warn: Callable[[str], None] | None = None) -> list[Scored]:
         """Returns the log-probability of every token of each text except its first, which is only context.
@@ -238,13 +245,21 @@ class TextGenerator(GenerationMixin):
         """Yields each text, the length of its context, and its hypotheses, to the end of the window or of the text.
 
         All texts are in one batch, or if several can be searched at once, in batches of one shape with at most `ROWS`.
+        Much longer contexts are in batches of their own.
         """
-        pairs, threads = list(zip(texts, contexts, strict=True)), self._num_threads
-        number = -(-len(pairs) // ROWS) if threads > 1 else 1
-        size = max(1, -(-len(pairs) // max(1, number)))
-        shape = _padded(size), min(self.window, _padded(max(map(len, contexts), default=1)))
-        parts = (pairs[start : start + size] for start in range(0, len(pairs), size))
-        for part, found in concurrently(((part, self._batch_search(part, shape, rounds)) for part in parts), threads):
+        threads = self._num_threads
+        number = -(-len(texts) // ROWS) if threads > 1 else 1
+        size = max(1, -(-len(texts) // max(1, number)))
+        lengths = [len(context) for context in contexts]
+        longest = min(self.window, _padded(max(lengths, default=1)))
+
+        def searches() -> Iterator[tuple[list[tuple[_Text, list[int]]], Callable[[], decoding.Hypotheses]]]:
+            for indices in by_length(lengths, size, usual=self.window):
+                part = [(texts[i], contexts[i]) for i in indices]
+                width = min(longest, max(SHORT, _padded(lengths[indices[-1]])))
+                yield part, self._batch_search(part, (few_rows(len(part), _padded(size)), width), rounds)
+
+        for part, found in concurrently(searches(), threads):
             for row, (text, context) in enumerate(part):
                 yield text, len(context), jax.tree.map(lambda x, row=row: x[row], found)
 
@@ -255,7 +270,7 @@ class TextGenerator(GenerationMixin):
         pad, num_rows = self.tokenizer.special.pad, shape[0]
         ones = np.ones(num_rows, np.int32)
         prefix, numbers = np.full(shape, pad, np.int32), np.zeros((num_rows, 2), np.int32)
-        batch = Sources({}, ones, 0 * ones, prefix, ones.copy(), numbers)
+        batch = Sources(None, ones, 0 * ones, prefix, ones.copy(), numbers)
         for row, (text, context) in enumerate(pairs):
             batch.prefix[row, : len(context)], batch.prefix_lengths[row] = context, len(context)
             batch.max_lengths[row] = min(self.window + 1, len(context) + text.end - len(text.ids))

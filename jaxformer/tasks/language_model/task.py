@@ -16,7 +16,7 @@ from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.data.windows import OrderedWindows, RandomWindows, TextBatch, TokenStream, prepare_text
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.scores import Score, bits_per_character, nats_per_token, perplexity
-from jaxformer.models import costs
+from jaxformer.functional.tokens import Tokens
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.tasks.base import LossSums, Network, OnExamples, PlannedData, Say, Trained, sum_losses
@@ -60,19 +60,12 @@ class LanguageModelNetwork(Network[DeviceBatch]):
     largest_batch: tuple[int, int]
 
     def loss(self, params: Params, batch: DeviceBatch, key: jax.Array | None):
-        model = self.net.bind(params)
-        # Windows are full or end with the text.
-        return *model.cross_entropy(batch.tokens, batch.labels, valid=batch.valid, right_padded=True, key=key), {}
+        return *self.bound(params, batch).loss(batch.tokens, labels=batch.labels, key=key), {}
 
     def abstract_batch(self, shape: tuple[int, ...], rows: jax.sharding.Sharding) -> TextBatch[jax.ShapeDtypeStruct]:
         tokens = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=rows)
-        return TextBatch(tokens, tokens, jax.ShapeDtypeStruct(shape, jnp.bool_, sharding=rows))
-
-    def forward_flops(self, shape: tuple[int, ...]) -> float:
-        return costs.language_model_flops(self.net.config, *shape)
-
-    def recomputed_flops(self, shape: tuple[int, ...]) -> float:
-        return costs.language_model_recomputed_flops(self.net.config, *shape)
+        valid = jax.ShapeDtypeStruct(shape, jnp.bool_, sharding=rows)
+        return TextBatch(Tokens(tokens, valid, right_padded=True), tokens)
 
 
 class LanguageModeling(TextTask[LanguageModelingConfig, DeviceBatch, TextGenerator]):

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from jaxformer.errors import ConfigError
 from jaxformer.models.config import EncoderConfig
+from jaxformer.reprs import brief
 from jaxformer.tasks import language_model
 from jaxformer.tasks.config import TaskConfig
 
@@ -15,8 +16,9 @@ from jaxformer.tasks.config import TaskConfig
 class DataConfig(language_model.DataConfig):
     """The text, whose lines are packed into rows, and the fraction of masked tokens."""
 
-    held_out: float = 0.05
-    """The fraction of the lines held out for validation if no file is named; equal lines stay together."""
+    held_out: int | float = 0.05
+    """The fraction of the lines held out for validation if no file is named, or their number, an integer from 1; equal
+    lines stay together."""
     tokenizer: Literal["characters", "unigram", "bpe", "pretrained"] = "unigram"
     """The kind of tokens: single characters, subwords by sentencepiece, or the tokens of `init_from`'s pretrained
     model."""
@@ -27,6 +29,8 @@ class DataConfig(language_model.DataConfig):
     are split."""
     mask_rate: float = 0.15
     """The fraction of a row's tokens to predict."""
+
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -48,6 +52,8 @@ class MaskedLanguageModelingConfig(TaskConfig):
     """The encoder; a vocabulary size of 0 is replaced by the tokenizer's."""
     data: DataConfig = DataConfig()
     """Text and rows."""
+
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         super().__post_init__()

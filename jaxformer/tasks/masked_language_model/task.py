@@ -16,17 +16,19 @@ from jaxformer import functional, models
 from jaxformer.caches import data_cache
 from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.data.packing import PackedBatch, PackedTexts, tokenize_lines
-from jaxformer.data.sources import Parallel, split_by_source
+from jaxformer.data.pretrained_tokenizer import PretrainedTokenizer
+from jaxformer.data.sources import Parallel, num_held_out, split_by_source
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.text import Text
 from jaxformer.data.tokenizer import Tokenizer
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import DataError
 from jaxformer.evaluation.classification import accuracy
 from jaxformer.evaluation.scores import Score, nats_per_token, perplexity
 from jaxformer.functional.dropout import fold_in_name
-from jaxformer.models import costs
+from jaxformer.functional.tokens import Tokens
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
+from jaxformer.reprs import brief_with_methods
 from jaxformer.tasks.base import Network, OnExamples, PlannedData, Say, Trained, sum_losses
 from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingConfig
 from jaxformer.tasks.text import TextCorpus, TextTask
@@ -74,48 +76,41 @@ class MaskedLanguageModelNetwork(Network[DeviceBatch]):
 
     def loss(self, params: Params, batch: DeviceBatch, key: jax.Array | None):
         seen, masked_positions, labels, where = self.hidden(batch, key)
-        given = {"where": where, "valid": batch.segments > 0, "positions": batch.positions, "segments": batch.segments}
-        return *self.net.bind(params).cross_entropy(seen, masked_positions, labels, **given, key=key), {}
+        return *self.bound(params, batch).loss(seen, masked_positions, labels=labels, where=where, key=key), {}
 
-    def hidden(self, batch: DeviceBatch, key: jax.Array | None) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    def hidden(
+        self, batch: DeviceBatch, key: jax.Array | None
+    ) -> tuple[Tokens[jax.Array], jax.Array, jax.Array, jax.Array]:
         """Returns masked tokens ``[B, T]``, and the positions ``[B, P]`` to predict, their labels and a padding mask.
 
         Without a key, as in validation, the same tokens of a batch are always masked.
         """
         mask_key = jax.random.key(0) if key is None else fold_in_name(key, "mask")
         assert mask_key is not None
+        tokens = batch.tokens
         seen, chosen = functional.mask_tokens(
-            batch.tokens,
+            tokens.ids,
             mask_key,
             mask=self.num_tokens,
             vocab_size=self.num_tokens,
             special=sorted(batch.special.ids),
-            where=batch.segments > 0,
+            where=tokens.valid,
             rate=self.rate,
         )
-        most = functional.num_masked(batch.tokens.shape[1], self.rate)
+        most = functional.num_masked(tokens.shape[1], self.rate)
         masked_positions = jnp.argsort(~chosen, axis=1, stable=True)[:, :most].astype(jnp.int32)
-        labels, where = (jnp.take_along_axis(x, masked_positions, 1) for x in (batch.tokens, chosen))
-        return seen, masked_positions, labels, where
+        labels, where = (jnp.take_along_axis(x, masked_positions, 1) for x in (tokens.ids, chosen))
+        return dataclasses.replace(tokens, ids=seen), masked_positions, labels, where
 
     def validation_loss(self, params: Params, batch: DeviceBatch):
         seen, masked_positions, labels, where = self.hidden(batch, None)
-        given = {"valid": batch.segments > 0, "positions": batch.positions, "segments": batch.segments}
-        logits = self.net.apply(params, seen, masked_positions=masked_positions, **given)
+        logits = self.net.apply(params, seen, masked_positions)
         total, count = functional.cross_entropy(logits, labels, where=where)
         return total, count, {"correct": (where & (logits.argmax(-1) == labels)).astype(jnp.float32).sum()}
 
     def abstract_batch(self, shape: tuple[int, ...], rows: jax.sharding.Sharding) -> PackedBatch[jax.ShapeDtypeStruct]:
-        integers = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=rows)
-        return PackedBatch(integers, integers, integers, SpecialTokens())
-
-    def forward_flops(self, shape: tuple[int, ...]) -> float:
-        num_rows, length = shape
-        num_masked = functional.num_masked(length, self.rate)
-        return costs.masked_language_model_flops(self.net.config, num_rows, length, num_masked)
-
-    def recomputed_flops(self, shape: tuple[int, ...]) -> float:
-        return costs.encoder_recomputed_flops(self.net.config, *shape)
+        integers, valid = (jax.ShapeDtypeStruct(shape, dtype, sharding=rows) for dtype in (jnp.int32, jnp.bool_))
+        return PackedBatch(Tokens(integers, valid, integers, integers, right_padded=True), SpecialTokens())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,6 +123,8 @@ class MaskedPredictor:
     steps: tuple[int, ...] = ()
     """The training steps whose parameters these are."""
 
+    __repr__ = brief_with_methods
+
     def fill(self, text: str, *, top_k: int = 5) -> list[list[tuple[str, float]]]:
         """Returns the `top_k` most probable tokens, with their probabilities, at each ``[MASK]`` of a text.
 
@@ -139,13 +136,7 @@ class MaskedPredictor:
         """
         if top_k < 1:
             raise ValueError(f"top_k must be at least 1, got {top_k}")
-        parts = text.split("[MASK]")
-        if not isinstance(self.tokenizer, CharacterTokenizer):  # the space before a word is part of its first token
-            parts[:-1] = [part.rstrip() for part in parts[:-1]]
-        special, ids = self.tokenizer.special, list[int]()
-        for part in self.tokenizer.encode(parts):
-            ids += [self.network.num_tokens if ids else special.bos, *part.tolist()]
-        ids.append(special.eos)
+        ids = [self.tokenizer.special.bos, *self._masked(text), self.tokenizer.special.eos]
         found = [place for place, token in enumerate(ids) if token == self.network.num_tokens]
         if not found:
             raise DataError(f"the text has no [MASK]: {text!r}")
@@ -154,15 +145,28 @@ class MaskedPredictor:
             if len(ids) > config.max_positions:
                 raise DataError(f"the text has {len(ids)} tokens, but the model has {config.max_positions} positions")
             length = min(length, config.max_positions)
-        tokens, masked = np.zeros((1, length), np.int32), np.zeros((1, _padded(len(found))), np.int32)
-        tokens[0, : len(ids)], masked[0, : len(found)] = ids, found
-        logits = _logits(self.network, self.params, tokens, np.arange(length)[None] < len(ids), masked)
+        padded, masked = np.zeros((1, length), np.int32), np.zeros((1, _padded(len(found))), np.int32)
+        padded[0, : len(ids)], masked[0, : len(found)] = ids, found
+        tokens = Tokens(padded, np.arange(length)[None] < len(ids))
+        logits = _logits(self.network, self.params, tokens, masked)
         probabilities = np.array(jax.nn.softmax(logits[0, : len(found), : self.network.num_tokens]))
         best = np.argsort(-probabilities)[:, :top_k]
         return [
             [(self.tokenizer.pieces([token])[0], float(row[token])) for token in tokens]
             for row, tokens in zip(probabilities, best, strict=True)
         ]
+
+    def _masked(self, text: str) -> list[int]:
+        """Returns the tokens of a text with ``[MASK]``; the id of the mask token is the first after the vocabulary."""
+        tokenizer, mask = self.tokenizer, self.network.num_tokens
+        if isinstance(tokenizer, PretrainedTokenizer) and (name := tokenizer.mask):  # it has rules for the spaces there
+            (ids,) = tokenizer.encode([text.replace("[MASK]", name)])
+            return np.where(ids == tokenizer.id_of(name), mask, ids).tolist()
+        parts = text.split("[MASK]")
+        if not isinstance(tokenizer, CharacterTokenizer):  # the space before a word is part of its first token
+            parts[:-1] = [part.rstrip() for part in parts[:-1]]
+        first, *others = (part.tolist() for part in tokenizer.encode(parts))
+        return first + [token for part in others for token in (mask, *part)]
 
     def scores(self, batches: Iterable[PackedBatch[np.ndarray]]) -> list[Score]:
         """Returns nats per masked token, perplexity and accuracy over all batches."""
@@ -176,10 +180,8 @@ def _padded(length: int) -> int:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _logits(
-    network: MaskedLanguageModelNetwork, params: Params, tokens: jax.Array, valid: jax.Array, masked: jax.Array
-):
-    return network.net.apply(params, tokens, valid=valid, masked_positions=masked)
+def _logits(network: MaskedLanguageModelNetwork, params: Params, tokens: Tokens[jax.Array], masked: jax.Array):
+    return network.net.apply(params, tokens, masked)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -196,12 +198,10 @@ class MaskedLanguageModeling(TextTask[MaskedLanguageModelingConfig, DeviceBatch,
     config = MaskedLanguageModelingConfig
 
     def split(self, config: MaskedLanguageModelingConfig, text: Text) -> TextCorpus:
-        share = config.data.held_out
-        if not 0 < share < 1:
-            raise ConfigError(f"data.held_out must be more than 0 and less than 1, got {share}")
         lines = tuple(_lines(text))
         # Every seed holds out the same lines, so that runs are comparable.
-        parts = split_by_source(Parallel(lines, lines), held_out=[max(1, round(share * len(lines)))], seed=0)
+        number = num_held_out(config.data.held_out, len(lines))
+        parts = split_by_source(Parallel(lines, lines), held_out=[number], seed=0)
         return TextCorpus(*(Text("\n".join(part.source)) for part in parts))
 
     def prepare(self, config: MaskedLanguageModelingConfig, corpus: TextCorpus, run: pathlib.Path) -> MaskedData:

@@ -7,6 +7,7 @@ runs start from it with `init_from`.
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import pathlib
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from jaxformer.data.marian_tokenizer import MarianTokenizer
 from jaxformer.data.pretrained_tokenizer import PretrainedTokenizer
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.files import local_path
+from jaxformer.files import local_path, write_text
 from jaxformer.interop.tensors import check_folder, read_json
 from jaxformer.modules.pure import Params, check_shapes
 from jaxformer.sharding import Placement
@@ -28,7 +29,12 @@ from jaxformer.tasks.base import Say
 from jaxformer.tasks.config import TaskConfig, TuneConfig
 from jaxformer.tasks.language_model.config import LanguageModelingConfig
 from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingConfig
-from jaxformer.tasks.pretrained.generation_config import from_generation, from_text_generation
+from jaxformer.tasks.pretrained.generation_config import (
+    from_generation,
+    from_text_generation,
+    of_model,
+    without_special_words,
+)
 from jaxformer.tasks.pretrained.rows import decoder_with_rows, resized, with_rows
 from jaxformer.tasks.pretrained.tokenizers import read_languages, read_tokenizer
 from jaxformer.tasks.tokenizers import VOCAB_MULTIPLE, table_size
@@ -68,9 +74,9 @@ def convert(
     Returns the configuration of the run.
 
     Args:
-      length: the most tokens that a language model reads; 0 for those of its table of positions, or `LENGTH` if it has
-        none or a longer one.
-      say: receives a line about the settings of a language model's search that have no counterpart, if there are any.
+      length: the most tokens that a language model reads; 0 for its positions, or `LENGTH` if it has more.
+      say: receives a line if a language model has more positions than that, and one about the settings of its search
+        that have no counterpart, if there are any.
 
     Raises:
       ConfigError: `out` exists and is not empty; `length` is more than the number of positions, or is given for a model
@@ -96,7 +102,7 @@ def convert(
         if lost:
             named = ", ".join(f"{name} {value!r}" for name, value in lost.items())
             say(f"the run does not have {named}, which jaxformer does not support; texts that they change differ")
-        config, params = _language_model(name, found, tokenizer, length, decode)
+        config, params = _language_model(name, found, tokenizer, length, decode, say)
     elif found.net.model is models.EncoderDecoder:
         config, params = _text_to_text(name, found, tokenizer, generation)
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, **read_languages(folder)))
@@ -108,7 +114,8 @@ def convert(
     else:
         raise DataError(_refusal(folder, f"a {found.family} without the head of a masked language model"))
     with run_lock.held(out):
-        _write(out, config, params, tokenizer, folder)
+        provenance = {"converted": str(folder.resolve()), "dtype": found.settings["dtype"]}
+        _write(out, config, params, tokenizer, generation, provenance)
     return config
 
 
@@ -126,7 +133,7 @@ def _settings(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, Any]]:
     if (kind := str(settings.get("model_type"))) in _WITHOUT_TEXT:
         raise DataError(_refusal(folder, _WITHOUT_TEXT[kind]))
     path = folder / "generation_config.json"
-    generation = read_json(path) if path.exists() else settings
+    generation = read_json(path) if path.exists() else of_model(settings)
     return settings | generation, generation
 
 
@@ -140,6 +147,7 @@ def _language_model(
     tokenizer: Tokenizer,
     length: int,
     decode: language_model.DecodeConfig,
+    say: Say,
 ) -> tuple[LanguageModelingConfig, Params]:
     vocab_size, model = tokenizer.vocab_size, found.net.config
     _check_rows(tokenizer, model.vocab_size)
@@ -147,10 +155,12 @@ def _language_model(
     decoder = decoder_with_rows(found.params["decoder"], size)
     if size > model.vocab_size:  # rows of zeros have logits of 0, which would be the largest of some models
         decoder["output_bias"] = jnp.where(jnp.arange(size) < model.vocab_size, 0.0, NEVER)
-    most = model.max_positions if model.positions == "learned" else found.settings.get("max_position_embeddings")
-    if type(most) is int and length > most:
+    most = model.max_positions
+    if length > most:
         raise ConfigError(f"length must be at most {most}, the positions of the model, got {length}")
-    length = length or min(most if type(most) is int else LENGTH, LENGTH)
+    if not length and most > LENGTH:
+        say(f"the run reads texts of {LENGTH:,} tokens, and the model {most:,}: convert with a length of up to {most}")
+    length = length or min(most, LENGTH)
     data = language_model.DataConfig(tokenizer="pretrained", vocab_size=vocab_size, length=length, batch_size=8)
     model = dataclasses.replace(model, vocab_size=0, output_bias="output_bias" in decoder)
     tune = TuneConfig(frozen="decoder/output_bias" if model.output_bias else "")  # which no family has
@@ -179,7 +189,9 @@ def _text_to_text(
         decoder["output_bias"] = jnp.where(jnp.arange(vocab_size) < rows, bias, NEVER)
     model = dataclasses.replace(config, source_vocab_size=0, target_vocab_size=0)
     data = translation.DataConfig(tokenizer="pretrained", vocab_size=vocab_size)
+    generation, never = without_special_words(generation, tokenizer)
     decode = from_generation(generation, tokenizer.special, tokenizer.start)
+    decode = dataclasses.replace(decode, forbid=never) if never else decode
     result = TranslationConfig(name=name, model=model, data=data, decode=decode, **FINE_TUNING)
     return result, found.params | {"encoder": encoder, "decoder": decoder}
 
@@ -214,12 +226,21 @@ def _check_rows(tokenizer: Tokenizer, rows: int) -> None:
         raise DataError(f"the tokenizer has {tokenizer.vocab_size} tokens, but the model has vectors for {rows}")
 
 
-def _write(out: pathlib.Path, config: Any, params: Params, tokenizer: Tokenizer, folder: pathlib.Path) -> None:
+def _write(
+    out: pathlib.Path,
+    config: Any,
+    params: Params,
+    tokenizer: Tokenizer,
+    generation: Mapping[str, Any],
+    provenance: Mapping[str, Any],
+) -> None:
     setup = make_training_setup(registry.task_of(config), config, tokenizer.vocab_size, Placement(sharding.mesh("")))
     check_shapes(params, setup.network.net.shapes)
     timeout = training.save_timeout(params)
     with training.Checkpoints(out / rundir.PRETRAINED, keep_last=1, timeout=timeout) as checkpoints:
         checkpoints.save(0, params, {})
     tokenizer.save(out / "tokenizer.json")
-    rundir.write_provenance(out, tokenizer=tokenizer.fingerprint, converted=str(folder.resolve()))
+    if not isinstance(config, MaskedLanguageModelingConfig):
+        write_text(out / rundir.GENERATION, json.dumps(generation, indent=2) + "\n")
+    rundir.write_provenance(out, tokenizer=tokenizer.fingerprint, **provenance)
     rundir.write_config(out, config.task, config)  # the last file, which makes it a run

@@ -8,21 +8,24 @@ import os
 from typing import Any
 
 from jaxformer import models, sharding
+from jaxformer.data.pretrained_tokenizer import PretrainedTokenizer
+from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError
 from jaxformer.files import check_new_folder, creating_folder, local_path
 from jaxformer.interop import equivalent
 from jaxformer.interop.pretrained import write
+from jaxformer.interop.tensors import read_json
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.sharding import Placement
-from jaxformer.tasks import registry, restore
+from jaxformer.tasks import registry, restore, rundir
 from jaxformer.tasks.base import Say
 from jaxformer.tasks.config import TuneConfig
 from jaxformer.tasks.language_model.config import LanguageModelingConfig
 from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingConfig
-from jaxformer.tasks.pretrained import generation_config
+from jaxformer.tasks.pretrained import generation_config, starts
 from jaxformer.tasks.pretrained.rows import decoder_with_rows, with_rows
-from jaxformer.tasks.pretrained.tokenizers import mask_name, tokenizer_files
+from jaxformer.tasks.pretrained.tokenizers import tokenizer_files
 from jaxformer.tasks.tokenizers import run_tokenizer
 from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.tasks.translation.config import TranslationConfig
@@ -72,15 +75,26 @@ def export(
             f"the positions of a roberta start at {tokenizer.special.pad + 1}, the id of its padding token plus 1; "
             f"those of this model start at {found.net.config.position_offset}"
         )
-    settings: dict[str, Any] = _ids(config, tokenizer)
-    generation = dict(settings)
+    special, start = tokenizer.special, tokenizer.start
+    settings: dict[str, Any] = _ids(special, start)
+    generation, ids, never = dict(settings), dict(settings), dict[str, int]()
     if isinstance(config, TranslationConfig):
+        given = starts.Translator(found, special, start, special.bos, files)
+        found, special, start, first, files = starts.with_start_of_family(given)
+        settings = _ids(special, start) | {"decoder_start_token_id": first}
+        generation = ids = dict(settings)
         longest = min(found.net.config.length_limit or generation_config.MOST, generation_config.MOST) - 1
-        generation |= generation_config.to_generation(config.decode, tokenizer.special, tokenizer.start, longest)
+        never = generation_config.special_words(config.decode, tokenizer)
+        generation |= generation_config.to_generation(config.decode, special, start, longest, never.values())
     elif isinstance(config, LanguageModelingConfig):
         generation |= generation_config.to_text_generation(config.decode)
         if found.net.config.positions != "learned":  # otherwise transformers takes its default, up to 131,072
-            settings["max_position_embeddings"] = config.data.length
+            settings["max_position_embeddings"] = _num_positions(config)
+    if rundir.is_pretrained(run):  # otherwise its parameters were trained in float32
+        settings["dtype"] = read_json(run / "provenance.json").get("dtype", "float32")
+    if (run / rundir.GENERATION).exists() and not masked and special == tokenizer.special:
+        given = read_json(run / rundir.GENERATION)
+        generation = ids | given if _describes(given, config, tokenizer) else generation
     with creating_folder(out, mode=0o777) as temporary:
         write(temporary, found.net, found.params, family=found.family, settings=settings)
         for name, content in files.items():
@@ -88,18 +102,31 @@ def export(
         if not masked:
             (temporary / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n", encoding="utf-8")
     decode = None if isinstance(config, MaskedLanguageModelingConfig) else config.decode
-    if decode and (lost := generation_config.without_counterpart(decode)):
+    if decode and (lost := generation_config.without_counterpart(decode, never)):
         named = ", ".join(f"decode.{name} {getattr(decode, name)}" for name in lost)
         say(f"the folder does not have {named}, which transformers lacks; texts that they end or change differ")
     return found.family
 
 
-def _ids(config: Any, tokenizer: Tokenizer) -> dict[str, int]:
+def _describes(given: dict[str, Any], config: Any, tokenizer: Tokenizer) -> bool:
+    """Returns True if the settings that a converted run came from describe its search, which may have been changed."""
+    if isinstance(config, LanguageModelingConfig):
+        return generation_config.from_text_generation(given, tokenizer)[0] == config.decode
+    kept, forbidden = generation_config.without_special_words(given, tokenizer)
+    decode = generation_config.from_generation(kept, tokenizer.special, tokenizer.start)
+    return dataclasses.replace(decode, forbid=forbidden or decode.forbid) == config.decode
+
+
+def _ids(special: SpecialTokens, start: tuple[int, ...]) -> dict[str, int]:
     """Returns the ids of special tokens as settings."""
-    special = tokenizer.special
-    begin = tokenizer.start[0] if tokenizer.start else special.bos
-    ids = {"pad_token_id": special.pad, "bos_token_id": begin, "eos_token_id": special.eos}
-    return ids | ({"decoder_start_token_id": special.bos} if isinstance(config, TranslationConfig) else {})
+    begin = start[0] if start else special.bos
+    return {"pad_token_id": special.pad, "bos_token_id": begin, "eos_token_id": special.eos}
+
+
+def _num_positions(config: LanguageModelingConfig) -> int:
+    """Returns the longest context of a language model without a table of positions: of training, here or before."""
+    before = config.model.max_positions if config.data.tokenizer == "pretrained" else 0
+    return max(config.data.length, before)
 
 
 def _with_rows_of(tokenizer: Tokenizer, net: Pure, params: Params) -> tuple[Pure, Params]:
@@ -115,8 +142,9 @@ def _with_rows_of(tokenizer: Tokenizer, net: Pure, params: Params) -> tuple[Pure
                 settings["output_bias"] = False
         params = params | {"decoder": decoder}
     elif net.model is models.MaskedLanguageModel:
-        name = mask_name(tokenizer)
-        mask = None if name is None else tokenizer.encode([name])[0][0]
+        mask = None
+        if isinstance(tokenizer, PretrainedTokenizer) and (name := tokenizer.mask):
+            mask = tokenizer.id_of(name)
         embeddings, rows = params["encoder"]["embeddings"], size + (mask is None)
         cut = with_rows(embeddings, rows)
         if mask is not None:  # here it is the first after the vocabulary

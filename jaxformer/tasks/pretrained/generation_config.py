@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from jaxformer.data.pretrained_tokenizer import PretrainedTokenizer
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import DataError
@@ -19,7 +20,6 @@ MOST = 512
 """The ``max_length`` of a search without a limit of its own; without one, transformers would stop after 20 tokens."""
 
 _NEUTRAL: dict[str, Any] = {
-    "repetition_penalty": 1.0,
     "encoder_repetition_penalty": 1.0,
     "encoder_no_repeat_ngram_size": 0,
     "num_beam_groups": 1,
@@ -68,8 +68,20 @@ _PROBABILITIES = {"temperature": 1.0, "top_p": 1.0, "min_p": 0.0}
 _TOP_K = 50
 """The ``top_k`` of transformers if a folder has none."""
 
+_NAMES = (
+    {*_NEUTRAL, *_NEUTRAL_IN_SAMPLING, *_NEUTRAL_IN_TEXTS, *_NEUTRAL_IN_BEAMS, *_PROBABILITIES}
+    | {"do_sample", "top_k", "max_length", "max_new_tokens", "no_repeat_ngram_size", "renormalize_logits"}
+    | {f"{name}_token_id" for name in ("pad", "bos", "eos", "decoder_start")}
+)
+"""The settings of a search."""
+
 _OURS = "mbr coverage_penalty normalization patience forbid shortlist min_ratio".split()
 """Settings that transformers does not have, and that change a search where they are not the default."""
+
+
+def of_model(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of the search in a ``config.json``, for a folder without ``generation_config.json``."""
+    return {name: value for name, value in settings.items() if name in _NAMES}
 
 
 def from_generation(settings: Mapping[str, Any], special: SpecialTokens, start: tuple[int, ...]) -> DecodeConfig:
@@ -87,6 +99,7 @@ def from_generation(settings: Mapping[str, Any], special: SpecialTokens, start: 
     found: dict[str, Any] = _sampling(given) | {
         "beam_size": beams,
         "no_repeat_ngram_size": _integer(given, "no_repeat_ngram_size", 0),
+        "repetition_penalty": _penalty(given),
         "renormalize": given.get("renormalize_logits", False) is True,
         "forced_end": "free" if "forced_eos_token_id" in given else "never",
     }
@@ -146,6 +159,7 @@ def from_text_generation(settings: Mapping[str, Any], tokenizer: Tokenizer) -> t
     lost = {name: given[name] for name, value in neutral.items() if given.get(name, value) != value}
     if "max_new_tokens" in given:
         found["max_tokens"] = _integer(given, "max_new_tokens", 0, least=1)
+    found["repetition_penalty"] = _penalty(given)
     found["no_repeat_ngram_size"] = _integer(given, "no_repeat_ngram_size", 0)
     found["renormalize"] = given.get("renormalize_logits", False) is True
     try:
@@ -180,6 +194,13 @@ def _integer(given: Mapping[str, Any], name: str, default: int, *, least: int = 
     return value
 
 
+def _penalty(given: Mapping[str, Any]) -> float:
+    value = given.get("repetition_penalty", 1.0)
+    if type(value) not in (int, float):
+        raise DataError(f"repetition_penalty must be a number, got {value!r}")
+    return float(value)
+
+
 def _check_counterparts(given: Mapping[str, Any], special: SpecialTokens, start: tuple[int, ...]) -> None:
     _check_neutral(given, _NEUTRAL, "in the settings of generation")
     words, never = given.get("bad_words_ids", []), [[special.pad], [special.bos]]
@@ -205,6 +226,39 @@ def _check_counterparts(given: Mapping[str, Any], special: SpecialTokens, start:
         )
 
 
+def without_special_words(settings: Mapping[str, Any], tokenizer: Tokenizer) -> tuple[Mapping[str, Any], str]:
+    """Returns settings without the ``bad_words_ids`` that are special tokens, and the names of these as a `forbid`.
+
+    Such a word is ``<s>`` of a decoder that begins with padding. Padding and the start stay: they need no setting.
+    """
+    words, names = settings.get("bad_words_ids"), []
+    if not isinstance(words, list) or not isinstance(tokenizer, PretrainedTokenizer):
+        return settings, ""
+    kept: list[Any] = []
+    for word in words:
+        of_search = word in ([tokenizer.special.pad], [tokenizer.special.bos])
+        name = "" if of_search else _special_name(word, tokenizer)
+        (names if name else kept).append(name or word)
+    return {**settings, "bad_words_ids": kept}, ",".join(names)
+
+
+def _special_name(word: Any, tokenizer: PretrainedTokenizer) -> str:
+    """Returns the name of a word that is one special token, if the name in a text stands for it."""
+    token = word[0] if isinstance(word, list) and len(word) == 1 else None
+    if type(token) is not int or not tokenizer.is_special(token):
+        return ""
+    (name,) = tokenizer.pieces([token])
+    return name if "," not in name and tokenizer.segmentations(name) == [(token,)] else ""
+
+
+def special_words(decode: DecodeConfig, tokenizer: Tokenizer) -> dict[str, int]:
+    """Returns the special tokens that `decode.forbid` names."""
+    if not isinstance(tokenizer, PretrainedTokenizer):
+        return {}
+    found = {name: tokenizer.id_of(name) for name in decode.forbidden_phrases}
+    return {name: token for name, token in found.items() if token is not None and tokenizer.is_special(token)}
+
+
 def _check_neutral(given: Mapping[str, Any], neutral: Mapping[str, Any], where: str) -> None:
     for name, value in neutral.items():
         if given.get(name, value) != value:
@@ -214,18 +268,21 @@ def _check_neutral(given: Mapping[str, Any], neutral: Mapping[str, Any], where: 
             )
 
 
-def to_generation(decode: DecodeConfig, special: SpecialTokens, start: tuple[int, ...], longest: int) -> dict[str, Any]:
+def to_generation(
+    decode: DecodeConfig, special: SpecialTokens, start: tuple[int, ...], longest: int, never: Iterable[int] = ()
+) -> dict[str, Any]:
     """Returns a translator's search as settings of Hugging Face, as far as it has them; see `without_counterpart`.
 
     Args:
       longest: the maximum number of tokens of a text if the search has no limit.
+      never: the special tokens that are never generated, besides padding and the start.
     """
     result: dict[str, Any] = _choice(decode) | {
         "max_length": 1 + (decode.max_length or longest),
         "min_length": 1 + decode.min_length if decode.min_length else 0,
         "forced_eos_token_id": special.eos if decode.forced_end == "free" else None,
         "forced_bos_token_id": start[0] if start else None,
-        "bad_words_ids": [[token] for token in sorted({special.pad, special.bos} - {special.eos})] or None,
+        "bad_words_ids": [[token] for token in sorted({special.pad, special.bos, *never} - {special.eos})] or None,
     }
     return {name: value for name, value in result.items() if value is not None}
 
@@ -238,13 +295,18 @@ def to_text_generation(decode: TextDecodeConfig) -> dict[str, Any]:
     return _choice(decode.search) | {"max_new_tokens": decode.max_tokens} | ends
 
 
-def without_counterpart(decode: GenerationConfig) -> list[str]:
+def without_counterpart(decode: GenerationConfig, words: Collection[str] = ()) -> list[str]:
     """Returns the names of settings that change this search and that transformers does not have.
 
     They include the bounds of every translation's length, even the default ones, and an end token that the length limit
     forces with the model's log-probability.
+
+    Args:
+      words: the names of `special_words`, which transformers can forbid.
     """
     found = [name for name in _OURS if getattr(decode, name, None) != getattr(type(decode), name, None)]
+    if "forbid" in found and {*decode.forbidden_phrases} <= {*words}:
+        found.remove("forbid")
     of_beams = isinstance(decode, SearchConfig) and not decode.sample and decode.beam_size > 1
     found = [name for name in found if of_beams or name not in ("normalization", "patience")]
     if isinstance(decode, DecodeConfig):
@@ -255,7 +317,9 @@ def without_counterpart(decode: GenerationConfig) -> list[str]:
 
 def _choice(decode: SearchConfig) -> dict[str, Any]:
     """Returns the settings that determine how tokens are chosen."""
-    shared = {"no_repeat_ngram_size": decode.no_repeat_ngram_size, "renormalize_logits": decode.renormalize}
+    shared: dict[str, Any] = {"no_repeat_ngram_size": decode.no_repeat_ngram_size}
+    shared |= {} if decode.repetition_penalty == 1 else {"repetition_penalty": decode.repetition_penalty}
+    shared["renormalize_logits"] = decode.renormalize
     if decode.sample:
         sampling = {name: getattr(decode, name) for name in ("top_k", *_PROBABILITIES)}
         return shared | {"do_sample": True, "num_beams": 1} | sampling

@@ -6,12 +6,13 @@ import dataclasses
 import itertools
 import json
 import pathlib
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
+from jaxformer.data.languages import CODES
 from jaxformer.data.marian_tokenizer import MarianTokenizer
 from jaxformer.data.pretrained_tokenizer import PretrainedTokenizer
+from jaxformer.data.segmentation import SPACE
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.data.tokenizer_json import MASK, NAMES, Frame, tokenizer_json
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
 MARIAN = ("source.spm", "target.spm", "vocab.json")
 """The files of a tokenizer of Marian."""
 
-ENCODER_DECODERS = ("bart", "mbart", "pegasus", "t5", "mt5")
+TOKENIZER = "tokenizer.json"
+"""The file of all other tokenizers."""
+
+ENCODER_DECODERS = ("bart", "mbart", "marian", "pegasus", "t5", "mt5")
 """The families whose decoders begin with a separate start token."""
 
 _KINDS = "pad_token unk_token cls_token sep_token mask_token".split()
@@ -46,6 +50,14 @@ _OVERRIDES = {
 }
 """Settings of ``tokenizer_config.json`` by which transformers replaces those of rules of ``tokenizer.json``."""
 
+_DEFAULTS = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True, "add_prefix_space": False}
+"""Their values in the classes of BERT, GPT-2, RoBERTa and BART if the file does not give them."""
+
+_KEPT = ("chat_template", "model_max_length", "padding_side", "truncation_side", "mask_token")
+"""Settings of ``tokenizer_config.json`` that commands here do not use, and that an exported folder has again."""
+
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+"""The settings of an added token."""
 
 _CLEAN_UP = "clean_up_tokenization_spaces"
 """The setting of ``tokenizer_config.json`` by which transformers changes decoded text."""
@@ -63,36 +75,39 @@ def read_tokenizer(
       ConfigError: the package tokenizers is not installed.
       DataError: a file is missing or damaged, or special tokens cannot be found.
     """
-    return (_marian if settings.get("model_type") == "marian" else _fast)(folder, settings)
+    is_marian = settings.get("model_type") == "marian"
+    of_marian = is_marian and not ((folder / TOKENIZER).exists() and not (folder / MARIAN[0]).exists())
+    return (_marian if of_marian else _fast)(folder, settings)
 
 
 def _fast(folder: pathlib.Path, settings: Mapping[str, Any]) -> tuple[PretrainedTokenizer, Mapping[str, str]]:
-    path = folder / "tokenizer.json"
+    path = folder / TOKENIZER
     if not path.exists():
         raise DataError(
             f"{folder} has no tokenizer.json; transformers writes one: "
             "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
         )
     rules = read_json(path)
-    content = json.dumps(rules, ensure_ascii=False)
-    names = dict(_NAMES.get(str(settings.get("model_type")), {}))
+    family = str(settings.get("model_type"))
+    names = dict(_NAMES.get(family, {}))
     files = [folder / "special_tokens_map.json", folder / "tokenizer_config.json"]
     given = [read_json(file) if file.exists() else {} for file in files]
     for name, value in itertools.chain.from_iterable(one.items() for one in given):
         token = value.get("content") if isinstance(value, dict) else value
         if name.endswith("_token") and isinstance(token, str):
             names[name] = token
-    try:
-        bare = PretrainedTokenizer(content, SpecialTokens(0, 0, 0, 0))
-    except ConfigError:
-        raise
-    except ValueError as error:
-        raise DataError(f"{path} is damaged: {error}") from None
-    _check_overrides(given[1], rules, bare, files[1])
+    if isinstance(rules.get("model"), dict):
+        if rules["model"].get("dropout"):  # of BPE in training; the tokens of a text would be random
+            rules["model"]["dropout"] = None
+        _replace_by_class(rules, given[1], family)
+    bare = _parsed(rules, path)
+    _check_overrides(given[1], rules, bare, files[1], family)
+    if (added := _added_tokens(rules, given[1], names, bare)) != rules.get("added_tokens"):
+        bare = _parsed(rules | {"added_tokens": added}, path)
     special = _special(bare, names, settings)
     if special is None:
         raise DataError(f"neither the tokenizer nor config.json of {folder} names the end of a text (eos_token)")
-    if settings.get("model_type") in ENCODER_DECODERS:
+    if family in ENCODER_DECODERS:
         start = _decoder_start(settings, bare.vocab_size)
         if start is None and special.bos == special.eos:
             raise DataError(f"config.json of {folder} does not say how a text begins: decoder_start_token_id")
@@ -104,23 +119,104 @@ def _fast(folder: pathlib.Path, settings: Mapping[str, Any]) -> tuple[Pretrained
         )
     # Transformers ignores the setting with BPE, whose spaces are those of the text.
     is_bpe = "merges" in (rules.get("model") or {})
-    return bare.with_special(special, clean_up=bool(given[1].get(_CLEAN_UP)) and not is_bpe), names
+    clean_up = bool(given[1].get(_CLEAN_UP)) and not is_bpe
+    return bare.with_special(special, clean_up=clean_up, settings=_kept(folder, given[1] | names)), names
+
+
+def _parsed(rules: Mapping[str, Any], path: pathlib.Path) -> PretrainedTokenizer:
+    try:
+        return PretrainedTokenizer(json.dumps(rules, ensure_ascii=False), SpecialTokens(0, 0, 0, 0))
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise DataError(f"{path} is damaged: {error}") from None
+
+
+def _replace_by_class(rules: dict[str, Any], given: Mapping[str, Any], family: str) -> None:
+    """Replaces the rules for spaces by those of the class LlamaTokenizer, if ``tokenizer_config.json`` names it.
+
+    With the published rules of Llama 2, a text that begins with a space gets another one.
+    """
+    named = str(given.get("tokenizer_class")).removesuffix("Fast") == "LlamaTokenizer"
+    if not named or family in ("mistral", "qwen2") or not rules["model"].get("byte_fallback"):
+        return  # transformers has other classes for these families, and for vocabularies of bytes
+    prefix = given.get("add_prefix_space") is not False
+    scheme = ("always" if given.get("legacy") else "first") if prefix else "never"
+    space = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
+    strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if prefix else []
+    rules["normalizer"] = None
+    rules["pre_tokenizer"] = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": False}
+    rules["decoder"] = {"type": "Sequence", "decoders": [space, {"type": "ByteFallback"}, {"type": "Fuse"}, *strip]}
+
+
+def _added_tokens(
+    rules: Mapping[str, Any], given: Mapping[str, Any], names: Mapping[str, str], tokenizer: PretrainedTokenizer
+) -> list[dict[str, Any]]:
+    """Returns the added tokens with those of ``tokenizer_config.json``, which transformers finds in texts, too.
+
+    A named padding token is not one of them: it may be a letter of the text.
+    """
+    found = {token["content"]: token for token in rules.get("added_tokens") or ()}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip"), False)
+    for token in _declared(given):
+        own = {"normalized": not token.get("special", False)} | {name: token[name] for name in _FLAGS if name in token}
+        found[token["content"]] = flags | found.get(token["content"], {}) | own | {"content": token["content"]}
+    for content in (*_additional(given), *(content for name, content in names.items() if name != "pad_token")):
+        found.setdefault(content, {**flags, "normalized": False, "special": True, "content": content})
+    ids = {content: tokenizer.id_of(content) for content in found}
+    return [token | {"id": ids[content]} for content, token in found.items() if ids[content] is not None]
+
+
+def _declared(given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns the tokens in ``added_tokens_decoder``."""
+    added = given.get("added_tokens_decoder")
+    added = added.values() if isinstance(added, dict) else ()
+    return [token for token in added if isinstance(token, dict) and isinstance(token.get("content"), str)]
+
+
+def _additional(given: Mapping[str, Any]) -> list[str]:
+    """Returns the names of further special tokens."""
+    groups = (given.get(name) for name in ("additional_special_tokens", "extra_special_tokens"))
+    tokens = [token for group in groups for token in (group.values() if isinstance(group, dict) else group or ())]
+    contents = [token.get("content") if isinstance(token, dict) else token for token in tokens]
+    return [content for content in contents if isinstance(content, str)]
+
+
+def _kept(folder: pathlib.Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of ``tokenizer_config.json`` that are only kept for export, with templates of other files.
+
+    Raises:
+      DataError: a template cannot be read.
+    """
+    kept = {name: given[name] for name in _KEPT if given.get(name) is not None}
+    paths = [folder / "chat_template.jinja", *sorted(folder.glob("additional_chat_templates/*.jinja"))]
+    try:
+        found = {path.stem: path.read_text(encoding="utf-8") for path in paths if path.is_file()}
+    except (OSError, ValueError) as error:
+        raise DataError(f"a chat template of {folder} cannot be read: {error}") from None
+    templates = [{"name": name.replace("chat_template", "default"), "template": x} for name, x in found.items()]
+    if templates:
+        kept["chat_template"] = templates if len(templates) > 1 else templates[0]["template"]
+    return kept
 
 
 def _check_overrides(
-    given: Mapping[str, Any], rules: Mapping[str, Any], tokenizer: PretrainedTokenizer, path: pathlib.Path
+    given: Mapping[str, Any], rules: Mapping[str, Any], tokenizer: PretrainedTokenizer, path: pathlib.Path, family: str
 ) -> None:
     """Checks that `given`, of ``tokenizer_config.json``, agrees with the rules and the tokens of ``tokenizer.json``."""
-    added = given.get("added_tokens_decoder")
-    added = added.values() if isinstance(added, dict) else ()
-    tokens = [token["content"] for token in added if isinstance(token, dict) and isinstance(token.get("content"), str)]
+    tokens = [*(token["content"] for token in _declared(given)), *_additional(given)]
     differ = [f"has the token {token!r}" for token in tokens if tokenizer.id_of(token) is None]
-    if given.get("tokenizer_class") not in ("PreTrainedTokenizerFast", "TokenizersBackend"):  # which replace nothing
+    differ += ["has split_special_tokens True"] if given.get("split_special_tokens") else []
+    replacing = str(given.get("tokenizer_class") or family)
+    if replacing not in ("PreTrainedTokenizerFast", "TokenizersBackend"):  # which replace nothing
         for (part, kind), settings in _OVERRIDES.items():
             rule = rules.get(part) or {}
             names = settings.items() if rule.get("type") == kind else ()
             values = [(name, given.get(name), rule.get(own)) for name, own in names]
             differ += [f"has {name} {value!r}" for name, value, own in values if value not in (None, own)]
+            if replacing.lower().startswith(("bert", "gpt2", "roberta", "bart")):
+                silent = [name for name, value, own in values if value is None and own != _DEFAULTS[name]]
+                differ += [f"has no {name}, for which transformers takes {_DEFAULTS[name]}" for name in silent]
     if differ:
         raise DataError(
             f"{path} {differ[0]}, unlike tokenizer.json; transformers writes files that agree: "
@@ -144,14 +240,19 @@ def _special(
         for kind in kinds:
             if kind in names and (token := tokenizer.id_of(names[kind])) is not None:
                 return token
-        token = settings.get(f"{kinds[-1]}_id")  # which has no ids of the class and separator tokens
-        token = token[0] if isinstance(token, list) and token else token
-        return token if type(token) is int and 0 <= token < tokenizer.vocab_size else None
+            token = settings.get(f"{kind}_id")
+            token = token[0] if isinstance(token, list) and token else token
+            if type(token) is int and 0 <= token < tokenizer.vocab_size:
+                return token
+        return None
 
-    eos = find("sep_token", "eos_token")
+    # Texts of a masked language model are between the class and separator tokens; others may name both, too.
+    order = 1 if str(settings.get("model_type")) in _NAMES else -1
+    eos = find(*("sep_token", "eos_token")[::order])
     if eos is None:
         return None
-    ids = {"pad": find("pad_token"), "bos": find("cls_token", "bos_token"), "eos": eos, "unk": find("unk_token")}
+    bos = find(*("cls_token", "bos_token")[::order])
+    ids = {"pad": find("pad_token"), "bos": bos, "eos": eos, "unk": find("unk_token")}
     if not tokenizer.is_special(ids["pad"] if ids["pad"] is not None else eos):  # a token of text
         ids["pad"] = None
     return SpecialTokens(**{name: eos if token is None else token for name, token in ids.items()})
@@ -173,19 +274,20 @@ def _marian(folder: pathlib.Path, settings: Mapping[str, Any]) -> tuple[MarianTo
         special = SpecialTokens(bos=ids["pad"] if start is None else start, **ids)
         source, target = ((folder / name).read_bytes() for name in MARIAN[:2])
         path = folder / "tokenizer_config.json"
-        clean_up = path.exists() and bool(read_json(path).get(_CLEAN_UP))
-        tokenizer = MarianTokenizer(source, target, vocabulary, special, clean_up=clean_up)
+        given = read_json(path) if path.exists() else {}
+        clean_up, kept = bool(given.get(_CLEAN_UP)), _kept(folder, given)
+        tokenizer = MarianTokenizer(source, target, vocabulary, special, clean_up=clean_up, settings=kept)
     except (OSError, TypeError, ValueError) as error:
         raise DataError(f"the tokenizer of {folder} is damaged: {error}") from None
     return tokenizer, {f"{name}_token": piece for name, piece in names.items()}
 
 
 def read_languages(folder: pathlib.Path) -> dict[str, str]:
-    """Returns the languages that ``tokenizer_config.json`` names with two letters, as settings of the data."""
+    """Returns the languages that ``tokenizer_config.json`` names by codes of two letters, as settings of the data."""
     path = folder / "tokenizer_config.json"
     found = read_json(path) if path.exists() else {}
     named = {f"{side}_language": found.get(f"{side}_lang") for side in ("source", "target")}
-    return {name: code for name, code in named.items() if isinstance(code, str) and re.fullmatch("[a-z]{2}", code)}
+    return {name: code for name, code in named.items() if isinstance(code, str) and code in CODES}
 
 
 def tokenizer_files(tokenizer: Tokenizer, *, frame: Frame = "", mask: bool = False) -> dict[str, bytes]:
@@ -210,13 +312,14 @@ def tokenizer_files(tokenizer: Tokenizer, *, frame: Frame = "", mask: bool = Fal
         else:
             content = tokenizer_json(cast("SubwordTokenizer", tokenizer), frame=frame, mask=mask)
             names = {name: NAMES[special[name]] for name in ids}
-        files = {"tokenizer.json": content.encode()}
+        files = {TOKENIZER: content.encode()}
         if mask:
             names |= {"cls_token": names["bos_token"], "sep_token": names["eos_token"]}
-            names["mask_token"] = mask_name(tokenizer) or MASK
+            names["mask_token"] = getattr(tokenizer, "mask", None) or MASK
     # Without token types, which transformers 4 would add to the embeddings of a GPT-2.
     inputs = {"model_input_names": ["input_ids", "attention_mask"]}
     settings = {"tokenizer_class": kind, _CLEAN_UP: getattr(tokenizer, "clean_up", False), **inputs, **names}
+    settings |= getattr(tokenizer, "settings", {})
     return files | {"tokenizer_config.json": (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode()}
 
 
@@ -225,10 +328,3 @@ def _named(tokenizer: Tokenizer, ids: Mapping[str, int]) -> dict[str, str]:
     end = tokenizer.special.eos
     kept = {name: token for name, token in ids.items() if token != end or name in ("eos_token", "pad_token")}
     return dict(zip(kept, tokenizer.pieces(kept.values()), strict=True))
-
-
-def mask_name(tokenizer: Tokenizer) -> str | None:
-    """Returns the name of the mask token of a pretrained vocabulary; None if it has no such token."""
-    known = (_BERT["mask_token"], _ROBERTA["mask_token"])
-    found = isinstance(tokenizer, PretrainedTokenizer) and [x for x in known if tokenizer.id_of(x) is not None]
-    return found[0] if found else None

@@ -49,19 +49,15 @@ def diagonal_error_rate(pairs: Sequence[demo.Pair]) -> float:
 def describe(head: Head) -> str:
     """Returns a description of a head or a mean."""
     layer, index = head
-    if layer is None:
-        return "the mean of all heads"
-    return (
-        f"the mean of the heads of decoder layer {layer}" if index is None else f"head {index} of decoder layer {layer}"
-    )
+    if index is None:
+        return "the mean of all heads" if layer is None else f"the mean of the heads of decoder layer {layer}"
+    return f"the mean of head {index} of all layers" if layer is None else f"head {index} of decoder layer {layer}"
 
 
 def options(head: Head) -> str:
     """Returns the options with which `jaxformer inspect` draws a head or a mean."""
-    layer, index = head
-    if layer is None:
-        return "--mean"
-    return f"--layer {layer}" if index is None else f"--layer {layer} --head {index}"
+    chosen = [f"--{name} {index}" for name, index in zip(("layer", "head"), head, strict=True) if index is not None]
+    return " ".join(chosen) or "--mean"
 
 
 def _links(words: AttentionWeights, head: Head) -> set[tuple[int, int]]:

@@ -6,10 +6,15 @@ import dataclasses
 from typing import ClassVar, Literal, Self
 
 from jaxformer.config import PLACE, at_least
+from jaxformer.data.languages import check_language
+from jaxformer.data.sources import check_held_out
 from jaxformer.data.special_tokens import MIN_SUBWORDS
 from jaxformer.files import local_path
+from jaxformer.functional.losses import CrossEntropy, LogitLoss
+from jaxformer.functional.r_drop import RDrop
 from jaxformer.models.config import EncoderDecoderConfig
 from jaxformer.models.seq2seq_config import Seq2SeqConfig
+from jaxformer.reprs import brief
 from jaxformer.tasks.config import SearchConfig, TaskConfig
 
 
@@ -35,15 +40,15 @@ class DataConfig:
     """Test sentences; by default, `held_out` training pairs are held out."""
     test_target: str = ""
     """The translations of `test_source`."""
-    held_out: int = 1000
-    """The number of pairs held out for validation, and as many for test, if no files are named; they do not depend on
-    the seed."""
+    held_out: int | float = 1000
+    """The number of pairs held out for validation, and as many for test, if no files are named; or a fraction of the
+    training pairs, less than 1. They do not depend on the seed. With 0, which holds out none, name validation files."""
     source_language: str = ""
-    """The two-letter code of the source language; selects the Moses rules for `pretokenize`."""
+    """The two-letter code (ISO 639-1) of the source language; selects the Moses rules for `pretokenize`."""
     target_language: str = ""
-    """The two-letter code of the target language. It selects the word tokenizer of scores: the Moses rules for Moses
-    BLEU, which is skipped without a language, and sacrebleu's tokenizers for zh, ja and ko. It also selects the rules
-    for `pretokenize`."""
+    """The two-letter code (ISO 639-1) of the target language. It selects the word tokenizer of scores: the Moses rules
+    for Moses BLEU, which is skipped without a language; sacrebleu's tokenizers for zh, ja and ko; and characters for
+    other languages that are written without spaces. It also selects the rules for `pretokenize`."""
     lowercase: bool = False
     """Lowercase all text, including later inputs; references are then lowercased for scores."""
     pretokenize: Literal["none", "moses"] = "none"
@@ -73,6 +78,8 @@ class DataConfig:
     cache: str = dataclasses.field(default="", metadata=PLACE)
     """The folder for tokenized corpora, named by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
 
+    __repr__ = brief
+
     def __post_init__(self) -> None:
         local_path(self.cache)
         at_least(
@@ -85,7 +92,9 @@ class DataConfig:
             "length_multiple",
         )
         at_least(1 if self.tokenizer == "pretrained" else MIN_SUBWORDS, self, "vocab_size")
-        at_least(0, self, "held_out", "num_segmentations", "segmentation_alpha")
+        at_least(0, self, "num_segmentations", "segmentation_alpha")
+        if self.held_out != 0 or isinstance(self.held_out, float):
+            check_held_out(self.held_out)
         if self.tokenizer == "bpe" and self.segmentation_alpha > 1:
             raise ValueError(f"segmentation_alpha must be at most 1 for bpe, got {self.segmentation_alpha}")
         if self.num_segmentations == 1 and self.segmentation_alpha != type(self).segmentation_alpha:
@@ -94,8 +103,11 @@ class DataConfig:
             for name in ("source", "target", "validation_source", "validation_target", "test_source", "test_target"):
                 if file := getattr(self, name):
                     raise ValueError(f"{name} {file!r} has no effect: corpus is grammar, not files")
-        if min(self.columns) < 0:
-            raise ValueError(f"columns must be at least 0, got {self.columns}")
+        if min(self.columns) < 0 or self.columns[0] == self.columns[1]:
+            raise ValueError(f"columns must be two different numbers from 0, got {self.columns}")
+        for name in ("source_language", "target_language"):
+            if code := getattr(self, name):
+                check_language(code, name)
         if self.pretokenize == "moses" and not (self.source_language and self.target_language):
             raise ValueError(
                 "pretokenize moses has rules for each language; set source_language and target_language, as en and de"
@@ -114,10 +126,19 @@ class LossConfig:
     """The weight of the divergence between two passes with different dropout (R-Drop, Liang et al. 2021: 5 for
     translation), which doubles the cost of a step; 0 for one pass."""
 
+    __repr__ = brief
+
     def __post_init__(self) -> None:
         at_least(0, self, "label_smoothing", "z_loss", "r_drop")
         if self.label_smoothing >= 1:
             raise ValueError(f"label_smoothing must be less than 1, got {self.label_smoothing}")
+
+    @property
+    def loss(self) -> LogitLoss:
+        """The loss of a training step."""
+        if self.r_drop:
+            return RDrop(self.r_drop, self.label_smoothing, self.z_loss)
+        return CrossEntropy(self.label_smoothing, self.z_loss)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -133,6 +154,8 @@ class DecodeConfig(SearchConfig):
     """A translation has at least min_ratio * source length tokens, end token not included."""
     validation_sentences: int = 0
     """The number of validation sentences to translate greedily for BLEU at each validation; 0 for none."""
+
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -172,3 +195,5 @@ class TranslationConfig(TaskConfig):
     """The training loss."""
     decode: DecodeConfig = DecodeConfig()
     """The search for translations."""
+
+    __repr__ = brief

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 
 from jaxformer import demo
-from jaxformer.data.sources import Parallel, locate, read_parallel, read_table, split_by_source
+from jaxformer.data.sources import Parallel, locate, num_held_out, read_parallel, read_table, split_by_source
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.files import local_path
 from jaxformer.tasks.translation.config import DataConfig
@@ -52,7 +52,8 @@ def load_corpora(config: DataConfig) -> Corpora:
     if "validation" in missing and not config.held_out:
         raise DataError("no validation data: give --data.validation-source FILE, or --data.held-out more than 0")
     if missing:
-        train, *held_out = split_by_source(train, held_out=[config.held_out] * len(missing), seed=0)
+        number = num_held_out(config.held_out, len(train)) if config.held_out else 0
+        train, *held_out = split_by_source(train, held_out=[number] * len(missing), seed=0)
         parts.update(zip(missing, held_out, strict=True))
     return Corpora(train, parts["validation"], {"test": parts["test"]})
 

@@ -45,7 +45,8 @@ def translation() -> TranslationConfig:
 def tiny() -> TranslationConfig:
     """The smallest model, 2 M parameters, for two CPU cores and first trials (2 + 2 layers, D = 128)."""
     sizes = {"d_model": 128, "num_heads": 4, "d_ff": 512, "num_layers": 2, "dropout": 0.1}
-    return _sized("translation-tiny", **sizes, learning_rate=3e-3, steps=5000, tokens_per_batch=2048)
+    config = _sized("translation-tiny", **sizes, learning_rate=3e-3, steps=5000, tokens_per_batch=2048)
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, num_shapes=3))
 
 
 def small() -> TranslationConfig:

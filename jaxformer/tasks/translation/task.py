@@ -14,20 +14,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer import functional, models, sharding
+from jaxformer import functional, models
 from jaxformer.axes import AxisName
 from jaxformer.caches import data_cache
 from jaxformer.config import to_data
 from jaxformer.data.batch import Batch
 from jaxformer.data.batch_plan import make_batch_plan, replan
 from jaxformer.data.batch_plan import num_rows as rows_of_budget
+from jaxformer.data.languages import UNSPACED
 from jaxformer.data.normalization import TextNormalizer
 from jaxformer.data.pipeline import PlannedPairs, prepare
 from jaxformer.data.sources import Parallel
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.scores import Score, bleu, bleu_words, chrf, moses_bleu, sentence_scores
-from jaxformer.models import costs
+from jaxformer.functional.tokens import Tokens
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, pure
 from jaxformer.tasks.base import Network, OnExamples, PlannedData, Say, Task, Trained
@@ -85,53 +86,20 @@ class TranslationNetwork(Network[DeviceBatch]):
         recurrent = isinstance(self.net.config, models.Seq2SeqConfig)  # a step depends on the previous one
         return ("batch",) if recurrent else super().sharded_axes
 
-    @property
-    def passes(self) -> int:
-        """The passes of a training step over its batch."""
-        return 2 if self.objective.r_drop else 1
-
     def loss(self, params: Params, batch: DeviceBatch, key: jax.Array | None):
-        options: dict[str, Any] = {"smoothing": self.objective.label_smoothing, "z_loss": self.objective.z_loss}
-        if self.passes == 2 and key is not None:
+        model, loss = self.bound(params, batch), self.objective.loss
+        if loss.passes == 2:
             batch = jax.tree.map(functional.duplicate_rows, batch)
-            options["linear_loss"] = functools.partial(sharding.linear_r_drop, weight=self.objective.r_drop)
-        return *self._cross_entropy(params, batch, key, **options), {}
+        return *model.loss(batch.source, batch.target, labels=batch.labels, loss=loss, key=key), {}
 
     def validation_loss(self, params: Params, batch: DeviceBatch):
-        return *self._cross_entropy(params, batch, None), {}
-
-    def _cross_entropy(self, params: Params, batch: DeviceBatch, key: jax.Array | None, **options: Any):
-        return self.net.bind(params).cross_entropy(
-            batch.source,
-            batch.target,
-            batch.labels,
-            source_valid=batch.source_valid,
-            target_valid=batch.target_valid,
-            right_padded=True,
-            key=key,
-            **options,
-        )
+        return *self.bound(params, batch).loss(batch.source, batch.target, labels=batch.labels), {}
 
     def abstract_batch(self, shape: tuple[int, ...], rows: jax.sharding.Sharding) -> Batch[jax.ShapeDtypeStruct]:
         num_rows, source, target = shape
         place = functools.partial(jax.ShapeDtypeStruct, sharding=rows)
-        tokens, labels = place((num_rows, source), jnp.int32), place((num_rows, target), jnp.int32)
-        valid = place((num_rows, source), jnp.bool_), place((num_rows, target), jnp.bool_)
-        return Batch(tokens, valid[0], labels, labels, valid[1])
-
-    def forward_flops(self, shape: tuple[int, ...]) -> float:
-        num_rows, source, target = shape
-        num_rows, config = self.passes * num_rows, self.net.config
-        if isinstance(config, models.Seq2SeqConfig):
-            return costs.seq2seq_flops(config, num_rows, source, target)
-        return costs.encoder_decoder_flops(config, num_rows, source, target)
-
-    def recomputed_flops(self, shape: tuple[int, ...]) -> float:
-        num_rows, source, target = shape
-        num_rows, config = self.passes * num_rows, self.net.config
-        if isinstance(config, models.Seq2SeqConfig):
-            return 0.0
-        return costs.encoder_decoder_recomputed_flops(config, num_rows, source, target)
+        padded = lambda shape: Tokens(place(shape, jnp.int32), place(shape, jnp.bool_), right_padded=True)
+        return Batch(padded((num_rows, source)), padded((num_rows, target)), place((num_rows, target), jnp.int32))
 
     def shape(self, batch: DeviceBatch) -> tuple[int, ...]:
         num_rows, source = batch.source.shape
@@ -273,12 +241,16 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
         bleu_words("", language)  # rejects a language whose package is missing before anything is translated
         if not language:
             say("Moses BLEU is left out: the run's data.target_language is not set")
+        elif language in UNSPACED:
+            say(f"Moses BLEU is left out: {language}, the run's data.target_language, is written without spaces")
         for name, part in parts.items():
             if part.empty or part.overlong:
                 say(f"{name}: {part.report()}")
             began = time.perf_counter()
             progress = Count(len(part), f"sentences of {name}", say)
-            best = [candidates[0] for candidates in predictor.candidates(part.source, progress=progress)]
+            warn = lambda message, name=name: say(f"{name}: {message}")
+            found = predictor.candidates(part.source, warn=warn, progress=progress)
+            best = [candidates[0] for candidates in found]
             translations = [candidate.text for candidate in best]
             say(f"{name}: {len(part):,} sentences translated in {time.perf_counter() - began:.1f} s")
             own = sentence_scores(translations, part.target, lowercase=lowercase, language=language)
@@ -294,7 +266,7 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
                 bleu(translations, part.target, lowercase=lowercase, language=language),
                 chrf(translations, part.target, lowercase=lowercase),
             ]
-            if language:
+            if language and language not in UNSPACED:
                 words = [tokenizer.normalized(c.tokens) for c in best] if normalizer.pretokenize == "moses" else None
                 how = {"words": words, "cased": words is not None and not lowercase}
                 scores[name].append(moses_bleu(translations, part.target, language=language, **how))

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxformer import decoding
+from jaxformer.data.batch import by_length, few_rows
 from jaxformer.data.normalization import Side
 from jaxformer.data.segmentation import SPACE
 from jaxformer.data.subword_tokenizer import ESCAPE
@@ -20,10 +20,12 @@ from jaxformer.data.tokenizer import Tokenizer, encode_texts
 from jaxformer.decoding import Hypotheses
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.alignments import Link, strongest_links
-from jaxformer.functional.losses import logits_per_chunk
+from jaxformer.functional.tokens import Tokens
 from jaxformer.inspection import attention_maps
 from jaxformer.inspection.attention_maps import AttentionWeights
+from jaxformer.modules.head import joint_log_probs
 from jaxformer.modules.pure import Params
+from jaxformer.reprs import brief_with_methods
 from jaxformer.sharding import Placement
 from jaxformer.tasks.async_dispatch import concurrently, one_behind
 from jaxformer.tasks.generation import GenerationMixin, Member
@@ -55,6 +57,8 @@ class Translator(GenerationMixin):
     """The two-letter code of the target language, which selects the BLEU tokenizer if BLEU is the utility."""
     programs: set[object] = dataclasses.field(default_factory=set, init=False, repr=False, compare=False)
     """The compiled programs in use, one for each number of sentences and padded length."""
+
+    __repr__ = brief_with_methods
 
     def translate(self, sentences: Sequence[str], **options: Any) -> list[str]:
         """Returns the best translation of each sentence, in order; for a blank sentence it is empty.
@@ -97,16 +101,15 @@ class Translator(GenerationMixin):
         start = np.asarray(self.tokenizer.start, np.int32)
         words = encode_texts(self.tokenizer, prefixes, "target") if prefixes else [start] * len(sentences)
         results: list[list[Candidate]] = [[Candidate("", 0.0, ())] * n_best for _ in sentences]
-        # Sentences of similar length need the least padding. The sort is stable, so the result is reproducible.
-        order = sorted((i for i, text in enumerate(sentences) if text.strip()), key=lambda i: len(tokens[i]))
-        limits = {i: self._limit(tokens[i], words[i], first + i) for i in order}
+        given = [i for i, text in enumerate(sentences) if text.strip()]
+        limits = {i: self._limit(tokens[i], words[i], first + i) for i in given}
 
         def searches() -> Iterator[tuple[list[int], Callable[[], Hypotheses]]]:
-            for start in range(0, len(order), self._batch_size):
-                indices = order[start : start + self._batch_size]
-                given = [(tokens[i], words[i], limits[i], first + i) for i in indices]
+            for rows in by_length([len(tokens[i]) for i in given], self._batch_size):
+                indices = [given[row] for row in rows]
+                inputs = [(tokens[i], words[i], limits[i], first + i) for i in indices]
                 number = self.decode.mbr or n_best
-                yield indices, self._search(*map(list, zip(*given, strict=True)), num_samples=number)
+                yield indices, self._search(*map(list, zip(*inputs, strict=True)), num_samples=number)
 
         for indices, hypotheses in concurrently(searches(), self._num_threads):
             ranks = range(hypotheses.tokens.shape[1])
@@ -140,17 +143,16 @@ class Translator(GenerationMixin):
           DataError: see `candidates`.
         """
         pairs = list(zip(*(self._tokens(*side, first, warn) for side in _sides(sources, targets)), strict=True))
-        order = sorted(range(len(pairs)), key=lambda i: len(pairs[i][0]) + len(pairs[i][1]))
         results: dict[int, Scored] = {}
         nets, params = zip(*self._models, strict=True)
 
         def scores() -> Iterator[tuple[list[int], jax.Array]]:
-            for start in range(0, len(order), self.decode.batch_size):
-                indices = order[start : start + self.decode.batch_size]
-                source, valid = self._padded([pairs[i][0] for i in indices])
-                labels, _ = self._padded([pairs[i][1] for i in indices])
+            sizes = [len(source) + len(target) for source, target in pairs]
+            for indices in by_length(sizes, self.decode.batch_size, usual=512):
+                source = self._padded([pairs[i][0] for i in indices])
+                labels = self._padded([pairs[i][1] for i in indices]).ids
                 target = np.concatenate([np.full_like(labels[:, :1], self.tokenizer.special.bos), labels[:, :-1]], 1)
-                yield indices, _pair_log_probs(nets, self.decode.average, params, source, valid, target, labels)
+                yield indices, _pair_log_probs(nets, self.decode.average, params, source, target, labels)
 
         for indices, dispatched in one_behind(scores()):
             found = np.asarray(dispatched)
@@ -198,6 +200,7 @@ class Translator(GenerationMixin):
 
         Raises:
           ConfigError: the model has no attention.
+          DataError: a text is longer than the model's positions.
         """
         target = self.translate([source])[0] if target is None else target
         return self.attentions([source], [target])[0]
@@ -209,35 +212,32 @@ class Translator(GenerationMixin):
 
         Raises:
           ConfigError, TypeError, ValueError: see `alignments`.
+          DataError: a text is longer than the model's positions.
         """
         if getattr(self.net.config, "attention", "") == "none":
             raise ConfigError("this model has no attention to show: it was trained with model.attention none")
-        special, begin = self.tokenizer.special, len(self.tokenizer.start)
-        columns, labels = (
-            [np.append(ids, special.eos) for ids in encode_texts(self.tokenizer, texts, side)]
-            for texts, side in _sides(sources, targets)
-        )
-        found: list[AttentionWeights] = []
-        for start in range(0, len(columns), self.decode.batch_size):
-            batch = slice(start, start + self.decode.batch_size)
-            source, valid = self._padded(columns[batch])
-            target, _ = self._padded([np.append(special.bos, ids[:-1]) for ids in labels[batch]])
-            weights = np.asarray(_cross_attention(self.net, self.params, source, valid, target))
-            for row, (given, said) in enumerate(zip(columns[batch], labels[batch], strict=True)):
-                pieces = [(*self.tokenizer.pieces(ids[begin:-1]), "</s>") for ids in (given, said)]
-                found.append(
-                    AttentionWeights(pieces[0], pieces[1], weights[:, row, :, begin : len(said), begin : len(given)])
-                )
-        return found
+        bos, begin = self.tokenizer.special.bos, len(self.tokenizer.start)
+        columns, labels = (self._tokens(*side, 1, None) for side in _sides(sources, targets))
+        found: dict[int, AttentionWeights] = {}
+        sizes = [len(given) * len(said) / 64 for given, said in zip(columns, labels, strict=True)]  # of the weights
+        for indices in by_length(sizes, self.decode.batch_size):
+            source = self._padded([columns[i] for i in indices])
+            target = self._padded([np.append(bos, labels[i][:-1]) for i in indices]).ids
+            weights = np.asarray(_cross_attention(self.net, self.params, source, target))
+            for row, i in enumerate(indices):
+                given, said = ((*self.tokenizer.pieces(ids[i][begin:-1]), "</s>") for ids in (columns, labels))
+                own = weights[:, row, :, begin : len(labels[i]), begin : len(columns[i])]
+                found[i] = AttentionWeights(given, said, own)
+        return [found[i] for i in range(len(columns))]
 
-    def _padded(self, sequences: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns tokens ``[B, S]`` and their padding mask, with S one of the `BUCKETS` and B a power of 2."""
+    def _padded(self, sequences: Sequence[np.ndarray]) -> Tokens[np.ndarray]:
+        """Returns tokens ``[B, S]``, with S one of the `BUCKETS` and B a power of 2."""
         size = self._bucket(max(len(ids) for ids in sequences))
         tokens = np.full((1 << (len(sequences) - 1).bit_length(), size), self.tokenizer.special.pad, np.int32)
         valid = np.zeros(tokens.shape, bool)
         for row, ids in enumerate(sequences):
             tokens[row, : len(ids)], valid[row, : len(ids)] = ids, True
-        return tokens, valid
+        return Tokens(tokens, valid)
 
     def _tokens(
         self, sentences: Sequence[str], side: Side, first: int, warn: Callable[[str], None] | None
@@ -285,9 +285,7 @@ class Translator(GenerationMixin):
         num_samples: int,
     ) -> Callable[[], Hypotheses]:
         decode, pad = self.decode, self.tokenizer.special.pad
-        num_rows = self._batch_size
-        while num_rows // 4 >= len(sources):
-            num_rows //= 4
+        num_rows = few_rows(len(sources), self._batch_size)
         num_rows += -num_rows % self._num_shards
         size = self._bucket(max(map(len, sources)))
         width = self._bucket(max(map(len, prefixes))) if any(map(len, prefixes)) else 0
@@ -295,8 +293,7 @@ class Translator(GenerationMixin):
         max_length = max(1, min(max_length, decode.max_length or max_length))
         rows = lambda *shape: np.zeros((num_rows, *shape), np.int32)
         tokens, valid = rows(size) + pad, rows(size) > 0
-        inputs = {"source": tokens, "source_valid": valid}
-        batch = Sources(inputs, rows() + 1, rows(), rows(width), rows(), rows(1))
+        batch = Sources(Tokens(tokens, valid), rows() + 1, rows(), rows(width), rows(), rows(1))
         batch.max_lengths[: len(limits)], batch.numbers[: len(limits), 0] = limits, numbers
         for row, (ids, words) in enumerate(zip(sources, prefixes, strict=True)):
             tokens[row, : len(ids)], valid[row, : len(ids)] = ids, True
@@ -326,38 +323,19 @@ def _pair_log_probs(
     nets: tuple[Net, ...],
     average: decoding.Average,
     params: tuple[Params, ...],
-    source: jax.Array,
-    valid: jax.Array,
+    source: Tokens[jax.Array],
     target: jax.Array,
     labels: jax.Array,
 ) -> jax.Array:
     """Returns the log-probability ``[B, T]`` of each label, given the target tokens up to its position."""
-    found: list[tuple[jax.Array, jax.Array]] = []  # the states and table from which each model computes logits
-
-    def keep(x: jax.Array, table: jax.Array, labels: jax.Array, **options: Any) -> tuple[jax.Array, jax.Array]:
-        found.append((x, table))
-        return jnp.float32(0), jnp.float32(0)
-
-    for net, own in zip(nets, params, strict=True):
-        net.bind(own).cross_entropy(source, target, labels, source_valid=valid, linear_loss=keep)
-    # Only the logits of a few positions exist at a time.
-    tables = [table.reshape(-1, table.shape[-1]).astype(x.dtype) for x, table in found]
-
-    def log_prob(given: tuple[list[jax.Array], jax.Array]) -> jax.Array:
-        states, label = given
-        logits = [
-            jnp.einsum("d,vd->v", x, table, preferred_element_type=jnp.float32)
-            for x, table in zip(states, tables, strict=True)
-        ]
-        return jax.nn.log_softmax(decoding.mean_log_probs(jnp.stack(logits), average))[label]
-
-    rows = [x.reshape(-1, x.shape[-1]) for x, _ in found]
-    chunk = max(1, logits_per_chunk() // sum(map(len, tables)))
-    return jax.lax.map(log_prob, (rows, labels.reshape(-1)), batch_size=chunk).reshape(labels.shape)
+    bound = [net.bind(own) for net, own in zip(nets, params, strict=True)]
+    states = [model.states(source, target)[0] for model in bound]
+    combine = functools.partial(decoding.mean_log_probs, average=average)
+    return joint_log_probs([model.head for model in bound], states, labels, combine)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _cross_attention(net: Net, params: Params, source: Any, valid: Any, target: Any) -> jax.Array:
+def _cross_attention(net: Net, params: Params, source: Tokens[Any], target: Any) -> jax.Array:
     """Returns the weights ``[L, B, N, T, S]``."""
     names = ("decoder.cross",)
-    return net.bind(params).captured(source, target, names, source_valid=valid)["decoder.cross"].weights()
+    return net.bind(params).captured(source, target, names=names)["decoder.cross"].weights()

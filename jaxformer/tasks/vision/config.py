@@ -6,9 +6,11 @@ import dataclasses
 from typing import ClassVar, Literal
 
 from jaxformer.config import PLACE, at_least
+from jaxformer.data.sources import check_held_out
 from jaxformer.errors import ConfigError
 from jaxformer.files import local_path
 from jaxformer.models.vision_config import ResidualNetworkConfig, VisionTransformerConfig
+from jaxformer.reprs import brief
 from jaxformer.tasks.config import TaskConfig, split_classes
 
 
@@ -29,8 +31,9 @@ class DataConfig:
     """Images to score after training."""
     test_labels: str = ""
     """The labels of `test`."""
-    held_out: float = 0.1
-    """The fraction of the training images held out for validation if none are named; equal images stay together."""
+    held_out: int | float = 0.1
+    """The fraction of the training images held out for validation if none are named, or their number, an integer
+    from 1; equal images stay together."""
     max_images: int = 0
     """The number of training images to use, chosen by a hash after validation images are held out; 0 for all."""
     classes: str = ""
@@ -52,12 +55,13 @@ class DataConfig:
     cache: str = dataclasses.field(default="", metadata=PLACE)
     """The folder for decoded images, named by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
 
+    __repr__ = brief
+
     def __post_init__(self) -> None:
         local_path(self.cache)
         at_least(1, self, "batch_size")
         at_least(0, self, "max_images", "shift")
-        if not 0 < self.held_out < 1:
-            raise ConfigError(f"held_out must be more than 0 and less than 1, got {self.held_out}")
+        check_held_out(self.held_out)
         if not 0 < self.crop <= 1:
             raise ConfigError(f"crop must be more than 0 and at most 1, got {self.crop}")
         for part in ("train", "validation", "test"):
@@ -82,3 +86,5 @@ class VisionConfig(TaskConfig):
     """The network, which also sets the image size: a vision Transformer, or a convolutional network."""
     data: DataConfig = DataConfig()
     """Images and labels."""
+
+    __repr__ = brief

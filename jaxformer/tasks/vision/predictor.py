@@ -15,6 +15,7 @@ import numpy as np
 from jaxformer import models
 from jaxformer.inspection.attention_maps import rollout
 from jaxformer.modules.pure import Params, Pure
+from jaxformer.reprs import brief, brief_with_methods
 from jaxformer.tasks.classes import Classes
 from jaxformer.tasks.images import ImagePredictor, normalized
 
@@ -43,6 +44,8 @@ class ClassifiedImage:
     "grid" is the mean attention that each position gets.
     """
 
+    __repr__ = brief
+
 
 @dataclasses.dataclass(frozen=True)
 class ImageClassifier(ImagePredictor):
@@ -53,6 +56,8 @@ class ImageClassifier(ImagePredictor):
     vocabulary: Classes
     steps: tuple[int, ...] = ()
     """The training steps whose parameters these are."""
+
+    __repr__ = brief_with_methods
 
     def probabilities(self, images: np.ndarray, *, progress: Callable[[int], None] = lambda number: None) -> np.ndarray:
         """Returns the probability of each class, ``[images, classes]``, for images uint8 ``[N, h, w, C]``.
@@ -166,8 +171,10 @@ def _captured(net: Pure, params: Params, images: jax.Array) -> tuple[jax.Array, 
         logits, intermediates = model.run(normalized(images))
         weights = intermediates["self"].weights()[None] if intermediates else None
         return jax.nn.softmax(logits), weights
-    logits, intermediates = model.run(normalized(images), capture=("self",))
+    logits, intermediates = model.run(normalized(images), capture=("encoder.self",))
     if not intermediates:
         return jax.nn.softmax(logits), None
-    layers = [intermediates["self"].layer(i).weights().mean(1, keepdims=True) for i in range(net.config.num_layers)]
+    layers = [
+        intermediates["encoder.self"].layer(i).weights().mean(1, keepdims=True) for i in range(net.config.num_layers)
+    ]
     return jax.nn.softmax(logits), jnp.stack(layers)

@@ -18,7 +18,6 @@ from jaxformer.data.images import LabeledImages, label_images, read_images
 from jaxformer.data.sources import locate
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.scores import Score
-from jaxformer.models import costs
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.tasks import classes
@@ -89,18 +88,6 @@ class VisionNetwork(Network[DeviceBatch]):
         make = functools.partial(jax.ShapeDtypeStruct, sharding=rows)
         images = make((shape[0], *image_shape(self.net.config)), jnp.uint8)
         return ImageBatch(images, make(shape[:1], jnp.int32), make(shape[:1], jnp.bool_))
-
-    def forward_flops(self, shape: tuple[int, ...]) -> float:
-        config = self.net.config
-        if isinstance(config, models.VisionTransformerConfig):
-            return costs.vision_transformer_flops(config, shape[0])
-        return costs.residual_network_flops(config, shape[0])
-
-    def recomputed_flops(self, shape: tuple[int, ...]) -> float:
-        config = self.net.config
-        if isinstance(config, models.VisionTransformerConfig):
-            return costs.vision_transformer_recomputed_flops(config, shape[0])
-        return 0.0
 
     def shape(self, batch: DeviceBatch) -> tuple[int, ...]:
         return batch.images.shape[0], 1

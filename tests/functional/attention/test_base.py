@@ -155,7 +155,7 @@ def test_integers_and_a_rate_without_a_key_are_refused():
             make_request(*given)
     with pytest.raises(TypeError, match=r"functional.Dropout\(rate, key\), got 0.1"):
         make_request(query, key, value, dropout=0.1)
-    with pytest.raises(TypeError, match=r"functional.Dropout\(rate, key\), got Dropout\(rate=Array"):
+    with pytest.raises(TypeError, match=r"functional.Dropout\(rate, key\), got Dropout\(rate=key"):
         make_request(query, key, value, dropout=functional.Dropout(jax.random.key(0), 0.1))
 
 

@@ -12,7 +12,7 @@ from jaxformer.tasks.captioning import DataConfig, DecodeConfig, LossConfig
         (DataConfig, {"batch_size": 0}, "batch_size must be at least 1"),
         (DataConfig, {"max_length": 1}, "max_length must be at least 2"),
         (DataConfig, {"shift": -1}, "shift must be at least 0"),
-        (DataConfig, {"held_out": 1.0}, "held_out must be more than 0 and less than 1, got 1.0"),
+        (DataConfig, {"held_out": 1.0}, "held_out must be a fraction between 0 and 1, or an integer from 1, got 1.0"),
         (DataConfig, {"columns": (0, -1)}, "columns must be two different numbers from 0"),
         (DataConfig, {"columns": (1, 1)}, r"columns must be two different numbers from 0, got \(1, 1\)"),
         (DataConfig, {"test_images": "x"}, "test_images is x, but test names no captions"),

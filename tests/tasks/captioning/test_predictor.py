@@ -200,3 +200,17 @@ def test_only_a_transformer_has_a_cache_dtype():
     assert len(half(TRANSFORMER).candidates(IMAGES)) == 3
     with pytest.raises(ConfigError, match="cache_dtype needs a Transformer: a recurrent decoder keeps no keys"):
         half(RECURRENT).candidates(IMAGES)
+
+
+def test_a_long_caption_leaves_its_neighbors_alone(monkeypatch):
+    """They would be padded to its length, and need as much memory as it does."""
+    own, shapes = dataclasses.replace(captioner(RECURRENT), decode=DecodeConfig()), []
+
+    def weights(net, params, images, tokens):
+        shapes.append(tokens.shape)
+        return np.zeros((1, len(images), 1, tokens.shape[1], 16), np.float32)
+
+    monkeypatch.setattr(predictor, "_captured_weights", weights)
+    found = own.attention(IMAGES, ["a dark", "a" * 300, "light"])
+    assert [len(pieces.target) for pieces in found] == [7, 301, 6]
+    assert shapes == [(2, 16), (1, 304)]

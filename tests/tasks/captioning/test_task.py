@@ -331,8 +331,8 @@ def test_contradicting_settings_are_refused(tmp_path):
 
 
 def test_words_and_costs_of_a_batch(tmp_path):
-    for model in (RECURRENT, TRANSFORMER):
-        network = TASK.network(tiny(tmp_path, model=model), 30)
-        assert network.describe((16, 9)) == "16 images of 8 x 8 pixels with captions of 9 tokens"
-        assert network.training_flops((16, 9)) == 16 * network.training_flops((1, 9)) > 0
-        assert network.recomputed_flops((16, 9)) >= 0
+    placement = Placement(mesh("data=1", jax.devices()[:1]))
+    for model in (RECURRENT, HARD, TRANSFORMER):
+        setup = make_training_setup(TASK, tiny(tmp_path, model=model, loss=LossConfig()), 30, placement)
+        assert setup.network.describe((16, 9)) == "16 images of 8 x 8 pixels with captions of 9 tokens"
+        assert setup.training_flops((16, 9)) == 16 * setup.training_flops((1, 9)) > 0

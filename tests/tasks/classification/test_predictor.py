@@ -8,6 +8,7 @@ from jaxformer import models
 from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.data.examples import read_examples
 from jaxformer.modules.pure import pure
+from jaxformer.tasks.classification import predictor
 from jaxformer.tasks.classification.predictor import ClassVocabulary, TextClassifier
 
 
@@ -28,3 +29,18 @@ def test_blanks_around_a_text_are_left_out_as_in_training(tmp_path):
         assert found.probabilities == pytest.approx(bare.probabilities)
     expected = np.tile(list(bare.probabilities.values()), (4, 1))
     np.testing.assert_allclose(classifier.probabilities(texts), expected, rtol=1e-6)
+
+
+def test_a_long_text_leaves_its_neighbors_alone(monkeypatch):
+    """They would be padded to its length, and cost as much as it does."""
+    texts = ["ab", "b" * 400, "a", "abba"]
+    tokenizer, shapes = CharacterTokenizer.train(texts), []
+
+    def classify(net, params, tokens, valid):
+        shapes.append(tokens.shape)
+        return np.tile([0.5, len(shapes)], (len(tokens), 1)), None
+
+    monkeypatch.setattr(predictor, "_classify", classify)
+    classifier = TextClassifier(None, {}, ClassVocabulary(tokenizer, ("a", "b")), 512)
+    assert classifier.probabilities(texts)[:, 1].tolist() == [1, 2, 1, 1]
+    assert shapes == [(8, 16), (1, 416)]

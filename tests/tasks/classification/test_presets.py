@@ -19,3 +19,7 @@ def test_encoders(preset, source):
         TASK.check_init(config, source())
     else:
         assert list(TASK.network(config, (100, 2)).net.shapes["encoder"]) == ["embeddings"]
+
+
+def test_the_smallest_preset_compiles_few_programs():
+    assert (presets.tiny().data.num_shapes, presets.classification().data.num_shapes) == (3, 4)

@@ -200,12 +200,15 @@ def test_fewer_examples_do_not_change_validation(tmp_path):
 
 
 @pytest.mark.full
-def test_a_classifier_starts_from_a_masked_language_model(pretrained, tmp_path):
+@pytest.mark.parametrize("number", [48, 60])
+def test_a_classifier_starts_from_a_masked_language_model(pretrained, tmp_path, number):
     """T8: every parameter of the encoder is taken, and the tokenizer; the output is new, and the head unused."""
-    config = changed(tiny(tmp_path, init_from=str(pretrained)), {"train": {"steps": 1}})
+    changes = {"model": {"max_positions": number}, "train": {"steps": 1}}
+    config = changed(tiny(tmp_path, init_from=str(pretrained)), changes)
     jaxformer.train(config, tmp_path / "run", console=QUIET)
     about = json.loads((tmp_path / "run" / "init.json").read_text())
     assert all(name.startswith("encoder/") for name in about["taken"])
+    assert len(about["resized"]) == (number > 48)
     assert set(about["new"]) == {"output/kernel", "output/bias"}
     assert not any(name.startswith("encoder/") for name in about["unused"])
     assert (tmp_path / "run" / "tokenizer.json").read_bytes() == (pretrained / "tokenizer.json").read_bytes()
@@ -219,6 +222,7 @@ def test_the_encoder_and_the_tokens_are_those_of_the_other_run(pretrained, capsy
     assert all(getattr(config.model, name) == getattr(source.model, name) for name in SHAPE)
     assert (config.data.tokenizer, config.data.max_length) == ("characters", min(128, source.model.max_positions))
     TASK.check_init(config, source)
+    TASK.check_init(changed(config, {"model": {"max_positions": 96}}), source)  # its table is extended
     assert config.model.dropout == jaxformer.configure(reference).model.dropout
     given = jaxformer.configure(reference, init_from=str(pretrained), model={"d_model": 24})
     with pytest.raises(ConfigError, match="d_model is 12 in that run and 24 in"):

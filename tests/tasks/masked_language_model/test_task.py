@@ -7,10 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tokenizers
 
 from jaxformer import demo, models
 from jaxformer.config import changed
 from jaxformer.data.character_tokenizer import CharacterTokenizer
+from jaxformer.data.pretrained_tokenizer import PretrainedTokenizer
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.errors import ConfigError, DataError
@@ -46,7 +48,7 @@ class TestContract(TaskContract):
         ({"data": {"text": ""}}, "no text: give --data.text"),
         ({"data": {"text": "nowhere.txt"}}, "nowhere.txt"),
         ({"data": {"length": 65}}, "data.length is 65, but model.max_positions is 64"),
-        ({"data": {"held_out": 1.5}}, "data.held_out must be"),
+        ({"data": {"held_out": 1.5}}, "held_out must be"),
         ({"model": {"vocab_size": 7}}, "model.vocab_size is 7, but the tokenizer has"),
         ({"train": {"metric": "bleu"}}, "bleu"),
     )
@@ -180,6 +182,24 @@ def test_a_mask_after_a_space_is_the_first_token_of_a_word(tmp_path):
     expected = jax.nn.softmax(logits[0, jnp.asarray(chosen) + 1, : network.num_tokens]).max(1)
     found = predictor.fill(text, top_k=1)
     np.testing.assert_allclose([best[0][1] for best in found], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("scheme", ["first", "always"])
+@pytest.mark.parametrize("lstrip", [False, True])
+def test_a_pretrained_vocabulary_has_its_own_rules_for_the_spaces_at_a_mask(tmp_path, monkeypatch, scheme, lstrip):
+    """A part of a text is not encoded like a text, before which the rules may put a space."""
+    theirs = tokenizers.Tokenizer(tokenizers.models.BPE({"\u2581": 0, "a": 1, "b": 2, "<mask>": 3, "</s>": 4}, []))
+    theirs.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
+    theirs.add_special_tokens([tokenizers.AddedToken("<mask>", lstrip=lstrip), "</s>"])
+    tokenizer = PretrainedTokenizer(theirs.to_str(), SpecialTokens(4, 4, 4, 4))
+    network = TASK.network(tiny(tmp_path), tokenizer.vocab_size)
+    seen = []
+    no_logits = lambda network, params, tokens, valid, masked: seen.append(tokens[valid]) or np.zeros((1, 16, 8))
+    monkeypatch.setattr(masked_language_model, "_logits", no_logits)
+    for text in ("a [MASK] b", "[MASK]b", "a[MASK] [MASK]", " a b [MASK]"):
+        assert len(MaskedPredictor(network, {}, tokenizer).fill(text)) == text.count("[MASK]")
+        ids = theirs.encode(text.replace("[MASK]", "<mask>")).ids
+        assert seen.pop()[1:-1].tolist() == [network.num_tokens if token == 3 else token for token in ids]
 
 
 def test_positions_that_need_the_length_of_a_text_are_refused():

@@ -16,7 +16,8 @@ from jaxformer.tasks import pretrained, registry, rundir
 from tests.contracts.task import quiet
 from tests.data import marian
 from tests.data import pretrained as tokenizers
-from tests.interop.small import drawn
+from tests.interop.small import arrays, drawn, edited
+from tests.tasks import small
 
 SIZES = {"d_model": 12, "num_heads": 2, "d_ff": 12}
 GPT2 = {"eos_token": tokenizers.END, "bos_token": tokenizers.END}
@@ -40,12 +41,12 @@ def test_exporting_inverts_conversion_of_a_gpt2(tmp_path):
     """Its table has 325 rows, that of the run 328."""
     folder(tmp_path / "in", "gpt2", models.LanguageModel, families.gpt2(325, **SIZES, num_layers=1, max_positions=48))
     tokenizers.write(tmp_path / "in", tokenizers.byte_level(), GPT2)
-    generation = {"eos_token_id": [0, 7], "do_sample": True, "top_k": 9, "repetition_penalty": 1.1}
+    generation = {"eos_token_id": [0, 7], "do_sample": True, "top_k": 9, "typical_p": 0.9}
     (tmp_path / "in" / "generation_config.json").write_text(json.dumps(generation))
     said = []
     assert pretrained.convert(tmp_path / "in", tmp_path / "once", say=said.append).decode.eos_token_ids == "0,7"
     assert said == [
-        "the run does not have repetition_penalty 1.1, which jaxformer does not support; texts that they change differ"
+        "the run does not have typical_p 0.9, which jaxformer does not support; texts that they change differ"
     ]
     given, found = exported(tmp_path, "gpt2")
     written = json.loads((tmp_path / "out" / "generation_config.json").read_text())
@@ -66,6 +67,72 @@ def test_a_llama_has_the_positions_of_its_run(tmp_path):
     given, found = exported(tmp_path, "llama")
     jax.tree.map(np.testing.assert_array_equal, found.params, given.params)
     assert found.settings["max_position_embeddings"] == 48
+
+
+@pytest.mark.parametrize("generation", [{"top_p": 0.9, "max_length": 30}, pytest.param(None, marks=pytest.mark.full)])
+def test_the_settings_of_a_search_stay_what_they_were(tmp_path, generation):
+    """If the folder has no sampling, convert takes our own defaults, which are not its settings."""
+    folder(tmp_path / "in", "gpt2", models.LanguageModel, families.gpt2(325, **SIZES, num_layers=1, max_positions=48))
+    tokenizers.write(tmp_path / "in", tokenizers.byte_level(), GPT2)
+    if generation:
+        (tmp_path / "in" / "generation_config.json").write_text(json.dumps(generation))
+    config = pretrained.convert(tmp_path / "in", tmp_path / "run")
+    assert config.decode.uses_sampling
+    pretrained.export(tmp_path / "run", tmp_path / "out")
+    ids = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0}
+    assert json.loads((tmp_path / "out" / "generation_config.json").read_text()) == ids | (generation or {})
+    config = changed(config, {"decode": {"top_k": 7}})
+    rundir.write_config(tmp_path / "run", config.task, config)
+    pretrained.export(tmp_path / "run", tmp_path / "changed")
+    written = json.loads((tmp_path / "changed" / "generation_config.json").read_text())
+    assert (written["do_sample"], written["top_k"], written["temperature"]) == (True, 7, 0.8)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_longer_context_and_the_dtype_are_kept(tmp_path, dtype):
+    """The run reads 1,024 tokens, which the user is told."""
+    folder(tmp_path / "in", "llama", models.LanguageModel, families.llama(325, **SIZES, num_layers=1))
+    tokenizers.write(tmp_path / "in", tokenizers.byte_level(), GPT2)
+    half = lambda found: found.update({name: x.astype(dtype) for name, x in found.items()})
+    edited(tmp_path / "in", half, settings={"max_position_embeddings": 8192, "torch_dtype": None, "dtype": None})
+    said = []
+    config = pretrained.convert(tmp_path / "in", tmp_path / "once", say=said.append)
+    assert (config.data.length, config.model.max_positions) == (1024, 8192)
+    assert said == ["the run reads texts of 1,024 tokens, and the model 8,192: convert with a length of up to 8192"]
+    _, found = exported(tmp_path, "llama")
+    assert [found.settings[name] for name in ("max_position_embeddings", "dtype", "torch_dtype")] == [
+        8192,
+        dtype,
+        dtype,
+    ]
+    first, second = (arrays(tmp_path / name) for name in ("in", "out"))
+    jax.tree.map(np.testing.assert_array_equal, second, first)
+    assert {str(x.dtype) for x in second.values()} == {dtype}
+    interop.save_pretrained(
+        tmp_path / "trained", found.net, jax.tree.map(lambda x: x / 3, found.params), family="llama"
+    )
+    assert {str(x.dtype) for x in arrays(tmp_path / "trained").values()} == {"float32"}
+
+
+@pytest.mark.full
+def test_a_translator_of_its_own_vocabulary_can_be_converted_again(tmp_path):
+    """Its decoder then begins with padding; <s>, which no search chose, is forbidden by its name."""
+    config = changed(small.tiny(tmp_path / "cache"), {"mesh": "", "train": {"steps": 1}})
+    jaxformer.train(config, tmp_path / "run", console=quiet())
+    assert pretrained.export(tmp_path / "run", tmp_path / "out") == "marian"
+    again = pretrained.convert(tmp_path / "out", tmp_path / "again")
+    assert again.decode.forbid == "<s>"
+    texts = ["The old man sees the house.", "A cat sings!"]
+    given = {"beam_size": 1, "max_length": 8, "forced_end": "never"}
+    own, other = (jaxformer.load(tmp_path / run, decode=given) for run in ("run", "again"))
+    assert own.translate(texts) == other.translate(texts)
+    said = []
+    pretrained.export(tmp_path / "again", tmp_path / "third", say=said.append)
+    for name in ("generation_config.json", "tokenizer.json"):
+        first, last = (json.loads((tmp_path / out / name).read_text()) for out in ("out", "third"))
+        bos = {} if name == "tokenizer.json" else {"bos_token_id": 399}  # the start of the decoder, which is padding
+        assert last == first | bos
+    assert "forbid" not in said[0]
 
 
 @pytest.mark.full
@@ -122,7 +189,11 @@ def test_exporting_inverts_conversion_of_a_marian(tmp_path):
     ids = {"pad_token_id": pad, "eos_token_id": 0, "decoder_start_token_id": pad}
     search = {"num_beams": 3, "length_penalty": 0.5, "max_length": 9, "forced_eos_token_id": 0, "early_stopping": True}
     config = families.marian(len(vocabulary), **SIZES, **sides)
-    folder(tmp_path / "in", "marian", models.EncoderDecoder, config, **ids, **search, renormalize_logits=True)
+    net, params = folder(tmp_path / "drawn", "marian", models.EncoderDecoder, config)
+    tokens = params["decoder"]["embeddings"]["tokens"]
+    tokens["table"] = tokens["table"].at[pad].set(0.0)  # as published
+    given = {**ids, **search, "renormalize_logits": True}
+    interop.save_pretrained(tmp_path / "in", net, params, family="marian", settings=given)
     for file in (tmp_path / "files").iterdir():
         (tmp_path / "in" / file.name).write_bytes(file.read_bytes())
     given, found = exported(tmp_path, "marian")

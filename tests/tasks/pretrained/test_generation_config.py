@@ -5,17 +5,21 @@ from types import SimpleNamespace
 
 import pytest
 
+from jaxformer.data.pretrained_tokenizer import PretrainedTokenizer
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.errors import DataError
 from jaxformer.tasks import language_model
 from jaxformer.tasks.pretrained.generation_config import (
     from_generation,
     from_text_generation,
+    special_words,
     to_generation,
     to_text_generation,
     without_counterpart,
+    without_special_words,
 )
 from jaxformer.tasks.translation.config import DecodeConfig
+from tests.data import pretrained as tokenizers
 
 SPECIAL = SpecialTokens(pad=5, bos=5, eos=0, unk=1)
 VOCABULARY = SimpleNamespace(special=SPECIAL, vocab_size=20)
@@ -51,7 +55,9 @@ def test_new_tokens_take_precedence_over_lengths():
         ({"do_sample": True, "typical_p": 0.9}, r"typical_p is 0\.9 in the settings of sampling"),
         ({"do_sample": True, "temperature": "hot"}, "temperature must be a number, got 'hot'"),
         ({"do_sample": True, "top_p": 2.0}, "cannot be used: top_p must be in"),
-        ({"repetition_penalty": 1.3}, r"repetition_penalty is 1\.3 .* with 1\.0 there"),
+        ({"penalty_alpha": 1.3}, r"penalty_alpha is 1\.3 .* with 0\.0 there"),
+        ({"repetition_penalty": "strong"}, "repetition_penalty must be a number, got 'strong'"),
+        ({"repetition_penalty": 0}, "cannot be used: repetition_penalty must be above 0 and finite, got 0"),
         (
             {"bad_words_ids": [[5], [9]]},
             r"only the tokens of padding, 5, and of the decoder's start, 5, got \[\[5\], \[9\]\]",
@@ -84,6 +90,7 @@ def test_single_tokens_that_may_not_repeat_include_an_end_that_begins_texts():
 @pytest.mark.parametrize("start", [(), (3,)])
 def test_writing_and_reading_restores_a_search(start):
     given = {"num_beams": 3, "early_stopping": "never", "length_penalty": 0.5, "no_repeat_ngram_size": 3}
+    given |= {"repetition_penalty": 1.3}
     given |= {"max_length": 30, "min_length": 2, "renormalize_logits": True, "bad_words_ids": [[5]]}
     given |= {"forced_eos_token_id": 0} | ({"forced_bos_token_id": start[0]} if start else {})
     decode = from_generation(given, SPECIAL, start)
@@ -104,6 +111,21 @@ def test_padding_and_start_tokens_may_be_forbidden(special, never):
     written = to_generation(from_generation({}, special, ()), special, (), 511)
     assert written.get("bad_words_ids") == never
     from_generation(written, special, ())
+
+
+def test_special_tokens_that_are_forbidden_become_phrases():
+    """Such as <s> of a decoder that begins with padding; words of a text stay, and are refused."""
+    tokenizer = PretrainedTokenizer(tokenizers.byte_level(begin="<s>", pad="<pad>"), SpecialTokens(2, 2, 0, 0))
+    begin = tokenizer.id_of("<s>")
+    kept, forbid = without_special_words({"bad_words_ids": [[2], [begin], [9], [7, 8]]}, tokenizer)
+    assert (kept["bad_words_ids"], forbid) == ([[2], [9], [7, 8]], "<s>")
+    decode = DecodeConfig(forbid=forbid, beam_size=1, forced_end="free")
+    words = special_words(decode, tokenizer)
+    assert words == {"<s>": begin}
+    written = to_generation(decode, tokenizer.special, (), 511, words.values())
+    assert written["bad_words_ids"] == sorted([[2], [begin]])
+    assert without_counterpart(decode, words) == RATIO
+    assert "forbid" in without_counterpart(dataclasses.replace(decode, forbid="<s>,house"), words)
 
 
 def test_a_search_without_a_limit_gets_one():
@@ -136,7 +158,7 @@ def test_the_search_of_a_language_model():
             temperature=0.7, top_k=9, top_p=0.9, max_tokens=30, stop_at_end=True, eos_token_ids="2,7"
         ),
         language_model.DecodeConfig(temperature=0, beam_size=3, no_repeat_ngram_size=2, stop_at_end=True),
-        language_model.DecodeConfig(temperature=0, renormalize=True, stop_at_end=True),
+        language_model.DecodeConfig(temperature=0, renormalize=True, stop_at_end=True, repetition_penalty=1.2),
     ],
 )
 def test_writing_and_reading_restores_the_search_of_a_language_model(decode):
@@ -149,10 +171,10 @@ def test_a_language_model_samples_by_default():
     assert from_text_generation({"eos_token_id": SPECIAL.eos, "max_length": 50}, VOCABULARY) == (ours, {})
     of_class = {"eos_token_id": 50256}  # not of the vocabulary
     assert from_text_generation(of_class, VOCABULARY) == (ours, {})
-    given = {"eos_token_id": [9, 2, 50256], "do_sample": True, "top_p": 0.8, "repetition_penalty": 1.05, "num_beams": 2}
+    given = {"eos_token_id": [9, 2, 50256], "do_sample": True, "top_p": 0.8, "penalty_alpha": 0.5, "num_beams": 2}
     found, lost = from_text_generation(given, VOCABULARY)
     assert found == dataclasses.replace(ours, eos_token_ids="9,2", temperature=1.0, top_k=50, top_p=0.8)
-    assert lost == {"repetition_penalty": 1.05, "num_beams": 2}
+    assert lost == {"penalty_alpha": 0.5, "num_beams": 2}
     for ends in ([], "x", [2, -1], [True]):
         with pytest.raises(DataError, match="eos_token_id must be a token or a list of tokens, got"):
             from_text_generation({"eos_token_id": ends}, VOCABULARY)

@@ -61,6 +61,7 @@ def test_files_of_another_tokenizer_are_refused(tmp_path, change, message):
     [
         ({"source_lang": "de", "target_lang": "zh"}, {"source_language": "de", "target_language": "zh"}),
         ({"source_lang": "eng", "target_lang": 3}, {}),
+        ({"source_lang": "jp", "target_lang": "de"}, {"target_language": "de"}),
         ({}, {}),
     ],
 )
@@ -82,7 +83,100 @@ def test_another_token_after_a_text_is_refused(tmp_path):
     assert read_tokenizer(tmp_path, {})[0].special.eos == 0
 
 
+@pytest.mark.parametrize("family", ["llama", "gpt2", "bert"])
+def test_the_end_of_a_text_is_the_separator_only_of_masked_language_models(tmp_path, family):
+    """Vocabularies may name both."""
+    names = tokenizers.BERT | {"eos_token": "[MASK]", "bos_token": "[UNK]"}
+    content = tokenizers.word_piece()
+    if family != "bert":
+        content = json.dumps(json.loads(content) | {"post_processor": None})
+    tokenizers.write(tmp_path, content, names | {"do_lower_case": True})
+    tokenizer, _ = read_tokenizer(tmp_path, {"model_type": family})
+    found = tokenizer.pieces([tokenizer.special.bos, tokenizer.special.eos])
+    assert found == (["[CLS]", "[SEP]"] if family == "bert" else ["[UNK]", "[MASK]"])
+
+
+def test_settings_that_change_no_tokens_are_kept(tmp_path):
+    """The chat template is text here; nothing executes it."""
+    (tmp_path / "out").mkdir()
+    kept = {"chat_template": "{{ messages }}", "model_max_length": 512, "padding_side": "left"}
+    tokenizers.write(tmp_path, tokenizers.byte_level(), {"eos_token": tokenizers.END} | kept)
+    tokenizer, _ = read_tokenizer(tmp_path, {})
+    tokenizer.save(tmp_path / "saved.json")
+    written = json.loads(tokenizer_files(load_tokenizer(tmp_path / "saved.json"))["tokenizer_config.json"])
+    assert written.items() >= kept.items()
+    (tmp_path / "chat_template.jinja").write_text("{{ newer }}")
+    assert read_tokenizer(tmp_path, {})[0].settings["chat_template"] == "{{ newer }}"
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("{{ tools }}")
+    both = [{"name": "default", "template": "{{ newer }}"}, {"name": "tool_use", "template": "{{ tools }}"}]
+    assert read_tokenizer(tmp_path, {})[0].settings["chat_template"] == both
+
+
+def test_dropout_of_merges_is_not_exported(tmp_path):
+    content = json.loads(tokenizers.byte_level())
+    content["model"]["dropout"] = 0.5
+    tokenizers.write(tmp_path, json.dumps(content), {"eos_token": tokenizers.END})
+    exported = tokenizer_files(read_tokenizer(tmp_path, {})[0])["tokenizer.json"]
+    assert json.loads(exported)["model"] == json.loads(tokenizers.byte_level())["model"]
+
+
+@pytest.mark.parametrize(
+    ("given", "pieces"),
+    [
+        ({"legacy": True}, "\u2581 a | \u2581 x </s> \u2581 b"),
+        ({"legacy": False}, "\u2581 a | \u2581 x </s> b"),
+        ({"add_prefix_space": False}, "\u2581 a | x </s> b"),
+        ({"tokenizer_class": "PreTrainedTokenizerFast"}, "\u2581 \u2581 a | \u2581 x </s> \u2581 b"),
+    ],
+)
+def test_a_llama_has_the_spaces_of_its_class(tmp_path, given, pieces):
+    """The class of transformers replaces the rules of the published ``tokenizer.json``."""
+    names = {"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    tokenizers.write(tmp_path, tokenizers.llama(), names | given)
+    tokenizer, _ = read_tokenizer(tmp_path, {"model_type": "llama"})
+    found = tokenizer.encode([" a", "x</s>b"])
+    assert " | ".join(" ".join(tokenizer.pieces(ids)) for ids in found) == pieces
+
+
+@pytest.mark.parametrize(
+    ("given", "pieces"),
+    [
+        ({}, "a \u2581 <x> \u2581 b"),
+        ({"added_tokens_decoder": {"7": {"content": "<x>", "lstrip": True, "special": True}}}, "a <x> \u2581 b"),
+        ({"additional_special_tokens": ["<y>", {"content": "ab"}]}, "a \u2581 <x> \u2581 b"),
+        ({"mask_token": "<y>"}, "a \u2581 <x> \u2581 b"),
+    ],
+)
+def test_special_tokens_of_the_settings_are_found_in_texts(tmp_path, given, pieces):
+    """Those that the vocabulary has, but that ``tokenizer.json`` does not declare, and other rules for spaces."""
+    content = json.loads(tokenizers.llama())
+    content["model"]["vocab"] |= {"<x>": 7, "<y>": 8, "ab": 9}
+    content["added_tokens"].append(content["added_tokens"][0] | {"id": 7, "content": "<x>"})
+    content["normalizer"] = content["normalizer"]["normalizers"][1]
+    tokenizers.write(tmp_path, json.dumps(content), {"eos_token": "</s>"} | given)
+    tokenizer, _ = read_tokenizer(tmp_path, {"model_type": "llama"})
+    assert " ".join(tokenizer.pieces(tokenizer.encode(["a <x> b"])[0])) == pieces
+    named = "<y>" in json.dumps(given)
+    assert tokenizer.pieces(tokenizer.encode(["<y>"])[0]) == (["<y>"] if named else ["<unk>"] * 3)
+    assert tokenizer.is_special(8) == named
+
+
 NEW = {"5": {"content": "<new>", "special": True}}
+
+
+def _cased():
+    """The content of a ``tokenizer.json`` like that of a cased BERT."""
+    content = json.loads(tokenizers.word_piece())
+    content["normalizer"]["lowercase"] = False
+    return json.dumps(content)
+
+
+def _spaced():
+    """The content of a ``tokenizer.json`` like that of a GPT-2 with a space before each text."""
+    content = json.loads(tokenizers.byte_level())
+    content["pre_tokenizer"]["add_prefix_space"] = True
+    return json.dumps(content)
 
 
 @pytest.mark.parametrize(
@@ -94,6 +188,13 @@ NEW = {"5": {"content": "<new>", "special": True}}
         (tokenizers.byte_level, {"add_prefix_space": True}, "has add_prefix_space True, unlike"),
         (tokenizers.byte_level, {"add_prefix_space": False, "do_lower_case": True}, ""),
         (tokenizers.byte_level, {"added_tokens_decoder": NEW}, "has the token '<new>', unlike"),
+        (tokenizers.byte_level, {"additional_special_tokens": ["<new>"]}, "has the token '<new>', unlike"),
+        (tokenizers.byte_level, {"extra_special_tokens": {"image": "<new>"}}, "has the token '<new>', unlike"),
+        (tokenizers.byte_level, {"split_special_tokens": True}, "has split_special_tokens True, unlike"),
+        (_cased, {"tokenizer_class": "BertTokenizer"}, "has no do_lower_case, for which transformers takes True"),
+        (_cased, {"tokenizer_class": "BertTokenizer", "do_lower_case": False}, ""),
+        (_cased, {"tokenizer_class": "PreTrainedTokenizerFast"}, ""),
+        (_spaced, {"tokenizer_class": "GPT2Tokenizer"}, "has no add_prefix_space, for which transformers takes False"),
         (tokenizers.byte_level, {"added_tokens_decoder": {"0": {"content": tokenizers.END}}}, ""),
     ],
 )

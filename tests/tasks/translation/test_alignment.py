@@ -57,6 +57,7 @@ def test_every_head_and_mean_is_scored():
     [
         ((1, 2), "head 2 of decoder layer 1", "--layer 1 --head 2"),
         ((0, None), "the mean of the heads of decoder layer 0", "--layer 0"),
+        ((None, 1), "the mean of head 1 of all layers", "--head 1"),
         ((None, None), "the mean of all heads", "--mean"),
     ],
 )

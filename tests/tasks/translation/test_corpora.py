@@ -1,5 +1,6 @@
 """Errors about missing files name the setting that gives them."""
 
+import dataclasses
 import re
 
 import pytest
@@ -35,6 +36,17 @@ def test_skipped_lines_are_reported_with_held_out_pairs(tmp_path, table):
     corpora = load_corpora(DataConfig(source="a", target=target, directory=str(tmp_path), held_out=3))
     assert corpora.train.report() == "11 pairs; skipped 2 with an empty side (line 4, 8) and 1 overlong (line 6)"
     assert (corpora.validation.report(), corpora.tests["test"].report()) == ("3 pairs", "3 pairs")
+
+
+@pytest.mark.parametrize(("fraction", "number"), [(0.1, 4), (0.26, 10), (0.001, 1)])
+def test_a_fraction_holds_out_the_pairs_of_its_number(tmp_path, fraction, number):
+    (tmp_path / "a").write_text("".join(f"s{i}\n" for i in range(40)))
+    data = DataConfig(source="a", target="a", directory=str(tmp_path), held_out=fraction)
+    corpora = load_corpora(data)
+    assert corpora == load_corpora(dataclasses.replace(data, held_out=number))
+    assert [len(part) for part in (corpora.validation, corpora.tests["test"])] == [number, number]
+    with pytest.raises(DataError, match="cannot set aside 36 of 40 examples"):
+        load_corpora(dataclasses.replace(data, held_out=0.45))
 
 
 @pytest.mark.parametrize(

@@ -50,3 +50,8 @@ def test_validation_and_checkpoints_fall_on_the_last_step():
         train = preset().train
         assert train.steps % train.validate_every == train.steps % train.checkpoint_every == 0
         assert dataclasses.replace(train) == train
+
+
+def test_the_smallest_presets_compile_few_programs():
+    """Six took minutes on a busy laptop. The batches of the demo, and with them its losses, are recorded."""
+    assert [preset().data.num_shapes for preset in PRESETS] == [3, 6, 3, 6, 6, 6]

@@ -17,27 +17,12 @@ from jaxformer.data.normalization import TextNormalizer, with_normalizer
 from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.sharding import Placement
-from jaxformer.tasks.translation import DecodeConfig, Translator
+from jaxformer.tasks.translation import Translator
 from jaxformer.tasks.translation import translator as implementation
 from tests.modules.small import drawn, int32, quick
+from tests.tasks.translation.translators import SENTENCES, translator, with_settings
 
 ALL = Placement(sharding.mesh())
-SENTENCES = ["The old man sees the house.", "", "She sings.", "Why did she sing?", "  "]
-
-
-@functools.cache
-def trained(**options):
-    """A network, initial parameters, and a tokenizer."""
-    tokenizer = SubwordTokenizer.train([p.english for p in demo.generate(500)], vocab_size=400)
-    config = models.EncoderDecoderConfig(
-        400, 400, d_model=16, num_heads=2, d_ff=32, num_encoder_layers=1, num_decoder_layers=1, **options
-    )
-    net = pure(models.EncoderDecoder, config)
-    return net, quick(net.init)(jax.random.key(1)), tokenizer
-
-
-def translator(beam_size=3, **options):
-    return Translator(*trained(**options), DecodeConfig(beam_size=beam_size, batch_size=2, max_ratio=1.0, max_extra=5))
 
 
 def test_order_and_empty_sentences():
@@ -82,10 +67,6 @@ def test_every_device_has_a_sentence():
     seen = []
     dataclasses.replace(translator(), placement=ALL).translate(SENTENCES[:1] * 10, progress=seen.append)
     assert seen == [8, 2]
-
-
-def with_settings(one, **settings):
-    return dataclasses.replace(one, decode=dataclasses.replace(one.decode, **settings))
 
 
 @pytest.mark.full

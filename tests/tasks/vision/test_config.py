@@ -12,7 +12,7 @@ from jaxformer.tasks.vision import DataConfig
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"max_images": -1}, "max_images must be at least 0"),
         ({"shift": -1}, "shift must be at least 0"),
-        ({"held_out": 0.0}, "held_out must be more than 0 and less than 1, got 0.0"),
+        ({"held_out": 0.0}, "held_out must be a fraction between 0 and 1, or an integer from 1, got 0.0"),
         ({"crop": 0.0}, "crop must be more than 0 and at most 1, got 0.0"),
         ({"test_labels": "x"}, "test_labels is x, but test names no images"),
         ({"cache": "gs://x"}, "is not a path"),

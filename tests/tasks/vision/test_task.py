@@ -267,10 +267,10 @@ def test_images_that_fill_up_a_batch_do_not_count(tmp_path, pooling):
 
 def test_costs_and_words_of_a_batch(tmp_path):
     for config in (tiny(tmp_path), tiny(tmp_path, model=CONVOLUTION)):
-        network = TASK.network(config, 2)
+        setup = make_training_setup(TASK, config, 2, Placement(mesh("data=1", jax.devices()[:1])))
+        network = setup.network
         assert (network.describe((16, 1)), network.unit) == ("16 images of 8 x 8 pixels", "images")
-        assert network.training_flops((16, 1)) == 16 * network.training_flops((1, 1)) > 0
-        assert network.recomputed_flops((16, 1)) >= 0
+        assert setup.training_flops((16, 1)) == 16 * setup.training_flops((1, 1)) > 0
         with pytest.raises(ConfigError, match="images have no length: a batch is --batch 4x1, got 4x2"):
             network.planned_shape(4, 2)
     with pytest.raises(ConfigError, match="the number of classes is not known without the data"):

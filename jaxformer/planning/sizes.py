@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from jaxformer.models import costs
+import jax
+
+from jaxformer.dims import resolve_head_dim
 from jaxformer.models.config import EncoderConfig, EncoderDecoderConfig
 from jaxformer.models.encoder import make_encoder
 from jaxformer.models.encoder_decoder import EncoderDecoder
 from jaxformer.models.language_model import LanguageModel
 from jaxformer.models.presets import Preset
 from jaxformer.modules.pure import pure
+from jaxformer.planning import flops
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2}
 """The bytes per number of each dtype."""
@@ -82,29 +85,31 @@ def sizes(preset: Preset) -> Sizes:
     (124439808, 1991036928, 37748736)
     """
     config, length = preset.config, preset.length
+    tokens, made_with = jax.ShapeDtypeStruct((1, length), "int32"), {"attention": flops.attention}
     if isinstance(config, EncoderDecoderConfig):
-        family, vocab_size, net = "encoder-decoder", config.target_vocab_size, pure(EncoderDecoder, config)
-        num_layers = config.num_encoder_layers + config.num_decoder_layers
-        flops = costs.encoder_decoder_flops(config, 1, length, length) / (2 * length)
-        cached, positions = costs.cache_entries(config, config.num_decoder_layers), 2 * length
+        family, vocab_size, net = "encoder-decoder", config.target_vocab_size, pure(EncoderDecoder, config, **made_with)
+        num_layers, inputs = config.num_encoder_layers + config.num_decoder_layers, (tokens, tokens)
+        num_cached, positions = config.num_decoder_layers, 2 * length
     elif isinstance(config, EncoderConfig):
-        family, vocab_size, net = "encoder", config.vocab_size, pure(make_encoder, config)
-        num_layers = config.num_layers
-        flops = costs.encoder_flops(config, 1, length) / length
-        cached = positions = 0
+        family, vocab_size, net = "encoder", config.vocab_size, pure(make_encoder, config, **made_with)
+        num_layers, inputs = config.num_layers, (tokens,)
+        num_cached = positions = 0
     else:
-        family, vocab_size, net = "decoder", config.vocab_size, pure(LanguageModel, config)
-        num_layers = config.num_layers
-        flops = costs.language_model_flops(config, 1, length) / length
-        cached, positions = costs.cache_entries(config, num_layers), length
-    parameters, items = costs.num_parameters(net.shapes), ITEM_BYTES.items()
+        family, vocab_size, net = "decoder", config.vocab_size, pure(LanguageModel, config, **made_with)
+        num_layers, inputs = config.num_layers, (tokens,)
+        num_cached, positions = num_layers, length
+    forward_flops = flops.flops(flops.forward(net.apply, net.shapes, *inputs)) / (length * len(inputs))
+    num_kv_heads = config.num_kv_heads or config.num_heads
+    dim = resolve_head_dim(config.d_model, config.num_heads, num_kv_heads, config.head_dim)
+    cached = 2 * num_cached * num_kv_heads * dim  # the key and the value of every layer
+    parameters, items = net.num_parameters, ITEM_BYTES.items()
     return Sizes(
         family,
         num_layers,
         vocab_size,
         parameters,
         parameters / preset.published - 1,
-        flops,
+        forward_flops,
         {dtype: TrainingBytes(size * parameters, size * parameters, 2 * size * parameters) for dtype, size in items},
         {dtype: DecodingBytes(size * parameters, size * cached * positions) for dtype, size in items if cached},
         cached,

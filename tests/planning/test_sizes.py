@@ -9,7 +9,7 @@ import pytest
 from jaxformer import models, pure
 from jaxformer.models import families
 from jaxformer.models.presets import PRESETS, Preset
-from jaxformer.models.sizes import sizes
+from jaxformer.planning.sizes import sizes
 from jaxformer.training.config import OptimizerConfig
 from jaxformer.training.optimizers import make_optimizer
 

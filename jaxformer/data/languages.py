@@ -1,0 +1,32 @@
+"""The codes of languages, which select rules for words. Importing this imports no library."""
+
+from __future__ import annotations
+
+from jaxformer.errors import ConfigError
+
+CODES = frozenset(
+    "aa ab ae af ak am an ar as av ay az ba be bg bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el en eo "
+    "es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja jv ka "
+    "kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne ng "
+    "nl nn no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk sl sm sn so sq sr ss st su "
+    "sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu".split()
+)
+"""The two-letter codes of ISO 639-1."""
+
+UNSPACED = frozenset("bo dz ja km lo my th zh".split())
+"""The languages that are written without spaces between words."""
+
+
+def check_language(code: str, name: str = "language") -> None:
+    """Checks the code of a language: any other text would select the rules of another language, without a sign of it.
+
+    Raises:
+      ConfigError: the code is not in `CODES`; the message has `name`.
+
+    >>> check_language("zh")
+    """
+    if code not in CODES:
+        near = code[:2].lower()
+        is_known = near in CODES and code[2:3] in ("", "-", "_")
+        hint = f"; did you mean {near!r}?" if is_known else ""
+        raise ConfigError(f"{name} must be a two-letter code of ISO 639-1, such as en or zh, got {code!r}{hint}")
