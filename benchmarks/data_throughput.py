@@ -64,8 +64,8 @@ def run(args: argparse.Namespace) -> None:
         pairs = target = 0
         began = time.perf_counter()
         for batch in itertools.islice(batches(PlannedPairs(tokens, plan).batch), args.batches):
-            pairs += int(batch.source_valid[:, 0].sum())
-            target += int(batch.target_valid.sum())
+            pairs += int(batch.source.valid[:, 0].sum())
+            target += int(batch.target.valid.sum())
         seconds = time.perf_counter() - began
         alone = milliseconds(PlannedPairs(tokens, plan).batch, args.batches)
         packed = PackedTexts(tokens.source[0], tokenizer.special, *PACKED, seed=0)

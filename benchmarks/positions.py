@@ -22,6 +22,7 @@ from benchmarks import command
 from experiments.command import count
 from jaxformer import models, pure
 from jaxformer.hardware import processor_name
+from jaxformer.functional import Tokens
 from jaxformer.models.config import Positions
 
 SCHEMES = ("none", "learned", "rotary", "alibi", "t5", "relative_keys", "transformer_xl")
@@ -47,15 +48,14 @@ def programs(positions: Positions, width: int) -> tuple[Callable[[], object], Ca
     params = jax.jit(net.init)(jax.random.key(0))
     draw = np.random.default_rng(0)
     source, target, labels = (jnp.asarray(draw.integers(4, VOCAB, (ROWS, LENGTH)), jnp.int32) for _ in range(3))
-    valid = jnp.ones((ROWS, LENGTH), bool)
+    source, target = (Tokens(ids, jnp.ones((ROWS, LENGTH), bool)) for ids in (source, target))
 
     def loss(params, key):
-        options = {"source_valid": valid, "target_valid": valid, "key": key}
-        return net.bind(params).cross_entropy(source, target, labels, **options)[0]
+        return net.bind(params).loss(source, target, labels=labels, key=key)[0]
 
     def decode(params):
         bound = net.bind(params)
-        context, state = bound.start(bound.encode(source[:16]), beam_size=4, length=STEPS)
+        context, state = bound.start(bound.encode(source.ids[:16]), beam_size=4, length=STEPS)
 
         def body(carry, _):
             logits, state = bound.step(carry[0], carry[1], context)

@@ -47,7 +47,8 @@ def programs(name: str, num_seeds: int) -> dict[str, Callable[[], tuple[Any, Any
     batch = tuple(jnp.asarray(draw.integers(4, vocab, (rows, length)), jnp.int32) for _ in range(3))
 
     def loss(params, batch, key):
-        return *net.bind(params).cross_entropy(*batch, key=key), {}
+        source, target, labels = batch
+        return *net.bind(params).loss(source, target, labels=labels, key=key), {}
 
     optimizer = make_optimizer(OptimizerConfig(warmup_steps=100), steps=1000)
     step = training.make_step(loss, optimizer)

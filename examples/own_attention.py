@@ -46,7 +46,7 @@ def network(attention):
 
 def weights_of(net, params, tokens, layer: int) -> jax.Array:
     """Returns the attention weights ``[B, N, T, T]`` of a layer: its output for values that are the identity."""
-    captured = net.bind(params).captured(tokens, ["decoder.self"])["decoder.self"]
+    captured = net.bind(params).captured(tokens)["decoder.self"]
     return captured.layer(layer).weights()
 
 

@@ -31,7 +31,7 @@ class Pointer(nnx.Module):
 
     def __call__(self, tokens, *, key=None):
         """Returns logits ``[B, T]`` over the positions of tokens ``[B, T]``; with a key, with dropout."""
-        return self.score(self.encoder(tokens, key=key).states)[..., 0]
+        return self.score(self.encoder(tokens, key=key)[0].states)[..., 0]
 
 
 def draw(random: np.random.Generator, batch_size: int) -> tuple[np.ndarray, np.ndarray]:

@@ -88,15 +88,14 @@ ArrayT = TypeVar("ArrayT")
 class Batch(Generic[ArrayT]):
     """B windows of T bytes."""
 
-    tokens: ArrayT  # int32 [B, T]: bytes in lower case
+    tokens: F.Tokens[ArrayT]  # int32 [B, T]: bytes in lower case
     capital: ArrayT  # Bool [B, T]
-    valid: ArrayT  # Bool [B, T], False at padding
 
     @staticmethod
     def of(text: np.ndarray, valid: np.ndarray) -> "Batch[np.ndarray]":
         """Makes a batch of bytes ``[B, T]`` in their original case, 0 at padding."""
         capital = (text >= ord("A")) & (text <= ord("Z"))
-        return Batch(text.astype(np.int32) + 32 * capital, capital, valid)
+        return Batch(F.Tokens(text.astype(np.int32) + 32 * capital, valid), capital)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,9 +166,10 @@ class Truecasing(nnx.Module):
         self.encoder = models.make_encoder(config, attention=attention, rngs=rngs)
         self.output = modules.Linear(config.d_model, 1, axes=("model", None), rngs=rngs)
 
-    def __call__(self, tokens, *, valid=None, key=None):
+    def __call__(self, tokens, *, key=None):
         """Returns the logits ``[B, T]`` of capitals for bytes in lower case; with a key, with dropout."""
-        return self.output(self.encoder(tokens, valid=valid, key=key).states)[..., 0].astype(jnp.float32)
+        memory, _ = self.encoder(tokens, key=key)
+        return self.output(memory.states)[..., 0].astype(jnp.float32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,8 +181,8 @@ class TruecaseNetwork(Network[Batch[jax.Array]]):
     unit: ClassVar[str] = "letters"
 
     def loss(self, params: Params, batch: Batch[jax.Array], key: jax.Array | None):
-        logits = self.net.apply(params, batch.tokens, valid=batch.valid, key=key)
-        letters = (batch.tokens >= ord("a")) & (batch.tokens <= ord("z")) & batch.valid
+        logits, text = self.net.apply(params, batch.tokens, key=key), batch.tokens.ids
+        letters = (text >= ord("a")) & (text <= ord("z")) & batch.tokens.valid
         losses = optax.sigmoid_binary_cross_entropy(logits, batch.capital.astype(jnp.float32))
         found = (logits > 0) & letters
         sums = {"found": found, "right": found & batch.capital, "capitals": batch.capital}
@@ -190,8 +190,8 @@ class TruecaseNetwork(Network[Batch[jax.Array]]):
         return jnp.where(letters, losses, 0).sum(), count(letters), {name: count(sums[name]) for name in sums}
 
     def abstract_batch(self, shape: tuple[int, ...], rows: jax.sharding.Sharding) -> Batch[jax.ShapeDtypeStruct]:
-        tokens, flags = (jax.ShapeDtypeStruct(shape, dtype, sharding=rows) for dtype in (jnp.int32, jnp.bool_))
-        return Batch(tokens, flags, flags)
+        ids, flags = (jax.ShapeDtypeStruct(shape, dtype, sharding=rows) for dtype in (jnp.int32, jnp.bool_))
+        return Batch(F.Tokens(ids, flags), flags)
 
 
 # What a trained run can do; `jaxformer.load(run)` returns this object.
@@ -213,7 +213,7 @@ class Truecaser:
             return ""
         windows, logits = Windows(lower, self.config), jax.jit(self.network.net.apply)
         batches = [windows.batch(i) for i in range(windows.steps_per_epoch)]
-        found = [logits(self.params, jnp.asarray(b.tokens), valid=jnp.asarray(b.valid)) > 0 for b in batches]
+        found = [logits(self.params, jax.tree.map(jnp.asarray, batch.tokens)) > 0 for batch in batches]
         capital = np.concatenate([np.ravel(x) for x in found])[: lower.size]
         letter = (lower >= ord("a")) & (lower <= ord("z"))
         return (lower - 32 * (letter & capital)).astype(np.uint8).tobytes().decode()

@@ -38,7 +38,9 @@ def start(mesh: jax.sharding.Mesh):
     net = pure(models.LanguageModel, CONFIG, attention=attention)
 
     def loss(params, batch, key):
-        return net.bind(params).cross_entropy(**batch)  # sum, count
+        # One copy of the tied table for each group of devices, so that its gradient is summed over devices once.
+        model = net.bind(sharding.with_copies(params, net.axes, batch))
+        return model.loss(batch["tokens"], labels=batch["labels"])  # sum, count
 
     state, shardings = training.create_sharded(net, OPTIMIZER, jax.random.key(0), placement=placement)
     return net, placement, state, training.make_step(placement.with_axis_rules(loss), OPTIMIZER, shardings=shardings)

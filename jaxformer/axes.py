@@ -46,9 +46,12 @@ Axes: TypeAlias = tuple[AxisName | None, ...]
 Place: TypeAlias = Callable[[jax.Array, Axes], jax.Array]
 """A function that places an array whose dimensions have these names."""
 
+CountShards: TypeAlias = Callable[[Axes], int]
+"""A function that returns the number of shards of an array whose dimensions have these names."""
+
 TreeT = TypeVar("TreeT")
 
-_active: contextvars.ContextVar[Place | None] = contextvars.ContextVar("place", default=None)
+_active: contextvars.ContextVar[tuple[Place, CountShards] | None] = contextvars.ContextVar("place", default=None)
 
 
 def constrain(x: jax.Array, *names: AxisName | None) -> jax.Array:
@@ -59,13 +62,19 @@ def constrain(x: jax.Array, *names: AxisName | None) -> jax.Array:
     """
     if len(names) != x.ndim:
         raise ValueError(f"constrain must get one axis name for each dimension, got {names} for shape {x.shape}")
-    place = _active.get()
-    return x if place is None else place(x, names)
+    active = _active.get()
+    return x if active is None else active[0](x, names)
 
 
 def placed() -> bool:
     """Returns True if a rule table is active, so that activations may be sharded in any dimension."""
     return _active.get() is not None
+
+
+def num_shards(*names: AxisName) -> int:
+    """Returns the number of shards of an array of these dimensions by the active rule table; 1 without one."""
+    active = _active.get()
+    return 1 if active is None else active[1](names)
 
 
 def parameter_name(path: tuple[Any, ...]) -> str:
@@ -82,9 +91,13 @@ def parameter_name(path: tuple[Any, ...]) -> str:
 
 
 @contextlib.contextmanager
-def placing(place: Place) -> Iterator[None]:
-    """Lets `place` decide the placement of activations named by `constrain`, in functions traced inside the context."""
-    token = _active.set(place)
+def placing(place: Place, count_shards: CountShards = lambda names: 1) -> Iterator[None]:
+    """Lets `place` decide the placement of activations named by `constrain`, in functions traced inside the context.
+
+    Args:
+      count_shards: answers `num_shards`.
+    """
+    token = _active.set((place, count_shards))
     try:
         yield
     finally:

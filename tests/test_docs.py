@@ -25,7 +25,7 @@ def examples(module):
     for name, value in list(vars(module).items()):
         if getattr(value, "__module__", None) == module.__name__ and not name.startswith("__"):
             found += doctest.DocTestFinder().find(value, f"{module.__name__}.{name}", module=False, globs=vars(module))
-    return [test for test in found if test.examples]
+    return [test for test in found if test.examples and not test.name.endswith(".__repr__")]  # `brief`, of `reprs`
 
 
 @pytest.mark.full

@@ -171,19 +171,20 @@ class TestOwnTask(TaskContract):
 
 
 BYTES = np.frombuffer(TEXT.encode(), np.uint8)
-ARRAYS = [field.name for field in dataclasses.fields(own_task.Batch)]
 
 
 def test_windows_hold_every_byte_once_and_know_its_case():
     windows = own_task.Windows(BYTES, own_task.DataConfig(length=16, batch_size=8))
     batches = [windows.batch(i) for i in range(windows.steps_per_epoch)]
-    tokens, capital, valid = (np.concatenate([getattr(b, x).ravel() for b in batches]) for x in ARRAYS)
+    arrays = [(batch.tokens.ids, batch.capital, batch.tokens.valid) for batch in batches]
+    tokens, capital, valid = (np.concatenate([x.ravel() for x in each]) for each in zip(*arrays, strict=True))
     assert bytes(tokens[valid].astype(np.uint8)).decode() == TEXT.lower()
     assert bytes((tokens - 32 * capital)[valid].astype(np.uint8)).decode() == TEXT
     parts = [windows.batch(1, rows=lambda n, half=half: np.arange(n + 2)[half::2]) for half in (0, 1)]
-    for name in ARRAYS:  # two processes, whose rows beyond the batch are empty
-        both = np.stack([getattr(part, name) for part in parts], 1).reshape(10, 16)
-        np.testing.assert_array_equal(both[:8], getattr(batches[1], name))
+    # two processes, whose rows beyond the batch are empty
+    for one, other, whole in zip(*map(jax.tree.leaves, (*parts, batches[1])), strict=True):
+        both = np.stack([one, other], 1).reshape(10, 16)
+        np.testing.assert_array_equal(both[:8], whole)
         assert not both[8:].any()
 
 

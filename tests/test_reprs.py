@@ -71,7 +71,7 @@ def test_the_parts_of_a_search_are_one_short_line_each():
         context, state = model.start(batch_size=2, beam_size=2, length=6)
         step = lambda tokens, state: model.step(tokens, state, context)
         found = decoding.beam_search(step, state, beam_size=2, max_length=6, bos=1, eos=2)
-        seen.extend([model.captured(tokens, ["decoder.self"])["decoder.self"], found, context, state])
+        seen.extend([model.captured(tokens, names=["decoder.self"])["decoder.self"], found, context, state])
 
     seen = []
     jax.eval_shape(parts, NET.shapes, jax.ShapeDtypeStruct((2, 9), jnp.int32))  # computes nothing

@@ -11,6 +11,7 @@ from benchmarks.sides.ours import product as product
 from benchmarks.sides.ours import shape
 from benchmarks.sides.ours import versions as versions
 from jaxformer import decoding, models
+from jaxformer.functional import Tokens
 from jaxformer.modules import pure
 
 
@@ -27,7 +28,7 @@ def build(spec):
     @jax.jit
     def search(params, step_weights, source):
         model = net.bind(params)
-        memory = model.encode(source, source_valid=source != PAD)
+        memory = model.encode(Tokens(source, source != PAD))
         context, state = model.start(memory, beam_size=beam_size, length=length, weights=step_weights)
         step_in = lambda context: lambda tokens, state: model.step(tokens, state, context)
         options = {

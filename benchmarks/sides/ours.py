@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from benchmarks.sides.data import PAD, batch
 from jaxformer import models, training
+from jaxformer.functional import CrossEntropy, Tokens
 from jaxformer.modules import pure
 from jaxformer.training.config import OptimizerConfig
 from jaxformer.training.optimizers import make_optimizer
@@ -49,17 +50,10 @@ def build(spec):
 
 
 def _loss(net, params, batch, key):
-    total, count = net.bind(params).cross_entropy(
-        batch["source"],
-        batch["target"],
-        batch["labels"],
-        source_valid=batch["source"] != PAD,
-        target_valid=batch["labels"] != PAD,
-        right_padded=True,
-        smoothing=0.1,
-        key=key,
-    )
-    return total, count, {}
+    source = Tokens(batch["source"], batch["source"] != PAD)
+    target = Tokens(batch["target"], batch["labels"] != PAD, right_padded=True)
+    loss = CrossEntropy(smoothing=0.1)
+    return *net.bind(params).loss(source, target, labels=batch["labels"], loss=loss, key=key), {}
 
 
 def product(size):

@@ -16,6 +16,7 @@ import numpy as np
 
 from experiments.exposure.probes import Contrast
 from jaxformer.demo import Pair
+from jaxformer.functional import Tokens
 from jaxformer.tasks.translation import Translator
 
 BATCH = 64
@@ -81,7 +82,7 @@ def _padded(sequences: Sequence[np.ndarray], pad: int) -> np.ndarray:
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _views(net: Any, forbidden: tuple[int, ...], params: Any, source: Any, valid: Any, target: Any, labels: Any):
     """Returns the labels' log-probabilities, the most probable tokens, and the most probable other ones."""
-    log_probs = jax.nn.log_softmax(net.apply(params, source, target, source_valid=valid))
+    log_probs = jax.nn.log_softmax(net.apply(params, Tokens(source, valid), target))
     gained = jnp.take_along_axis(log_probs, labels[..., None], axis=-1)[..., 0]
     scores = log_probs.at[..., jnp.array(forbidden)].set(-jnp.inf)  # a search never chooses these
     others = jnp.where(jax.nn.one_hot(labels, scores.shape[-1], dtype=bool), -jnp.inf, scores)

@@ -105,12 +105,10 @@ def train(config: TranslationConfig, folder: pathlib.Path, end: float) -> tuple[
 
 def cross_entropy(net: Translator, batch: Batch[np.ndarray], *, smoothing: float) -> tuple[torch.Tensor, int]:
     """Returns the sum of the loss over the real target tokens, and their number."""
-    arrays: dict[str, Any] = {name: torch.from_numpy(np.array(value)) for name, value in vars(batch).items()}
-    labels, real = arrays.pop("labels").long(), arrays["target_valid"]
-    rows = arrays["source_valid"].any(1)  # a row without a sentence has no key to attend to
-    arrays = {name: value[rows] for name, value in arrays.items()}
-    logits = net(arrays["source"], arrays["source_valid"], arrays["target"], arrays["target_valid"])
-    real, labels = real[rows], labels[rows]
+    rows = batch.source.valid.any(1)  # a row without a sentence has no key to attend to
+    arrays = batch.source.ids, batch.source.valid, batch.target.ids, batch.target.valid, batch.labels
+    source, source_valid, target, real, labels = (torch.from_numpy(np.array(x)[rows]) for x in arrays)
+    logits, labels = net(source, source_valid, target, real), labels.long()
     loss = nn.functional.cross_entropy(logits[real], labels[real], label_smoothing=smoothing, reduction="sum")
     return loss, int(real.sum())
 

@@ -10,6 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from jaxformer import models
+from jaxformer.functional import Tokens
 
 PAD, BOS, EOS, MASK = 0, 1, 2, 3
 """The special tokens; words follow."""
@@ -68,8 +69,8 @@ class Network(nnx.Module):
         """Returns the logits at every position."""
         memory = None
         if self.encoder is not None and source is not None:
-            memory = self.encoder(source, valid=source != PAD)
-        return self.decoder(words, memory, valid=words != PAD)
+            memory, _ = self.encoder(Tokens(source, source != PAD))
+        return self.decoder(Tokens(words, words != PAD), memory)
 
 
 def hide(words: Int[Array, "B T"], key: jax.Array, share: float = 0.15) -> tuple[Array, Array]:

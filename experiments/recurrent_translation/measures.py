@@ -171,4 +171,6 @@ def trained_gradient_norms(translator: Translator, sentences: Sequence[str], len
     rows = np.stack([ids[:length] for ids in tokens if len(ids) >= length][:32])
     net: Any = translator.net.bind(translator.params)
     layer = net.encoder.layers["0"]["forward"]
-    return gradient_norms(layer.cell, layer.weights, net.embeddings(jnp.asarray(rows)), jax.random.key(0)).tolist()
+    return gradient_norms(
+        layer.cell, layer.weights, net.embeddings(F.Tokens(jnp.asarray(rows))), jax.random.key(0)
+    ).tolist()

@@ -12,7 +12,7 @@ import jax
 from jaxformer import masks
 from jaxformer.reprs import brief
 
-ArrayT = TypeVar("ArrayT", bound=Any)
+ArrayT = TypeVar("ArrayT")
 """``np.ndarray`` on the host, ``jax.Array`` on devices."""
 
 
@@ -23,7 +23,8 @@ class Tokens(Generic[ArrayT]):
 
     A model also takes an array of ids, which stands for ``Tokens(ids)``.
 
-    >>> Tokens(np.array([[4, 5, 0]]), valid=np.array([[True, True, False]])).mask().dense(3, 3)[0, 0].tolist()
+    >>> import jax.numpy as jnp
+    >>> Tokens(jnp.array([[4, 5, 0]]), valid=jnp.array([[True, True, False]])).mask().dense(3, 3)[0, 0].tolist()
     [[True, True, False], [True, True, False], [True, True, False]]
     """
 
@@ -49,7 +50,8 @@ class Tokens(Generic[ArrayT]):
     @property
     def shape(self) -> tuple[int, int]:
         """The number of sequences, B, and their length, T."""
-        batch_size, length = self.ids.shape
+        ids: Any = self.ids
+        batch_size, length = ids.shape
         return batch_size, length
 
     def mask(self, *, causal: bool = False, window: int | None = None) -> masks.Mask | None:
@@ -69,13 +71,20 @@ class Tokens(Generic[ArrayT]):
             parts.append(masks.stored(past))  # by index, since positions may restart or repeat
             if self.segments is None:
                 parts.append(past)  # by positions too, since rows may be in any order
-        if self.valid is not None and not (causal and self.right_padded):
-            parts.append(masks.padding(self.valid))
-        if self.segments is not None:
-            parts.append(masks.segments(self.segments))
+        valid: Any = self.valid
+        segments: Any = self.segments
+        if valid is not None and not (causal and self.right_padded):
+            parts.append(masks.padding(valid))
+        if segments is not None:
+            parts.append(masks.segments(segments))
         return functools.reduce(operator.and_, parts) if parts else None
 
 
 def as_tokens(tokens: Any) -> Tokens[Any]:
-    """Returns tokens unchanged, and an array of ids as ``Tokens(ids)``."""
+    """Returns tokens unchanged, and an array of ids as ``Tokens(ids)``.
+
+    >>> import jax.numpy as jnp
+    >>> as_tokens(jnp.array([[4, 5, 6]])).shape
+    (1, 3)
+    """
     return tokens if isinstance(tokens, Tokens) else Tokens(tokens)

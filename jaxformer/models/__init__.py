@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from jaxformer.models.residual_network import FeatureGrid as FeatureGrid
     from jaxformer.models.residual_network import ResidualNetwork as ResidualNetwork
     from jaxformer.models.seq2seq import Seq2Seq as Seq2Seq
+    from jaxformer.models.token_model import TokenModel as TokenModel
     from jaxformer.models.vision import VisionTransformer as VisionTransformer
     from jaxformer.models.vision import with_image_size as with_image_size
 
@@ -63,6 +64,7 @@ __getattr__ = lazy.members(
         "recurrent_decoder": "CapturedWeights RecurrentContext RecurrentDecoder RecurrentDecoderState",
         "residual_network": "FeatureGrid ResidualNetwork",
         "seq2seq": "Seq2Seq",
+        "token_model": "TokenModel",
         "vision": "VisionTransformer with_image_size",
         "families": "",
         "presets": "",

@@ -13,7 +13,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import functional
-from jaxformer.axes import constrain
+from jaxformer.axes import constrain, num_shards
 from jaxformer.functional import RecurrentState
 from jaxformer.functional.dropout import fold_in_name
 from jaxformer.functional.recurrent import scan_shared
@@ -25,7 +25,6 @@ from jaxformer.modules import Alignment, Embeddings, Linear, RecurrentStack
 from jaxformer.modules.captured import check_layer
 from jaxformer.modules.head import Head
 from jaxformer.reprs import brief, brief_with_methods
-from jaxformer.sharding.rules import num_shards
 
 Feed = Literal["nothing", "context", "output"]
 

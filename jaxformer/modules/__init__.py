@@ -26,6 +26,7 @@ from jaxformer.modules.experts import MixtureOfExperts as MixtureOfExperts
 from jaxformer.modules.feed_forward import FeedForward as FeedForward
 from jaxformer.modules.feed_forward import GatedFeedForward as GatedFeedForward
 from jaxformer.modules.grid_attention import GridAttention as GridAttention
+from jaxformer.modules.head import Head as Head
 from jaxformer.modules.initializers import Gains as Gains
 from jaxformer.modules.linear import Linear as Linear
 from jaxformer.modules.lora import LoRA as LoRA

@@ -19,7 +19,7 @@ from jaxformer.functional.attention.base import ScoreFunction, row_of_positions
 from jaxformer.functional.bias import Bias, Repeated
 from jaxformer.functional.cache import KeyValueCache, empty_cache, seen_positions, seen_slots, slots_of, write
 from jaxformer.modules.attention_checks import Heads, check_rows
-from jaxformer.modules.attention_function import AttentionFunction, call_attention, check_partial
+from jaxformer.modules.attention_function import AttentionFunction, check_partial, check_result, taken_options
 from jaxformer.modules.captured import CapturedAttention, Intermediates, split_attention
 from jaxformer.modules.initializers import UNIT_GAINS, Gains, xavier_uniform
 from jaxformer.modules.normalization import RMSNorm
@@ -108,11 +108,8 @@ class MultiHeadAttention(nnx.Module):
         key: jax.Array | None = None,
     ) -> Float[Array, "B T D"]:
         """Returns the output of attention after the output projection."""
-        mixed = call_attention(
+        options = taken_options(
             self.attention,
-            query,
-            keys,
-            values,
             mask=mask,
             bias=bias,
             scale=self.scale,
@@ -120,7 +117,7 @@ class MultiHeadAttention(nnx.Module):
             sinks=None if self.sinks is None else self.sinks[...],
             dropout=None if key is None or not self.dropout else functional.Dropout(self.dropout, key),
         )
-        return self.output(mixed)
+        return self.output(check_result(self.attention(query, keys, values, **options), query, values))
 
     def check_steps(self) -> None:
         """Checks that cached steps can use the attention function of this layer.

@@ -19,7 +19,13 @@ from flax import nnx
 
 from jaxformer import masks
 from jaxformer.functional.attention.base import ScoreFunction
-from jaxformer.modules.attention_function import AttentionFunction, call_attention, name_of, without_partials
+from jaxformer.modules.attention_function import (
+    AttentionFunction,
+    check_result,
+    name_of,
+    taken_options,
+    without_partials,
+)
 from jaxformer.modules.pure import split_params
 
 LENGTH, ROOM = 40, 48
@@ -94,7 +100,8 @@ class _Module(NamedTuple):
     def __call__(self, *arrays: Any, **options: Any) -> Any:
         keys = jax.random.split(jax.random.key(0), max(1, len(self.shapes)))
         leaves = [0.5 * jax.random.normal(k, x.shape, x.dtype) for k, x in zip(keys, self.shapes, strict=False)]
-        return call_attention(nnx.merge(self.graph, jax.tree.unflatten(self.kind, leaves)), *arrays, **options)
+        attention = nnx.merge(self.graph, jax.tree.unflatten(self.kind, leaves))
+        return attention(*arrays, **taken_options(attention, **options))
 
 
 def _concrete(attention: AttentionFunction) -> Callable[..., Any]:
@@ -115,7 +122,7 @@ def _arrays(heads: Heads, length: int) -> list[np.ndarray]:
 def _call(attention: Callable[..., Any], heads: Heads, query: Any, key: Any, value: Any, mask: masks.Mask) -> Any:
     sinks = jnp.zeros(heads.num_heads, jnp.float32) if heads.sinks else None
     options = {"mask": mask, "scale": heads.scale, "score": heads.score, "sinks": sinks}
-    return call_attention(attention, query, key, value, **options)
+    return check_result(attention(query, key, value, **taken_options(attention, **options)), query, value)
 
 
 @functools.lru_cache(maxsize=64)

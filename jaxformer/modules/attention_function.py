@@ -76,12 +76,11 @@ def name_of(attention: Any) -> str:
     return getattr(attention, "__qualname__", type(attention).__name__)
 
 
-def call_attention(attention: AttentionFunction, query: Array, keys: Array, values: Array, **options: Any) -> Array:
-    """Calls an attention function with those options that are not None, and those for which it has no default.
+def taken_options(attention: AttentionFunction, **options: Any) -> dict[str, Any]:
+    """Returns those options of a layer that are not None, and those for which an attention function has no default.
 
     Raises:
       TypeError: it does not take an option that the layer has.
-      ValueError: its result is not an array ``[B, T, N, H]``.
     """
     try:
         parameters = inspect.signature(attention).parameters
@@ -95,10 +94,10 @@ def call_attention(attention: AttentionFunction, query: Array, keys: Array, valu
             f"this layer has a {missing[0]}, which the attention function {name_of(attention)} does not take; "
             f"add the argument {missing[0]!r}, or use a model without it"
         )
-    return _check_result(attention(query, keys, values, **options), query, values)
+    return options
 
 
-def _check_result(result: Any, query: Array, values: Array) -> Array:
+def check_result(result: Any, query: Array, values: Array) -> Array:
     """Returns the result of an attention function, whose shape may be wrong if it is a user's own.
 
     Raises:

@@ -68,7 +68,8 @@ def sharded_attention(
         if name in PARTITIONED_BY_XLA and shards_of(length, mesh) > 1:
             request = _with_full_lengths(request, mesh, batch_axes, head_axes)
         if mesh.size == 1 or name in PARTITIONED_BY_XLA:
-            return api.compute(request, name)
+            api.check(request, name)
+            return api.implementations[name].run(api.differentiable(request, name))
         return _mapped(api.differentiable(request, name), name, mesh, batch_axes, head_axes)
 
     attention.weights = attention_weights  # type: ignore[attr-defined]

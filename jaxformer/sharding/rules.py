@@ -8,7 +8,6 @@ in a parameter, but not in an activation, whose batch is already sharded over `f
 
 from __future__ import annotations
 
-import contextvars
 import functools
 import math
 from collections.abc import Callable, Mapping
@@ -38,8 +37,6 @@ RULES: Rules = {
     "experts": ("expert",),
 }
 """Data, fully sharded, tensor (Megatron), context and expert parallelism, for the axes that the mesh has."""
-
-_active: contextvars.ContextVar[tuple[Rules, Mesh] | None] = contextvars.ContextVar("rules", default=None)
 
 
 def spec(names: Axes, rules: Rules, mesh: Mesh) -> PartitionSpec:
@@ -145,22 +142,15 @@ def with_axis_rules(rules: Rules, mesh: Mesh) -> Callable[[F], F]:
         fits = (entry if size % shards_of(entry, mesh) == 0 else None for size, entry in sizes)
         return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*fits)))
 
+    def count_shards(names: Axes) -> int:
+        return math.prod(shards_of(entry, mesh) for entry in spec(names, rules, mesh))
+
     def wrap(function: F) -> F:
         @functools.wraps(function)
         def placed(*args: Any, **kwargs: Any) -> Any:
-            token = _active.set((rules, mesh))
-            try:
-                with axes.placing(place):
-                    return function(*args, **kwargs)
-            finally:
-                _active.reset(token)
+            with axes.placing(place, count_shards):
+                return function(*args, **kwargs)
 
         return placed  # type: ignore[return-value]
 
     return wrap
-
-
-def num_shards(*names: AxisName) -> int:
-    """Returns the number of shards of an array of these dimensions by the rules of `with_axis_rules`; 1 without."""
-    active = _active.get()
-    return 1 if active is None else math.prod(shards_of(entry, active[1]) for entry in spec(names, *active))

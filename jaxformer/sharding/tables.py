@@ -13,9 +13,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, Integer
 
 from jaxformer import functional
-from jaxformer.axes import constrain, has_known_values
+from jaxformer.axes import constrain, has_known_values, num_shards
 from jaxformer.functional.losses import LogitLoss, logits_per_chunk
-from jaxformer.sharding.rules import num_shards
 
 
 def with_copies(params: Any, axes: Any, batch: Any, *, dtype: DTypeLike = "float32") -> Any:

@@ -1,5 +1,6 @@
 """Batches mark padding when they are made, with the tokenizer's special tokens."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -23,27 +24,27 @@ def test_more_pairs_than_rows():
 def test_every_array():
     special = SpecialTokens(pad=9, bos=7, eos=8, unk=0)
     batch = Batch.from_tokens([np.array([1, 2])], [np.array([3])], (2, 4, 3), special)
-    np.testing.assert_array_equal(batch.source, [[1, 2, 8, 9], [9] * 4])
-    np.testing.assert_array_equal(batch.source_valid, [[True, True, True, False], [False] * 4])
-    np.testing.assert_array_equal(batch.target, [[7, 3, 9], [9] * 3])
+    np.testing.assert_array_equal(batch.source.ids, [[1, 2, 8, 9], [9] * 4])
+    np.testing.assert_array_equal(batch.source.valid, [[True, True, True, False], [False] * 4])
+    np.testing.assert_array_equal(batch.target.ids, [[7, 3, 9], [9] * 3])
     np.testing.assert_array_equal(batch.labels, [[3, 8, 9], [9] * 3])
-    np.testing.assert_array_equal(batch.target_valid, [[True, True, False], [False] * 3])
-    assert {array.dtype for array in (batch.source, batch.target, batch.labels)} == {np.dtype(np.int32)}
+    np.testing.assert_array_equal(batch.target.valid, [[True, True, False], [False] * 3])
+    assert {array.dtype for array in (batch.source.ids, batch.target.ids, batch.labels)} == {np.dtype(np.int32)}
 
 
 def test_tokens_equal_to_padding_stay_valid():
     """Only masks decide: the id of padding may occur in a sentence."""
-    tokens, valid = pad([np.array([0, 5])], (1, 4), SPECIAL)
-    np.testing.assert_array_equal(tokens, [[0, 5, 2, 0]])
-    np.testing.assert_array_equal(valid, [[True, True, True, False]])
+    tokens = pad([np.array([0, 5])], (1, 4), SPECIAL)
+    np.testing.assert_array_equal(tokens.ids, [[0, 5, 2, 0]])
+    np.testing.assert_array_equal(tokens.valid, [[True, True, True, False]])
 
 
 def test_concatenated_sequences_are_padded_like_a_list():
     lists = [np.array(ids, np.uint16) for ids in ([], [7], [5, 6, 7], [9])]
-    for joined, separate in zip(pad(Ragged.join(lists), (6, 4), SPECIAL), pad(lists, (6, 4), SPECIAL), strict=True):
-        np.testing.assert_array_equal(joined, separate)
+    both = pad(Ragged.join(lists), (6, 4), SPECIAL), pad(lists, (6, 4), SPECIAL)
+    jax.tree.map(np.testing.assert_array_equal, *both)
     expected = [[2, 0, 0, 0], [7, 2, 0, 0], [5, 6, 7, 2], [9, 2, 0, 0], [0] * 4, [0] * 4]
-    np.testing.assert_array_equal(pad(lists, (6, 4), SPECIAL)[0], expected)
+    np.testing.assert_array_equal(both[1].ids, expected)
     with pytest.raises(ValueError, match="4 tokens, eos included, does not fit length 3"):
         pad(Ragged.join(lists), (4, 3), SPECIAL)
 

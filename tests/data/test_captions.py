@@ -109,14 +109,14 @@ def test_batches_are_functions_of_their_number_and_rows():
         np.testing.assert_array_equal(half.labels, batch.labels[1:])
         np.testing.assert_array_equal(half.images, batch.images[1:])
         np.testing.assert_array_equal(batch.images, again.images)
-        for row in np.flatnonzero(batch.valid.any(1)):
-            labels = batch.labels[row][batch.valid[row]]
-            assert batch.tokens[row, 0] == special.bos
-            np.testing.assert_array_equal(batch.tokens[row, 1 : len(labels)], labels[:-1])
+        for row in np.flatnonzero(batch.tokens.valid.any(1)):
+            labels = batch.labels[row][batch.tokens.valid[row]]
+            assert batch.tokens.ids[row, 0] == special.bos
+            np.testing.assert_array_equal(batch.tokens.ids[row, 1 : len(labels)], labels[:-1])
             assert labels[-1] == special.eos
             assert batch.images[row].max() == labels[0] // 10 + 1
             seen.append(int(labels[0]) % 10)
-        assert not batch.images[~batch.valid.any(1)].any()
+        assert not batch.images[~batch.tokens.valid.any(1)].any()
     assert sorted(seen) == [0, 1, 2, 4]
     with pytest.raises(DataError, match=r"none of 2 captions has at most 3 tokens; raise data\.max_length"):
         caption_plan(np.array([3, 4]), 2, max_length=3)

@@ -91,7 +91,7 @@ def test_batches_hold_every_example_and_its_label():
     for step in range(plan.steps_per_epoch):
         batch = planned.batch(step)
         assert batch.tokens.shape == (4, 8)
-        for row, valid, label in zip(batch.tokens, batch.valid, batch.labels, strict=True):
+        for row, valid, label in zip(batch.tokens.ids, batch.tokens.valid, batch.labels, strict=True):
             if valid.any():
                 assert valid.tolist() == [True] * valid.sum() + [False] * (8 - valid.sum())
                 assert (row[0], row[valid][-1]) == (special.bos, special.eos)
@@ -101,6 +101,6 @@ def test_batches_hold_every_example_and_its_label():
     assert seen == {i: tokens[i][:6].tolist() for i in range(5)}
     some = planned.batch(0, rows=lambda count: np.array([0, 2, count]))
     whole = planned.batch(0)
-    np.testing.assert_array_equal(some.tokens[:2], whole.tokens[[0, 2]])
+    np.testing.assert_array_equal(some.tokens.ids[:2], whole.tokens.ids[[0, 2]])
     np.testing.assert_array_equal(some.labels[:2], whole.labels[[0, 2]])
-    assert not some.valid[2].any()
+    assert not some.tokens.valid[2].any()

@@ -21,7 +21,8 @@ def packed(**changes):
 def texts_of(batch):
     """The segments of a batch as lists of tokens, without class token and end."""
     found = []
-    for tokens, segments, positions in zip(batch.tokens, batch.segments, batch.positions, strict=True):
+    packed = batch.tokens
+    for tokens, segments, positions in zip(packed.ids, packed.segments, packed.positions, strict=True):
         for number in range(1, segments.max() + 1):
             chosen = segments == number
             text = tokens[chosen].tolist()
@@ -48,11 +49,11 @@ def test_every_token_once_per_epoch():
 
 def test_a_batch_is_a_function_of_seed_and_step():
     first, again, other = packed().batch(5), packed().batch(5), packed(seed=4).batch(5)
-    np.testing.assert_array_equal(first.tokens, again.tokens)
-    assert (first.tokens != other.tokens).any()
-    assert (packed().batch(0).tokens != packed().batch(packed().steps_per_epoch).tokens).any()
+    np.testing.assert_array_equal(first.tokens.ids, again.tokens.ids)
+    assert (first.tokens.ids != other.tokens.ids).any()
+    assert (packed().batch(0).tokens.ids != packed().batch(packed().steps_per_epoch).tokens.ids).any()
     still = packed(shuffle=False)
-    np.testing.assert_array_equal(still.batch(0).tokens, still.batch(still.steps_per_epoch).tokens)
+    np.testing.assert_array_equal(still.batch(0).tokens.ids, still.batch(still.steps_per_epoch).tokens.ids)
 
 
 def test_rows_of_a_process():
@@ -60,9 +61,9 @@ def test_rows_of_a_process():
     data = packed()
     whole, last = data.batch(2), data.batch(data.steps_per_epoch - 1)
     some = data.batch(2, rows=lambda count: np.array([5, 1, count + 3]))
-    np.testing.assert_array_equal(some.tokens[:2], whole.tokens[[5, 1]])
-    assert not some.segments[2].any()
-    assert (last.segments.max(1) > 0).sum() == data.num_rows - 8 * (data.steps_per_epoch - 1)
+    np.testing.assert_array_equal(some.tokens.ids[:2], whole.tokens.ids[[5, 1]])
+    assert not some.tokens.segments[2].any()
+    assert (last.tokens.segments.max(1) > 0).sum() == data.num_rows - 8 * (data.steps_per_epoch - 1)
 
 
 def test_invalid_sizes_are_refused():

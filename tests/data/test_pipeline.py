@@ -29,15 +29,15 @@ def test_batch_holds_the_sentences(tokenizer, tmp_path):
     special = tokenizer.special
     batch, (_, pairs, _) = PlannedPairs(tokens, plan).batch(3), plan.batch(3)
     for row, pair in enumerate(pairs):
-        source = batch.source[row][batch.source_valid[row]]
-        labels = batch.labels[row][batch.target_valid[row]]
-        target = batch.target[row][batch.target_valid[row]]
+        source = batch.source.ids[row][batch.source.valid[row]]
+        labels = batch.labels[row][batch.target.valid[row]]
+        target = batch.target.ids[row][batch.target.valid[row]]
         assert source[-1] == labels[-1] == special.eos
         assert target[0] == special.bos
         assert tokenizer.decode(source[:-1]) == CORPUS.source[pair]
         assert tokenizer.decode(labels[:-1]) == CORPUS.target[pair]
         assert (target[1:] == labels[:-1]).all()
-    assert not batch.source[~batch.source_valid].any()
+    assert not batch.source.ids[~batch.source.valid].any()
     assert special.pad == 0
 
 
@@ -48,7 +48,7 @@ def test_a_stream_can_start_at_any_step(tokenizer, tmp_path):
     first = list(itertools.islice(batches(make), 12))
     later = list(itertools.islice(batches(make, start=7), 5))
     for a, b in zip(first[7:], later, strict=True):
-        assert (a.source == b.source).all()
+        assert (a.source.ids == b.source.ids).all()
         assert (a.labels == b.labels).all()
     assert len(list(batches(make, stop=4))) == 4
 
@@ -97,9 +97,9 @@ def test_sampled_segmentations(tokenizer, tmp_path):
     tokens = prepare(CORPUS, tokenizer, tmp_path, num_segmentations=3)
     plan = make_batch_plan(*tokens.lengths(), tokens_per_batch=1024, num_shapes=1, multiple_of=1)
     first, again = (PlannedPairs(tokens, plan).batch(0) for _ in range(2))
-    assert (first.source == again.source).all()
+    assert (first.source.ids == again.source.ids).all()
     rows = PlannedPairs(tokens, plan).batch(0), plan.batch(0)[1]
-    assert tokenizer.decode(rows[0].source[0][rows[0].source_valid[0]][:-1]) == CORPUS.source[rows[1][0]]
+    assert tokenizer.decode(rows[0].source.ids[0][rows[0].source.valid[0]][:-1]) == CORPUS.source[rows[1][0]]
 
 
 @pytest.fixture(scope="module", params=["unigram", "bpe"])
@@ -111,8 +111,9 @@ def redrawn(request):
 
 def texts_of(batch, side):
     """The tokens of each sentence of a batch, without the end."""
-    tokens, valid = (batch.source, batch.source_valid) if side == "source" else (batch.labels, batch.target_valid)
-    return [tuple(row[own][:-1].tolist()) for row, own in zip(tokens, valid, strict=True) if own.any()]
+    ids = batch.source.ids if side == "source" else batch.labels
+    valid = batch.source.valid if side == "source" else batch.target.valid
+    return [tuple(row[own][:-1].tolist()) for row, own in zip(ids, valid, strict=True) if own.any()]
 
 
 def test_segmentations_drawn_in_each_epoch(redrawn):
@@ -138,7 +139,7 @@ def test_segmentations_drawn_in_each_epoch(redrawn):
     assert sum(seen[0][key] not in stored[key] for key in stored) > 0.5 * len(stored)
     step = plan.steps_per_epoch + 2
     some = PlannedPairs(tokens, plan).batch(step, rows=lambda number: np.arange(1, number, 2))
-    np.testing.assert_array_equal(some.source, make(step).source[1::2])
+    np.testing.assert_array_equal(some.source.ids, make(step).source.ids[1::2])
     np.testing.assert_array_equal(some.labels, make(step).labels[1::2])
 
 
@@ -181,28 +182,28 @@ def test_other_special_tokens_reach_the_batch(tmp_path):
     plan = make_batch_plan(*tokens.lengths(), tokens_per_batch=512, num_shapes=2, multiple_of=4)
     for step in range(3):
         batch, (_, pairs, _) = PlannedPairs(tokens, plan).batch(step), plan.batch(step)
-        assert (batch.source[~batch.source_valid] == 1).all()
-        assert (batch.target[~batch.target_valid] == 1).all()
-        assert (batch.labels[~batch.target_valid] == 1).all()
-        assert (batch.target[: len(pairs), 0] == 0).all()
+        assert (batch.source.ids[~batch.source.valid] == 1).all()
+        assert (batch.target.ids[~batch.target.valid] == 1).all()
+        assert (batch.labels[~batch.target.valid] == 1).all()
+        assert (batch.target.ids[: len(pairs), 0] == 0).all()
         for row, pair in enumerate(pairs):
-            labels = batch.labels[row][batch.target_valid[row]]
+            labels = batch.labels[row][batch.target.valid[row]]
             assert labels[-1] == 2
             assert tokenizer.decode(labels) == CORPUS.target[pair]
-            assert tokenizer.decode(batch.source[row]) == CORPUS.source[pair]  # padding and eos are silent
+            assert tokenizer.decode(batch.source.ids[row]) == CORPUS.source[pair]  # padding and eos are silent
 
 
 def test_rows_of_several_hosts_form_the_batch(tokenizer, tmp_path):
     tokens = prepare(CORPUS, tokenizer, tmp_path)
     plan = make_batch_plan(*tokens.lengths(), tokens_per_batch=512, num_shapes=2, multiple_of=4)
     for step in (0, 5, plan.steps_per_epoch - 1):
-        expected = PlannedPairs(tokens, plan).batch(step).source
+        expected = PlannedPairs(tokens, plan).batch(step).source.ids
         num_rows = len(expected)
         hosts = [np.arange(0, num_rows + 4, 2), np.arange(1, num_rows + 4, 2)]
         parts = [PlannedPairs(tokens, plan).batch(step, rows=lambda _, mine=mine: mine) for mine in hosts]
-        joined = np.stack([part.source for part in parts], 1).reshape(-1, expected.shape[1])
+        joined = np.stack([part.source.ids for part in parts], 1).reshape(-1, expected.shape[1])
         np.testing.assert_array_equal(joined[:num_rows], expected)
-        assert not any(part.source_valid[-2:].any() for part in parts)
+        assert not any(part.source.valid[-2:].any() for part in parts)
 
 
 def test_characters(tmp_path):

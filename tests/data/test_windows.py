@@ -33,8 +33,8 @@ def test_a_training_batch_is_a_function_of_seed_and_step():
     for step in (0, 700, 13, 0, 99):  # any order, any start
         equal(windows.batch(step), again.batch(step))
     other = RandomWindows(counting(500), length=16, batch_size=4, seed=4)
-    assert (other.batch(0).tokens != windows.batch(0).tokens).any()
-    assert (windows.batch(1).tokens != windows.batch(0).tokens).any()
+    assert (other.batch(0).tokens.ids != windows.batch(0).tokens.ids).any()
+    assert (windows.batch(1).tokens.ids != windows.batch(0).tokens.ids).any()
 
 
 def test_training_windows_are_inside_the_text():
@@ -42,10 +42,10 @@ def test_training_windows_are_inside_the_text():
     starts = set()
     for step in range(50):
         batch = windows.batch(step)
-        assert batch.valid.all()
-        assert (batch.labels == batch.tokens + 1).all()
-        assert batch.tokens.dtype == batch.labels.dtype == np.int32
-        starts |= set(batch.tokens[:, 0].tolist())
+        assert batch.tokens.valid.all()
+        assert (batch.labels == batch.tokens.ids + 1).all()
+        assert batch.tokens.ids.dtype == batch.labels.dtype == np.int32
+        starts |= set(batch.tokens.ids[:, 0].tolist())
     assert starts == {0, 1, 2, 3, 4}
 
 
@@ -64,13 +64,14 @@ def test_every_token_is_predicted_exactly_once(num_tokens, length, batch_size):
     predicted = []
     for step in range(windows.steps_per_epoch):
         batch = windows.batch(step)
-        assert batch.tokens.shape == batch.labels.shape == batch.valid.shape == (batch_size, length)
-        assert (batch.labels == batch.tokens + 1)[batch.valid].all()
-        assert (batch.tokens[~batch.valid] == SPECIAL.pad).all()
-        assert (batch.labels[~batch.valid] == SPECIAL.pad).all()
-        predicted += batch.labels[batch.valid].tolist()
+        ids, valid = batch.tokens.ids, batch.tokens.valid
+        assert ids.shape == batch.labels.shape == valid.shape == (batch_size, length)
+        assert (batch.labels == ids + 1)[valid].all()
+        assert (ids[~valid] == SPECIAL.pad).all()
+        assert (batch.labels[~valid] == SPECIAL.pad).all()
+        predicted += batch.labels[valid].tolist()
     assert predicted == list(range(1, num_tokens + 1))
-    assert not windows.batch(windows.steps_per_epoch).valid.any()
+    assert not windows.batch(windows.steps_per_epoch).tokens.valid.any()
 
 
 @pytest.mark.parametrize(
@@ -88,8 +89,8 @@ def test_rows_of_several_hosts_form_the_batch(windows):
         parts = [windows.batch(step, rows={6: mine}.__getitem__) for mine in hosts]  # asked for rows of 6
         joined = jax.tree.map(lambda a, b: np.concatenate([a[:2], b[:2], a[2:], b[2:]]), *parts)
         equal(jax.tree.map(lambda x: x[:6], joined), expected)
-        assert not joined.valid[6:].any()
-        assert (joined.tokens[6:] == SPECIAL.pad).all()
+        assert not joined.tokens.valid[6:].any()
+        assert (joined.tokens.ids[6:] == SPECIAL.pad).all()
 
 
 @pytest.mark.parametrize("kind", ["characters", "unigram", "bpe"])
@@ -101,14 +102,14 @@ def test_the_built_in_text(tmp_path, kind):
     assert tokenizer.decode(stream.tokens) == held_out.characters
     windows = OrderedWindows(stream, length=32, batch_size=8)
     stream_of_batches = batches(windows.batch, stop=windows.steps_per_epoch)
-    labels = np.concatenate([batch.labels[batch.valid] for batch in stream_of_batches])
+    labels = np.concatenate([batch.labels[batch.tokens.valid] for batch in stream_of_batches])
     assert len(labels) == stream.num_labels
     assert tokenizer.decode(labels) == held_out.characters
     random = RandomWindows(prepare_text(train, tokenizer, tmp_path), length=32, batch_size=8, seed=0)
     rows = functools.partial(random.batch, rows=lambda n: np.arange(n // 2))
     for whole, half in itertools.islice(zip(batches(random.batch), batches(rows), strict=True), 3):
         equal(jax.tree.map(lambda x: x[:4], whole), half)
-        assert all(tokenizer.decode(row) in train.characters for row in whole.tokens)
+        assert all(tokenizer.decode(row) in train.characters for row in whole.tokens.ids)
 
 
 def test_text_is_tokenized_once(tmp_path):
@@ -126,7 +127,7 @@ def test_text_is_tokenized_once(tmp_path):
 def test_batches_cross_jit():
     batch = OrderedWindows(counting(9), length=4, batch_size=2).batch(0)
     assert isinstance(jax.jit(lambda x: x)(batch), TextBatch)
-    assert [leaf.dtype for leaf in jax.tree.leaves(batch)] == [np.int32, np.int32, np.bool_]
+    assert [leaf.dtype for leaf in jax.tree.leaves(batch)] == [np.int32, np.bool_, np.int32]
 
 
 def test_refusals():

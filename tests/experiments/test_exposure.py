@@ -94,7 +94,7 @@ class Successor:
     def __hash__(self):
         return 0
 
-    def apply(self, params, source, target, *, source_valid):
+    def apply(self, params, source, target):
         return self.logits(target)
 
     def logits(self, tokens):
@@ -105,8 +105,8 @@ class Successor:
     def bind(self, params):
         return self
 
-    def encode(self, source, *, source_valid):
-        return source
+    def encode(self, source):
+        return source.ids
 
     def step_weights(self):
         return None

@@ -85,29 +85,29 @@ def transformer_xl(x):
     return functional.attention(query, x, x, bias=bias, implementation="reference")
 
 
-def loss_of(network, config, *batch, **options):
+def loss_of(network, config, *inputs, **options):
     attention = functools.partial(functional.attention, implementation="reference")
     net = pure(network, config, attention=attention)
-    return lambda params: net.bind(params).cross_entropy(*batch, **options)[0], drawn(net.shapes, 0.3)
+    return lambda params: net.bind(params).loss(*inputs, labels=small.TARGET, **options)[0], drawn(net.shapes, 0.3)
 
 
 def encoder_decoder():
     layers = {"num_encoder_layers": 1, "num_decoder_layers": 1}
     config = dataclasses.replace(small.CONFIGS["post"], activation="gelu", **layers)
-    batch = small.SOURCE, small.TARGET, small.TARGET
-    return loss_of(models.EncoderDecoder, config, *batch, source_valid=small.SOURCE_VALID, smoothing=0.1)
+    inputs, loss = (functional.Tokens(small.SOURCE, small.SOURCE_VALID), small.TARGET), functional.CrossEntropy(0.1)
+    return loss_of(models.EncoderDecoder, config, *inputs, loss=loss)
 
 
 def language_model():
     config = dataclasses.replace(small.LANGUAGE_CONFIGS["untied"], activation="gelu", dropout=0.1)
-    return loss_of(models.LanguageModel, config, small.TARGET, small.TARGET, key=KEY)
+    return loss_of(models.LanguageModel, config, small.TARGET, key=KEY)
 
 
 def seq2seq():
     config = models.Seq2SeqConfig(small.V, small.V, d_model=8, d_hidden=6, attention="additive", cell="gru")
     net = pure(models.Seq2Seq, config)
-    batch = small.SOURCE, small.TARGET, small.TARGET
-    return lambda params: net.bind(params).cross_entropy(*batch)[0], drawn(net.shapes, 0.3)
+    loss = lambda params: net.bind(params).loss(small.SOURCE, small.TARGET, labels=small.TARGET)[0]
+    return loss, drawn(net.shapes, 0.3)
 
 
 def recurrent(x):
@@ -143,16 +143,16 @@ FUNCTIONS = {
     '`F.relative_keys`, with "reference"': (biased(lambda x: functional.relative_keys(x[0, :3, 0])), HEADS),
     '`F.transformer_xl`, with "reference"': (transformer_xl, HEADS),
     "`F.cross_entropy`": (lambda x: functional.cross_entropy(x[None], LABELS, smoothing=0.1, z_loss=0.1), TOKENS),
-    "`F.linear_cross_entropy`": (
-        lambda x: functional.linear_cross_entropy(x[None], x * x, LABELS, smoothing=0.1, z_loss=0.1, chunk=2),
+    "`F.linear_loss`": (
+        lambda x: functional.linear_loss(x[None], x * x, LABELS, functional.CrossEntropy(0.1, 0.1), chunk=2),
         TOKENS,
     ),
-    "`F.linear_r_drop`": (
-        lambda x: functional.linear_r_drop(
+    "`F.linear_loss` with `F.RDrop`": (
+        lambda x: functional.linear_loss(
             functional.duplicate_rows(x[None]) * jnp.array([[[1.0]], [[2.0]]]),
             x * x,
             functional.duplicate_rows(LABELS),
-            weight=2.0,
+            functional.RDrop(2.0),
             chunk=2,
         ),
         TOKENS,

@@ -1,10 +1,10 @@
-"""Cross entropy agrees with the direct formula, and uncounted labels are inert."""
+"""Losses agree with their formulas, from all logits and in chunks, also a user's own; uncounted labels are inert."""
 
+import dataclasses
 import functools
 import inspect
 import types
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from jaxformer import functional, targets
-from jaxformer.functional.losses import _CrossEntropy, linear_loss
 from tests.selection import first
 
 DRAW = np.random.default_rng(2)
@@ -96,12 +95,11 @@ def test_linear_with_a_forbidden_token(vocab_size):
     """The loss computed with the gradient equals that without; a logit of minus infinity has gradient 0."""
     x, labels, where = jnp.ones((1, 1, 1)), jnp.array([[0]]), jnp.ones((1, 1, 1), bool)
     table = jnp.array([[1.0], [-jnp.inf], [2.0]])[:vocab_size]
-    call = lambda x: functional.linear_cross_entropy(x, table, labels)[0]
+    call = lambda x: functional.linear_loss(x, table, labels)[0]
     expected = float(np.log(1 + np.e)) if vocab_size == 3 else 0.0
     np.testing.assert_allclose([call(x), jax.value_and_grad(call)(x)[0]], expected, rtol=1e-6)
     logits = jnp.array([1.0, -jnp.inf, 2.0])[None, None, None]
-    loss = _CrossEntropy(0.0, 0.0, 1, vocab_size)
-    slope = loss.value_and_gradient(logits, labels[None], where)[1]
+    slope = functional.CrossEntropy().value_and_gradient(logits, labels[None], where, vocab_size)[1]
     one = jax.nn.sigmoid(1.0) if vocab_size == 3 else 0.0
     np.testing.assert_allclose(slope.ravel(), [-one, 0, one], rtol=1e-6)
 
@@ -125,6 +123,8 @@ def test_smoothed_loss_is_smallest_at_the_smoothed_distribution():
 def test_refuses_smoothing_outside_its_range(smoothing):
     with pytest.raises(ValueError, match=rf"smoothing must be in \[0, 1\), got {smoothing}"):
         functional.cross_entropy(jnp.zeros((1, 3)), jnp.array([0]), smoothing=smoothing)
+    with pytest.raises(ValueError, match=rf"smoothing must be in \[0, 1\), got {smoothing}"):
+        functional.CrossEntropy(smoothing)
 
 
 @pytest.mark.parametrize("dtype", first(["uint8", "int8", "int16", "uint16"], "uint8"))
@@ -136,7 +136,7 @@ def test_labels_of_few_bits(dtype):
 
     def both(x, table, labels):
         total, _ = functional.cross_entropy(jnp.einsum("btd,vd->btv", x, table), labels)
-        return total + functional.linear_cross_entropy(x, table, labels)[0]
+        return total + functional.linear_loss(x, table, labels)[0]
 
     slopes = jax.jit(jax.value_and_grad(both, (0, 1)))
     narrow, wide = (slopes(x, table, labels.astype(d)) for d in (dtype, jnp.int32))
@@ -148,11 +148,11 @@ WIDE = DRAW.standard_normal((2, 5, 3))
 TABLE = DRAW.standard_normal((7, 3))
 
 
-def ours_linear(x, counted, table=TABLE, **options):
+def ours_linear(x, counted, loss=None, **options):
     where = None if counted is None else jnp.asarray(counted)
     labels = jnp.asarray(LABELS, jnp.int32)
-    call = lambda x, t: functional.linear_cross_entropy(x, t, labels, where=where, **options)
-    return jax.jit(jax.value_and_grad(call, (0, 1), has_aux=True))(x, jnp.asarray(table, jnp.float32))
+    call = lambda x, t: functional.linear_loss(x, t, labels, loss, where=where, **options)
+    return jax.jit(jax.value_and_grad(call, (0, 1), has_aux=True))(x, jnp.asarray(TABLE, jnp.float32))
 
 
 @SETTINGS
@@ -161,39 +161,47 @@ def test_linear_value_and_gradients(smoothing, z_loss, counted, chunk):
     """The chain rule in float64, for chunks of one position, of two and a rest, and of all."""
     logits = WIDE @ TABLE.T
     expected, slope, expected_count = direct(logits, LABELS, counted, smoothing, z_loss)
-    options = {"smoothing": smoothing, "z_loss": z_loss, "chunk": chunk}
-    (total, count), (d_x, d_table) = ours_linear(jnp.asarray(WIDE, jnp.float32), counted, **options)
+    loss = functional.CrossEntropy(smoothing, z_loss)
+    (total, count), (d_x, d_table) = ours_linear(jnp.asarray(WIDE, jnp.float32), counted, loss, chunk=chunk)
     np.testing.assert_allclose(total, expected, rtol=1e-6)
     np.testing.assert_allclose(d_x, slope @ TABLE, atol=5e-6)
     np.testing.assert_allclose(d_table, np.einsum("btv,btd->vd", slope, WIDE), atol=1e-5)
     assert float(count) == expected_count
     where = None if counted is None else jnp.asarray(counted)
-    call = functional.linear_cross_entropy  # without a gradient it is another program
+    call = functional.linear_loss  # without a gradient it is another program
     inputs = (jnp.asarray(WIDE, jnp.float32), jnp.asarray(TABLE, jnp.float32), jnp.asarray(LABELS, jnp.int32))
-    np.testing.assert_allclose(call(*inputs, where=where, **options)[0], expected, rtol=1e-6)
+    np.testing.assert_allclose(call(*inputs, loss, where=where, chunk=chunk)[0], expected, rtol=1e-6)
 
 
-@pytest.mark.full
-@SETTINGS
-def test_linear_pads_an_odd_vocabulary_on_an_accelerator(smoothing, z_loss, counted):
+def check_padding_of_the_vocabulary(loss, counted):
     """The added columns change neither the loss nor the gradients, and no array has V of them."""
-    options = {"smoothing": smoothing, "z_loss": z_loss, "chunk": 4}
-    x, where = jnp.asarray(WIDE, jnp.float32), None if counted is None else jnp.asarray(counted)
-    call = lambda x, t: functional.linear_cross_entropy(x, t, jnp.asarray(LABELS, jnp.int32), where=where, **options)[0]
-    inputs = x, jnp.asarray(TABLE, jnp.float32)
+    labels, where = jnp.asarray(LABELS, jnp.int32), None if counted is None else jnp.asarray(counted)
+    call = lambda x, t: functional.linear_loss(x, t, labels, loss, where=where, chunk=4)[0]
+    inputs = jnp.asarray(WIDE, jnp.float32), jnp.asarray(TABLE, jnp.float32)
     expected = call(*inputs), jax.value_and_grad(call, (0, 1))(*inputs)
     with targets.compiling_for([types.SimpleNamespace(platform="gpu", device_kind="")]):
         program = str(jax.make_jaxpr(jax.grad(call, (0, 1)))(*inputs))
         found = call(*inputs), jax.value_and_grad(call, (0, 1))(*inputs)
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), found, expected)
-    assert ("f32[1,1,4,16]" in program, "f32[1,1,4,7]" in program) == (True, False)
+    return "f32[1,1,4,16]" in program, "f32[1,1,4,7]" in program
+
+
+@pytest.mark.full
+@SETTINGS
+def test_linear_pads_an_odd_vocabulary_on_an_accelerator(smoothing, z_loss, counted):
+    assert check_padding_of_the_vocabulary(functional.CrossEntropy(smoothing, z_loss), counted) == (True, False)
+
+
+@pytest.mark.full
+def test_own_loss_does_not_see_the_columns_that_pad_a_vocabulary():
+    assert check_padding_of_the_vocabulary(Focal(), COUNTED)[0]
 
 
 @pytest.mark.full
 def test_linear_gradient_of_a_scaled_loss():
     """The gradient is computed in the forward pass, and the upstream gradient still multiplies it."""
     inputs = jnp.asarray(WIDE, jnp.float32), jnp.asarray(TABLE, jnp.float32), jnp.asarray(LABELS, jnp.int32)
-    loss = lambda x: functional.linear_cross_entropy(x, *inputs[1:])[0]
+    loss = lambda x: functional.linear_loss(x, *inputs[1:])[0]
     np.testing.assert_allclose(jax.grad(lambda x: -3 * loss(x))(inputs[0]), -3 * jax.grad(loss)(inputs[0]), rtol=1e-6)
 
 
@@ -205,32 +213,87 @@ def test_linear_uncounted_labels_add_nothing():
         np.testing.assert_array_equal(a, b)
 
 
-class Visits(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Focal(functional.LogitLoss):
+    """A user's own loss, without a gradient of its own: -(1 - p)^gamma log p (Lin et al. 2017)."""
+
+    gamma: float = 2.0
+
+    def value(self, logits, labels, where):
+        log_p = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], -1)[..., 0]
+        return -jnp.where(where, (1 - jnp.exp(log_p)) ** self.gamma * log_p, 0.0).sum()
+
+
+def direct_focal(logits, counted, gamma):
+    """The focal loss and its gradient, (1-p)^(gamma-1) (gamma p log p - (1 - p)) (onehot - softmax), in float64."""
+    probability = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    hit = np.eye(logits.shape[-1])[LABELS]
+    p = (probability * hit).sum(-1)
+    loss = -((1 - p) ** gamma) * np.log(p)
+    slope = ((1 - p) ** (gamma - 1) * (gamma * p * np.log(p) - (1 - p)))[..., None] * (hit - probability)
+    return loss[counted].sum(), slope * counted[..., None]
+
+
+@pytest.mark.parametrize("chunk", first([1, 4, 7, None], 4), ids="chunk={}".format)
+@pytest.mark.parametrize("gamma", first([2.0, 1.0], 2.0))
+def test_own_loss_has_its_value_and_gradients(gamma, chunk):
+    """With states that are NaN where labels do not count."""
+    expected, slope = direct_focal(WIDE @ TABLE.T, COUNTED, gamma)
+    x = jnp.where(jnp.asarray(COUNTED)[..., None], jnp.asarray(WIDE, jnp.float32), jnp.nan)
+    (total, count), (d_x, d_table) = ours_linear(x, COUNTED, Focal(gamma), chunk=chunk)
+    np.testing.assert_allclose(total, expected, rtol=1e-5)
+    np.testing.assert_allclose(d_x, slope @ TABLE, atol=5e-6)
+    np.testing.assert_allclose(d_table, np.einsum("btv,btd->vd", slope, WIDE), atol=1e-5)
+    assert float(count) == COUNTED.sum()
+    inputs = x, jnp.asarray(TABLE, jnp.float32), jnp.asarray(LABELS, jnp.int32)
+    alone, _ = functional.linear_loss(*inputs, Focal(gamma), where=jnp.asarray(COUNTED), chunk=chunk)
+    np.testing.assert_allclose(alone, expected, rtol=1e-5)
+
+
+def test_own_loss_in_bfloat16():
+    """It receives float32 logits; gradients have the dtypes of the states and of the table."""
+    (total, count), (d_x, d_table) = ours_linear(jnp.asarray(WIDE, jnp.bfloat16), COUNTED, Focal())
+    expected, slope = direct_focal(WIDE @ TABLE.T, COUNTED, 2.0)
+    np.testing.assert_allclose(total, expected, rtol=1e-2)
+    np.testing.assert_allclose(d_table, np.einsum("btv,btd->vd", slope, WIDE), atol=0.1)
+    assert (total.dtype, count.dtype, d_x.dtype, d_table.dtype) == (*(jnp.float32,) * 2, jnp.bfloat16, jnp.float32)
+
+
+def test_a_loss_without_a_value_is_refused():
+    class Empty(functional.LogitLoss):
+        pass
+
+    with pytest.raises(NotImplementedError, match="Empty does not define value"):
+        ours_linear(jnp.asarray(WIDE, jnp.float32), None, Empty())
+
+
+@dataclasses.dataclass(frozen=True)
+class Visits(functional.LogitLoss):
     """The sum of the logits that count; each visit of a chunk is reported."""
 
-    num_chunks: int
     report: Callable[[], None]
 
     def value(self, logits, labels, where):
         jax.debug.callback(self.report)
         return jnp.where(where[..., None], logits, 0.0).sum()
 
-    def value_and_gradient(self, logits, labels, where):
+    def value_and_gradient(self, logits, labels, where, vocab_size):
         return self.value(logits, labels, where), jnp.broadcast_to(where[..., None], logits.shape).astype(jnp.float32)
 
 
-@pytest.mark.parametrize(("counted", "visits"), [([5, 1], 2), ([5, 5], 4), ([0, 1], 1), ([0, 0], 0)])
+@pytest.mark.parametrize(("counted", "visits"), [([5, 1], 2), ([5, 5], 3), ([0, 1], 1), ([0, 0], 0)])
 def test_chunks_of_padding_are_skipped(counted, visits):
-    """Four chunks of three of the ten positions; those that count are moved to the first."""
+    """Three chunks of four of the ten positions; those that count are moved to the first."""
     where = jnp.asarray(np.arange(5) < np.asarray(counted)[:, None])
     visited = []
-    loss = Visits(4, lambda: visited.append(None))
-    arrays = jnp.asarray(WIDE, jnp.float32), jnp.asarray(TABLE, jnp.float32)[None, None], jnp.asarray(LABELS, jnp.int32)
+    loss = Visits(lambda: visited.append(None))
+    arrays = jnp.asarray(WIDE, jnp.float32), jnp.asarray(TABLE, jnp.float32), jnp.asarray(LABELS, jnp.int32)
+    run = lambda *arrays: functional.linear_loss(*arrays, loss, where=where, chunk=4)[0]
     expected = (WIDE @ TABLE.T)[np.asarray(where)].sum()
-    np.testing.assert_allclose(jax.jit(linear_loss, static_argnums=0)(loss, *arrays, where), expected, rtol=1e-5)
+    np.testing.assert_allclose(jax.jit(run)(*arrays), expected, rtol=1e-5)
     jax.effects_barrier()
     assert len(visited) == visits
-    d_x = jax.grad(linear_loss, argnums=1)(loss, *arrays, where)
+    d_x = jax.grad(run)(*arrays)
     np.testing.assert_allclose(d_x, np.asarray(where)[..., None] * TABLE.sum(0), rtol=1e-5)
     jax.effects_barrier()
     assert len(visited) == 2 * visits
@@ -239,14 +302,15 @@ def test_chunks_of_padding_are_skipped(counted, visits):
 def test_linear_of_logits_whose_square_overflows():
     """The loss that is computed with the gradient was NaN: 0, the factor of the z-loss, times infinity."""
     logits, labels, where = jnp.array([1e30, 0.0])[None, None, None], jnp.array([[[0]]]), jnp.array([[[True]]])
-    value, slope = jax.jit(_CrossEntropy(0.0, 0.0, 1, 2).value_and_gradient)(logits, labels, where)
+    both = functools.partial(functional.CrossEntropy().value_and_gradient, vocab_size=2)
+    value, slope = jax.jit(both)(logits, labels, where)
     assert value == 0
     np.testing.assert_array_equal(slope, jnp.zeros_like(logits))
 
 
 def test_linear_in_bfloat16():
     """Products in bfloat16, sums in float32: near the float32 loss, the table's gradient in the table's dtype."""
-    (total, _), (d_x, d_table) = ours_linear(jnp.asarray(WIDE, jnp.bfloat16), None, smoothing=0.1)
+    (total, _), (d_x, d_table) = ours_linear(jnp.asarray(WIDE, jnp.bfloat16), None, functional.CrossEntropy(0.1))
     expected, slope, _ = direct(WIDE @ TABLE.T, LABELS, None, 0.1, 0.0)
     np.testing.assert_allclose(total, expected, rtol=1e-2)
     np.testing.assert_allclose(d_table, np.einsum("btv,btd->vd", slope, WIDE), atol=0.1)
@@ -259,7 +323,7 @@ def test_linear_never_holds_the_logits():
     labels = jax.ShapeDtypeStruct((1, 1024), jnp.int32)
 
     def memory(chunk):
-        loss = lambda x, t, y: functional.linear_cross_entropy(x, t, y, chunk=chunk)[0]
+        loss = lambda x, t, y: functional.linear_loss(x, t, y, chunk=chunk)[0]
         compiled = jax.jit(jax.grad(loss, (0, 1))).lower(*sizes, labels).compile()
         return compiled.memory_analysis().temp_size_in_bytes
 
@@ -269,8 +333,8 @@ def test_linear_never_holds_the_logits():
 
 @pytest.mark.parametrize("shape", [(2, 5, 4), (2, 4, 3), (3, 5, 3)])
 def test_linear_refuses_shapes_that_do_not_fit(shape):
-    unchecked = inspect.unwrap(functional.linear_cross_entropy)  # without the type checks of the tests
-    with pytest.raises(ValueError, match=r"shapes must be x \[B, T, D\], table \[V, D\], labels \[B, T\], got "):
+    unchecked = inspect.unwrap(functional.linear_loss)  # without the type checks of the tests
+    with pytest.raises(ValueError, match=r"shapes must be x \[B, T, D\], table \[V, D\], labels \[B, T\], with B a"):
         unchecked(jnp.zeros(shape), jnp.zeros((7, 3)), jnp.zeros((2, 5), jnp.int32))
 
 
@@ -282,7 +346,7 @@ def test_labels_outside_of_the_vocabulary(label):
     message = rf"labels must be in \[0, V = 7\) where they count, got {label}; exclude labels with where="
     for loss in (
         functools.partial(functional.cross_entropy, logits),
-        functools.partial(functional.linear_cross_entropy, x, table),
+        functools.partial(functional.linear_loss, x, table),
     ):
         with pytest.raises(ValueError, match=message):
             loss(labels)
@@ -309,4 +373,4 @@ def test_shapes_that_would_broadcast_are_rejected():
         with pytest.raises(ValueError, match=rf"where must be Bool \[2, 5\], got {where.dtype} "):
             inspect.unwrap(functional.cross_entropy)(logits, labels, where=where)
         with pytest.raises(ValueError, match=rf"where must be Bool \[2, 5\], got {where.dtype} "):
-            inspect.unwrap(functional.linear_cross_entropy)(*states, labels, where=where)
+            inspect.unwrap(functional.linear_loss)(*states, labels, where=where)

@@ -40,8 +40,8 @@ class Network:
         self.gradients = quick(functools.partial(functional.per_example_gradients, self.loss))
 
     def loss(self, params, batch):
-        valid = {"source_valid": batch.source_valid, "target_valid": batch.target_valid}
-        return self.net.bind(params).cross_entropy(batch.source, batch.target, batch.labels, **valid, smoothing=0.1)
+        model, loss = self.net.bind(params), functional.CrossEntropy(smoothing=0.1)
+        return model.loss(batch.source, batch.target, labels=batch.labels, loss=loss)
 
 
 @pytest.fixture(scope="module", params=first(CONFIGS, "transformer"))
@@ -81,12 +81,11 @@ def test_gradients_average_to_that_of_the_batch(network):
 def test_padding_changes_nothing(network):
     """Other tokens at padding change no bit; another length and other rows change nothing but rounding."""
     batch = batch_of(PAIRS)
+    source, target = batch.source, batch.target
     other = Batch(
-        jnp.where(batch.source_valid, batch.source, 9),
-        batch.source_valid,
-        jnp.where(batch.target_valid, batch.target, 7),
-        jnp.where(batch.target_valid, batch.labels, 5),
-        batch.target_valid,
+        dataclasses.replace(source, ids=jnp.where(source.valid, source.ids, 9)),
+        dataclasses.replace(target, ids=jnp.where(target.valid, target.ids, 7)),
+        jnp.where(target.valid, batch.labels, 5),
     )
     first = network.gradients(network.params, batch)
     jax.tree.map(np.testing.assert_array_equal, first, network.gradients(network.params, other))
@@ -105,7 +104,7 @@ def test_examples_a_few_at_a_time(batch_size):
         config = dataclasses.replace(config, feed_forward="experts")
     net = pure(models.LanguageModel, config)
     params, tokens = drawn(net.shapes), jnp.asarray(np.random.default_rng(0).integers(1, 12, (3, 5)))
-    loss = lambda params, tokens: net.bind(params).cross_entropy(tokens[:, :-1], tokens[:, 1:])
+    loss = lambda params, tokens: net.bind(params).loss(tokens[:, :-1], labels=tokens[:, 1:])
     gradients, (sums, counts) = quick(
         lambda *given: functional.per_example_gradients(loss, *given, batch_size=batch_size)
     )(params, tokens)

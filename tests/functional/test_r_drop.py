@@ -46,8 +46,8 @@ def all_logits(x, table):
 
 
 def in_chunks(x, table, chunk=4, where=WHERE):
-    options = {"weight": WEIGHT, "smoothing": SMOOTHING, "where": None if where is None else jnp.asarray(where)}
-    return functional.linear_r_drop(x, table, jnp.asarray(LABELS), chunk=chunk, **options)
+    loss, where = functional.RDrop(WEIGHT, SMOOTHING), None if where is None else jnp.asarray(where)
+    return functional.linear_loss(x, table, jnp.asarray(LABELS), loss, where=where, chunk=chunk)
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,8 @@ def test_without_a_gradient(expected):
 
 def test_equal_passes_have_the_cross_entropy():
     x = functional.duplicate_rows(X[:2])
-    given = {"where": jnp.asarray(WHERE[::2]), "smoothing": SMOOTHING}
-    plain, count = functional.linear_cross_entropy(x[::2], TABLE, jnp.asarray(LABELS[::2]), **given)
+    given = jnp.asarray(LABELS[::2]), functional.CrossEntropy(SMOOTHING)
+    plain, count = functional.linear_loss(x[::2], TABLE, *given, where=jnp.asarray(WHERE[::2]))
     total, same = in_chunks(x, TABLE)
     np.testing.assert_allclose(total, plain, rtol=1e-6)
     assert float(count) == float(same)
@@ -105,18 +105,18 @@ def test_rows_come_twice():
 
 
 def test_refusals():
-    unchecked = inspect.unwrap(functional.linear_r_drop)  # without the type checks of the tests
+    unchecked = inspect.unwrap(functional.linear_loss)  # without the type checks of the tests
     for x, labels in ((X[:3], LABELS[:3]), (X, LABELS[:2]), (X[..., :2], LABELS)):
-        with pytest.raises(ValueError, match=r"shapes must be x \[2 B, T, D\]"):
-            unchecked(x, TABLE, jnp.asarray(labels), weight=1.0)
+        with pytest.raises(ValueError, match=r"shapes must be x \[B, T, D\], .* with B a multiple of 2, got "):
+            unchecked(x, TABLE, jnp.asarray(labels), functional.RDrop(1.0))
     with pytest.raises(ValueError, match="smoothing must be in"):
-        unchecked(X, TABLE, jnp.asarray(LABELS), weight=1.0, smoothing=1.0)
+        functional.RDrop(1.0, 1.0)
 
 
 @pytest.mark.parametrize("shape", [(2, 0), (0, 5)])
 def test_no_labels_have_no_loss(shape):
     labels = functional.duplicate_rows(jnp.zeros((shape[0] // 2, shape[1]), jnp.int32))
-    total, count = functional.linear_r_drop(jnp.ones((*shape, 3)), TABLE, labels, weight=WEIGHT)
+    total, count = functional.linear_loss(jnp.ones((*shape, 3)), TABLE, labels, functional.RDrop(WEIGHT))
     assert (float(total), float(count)) == (0.0, 0.0)
 
 
@@ -132,7 +132,7 @@ def test_a_class_that_neither_pass_can_choose_adds_nothing():
 def test_labels_outside_of_the_vocabulary_are_refused():
     x, labels = jnp.ones((2, 3, 2)), jnp.full((2, 3), -100)
     with pytest.raises(ValueError, match=r"labels must be in \[0, V = 4\) where they count, got -100"):
-        functional.linear_r_drop(x, jnp.zeros((4, 2)), labels, weight=1.0)
+        functional.linear_loss(x, jnp.zeros((4, 2)), labels, functional.RDrop(1.0))
 
 
 def test_shapes_that_would_broadcast_are_rejected():
@@ -142,6 +142,6 @@ def test_shapes_that_would_broadcast_are_rejected():
     with pytest.raises(ValueError, match=r"where must be Bool \[4, 5\], got bool \[4, 1\]"):
         inspect.unwrap(functional.symmetric_divergence)(logits, logits, where=jnp.ones((4, 1), bool))
     with pytest.raises(ValueError, match=r"where must be Bool \[4, 5\], got bool \[4, 1\]"):
-        inspect.unwrap(functional.linear_r_drop)(
-            X, TABLE, jnp.asarray(LABELS), weight=1.0, where=jnp.ones((4, 1), bool)
+        inspect.unwrap(functional.linear_loss)(
+            X, TABLE, jnp.asarray(LABELS), functional.RDrop(1.0), where=jnp.ones((4, 1), bool)
         )

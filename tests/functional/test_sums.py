@@ -71,7 +71,7 @@ CASES = {
         lambda qk: functional.additive_similarity(qk[0], qk[1], ones(4)),
         (narrow(5, 4), narrow(6, 4)),
     ),
-    "Embeddings": lambda: applied(embeddings, ones(3, 6, dtype=np.int32)),
+    "Embeddings": lambda: applied(embeddings, functional.Tokens(ones(3, 6, dtype=np.int32))),
     "PatchEmbeddings": lambda: applied(patches, ones(3, 4, 4, 3)),
     "GridAttention": lambda: applied(gain, narrow(3, 2, 2, 4)),
 }

@@ -49,13 +49,13 @@ def drawn(batch, length):
 
 
 def encode(name):
-    return lambda params, source, valid: small.model(name).net.bind(params).encode(source, source_valid=valid)
+    return lambda params, source, valid: small.model(name).net.bind(params).encode(functional.Tokens(source, valid))
 
 
 def everything(params, source, valid):
     """The memory, a step and the states around it, and two searches."""
     model = shallow().net.bind(params)
-    memory = model.encode(source, source_valid=valid)
+    memory = model.encode(functional.Tokens(source, valid))
     context, state = model.start(memory, beam_size=BEAM, length=LENGTH)
     step = lambda tokens, state: model.step(tokens, state, context)
     stepped = step(jnp.broadcast_to(source[:, :1], state.shape), state)
@@ -104,7 +104,8 @@ def test_a_length_without_a_bound():
 def test_programs_as_bytes(program):
     """The same program with the same trees: states and results of the library, batches, states of a search."""
     pytest.importorskip("flatbuffers")
-    batch = Batch(*[jax.ShapeDtypeStruct((2, 3), jnp.int32)] * 5)
+    ids = jax.ShapeDtypeStruct((2, 3), jnp.int32)
+    batch = Batch(functional.Tokens(ids, ids), functional.Tokens(ids, ids, right_padded=True), ids)
     wrapped = jax_export.export(jax.jit(lambda batch: decoding.TreeState(batch)))(batch)
     for original in (program, wrapped):
         read = export.deserialize(export.serialize(original))
@@ -123,7 +124,7 @@ def test_states_of_every_search_as_bytes():
 
     def begun(params, source, valid):
         model = net.bind(params)
-        context, state = model.start(model.encode(source, source_valid=valid), beam_size=BEAM, length=LENGTH)
+        context, state = model.start(model.encode(functional.Tokens(source, valid)), beam_size=BEAM, length=LENGTH)
         covered = decoding.CoverageState.start(state, valid)
         return context, covered, decoding.EnsembleState((state, state)), decoding.StackedState(state)
 

@@ -5,7 +5,7 @@ import functools
 import jax
 import numpy as np
 
-from jaxformer import models, pure
+from jaxformer import functional, models, pure
 from tests.modules.small import drawn, int32, quick
 
 V, B, S, T = 13, 2, 6, 5
@@ -52,6 +52,7 @@ SOURCE = int32([[3, 4, 5, 6, 7, 8], [9, 3, 8, 5, 0, 0]])
 SOURCE_VALID = jax.device_put(np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]], bool))
 TARGET = int32([[1, 2, 9, 10, 0], [1, 10, 2, 9, 0]])  # no word of example 0's source
 TARGET_VALID = jax.device_put(np.array([[1, 1, 1, 1, 0], [1, 1, 1, 1, 0]], bool))
+SOURCES, TARGETS = functional.Tokens(SOURCE, SOURCE_VALID), functional.Tokens(TARGET, TARGET_VALID)
 
 
 class Small:

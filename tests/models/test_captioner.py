@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jaxformer import decoding, functional, models, pure
-from tests.models.small import TARGET, TARGET_VALID, B, Small, T, V
+from tests.models.small import TARGET, TARGET_VALID, TARGETS, B, Small, T, V
 from tests.modules.small import int32, normal, quick
 from tests.selection import first
 
@@ -117,7 +117,7 @@ def test_a_step_is_that_of_show_attend_and_tell(gated):
         query = state.layers[-1].hidden
         gate = jax.nn.sigmoid(query @ params["decoder"]["gate"]["kernel"]) if gated else jnp.ones((B, 1, 1))
         seen = gate * jnp.einsum("bks,bsc->bkc", weights, context.states)
-        x = jnp.concatenate([bound.decoder.embeddings(TARGET[:, 1:2]), seen], -1)
+        x = jnp.concatenate([bound.decoder.embeddings(functional.Tokens(TARGET[:, 1:2])), seen], -1)
         _, own = bound.decoder.stack.step(x, state.layers)
         first = jnp.concatenate(jax.tree.leaves(start.layers), -1)
         found = context.states, first, query, weights, seen, after.layers[-1].hidden, logits
@@ -142,19 +142,20 @@ def test_a_step_is_that_of_show_attend_and_tell(gated):
 @pytest.mark.parametrize("name", first(CONFIGS, "hard"))
 def test_padding_changes_nothing_and_no_row_sees_a_later_token_or_another_image(name):
     model = small(name)
-    apply = lambda *args, **options: np.asarray(model.apply(model.params, *args, **options))
+    run = lambda images, tokens: np.asarray(model.apply(model.params, images, tokens))
+    apply = lambda images, ids: run(images, functional.Tokens(ids, TARGET_VALID))
     images, target = np.array(IMAGES), np.array(TARGET)
-    logits = apply(images, target, valid=TARGET_VALID)
+    logits = apply(images, target)
     assert (logits.shape, logits.dtype) == ((B, T, V), np.float32)
     target[:, 3] = 5
-    changed = (apply(images, target, valid=TARGET_VALID) != logits).any(-1)
+    changed = (apply(images, target) != logits).any(-1)
     assert not changed[:, :3].any()
     assert changed[:, 3].all()
     images[1] += 1
-    other = apply(images, TARGET, valid=TARGET_VALID)
+    other = apply(images, TARGET)
     near(other[0], logits[0])
     assert np.abs(other[1] - logits[1]).max() > 1e-3
-    shorter = apply(IMAGES, np.asarray(TARGET)[:, :4])
+    shorter = run(IMAGES, np.asarray(TARGET)[:, :4])
     near(logits[:, :4], shorter)
 
 
@@ -162,15 +163,17 @@ def test_padding_changes_nothing_and_no_row_sees_a_later_token_or_another_image(
 @pytest.mark.parametrize("name", ["soft", "transformer"])
 def test_the_loss_equals_that_of_the_logits_and_depends_on_every_parameter(name):
     model, labels = small(name), jnp.roll(TARGET, -1, 1)
-    options = {"doubly_stochastic": 0.7} if name == "soft" else {}
     shared = {"smoothing": 0.1, "z_loss": 0.01}
+    options = {"labels": labels, "loss": functional.CrossEntropy(**shared)}
 
     def loss(params):
         bound = model.net.bind(params)
-        return bound.cross_entropy(IMAGES, TARGET, labels, valid=TARGET_VALID, **shared, **options)
+        if name == "soft":
+            return bound.doubly_stochastic_loss(IMAGES, TARGETS, weight=0.7, **options)
+        return bound.loss(IMAGES, TARGETS, **options)
 
     (total, count), gradients = quick(jax.value_and_grad(loss, has_aux=True))(model.params)
-    logits = model.apply(model.params, IMAGES, TARGET, valid=TARGET_VALID)
+    logits = model.apply(model.params, IMAGES, TARGETS)
     expected, tokens = functional.cross_entropy(logits, labels, where=TARGET_VALID, **shared)
     if name == "soft":
         captured = model.call(models.RecurrentCaptioner.captured, model.params, IMAGES, TARGET)["decoder.cross"]
@@ -187,9 +190,12 @@ def test_a_row_without_a_caption_counts_nothing():
     """It fills up a batch."""
     model, valid = small("soft"), TARGET_VALID.at[1].set(False)
     bound = model.net.bind(model.params)
-    whole = bound.cross_entropy(IMAGES, TARGET, TARGET, valid=valid, doubly_stochastic=1.0)
-    one = bound.cross_entropy(IMAGES[:1], TARGET[:1], TARGET[:1], valid=valid[:1], doubly_stochastic=1.0)
-    near(whole, one)
+
+    def loss(rows):
+        tokens = functional.Tokens(TARGET[rows], valid[rows])
+        return bound.doubly_stochastic_loss(IMAGES[rows], tokens, labels=TARGET[rows], weight=1.0)
+
+    near(loss(slice(None)), loss(slice(1)))
 
 
 @pytest.mark.full
@@ -204,7 +210,8 @@ def test_hard_attention_attends_to_one_position():
     only = lambda i: context._replace(states=context.states[:, i : i + 1], keys=context.keys[:, i : i + 1])
     forced = np.zeros((B, T, S), np.float32)
     forced[:, :, 7] = np.inf
-    logits = np.asarray(model.apply(model.params, IMAGES, TARGET, noise=forced))
+    given = lambda params: (bound := model.net.bind(params)).decoder(TARGET, bound.encode(IMAGES), noise=forced)
+    logits = np.asarray(quick(lambda params: model.net.bind(params).head.logits(given(params)[0]))(model.params))
     near(logits[:, 0], step(only(7))[:, 0])
     _, weights, _ = model.call(kind.attending_step, model.params, first_token, state, context)
     near(step(context)[0], step(only(int(np.asarray(weights)[0, 0].argmax())))[0])
@@ -236,7 +243,7 @@ def log_of_ways(model, params):
     ways, noise, images, tokens, labels = enumerated()
     bound = model.net.bind(params)
     x, weights = bound.decoder(tokens, bound.encode(images), noise=noise)
-    log_probs = jax.nn.log_softmax(bound.decoder.logits(x))
+    log_probs = jax.nn.log_softmax(bound.head.logits(x))
     of_tokens = jnp.take_along_axis(log_probs, labels[..., None], 2)[..., 0].sum(1)
     return of_tokens, jnp.log(jnp.take_along_axis(weights, int32(ways)[..., None], 2)[..., 0]).sum(1)
 
@@ -260,7 +267,7 @@ def test_the_expected_gradient_of_hard_attention_is_the_exact_one():
 
         def estimate(params, noise, *row):
             tokens, labels = (x[None] for x in row[1:])
-            return model.net.bind(params).reinforced_cross_entropy(row[0][None], tokens, labels, noise[None])[0]
+            return model.net.bind(params).reinforced_loss(row[0][None], tokens, noise[None], labels=labels)[0]
 
         gradients = jax.vmap(jax.grad(estimate), (None, 0, 0, 0, 0))(params, *batch)
         probabilities = jnp.exp(log_of_ways(model, params)[1])
@@ -299,22 +306,24 @@ def test_draws_follow_the_weights():
 @pytest.mark.full
 def test_the_value_of_the_reinforced_loss_is_the_cross_entropy_and_the_entropy():
     model = enumerable()
-    _, noise, images, tokens, labels = enumerated()
-    valid = jnp.ones(tokens.shape, bool).at[:, 2].set(False)
+    _, noise, images, ids, labels = enumerated()
+    valid = jnp.ones(ids.shape, bool).at[:, 2].set(False)
+    tokens = functional.Tokens(ids, valid)
 
     def loss(params, entropy):
         bound = model.net.bind(params)
-        return bound.reinforced_cross_entropy(images, tokens, labels, noise, valid=valid, entropy=entropy)
+        return bound.reinforced_loss(images, tokens, noise, labels=labels, entropy=entropy)
 
     (total, count), slope = quick(jax.value_and_grad(lambda p: loss(p, 0.0), has_aux=True))(model.params)
     bound = model.net.bind(jax.tree.map(jnp.asarray, model.params))
-    x, weights = bound.decoder(tokens, bound.encode(images), valid=valid, noise=noise)
-    near((total, count), functional.cross_entropy(bound.decoder.logits(x), labels, where=valid))
+    x, weights = bound.decoder(tokens, bound.encode(images), noise=noise)
+    near((total, count), functional.cross_entropy(bound.head.logits(x), labels, where=valid))
     entropy = functional.weights_entropy(weights)[:, :2].sum()
     near(quick(lambda p: loss(p, 0.5))(model.params)[0], total - 0.5 * entropy)
     near(slope["baseline"] / count, model.params["baseline"] + total / count)  # down, it is a moving average
+    soft = small("soft").net.bind(small("soft").params)
     with pytest.raises(ValueError, match="needs a model with attention hard, got soft"):
-        small("soft").net.bind(small("soft").params).reinforced_cross_entropy(IMAGES, TARGET, TARGET, IMAGES[:, :T, 0])
+        soft.reinforced_loss(IMAGES, TARGET, IMAGES[:, :T, 0], labels=TARGET)
 
 
 @pytest.mark.full
@@ -322,18 +331,19 @@ def test_rows_of_the_mean_are_trained_as_by_soft_attention():
     """Loss and gradients are the sum of those of a soft captioner on these rows and of hard attention on the others."""
     hard = enumerable()
     soft = Small(dataclasses.replace(hard.config, attention="soft"), models.RecurrentCaptioner)
-    _, noise, *batch = (x[9:13] for x in enumerated())
+    _, noise, images, tokens, labels = (x[9:13] for x in enumerated())
     mean = np.array([True, False, True, True])
-    only = lambda rows: tuple(x[np.flatnonzero(rows)] for x in batch)
+    only = lambda rows: [x[np.flatnonzero(rows)] for x in (images, tokens)]
 
     def mixed(params):
-        return hard.net.bind(params).reinforced_cross_entropy(*batch, noise, mean=jnp.asarray(mean))[0]
+        bound = hard.net.bind(params)
+        return bound.reinforced_loss(images, tokens, noise, labels=labels, mean=jnp.asarray(mean))[0]
 
     def parts(params):
         rest = {name: value for name, value in params.items() if name != "baseline"}
         return (
-            soft.net.bind(rest).cross_entropy(*only(mean))[0]
-            + hard.net.bind(params).reinforced_cross_entropy(*only(~mean), noise[1:2])[0]
+            soft.net.bind(rest).loss(*only(mean), labels=labels[mean])[0]
+            + hard.net.bind(params).reinforced_loss(*only(~mean), noise[1:2], labels=labels[~mean])[0]
         )
 
     (got, gradient), (expected, wanted) = (quick(jax.value_and_grad(f))(hard.params) for f in (mixed, parts))
@@ -347,7 +357,7 @@ def test_rows_of_the_mean_are_trained_as_by_soft_attention():
 def test_a_weight_of_zero_that_is_not_drawn_has_no_slope():
     """Of saturated attention, the log of the weight at a forced position is infinite; its rows attend softly here."""
     model = enumerable()
-    _, noise, *batch = (x[9:13] for x in enumerated())
+    _, noise, images, tokens, labels = (x[9:13] for x in enumerated())
     alignment = model.params["decoder"]["alignment"]
     params = model.params | {
         "decoder": model.params["decoder"] | {"alignment": alignment | {"v": alignment["v"] * 1e5}}
@@ -355,7 +365,7 @@ def test_a_weight_of_zero_that_is_not_drawn_has_no_slope():
 
     def loss(params):
         bound, all_rows = model.net.bind(params), jnp.ones(4, bool)
-        return bound.reinforced_cross_entropy(*batch, noise, mean=all_rows)[0]
+        return bound.reinforced_loss(images, tokens, noise, labels=labels, mean=all_rows)[0]
 
     value, slope = quick(jax.value_and_grad(loss))(params)
     assert np.isfinite(value)
@@ -366,12 +376,12 @@ def test_a_label_that_is_no_token_has_no_reward_at_padding():
     """The gradient of the baseline was NaN. The decoder is a stub with 5 equal logits and 3 equal weights."""
     labels, valid = int32([[3, 4, -100]]), jax.device_put(np.array([[True, True, False]]))
     decoder = functools.partial(lambda *_, **__: (None, jnp.full((1, 3, 3), 1 / 3)))
-    decoder.logits = lambda _: jnp.zeros((1, 3, 5))
+    head = SimpleNamespace(logits=lambda _: jnp.zeros((1, 3, 5)))
 
     def loss(baseline):
-        captioner = SimpleNamespace(encode=lambda _: None, decoder=decoder, baseline=baseline)
-        batch = normal(1, 1, 3, 3), labels, labels, jnp.zeros((1, 3, 3))
-        return models.RecurrentCaptioner.reinforced_cross_entropy(captioner, *batch, valid=valid)[0]
+        captioner = SimpleNamespace(encode=lambda _: None, decoder=decoder, head=head, baseline=baseline)
+        batch = normal(1, 1, 3, 3), functional.Tokens(labels, valid), jnp.zeros((1, 3, 3))
+        return models.RecurrentCaptioner.reinforced_loss(captioner, *batch, labels=labels)[0]
 
     near(quick(jax.value_and_grad(loss))(jnp.float32(-0.6)), (2 * np.log(5), 2 * (np.log(5) - 0.6)))
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer import models, pure
+from jaxformer import functional, models, pure
 from tests.models.small import Small, different, entry
 from tests.modules.small import quick
 
@@ -17,6 +17,7 @@ CONFIG = models.ClassifierConfig(13, num_classes=3, **SIZES)
 PLAIN = dataclasses.replace(CONFIG, num_layers=0, pooling="mean", positions="none", final_norm=False)
 TOKENS = jnp.asarray([[1, 5, 6, 2, 0, 0], [1, 7, 8, 9, 10, 2]], jnp.int32)
 VALID = TOKENS > 0
+PADDED = functional.Tokens(TOKENS, VALID)
 
 
 @functools.cache
@@ -26,32 +27,32 @@ def small(pooling):
 
 @pytest.mark.parametrize("pooling", ["class_token", "mean"])
 def test_padding_and_other_examples_change_nothing(pooling):
-    model = small(pooling)
-    logits = model.apply(model.params, TOKENS, valid=VALID)
+    model, padded = small(pooling), lambda ids: functional.Tokens(ids, VALID)
+    logits = model.apply(model.params, PADDED)
     assert (logits.shape, logits.dtype) == ((2, 3), jnp.float32)
-    np.testing.assert_array_equal(logits, model.apply(model.params, jnp.where(VALID, TOKENS, 7), valid=VALID))
+    np.testing.assert_array_equal(logits, model.apply(model.params, padded(jnp.where(VALID, TOKENS, 7))))
     np.testing.assert_allclose(logits[:1], model.apply(model.params, TOKENS[:1, :4]), atol=2e-5)
-    changed = model.apply(model.params, TOKENS.at[1, 4].set(3), valid=VALID)
+    changed = model.apply(model.params, padded(TOKENS.at[1, 4].set(3)))
     assert different(logits, changed).tolist() == [False, True]
-    empty = model.apply(model.params, TOKENS, valid=VALID.at[0].set(False))
+    empty = model.apply(model.params, functional.Tokens(TOKENS, VALID.at[0].set(False)))
     assert np.isfinite(empty).all()
 
 
 def test_pooling_uses_the_states():
     for pooling in ("class_token", "mean"):
         model = small(pooling)
-        encode = quick(lambda params, model=model: model.net.bind(params).encoder(TOKENS, valid=VALID).states)
+        encode = quick(lambda params, model=model: model.net.bind(params).encoder(PADDED)[0].states)
         states = np.asarray(encode(model.params))
         pooled = states[:, 0] if pooling == "class_token" else np.stack([states[0, :4].mean(0), states[1].mean(0)])
         kernel, bias = (np.asarray(entry(model.params, f"output.{name}")) for name in ("kernel", "bias"))
-        np.testing.assert_allclose(model.apply(model.params, TOKENS, valid=VALID), pooled @ kernel + bias, atol=2e-5)
+        np.testing.assert_allclose(model.apply(model.params, PADDED), pooled @ kernel + bias, atol=2e-5)
 
 
 def test_without_layers_it_is_the_average_of_token_vectors():
     """Order does not matter, and the encoder has a table and nothing else."""
     model = Small(PLAIN, models.Classifier)
     assert list(model.params["encoder"]) == ["embeddings"]
-    logits = model.apply(model.params, TOKENS, valid=VALID)
+    logits = model.apply(model.params, PADDED)
     table = np.asarray(entry(model.params, "encoder.embeddings.tokens.table")) * 8**0.5
     kernel, bias = (np.asarray(entry(model.params, f"output.{name}")) for name in ("kernel", "bias"))
     expected = np.stack([table[np.asarray(row)[np.asarray(row) > 0]].mean(0) for row in TOKENS]) @ kernel + bias
@@ -88,12 +89,10 @@ def test_training_balances_the_experts_of_all_layers():
     """By an additional loss, which is 0 without a key, without experts and without layers."""
     experts = models.ExpertsConfig(num_experts=3, load_balancing_weight=0.5)
     config = dataclasses.replace(CONFIG, feed_forward="experts", experts=experts)
-    run = lambda model, **given: model.call(
-        models.Classifier.training_logits, model.params, TOKENS, valid=VALID, **given
-    )
+    run = lambda model, **given: model.call(models.Classifier.training_logits, model.params, PADDED, **given)
     model, key = Small(config, models.Classifier), jax.random.key(0)
     logits, balance = run(model, key=key)
-    np.testing.assert_allclose(logits, model.apply(model.params, TOKENS, valid=VALID), atol=1e-6)
+    np.testing.assert_allclose(logits, model.apply(model.params, PADDED), atol=1e-6)
     assert 0.9 * 0.5 < balance < 3.1 * 0.5
     assert run(model)[1] == 0
     assert run(small("class_token"), key=key)[1] == 0
@@ -102,12 +101,12 @@ def test_training_balances_the_experts_of_all_layers():
 
 def test_captured_attention():
     model = small("class_token")
-    captured = model.call(models.Classifier.captured, model.params, TOKENS, valid=VALID)["encoder.self"]
+    captured = model.call(models.Classifier.captured, model.params, PADDED)["encoder.self"]
     assert captured.query.shape == (2, 2, 6, 2, 4)
-    run = quick(lambda params: model.net.bind(params).run(TOKENS, valid=VALID, capture=("self",)))
+    run = quick(lambda params: model.net.bind(params).run(PADDED, capture=("encoder.self",)))
     logits, intermediates = run(model.params)
-    np.testing.assert_allclose(logits, model.apply(model.params, TOKENS, valid=VALID), atol=1e-6)
-    np.testing.assert_allclose(intermediates["self"].query, captured.query, atol=1e-6)
+    np.testing.assert_allclose(logits, model.apply(model.params, PADDED), atol=1e-6)
+    np.testing.assert_allclose(intermediates["encoder.self"].query, captured.query, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from jaxformer import functional, models, modules, pure
 from jaxformer.functional.cache import MOST_LANES
-from tests.models.small import SOURCE, SOURCE_VALID, TARGET, TARGET_VALID, B, Small, T, V, language_model, model
+from tests.models.small import SOURCE, SOURCE_VALID, SOURCES, TARGET, TARGETS, B, Small, T, V, language_model, model
 from tests.modules.small import int32, quick
 
 K = 3
@@ -24,7 +24,7 @@ class Stepper:
     def start(self, beam_size=K, **options):
         if self.kind is models.LanguageModel:
             return self.call("start", batch_size=B, beam_size=beam_size, length=T, **options)
-        memory = self.call("encode", SOURCE, source_valid=SOURCE_VALID)
+        memory = self.call("encode", SOURCES)
         return self.call("start", memory, beam_size=beam_size, length=T, **options)
 
     def steps(self, tokens, context, state):
@@ -43,7 +43,7 @@ class Stepper:
         else:
             rows = np.repeat(np.arange(B), tokens.shape[1])
             source, valid = (np.asarray(x)[rows] for x in (SOURCE, SOURCE_VALID))
-            logits = self.small.apply(self.small.params, source, flat, source_valid=valid)
+            logits = self.small.apply(self.small.params, functional.Tokens(source, valid), flat)
         return np.asarray(logits).reshape(*tokens.shape, V)
 
     def call(self, method, *args, **kwargs):
@@ -180,16 +180,15 @@ def test_step_weights_replace_the_parameters(stepper, tokens):
 @pytest.mark.full
 def test_only_some_labels_count(stepper):
     """For example those of a completion: earlier tokens are still read. By default, valid labels count."""
-    labels, valid = int32(np.asarray(TARGET) % 7 + 1), TARGET_VALID
+    labels, valid = int32(np.asarray(TARGET) % 7 + 1), TARGETS.valid
     where = np.asarray(valid) & (np.arange(T) > 1)[None]
-    encoder = stepper.kind is models.EncoderDecoder
-    given, name = ((SOURCE,), "target_valid") if encoder else ((), "valid")
+    inputs = (SOURCE, TARGETS) if stepper.kind is models.EncoderDecoder else (TARGETS,)
 
     def both(params, where):
-        bound, options = stepper.small.net.bind(params), {name: valid}
-        logits = bound(*given, TARGET, **options)
+        bound = stepper.small.net.bind(params)
+        logits = bound(*inputs)
         for counted in (where, None):
-            yield bound.cross_entropy(*given, TARGET, labels, where=counted, **options)
+            yield bound.loss(*inputs, labels=labels, where=counted)
             yield functional.cross_entropy(logits, labels, where=valid if counted is None else counted)
 
     some, expected_some, every, expected = quick(lambda *args: tuple(both(*args)))(stepper.small.params, where)

@@ -2,14 +2,15 @@
 
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
-from jaxformer import models
-from tests.models.small import SOURCE, SOURCE_VALID, B, S, Small, model
-from tests.modules.small import int32, normal, quick
+from jaxformer import functional, models, modules
+from tests.models.small import SOURCE, SOURCE_VALID, SOURCES, B, S, Small, V, model
+from tests.modules.small import int32, quick
 
 
 def encode(small):
-    return quick(lambda params, tokens: small.net.bind(params).encoder(tokens, valid=SOURCE_VALID))
+    return quick(lambda params, tokens: small.net.bind(params).encoder(functional.Tokens(tokens, SOURCE_VALID))[0])
 
 
 def test_memory_has_states_and_a_mask():
@@ -17,8 +18,8 @@ def test_memory_has_states_and_a_mask():
     memory = encode(small)(small.params, SOURCE)
     assert isinstance(memory, models.Memory)
     assert memory.states.shape == (B, S, 8)
-    np.testing.assert_array_equal(memory.mask.dense(1, S)[:, 0, 0], SOURCE_VALID)
-    assert models.Memory(memory.states, None).mask is None
+    np.testing.assert_array_equal(memory.mask(functional.Tokens(SOURCE)).dense(1, S)[:, 0, 0], SOURCE_VALID)
+    assert models.Memory(memory.states, None).mask(functional.Tokens(SOURCE)) is None
 
 
 def test_captured_attention():
@@ -27,11 +28,12 @@ def test_captured_attention():
     @quick
     def both(params):
         encoder = small.net.bind(params).encoder
-        return encoder.captured(SOURCE, valid=SOURCE_VALID), encoder.run(SOURCE, valid=SOURCE_VALID, capture=("self",))
+        return encoder(SOURCES), encoder(SOURCES, capture=("self",))
 
-    intermediates, (memory, beside) = both(small.params)
+    (plain, nothing), (memory, intermediates) = both(small.params)
+    np.testing.assert_array_equal(memory.states, plain.states)
     np.testing.assert_array_equal(memory.states, encode(small)(small.params, SOURCE).states)
-    np.testing.assert_array_equal(intermediates["self"].query, beside["self"].query)
+    assert nothing == {}
     assert intermediates.keys() == {"self"}
     assert intermediates["self"].query.shape == intermediates["self"].key.shape == (2, B, S, 2, 4)
 
@@ -50,21 +52,34 @@ def test_own_embeddings_get_the_segments():
     """They got none, unless their position vectors depended on the length; those of a decoder got them always."""
     given = []
 
-    def embeddings(tokens, *, valid, positions, key, **further):
-        given.append(further)
+    def embeddings(tokens, *, key):
+        given.append(tokens.segments)
         return jnp.zeros((*tokens.shape, 8))
 
     encoder, segments = models.Encoder(embeddings), jnp.ones_like(SOURCE)
-    encoder(SOURCE)
-    encoder(SOURCE, segments=segments)
-    assert given == [{}, {"segments": segments}]
+    encoder(functional.Tokens(SOURCE))
+    memory, _ = encoder(functional.Tokens(SOURCE, segments=segments))
+    assert given == [None, segments]
+    assert memory.segments is segments
 
 
-def test_patches_see_their_own_segment():
-    config = models.families.vit((4, 4), patch_size=2, d_model=8, num_heads=2, d_ff=12, num_layers=1)
-    small = Small(config, models.make_encoder)
-    segments, images = int32([[1, 1, 1, 2, 2]]), normal(1, 4, 4, 3)
-    states = lambda images: np.asarray(small.apply(small.params, images, segments=segments).states[0])
-    plain, changed = states(images), states(images.at[:, 2:].add(1))  # the last two patches
+class Doubled(nnx.Module):
+    """Own embeddings, which are neither `Embeddings` nor patches."""
+
+    def __init__(self, rngs):
+        self.table = modules.Embedding(V, 8, rngs=rngs)
+
+    def __call__(self, tokens, *, key=None):
+        return 2 * self.table(tokens.ids)
+
+
+def test_states_of_own_embeddings_see_their_own_segment():
+    config = models.EncoderConfig(V, d_model=8, num_heads=2, d_ff=12, num_layers=1)
+    small = Small(
+        config, lambda config, rngs: models.Encoder(Doubled(rngs), models.make_encoder(config, rngs=rngs).stack)
+    )
+    segments = int32([[1, 1, 1, 2, 2, 2]] * B)
+    states = lambda ids: np.asarray(small.apply(small.params, functional.Tokens(ids, segments=segments))[0].states[0])
+    plain, changed = states(SOURCE), states(SOURCE.at[0, 4:].set(2))
     np.testing.assert_array_equal(plain[:3], changed[:3])
     assert (plain[3:] != changed[3:]).any(-1).all()

@@ -14,8 +14,10 @@ from tests.models.small import (
     CONFIGS,
     SOURCE,
     SOURCE_VALID,
+    SOURCES,
     TARGET,
     TARGET_VALID,
+    TARGETS,
     B,
     S,
     Small,
@@ -63,12 +65,11 @@ def test_causality_by_gradients(name):
 def test_the_contents_of_padding_do_not_matter(name):
     """With other ids in padding, every real row is the same, bit for bit."""
     small = model(name)
-    valid = {"source_valid": SOURCE_VALID, "target_valid": TARGET_VALID}
-    plain = small.logits(**valid)
-    other = small.logits(np.where(SOURCE_VALID, SOURCE, 7), np.where(TARGET_VALID, TARGET, 11), **valid)
+    other_source = functional.Tokens(np.where(SOURCE_VALID, SOURCE, 7), SOURCE_VALID)
+    other_target = functional.Tokens(np.where(TARGET_VALID, TARGET, 11), TARGET_VALID)
+    plain, other = small.logits(SOURCES, TARGETS), small.logits(other_source, other_target)
     np.testing.assert_array_equal(different(plain, other) & np.asarray(TARGET_VALID), False)
-    unmasked = {"source_valid": np.ones_like(SOURCE_VALID), "target_valid": TARGET_VALID}
-    assert different(plain, small.logits(np.where(SOURCE_VALID, SOURCE, 7), **unmasked)).any()
+    assert different(plain, small.logits(other_source.ids, TARGETS)).any()
 
 
 @pytest.mark.full
@@ -76,9 +77,9 @@ def test_the_contents_of_padding_do_not_matter(name):
 def test_the_amount_of_padding_does_not_matter(name):
     """More padding on both sides gives the same rows."""
     small = model(name)
-    plain = np.asarray(small.logits(source_valid=SOURCE_VALID, target_valid=TARGET_VALID))
-    grow = lambda x: np.pad(x, ((0, 0), (0, 1)))
-    wide = small.logits(grow(SOURCE), grow(TARGET), source_valid=grow(SOURCE_VALID), target_valid=grow(TARGET_VALID))
+    plain = np.asarray(small.logits(SOURCES, TARGETS))
+    grow = lambda tokens: jax.tree.map(lambda x: np.pad(x, ((0, 0), (0, 1))), tokens)
+    wide = small.logits(grow(SOURCES), grow(TARGETS))
     np.testing.assert_allclose(np.asarray(wide)[:, : T - 1], plain[:, : T - 1], atol=2e-5)
 
 
@@ -86,7 +87,7 @@ def test_the_amount_of_padding_does_not_matter(name):
 @BOTH
 def test_a_sentence_alone_equals_the_padded_one(name):
     small = model(name)
-    plain = np.asarray(small.logits(source_valid=SOURCE_VALID, target_valid=TARGET_VALID))
+    plain = np.asarray(small.logits(SOURCES, TARGETS))
     alone = small.logits(np.asarray(SOURCE)[1:, :4], np.asarray(TARGET)[1:, :4])
     np.testing.assert_allclose(np.asarray(alone)[0], plain[1, :4], atol=2e-5)
 
@@ -111,10 +112,10 @@ def test_permutation_equivariance_without_positions(name):
 def test_examples_are_independent(name):
     """Changing one example of a batch changes no bit of another."""
     small = model(name)
-    plain = np.asarray(small.logits(source_valid=SOURCE_VALID, target_valid=TARGET_VALID))
+    plain = np.asarray(small.logits(SOURCES, TARGETS))
     source, target, valid = map(np.array, (SOURCE, TARGET, SOURCE_VALID))
     source[0], target[0], valid[0, 2:] = 5, 3, False
-    other = np.asarray(small.logits(source, target, source_valid=valid, target_valid=TARGET_VALID))
+    other = np.asarray(small.logits(functional.Tokens(source, valid), functional.Tokens(target, TARGET_VALID)))
     np.testing.assert_array_equal(plain[1], other[1])
     assert different(plain[0], other[0]).all()
 
@@ -127,10 +128,11 @@ def shallow(config, **changes):
 @pytest.mark.full
 def test_an_empty_source_is_finite():
     """A row that only fills up the batch has no real word: its logits and all gradients are finite."""
-    small, valid = Small(shallow(CONFIGS["post"])), jax.device_put(np.asarray(SOURCE_VALID) & [[True], [False]])
+    small = Small(shallow(CONFIGS["post"]))
+    source = functional.Tokens(SOURCE, jax.device_put(np.asarray(SOURCE_VALID) & [[True], [False]]))
 
     def loss(params):
-        return functional.cross_entropy(small.net.apply(params, SOURCE, TARGET, source_valid=valid), TARGET)[0]
+        return functional.cross_entropy(small.net.apply(params, source, TARGET), TARGET)[0]
 
     found = quick(jax.value_and_grad(loss))(small.params)
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(found))
@@ -161,11 +163,10 @@ def test_each_dropout_rate_is_used(rate):
 def test_bfloat16_is_close(name):
     """Compute in bfloat16, parameters and logits in float32: within a few roundings of float32."""
     exact, small = model(name), Small(dataclasses.replace(CONFIGS[name], compute_dtype="bfloat16"))
-    valid = {"source_valid": SOURCE_VALID, "target_valid": TARGET_VALID}
-    got = small.logits(**valid)
+    got = small.logits(SOURCES, TARGETS)
     assert got.dtype == jnp.float32
     assert {x.dtype for x in jax.tree.leaves(small.net.shapes)} == {jnp.dtype("float32")}
-    expected = np.asarray(exact.logits(**valid))
+    expected = np.asarray(exact.logits(SOURCES, TARGETS))
     assert np.abs(got - expected).max() < 0.05 * np.abs(expected).max()
     got = np.asarray(got)
     assert (got != got.astype(jnp.bfloat16).astype(np.float32)).any()  # not rounded on the way out
@@ -197,14 +198,14 @@ def test_two_and_no_tied_weights():
     assert present(model("pre").params) == [True, True, True]
 
 
-def decode(small, tokens, source_valid):
+def decode(small, tokens, source=SOURCES):
     """Folds the cached step over `tokens` ``[B, K, T]`` inside one jitted while_loop."""
     _, width, length = tokens.shape
 
     @quick
     def run(params, tokens):
         bound = small.net.bind(params)
-        memory = bound.encode(SOURCE, source_valid=source_valid)
+        memory = bound.encode(source)
         context, state = bound.start(memory, beam_size=width, length=length)
         assert state.position.shape == (B, width)
         assert all(leaf.shape[0] == B for leaf in jax.tree.leaves(context.memory))  # never tiled by hypotheses
@@ -225,16 +226,17 @@ def test_steps_equal_the_teacher_forced_rows(name):
     """Three hypotheses with words of their own, over a padded source: the cached step is the forward pass."""
     small, width = model(name), 3
     tokens = np.random.default_rng(0).integers(0, V, (B, width, T)).astype(np.int32)
-    stepped = np.asarray(decode(small, tokens, SOURCE_VALID))
+    stepped = np.asarray(decode(small, tokens))
     for k in range(width):
-        valid = {"source_valid": SOURCE_VALID, "target_valid": np.ones_like(TARGET_VALID)}
-        np.testing.assert_allclose(stepped[:, k], small.logits(SOURCE, tokens[:, k], **valid), atol=3e-5)
+        target = functional.Tokens(tokens[:, k], np.ones_like(TARGET_VALID))
+        np.testing.assert_allclose(stepped[:, k], small.logits(SOURCES, target), atol=3e-5)
 
 
 @pytest.mark.full
 def test_steps_without_a_source_mask():
-    small, valid = model("post"), {"source_valid": np.ones((B, S), bool), "target_valid": np.ones((B, T), bool)}
-    np.testing.assert_allclose(decode(small, TARGET[:, None], None)[:, 0], small.logits(**valid), atol=3e-5)
+    small, every = model("post"), lambda ids: functional.Tokens(ids, np.ones(ids.shape, bool))
+    expected = small.logits(every(SOURCE), every(TARGET))
+    np.testing.assert_allclose(decode(small, TARGET[:, None], SOURCE)[:, 0], expected, atol=3e-5)
 
 
 @pytest.mark.full
@@ -245,13 +247,13 @@ def test_steps_show_their_attention_to_the_source():
     @quick
     def run(params):
         bound = small.net.bind(params)
-        context, state = bound.start(bound.encode(SOURCE, source_valid=SOURCE_VALID), beam_size=1, length=T)
+        context, state = bound.start(bound.encode(SOURCES), beam_size=1, length=T)
         rows = []
         for t in range(2):
             logits, _ = bound.step(TARGET[:, None, t], state, context)
             attending, weights, state = bound.attending_step(TARGET[:, None, t], state, context)
             rows.append((logits, attending, weights[:, 0]))
-        captured = bound.captured(SOURCE, TARGET, ("decoder.cross",), source_valid=SOURCE_VALID)["decoder.cross"]
+        captured = bound.captured(SOURCES, TARGET, names=("decoder.cross",))["decoder.cross"]
         layer = captured.layer(small.config.num_decoder_layers - 1)
         return rows, layer.weights(mask=masks.padding(SOURCE_VALID)).mean(1)
 
@@ -265,26 +267,25 @@ def test_steps_show_their_attention_to_the_source():
 def test_steps_in_bfloat16():
     """The cache is bfloat16 then; rows agree to its precision."""
     small = Small(dataclasses.replace(CONFIGS["post"], compute_dtype="bfloat16"))
-    expected = np.asarray(small.logits(source_valid=SOURCE_VALID))
-    got = decode(small, TARGET[:, None], SOURCE_VALID)[:, 0]
+    expected = np.asarray(small.logits(SOURCES))
+    got = decode(small, TARGET[:, None])[:, 0]
     assert np.abs(got - expected).max() < 0.03 * np.abs(expected).max()
 
 
 def test_greedy_search_equals_repeated_forward_passes():
     """The loop with a cache equals recomputing every prefix."""
-    small, length = model("pre"), 5
-    valid = {"source_valid": SOURCE_VALID, "target_valid": np.ones_like(TARGET_VALID)}
+    small, length, valid = model("pre"), 5, np.ones_like(TARGET_VALID)
 
     def search(params):
         bound = small.net.bind(params)
-        context, state = bound.start(bound.encode(SOURCE, source_valid=SOURCE_VALID), beam_size=1, length=length)
+        context, state = bound.start(bound.encode(SOURCES), beam_size=1, length=length)
         return decoding.greedy(lambda *args: bound.step(*args, context), state, max_length=length, bos=1, eos=2)
 
     found = quick(search)(small.params)
     prefix = np.zeros((B, length + 1), np.int32)
     prefix[:, 0] = 1
     for t in range(length):
-        row = np.array(small.logits(SOURCE, prefix[:, :length], **valid))[:, t]
+        row = np.array(small.logits(SOURCES, functional.Tokens(prefix[:, :length], valid)))[:, t]
         row[:, [0, 1]] = -np.inf  # search never chooses padding or begin
         prefix[:, t + 1] = 2 if t == length - 1 else row.argmax(-1)
     for sentence in range(B):
@@ -297,9 +298,7 @@ def test_captured_attention():
     """Queries and keys of every layer; as weights they are causal where they must be and skip the padding."""
     small = model("pre")
     names = ("encoder.self", "decoder.self", "decoder.cross")
-    found = small.call(
-        models.EncoderDecoder.captured, small.params, SOURCE, TARGET, names=names, source_valid=SOURCE_VALID
-    )
+    found = small.call(models.EncoderDecoder.captured, small.params, SOURCES, TARGET, names=names)
     shapes = {name: (x.query.shape, x.key.shape) for name, x in found.items()}
     assert shapes == {
         "encoder.self": ((2, B, S, 2, 4), (2, B, S, 2, 4)),
@@ -350,7 +349,7 @@ def test_sequences_longer_than_the_learned_positions_are_refused():
         small.logits(long, TARGET[:1])
     with pytest.raises(ValueError, match=message):
         small.logits(SOURCE[:1], long)
-    memory = small.call(models.EncoderDecoder.encode, small.params, SOURCE, source_valid=SOURCE_VALID)
+    memory = small.call(models.EncoderDecoder.encode, small.params, SOURCES)
     with pytest.raises(ValueError, match=message):
         small.call(models.EncoderDecoder.start, small.params, memory, beam_size=1, length=8)
 
@@ -373,14 +372,14 @@ def test_cross_entropy_equals_that_of_the_logits(name):
     """Value and every gradient, including padding and dropout; only the logits are never stored."""
     small = Small(dataclasses.replace(CONFIGS[name], dropout=0.2))
     labels, key = jnp.roll(TARGET, -1, 1), jax.random.key(3)
-    both = {"source_valid": SOURCE_VALID, "target_valid": TARGET != 0, "key": key}
+    inputs = SOURCES, functional.Tokens(TARGET, TARGET != 0)
 
     def whole(params):
-        logits = small.net.apply(params, SOURCE, TARGET, **both)
-        return functional.cross_entropy(logits, labels, where=both["target_valid"], smoothing=0.1)
+        logits = small.net.apply(params, *inputs, key=key)
+        return functional.cross_entropy(logits, labels, where=TARGET != 0, smoothing=0.1)
 
     def fused(params):
-        return small.net.bind(params).cross_entropy(SOURCE, TARGET, labels, smoothing=0.1, **both)
+        return small.net.bind(params).loss(*inputs, labels=labels, loss=functional.CrossEntropy(0.1), key=key)
 
     found = [quick(jax.value_and_grad(loss, has_aux=True))(small.params) for loss in (whole, fused)]
     for a, b in zip(*map(jax.tree.leaves, found), strict=True):
@@ -392,6 +391,6 @@ def test_empty_sources_targets_and_batches(shapes):
     """All have logits, and a loss over their labels."""
     small, (source, target) = model("post"), (np.zeros(shape, np.int32) for shape in shapes)
     assert small.logits(source, target).shape == (*shapes[1], V)
-    total, count = small.call(models.EncoderDecoder.cross_entropy, small.params, source, target, target)
+    total, count = small.call(models.EncoderDecoder.loss, small.params, source, target, labels=target)
     assert np.isfinite(total)
     assert float(count) == np.prod(shapes[1])

@@ -17,6 +17,7 @@ SLOW = pytest.mark.parametrize("name", first(LANGUAGE_CONFIGS, "tied"))
 TABLE, OUTPUT = "decoder.embeddings.tokens.table", "decoder.output.kernel"
 TOKENS = int32([[1, 2, 9, 10, 3, 8], [1, 10, 2, 9, 0, 0]])
 VALID = jax.device_put(np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]], bool))
+PADDED = functional.Tokens(TOKENS, VALID)
 T = TOKENS.shape[1]
 
 
@@ -55,14 +56,14 @@ def test_causality_by_gradients(name):
 def test_without_the_causal_mask_later_tokens_are_visible():
     """The label of a row is its next token: with the mask it changes no earlier row, without it every row."""
     small = language_model("tied")
-    every = {"valid": np.ones_like(VALID)}
+    every = lambda ids: functional.Tokens(ids, np.ones_like(VALID))
     rows = lambda small: different(
-        *(logits(small, tokens, **every) for tokens in (TOKENS, changed((slice(None), 3), 5)))
+        *(logits(small, every(tokens)) for tokens in (TOKENS, changed((slice(None), 3), 5)))
     ).all(0)
     np.testing.assert_array_equal(rows(small), np.arange(T) >= 3)
     seeing = Small(dataclasses.replace(small.config, causal=False), models.LanguageModel)
     assert rows(seeing).all()
-    padded = [logits(seeing, tokens, valid=VALID) for tokens in (TOKENS, np.where(VALID, TOKENS, 7))]
+    padded = [logits(seeing, functional.Tokens(ids, VALID)) for ids in (TOKENS, np.where(VALID, TOKENS, 7))]
     np.testing.assert_array_equal(different(*padded) & np.asarray(VALID), False)
 
 
@@ -71,9 +72,10 @@ def test_the_contents_of_padding_do_not_matter(name):
     """At the end, which the causal mask hides, and at the beginning, which only `valid` hides."""
     small = language_model(name)
     for valid in (np.asarray(VALID), np.asarray(VALID)[:, ::-1]):
-        plain, other = (logits(small, tokens, valid=valid) for tokens in (TOKENS, np.where(valid, TOKENS, 7)))
+        ids = TOKENS, np.where(valid, TOKENS, 7)
+        plain, other = (logits(small, functional.Tokens(each, valid)) for each in ids)
         np.testing.assert_array_equal(different(plain, other) & np.asarray(valid), False)
-    plain = logits(small, valid=VALID)
+    plain = logits(small, PADDED)
     alone = logits(small, np.asarray(TOKENS)[1:, :4])
     np.testing.assert_allclose(alone[0], plain[1, :4], atol=2e-5)
 
@@ -93,12 +95,12 @@ def test_cross_entropy_equals_that_of_the_logits(name):
     labels, key = int32(np.roll(TOKENS, -1, 1)), jax.random.key(3)
 
     def whole(params):
-        logits = small.net.apply(params, TOKENS, valid=VALID, key=key)
+        logits = small.net.apply(params, PADDED, key=key)
         return functional.cross_entropy(logits, labels, where=VALID, smoothing=0.1, z_loss=0.01)
 
     def fused(params):
-        options = {"valid": VALID, "key": key, "smoothing": 0.1, "z_loss": 0.01}
-        return small.net.bind(params).cross_entropy(TOKENS, labels, **options)
+        loss = functional.CrossEntropy(smoothing=0.1, z_loss=0.01)
+        return small.net.bind(params).loss(PADDED, labels=labels, loss=loss, key=key)
 
     slopes = [jax.value_and_grad(loss, has_aux=True) for loss in (whole, fused)]
     results = quick(lambda params: [slope(params) for slope in slopes])(small.params)  # what they share compiles once
@@ -166,8 +168,8 @@ def test_tied_weights_share_one_array():
 def test_captured_attention():
     """Queries and keys of every layer; as weights they are causal."""
     small = language_model("tied")
-    call = functools.partial(small.call, models.LanguageModel.captured, small.params, TOKENS)
-    found = call(names=("decoder.self",), valid=VALID)["decoder.self"]
+    call = functools.partial(small.call, models.LanguageModel.captured, small.params, PADDED)
+    found = call(names=("decoder.self",))["decoder.self"]
     assert found.query.shape == found.key.shape == (2, B, T, 2, 4)
     weights, last = quick(lambda found: [found.layer(i).weights() for i in (1, -1)])(found)
     allowed = np.tri(T, dtype=bool) & np.asarray(VALID)[:, None, None]
@@ -196,14 +198,14 @@ def test_packed_texts_equal_separate_ones(name):
         small = language_model(name)
 
     @quick
-    def run(params, tokens, labels, **given):
+    def run(params, tokens, labels):
         bound = small.net.bind(params)
-        weights = bound.captured(tokens, ("decoder.self",), **given)["decoder.self"].layer(1).weights()
-        return bound(tokens, **given), bound.cross_entropy(tokens, labels, **given), weights
+        weights = bound.captured(tokens, names=("decoder.self",))["decoder.self"].layer(1).weights()
+        return bound(tokens), bound.loss(tokens, labels=labels), weights
 
     split = np.asarray(TOKENS).reshape(-1, 3)
     labels = np.roll(split, 1, 0)
-    packed, loss, weights = run(small.params, TOKENS, labels.reshape(-1, T), **given)
+    packed, loss, weights = run(small.params, functional.Tokens(TOKENS, **given), labels.reshape(-1, T))
     alone, expected_loss, _ = run(small.params, split, labels)
     np.testing.assert_allclose(packed.reshape(-1, 3, V), alone, atol=2e-5)
     np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
@@ -214,10 +216,10 @@ def test_packed_texts_equal_separate_ones(name):
 @pytest.mark.parametrize("positions", [[0, 1, 2, 0, 1, 2], [5, 4, 3, 2, 1, 0], [2, 3, 4, 2, 2, 2], [0, 1, 2, 3, 4, 5]])
 def test_later_tokens_are_never_visible(positions):
     """Neither later in the row nor at a later position; in their natural order, positions change nothing."""
-    small, given = language_model("untied"), int32([positions] * 2)
-    plain = logits(small, positions=given)
+    small, at = language_model("untied"), lambda ids: functional.Tokens(ids, positions=int32([positions] * 2))
+    plain = logits(small, at(TOKENS))
     for t in range(T):
-        seen = different(plain, logits(small, changed((slice(None), t), 11), positions=given)).any(0)
+        seen = different(plain, logits(small, at(changed((slice(None), t), 11)))).any(0)
         np.testing.assert_array_equal(seen & ((np.arange(T) < t) | (np.asarray(positions) < positions[t])), False)
         assert seen[t]
     if positions == sorted(positions):
@@ -267,7 +269,7 @@ def test_initial_logits_are_modest(name):
 @pytest.mark.parametrize("shape", first([(1, 0), (0, 3)], (1, 0)))
 def test_empty_texts_and_batches_have_empty_logits_and_no_loss(shape):
     small, tokens = language_model("tied"), int32(np.zeros(shape))
-    loss = lambda params: small.net.bind(params).cross_entropy(tokens, tokens)
+    loss = lambda params: small.net.bind(params).loss(tokens, labels=tokens)
     (total, count), slopes = quick(jax.value_and_grad(loss, has_aux=True))(small.params)
     assert logits(small, tokens).shape == (*shape, V)
     assert (float(total), float(count)) == (0.0, 0.0)

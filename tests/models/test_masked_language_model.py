@@ -18,6 +18,7 @@ CONFIG = models.EncoderConfig(
 )
 TOKENS = jnp.asarray([[1, 5, 6, 2, 1, 7, 8, 9, 2], [1, 4, 12, 5, 2, 0, 0, 0, 0]], jnp.int32)
 VALID = TOKENS > 0
+PADDED = functional.Tokens(TOKENS, VALID)
 SEGMENTS = jnp.asarray([[1, 1, 1, 1, 2, 2, 2, 2, 2], [1, 1, 1, 1, 1, 0, 0, 0, 0]], jnp.int32)
 POSITIONS = jnp.asarray([[0, 1, 2, 3, 0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 0, 0, 0, 0]], jnp.int32)
 PIECES = (0, 4), (4, 9)  # the sequences of the first row
@@ -30,36 +31,36 @@ def base():
     return Small(CONFIG, models.MaskedLanguageModel)
 
 
-def logits(tokens=TOKENS, **given):
-    return np.asarray(base().apply(base().params, tokens, **given))
+def logits(tokens=PADDED, *masked_positions):
+    return np.asarray(base().apply(base().params, tokens, *masked_positions))
+
+
+def padded(ids):
+    return functional.Tokens(ids, VALID)
 
 
 def test_every_token_attends_to_both_sides_and_no_padding():
-    plain = logits(valid=VALID)
-    assert different(plain, logits(TOKENS.at[0, 8].set(3), valid=VALID))[0].all()
-    np.testing.assert_array_equal(plain[1, :5], logits(jnp.where(VALID, TOKENS, 7), valid=VALID)[1, :5])
+    plain = logits()
+    assert different(plain, logits(padded(TOKENS.at[0, 8].set(3))))[0].all()
+    np.testing.assert_array_equal(plain[1, :5], logits(padded(jnp.where(VALID, TOKENS, 7)))[1, :5])
 
 
 def test_packed_sequences_equal_separate_ones():
     """The second sequence of a row, with its own positions, has the same result as in a separate row."""
-    packed = logits(valid=VALID, segments=SEGMENTS, positions=POSITIONS)
+    packed = logits(functional.Tokens(TOKENS, VALID, POSITIONS, SEGMENTS))
     tokens, valid = np.zeros((2, 2, 9), np.int32)
     for row, (start, stop) in enumerate(PIECES):
         tokens[row, : stop - start], valid[row, : stop - start] = TOKENS[0, start:stop], 1
-    alone = logits(tokens, valid=valid > 0)
+    alone = logits(functional.Tokens(tokens, valid > 0))
     for row, (start, stop) in enumerate(PIECES):
         np.testing.assert_allclose(packed[0, start:stop], alone[row, : stop - start], atol=2e-5)
     one = np.ones_like(SEGMENTS)
-    assert different(packed, logits(valid=VALID, segments=one, positions=POSITIONS))[0].all()
+    assert different(packed, logits(functional.Tokens(TOKENS, VALID, POSITIONS, one)))[0].all()
 
 
 def test_logits_at_chosen_positions_equal_rows_of_the_full_pass():
-    whole = logits(valid=VALID)
-    np.testing.assert_allclose(
-        logits(valid=VALID, masked_positions=MASKED),
-        np.take_along_axis(whole, np.asarray(MASKED)[..., None], 1),
-        atol=2e-6,
-    )
+    expected = np.take_along_axis(logits(), np.asarray(MASKED)[..., None], 1)
+    np.testing.assert_allclose(logits(PADDED, MASKED), expected, atol=2e-6)
 
 
 def test_cross_entropy_equals_that_of_the_logits():
@@ -67,14 +68,14 @@ def test_cross_entropy_equals_that_of_the_logits():
     config = dataclasses.replace(CONFIG, dropout=0.2, num_layers=1, num_token_types=3)
     small = Small(config, models.MaskedLanguageModel)
     labels, key = jnp.asarray([[3, 4, 5], [6, 7, 8]], jnp.int32), jax.random.key(3)
-    given = {"valid": VALID, "segments": SEGMENTS, "types": SEGMENTS, "positions": POSITIONS, "key": key}
+    tokens = functional.Tokens(TOKENS, VALID, POSITIONS, SEGMENTS, types=SEGMENTS)
 
     def whole(params):
-        rows = small.net.apply(params, TOKENS, masked_positions=MASKED, **given)
+        rows = small.net.apply(params, tokens, masked_positions=MASKED, key=key)
         return functional.cross_entropy(rows, labels, where=WHERE)
 
     def fused(params):
-        return small.net.bind(params).cross_entropy(TOKENS, MASKED, labels, where=WHERE, **given)
+        return small.net.bind(params).loss(tokens, MASKED, labels=labels, where=WHERE, key=key)
 
     slopes = [jax.value_and_grad(loss, has_aux=True) for loss in (whole, fused)]
     results = quick(lambda params: [slope(params) for slope in slopes])(small.params)  # what they share compiles once
@@ -90,36 +91,36 @@ def test_experts_are_balanced_in_training():
     config = dataclasses.replace(CONFIG, feed_forward="experts", experts=experts, dropout=0.0)
     small = Small(config, models.MaskedLanguageModel)
 
-    def loss(tokens=TOKENS, **given):
-        inputs = (tokens, MASKED, jnp.take_along_axis(TOKENS, MASKED, 1))
-        return small.call(models.MaskedLanguageModel.cross_entropy, small.params, *inputs, where=WHERE, **given)
+    def loss(tokens=PADDED, **given):
+        given |= {"labels": jnp.take_along_axis(TOKENS, MASKED, 1), "where": WHERE}
+        return small.call(models.MaskedLanguageModel.loss, small.params, tokens, MASKED, **given)
 
-    (plain, count), (training, _) = loss(valid=VALID), loss(valid=VALID, key=jax.random.key(0))
+    (plain, count), (training, _) = loss(), loss(key=jax.random.key(0))
     assert 0.9 * 0.5 * count < training - plain < 3.1 * 0.5 * count
-    assert loss(jnp.where(VALID, TOKENS, 7), valid=VALID, key=jax.random.key(0))[0] == training
+    assert loss(padded(jnp.where(VALID, TOKENS, 7)), key=jax.random.key(0))[0] == training
 
 
 def test_the_head_is_tied_to_the_table_and_has_a_bias():
     assert {"transform", "norm", "output_bias", "encoder"} == base().params.keys()
     bias = entry(base().params, "output_bias")
-    moved = base().apply(replaced(base().params, {"output_bias": bias.at[5].add(2.0)}), TOKENS, valid=VALID)
-    np.testing.assert_allclose(moved - logits(valid=VALID), np.zeros((2, 9, V)) + 2.0 * (np.arange(V) == 5), atol=1e-5)
+    moved = base().apply(replaced(base().params, {"output_bias": bias.at[5].add(2.0)}), PADDED)
+    np.testing.assert_allclose(moved - logits(), np.zeros((2, 9, V)) + 2.0 * (np.arange(V) == 5), atol=1e-5)
     table = entry(base().params, "encoder.embeddings.tokens.table")
     other = replaced(base().params, {"encoder.embeddings.tokens.table": table.at[3].add(1.0)})  # occurs nowhere
-    assert (np.asarray(base().apply(other, TOKENS, valid=VALID)) != logits(valid=VALID)).any((0, 1)).tolist() == [
+    assert (np.asarray(base().apply(other, PADDED)) != logits()).any((0, 1)).tolist() == [
         token == 3 for token in range(V)
     ]
 
 
 def test_captured_attention():
     """It takes the inputs of the logits: with other token types or positions, other queries are captured."""
-    captured = base().call(models.MaskedLanguageModel.captured, base().params, TOKENS, valid=VALID)["encoder.self"]
+    captured = base().call(models.MaskedLanguageModel.captured, base().params, PADDED)["encoder.self"]
     assert captured.query.shape == (2, 2, 9, 2, 4)
 
     @quick
     def queries(params, types, positions):
-        inputs = {"types": types, "positions": positions, "segments": jnp.ones_like(types)}
-        return small.net.bind(params).captured(TOKENS, valid=VALID, **inputs)["encoder.self"].query
+        tokens = functional.Tokens(TOKENS, VALID, positions, jnp.ones_like(types), types)
+        return small.net.bind(params).captured(tokens)["encoder.self"].query
 
     small = Small(dataclasses.replace(CONFIG, num_layers=1, num_token_types=2), models.MaskedLanguageModel)
     zeros = jnp.zeros_like(TOKENS)

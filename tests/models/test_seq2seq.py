@@ -13,7 +13,7 @@ import pytest
 
 from jaxformer import decoding, functional, models, pure
 from jaxformer.models.recurrent_decoder import CapturedWeights
-from tests.models.small import SOURCE, SOURCE_VALID, TARGET, TARGET_VALID, B, S, Small, T, V
+from tests.models.small import SOURCE, SOURCE_VALID, SOURCES, TARGET, TARGET_VALID, TARGETS, B, S, Small, T, V
 from tests.modules.small import int32, quick
 from tests.selection import first
 
@@ -35,13 +35,12 @@ def small(name):
 @pytest.mark.parametrize("name", first(KINDS, "additive", "fed"))
 def test_padding_changes_no_bit_and_no_row_sees_a_later_token(name):
     model = small(name)
-    logits = model.logits(source_valid=SOURCE_VALID, target_valid=TARGET_VALID)
+    logits = model.logits(SOURCES, TARGETS)
     assert logits.shape == (B, T, V)
     assert logits.dtype == jnp.float32
-    other = jnp.where(SOURCE_VALID, SOURCE, V - 1)
-    again = model.logits(other, source_valid=SOURCE_VALID, target_valid=TARGET_VALID)
+    again = model.logits(functional.Tokens(jnp.where(SOURCE_VALID, SOURCE, V - 1), SOURCE_VALID), TARGETS)
     np.testing.assert_array_equal(logits, again)
-    later = model.logits(target=TARGET.at[:, 3].set(5), source_valid=SOURCE_VALID, target_valid=TARGET_VALID)
+    later = model.logits(SOURCES, functional.Tokens(TARGET.at[:, 3].set(5), TARGET_VALID))
     changed = (np.asarray(later) != np.asarray(logits)).any(-1)
     assert not changed[:, :3].any()
     assert changed[:, 3].all()
@@ -53,13 +52,13 @@ def test_padding_changes_no_bit_and_no_row_sees_a_later_token(name):
 @pytest.mark.parametrize("name", first(KINDS, "additive"))
 def test_the_loss_equals_that_of_the_logits_and_depends_on_every_parameter(name):
     model, labels = small(name), jnp.roll(TARGET, -1, 1)
-    options = {"source_valid": SOURCE_VALID, "target_valid": TARGET_VALID}
+    smoothed = functional.CrossEntropy(smoothing=0.1)
 
     def loss(params):
-        return model.net.bind(params).cross_entropy(SOURCE, TARGET, labels, smoothing=0.1, **options)
+        return model.net.bind(params).loss(SOURCES, TARGETS, labels=labels, loss=smoothed)
 
     (total, count), gradients = quick(jax.value_and_grad(loss, has_aux=True))(model.params)
-    logits = model.logits(**options)
+    logits = model.logits(SOURCES, TARGETS)
     expected = functional.cross_entropy(logits, labels, where=TARGET_VALID, smoothing=0.1)
     near((total, count), expected)
     assert all(np.asarray(leaf).any() for leaf in jax.tree.leaves(gradients))
@@ -67,37 +66,32 @@ def test_the_loss_equals_that_of_the_logits_and_depends_on_every_parameter(name)
 
 def test_the_loss_takes_the_arguments_of_its_transformer_sibling():
     """A task passes the same ones to both."""
-    given = lambda kind: inspect.signature(kind.cross_entropy).parameters.keys()
-    assert given(models.Seq2Seq) == given(models.EncoderDecoder)
-    assert given(models.RecurrentCaptioner) > given(models.TransformerCaptioner)
+    for kind, sibling in (
+        (models.Seq2Seq, models.EncoderDecoder),
+        (models.RecurrentCaptioner, models.TransformerCaptioner),
+    ):
+        assert kind.loss is sibling.loss is models.TokenModel.loss
+        assert inspect.signature(kind.states).parameters.keys() == inspect.signature(sibling.states).parameters.keys()
 
 
 def test_labels_to_count_need_not_be_all_tokens():
-    model, seen = small("none"), []
-
-    def linear_loss(x, table, labels, *, where, smoothing, z_loss):
-        seen.append(where)
-        return jnp.zeros(()), jnp.zeros(())
-
-    def loss(where, params):
-        options = {"target_valid": TARGET_VALID, "where": where, "right_padded": True, "linear_loss": linear_loss}
-        return model.net.bind(params).cross_entropy(SOURCE, TARGET, TARGET, **options)
-
+    model, target = small("none"), functional.Tokens(TARGET, TARGET_VALID, right_padded=True)
+    loss = quick(lambda params, where: model.net.bind(params).loss(SOURCE, target, labels=TARGET, where=where))
+    logits = model.logits(SOURCE, target)
     counted = TARGET_VALID.at[:, 0].set(False)
-    for where in (counted, None):
-        jax.eval_shape(functools.partial(loss, where), model.params)
-    np.testing.assert_array_equal(seen, [counted, TARGET_VALID])
+    for where, expected in ((counted, counted), (None, TARGET_VALID)):
+        near(loss(model.params, where), functional.cross_entropy(logits, TARGET, where=expected))
 
 
 def test_the_fixed_context_is_the_last_state_of_each_direction():
     model = small("none")
-    memory = model.call(models.Seq2Seq.encode, model.params, SOURCE, source_valid=SOURCE_VALID)
+    memory = model.call(models.Seq2Seq.encode, model.params, SOURCES)
     context, state = model.call(models.Seq2Seq.start, model.params, memory, beam_size=2, length=3)
 
     @quick
     def ends(params):
         encoder = model.net.bind(params)
-        return encoder.encoder(encoder.embeddings(SOURCE, valid=SOURCE_VALID), valid=SOURCE_VALID)[1]
+        return encoder.encoder(encoder.embeddings(SOURCES), valid=SOURCE_VALID)[1]
 
     last = ends(model.params)
     near(context.fixed, jnp.concatenate([direction.hidden for direction in last], -1))
@@ -109,18 +103,18 @@ def test_the_fixed_context_is_the_last_state_of_each_direction():
 @pytest.mark.full
 def test_captured_weights_are_those_of_the_attention():
     model = small("dot")
-    given = {"source_valid": SOURCE_VALID, "names": ("decoder.cross",)}
-    captured = model.call(models.Seq2Seq.captured, model.params, SOURCE, TARGET, **given)["decoder.cross"]
+    given = {"names": ("decoder.cross",)}
+    captured = model.call(models.Seq2Seq.captured, model.params, SOURCES, TARGET, **given)["decoder.cross"]
     weights = captured.layer(0).weights()
     with pytest.raises(ValueError, match="layers count from 0 to 0, got 1"):
         captured.layer(1)
     assert weights.shape == (B, 1, T, S)
     near(weights.sum(-1), np.ones((B, 1, T)))
     assert not np.asarray(weights)[1, ..., 4:].any()
-    memory = model.call(models.Seq2Seq.encode, model.params, SOURCE, source_valid=SOURCE_VALID)
+    memory = model.call(models.Seq2Seq.encode, model.params, SOURCES)
     bound = model.net.bind(model.params)
     _, state = bound.start(memory, beam_size=1, length=T)
-    x = bound.decoder.embeddings(TARGET)
+    x = bound.decoder.embeddings(functional.Tokens(TARGET))
     x, _ = bound.decoder.stack(x, states=jax.tree.map(lambda leaf: leaf[:, 0], state.layers))
     logits = jnp.where(SOURCE_VALID[:, None], jnp.einsum("btd,bsd->bts", x, memory.states), -1e30)
     near(weights[:, 0], jax.nn.softmax(logits, -1))
@@ -128,7 +122,7 @@ def test_captured_weights_are_those_of_the_attention():
     fewer = np.asarray(captured.layer(0).weights(mask=jnp.arange(S)[None, None, None] < 3))
     near(fewer, np.asarray(weights) * (np.arange(S) < 3) / np.asarray(weights)[..., :3].sum(-1, keepdims=True))
     with pytest.raises(ValueError, match=r"unknown attention names \['decoder\.cross'\]; there are \[\]"):
-        small("none").net.bind(small("none").params).captured(SOURCE, TARGET, ("decoder.cross",))
+        small("none").net.bind(small("none").params).captured(SOURCE, TARGET, names=("decoder.cross",))
 
 
 def test_rows_and_heads_of_the_captured_weights_of_a_stack():
@@ -150,7 +144,7 @@ def test_a_reordered_state_equals_that_of_the_parent(name):
 
     def search(params):
         bound = model.net.bind(params)
-        memory = bound.encode(SOURCE, source_valid=SOURCE_VALID)
+        memory = bound.encode(SOURCES)
         context, state = bound.start(memory, beam_size=3, length=T)
         step = lambda tokens, state: bound.step(tokens, state, context)
         return decoding.beam_search(step, state, beam_size=3, max_length=T, bos=1, eos=2)
@@ -158,7 +152,7 @@ def test_a_reordered_state_equals_that_of_the_parent(name):
     found = quick(search)(model.params)
     tokens, lengths = np.asarray(found.tokens[:, 0]), np.asarray(found.lengths[:, 0])
     inputs = np.concatenate([np.ones((B, 1), int), tokens[:, :-1]], 1)
-    logits = model.logits(target=jnp.asarray(inputs, jnp.int32), source_valid=SOURCE_VALID)
+    logits = model.logits(SOURCES, jnp.asarray(inputs, jnp.int32))
     chosen = np.take_along_axis(np.asarray(jax.nn.log_softmax(logits)), tokens[..., None], 2)[..., 0]
     near(found.log_probs[:, 0], np.where(np.arange(T) < lengths[:, None], chosen, 0).sum(1))
     bound, parents = model.net.bind(model.params), np.array([[2, 0, 1], [1, 1, 0]])
@@ -180,10 +174,10 @@ def test_steps_show_their_attention_to_the_source(name):
 
     def run(params):
         bound = model.net.bind(params)
-        context, state = bound.start(bound.encode(SOURCE, source_valid=SOURCE_VALID), beam_size=1, length=T)
+        context, state = bound.start(bound.encode(SOURCES), beam_size=1, length=T)
         logits, _ = bound.step(TARGET[:, :1], state, context)
         attending, weights, _ = bound.attending_step(TARGET[:, :1], state, context)
-        captured = bound.captured(SOURCE, TARGET, ("decoder.cross",), source_valid=SOURCE_VALID)["decoder.cross"]
+        captured = bound.captured(SOURCES, TARGET, names=("decoder.cross",))["decoder.cross"]
         return logits, attending, weights[:, 0], captured.layer(0).weights()[:, 0, 0]
 
     logits, attending, weights, expected = quick(run)(model.params)
@@ -246,7 +240,7 @@ def test_a_model_needs_vocabularies():
 @pytest.mark.parametrize("name", first(["none", "additive"], "additive"))
 def test_an_empty_source_is_a_source_of_padding(name):
     model, target = small(name), TARGET[:, :3]
-    padding = model.logits(jnp.zeros((B, 2), jnp.int32), target, source_valid=jnp.zeros((B, 2), bool))
+    padding = model.logits(functional.Tokens(jnp.zeros((B, 2), jnp.int32), jnp.zeros((B, 2), bool)), target)
     np.testing.assert_array_equal(model.logits(jnp.zeros((B, 0), jnp.int32), target), padding)
 
 
@@ -255,5 +249,5 @@ def test_an_empty_source_is_a_source_of_padding(name):
 def test_empty_targets_and_batches(shapes):
     model, (source, target) = small("additive"), (np.zeros(shape, np.int32) for shape in shapes)
     assert model.logits(source, target).shape == (*shapes[1], V)
-    total, count = model.call(models.Seq2Seq.cross_entropy, model.params, source, target, target)
+    total, count = model.call(models.Seq2Seq.loss, model.params, source, target, labels=target)
     assert (float(total), float(count)) == (0, 0)

@@ -1,4 +1,4 @@
-"""Parts that all Transformers share: checked settings, and the selection of captured attention."""
+"""Parts that all Transformers share: checked settings, losses with a bias, experts, embeddings, first parameters."""
 
 import copy
 import dataclasses
@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from jaxformer import functional, models, pure
-from jaxformer.models.transformer import select
 from tests.models.small import (
     CONFIGS,
     LANGUAGE_CONFIGS,
@@ -17,8 +16,10 @@ from tests.models.small import (
     SIZE,
     SOURCE,
     SOURCE_VALID,
+    SOURCES,
     TARGET,
     TARGET_VALID,
+    TARGETS,
     Small,
     V,
     replaced,
@@ -61,14 +62,6 @@ def test_invalid_configurations_are_refused(config, change, message):
         changed.__post_init__()
 
 
-def test_select():
-    assert select({"a": 1, "b": 2}, ["b"]) == {"b": 2}
-    with pytest.raises(ValueError, match=r"unknown attention names \['c'\]; there are \['a', 'b'\]"):
-        select({"b": 2, "a": 1}, ["c", "a"])
-    with pytest.raises(TypeError, match=r"names must be a collection of names, such as \['ab'\], got the string 'ab'"):
-        select({"ab": 1}, "ab")
-
-
 def language_model(**options):
     return Small(models.LanguageModelConfig(V, **LANGUAGE_SIZE | options), models.LanguageModel)
 
@@ -84,7 +77,7 @@ LOSS_OPTIONS = [
 def test_the_loss_equals_that_of_logits_with_bias_and_scale(options):
     small = language_model(**options)
     labels = jnp.roll(TARGET, -1, 1)
-    loss = lambda params: small.net.bind(params).cross_entropy(TARGET, labels, valid=TARGET_VALID)[0]
+    loss = lambda params: small.net.bind(params).loss(TARGETS, labels=labels)[0]
     of_logits = lambda params: functional.cross_entropy(small.net.apply(params, TARGET), labels, where=TARGET_VALID)[0]
     got, expected = (quick(jax.value_and_grad(f))(small.params) for f in (loss, of_logits))
     for a, b in zip(*map(jax.tree.leaves, (got, expected)), strict=True):
@@ -100,7 +93,7 @@ def test_the_bias_of_the_loss_is_that_of_logits_in_bfloat16():
 
     def loss(bias):
         params = replaced(small.params, {"decoder.output_bias": bias})
-        return small.net.bind(params).cross_entropy(TARGET, labels)[0]
+        return small.net.bind(params).loss(TARGET, labels=labels)[0]
 
     def of_logits(bias):
         params = replaced(small.params, {"decoder.output_bias": bias})
@@ -121,21 +114,19 @@ def test_experts_are_balanced_in_training(kind):
     )
     options = {"feed_forward": "experts", "experts": experts, "dropout": 0.0}
     if kind is models.LanguageModel:
-        small, given = language_model(**options), {"valid": TARGET_VALID}
-        inputs = (TARGET, TARGET)
+        small, inputs = language_model(**options), (TARGETS,)
     else:
-        small = Small(models.EncoderDecoderConfig(V, V, **SIZE | options), kind)
-        inputs, given = (SOURCE, TARGET, TARGET), {"source_valid": SOURCE_VALID, "target_valid": TARGET_VALID}
-    loss = lambda **key: small.call(kind.cross_entropy, small.params, *inputs, **given, **key)
+        small, inputs = Small(models.EncoderDecoderConfig(V, V, **SIZE | options), kind), (SOURCES, TARGETS)
+    loss = lambda **key: small.call(kind.loss, small.params, *inputs, labels=TARGET, **key)
     (plain, count), (training, _) = loss(), loss(key=jax.random.key(0))
     stacks = 1 if kind is models.LanguageModel else 2
     unlimited = dataclasses.replace(experts, capacity_factor=None)
     free = Small(dataclasses.replace(small.config, experts=unlimited), kind)
-    free = free.call(kind.cross_entropy, small.params, *inputs, **given, key=jax.random.key(0))[0]
+    free = free.call(kind.loss, small.params, *inputs, labels=TARGET, key=jax.random.key(0))[0]
     assert 0.9 * stacks * 0.5 * count < free - plain < 3.1 * stacks * 0.5 * count
     assert training != free  # some experts are full
-    other = (jnp.where(valid, x, 7) for x, valid in zip(inputs[:-1], given.values(), strict=True))
-    changed = small.call(kind.cross_entropy, small.params, *other, TARGET, **given, key=jax.random.key(0))[0]
+    other = (functional.Tokens(jnp.where(x.valid, x.ids, 7), x.valid) for x in inputs)
+    changed = small.call(kind.loss, small.params, *other, labels=TARGET, key=jax.random.key(0))[0]
     assert changed == training
 
 
@@ -144,8 +135,8 @@ def test_embeddings_have_types_and_a_norm():
     """Type 0 is the default; the norm acts on the sum."""
     config = models.EncoderConfig(V, d_model=8, num_heads=2, num_layers=1, num_token_types=2, embedding_norm=True)
     small = Small(config, models.make_encoder)
-    run = quick(lambda params, **given: small.net.bind(params).embeddings(SOURCE, **given))
-    embed = lambda **given: run(small.params, **given)
+    run = quick(lambda params, tokens: small.net.bind(params).embeddings(tokens))
+    embed = lambda types=None: run(small.params, functional.Tokens(SOURCE, types=types))
     params = small.params["embeddings"]
     total = params["tokens"]["table"][SOURCE] * 8**0.5 + functional.sinusoidal(jnp.arange(6), dim=8)[None]
     for types in (jnp.zeros_like(SOURCE), jnp.ones_like(SOURCE)):
@@ -158,13 +149,13 @@ def test_normalized_positions_end_at_the_last_real_token():
     """An encoder may use t / (N - 1): N is the number of real tokens, so padding changes nothing."""
     config = models.EncoderConfig(V, d_model=8, num_heads=2, num_layers=1, positions="normalized", embedding_scale=1.0)
     small = Small(config, models.make_encoder)
-    embed = quick(lambda params: small.net.bind(params).embeddings(SOURCE, valid=SOURCE_VALID))
+    embed = quick(lambda params: small.net.bind(params).embeddings(SOURCES))
     found = embed(small.params)
     added = np.asarray(found - small.params["embeddings"]["tokens"]["table"][SOURCE])
     np.testing.assert_allclose(added[0, :, 0], np.arange(6) / 5, atol=1e-6)
     np.testing.assert_allclose(added[1, :4, 3], np.arange(4) / 3, atol=1e-6)
-    padded = small.apply(small.params, SOURCE[1:], valid=SOURCE_VALID[1:]).states[0, :4]
-    np.testing.assert_allclose(padded, small.apply(small.params, SOURCE[1:, :4]).states[0], atol=1e-5)
+    padded = small.apply(small.params, functional.Tokens(SOURCE[1:], SOURCE_VALID[1:]))[0].states[0, :4]
+    np.testing.assert_allclose(padded, small.apply(small.params, SOURCE[1:, :4])[0].states[0], atol=1e-5)
 
 
 @pytest.mark.parametrize("make", first([models.make_encoder, models.make_decoder], models.make_encoder))
@@ -177,8 +168,9 @@ def test_normalized_positions_end_at_the_last_token_of_each_packed_sequence(make
     small = Small(config, make)
     packed = {"positions": int32([[0, 1, 0, 1, 2, 0]]), "segments": int32([[1, 1, 2, 2, 2, 0]])}
     row, valid = int32([[3, 4, 5, 6, 7, 0]]), jax.device_put(np.array([[True] * 5 + [False]]))
-    states = lambda *args, **given: getattr(memory := small.apply(small.params, *args, **given), "states", memory)
-    together = states(row, valid=valid, **packed)
+    result = lambda tokens: small.apply(small.params, tokens)
+    states = result if make is models.make_decoder else lambda tokens: result(tokens)[0].states
+    together = states(functional.Tokens(row, valid, **packed))
     np.testing.assert_allclose(together[:, :2], states(row[:, :2]), atol=1e-5)
     np.testing.assert_allclose(together[:, 2:5], states(row[:, 2:5]), atol=1e-5)
 

@@ -27,7 +27,7 @@ def test_pooling_uses_the_encoder(pooling):
     """The encoder equals that of `make_encoder`; the mean is over patches only."""
     model = small(pooling)
     encoder = pure(models.make_encoder, model.net.config)
-    states = np.asarray(quick(encoder.apply)(model.params["encoder"], IMAGES).states)
+    states = np.asarray(quick(encoder.apply)(model.params["encoder"], IMAGES)[0].states)
     assert states.shape == (2, 7 if pooling == "class_token" else 6, 8)
     pooled = states[:, 0] if pooling == "class_token" else states.mean(1)
     output = model.params["output"]
@@ -48,7 +48,7 @@ def test_without_positions_the_order_of_patches_is_unknown():
 def test_capturing_does_not_change_the_logits():
     model = small()
     bind = model.net.bind
-    run = quick(lambda params: (bind(params).run(IMAGES, capture=("self",))[0], bind(params).captured(IMAGES)))
+    run = quick(lambda params: (bind(params).run(IMAGES, capture=("encoder.self",))[0], bind(params).captured(IMAGES)))
     logits, captured = run(model.params)
     np.testing.assert_allclose(logits, model.apply(model.params, IMAGES), atol=1e-6)
     weights = captured["encoder.self"].layer(1).weights(rows=[0])

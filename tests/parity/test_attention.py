@@ -232,7 +232,7 @@ def test_swiglu_is_the_default():
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_linear_cross_entropy(smoothing):
+def test_linear_loss(smoothing):
     """Value and gradients of inputs and table, without some labels."""
     labels = np.random.default_rng(0).integers(0, 9, (B, T)).astype(np.int32)
     where = np.array([[1, 1, 1, 1, 0], [1, 1, 0, 0, 0]], bool)
@@ -244,8 +244,9 @@ def test_linear_cross_entropy(smoothing):
             logits, counted.flatten(), label_smoothing=smoothing, reduction="sum", ignore_index=-100
         )
 
-    ours = lambda x, table: functional.linear_cross_entropy(
-        x, table, jnp.asarray(labels), where=jnp.asarray(where), smoothing=smoothing, chunk=4
+    loss = functional.CrossEntropy(smoothing)
+    ours = lambda x, table: functional.linear_loss(
+        x, table, jnp.asarray(labels), loss, where=jnp.asarray(where), chunk=4
     )[0]
     agree(ours, theirs, array(B, T, D), array(9, D, seed=1), tolerance=2e-4)
 

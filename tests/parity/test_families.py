@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer import interop, models, pure
+from jaxformer import functional, interop, models, pure
 from jaxformer.interop.pretrained import effective
 from tests.parity.copied import HIDDEN, TARGET, TOKENS, VALID, D, F, L, N, V, bart_like, randomized, read, t5
 from tests.parity.tensors import array
@@ -40,7 +40,8 @@ def sequence_to_sequence(model, tmp_path):
     found = read(model)
     given = {"input_ids": torch.tensor(TOKENS), "attention_mask": torch.tensor(VALID.astype(int))}
     given["decoder_input_ids"] = torch.tensor(TARGET)
-    ours = found.net.apply(found.params, jnp.asarray(TOKENS), jnp.asarray(TARGET), source_valid=jnp.asarray(VALID))
+    source = functional.Tokens(jnp.asarray(TOKENS), jnp.asarray(VALID))
+    ours = found.net.apply(found.params, source, jnp.asarray(TARGET))
     agree(ours, model(**given).logits)
     agree(ours, written(found, tmp_path / "model", type(model))(**given).logits)
 
@@ -93,8 +94,8 @@ def test_bert_and_roberta(family, head, tmp_path):
     else:
         types[:, 4:] = 1
         given["types"] = jnp.asarray(types)
-    result = found.net.apply(found.params, jnp.asarray(tokens), valid=jnp.asarray(VALID), **given)
-    ours = result.states if head == "Model" else result
+    result = found.net.apply(found.params, functional.Tokens(jnp.asarray(tokens), jnp.asarray(VALID), **given))
+    ours = result[0].states if head == "Model" else result
     others = {"attention_mask": torch.tensor(VALID.astype(int)), "token_type_ids": torch.tensor(types)}
     for theirs in (model, written(found, tmp_path / "model", type(model))):
         output = theirs(input_ids=torch.tensor(tokens), **others)
@@ -104,7 +105,7 @@ def test_bert_and_roberta(family, head, tmp_path):
 def test_a_classifier_is_read_as_its_encoder():
     model = bert_like("bert", "ForSequenceClassification")
     found = read(model)
-    ours = found.net.apply(found.params, jnp.asarray(TOKENS)).states
+    ours = found.net.apply(found.params, jnp.asarray(TOKENS))[0].states
     agree(ours, model.bert(torch.tensor(TOKENS)).last_hidden_state)
     heads = {"bert.pooler.dense.bias", "bert.pooler.dense.weight", "classifier.bias", "classifier.weight"}
     assert set(found.unused) == heads

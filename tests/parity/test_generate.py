@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer import decoding
+from jaxformer import decoding, functional
 from tests.parity.copied import V, bart_like, read, t5
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
@@ -79,7 +79,7 @@ def ours(name, search, *, beam_size, **options):
     @jax.jit
     def run(params, source, valid):
         model = net.bind(params)
-        memory = model.encode(source, source_valid=valid)
+        memory = model.encode(functional.Tokens(source, valid))
         context, state = model.start(memory, beam_size=beam_size, length=TOKENS)
         step = lambda tokens, state: model.step(tokens, state, context)
         step_of_rows = lambda rows: lambda tokens, state: model.step(tokens, state, context.take(rows))

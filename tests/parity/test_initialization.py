@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.initialization import __main__ as command
-from jaxformer import models
+from jaxformer import functional, models
 from jaxformer.data.batch import Batch
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.modules.pure import pure
@@ -36,20 +36,13 @@ def test_the_same_parameters_have_the_same_loss():
     device = jax.tree.map(jnp.asarray, batch)
 
     def ours(params):
-        total, _ = net.bind(params).cross_entropy(
-            device.source,
-            device.target,
-            device.labels,
-            source_valid=device.source_valid,
-            target_valid=device.target_valid,
-            smoothing=0.1,
-        )
-        return total
+        loss = functional.CrossEntropy(smoothing=0.1)
+        return net.bind(params).loss(device.source, device.target, labels=device.labels, loss=loss)[0]
 
     total, count = cross_entropy(theirs.eval(), batch, smoothing=0.1)
     total.backward()
     value, slope = jax.value_and_grad(ours)(params)
-    assert count == batch.target_valid.sum()
+    assert count == batch.target.valid.sum()
     close(value, total)
     close(slope["decoder"]["embeddings"]["tokens"]["table"], theirs.table.weight.grad, 1e-3)
 

@@ -5,7 +5,8 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from jaxformer import models, pure, sharding, targets, training
+from jaxformer import functional, models, pure, sharding, targets, training
+from jaxformer.data.batch import Batch
 from jaxformer.planning import flops
 from jaxformer.planning.forecast import Costs, DeviceMemory, Forecast, Workload
 from jaxformer.planning.hlo import Collective
@@ -16,14 +17,9 @@ OPTIMIZER = training.make_optimizer(training.OptimizerConfig(), steps=1000)
 
 
 def loss(net, params, batch, key):
-    total, count = net.bind(params).cross_entropy(
-        batch["source"],
-        batch["target"],
-        batch["labels"],
-        source_valid=batch["source_valid"],
-        target_valid=batch["target_valid"],
-        smoothing=0.1,
-        key=key,
+    model = net.bind(sharding.with_copies(params, net.axes, batch, dtype=net.config.compute_dtype))
+    total, count = model.loss(
+        batch.source, batch.target, labels=batch.labels, loss=functional.CrossEntropy(smoothing=0.1), key=key
     )
     return total, count, {}
 
@@ -49,9 +45,8 @@ def lowered(config, mesh, shape, *, parts=1):
     within = placement.with_axis_rules(functools.partial(loss, network(placement, config)))
     step = training.make_step(within, OPTIMIZER, num_microbatches=parts, shardings=shardings)
     place = lambda length, dtype: jax.ShapeDtypeStruct((num_rows, length), dtype, sharding=placement.rows)
-    batch = {"source": place(source, jnp.int32), "source_valid": place(source, jnp.bool_)}
-    batch |= {name: place(target, jnp.int32) for name in ("target", "labels")}
-    batch |= {"target_valid": place(target, jnp.bool_)}
+    tokens = lambda length: functional.Tokens(place(length, jnp.int32), place(length, jnp.bool_))
+    batch = Batch(tokens(source), tokens(target), place(target, jnp.int32))
     with targets.compiling_for(mesh.devices.flatten().tolist()):
         return step.lower(state, batch)
 

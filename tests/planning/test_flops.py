@@ -97,7 +97,7 @@ def test_a_gradient_has_these_products(norm_position, remat, looped):
     """A training step has forward, backward and repeated products, and no others."""
     config = dataclasses.replace(LANGUAGE_CONFIG, norm_position=norm_position, remat=remat, num_layers=2)
     net = pure(models.LanguageModel, config)
-    loss = lambda params, row: net.bind(params).cross_entropy(row, row, key=jax.random.key(0))[0]
+    loss = lambda params, row: net.bind(params).loss(row, labels=row, key=jax.random.key(0))[0]
     forward, repeated = counted(models.LanguageModel, config, (2, 16))
     step = products(jax.grad(loss), net.shapes, jax.ShapeDtypeStruct((2, 16), jnp.int32))
     assert step.flops == 3 * forward + repeated

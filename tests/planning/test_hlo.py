@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxformer import models, sharding
+from jaxformer import functional, models, sharding
 from jaxformer.planning import hlo
 from tests.planning import reader
 from tests.planning.small import lowered
@@ -342,10 +342,8 @@ def products(dims):
 
 
 @pytest.mark.parametrize("text", MESHES)
-@pytest.mark.parametrize(
-    "linear_loss", [sharding.linear_cross_entropy, functools.partial(sharding.linear_r_drop, weight=5.0)]
-)
-def test_the_loss_sends_its_table_once(text, linear_loss):
+@pytest.mark.parametrize("form", [functional.CrossEntropy(), functional.RDrop(weight=5.0)])
+def test_the_loss_sends_its_table_once(text, form):
     """For any number of chunks, the table is gathered before them, and its gradient summed after them."""
     mesh = sharding.mesh(text)
     place = lambda shape, dtype, *names: jax.ShapeDtypeStruct(
@@ -353,7 +351,7 @@ def test_the_loss_sends_its_table_once(text, linear_loss):
     )
     x = place((ROWS, LENGTH, 64), jnp.float32, "batch", "length", "model")
     table, labels = place((VOCAB, 64), jnp.float32, "vocab", "model"), place((ROWS, LENGTH), jnp.int32, "batch", None)
-    loss = lambda x, table, labels: linear_loss(x, table, labels, chunk=2 * ROWS)[0]
+    loss = lambda x, table, labels: sharding.linear_loss(x, table, labels, form, chunk=2 * ROWS)[0]
     gradient = jax.jit(jax.value_and_grad(sharding.with_axis_rules(sharding.RULES, mesh)(loss), (0, 1)))
     found = hlo.collectives(gradient.lower(x, table, labels).compile().as_text(), mesh.shape)
     assert max(one.count for one in found) == LENGTH // 2

@@ -41,8 +41,7 @@ def batch(sources, targets):
 
 def loss(params, batch, key):
     del key
-    masks = {"source_valid": batch.source_valid, "target_valid": batch.target_valid}
-    return *NET.bind(params).cross_entropy(batch.source, batch.target, batch.labels, **masks), {}
+    return *NET.bind(params).loss(batch.source, batch.target, labels=batch.labels), {}
 
 
 STEP = training.make_step(loss, OPTIMIZER)
@@ -58,7 +57,7 @@ def train(batches, steps):
 def translate(params, batch):
     """The greedy translation of each row, with its end token."""
     model = NET.bind(params)
-    memory = model.encode(batch.source, source_valid=batch.source_valid)
+    memory = model.encode(batch.source)
     context, state = model.start(memory, beam_size=1, length=LENGTH + 1)
     step = lambda tokens, state: model.step(tokens, state, context)
     ids = {"bos": SPECIAL.bos, "eos": SPECIAL.eos, "pad": SPECIAL.pad}

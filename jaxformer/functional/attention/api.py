@@ -47,7 +47,7 @@ class Implementation(NamedTuple):
 
 
 implementations: dict[str, Implementation] = {
-    "reference": Implementation(lambda request: reference.attention(request)[0], lambda request: None, "all"),
+    "reference": Implementation(reference.attention, lambda request: None, "all"),
     "blockwise": Implementation(blockwise.attention, refuse_blockwise, "forward over reverse"),
     "xla": Implementation(functools.partial(jax_nn.attention, implementation="xla"), jax_nn.refuse_xla, "all"),
     "cudnn": Implementation(
@@ -111,18 +111,18 @@ def attention(
     name = choose(request) if implementation is None else implementation
     if name not in implementations:
         raise ValueError(f"implementation must be one of {sorted(implementations)}, got {name!r}")
-    return compute(request, name)
+    check(request, name)
+    return implementations[name].run(differentiable(request, name))
 
 
-def compute(request: Request, name: str) -> Array:
-    """Returns the result of the named implementation.
+def check(request: Request, name: str) -> None:
+    """Checks that an implementation can compute a request on the target devices.
 
     Raises:
-      ValueError: it cannot compute the request, or the requested derivative of it.
+      ValueError: it cannot; the message has the reason.
     """
     if reason := implementations[name].refuse(request):
         raise ValueError(f"attention implementation {name!r} cannot do this: {reason}")
-    return implementations[name].run(differentiable(request, name))
 
 
 def differentiable(request: Request, name: str) -> Request:

@@ -31,9 +31,9 @@ LOW = float(np.finfo(np.float32).min)
 """The logit of a masked pair: finite, because the difference of two infinities is NaN, forward and backward."""
 
 
-def is_nonempty(log_weight: Array) -> Array:
+def is_nonempty(logsumexp: Array) -> Array:
     """Returns True where a log-sum-exp is from a query that sees a key; for other queries it is `LOW`."""
-    return log_weight > 0.5 * LOW
+    return logsumexp > 0.5 * LOW
 
 
 @dataclasses.dataclass(frozen=True)

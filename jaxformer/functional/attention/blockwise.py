@@ -8,7 +8,10 @@ are never unrolled, so compile time does not grow with length.
 
 `forward` and `backward` also accept a shard of the keys, which is how ring attention uses them.
 
-Milakov and Gimelshein 2018 (online softmax); Rabe and Staats 2021; Dao et al. 2022 (FlashAttention).
+Milakov and Gimelshein 2018 (online softmax); Rabe and Staats 2021; Dao et al. 2022 (FlashAttention). Variables have
+the names of FlashAttention-2 (Dao 2023), and comments cite its lines: the forward pass is Algorithm 1, with m the
+highest logit of each row so far, l the sum of the exponentials of the others relative to it, O the sum of values, and
+alpha the factor by which a new m shrinks both; the backward pass is Algorithm 2, with delta for its D.
 """
 
 from __future__ import annotations
@@ -152,8 +155,8 @@ def forward(
 ) -> tuple[Float[Array, "B T N J"], Float[Array, "B T N 2"]]:
     """Returns the output and the log-sum-exp of every row, both float32; 0 and `LOW` (twice) in an empty row.
 
-    The log-sum-exp is stored as two terms, the highest logit and the rest: next to a bias of -1e9, float32 would lose
-    the rest in their sum. Neither includes sinks.
+    The log-sum-exp is stored as two terms, m and log l: next to a bias of -1e9, float32 would lose log l in their sum.
+    Neither includes sinks.
     """
     bias = _pad_bias(tiling, bias)
 
@@ -164,29 +167,29 @@ def forward(
         shape = query_block.shape[:-1]
 
         def visit(column: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-            total, top, weight = carry
+            O, m, l = carry
             tile = tile_at(tiling, varying, query_block, key, value, location, column)
-            logits = jnp.where(tile.allowed, _logits(tiling, tile, query_block, bias, location, column), LOW)
-            # No result depends on the top, and the derivative of a maximum divides by 0 if XLA computes it twice.
-            new_top = jnp.maximum(top, jax.lax.stop_gradient(logits.max(-1)))
-            shrink = jnp.exp(top - new_top)
-            weights = jnp.where(tile.allowed, jnp.exp(logits - new_top[..., None]), 0.0)
-            weight = weight * shrink + weights.sum(-1)
+            S = jnp.where(tile.allowed, _logits(tiling, tile, query_block, bias, location, column), LOW)  # line 8
+            # No result depends on m, and the derivative of a maximum divides by 0 if XLA computes it twice.
+            new_m = jnp.maximum(m, jax.lax.stop_gradient(S.max(-1)))  # line 9
+            alpha = jnp.exp(m - new_m)
+            P = jnp.where(tile.allowed, jnp.exp(S - new_m[..., None]), 0.0)
+            l = l * alpha + P.sum(-1)
             if tile.kept is not None:
-                weights = jnp.where(tile.kept, weights * (1 / (1 - tiling.rate)), 0.0)
-            return total * shrink[..., None] + _mix(weights.astype(value.dtype), tile.value), new_top, weight
+                P = jnp.where(tile.kept, P * (1 / (1 - tiling.rate)), 0.0)
+            return O * alpha[..., None] + _mix(P.astype(value.dtype), tile.value), new_m, l  # line 10
 
         zeros = lambda *dims: jnp.zeros((*shape, *dims), jnp.float32)
-        initial = (zeros(value.shape[-1]), jnp.full(shape, LOW, jnp.float32), zeros())
-        total, top, weight = jax.lax.fori_loop(first, last, visit, vary_alike((initial, query))[0])
-        empty = weight == 0
-        safe = jnp.where(empty, 1.0, weight)
+        initial = (zeros(value.shape[-1]), jnp.full(shape, LOW, jnp.float32), zeros())  # line 5
+        O, m, l = jax.lax.fori_loop(first, last, visit, vary_alike((initial, query))[0])
+        empty = l == 0
+        safe_l = jnp.where(empty, 1.0, l)
         # A weight of 0 is not enough: a value that other rows see may be NaN.
-        rest = jnp.where(empty, LOW, jnp.log(safe))
-        return jnp.where(empty[..., None], 0.0, total / safe[..., None]), jnp.stack([top, rest], -1)
+        log_l = jnp.where(empty, LOW, jnp.log(safe_l))
+        return jnp.where(empty[..., None], 0.0, O / safe_l[..., None]), jnp.stack([m, log_l], -1)  # lines 12, 13
 
-    output, log_weight = jax.lax.map(visit_row, tile_rows(tiling, key, varying))
-    return join_tile_rows(output, query, key), join_tile_rows(log_weight, query, key)
+    output, logsumexp = jax.lax.map(visit_row, tile_rows(tiling, key, varying))
+    return join_tile_rows(output, query, key), join_tile_rows(logsumexp, query, key)
 
 
 class Saved(NamedTuple):
@@ -198,7 +201,7 @@ class Saved(NamedTuple):
     bias: Any
     varying: Varying
     output: Array  # [B, T, N, J]; this and the next cover all keys, and the sinks, even if
-    log_weight: Array  # [B, T, N, 2]; `key` and `value` are a shard of them
+    logsumexp: Array  # [B, T, N, 2]; `key` and `value` are a shard of them
 
 
 def backward(tiling: Tiling, saved: Saved, upstream: Float[Array, "B T N J"]) -> tuple[Array, Array, Array, Any]:
@@ -206,56 +209,56 @@ def backward(tiling: Tiling, saved: Saved, upstream: Float[Array, "B T N J"]) ->
 
     The weights of each block are recomputed from the log-sum-exp. `upstream` is the gradient of the output.
     """
-    query, key, value, bias, varying, output, log_weight = saved
+    query, key, value, bias, varying, output, logsumexp = saved
     padded = _pad_bias(tiling, bias)
-    # The sum over keys of each weight times its gradient, which the backward pass of a softmax subtracts.
-    level = (upstream.astype(jnp.float32) * output.astype(jnp.float32)).sum(-1)
-    row_arrays = query, upstream, log_weight[..., :1], log_weight[..., 1:], level[..., None]
+    # The sum over keys of each weight times its gradient, which the backward pass of a softmax subtracts (line 4).
+    delta = (upstream.astype(jnp.float32) * output.astype(jnp.float32)).sum(-1)
+    row_arrays = query, upstream, logsumexp[..., :1], logsumexp[..., 1:], delta[..., None]
 
     def visit_row(sums: tuple[Any, ...], tile_row: tuple[Array, Array]) -> tuple[tuple[Any, ...], Array]:
         index, (first, last) = tile_row
         location = location_of(tiling, key, varying, index)
         blocks = (queries_at(tiling, x, key, location) for x in row_arrays)
-        query_block, upstream_block, top, rest, level_block = blocks
-        nonempty = is_nonempty(rest)
+        query_block, dO, m, log_l, delta_block = blocks
+        nonempty = is_nonempty(log_l)
         # An empty row, and the gradient of its output, may hold NaN.
-        query_block, upstream_block = (jnp.where(nonempty, x, 0) for x in (query_block, upstream_block))
+        query_block, dO = (jnp.where(nonempty, x, 0) for x in (query_block, dO))
 
         def visit(column: Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
-            d_query, d_key, d_value, d_bias = carry
+            dQ, dK, dV, d_bias = carry
             tile = tile_at(tiling, varying, query_block, key, value, location, column)
             scaled = _products(query_block, tile.key) * tiling.scale
-            logits = jnp.where(tile.allowed, _logits(tiling, tile, query_block, padded, location, column), LOW)
-            weights = jnp.where(tile.allowed, jnp.exp(logits - top - rest), 0.0)
-            mixing, d_mixing = weights, _products(upstream_block, tile.value)
+            S = jnp.where(tile.allowed, _logits(tiling, tile, query_block, padded, location, column), LOW)  # line 10
+            P = jnp.where(tile.allowed, jnp.exp(S - m - log_l), 0.0)  # line 11
+            kept_P, dP = P, _products(dO, tile.value)  # line 13
             if tile.kept is not None:
-                mixing, d_mixing = (jnp.where(tile.kept, x * (1 / (1 - tiling.rate)), 0.0) for x in (weights, d_mixing))
-            d_logits = jnp.where(tile.allowed, weights * (d_mixing - level_block), 0.0)
-            d_scaled = d_logits
+                kept_P, dP = (jnp.where(tile.kept, x * (1 / (1 - tiling.rate)), 0.0) for x in (P, dP))
+            dS = jnp.where(tile.allowed, P * (dP - delta_block), 0.0)  # line 14
+            d_scaled = dS
             if tiling.score is not None:  # its slope may be infinite at 0, the logit of a masked pair
-                d_scaled = jnp.where(tile.allowed, jax.vjp(tiling.score, scaled)[1](d_logits)[0], 0.0)
+                d_scaled = jnp.where(tile.allowed, jax.vjp(tiling.score, scaled)[1](dS)[0], 0.0)
             d_products = (d_scaled * tiling.scale).astype(query.dtype)
-            d_query += _mix(d_products, tile.key)
-            d_key = _add_block(tiling, d_key, _sum_over_queries(d_products, query_block), location, column)
-            mixing = mixing.astype(value.dtype)
-            d_value = _add_block(tiling, d_value, _sum_over_queries(mixing, upstream_block), location, column)
+            dQ += _mix(d_products, tile.key)  # line 15
+            dK = _add_block(tiling, dK, _sum_over_queries(d_products, query_block), location, column)  # line 16
+            kept_P = kept_P.astype(value.dtype)
+            dV = _add_block(tiling, dV, _sum_over_queries(kept_P, dO), location, column)  # line 12
             if tiling.tree is not None:
-                d_bias, d_query_bias = _through_bias(tiling, bias, d_bias, tile, query_block, d_logits)
-                d_query += d_query_bias
+                d_bias, dQ_of_bias = _through_bias(tiling, bias, d_bias, tile, query_block, dS)
+                dQ += dQ_of_bias
             elif d_bias is not None:
-                d_bias = _add_bias(tiling, d_bias, d_logits, location, column)
-            return d_query, d_key, d_value, d_bias
+                d_bias = _add_bias(tiling, d_bias, dS, location, column)
+            return dQ, dK, dV, d_bias
 
         zero = vary_alike((jnp.zeros(query_block.shape, jnp.float32), query))[0]
-        d_query, *others = jax.lax.fori_loop(first, last, visit, (zero, *sums))
-        return tuple(others), d_query
+        dQ, *others = jax.lax.fori_loop(first, last, visit, (zero, *sums))
+        return tuple(others), dQ
 
     zeros = lambda x: jnp.zeros((x.shape[0], x.shape[2], x.shape[1], x.shape[3]), jnp.float32)
     sums = vary_alike((zeros(key), zeros(value), zero_gradients(padded), query))[:3]
-    (d_key, d_value, d_bias), d_query = jax.lax.scan(visit_row, sums, tile_rows(tiling, key, varying))
+    (dK, dV, d_bias), dQ = jax.lax.scan(visit_row, sums, tile_rows(tiling, key, varying))
     if tiling.tree is None and d_bias is not None:
         d_bias = d_bias[:, :, : bias.shape[2], : bias.shape[3]]
-    return join_tile_rows(d_query, query, key), d_key.swapaxes(1, 2), d_value.swapaxes(1, 2), d_bias
+    return join_tile_rows(dQ, query, key), dK.swapaxes(1, 2), dV.swapaxes(1, 2), d_bias
 
 
 def zero_gradients(bias: Any) -> Any:
@@ -284,17 +287,17 @@ def _attend(
 
 
 def _attend_forward(tiling, query, key, value, bias, sinks, varying):
-    output, log_weight = add_sinks(*forward(tiling, query, key, value, bias, varying), sinks)
-    output, log_weight = checkpoint_name((output.astype(query.dtype), log_weight), RESIDUAL)
-    output, log_weight = not_reversed((output, log_weight), ONE_REVERSE.format("blockwise"))
-    return output, (Saved(query, key, value, bias, varying, output, log_weight), sinks)
+    output, logsumexp = add_sinks(*forward(tiling, query, key, value, bias, varying), sinks)
+    output, logsumexp = checkpoint_name((output.astype(query.dtype), logsumexp), RESIDUAL)
+    output, logsumexp = not_reversed((output, logsumexp), ONE_REVERSE.format("blockwise"))
+    return output, (Saved(query, key, value, bias, varying, output, logsumexp), sinks)
 
 
 def _attend_backward(tiling, residuals, upstream):
     saved, sinks = residuals
     *d_arrays, d_bias = backward(tiling, saved, upstream)
     gradients = (d.astype(x.dtype) for d, x in zip(d_arrays, saved[:3], strict=True))
-    d_sinks = sink_gradients(sinks, saved.output, saved.log_weight, upstream)
+    d_sinks = sink_gradients(sinks, saved.output, saved.logsumexp, upstream)
     gradients = *gradients, cast_gradients(saved.bias, d_bias), d_sinks
     return *not_reversed(gradients, ONE_REVERSE.format("blockwise")), None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -19,14 +20,14 @@ def attention_head(
     query: Float[Array, "T H"],
     key: Float[Array, "S H"],
     value: Float[Array, "S J"],
-    *,
     mask: Mask | Bool[Array, "#T #S"] | None = None,
     bias: Float[Array, "#T #S"] | Bias | None = None,
     kept: Bool[Array, "T S"] | None = None,
+    sink: Float[Array, ""] | None = None,
+    *,
     rate: float = 0.0,
     scale: float | None = None,
     score: ScoreFunction | None = None,
-    sink: Float[Array, ""] | None = None,
     finite: bool = False,
 ) -> tuple[Float[Array, "T J"], Float[Array, "T S"]]:
     r"""Computes scaled dot-product attention for one head of one example; returns the output and the weights.
@@ -40,9 +41,9 @@ def attention_head(
       mask: True = attend; a `Mask` must be the same for every example and head.
       bias: a term added to the scaled logits; a `Bias` must be the same for every example and head.
       kept: True for the weights that dropout with probability `rate` keeps; the returned weights are before dropout.
+      sink: a logit that takes weight away from the keys: an extra term in the denominator of the softmax.
       scale: the factor of the logits; ``H ** -0.5`` by default, 1 for unscaled attention.
       score: an elementwise function of the scaled logits, applied before bias and mask.
-      sink: a logit that takes weight away from the keys: an extra term in the denominator of the softmax.
       finite: promises that queries, keys and values are finite, even those that the mask hides: see `Mask.finite`.
 
     Raises:
@@ -131,62 +132,64 @@ def _of_one_head(name: str, array: Array) -> Array:
     return array[0, 0]
 
 
-def attention(request: Request) -> tuple[Float[Array, "B T N J"], Float[Array, "B N T S"]]:
+def attention(request: Request) -> Float[Array, "B T N J"]:
     """Computes `attention_head` for all heads and examples. It stores all weights, so memory is O(T S)."""
+    head, arrays = _lifted(request)
+    output, _ = head(*arrays)
+    return output.reshape(*request.query.shape[:3], output.shape[-1])
+
+
+def attention_weights(request: Request) -> Float[Array, "B N T S"]:
+    """Computes the weights of `attention_head` for all heads and examples."""
+    head, arrays = _lifted(request)
+    _, weights = head(*arrays)
+    return weights.reshape(weights.shape[0], request.query.shape[2], *weights.shape[-2:])
+
+
+def _lifted(request: Request) -> tuple[Callable[..., Any], list[Array | None]]:
+    """Returns `attention_head` lifted over examples, key heads, and the query heads that share one; and its arrays.
+
+    Mask, bias, kept weights and sinks are ``[1 or B, 1 or N, ...]``: examples or heads share those of size 1.
+    """
     batch, num_queries, num_heads, head_dim = request.query.shape
-    num_keys, num_kv_heads = request.key.shape[1:3]
-    extras = _extras(request)
-    settings = {"scale": request.scale, "score": request.score}
-    if request.dropout is not None:
-        settings["rate"] = request.dropout.rate
-    if request.mask is not None:
-        settings["finite"] = request.mask.finite
-
-    def head(query, key, value, extras):  # [T, H], [S, H], [S, J]
-        return attention_head(query, key, value, **extras, **settings)
-
-    def example(query, key, value, extras):  # [T, N, H], [S, K, H], [S, K, J]
-        if request.group == 1:  # without a dimension for groups, XLA copies less
-            return _over(head, num_heads, (1, 1, 1), (1, 0))(query, key, value, extras)
-        split = lambda x: x.reshape(*((1, 1) if x.shape[0] == 1 else (num_kv_heads, request.group)), *x.shape[1:])
-        grouped = query.reshape(num_queries, num_kv_heads, request.group, head_dim)
-        of_one_key = _over(head, request.group, (1, None, None), (1, 0))
-        heads = _over(of_one_key, num_kv_heads, (1, 1, 1), (1, 0))
-        output, weights = heads(grouped, key, value, jax.tree.map(split, extras))
-        return output.reshape(num_queries, num_heads, output.shape[-1]), weights.reshape(
-            num_heads, num_queries, num_keys
-        )
-
-    return _over(example, batch, (0, 0, 0), 0)(request.query, request.key, request.value, extras)
+    # Without a dimension for groups of one, XLA copies less.
+    lifts = (batch, num_heads) if request.group == 1 else (batch, num_heads // request.group, request.group)
+    extras = [x if x is None else x.reshape(_lifts_of(x, lifts) + x.shape[2:]) for x in _extras(request)]
+    head: Callable[..., Any] = functools.partial(
+        attention_head,
+        rate=0.0 if request.dropout is None else request.dropout.rate,
+        scale=request.scale,
+        score=request.score,
+        finite=request.mask is not None and request.mask.finite,
+    )
+    for lift, in_axes, out_axes in [(2, (1, None, None), (1, 0)), (1, (1, 1, 1), (1, 0)), (0, (0, 0, 0), 0)]:
+        if lift < len(lifts):
+            own = [None if x is None or x.shape[lift] != lifts[lift] else 0 for x in extras]
+            head = jax.vmap(head, (*in_axes, *own), out_axes)
+    unshared = lambda x: [size for lift, size in enumerate(x.shape[: len(lifts)]) if size == lifts[lift]]
+    extras = [x if x is None else x.reshape(*unshared(x), *x.shape[len(lifts) :]) for x in extras]
+    return head, [request.query.reshape(batch, num_queries, *lifts[1:], head_dim), request.key, request.value, *extras]
 
 
-def _extras(request: Request) -> dict[str, Array]:
-    """Returns the arrays of a request besides queries, keys and values, each ``[1 or B, 1 or N, ...]``."""
+def _lifts_of(x: Array, lifts: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the leading sizes of ``[1 or B, 1 or N, ...]`` with the dimensions of the lifts."""
+    return (x.shape[0], *(lifts[1:] if x.shape[1] > 1 else (1,) * len(lifts[1:])))
+
+
+def _extras(request: Request) -> tuple[Array | None, Array | None, Array | None, Array | None]:
+    """Returns the mask, the bias, the kept weights and the sinks of a request, each ``[1 or B, 1 or N, ...]``."""
     batch, num_queries, num_heads, _ = request.query.shape
     num_keys = request.key.shape[1]
-    extras = {}
+    mask, bias, kept, sinks = None, None, None, None
     if request.mask is not None:
-        extras["mask"] = request.mask.dense(num_queries, num_keys)
+        mask = request.mask.dense(num_queries, num_keys)
     if request.bias is not None:
-        allowed = extras.get("mask")
-        extras["bias"] = dense_bias(request.bias, request.query, num_keys, request.scale, allowed=allowed)
+        bias = dense_bias(request.bias, request.query, num_keys, request.scale, allowed=mask)
     if request.dropout is not None:
-        extras["kept"] = _kept_weights(request.dropout, (batch, num_heads, num_queries, num_keys))
+        kept = _kept_weights(request.dropout, (batch, num_heads, num_queries, num_keys))
     if request.sinks is not None:
-        extras["sink"] = request.sinks[None]
-    return extras
-
-
-def _over(function: Callable[..., Any], size: int, in_axes: tuple[int | None, ...], out_axes: Any):
-    """Returns a function lifted over `size` heads or examples; extras of size 1 there are shared by all."""
-
-    def lifted(query: Array, key: Array, value: Array, extras: dict[str, Array]):
-        shared = {name: x.shape[0] == 1 and size != 1 for name, x in extras.items()}
-        extras = {name: x[0] if shared[name] else x for name, x in extras.items()}
-        axes = {name: None if shared[name] else 0 for name in extras}
-        return jax.vmap(function, (*in_axes, axes), out_axes)(query, key, value, extras)
-
-    return lifted
+        sinks = request.sinks[None]
+    return mask, bias, kept, sinks
 
 
 def _kept_weights(dropout: Dropout, dims: tuple[int, int, int, int]) -> Bool[Array, "B N T S"]:

@@ -187,16 +187,16 @@ def _round(
 def _forward(tiling, ring, query, key, value, bias, shared) -> tuple[Array, Array]:
 
     def visit(sums, traveling, owner):
-        output, log_weight = sums
+        output, logsumexp = sums
         key, value = traveling
         varying = _varying(tiling, ring, shared, query, key, owner)
-        new_output, new_log_weight = blockwise.forward(tiling, query, key, value, bias, varying)
-        top = jnp.maximum(log_weight[..., :1], new_log_weight[..., :1])
-        # Relative to the higher top. An empty row has `LOW` or less in both, and 1 times its output of 0 stays 0.
-        old, new = (x[..., :1] - top + x[..., 1:] for x in (log_weight, new_log_weight))
-        rest = jnp.logaddexp(old, new)
-        output = output * jnp.exp(old - rest) + new_output * jnp.exp(new - rest)
-        return (output, jnp.concatenate([top, rest], -1)), traveling
+        new_output, new_logsumexp = blockwise.forward(tiling, query, key, value, bias, varying)
+        m = jnp.maximum(logsumexp[..., :1], new_logsumexp[..., :1])
+        # Relative to the higher m. An empty row has `LOW` or less in both, and 1 times its output of 0 stays 0.
+        old, new = (x[..., :1] - m + x[..., 1:] for x in (logsumexp, new_logsumexp))
+        log_l = jnp.logaddexp(old, new)
+        output = output * jnp.exp(old - log_l) + new_output * jnp.exp(new - log_l)
+        return (output, jnp.concatenate([m, log_l], -1)), traveling
 
     dims = query.shape[:3]
     initial = jnp.zeros((*dims, value.shape[-1]), jnp.float32), jnp.full((*dims, 2), LOW, jnp.float32)
@@ -209,20 +209,20 @@ def _attend(tiling, ring, query, key, value, bias, sinks, shared):
 
 
 def _attend_forward(tiling, ring, query, key, value, bias, sinks, shared):
-    output, log_weight = add_sinks(*_forward(tiling, ring, query, key, value, bias, shared), sinks)
-    output, log_weight = checkpoint_name((output.astype(query.dtype), log_weight), RESIDUAL)
-    output, log_weight = not_reversed((output, log_weight), blockwise.ONE_REVERSE.format("ring"))
-    return output, (query, key, value, bias, sinks, shared, output, log_weight)
+    output, logsumexp = add_sinks(*_forward(tiling, ring, query, key, value, bias, shared), sinks)
+    output, logsumexp = checkpoint_name((output.astype(query.dtype), logsumexp), RESIDUAL)
+    output, logsumexp = not_reversed((output, logsumexp), blockwise.ONE_REVERSE.format("ring"))
+    return output, (query, key, value, bias, sinks, shared, output, logsumexp)
 
 
 def _attend_backward(tiling, ring, saved, upstream):
-    query, key, value, bias, sinks, shared, output, log_weight = saved
+    query, key, value, bias, sinks, shared, output, logsumexp = saved
 
     def visit(sums, traveling, owner):
         d_query, d_bias = sums
         key, value, d_key, d_value = traveling
         varying = _varying(tiling, ring, shared, query, key, owner)
-        visited = blockwise.Saved(query, key, value, bias, varying, output, log_weight)
+        visited = blockwise.Saved(query, key, value, bias, varying, output, logsumexp)
         more_query, more_key, more_value, more_bias = blockwise.backward(tiling, visited, upstream)
         sums = d_query + more_query, jax.tree.map(jnp.add, d_bias, more_bias)
         return sums, (key, value, d_key + more_key, d_value + more_value)
@@ -232,7 +232,7 @@ def _attend_backward(tiling, ring, saved, upstream):
     sums = zeros(query), blockwise.zero_gradients(bias)
     (d_query, d_bias), (_, _, d_key, d_value) = _round(ring, visit, sums, traveling, to_owner=True)
     gradients = (d.astype(x.dtype) for d, x in ((d_query, query), (d_key, key), (d_value, value)))
-    d_sinks = sink_gradients(sinks, output, log_weight, upstream)
+    d_sinks = sink_gradients(sinks, output, logsumexp, upstream)
     gradients = *gradients, blockwise.cast_gradients(bias, d_bias), d_sinks
     return *not_reversed(gradients, blockwise.ONE_REVERSE.format("ring")), None
 

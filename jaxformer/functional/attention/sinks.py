@@ -16,27 +16,27 @@ from jaxformer.functional.attention.base import is_nonempty
 
 
 def add_sinks(
-    output: Float[Array, "B T N J"], log_weight: Float[Array, "B T N 2"], sinks: Float[Array, " N"] | None
+    output: Float[Array, "B T N J"], logsumexp: Float[Array, "B T N 2"], sinks: Float[Array, " N"] | None
 ) -> tuple[Float[Array, "B T N J"], Float[Array, "B T N 2"]]:
     """Returns the output and the log-sum-exp of `blockwise.forward` with sinks; empty rows are unchanged."""
     if sinks is None:
-        return output, log_weight
-    top, rest = log_weight[..., 0], log_weight[..., 1]
-    more = jnp.where(is_nonempty(rest), jax.nn.softplus(sinks.astype(jnp.float32)[None, None] - top - rest), 0.0)
-    return output * jnp.exp(-more)[..., None], jnp.stack([top, rest + more], -1)
+        return output, logsumexp
+    m, log_l = logsumexp[..., 0], logsumexp[..., 1]
+    more = jnp.where(is_nonempty(log_l), jax.nn.softplus(sinks.astype(jnp.float32)[None, None] - m - log_l), 0.0)
+    return output * jnp.exp(-more)[..., None], jnp.stack([m, log_l + more], -1)
 
 
 def sink_gradients(
     sinks: Float[Array, " N"] | None,
     output: Float[Array, "B T N J"],
-    log_weight: Float[Array, "B T N 2"],
+    logsumexp: Float[Array, "B T N 2"],
     upstream: Float[Array, "B T N J"],
 ) -> Float[Array, " N"] | None:
     """Returns the gradients of sinks, given the results of `add_sinks` and the gradient of the output."""
     if sinks is None:
         return None
-    top, rest = log_weight[..., 0], log_weight[..., 1]
-    weight = jnp.exp(sinks.astype(jnp.float32)[None, None] - top - rest)
-    level = (upstream.astype(jnp.float32) * output.astype(jnp.float32)).sum(-1)
+    m, log_l = logsumexp[..., 0], logsumexp[..., 1]
+    weight = jnp.exp(sinks.astype(jnp.float32)[None, None] - m - log_l)
+    delta = (upstream.astype(jnp.float32) * output.astype(jnp.float32)).sum(-1)
     # An empty row, and the gradient of its output, may hold NaN.
-    return -jnp.where(is_nonempty(rest), weight * level, 0.0).sum((0, 1)).astype(sinks.dtype)
+    return -jnp.where(is_nonempty(log_l), weight * delta, 0.0).sum((0, 1)).astype(sinks.dtype)

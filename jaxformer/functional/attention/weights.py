@@ -246,7 +246,7 @@ def _weights(request: Request, rows: Array, heads: np.ndarray) -> Array:
     key = request.key[:, :, heads // request.group]
     query = request.query[:, rows][:, :, heads]
     sinks = None if request.sinks is None else request.sinks[heads]
-    return reference.attention(Request(query, key, key, mask, bias, request.scale, request.score, None, sinks))[1]
+    return reference.attention_weights(Request(query, key, key, mask, bias, request.scale, request.score, None, sinks))
 
 
 def _entropy(request: Request, weights: Array) -> Array:

@@ -30,7 +30,7 @@ def test_explanation():
 @pytest.mark.full
 def test_explanation_is_compared_with_float64(monkeypatch):
     """An error of a thousandth is found; dropout and empty rows are part of the comparison."""
-    wrong = api.Implementation(lambda r: api.reference.attention(r)[0] * 1.001, lambda r: None)
+    wrong = api.Implementation(lambda r: api.reference.attention(r) * 1.001, lambda r: None)
     monkeypatch.setitem(api.implementations, "wrong", wrong)
     query, key, value, _ = arrays()
     options = {"mask": masks.dense(np.tri(5, 7, -1, dtype=bool)), "score": functional.soft_cap(3.0)}

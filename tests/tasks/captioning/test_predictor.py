@@ -63,7 +63,7 @@ def test_pixels_are_sent_as_bytes_and_normalized_in_the_search(monkeypatch):
     done, hypotheses = [], ImageCaptioner._hypotheses
 
     def spy(self, decode, batch, key, **options):
-        done.append((type(batch.inputs["images"]), batch.inputs["images"].dtype.name))
+        done.append((type(batch.inputs), batch.inputs.dtype.name))
         return hypotheses(self, decode, batch, key, **options)
 
     monkeypatch.setattr(ImageCaptioner, "_hypotheses", spy)

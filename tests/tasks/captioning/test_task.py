@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jaxformer
-from jaxformer import models
+from jaxformer import functional, models
 from jaxformer.cli.main import main
 from jaxformer.config import changed
 from jaxformer.data.captions import CaptionBatch, captions_of
@@ -150,39 +150,42 @@ class Asked:
     def __init__(self, monkeypatch, *names):
         self.options = []
         for name in names:
-            monkeypatch.setattr(models.RecurrentCaptioner, name, self.ask)
+            ask = lambda model, *inputs, name=name, **options: self.ask(name, *inputs, **options)
+            monkeypatch.setattr(models.RecurrentCaptioner, name, ask)
 
-    def ask(self, *arguments, **options):
-        self.options.append(options | {"noise": arguments[3] if len(arguments) > 3 else None})
+    def ask(self, name, images, tokens, noise=None, **options):
+        self.options.append(options | {"name": name, "tokens": tokens, "noise": noise})
         return np.float32(1), np.float32(2)
 
 
 def batch_of(number):
-    tokens = np.ones((number, 5), np.int32)
-    return CaptionBatch(np.zeros((number, 8, 8, 3), np.uint8), tokens, tokens, np.ones((number, 5), bool))
+    ids = np.ones((number, 5), np.int32)
+    tokens = functional.Tokens(ids, np.ones((number, 5), bool), right_padded=True)
+    return CaptionBatch(np.zeros((number, 8, 8, 3), np.uint8), tokens, ids)
 
 
 def test_soft_attention_is_trained_by_the_settings_and_validated_without(tmp_path, monkeypatch):
     network = TASK.network(tiny(tmp_path, loss=LossConfig(label_smoothing=0.1, doubly_stochastic=0.3)), 30)
-    asked, batch, key = Asked(monkeypatch, "cross_entropy"), batch_of(3), jax.random.key(0)
+    asked, batch, key = Asked(monkeypatch, "loss", "doubly_stochastic_loss"), batch_of(3), jax.random.key(0)
     params = drawn(network.net.shapes)
     assert network.loss(params, batch, key)[:2] == network.validation_loss(params, batch)[:2] == (1, 2)
     training, validation = asked.options
-    both = {"valid": batch.valid, "right_padded": True, "noise": None}
-    assert training == both | {"smoothing": 0.1, "key": key, "doubly_stochastic": 0.3}
-    assert validation == both
+    both = {"tokens": batch.tokens, "labels": batch.labels, "noise": None}
+    given = {"loss": functional.CrossEntropy(smoothing=0.1), "key": key, "weight": 0.3}
+    assert training == both | given | {"name": "doubly_stochastic_loss"}
+    assert validation == both | {"name": "loss"}
 
 
 def test_hard_attention_draws_for_each_word_in_each_step(tmp_path, monkeypatch):
     """Without a key nothing is drawn."""
     network = TASK.network(tiny(tmp_path, model=HARD, loss=LossConfig(label_smoothing=0.1, entropy=0.2)), 30)
-    asked, batch = Asked(monkeypatch, "cross_entropy", "reinforced_cross_entropy"), batch_of(200)
+    asked, batch = Asked(monkeypatch, "loss", "reinforced_loss"), batch_of(200)
     params = drawn(network.net.shapes)
     for key in (jax.random.key(0), jax.random.key(1), None):
         network.loss(params, batch, key)
     *drawn_twice, without = asked.options
-    given = {"valid": batch.valid, "right_padded": True, "smoothing": 0.1}
-    assert without == given | {"key": None, "noise": None}
+    given = {"tokens": batch.tokens, "labels": batch.labels, "loss": functional.CrossEntropy(smoothing=0.1)}
+    assert without == given | {"key": None, "noise": None, "name": "loss"}
     assert {"smoothing": 0.1, "entropy": 0.2}.items() <= drawn_twice[0].items()
     assert drawn_twice[0]["key"] is not None
     noise = np.stack([options["noise"] for options in drawn_twice])
@@ -196,7 +199,7 @@ def test_hard_attention_draws_for_each_word_in_each_step(tmp_path, monkeypatch):
 
 def test_with_a_soft_attention_rate_of_0_every_caption_is_drawn(tmp_path, monkeypatch):
     network = TASK.network(tiny(tmp_path, model=HARD, loss=LossConfig(soft_attention_rate=0.0)), 30)
-    asked = Asked(monkeypatch, "reinforced_cross_entropy")
+    asked = Asked(monkeypatch, "reinforced_loss")
     network.loss(drawn(network.net.shapes), batch_of(2), jax.random.key(0))
     assert "mean" not in asked.options[0]
 
@@ -242,18 +245,19 @@ def test_data(tmp_path):
     assert f"{number} captions of 48 training images" in data.report[0]
     special, seen = data.vocabulary.special, []
     for batch in itertools.islice(data.batches(0, np.arange), data.train.plan.steps_per_epoch):
-        for row in np.flatnonzero(batch.valid.any(1)):
-            text = data.vocabulary.decode(batch.labels[row][batch.valid[row]][:-1].tolist())
+        for row in np.flatnonzero(batch.tokens.valid.any(1)):
+            text = data.vocabulary.decode(batch.labels[row][batch.tokens.valid[row]][:-1].tolist())
             light = batch.images[row].mean() > 100
             assert text in WORDS[int(light)]
-            assert (batch.tokens[row, 0], batch.labels[row][batch.valid[row]][-1]) == (special.bos, special.eos)
+            ends = batch.tokens.ids[row, 0], batch.labels[row][batch.tokens.valid[row]][-1]
+            assert ends == (special.bos, special.eos)
             seen.append(text)
     assert len(seen) == number
     plain = {image.tobytes() for image in data.train.images}
-    assert not all(image.tobytes() in plain for image in batch.images[batch.valid.any(1)])  # they are moved
+    assert not all(image.tobytes() in plain for image in batch.images[batch.tokens.valid.any(1)])  # they are moved
     batch = next(iter(data.validation_batches(np.arange)))
     held_out = {image.tobytes() for image in data.validation.images}
-    assert all(image.tobytes() in held_out for image in batch.images[batch.valid.any(1)])
+    assert all(image.tobytes() in held_out for image in batch.images[batch.tokens.valid.any(1)])
     named = changed(config, {"data": {"validation": config.data.train, "test": config.data.train}})
     corpus = TASK.read(named)
     assert [len(part) for part in (corpus.train, corpus.validation, corpus.test)] == [60, 60, 60]

@@ -15,6 +15,7 @@ from jaxformer.cli.main import main
 from jaxformer.config import changed
 from jaxformer.data.examples import LabeledBatch
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.functional import Tokens
 from jaxformer.sharding import Placement
 from jaxformer.tasks import language_model, masked_language_model, registry, runner, vision
 from jaxformer.tasks.classification import TASK, ClassificationConfig, DataConfig, TextClassifier, predictor
@@ -125,7 +126,7 @@ class TestContract(TaskContract):
         assert f"{long} texts are cut to their first 18 tokens" in data.report[0]
         assert max(data.lengths) == 20
         batch = next(iter(data.batches(0, np.arange)))
-        assert (batch.tokens[batch.valid.all(1)][:, -1] == data.vocabulary.tokenizer.special.eos).all()
+        assert (batch.tokens.ids[batch.tokens.valid.all(1)][:, -1] == data.vocabulary.tokenizer.special.eos).all()
 
 
 def test_truncated_texts_are_counted(tmp_path, monkeypatch):
@@ -171,7 +172,8 @@ def test_the_longest_validation_texts_are_not_truncated(tmp_path):
     (batch,) = data.validation_batches(np.arange)
     assert max(data.lengths) < 40
     assert data.report[-1] == "WARNING: 1 of 2 classes without validation data: question"
-    assert batch.valid.sum(1).tolist() == [43] + [0] * (len(batch.valid) - 1)
+    valid = batch.tokens.valid
+    assert valid.sum(1).tolist() == [43] + [0] * (len(valid) - 1)
 
 
 @pytest.fixture(scope="module")
@@ -302,12 +304,12 @@ def test_padding_changes_no_loss(tmp_path):
     network = TASK.network(tiny(tmp_path), (60, 2))
     params = network.net.init(jax.random.key(0))
     loss = jax.jit(lambda batch: jax.tree.leaves(network.loss(params, batch, None)))
-    tokens = np.random.default_rng(0).integers(4, 60, (3, 8)).astype(np.int32)
+    ids = np.random.default_rng(0).integers(4, 60, (3, 8)).astype(np.int32)
     valid, labels = np.arange(8) < np.array([[8], [5], [0]]), np.array([1, 0, 0], np.int32)
-    expected = loss(LabeledBatch(tokens, valid, labels))
+    expected = loss(LabeledBatch(Tokens(ids, valid), labels))
     assert expected[1] == 2
-    other = LabeledBatch(np.where(valid, tokens, 7), valid, np.array([1, 0, 1], np.int32))
-    wider = LabeledBatch(*(np.pad(x[:2], ((0, 0), (0, 4))) for x in (tokens, valid)), labels[:2])
+    other = LabeledBatch(Tokens(np.where(valid, ids, 7), valid), np.array([1, 0, 1], np.int32))
+    wider = LabeledBatch(Tokens(*(np.pad(x[:2], ((0, 0), (0, 4))) for x in (ids, valid))), labels[:2])
     for batch in (other, wider):
         np.testing.assert_allclose(loss(batch), expected, rtol=1e-5)
 
@@ -315,8 +317,8 @@ def test_padding_changes_no_loss(tmp_path):
 @pytest.mark.full
 def test_experts_are_balanced_in_training_alone(tmp_path):
     """The loss has their weighted imbalance, which is at least 1, once for each text."""
-    tokens = np.random.default_rng(0).integers(4, 60, (3, 8)).astype(np.int32)
-    batch = LabeledBatch(tokens, np.ones((3, 8), bool), np.array([1, 0, 0], np.int32))
+    ids = np.random.default_rng(0).integers(4, 60, (3, 8)).astype(np.int32)
+    batch = LabeledBatch(Tokens(ids, np.ones((3, 8), bool)), np.array([1, 0, 0], np.int32))
 
     def losses(weight):
         experts = {"feed_forward": "experts", "experts": {"load_balancing_weight": weight}}

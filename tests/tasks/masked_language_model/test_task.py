@@ -16,6 +16,7 @@ from jaxformer.data.pretrained_tokenizer import PretrainedTokenizer
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.functional import Tokens
 from jaxformer.sharding import Placement, mesh
 from jaxformer.tasks.base import Trained
 from jaxformer.tasks.masked_language_model import TASK, DataConfig, MaskedLanguageModelingConfig, MaskedPredictor
@@ -67,8 +68,9 @@ class TestContract(TaskContract):
         data = TASK.prepare(config, TASK.read(config), run)
         network = TASK.network(config, data.vocabulary.vocab_size)
         batch = jax.tree.map(jnp.asarray, data.train.batch(0))
-        seen, places, labels, where = (np.asarray(x) for x in network.hidden(batch, jax.random.key(0)))
-        tokens, special = np.asarray(batch.tokens), sorted(data.vocabulary.special.ids)
+        masked, *others = network.hidden(batch, jax.random.key(0))
+        seen, places, labels, where = (np.asarray(x) for x in (masked.ids, *others))
+        tokens, special = np.asarray(batch.tokens.ids), sorted(data.vocabulary.special.ids)
         share = where.sum() / (~np.isin(tokens, special)).sum()
         assert 0.13 < share < 0.17
         assert not np.isin(labels[where], special).any()
@@ -126,7 +128,7 @@ def test_runs_of_several_seeds_are_validated_on_the_same_rows(tmp_path):
     corpus = TASK.read(config)
     first, second = (TASK.prepare(dataclasses.replace(config, seed=seed), corpus, tmp_path) for seed in (0, 1))
     same = [
-        np.array_equal(a.batch(0).tokens, b.batch(0).tokens)
+        np.array_equal(a.batch(0).tokens.ids, b.batch(0).tokens.ids)
         for a, b in ((first.validation, second.validation), (first.train, second.train))
     ]
     assert same == [True, False]
@@ -137,15 +139,15 @@ def test_scores_are_those_of_all_logits(tmp_path):
     """The loss, the count and the correct predictions of one batch, against all logits of the masked input."""
     network = TASK.network(tiny(tmp_path), 30)
     params = network.net.init(jax.random.key(0))
-    tokens = jnp.asarray(np.random.default_rng(0).integers(4, 30, (3, 16)), jnp.int32)
+    ids = jnp.asarray(np.random.default_rng(0).integers(4, 30, (3, 16)), jnp.int32)
     segments = jnp.asarray([[1] * 16, [1] * 3 + [2] * 13, [1] * 5 + [0] * 11], jnp.int32)
     positions = jnp.asarray([range(16), [*range(3), *range(13)], range(16)], jnp.int32)
-    batch = masked_language_model.PackedBatch(tokens, segments, positions, SpecialTokens())
+    tokens = Tokens(ids, segments > 0, positions, segments)
+    batch = masked_language_model.PackedBatch(tokens, SpecialTokens())
     total, count, sums = network.validation_loss(params, batch)
     total, count, correct = float(total), float(count), float(sums["correct"])
     seen, places, labels, where = network.hidden(batch, None)
-    given = {"valid": segments > 0, "positions": batch.positions, "segments": segments}
-    logits = jax.nn.log_softmax(network.net.apply(params, seen, **given))
+    logits = jax.nn.log_softmax(network.net.apply(params, dataclasses.replace(tokens, ids=seen.ids)))
     log_p = [
         float(logits[b, place, label])
         for b in range(3)
@@ -194,7 +196,7 @@ def test_a_pretrained_vocabulary_has_its_own_rules_for_the_spaces_at_a_mask(tmp_
     tokenizer = PretrainedTokenizer(theirs.to_str(), SpecialTokens(4, 4, 4, 4))
     network = TASK.network(tiny(tmp_path), tokenizer.vocab_size)
     seen = []
-    no_logits = lambda network, params, tokens, valid, masked: seen.append(tokens[valid]) or np.zeros((1, 16, 8))
+    no_logits = lambda network, params, tokens, masked: seen.append(tokens.ids[tokens.valid]) or np.zeros((1, 16, 8))
     monkeypatch.setattr(masked_language_model, "_logits", no_logits)
     for text in ("a [MASK] b", "[MASK]b", "a[MASK] [MASK]", " a b [MASK]"):
         assert len(MaskedPredictor(network, {}, tokenizer).fill(text)) == text.count("[MASK]")

@@ -201,8 +201,9 @@ def some_batch(network, placement, seed=0):
     lengths = np.append(draw.integers(1, 7, 15), 0)
     valid = np.arange(6) < lengths[:, None]
     tokens = lambda: np.where(valid, draw.integers(4, 400, valid.shape), 0).astype(np.int32)
+    filled = lambda side: dataclasses.replace(side, ids=tokens(), valid=valid)
     batch = dataclasses.replace(
-        abstract, source=tokens(), source_valid=valid, target=tokens(), labels=tokens(), target_valid=valid
+        abstract, source=filled(abstract.source), target=filled(abstract.target), labels=tokens()
     )
     return placement.assemble(batch)
 
@@ -218,16 +219,15 @@ def test_r_drop_is_the_loss_of_two_passes(model, tmp_path):
 
     def direct(params):
         both = jax.tree.map(lambda x: jnp.repeat(x, 2, axis=0), batch)
-        valid = {"source_valid": both.source_valid, "target_valid": both.target_valid}
-        logits = network.net.apply(params, both.source, both.target, **valid, key=key)
-        given = {"where": batch.target_valid, "smoothing": 0.1, "weight": 4.0}
+        logits = network.net.apply(params, both.source, both.target, key=key)
+        given = {"where": batch.target.valid, "smoothing": 0.1, "weight": 4.0}
         return functional.r_drop(logits[::2], logits[1::2], batch.labels, **given)
 
     value = lambda params: network.loss(params, batch, key)[:2]
     (found, count), slope = quick(jax.value_and_grad(value, has_aux=True))(params)
     (expected, same), expected_slope = quick(jax.value_and_grad(direct, has_aux=True))(params)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
-    assert int(count) == int(same) == int(batch.target_valid.sum())
+    assert int(count) == int(same) == int(batch.target.valid.sum())
     for a, b in zip(jax.tree.leaves(slope), jax.tree.leaves(expected_slope), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
     validation = [quick(one.validation_loss)(params, batch)[0] for one in (network, plain)]

@@ -16,6 +16,8 @@ from jaxformer import demo, models, pure, sharding
 from jaxformer.data.normalization import TextNormalizer, with_normalizer
 from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.functional import Tokens
+from jaxformer.modules import head
 from jaxformer.sharding import Placement
 from jaxformer.tasks.translation import Translator
 from jaxformer.tasks.translation import translator as implementation
@@ -175,11 +177,11 @@ def test_scores_of_given_translations():
     together = one.score(SENTENCES, targets)
     special = one.tokenizer.special
     padded = lambda ids: np.pad(np.array([ids], np.int32), ((0, 0), (0, 32 - len(ids))))
-    whole = quick(lambda *args, **options: jax.nn.log_softmax(one.net.apply(*args, **options)))
+    whole = quick(lambda *args: jax.nn.log_softmax(one.net.apply(*args)))
     for source, target, found in zip(SENTENCES, targets, together, strict=True):
         given, said = ([*one.tokenizer.encode([text])[0].tolist(), special.eos] for text in (source, target))
-        pair = padded(given), padded([special.bos, *said[:-1]])
-        expected = np.asarray(whole(one.params, *pair, source_valid=padded([True] * len(given)) > 0))
+        padded_source = Tokens(padded(given), padded([True] * len(given)) > 0)
+        expected = np.asarray(whole(one.params, padded_source, padded([special.bos, *said[:-1]])))
         expected = expected[0, np.arange(len(said)), said]
         np.testing.assert_allclose(found.token_log_probs, expected, rtol=1e-4, atol=1e-5)
         assert found.tokens[-1] == "</s>"
@@ -193,14 +195,14 @@ def test_scores_are_those_of_all_logits_without_holding_them(average, monkeypatc
     one, config = translator(), dataclasses.replace(translator().net.config, tie_embeddings="none", d_model=8)
     other = pure(models.EncoderDecoder, config)
     nets, params = (one.net, other), (one.params, drawn(other.shapes))
-    source, target, labels = map(int32, np.random.default_rng(0).integers(4, 400, (3, 4, 10)))
-    valid = jax.device_put(np.arange(10)[None] < np.array([[10], [7], [1], [9]]))
-    monkeypatch.setattr(implementation, "logits_per_chunk", lambda: 12 * 2 * 400)
+    ids, target, labels = map(int32, np.random.default_rng(0).integers(4, 400, (3, 4, 10)))
+    source = Tokens(ids, jax.device_put(np.arange(10)[None] < np.array([[10], [7], [1], [9]])))
+    monkeypatch.setattr(head, "logits_per_chunk", lambda: 12 * 2 * 400)
     score = functools.partial(implementation._pair_log_probs.__wrapped__, nets, average)
-    arguments = params, source, valid, target, labels
+    arguments = params, source, target, labels
     sizes = re.findall(r"\w+\[([\d,]+)\]", str(jax.make_jaxpr(score)(*arguments)))
     assert max(math.prod(map(int, size.split(","))) for size in sizes) <= 12 * 2 * 400 < 40 * 400
-    whole = quick(lambda net, own: net.apply(own, source, target, source_valid=valid), static_argnums=0)
+    whole = quick(lambda net, own: net.apply(own, source, target), static_argnums=0)
     each = scipy.special.log_softmax(np.stack(list(map(whole, nets, params))), -1)
     mean = scipy.special.log_softmax(each.mean(0), -1) if average == "log" else np.log(np.exp(each).mean(0))
     expected = np.take_along_axis(mean, labels[..., None], 2)[..., 0]
