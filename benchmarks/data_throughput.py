@@ -64,6 +64,8 @@ def run(args: argparse.Namespace) -> None:
         pairs = target = 0
         began = time.perf_counter()
         for batch in itertools.islice(batches(PlannedPairs(tokens, plan).batch), args.batches):
+            assert batch.source.valid is not None
+            assert batch.target.valid is not None
             pairs += int(batch.source.valid[:, 0].sum())
             target += int(batch.target.valid.sum())
         seconds = time.perf_counter() - began

@@ -21,8 +21,8 @@ import numpy as np
 from benchmarks import command
 from experiments.command import count
 from jaxformer import models, pure
-from jaxformer.hardware import processor_name
 from jaxformer.functional import Tokens
+from jaxformer.hardware import processor_name
 from jaxformer.models.config import Positions
 
 SCHEMES = ("none", "learned", "rotary", "alibi", "t5", "relative_keys", "transformer_xl")

@@ -29,14 +29,26 @@ class Side:
     """One side of a benchmark, in its own process."""
 
     def __init__(
-        self, name: str, module: str, spec: dict[str, Any], *, python: str = sys.executable, large_pages: bool = True
+        self,
+        name: str,
+        module: str,
+        spec: dict[str, Any],
+        *,
+        python: str = sys.executable,
+        large_pages: bool = True,
+        root: pathlib.Path | None = None,
     ):
+        """Starts the process.
+
+        Args:
+          root: the checkout whose side it is; this one by default.
+        """
         self.name = name
         self.seconds: list[float] = []
         self.processor: list[float] = []
         self.peaks: list[float] = []
         command = [python, "-m", "benchmarks.worker", module, json.dumps(spec)]
-        root = pathlib.Path(__file__).resolve().parent.parent
+        root = pathlib.Path(__file__).resolve().parent.parent if root is None else root
         # Large memory pages, as in the command line: they help every side.
         env = ({"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"} if large_pages else {}) | os.environ
         self._process = subprocess.Popen(

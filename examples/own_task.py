@@ -182,6 +182,7 @@ class TruecaseNetwork(Network[Batch[jax.Array]]):
 
     def loss(self, params: Params, batch: Batch[jax.Array], key: jax.Array | None):
         logits, text = self.net.apply(params, batch.tokens, key=key), batch.tokens.ids
+        assert batch.tokens.valid is not None
         letters = (text >= ord("a")) & (text <= ord("z")) & batch.tokens.valid
         losses = optax.sigmoid_binary_cross_entropy(logits, batch.capital.astype(jnp.float32))
         found = (logits > 0) & letters

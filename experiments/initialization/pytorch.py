@@ -105,6 +105,7 @@ def train(config: TranslationConfig, folder: pathlib.Path, end: float) -> tuple[
 
 def cross_entropy(net: Translator, batch: Batch[np.ndarray], *, smoothing: float) -> tuple[torch.Tensor, int]:
     """Returns the sum of the loss over the real target tokens, and their number."""
+    assert batch.source.valid is not None
     rows = batch.source.valid.any(1)  # a row without a sentence has no key to attend to
     arrays = batch.source.ids, batch.source.valid, batch.target.ids, batch.target.valid, batch.labels
     source, source_valid, target, real, labels = (torch.from_numpy(np.array(x)[rows]) for x in arrays)

@@ -54,10 +54,10 @@ from jaxformer.functional.hard_attention import doubly_stochastic_penalty as dou
 from jaxformer.functional.hard_attention import pick_position as pick_position
 from jaxformer.functional.hard_attention import reinforce as reinforce
 from jaxformer.functional.hard_attention import weights_entropy as weights_entropy
+from jaxformer.functional.linear_loss import linear_loss as linear_loss
 from jaxformer.functional.losses import CrossEntropy as CrossEntropy
 from jaxformer.functional.losses import LogitLoss as LogitLoss
 from jaxformer.functional.losses import cross_entropy as cross_entropy
-from jaxformer.functional.losses import linear_loss as linear_loss
 from jaxformer.functional.masked_tokens import mask_tokens as mask_tokens
 from jaxformer.functional.masked_tokens import num_masked as num_masked
 from jaxformer.functional.normalization import layer_norm as layer_norm

@@ -39,6 +39,7 @@ from jaxformer.decoding.penalties import CoverageState
 from jaxformer.functional.attention import LinearState
 from jaxformer.functional.cache import KeyValueCache
 from jaxformer.functional.recurrent import RecurrentState
+from jaxformer.functional.tokens import Tokens
 from jaxformer.models.decoder_state import Context, DecoderState, StepWeights
 from jaxformer.models.encoder import Memory
 from jaxformer.models.recurrent_decoder import RecurrentContext, RecurrentDecoderState
@@ -48,7 +49,7 @@ _TUPLES = (KeyValue, KeyValueCache, Context, DecoderState, StepWeights)
 _RECURRENT_TUPLES = (LinearState, RecurrentContext, RecurrentDecoderState, RecurrentState)
 for _type in (*_TUPLES, *_RECURRENT_TUPLES):
     export.register_namedtuple_serialization(_type, serialized_name=f"jaxformer.{_type.__name__}")
-for _type in (Batch, CoverageState, EnsembleState, Hypotheses, Memory, StackedState, TreeState):
+for _type in (Batch, CoverageState, EnsembleState, Hypotheses, Memory, StackedState, Tokens, TreeState):
     export.register_pytree_node_serialization(
         _type,
         serialized_name=f"jaxformer.{_type.__name__}",

@@ -1,4 +1,4 @@
-"""What every network that scores tokens derives from its states and its head: logits, losses, scores and maps."""
+"""The base of networks that score tokens: logits, losses, scores and maps from the states and the head."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxformer.functional.losses import CrossEntropy, LogitLoss
 from jaxformer.functional.tokens import Tokens, as_tokens
 from jaxformer.models.transformer import balance_loss
-from jaxformer.modules import CapturedAttention
 from jaxformer.modules.captured import Intermediates
 from jaxformer.modules.head import Head
 
 Input = Tokens | Array
-"""What a network reads: tokens, an array of token ids, or images. Labels belong to the last input of a network."""
+"""The input of a network: tokens, an array of token ids, or images. Labels belong to the last input of a network."""
 
 CROSS_ENTROPY = CrossEntropy()
 
@@ -84,8 +83,8 @@ class TokenModel(nnx.Module):
         """Returns the log-probability of each label, without dropout and without holding the logits."""
         return self.head.log_probs(self.states(*inputs)[0], labels)
 
-    def captured(self, *inputs: Any, names: Collection[str] | None = None) -> dict[str, CapturedAttention]:
-        """Returns the arguments of the named attentions in every layer, without dropout; all of them by default.
+    def captured(self, *inputs: Any, names: Collection[str] | None = None) -> Intermediates:
+        """Returns named attentions in every layer, a `CapturedAttention` or `CapturedWeights` each; by default, all.
 
         Get the weights of some heads and rows by ``captured["decoder.cross"].layer(2).weights(rows=..., heads=...)``;
         layers count from 0.

@@ -11,7 +11,8 @@ from jaxtyping import Array, Bool, Float, Integer
 
 from jaxformer import sharding
 from jaxformer.axes import constrain
-from jaxformer.functional.losses import LogitLoss, logits_per_chunk
+from jaxformer.functional.linear_loss import logits_per_chunk
+from jaxformer.functional.losses import LogitLoss
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Head:
                 logits = jnp.einsum("...d,vd->...v", x, table.astype(x.dtype), preferred_element_type=jnp.float32)
             if self.bias is not None:
                 logits = logits + self.bias.reshape((1,) * (logits.ndim - 1) + (-1,))
-            return constrain(logits, "batch", "length", "vocab")
+            return constrain(logits, "batch", "length", "vocab") if logits.ndim == 3 else logits
 
     def loss(
         self,

@@ -14,7 +14,8 @@ from jaxtyping import Array, Bool, Float, Int, Integer
 
 from jaxformer import functional
 from jaxformer.axes import constrain, has_known_values, num_shards
-from jaxformer.functional.losses import LogitLoss, logits_per_chunk
+from jaxformer.functional.linear_loss import logits_per_chunk
+from jaxformer.functional.losses import LogitLoss
 
 
 def with_copies(params: Any, axes: Any, batch: Any, *, dtype: DTypeLike = "float32") -> Any:

@@ -270,7 +270,8 @@ class TaskConfig:
     init_positions: Literal["extend", "copy", "interpolate"] = "extend"
     """The start of a table of learned positions if `model.max_positions` differs from that of the run in `init_from`:
     extend draws new rows, so that short inputs give the same results; copy repeats the table; interpolate stretches it,
-    or compresses it. With extend and copy, a shorter table has the first rows."""
+    or compresses it. With extend and copy, a shorter table has the first rows. The positions of image patches are
+    always interpolated."""
     mesh: str = dataclasses.field(default="", metadata=PLACE)
     """Axes of the device mesh, such as "data=8,tensor=4"; by default all devices are `data`."""
     optimizer: OptimizerConfig = OptimizerConfig()

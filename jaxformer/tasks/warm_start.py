@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from jaxformer.axes import parameter_name
 from jaxformer.config import flat, to_data
 from jaxformer.errors import ConfigError
-from jaxformer.functional import resize_positions
+from jaxformer.functional import resize_grid_positions, resize_positions
+from jaxformer.models import EncoderConfig
 from jaxformer.modules.lora import ADAPTERS
 from jaxformer.modules.pure import Params
 from jaxformer.tasks.config import FREE_SETTINGS, TaskConfig
@@ -79,14 +80,22 @@ def merge(initial: Params, source: Params, resize: Resize = lambda name, leaf, o
 
 
 def resizer(config: TaskConfig, source: TaskConfig) -> Resize:
-    """Returns the function for `merge` that makes tables of learned positions by `config.init_positions`."""
+    """Returns the function for `merge` that makes tables of learned positions by `config.init_positions`.
+
+    The positions of a grid of patches are interpolated in both directions, as in `models.with_image_size`.
+    """
 
     def resize(name: str, leaf: jax.Array, other: jax.Array) -> tuple[jax.Array, str] | None:
-        models = [getattr(each, "model", None) for each in (source, config)]
-        (old, offset), (new, same) = ([getattr(m, f, 0) for f in ("max_positions", "position_offset")] for m in models)
+        if not name.endswith("embeddings/positions/table"):
+            return None
+        there, here = (getattr(each, "model", None) for each in (source, config))
+        if isinstance(there, EncoderConfig) and isinstance(here, EncoderConfig) and here.image_size is not None:
+            return resized_grid(there, here, leaf, other)
+        names = ("max_positions", "position_offset")
+        (old, offset), (new, same) = ([getattr(model, name, 0) for name in names] for model in (there, here))
         shapes = [(number + offset, leaf.shape[-1]) for number in (old, new)]
-        if not name.endswith("embeddings/positions/table") or offset != same or [other.shape, leaf.shape] != shapes:
-            return None  # such as a grid of patches
+        if offset != same or [other.shape, leaf.shape] != shapes:
+            return None
         method = "truncate" if new < old and config.init_positions != "interpolate" else config.init_positions
 
         def make(table: jax.Array) -> jax.Array:
@@ -99,6 +108,21 @@ def resizer(config: TaskConfig, source: TaskConfig) -> Resize:
         return jax.jit(make, out_shardings=leaf.sharding)(other), how
 
     return resize
+
+
+def resized_grid(
+    there: EncoderConfig, here: EncoderConfig, leaf: jax.Array, other: jax.Array
+) -> tuple[jax.Array, str] | None:
+    """Returns the table of positions for images of another size and words about it; None if the patches differ."""
+    class_rows = int(here.has_class_vector)
+    same = (there.patch_size, there.has_class_vector) == (here.patch_size, here.has_class_vector)
+    if there.image_size is None or here.image_size is None or not same or other.shape[-1] != leaf.shape[-1]:
+        return None
+    sizes = there.image_size, here.image_size
+    old, new = ((height // here.patch_size, width // here.patch_size) for height, width in sizes)
+    make = lambda table: resize_grid_positions(table, old, new, num_class_rows=class_rows, method="bicubic")
+    table = jax.jit(lambda table: make(table).astype(leaf.dtype), out_shardings=leaf.sharding)(other)
+    return table, f"{old[0]} x {old[1]} patches there and {new[0]} x {new[1]} here: bicubic"
 
 
 def check(config: TaskConfig, about: WarmStart) -> None:

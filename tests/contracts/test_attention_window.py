@@ -10,7 +10,7 @@ import pytest
 
 from jaxformer import functional, masks, models, pure, sharding
 from jaxformer.functional.cache import MOST_LANES
-from tests.models.small import CONFIGS, LANGUAGE_CONFIGS, SOURCE, SOURCE_VALID, TARGET, B, Small, V
+from tests.models.small import CONFIGS, LANGUAGE_CONFIGS, SOURCES, TARGET, B, Small, V
 from tests.modules.small import drawn, int32, quick
 from tests.selection import first
 
@@ -45,7 +45,7 @@ def config_of(window=W, **options):
 
 
 def loss_of(net, **given):
-    return lambda params: net.bind(params).cross_entropy(TOKENS, LABELS, **given)
+    return lambda params: net.bind(params).loss(functional.Tokens(TOKENS, **given), labels=LABELS)
 
 
 def assert_near(got, expected):
@@ -55,13 +55,15 @@ def assert_near(got, expected):
 
 def results(model, where=None, **given):
     """The loss; count and logits."""
-    loss, count = model.cross_entropy(TOKENS, LABELS, where=where, **given)
-    return loss, (count, model(TOKENS, **given))
+    tokens = functional.Tokens(TOKENS, **given)
+    loss, count = model.loss(tokens, labels=LABELS, where=where)
+    return loss, (count, model(tokens))
 
 
 def weights(model, **given):
     """Captured weights."""
-    return model.captured(TOKENS, ("decoder.self",), **given)["decoder.self"].layer(1).weights()
+    tokens = functional.Tokens(TOKENS, **given)
+    return model.captured(tokens, names=("decoder.self",))["decoder.self"].layer(1).weights()
 
 
 @functools.cache
@@ -99,9 +101,9 @@ def test_a_window_equals_its_mask(name, positions):
 @pytest.mark.parametrize("name", first(HAND, "positions"))
 def test_a_window_of_all_tokens_changes_nothing(name):
     """A window of one less hides a token from the last one, unless they are of different texts."""
-    given, last = HAND[name][0], max(MOVED) if name == "positions" else T - 1
+    tokens, last = functional.Tokens(TOKENS, **HAND[name][0]), max(MOVED) if name == "positions" else T - 1
     params = drawn(pure(models.LanguageModel, config_of(None, num_layers=1)).shapes, 0.3)
-    logits = lambda window: pure(models.LanguageModel, config_of(window, num_layers=1)).apply(params, TOKENS, **given)
+    logits = lambda window: pure(models.LanguageModel, config_of(window, num_layers=1)).apply(params, tokens)
     expected = np.asarray(quick(logits, static_argnums=0)(None))
     for window in (last, last + 1, last + 5):
         changed = np.abs(quick(logits, static_argnums=0)(window) - expected).max((0, 2)) > 1e-6
@@ -125,9 +127,10 @@ def masks_of(call, config, kind=models.LanguageModel):
 @pytest.mark.full
 def test_kernels_receive_the_window():
     """They can skip what is outside of it: a window alone if padding ends the rows, and by index in packed rows."""
-    promised = lambda model: model.cross_entropy(TOKENS, LABELS, valid=AT_THE_END, right_padded=True)
+    ended = functional.Tokens(TOKENS, AT_THE_END, right_padded=True)
+    promised = lambda model: model.loss(ended, labels=LABELS)
     assert set(masks_of(promised, config_of())) == {masks.window(W - 1)}
-    packed = masks_of(lambda model: model(TOKENS, **HAND["packed"][0]), config_of())
+    packed = masks_of(lambda model: model(functional.Tokens(TOKENS, **HAND["packed"][0])), config_of())
     assert {mask.key_range(4, 5) for mask in packed} == {(2, 5)}
     net = pure(models.LanguageModel, config_of())
     losses = [quick(loss_of(net, valid=AT_THE_END, right_padded=told))(drawn(net.shapes)) for told in (False, True)]
@@ -136,7 +139,7 @@ def test_kernels_receive_the_window():
 
 def test_only_the_decoder_of_a_translator_has_a_window():
     config = dataclasses.replace(CONFIGS["post"], attention_window=W)
-    given = masks_of(lambda model: model(SOURCE, TARGET, source_valid=SOURCE_VALID), config, models.EncoderDecoder)
+    given = masks_of(lambda model: model(SOURCES, TARGET), config, models.EncoderDecoder)
     bands = [mask for mask in given if isinstance(mask, masks.Band)]
     assert set(bands) == {masks.window(W - 1)}
     assert all(isinstance(mask, masks.Padding) for mask in given if mask not in bands)
@@ -177,9 +180,9 @@ def test_on_a_mesh(name):
     """Sharded over examples and in a ring; cached steps too."""
     attention = sharding.sharded_attention(sharding.mesh("data=2,context=2", jax.devices()[:4]))
     alone, split = (pure(models.LanguageModel, config_of(), **parts) for parts in ({}, {"attention": attention}))
-    params, given = drawn(alone.shapes, 0.3), HAND[name][0]
-    expected = quick(alone.apply)(params, TOKENS, **given)
-    np.testing.assert_allclose(quick(split.apply)(params, TOKENS, **given), expected, atol=2e-5)
+    params, tokens = drawn(alone.shapes, 0.3), functional.Tokens(TOKENS, **HAND[name][0])
+    expected = quick(alone.apply)(params, tokens)
+    np.testing.assert_allclose(quick(split.apply)(params, tokens), expected, atol=2e-5)
 
     def steps(params):
         model = split.bind(params)

@@ -12,7 +12,7 @@ import pytest
 
 from jaxformer import masks, models
 from jaxformer.models.config import Positions, RotaryConfig
-from tests.models.small import SOURCE, SOURCE_VALID, B, Small, V
+from tests.models.small import SOURCE, SOURCES, B, Small, V
 from tests.modules.small import int32, quick
 from tests.selection import first
 
@@ -85,9 +85,8 @@ def check_law(kind, options, attention=None):
         context, empty = call("start", batch_size=B, beam_size=K, length=T)
     else:
         each = np.repeat(np.arange(B), K)
-        source, valid = (np.asarray(x)[each] for x in (SOURCE, SOURCE_VALID))
-        whole = model.apply(model.params, source, flat, source_valid=valid)
-        context, empty = call("start", call("encode", SOURCE, source_valid=SOURCE_VALID), beam_size=K, length=T)
+        whole = model.apply(model.params, jax.tree.map(lambda x: np.asarray(x)[each], SOURCES), flat)
+        context, empty = call("start", call("encode", SOURCES), beam_size=K, length=T)
 
     def steps(state, columns):  # [B, K, n]
         rows = []

@@ -26,7 +26,7 @@ def test_a_long_sentence_leaves_its_neighbors_alone(monkeypatch):
     texts = [*SENTENCES, LONG]
 
     def hypotheses(self, decode, batch, key, **options):
-        shapes.append(batch.inputs["source"].shape)
+        shapes.append(batch.inputs.shape)
         empty = np.zeros((len(batch.numbers), 1, 1), np.int32)
         return lambda: decoding.Hypotheses(empty, empty[..., 0], *np.zeros((2, len(empty), 1)), 0.0 * empty)
 
@@ -35,13 +35,13 @@ def test_a_long_sentence_leaves_its_neighbors_alone(monkeypatch):
     assert shapes == [(4, 16), (1, length)]
     shapes.clear()
 
-    def log_probs(nets, average, params, source, valid, target, labels):
+    def log_probs(nets, average, params, source, target, labels):
         shapes.append((source.shape, target.shape))
         return np.zeros(target.shape, np.float32)
 
-    def attention(net, params, source, valid, target):
+    def attention(net, params, source, target):
         shapes.append((source.shape, target.shape))
-        return np.zeros((1, len(source), 1, target.shape[1], source.shape[1]), np.float32)
+        return np.zeros((1, len(target), 1, target.shape[1], source.shape[1]), np.float32)
 
     monkeypatch.setattr(implementation, "_pair_log_probs", log_probs)
     monkeypatch.setattr(implementation, "_cross_attention", attention)

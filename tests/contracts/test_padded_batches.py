@@ -25,15 +25,15 @@ def test_padding_ends_the_rows_of_batches():
     special = SpecialTokens()
     sentences = [np.arange(4, 4 + length, dtype=np.int32) for length in (3, 0, 5)]
     batch = Batch.from_tokens(sentences, sentences, shape=(4, 7, 7), special=special)
-    assert at_the_ends(batch.source_valid)
-    assert at_the_ends(batch.target_valid)
-    assert at_the_ends(shifted(sentences, (4, 7), special)[2])
+    assert at_the_ends(batch.source.valid)
+    assert at_the_ends(batch.target.valid)
+    assert at_the_ends(shifted(sentences, (4, 7), special)[0].valid)
     stream = TokenStream(np.arange(4, 27, dtype=np.int32), special)
     windows = OrderedWindows(stream, 5, 3)
     batches = [windows.batch(step) for step in range(windows.steps_per_epoch)]
-    assert not all(batch.valid.all() for batch in batches)
-    assert all(at_the_ends(batch.valid) for batch in batches)
-    assert at_the_ends(RandomWindows(stream, 5, 3, seed=0).batch(0).valid)
+    assert not all(batch.tokens.valid.all() for batch in batches)
+    assert all(at_the_ends(batch.tokens.valid) for batch in batches)
+    assert at_the_ends(RandomWindows(stream, 5, 3, seed=0).batch(0).tokens.valid)
 
 
 CONFIGS = {
@@ -77,11 +77,15 @@ def test_captured_self_attention_masks_the_padding_of_the_target(kind):
     translates = kind is models.EncoderDecoder
     captioner = models.TransformerCaptionerConfig(image=GRID, vocab_size=5, num_layers=1, **SIZE)
     net = pure(kind, models.EncoderDecoderConfig(5, 5, **SIZE, **LAYERS) if translates else captioner)
-    tokens, name = jnp.zeros((2, 4), jnp.int32), "target_valid" if translates else "valid"
+    tokens = jnp.zeros((2, 4), jnp.int32)
     source = tokens if translates else jnp.zeros((2, 6, 6, 3))
 
     def mask(params, valid):
-        return net.bind(params).captured(source, tokens, ["decoder.self"], **{name: valid})["decoder.self"].mask
+        return (
+            net.bind(params)
+            .captured(source, functional.Tokens(tokens, valid), names=["decoder.self"])["decoder.self"]
+            .mask
+        )
 
     leaves = jax.tree.leaves(jax.eval_shape(mask, net.shapes, jnp.ones((2, 4), bool)))
     assert [leaf.shape[1:] for leaf in leaves] == [(2, 4)]  # of each layer

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxformer import functional, masks, models, pure
-from tests.models.small import CONFIGS, LANGUAGE_CONFIGS, SOURCE, SOURCE_VALID, TARGET, V
+from tests.models.small import CONFIGS, LANGUAGE_CONFIGS, SOURCES, TARGET, V
 from tests.modules.small import drawn, normal, quick
 from tests.selection import first
 
@@ -43,18 +43,14 @@ class Spy:
 
 
 def loss_of(name, spy):
-    """``loss(params, tokens, right_padded)`` of a model in training, and its parameters."""
+    """``loss(params, ids, right_padded)`` of a model in training, and its parameters."""
     kind, config = MODELS[name]
     net = pure(kind, config, attention=spy)
 
-    def loss(params, tokens, right_padded):
-        given = {"right_padded": right_padded, "key": jax.random.key(1)}
-        model = net.bind(params)
-        if kind is models.EncoderDecoder:
-            valid = {"source_valid": SOURCE_VALID, "target_valid": VALID}
-            return model.cross_entropy(SOURCE, tokens, LABELS, **valid, **given)
-        inputs = () if kind is models.LanguageModel else (normal(2, 6, 10, 3),)
-        return model.cross_entropy(*inputs, tokens, LABELS, valid=VALID, **given)
+    def loss(params, ids, right_padded):
+        read = {models.EncoderDecoder: (SOURCES,), models.LanguageModel: ()}.get(kind, (normal(2, 6, 10, 3),))
+        tokens = functional.Tokens(ids, VALID, right_padded=right_padded)
+        return net.bind(params).loss(*read, tokens, labels=LABELS, key=jax.random.key(1))
 
     return loss, drawn(net.shapes, 0.3)
 
@@ -89,7 +85,8 @@ def test_the_promise_has_no_effect_without_a_causal_mask():
     """Without one, every token attends to unmasked padding."""
     spy, config = Spy(), dataclasses.replace(LANGUAGE_CONFIGS["tied"], causal=False)
     net = pure(models.LanguageModel, config, attention=spy)
-    loss = lambda params: net.bind(params).cross_entropy(TARGET, LABELS, valid=VALID, right_padded=True)
+    tokens = functional.Tokens(TARGET, VALID, right_padded=True)
+    loss = lambda params: net.bind(params).loss(tokens, labels=LABELS)
     jax.eval_shape(loss, net.shapes)
     assert spy.masks
     assert all(isinstance(mask, masks.Padding) for mask in spy.masks)

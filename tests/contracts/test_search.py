@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer import decoding, sharding
+from jaxformer import decoding, functional, sharding
 from tests.decoding.reference import Search
 from tests.decoding.toys import BEGIN, END, LENGTH, PAD, VOCAB, as_tuples, markov, start
 from tests.models import small
@@ -226,7 +226,7 @@ def test_other_shapes_change_only_near_ties():
     @quick
     def search(params, source, valid):
         bound = model.net.bind(params)
-        memory = bound.encode(source, source_valid=valid)
+        memory = bound.encode(functional.Tokens(source, valid))
         context, state = bound.start(memory, beam_size=3, length=8)
         step = lambda tokens, state: bound.step(tokens, state, context)
         return decoding.beam_search(step, state, beam_size=3, max_length=8, bos=1, eos=2)

@@ -35,9 +35,9 @@ def linear_attention(x, learned, valid):
     return (F.linear_attention(query, query, query, causal=True, valid=valid, chunk=2) ** 2).sum()
 
 
-def linear_cross_entropy(x, learned, valid):
+def linear_loss(x, learned, valid):
     labels = jnp.argsort(x, -1)[..., 0]
-    return F.linear_cross_entropy(x, learned["table"], labels, where=valid, chunk=2)[0]
+    return F.linear_loss(x, learned["table"], labels, where=valid, chunk=2)[0]
 
 
 def recurrent(x, learned, valid):
@@ -54,10 +54,10 @@ LEARNED = {
 }
 
 
-FUNCTIONS = [linear_cross_entropy, blockwise, tiled_bias, linear_attention, recurrent]
+FUNCTIONS = [linear_loss, blockwise, tiled_bias, linear_attention, recurrent]
 
 
-@pytest.mark.parametrize("function", first(FUNCTIONS, linear_cross_entropy, blockwise))
+@pytest.mark.parametrize("function", first(FUNCTIONS, linear_loss, blockwise))
 def test_agrees_with_the_function_outside(function):
     """One device has an example with its padding; all have the parameters, whose gradients are summed."""
     mesh, rows, whole = Mesh(jax.devices()[:4], "data"), PartitionSpec("data"), PartitionSpec()

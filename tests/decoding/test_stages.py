@@ -7,7 +7,7 @@ import pytest
 
 from jaxformer import decoding
 from tests.decoding.toys import BEGIN, END, VOCAB, markov, start
-from tests.models.small import SOURCE, SOURCE_VALID, model
+from tests.models.small import SOURCE, SOURCE_VALID, SOURCES, model
 from tests.selection import first
 
 BATCH, LENGTH = 40, 12
@@ -71,7 +71,7 @@ def searched(method, kind, capacities, read=False):
         return counting
 
     def run():
-        memory = model_of().encode(SOURCE, source_valid=SOURCE_VALID)
+        memory = model_of().encode(SOURCES)
         context, state = model_of().start(memory, beam_size=2, length=capacities[0] if capacities else 6)
         step = lambda tokens, state: model_of().step(tokens, state, context)
         if kind == "stacked":
@@ -148,7 +148,7 @@ def test_a_traced_beam_has_all_its_room_at_once():
     """The state around the cache may hold arrays of numpy, whose own `resize` is another one."""
     small = model("post")
     bound = small.net.bind(small.params)
-    memory = bound.encode(SOURCE, source_valid=SOURCE_VALID)
+    memory = bound.encode(SOURCES)
 
     def run(length, **given):
         context, state = bound.start(memory, beam_size=2, length=length)

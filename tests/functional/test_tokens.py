@@ -48,15 +48,12 @@ def seen(tokens, causal=False, window=None):
 
 
 def dense(tokens, **kind):
-    """The mask at the positions of the tokens, as a layer applies it; the last three axes are rows, queries and keys."""
+    """The mask at the positions of the tokens, as a layer applies it: ``[B, T, T]``."""
     mask = tokens.mask(**kind)
     batch, length = tokens.shape
     if mask is not None and tokens.positions is not None:
-        positions = jnp.asarray(tokens.positions)
-        mask, _ = functional.at_positions(
-            jnp.zeros((batch, length, 1, 1)), jnp.zeros((batch, length, 1, 1)),
-            query_positions=positions, key_positions=positions, mask=mask,
-        )  # fmt: skip
+        x, places = jnp.zeros((batch, length, 1, 1)), jnp.asarray(tokens.positions)
+        mask, _ = functional.at_positions(x, x, query_positions=places, key_positions=places, mask=mask)
     array = True if mask is None else np.asarray(mask.dense(length, length))[:, 0]
     return np.broadcast_to(array, (batch, length, length))
 
@@ -76,7 +73,7 @@ def test_there_is_no_mask_if_nothing_is_hidden():
 
 @pytest.mark.parametrize("window", [None, 3])
 def test_right_padding_needs_no_mask_of_its_own_behind_a_causal_mask(window):
-    """The mask has no row of its own, and every real token sees the same; without the causal mask, padding is hidden."""
+    """All rows share the mask, and every real token sees the same; without the causal mask, padding is hidden."""
     promised, plain = (Tokens(IDS, VALID, right_padded=promise) for promise in (True, False))
     assert promised.mask(causal=True, window=window).dense(6, 6).shape == (1, 1, 6, 6)
     one, other = (dense(tokens, causal=True, window=window) for tokens in (promised, plain))

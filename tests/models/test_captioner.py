@@ -142,20 +142,19 @@ def test_a_step_is_that_of_show_attend_and_tell(gated):
 @pytest.mark.parametrize("name", first(CONFIGS, "hard"))
 def test_padding_changes_nothing_and_no_row_sees_a_later_token_or_another_image(name):
     model = small(name)
-    run = lambda images, tokens: np.asarray(model.apply(model.params, images, tokens))
-    apply = lambda images, ids: run(images, functional.Tokens(ids, TARGET_VALID))
+    apply = lambda images, *tokens: np.asarray(model.apply(model.params, images, functional.Tokens(*tokens)))
     images, target = np.array(IMAGES), np.array(TARGET)
-    logits = apply(images, target)
+    logits = apply(images, target, TARGET_VALID)
     assert (logits.shape, logits.dtype) == ((B, T, V), np.float32)
     target[:, 3] = 5
-    changed = (apply(images, target) != logits).any(-1)
+    changed = (apply(images, target, TARGET_VALID) != logits).any(-1)
     assert not changed[:, :3].any()
     assert changed[:, 3].all()
     images[1] += 1
-    other = apply(images, TARGET)
+    other = apply(images, TARGET, TARGET_VALID)
     near(other[0], logits[0])
     assert np.abs(other[1] - logits[1]).max() > 1e-3
-    shorter = run(IMAGES, np.asarray(TARGET)[:, :4])
+    shorter = apply(IMAGES, np.asarray(TARGET)[:, :4])
     near(logits[:, :4], shorter)
 
 
@@ -168,9 +167,8 @@ def test_the_loss_equals_that_of_the_logits_and_depends_on_every_parameter(name)
 
     def loss(params):
         bound = model.net.bind(params)
-        if name == "soft":
-            return bound.doubly_stochastic_loss(IMAGES, TARGETS, weight=0.7, **options)
-        return bound.loss(IMAGES, TARGETS, **options)
+        kind = functools.partial(bound.doubly_stochastic_loss, weight=0.7) if name == "soft" else bound.loss
+        return kind(IMAGES, TARGETS, **options)
 
     (total, count), gradients = quick(jax.value_and_grad(loss, has_aux=True))(model.params)
     logits = model.apply(model.params, IMAGES, TARGETS)
@@ -208,10 +206,8 @@ def test_hard_attention_attends_to_one_position():
     step = lambda context: np.asarray(model.call(kind.step, model.params, first_token, state, context)[0])
     context = jax.device_get(context)
     only = lambda i: context._replace(states=context.states[:, i : i + 1], keys=context.keys[:, i : i + 1])
-    forced = np.zeros((B, T, S), np.float32)
-    forced[:, :, 7] = np.inf
-    given = lambda params: (bound := model.net.bind(params)).decoder(TARGET, bound.encode(IMAGES), noise=forced)
-    logits = np.asarray(quick(lambda params: model.net.bind(params).head.logits(given(params)[0]))(model.params))
+    forced, bound = jnp.zeros((B, T, S)).at[:, :, 7].set(jnp.inf), model.net.bind(model.params)
+    logits = np.asarray(bound.head.logits(bound.decoder(TARGET, memory, noise=forced)[0]))
     near(logits[:, 0], step(only(7))[:, 0])
     _, weights, _ = model.call(kind.attending_step, model.params, first_token, state, context)
     near(step(context)[0], step(only(int(np.asarray(weights)[0, 0].argmax())))[0])
@@ -307,8 +303,7 @@ def test_draws_follow_the_weights():
 def test_the_value_of_the_reinforced_loss_is_the_cross_entropy_and_the_entropy():
     model = enumerable()
     _, noise, images, ids, labels = enumerated()
-    valid = jnp.ones(ids.shape, bool).at[:, 2].set(False)
-    tokens = functional.Tokens(ids, valid)
+    tokens = functional.Tokens(ids, valid := jnp.ones(ids.shape, bool).at[:, 2].set(False))
 
     def loss(params, entropy):
         bound = model.net.bind(params)
@@ -336,8 +331,8 @@ def test_rows_of_the_mean_are_trained_as_by_soft_attention():
     only = lambda rows: [x[np.flatnonzero(rows)] for x in (images, tokens)]
 
     def mixed(params):
-        bound = hard.net.bind(params)
-        return bound.reinforced_loss(images, tokens, noise, labels=labels, mean=jnp.asarray(mean))[0]
+        given = {"labels": labels, "mean": jnp.asarray(mean)}
+        return hard.net.bind(params).reinforced_loss(images, tokens, noise, **given)[0]
 
     def parts(params):
         rest = {name: value for name, value in params.items() if name != "baseline"}
@@ -380,8 +375,8 @@ def test_a_label_that_is_no_token_has_no_reward_at_padding():
 
     def loss(baseline):
         captioner = SimpleNamespace(encode=lambda _: None, decoder=decoder, head=head, baseline=baseline)
-        batch = normal(1, 1, 3, 3), functional.Tokens(labels, valid), jnp.zeros((1, 3, 3))
-        return models.RecurrentCaptioner.reinforced_loss(captioner, *batch, labels=labels)[0]
+        batch = captioner, normal(1, 1, 3, 3), functional.Tokens(labels, valid), jnp.zeros((1, 3, 3))
+        return models.RecurrentCaptioner.reinforced_loss(*batch, labels=labels)[0]
 
     near(quick(jax.value_and_grad(loss))(jnp.float32(-0.6)), (2 * np.log(5), 2 * (np.log(5) - 0.6)))
 

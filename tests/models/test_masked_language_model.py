@@ -71,7 +71,7 @@ def test_cross_entropy_equals_that_of_the_logits():
     tokens = functional.Tokens(TOKENS, VALID, POSITIONS, SEGMENTS, types=SEGMENTS)
 
     def whole(params):
-        rows = small.net.apply(params, tokens, masked_positions=MASKED, key=key)
+        rows = small.net.apply(params, tokens, MASKED, key=key)
         return functional.cross_entropy(rows, labels, where=WHERE)
 
     def fused(params):

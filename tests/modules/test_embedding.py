@@ -10,21 +10,21 @@ import pytest
 from flax import nnx
 
 from jaxformer import functional, modules
+from jaxformer.functional import Tokens
 from tests.modules.small import built, int32, normal
 
 D = 8
 
 
 def test_embedding():
-    """Looked up times sqrt(D) on the way in, the plain table on the way out; logits are float32 in bfloat16 too."""
+    """Looked up times sqrt(D) on the way in; on the way out, a head reads the plain table."""
     net, params = built(lambda rngs: modules.Embedding(11, D, rngs=rngs))
     table = np.asarray(params["table"], np.float64)
     tokens = int32([[3, 0], [10, 3]])
     np.testing.assert_allclose(net.apply(params, tokens), np.sqrt(D) * table[tokens], rtol=1e-6)
     assert net.apply(params, tokens, dtype=jnp.dtype("bfloat16")).dtype == jnp.bfloat16
     x = normal(2, 3, D)
-    np.testing.assert_allclose(net.call(modules.Embedding.logits, params, x), x @ table.T, atol=1e-5)
-    assert net.call(modules.Embedding.logits, params, x.astype(jnp.bfloat16)).dtype == jnp.float32
+    np.testing.assert_allclose(modules.Head(params["table"]).logits(x), x @ table.T, atol=1e-5)
     fresh = built(lambda rngs: modules.Embedding(400, 64, rngs=rngs))[0].init(jax.random.key(0))["table"]
     np.testing.assert_allclose(np.std(fresh), 1 / 8, rtol=0.02)  # so that embedded tokens have unit variance
 
@@ -50,9 +50,9 @@ def embeddings(learned, dropout=0.0, dtype="float32"):
 @pytest.mark.parametrize("learned", [True, False])
 def test_embeddings_are_the_sum_of_tokens_and_positions(learned):
     net, params = embeddings(learned)
-    tokens = int32([[3, 0, 5], [10, 3, 3]])
+    tokens = Tokens(int32([[3, 0, 5], [10, 3, 3]]))
     offset = params["positions"]["table"][:3] if learned else functional.sinusoidal(jnp.arange(3), dim=D)
-    expected = np.sqrt(D) * np.asarray(params["tokens"]["table"])[tokens] + np.asarray(offset)
+    expected = np.sqrt(D) * np.asarray(params["tokens"]["table"])[tokens.ids] + np.asarray(offset)
     np.testing.assert_allclose(net.apply(params, tokens), expected, atol=1e-5)
     assert embeddings(learned, dtype="bfloat16")[0].apply(params, tokens).dtype == jnp.bfloat16
 
@@ -62,7 +62,7 @@ def test_a_step_of_embeddings_equals_that_position_of_the_sequence(learned):
     """Each hypothesis has another position."""
     net, params = embeddings(learned)
     tokens, positions = np.array([[3, 0, 5, 7], [10, 3, 3, 1]]), np.array([[0, 3], [2, 2]])
-    whole = np.asarray(net.apply(params, int32(tokens)))
+    whole = np.asarray(net.apply(params, Tokens(int32(tokens))))
     chosen = np.take_along_axis(tokens, positions, 1)
     step = net.call(modules.Embeddings.step, params, int32(chosen)[..., None], int32(positions)[..., None])
     np.testing.assert_allclose(step, np.take_along_axis(whole, positions[..., None], 1), atol=1e-5)
@@ -70,7 +70,7 @@ def test_a_step_of_embeddings_equals_that_position_of_the_sequence(learned):
 
 def test_embeddings_drop_with_a_key():
     net, params = embeddings(True, dropout=0.5)
-    tokens, key = int32([[3, 0, 5]]), jax.random.key(0)
+    tokens, key = Tokens(int32([[3, 0, 5]])), jax.random.key(0)
     plain = net.apply(params, tokens)
     np.testing.assert_allclose(
         net.apply(params, tokens, key=key), functional.dropout(plain, rate=0.5, key=key), atol=1e-6
@@ -85,25 +85,25 @@ def test_embeddings_check_dimensions():
         *map(inspect.unwrap, (modules.Embeddings.__call__, modules.Embeddings.step)),
     )
     with pytest.raises(ValueError, match=r"tokens must be \[B, T\], got shape \[3\]"):
-        call(module, int32([3, 0, 5]))
+        call(module, Tokens(int32([3, 0, 5])))
     with pytest.raises(TypeError, match=r"tokens must be an array \[B, T\], got a list; jnp\.asarray makes"):
-        call(module, [[3, 0, 5]])
+        call(module, Tokens([[3, 0, 5]]))
     with pytest.raises(ValueError, match=r"positions must be \[B, T\], got shape \[3\]"):
-        call(module, int32([[3, 0, 5]]), positions=jnp.arange(3))
+        call(module, Tokens(int32([[3, 0, 5]]), positions=jnp.arange(3)))
     with pytest.raises(ValueError, match=r"tokens must be \[B, K, T\], got shape \[2, 1\]"):
         step(module, int32([[3], [0]]), int32([[0], [0]]))
 
 
 def test_embeddings_check_given_positions():
     """Of a table, unless they are traced: then the last row stands for those beyond it, as the docstring says."""
-    tokens, beyond = int32([[3, 3]]), int32([[3, 4]])
+    tokens = Tokens(int32([[3, 3]]), positions=int32([[3, 4]]))
     net, params = embeddings(True)
     module = net.net.bind(params)
     with pytest.raises(ValueError, match="position 4 has no learned vector: the table covers 0 to 3"):
-        module(tokens, positions=beyond)
-    np.testing.assert_array_equal(*net.apply(params, tokens, positions=beyond)[0])
+        module(tokens)
+    np.testing.assert_array_equal(*net.apply(params, tokens)[0])
     net, params = embeddings(False)
-    assert net.net.apply(params, tokens, positions=beyond).shape == (1, 2, D)
+    assert net.net.apply(params, tokens).shape == (1, 2, D)
 
 
 def test_ids_outside_of_the_table_are_refused():
@@ -118,19 +118,20 @@ def test_ids_outside_of_the_table_are_refused():
     for wrong, worst in (([3, 11, 0], 11), ([3, -1, 12], 12), ([12, -7, 3], -7)):
         ids = int32([wrong])
         for call in (
-            lambda ids=ids: module(ids),
+            lambda ids=ids: module(Tokens(ids)),
             lambda ids=ids: module.step(ids[:, None], jnp.zeros_like(ids)[:, None]),
             lambda ids=ids: module.tokens(ids),
-            lambda ids=ids: module(ids, valid=jnp.ones((1, 3), bool)),
+            lambda ids=ids: module(Tokens(ids, jnp.ones((1, 3), bool))),
         ):
             with pytest.raises(ValueError, match=rf"must be in \[0, V = 11\), the rows of their table, got {worst}$"):
                 call()
-        assert net.apply(params, ids).shape == (1, 3, D)
+        assert net.apply(params, Tokens(ids)).shape == (1, 3, D)
     with pytest.raises(ValueError, match=r"token types\) must be in \[0, V = 2\), the rows of their table, got 2$"):
-        module(tokens, types=int32([[0, 1, 2]]))
+        module(Tokens(tokens, types=int32([[0, 1, 2]])))
     valid = jnp.array([[True, True, False]])
-    padded = module(int32([[3, 10, -100]]), valid=valid, types=int32([[0, 1, 9]]))
-    np.testing.assert_array_equal(padded[:, :2], module(tokens, valid=valid, types=int32([[0, 1, 0]]))[:, :2])
+    padded = module(Tokens(int32([[3, 10, -100]]), valid, types=int32([[0, 1, 9]])))
+    expected = module(Tokens(tokens, valid, types=int32([[0, 1, 0]])))
+    np.testing.assert_array_equal(padded[:, :2], expected[:, :2])
     whole = np.concatenate([tokens, tokens])  # more ids than a row, of a dtype in which V does not fit
     assert module.tokens(jnp.asarray(whole, jnp.int8)).shape == (2, 3, D)
 
@@ -138,7 +139,7 @@ def test_ids_outside_of_the_table_are_refused():
 def test_types_without_a_table_are_refused():
     net, params = embeddings(False)
     with pytest.raises(ValueError, match="have no token types, but types were given; set num_token_types"):
-        net.net.apply(params, int32([[3, 3]]), types=int32([[0, 1]]))
+        net.net.apply(params, Tokens(int32([[3, 3]]), types=int32([[0, 1]])))
 
 
 @pytest.mark.full
@@ -151,8 +152,8 @@ def test_a_row_without_tokens_has_normalized_positions():
     net, params = built(make)
     module = net.net.bind(params)
     tokens, valid = int32([[3, 4], [0, 0]]), jnp.array([[True, True], [False, False]])
-    found = module(tokens, valid=valid)
-    np.testing.assert_array_equal(found[:1], module(tokens[:1], valid=valid[:1]))
+    found = module(Tokens(tokens, valid))
+    np.testing.assert_array_equal(found[:1], module(Tokens(tokens[:1], valid[:1])))
     assert np.isfinite(found).all()
 
 
@@ -164,7 +165,7 @@ def test_normalized_positions_of_a_symbolic_length(monkeypatch):
     tokens, segments = int32([[3, 4, 5]]), int32([[1, 1, 2]])
     shape = jax.export.symbolic_shape("b, t", constraints=["t <= 5"])
     given = jax.ShapeDtypeStruct(shape, jnp.int32)
-    both = lambda tokens, segments: [net.net.apply(params, tokens, segments=x) for x in (None, segments)]
+    both = lambda tokens, segments: [net.net.apply(params, Tokens(tokens, segments=x)) for x in (None, segments)]
     program = jax.export.export(jax.jit(both))(given, given)
     for got, expected in zip(program.call(tokens, segments), both(tokens, segments), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-6)
@@ -191,4 +192,4 @@ def test_tokens_and_valid_that_do_not_fit_are_named():
         inspect.unwrap(modules.Embedding.__call__)(embeddings.tokens, jnp.zeros((1, 3)))
     for valid, got in ((jnp.ones((1, 2), bool), r"bool \[1, 2\]"), (jnp.ones((1, 3), jnp.int32), r"int32 \[1, 3\]")):
         with pytest.raises(ValueError, match=rf"valid must be Boolean with the shape of tokens, \[1, 3\], got {got}"):
-            call(embeddings, jnp.ones((1, 3), int), valid=valid)
+            call(embeddings, Tokens(jnp.ones((1, 3), int), valid))

@@ -174,7 +174,7 @@ class Head(nnx.Module):
         self.state = None if state is None else state(rngs)
 
     def __call__(self, tokens):
-        return self.head(self.encoder(tokens).states[:, 0]) * self.scale[...]
+        return self.head(self.encoder(tokens)[0].states[:, 0]) * self.scale[...]
 
 
 HEAD_CONFIG = models.EncoderConfig(11, d_model=8, num_heads=2, d_ff=16, num_layers=2)

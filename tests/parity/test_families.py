@@ -216,7 +216,8 @@ def test_vit_is_written(head, tmp_path):
     for theirs in (model, written(found, tmp_path / "model", type(model))):
         output = theirs(pixels)
         agree(
-            result.states if head == "Model" else result, output.last_hidden_state if head == "Model" else output.logits
+            result[0].states if head == "Model" else result,
+            output.last_hidden_state if head == "Model" else output.logits,
         )
 
 

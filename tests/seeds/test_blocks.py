@@ -128,15 +128,16 @@ def test_b5_decoder_block_has_three_sublayers():
 def test_b6_the_whole_source_is_visible():
     """Every target row sees every real source token, before and after its own position, and no padding."""
     small = model("pre")
-    valid = {"source_valid": np.ones_like(SOURCE, bool), "target_valid": np.ones_like(TARGET, bool)}
-    plain = np.asarray(small.logits(**valid))
+    every, target = np.ones_like(SOURCE, bool), functional.Tokens(TARGET, np.ones_like(TARGET, bool))
+    logits = lambda source, valid=every: small.logits(functional.Tokens(source, valid), target)
+    plain = np.asarray(logits(SOURCE))
     for position in range(SOURCE.shape[1]):
         source = np.array(SOURCE)
         source[:, position] = 2
-        other = small.logits(source, **valid)
+        other = logits(source)
         assert (np.asarray(other) != plain).any(-1).all()
-    last = valid | {"source_valid": np.arange(SOURCE.shape[1])[None].repeat(2, 0) < SOURCE.shape[1] - 1}
-    np.testing.assert_array_equal(small.logits(source, **last), small.logits(**last))  # which differ in the last token
+    last = np.arange(SOURCE.shape[1])[None].repeat(2, 0) < SOURCE.shape[1] - 1
+    np.testing.assert_array_equal(logits(source, last), logits(SOURCE, last))  # which differ in the last token
 
 
 @pytest.mark.parametrize("output_bias", [False, True])

@@ -134,5 +134,5 @@ def test_l18_sets_need_no_positions_and_series_do(positions, same):
     """Without positions the mean state of a series is that of the reversed one, as it should be for a set."""
     net = encoder(positions=positions)
     params, tokens = drawn(net.shapes), jnp.array([[3, 1, 4, 1, 5, 9]])
-    pooled = quick(lambda tokens: net.apply(params, tokens).states.mean(1))
+    pooled = quick(lambda tokens: net.apply(params, tokens)[0].states.mean(1))
     assert np.allclose(pooled(tokens), pooled(tokens[:, ::-1]), atol=1e-4) == same

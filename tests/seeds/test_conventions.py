@@ -75,12 +75,12 @@ def test_z12_one_first_and_one_last_token(special):
     pad, bos, eos = special.pad, special.bos, special.eos
     text = np.array([4, 5], np.int32)
     target = Batch.from_tokens([text], [text], (1, 4, 4), special)
-    assert target.source[0].tolist() == [4, 5, eos, pad]
-    assert (target.target[0].tolist(), target.labels[0].tolist()) == ([bos, 4, 5, pad], [4, 5, eos, pad])
-    assert pad_texts([text], (1, 5), special)[0].tolist() == [[bos, 4, 5, eos, pad]]
+    assert target.source.ids[0].tolist() == [4, 5, eos, pad]
+    assert (target.target.ids[0].tolist(), target.labels[0].tolist()) == ([bos, 4, 5, pad], [4, 5, eos, pad])
+    assert pad_texts([text], (1, 5), special).ids.tolist() == [[bos, 4, 5, eos, pad]]
     packed = PackedTexts(Ragged(np.array([4, 5, 4, 5]), np.array([0, 2, 4])), special, 9, 1, seed=0).batch(0)
-    assert packed.tokens[0].tolist() == [bos, 4, 5, eos, bos, 4, 5, eos, pad]
-    assert packed.segments[0].tolist() == [1, 1, 1, 1, 2, 2, 2, 2, 0]
+    assert packed.tokens.ids[0].tolist() == [bos, 4, 5, eos, bos, 4, 5, eos, pad]
+    assert packed.tokens.segments[0].tolist() == [1, 1, 1, 1, 2, 2, 2, 2, 0]
 
 
 def test_x9_modules_are_silent(capsys):

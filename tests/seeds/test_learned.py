@@ -38,8 +38,7 @@ def loss_of(net, steps, learning_rate=1e-2):
     optimizer = training.make_optimizer(config, steps=steps)
 
     def loss(params, batch, key=None):
-        masks = {"source_valid": batch.source_valid, "target_valid": batch.target_valid}
-        return *net.bind(params).cross_entropy(batch.source, batch.target, batch.labels, **masks), {}
+        return *net.bind(params).loss(batch.source, batch.target, labels=batch.labels), {}
 
     state = training.create(net.init, optimizer, jax.random.key(0))
     step = training.make_step(loss, optimizer)
@@ -57,9 +56,8 @@ def cross_attention():
 
     @quick
     def weights(params):
-        names, valid = ("decoder.cross",), jnp.asarray(batch.source_valid)
-        network = copying.NET.bind(params)
-        captured = network.captured(jnp.asarray(batch.source), jnp.asarray(batch.target), names, source_valid=valid)
+        source, target = jax.tree.map(jnp.asarray, (batch.source, batch.target))
+        captured = copying.NET.bind(params).captured(source, target, names=("decoder.cross",))
         return captured["decoder.cross"].layer(0).weights()
 
     return np.asarray(weights(initial)), np.asarray(weights(trained))
@@ -146,7 +144,7 @@ def test_l17_a_transformer_trains_all_positions_at_once(net, grows):
 
     def in_a_row(length):
         tokens = jax.ShapeDtypeStruct((1, length), jnp.int32)
-        loss = lambda params, tokens: net.bind(params).cross_entropy(tokens, tokens, tokens)[0]
+        loss = lambda params, tokens: net.bind(params).loss(tokens, tokens, labels=tokens)[0]
         return graph.products(jax.grad(loss), net.shapes, tokens).in_a_row
 
     short, long = in_a_row(8), in_a_row(64)

@@ -140,8 +140,10 @@ def test_k10_five_pairs():
     batch = OrderedWindows(TokenStream(np.arange(6), SpecialTokens()), length=5, batch_size=1).batch(0)
     visible = np.asarray(masks.causal().dense(5, 5)[0, 0])
     read = lambda tokens: [words[token] for token in tokens]
-    pairs = [(read(batch.tokens[0][row]), words[label]) for row, label in zip(visible, batch.labels[0], strict=True)]
-    assert batch.valid.all()
+    pairs = [
+        (read(batch.tokens.ids[0][row]), words[label]) for row, label in zip(visible, batch.labels[0], strict=True)
+    ]
+    assert batch.tokens.valid.all()
     assert pairs == [(words[:n], words[n]) for n in range(1, 6)]
 
 

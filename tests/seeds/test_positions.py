@@ -238,7 +238,7 @@ def test_p13_all_of_them_know_the_order(scheme):
     """Each distinguishes a sentence from its reverse; without any, the encoder is equivariant."""
     small = Small(models.EncoderConfig(11, num_layers=1, positions=scheme, **SIZES), models.make_encoder)
     tokens = jnp.array([[3, 4, 5, 6, 7]], jnp.int32)
-    forward, backward = (small.apply(small.params, x).states for x in (tokens, tokens[:, ::-1]))
+    forward, backward = (small.apply(small.params, x)[0].states for x in (tokens, tokens[:, ::-1]))
     assert np.allclose(forward, backward[:, ::-1], atol=1e-4) == (scheme == "none")
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from jaxformer import functional, models
 from jaxformer.planning.graph import products
-from tests.models.small import SOURCE, SOURCE_VALID, TARGET, Small
+from tests.models.small import SOURCE_VALID, SOURCES, TARGET, Small
 from tests.modules.small import normal
 
 H = 6
@@ -37,8 +37,8 @@ def step_by_step(params, states, valid, summary, target, *, attention):
 def test_r1_r2_the_decoder_by_its_equations(attention):
     """R1: s_0 and one fixed c from the last states, c given in every step. R2: a new c_t from s_(t-1) in every step."""
     small = Small(models.Seq2SeqConfig(13, 13, d_model=8, d_hidden=H, cell="rnn", attention=attention), models.Seq2Seq)
-    logits = small.logits(source_valid=SOURCE_VALID)
-    states = np.asarray(small.call(models.Seq2Seq.encode, small.params, SOURCE, source_valid=SOURCE_VALID).states)
+    logits = small.logits(SOURCES)
+    states = np.asarray(small.call(models.Seq2Seq.encode, small.params, SOURCES).states)
     for row, length in enumerate(np.asarray(SOURCE_VALID).sum(1)):
         summary = np.concatenate([states[row, length - 1, : H // 2], states[row, 0, H // 2 :]])  # of each direction
         given = states[row], np.asarray(SOURCE_VALID[row]), summary, np.asarray(TARGET[row])

@@ -20,8 +20,8 @@ SPECIAL = SpecialTokens()
 PAIRS = Batch.from_tokens(
     [np.array([3, 4, 5, 6, 7]), np.array([9, 3, 8])], [np.array([5, 6, 7]), np.array([8, 4, 3])], (2, 6, 4), SPECIAL
 )
-INPUT, REFERENCE = jnp.asarray(PAIRS.target), jnp.asarray(PAIRS.labels)
-SOURCE, SOURCE_VALID = jnp.asarray(PAIRS.source), jnp.asarray(PAIRS.source_valid)
+INPUT, REFERENCE = jnp.asarray(PAIRS.target.ids), jnp.asarray(PAIRS.labels)
+SOURCE = jax.tree.map(jnp.asarray, PAIRS.source)
 
 
 def test_t1_teacher_forcing():
@@ -33,10 +33,10 @@ def test_t1_teacher_forcing():
     assert INPUT.tolist() == [[1, 5, 6, 7], [1, 8, 4, 3]]
     assert REFERENCE.tolist() == [[5, 6, 7, 2], [8, 4, 3, 2]]
     small = model("post")
-    logits = small.logits(SOURCE, INPUT, source_valid=SOURCE_VALID)
+    logits = small.logits(SOURCE, INPUT)
     assert (np.asarray(logits[:, 0]).argmax(-1) != REFERENCE[:, 0]).any()  # the model errs, and the input does not
     for t in (1, 2):
-        fresh = small.logits(SOURCE, jnp.concatenate([INPUT[:, :1], REFERENCE[:, :t]], 1), source_valid=SOURCE_VALID)
+        fresh = small.logits(SOURCE, jnp.concatenate([INPUT[:, :1], REFERENCE[:, :t]], 1))
         np.testing.assert_allclose(fresh[:, t], logits[:, t], atol=2e-5)
 
 
@@ -56,7 +56,9 @@ def test_t3_the_toy_pair_is_overfitted():
     assert said[len(target)] == SPECIAL.eos
     network = copying.NET.bind(params)
     assert network.encode(jnp.asarray(source)[None]).states.shape == (1, 3, 16)
-    captured = network.captured(jnp.asarray(source)[None], jnp.asarray(pair.target[:1, :5]), ("decoder.cross",))
+    captured = network.captured(
+        jnp.asarray(source)[None], jnp.asarray(pair.target.ids[:1, :5]), names=("decoder.cross",)
+    )
     weights = np.asarray(captured["decoder.cross"].layer(0).weights())
     shown = select(AttentionWeights(tuple(words[:3]), (*words[3:], "</s>"), weights), layer=0)
     lines = [line.split() for line in as_table(shown).splitlines()]
@@ -94,22 +96,22 @@ def test_t5_from_text_to_a_padded_batch():
     assert len(special.ids) == 4
     short, long = tokenizer.encode(lines)
     batch = Batch.from_tokens([short, long], [long, short], (3, len(long) + 1, len(long) + 1), special)
-    assert batch.source[0].tolist() == [*short, special.eos, *[special.pad] * (len(long) - len(short))]
-    np.testing.assert_array_equal(batch.source_valid, batch.source != special.pad)
-    assert batch.target[0].tolist() == [special.bos, *long]
+    assert batch.source.ids[0].tolist() == [*short, special.eos, *[special.pad] * (len(long) - len(short))]
+    np.testing.assert_array_equal(batch.source.valid, batch.source.ids != special.pad)
+    assert batch.target.ids[0].tolist() == [special.bos, *long]
     assert batch.labels[0].tolist() == [*long, special.eos]
-    assert (batch.target_valid.sum(1) == [len(long) + 1, len(short) + 1, 0]).all()
+    assert (batch.target.valid.sum(1) == [len(long) + 1, len(short) + 1, 0]).all()
     assert [
-        tokenizer.decode(row[valid][:-1]) for row, valid in zip(batch.labels[:2], batch.target_valid[:2], strict=True)
+        tokenizer.decode(row[valid][:-1]) for row, valid in zip(batch.labels[:2], batch.target.valid[:2], strict=True)
     ] == lines[::-1]
 
 
 def test_t2_parallel_likelihood_is_sequential():
     """NLL = -sum_t log p(y_t | y_<t, x) in parallel equals the sum step by step with the cache."""
     small = model("post")
-    logits = small.logits(SOURCE, INPUT, source_valid=SOURCE_VALID)
+    logits = small.logits(SOURCE, INPUT)
     total, count = functional.cross_entropy(logits, REFERENCE)
-    memory = small.call(models.EncoderDecoder.encode, small.params, SOURCE, source_valid=SOURCE_VALID)
+    memory = small.call(models.EncoderDecoder.encode, small.params, SOURCE)
     context, state = small.call(models.EncoderDecoder.start, small.params, memory, beam_size=1, length=4)
     sequential = 0.0
     for t in range(4):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxformer import models, pure, sharding, training
+from jaxformer import functional, models, pure, sharding, training
 
 SIZES = {"d_model": 16, "num_heads": 4, "d_ff": 32, "num_encoder_layers": 2, "num_decoder_layers": 2}
 CONFIG = models.EncoderDecoderConfig(64, 64, norm_position="pre", dropout=0.1, **SIZES)
@@ -21,15 +21,10 @@ def batch():
 
 
 def loss(net, params, batch, key):
-    total, count = net.bind(params).cross_entropy(
-        batch["source"],
-        batch["target"],
-        batch["labels"],
-        source_valid=batch["source"] < 60,
-        target_valid=batch["labels"] < 60,
-        key=key,
-    )
-    return total, count, {}
+    source = functional.Tokens(batch["source"], batch["source"] < 60)
+    target = functional.Tokens(batch["target"], batch["labels"] < 60)
+    model = net.bind(sharding.with_copies(params, net.axes, batch))
+    return *model.loss(source, target, labels=batch["labels"], key=key), {}
 
 
 def network(placement, config=CONFIG):

@@ -66,7 +66,7 @@ def test_the_loss_of_shared_copies(parts):
     @jax.jit
     def shared(table):
         copies, x = looked_up(table, 3, parts)
-        return functional.linear_cross_entropy(x, copies, TOKENS, smoothing=0.1, chunk=12)[0]
+        return functional.linear_loss(x, copies, TOKENS, functional.CrossEntropy(0.1), chunk=12)[0]
 
     direct = lambda table: functional.cross_entropy(table[TOKENS] @ table.T, TOKENS, smoothing=0.1)[0]
     found, slope = jax.value_and_grad(shared)(TABLE)
@@ -82,7 +82,8 @@ def test_the_count_is_sent_with_the_gradient():
     batch = placement.assemble({"x": np.ones((8, 4, 3), np.float32), "labels": np.ones((8, 4), np.int32)})
 
     def loss(table, batch):
-        return sharding.linear_cross_entropy(batch["x"], table, batch["labels"], where=batch["labels"] > 0)
+        labels = batch["labels"]
+        return sharding.linear_loss(batch["x"], table, labels, functional.CrossEntropy(), where=labels > 0)
 
     step = jax.jit(jax.value_and_grad(placement.with_axis_rules(loss), has_aux=True))
     assert step.lower(TABLE, batch).compile().as_text().count(" all-reduce(") == 1

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxformer import models, pure
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError
 from jaxformer.tasks import registry, warm_start
@@ -81,7 +82,7 @@ def test_a_table_of_positions_is_resized_after_its_rows_for_padding(method, numb
 
 
 def test_only_tables_of_positions_are_resized():
-    """Not a grid of patches, nor a table whose rows stand for other positions."""
+    """Not a table whose rows stand for other positions."""
     config, source = (with_positions("language_model", number)[0] for number in (5, 3))
     other = changed(source, {"model": {"position_offset": 0, "max_positions": 5}})
     tables = jnp.zeros((7, 8)), np.zeros((5, 8))
@@ -89,7 +90,26 @@ def test_only_tables_of_positions_are_resized():
     assert warm_start.resizer(config, source)("output/kernel", *tables) is None
     assert warm_start.resizer(config, other)(TABLE, *tables) is None
     images = [registry.configure("vision", model={"image_size": size}) for size in ((8, 16), (8, 8))]
-    assert warm_start.resizer(*images)(TABLE, *tables) is None
+    assert warm_start.resizer(images[0], source)(TABLE, *tables) is None
+
+
+def test_a_grid_of_patches_is_interpolated_in_both_directions():
+    """Equal to `with_image_size`; the class token keeps its row. Another patch size, or no class token, is refused."""
+    sizes = {"patch_size": 4, "d_model": 8, "num_heads": 2, "num_layers": 1, "d_ff": 8, "num_classes": 2}
+    source, config = (
+        registry.configure("vision", model={"kind": "transformer", "image_size": size} | sizes)
+        for size in ((8, 8), (12, 8))
+    )
+    params = pure(models.VisionTransformer, source.model).init(jax.random.key(0))
+    expected = models.with_image_size(source.model, params, (12, 8))[1]["encoder"]["embeddings"]["positions"]["table"]
+    table = params["encoder"]["embeddings"]["positions"]["table"]
+    made, how = warm_start.resizer(config, source)(f"encoder/{TABLE}", jnp.zeros((7, 8)), table)
+    np.testing.assert_allclose(made, expected, rtol=1e-6)
+    np.testing.assert_array_equal(made[0], table[0])
+    assert how == "2 x 2 patches there and 3 x 2 here: bicubic"
+    for change in ({"patch_size": 2}, {"pooling": "mean"}):
+        other = changed(config, {"model": change})
+        assert warm_start.resizer(other, source)(f"encoder/{TABLE}", jnp.zeros((7, 8)), table) is None
 
 
 def test_resized_positions_without_an_effect_are_refused():

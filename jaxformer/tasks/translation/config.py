@@ -10,8 +10,6 @@ from jaxformer.data.languages import check_language
 from jaxformer.data.sources import check_held_out
 from jaxformer.data.special_tokens import MIN_SUBWORDS
 from jaxformer.files import local_path
-from jaxformer.functional.losses import CrossEntropy, LogitLoss
-from jaxformer.functional.r_drop import RDrop
 from jaxformer.models.config import EncoderDecoderConfig
 from jaxformer.models.seq2seq_config import Seq2SeqConfig
 from jaxformer.reprs import brief
@@ -132,13 +130,6 @@ class LossConfig:
         at_least(0, self, "label_smoothing", "z_loss", "r_drop")
         if self.label_smoothing >= 1:
             raise ValueError(f"label_smoothing must be less than 1, got {self.label_smoothing}")
-
-    @property
-    def loss(self) -> LogitLoss:
-        """The loss of a training step."""
-        if self.r_drop:
-            return RDrop(self.r_drop, self.label_smoothing, self.z_loss)
-        return CrossEntropy(self.label_smoothing, self.z_loss)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

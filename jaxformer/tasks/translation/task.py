@@ -87,7 +87,7 @@ class TranslationNetwork(Network[DeviceBatch]):
         return ("batch",) if recurrent else super().sharded_axes
 
     def loss(self, params: Params, batch: DeviceBatch, key: jax.Array | None):
-        model, loss = self.bound(params, batch), self.objective.loss
+        model, loss = self.bound(params, batch), training_loss(self.objective)
         if loss.passes == 2:
             batch = jax.tree.map(functional.duplicate_rows, batch)
         return *model.loss(batch.source, batch.target, labels=batch.labels, loss=loss, key=key), {}
@@ -111,6 +111,13 @@ class TranslationNetwork(Network[DeviceBatch]):
     def describe(self, shape: tuple[int, ...]) -> str:
         num_rows, source, target = shape
         return f"{num_rows} x {source} source and {num_rows} x {target} target tokens"
+
+
+def training_loss(config: LossConfig) -> functional.LogitLoss:
+    """Returns the loss of a training step."""
+    if config.r_drop:
+        return functional.RDrop(config.r_drop, config.label_smoothing, config.z_loss)
+    return functional.CrossEntropy(config.label_smoothing, config.z_loss)
 
 
 class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Translator]):

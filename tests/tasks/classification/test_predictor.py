@@ -36,9 +36,9 @@ def test_a_long_text_leaves_its_neighbors_alone(monkeypatch):
     texts = ["ab", "b" * 400, "a", "abba"]
     tokenizer, shapes = CharacterTokenizer.train(texts), []
 
-    def classify(net, params, tokens, valid):
+    def classify(net, params, tokens):
         shapes.append(tokens.shape)
-        return np.tile([0.5, len(shapes)], (len(tokens), 1)), None
+        return np.tile([0.5, len(shapes)], (len(tokens.ids), 1)), None
 
     monkeypatch.setattr(predictor, "_classify", classify)
     classifier = TextClassifier(None, {}, ClassVocabulary(tokenizer, ("a", "b")), 512)

@@ -136,9 +136,9 @@ def test_truncated_texts_are_counted(tmp_path, monkeypatch):
     vocabulary = TASK.prepare(config, corpus, tmp_path).vocabulary
     network = TASK.network(config, vocabulary.vocab_size)
 
-    def guess(net, params, tokens, valid):
-        read.append(tokens[valid])
-        return np.full((len(tokens), 2), 0.5), None
+    def guess(net, params, tokens):
+        read.append(tokens.ids[tokens.valid])
+        return np.full((len(tokens.ids), 2), 0.5), None
 
     monkeypatch.setattr(predictor, "_classify", guess)
     classifier = TextClassifier(network.net, {}, vocabulary, 20)
