@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -73,6 +74,10 @@ class MaskedLanguageModel(TokenModel):
         if masked_positions is not None:
             x = jnp.take_along_axis(x, masked_positions[..., None], 1)
         return self.norm(self.activation(self.transform(x))), of_part(intermediates, "encoder")
+
+    def _counted(self, *inputs: Any) -> Array | None:
+        tokens, *masked_positions = inputs
+        return None if any(x is not None for x in masked_positions) else as_tokens(tokens).valid
 
     @property
     def _embeddings(self) -> Embeddings:

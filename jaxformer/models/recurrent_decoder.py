@@ -17,7 +17,7 @@ from jaxformer.axes import constrain, num_shards
 from jaxformer.functional import RecurrentState
 from jaxformer.functional.dropout import fold_in_name
 from jaxformer.functional.recurrent import scan_shared
-from jaxformer.functional.tokens import as_tokens
+from jaxformer.functional.tokens import Tokens, as_tokens
 from jaxformer.masks import Mask, as_mask
 from jaxformer.models.encoder import Memory
 from jaxformer.models.token_model import Input
@@ -27,6 +27,19 @@ from jaxformer.modules.head import Head
 from jaxformer.reprs import brief, brief_with_methods
 
 Feed = Literal["nothing", "context", "output"]
+
+
+def in_order(tokens: Input) -> Tokens:
+    """Returns the tokens of a recurrent network, which reads each row from its beginning as one sequence.
+
+    Raises:
+      ValueError: they have positions or segments, which it would not see.
+    """
+    tokens = as_tokens(tokens)
+    for name in ("positions", "segments"):
+        if getattr(tokens, name) is not None:
+            raise ValueError(f"a recurrent network reads each row in order, as one sequence, so it takes no {name}")
+    return tokens
 
 
 class RecurrentContext(NamedTuple):
@@ -169,8 +182,11 @@ class RecurrentDecoder(nnx.Module):
           key: the key of dropout; None means no dropout.
           noise: with hard attention, see `functional.pick_position`; None for the most probable positions.
           mean: with hard attention, True for rows that use soft attention; default: none.
+
+        Raises:
+          ValueError: see `in_order`.
         """
-        tokens = as_tokens(tokens)
+        tokens = in_order(tokens)
         valid = tokens.valid
         with jax.named_scope("embedding"):
             x = self.embeddings(tokens, key=fold_in_name(key, "embedding"))

@@ -9,7 +9,6 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from jaxformer.functional.dropout import fold_in_name
-from jaxformer.functional.tokens import as_tokens
 from jaxformer.models.decoding_model import MemoryDecodingModel
 from jaxformer.models.encoder import Memory
 from jaxformer.models.recurrent_decoder import (
@@ -18,6 +17,7 @@ from jaxformer.models.recurrent_decoder import (
     RecurrentDecoder,
     RecurrentDecoderState,
     captured_weights,
+    in_order,
 )
 from jaxformer.models.seq2seq_config import Seq2SeqConfig
 from jaxformer.models.token_model import Input
@@ -94,7 +94,7 @@ class Seq2Seq(MemoryDecodingModel[RecurrentContext, RecurrentDecoderState]):
 
     def encode(self, source: Input, *, key: jax.Array | None = None) -> Memory:
         """Returns the memory of a source: the last layer's states in both directions, concatenated; 0 at padding."""
-        source = as_tokens(source)
+        source = in_order(source)
         with jax.named_scope("embedding"):
             x = self.embeddings(source, key=fold_in_name(key, "embedding"))
         x, _ = self.encoder(x, valid=source.valid, key=fold_in_name(key, "layers"))

@@ -46,9 +46,9 @@ def loss_of(name, spy):
     """``loss(params, ids, right_padded)`` of a model in training, and its parameters."""
     kind, config = MODELS[name]
     net = pure(kind, config, attention=spy)
+    read = {models.EncoderDecoder: (SOURCES,), models.LanguageModel: ()}.get(kind, (normal(2, 6, 10, 3),))
 
     def loss(params, ids, right_padded):
-        read = {models.EncoderDecoder: (SOURCES,), models.LanguageModel: ()}.get(kind, (normal(2, 6, 10, 3),))
         tokens = functional.Tokens(ids, VALID, right_padded=right_padded)
         return net.bind(params).loss(*read, tokens, labels=LABELS, key=jax.random.key(1))
 

@@ -143,3 +143,15 @@ def test_initial_logits_are_modest():
     fresh = quick(lambda key: net.apply(net.init(key), TOKENS))(jax.random.key(0))
     total, count = functional.cross_entropy(fresh, TOKENS)
     assert abs(float(total / count) - np.log(300)) < 1.0
+
+
+def test_padding_counts_only_where_it_is_chosen():
+    """Without masked positions, the labels of valid tokens count; those at chosen positions all do."""
+    net, tokens = base().net, functional.Tokens(PADDED.ids, PADDED.valid)
+    labels, valid = PADDED.ids, np.asarray(PADDED.valid)
+    params = base().params
+    for inputs in ((tokens,), (tokens, None)):
+        _, count = net.bind(params).loss(*inputs, labels=labels)
+        assert int(count) == valid.sum() < valid.size
+    chosen = jnp.zeros((len(valid), 2), jnp.int32)
+    assert int(net.bind(params).loss(tokens, chosen, labels=labels[:, :2])[1]) == chosen.size

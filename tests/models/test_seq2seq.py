@@ -251,3 +251,13 @@ def test_empty_targets_and_batches(shapes):
     assert model.logits(source, target).shape == (*shapes[1], V)
     total, count = model.call(models.Seq2Seq.loss, model.params, source, target, labels=target)
     assert (float(total), float(count)) == (0, 0)
+
+
+@pytest.mark.parametrize("field", ["positions", "segments"])
+@pytest.mark.parametrize("side", [0, 1])
+def test_what_a_recurrent_network_would_not_see_is_refused(side, field):
+    model = small("additive")
+    inputs = [functional.Tokens(SOURCE), functional.Tokens(TARGET)]
+    inputs[side] = functional.Tokens(inputs[side].ids, **{field: jnp.zeros(inputs[side].shape, int)})
+    with pytest.raises(ValueError, match=f"as one sequence, so it takes no {field}"):
+        jax.eval_shape(model.net.apply, model.params, *inputs)
