@@ -2,8 +2,9 @@
 
 Each revision is a checkout of its own, which runs its own `benchmarks.sides` in its own process. The two take turns, in
 alternating order, and each turn gives one ratio of times, this checkout's by the other's. Turns continue until the 95 %
-interval of their geometric mean is narrow, or a bound of turns is reached. A start-up is a new process up to the end of
-its first compiled step, and has no warm caches.
+interval of their geometric mean is narrow, or a bound of turns is reached. The same ratio of processor time tells apart
+what other work on the machine did. A start-up is a new process up to the end of its first compiled step, and has no
+warm caches.
 
     git worktree add ../old v1.2
     python -m benchmarks.revisions ../old
@@ -63,6 +64,8 @@ def run(args: argparse.Namespace) -> None:
         cases[case] = measure(case, roots, args.most)
         ratio, low, high = (cases[case][name] for name in ("ratio", "low", "high"))
         print(f"{case}: new / old {ratio:.3f}, 95 % interval {low:.3f} to {high:.3f}, {cases[case]['turns']} turns")
+        if used := cases[case].get("of_processor_time"):
+            print(f"  of processor time: {used['ratio']:.3f}, {used['low']:.3f} to {used['high']:.3f}")
         command.write(args.out, {"cases": cases})
 
 
@@ -71,16 +74,18 @@ def turns(case: str, roots: dict[str, pathlib.Path], most: int) -> dict:
     module, spec, steps = CASES[case]
     sides = {name: Side(f"{case} {name}", module, spec, root=root) for name, root in roots.items()}
     ratios: list[float] = []
+    of_processor: list[float] = []
     for turn in command.rounds(most):
         for name in sorted(sides, reverse=turn % 2 == 1):
             sides[name].round(steps)
-        medians = {name: statistics.median(side.seconds[-steps:]) for name, side in sides.items()}
-        ratios.append(medians["new"] / medians["old"])
+        for found, times in ((ratios, "seconds"), (of_processor, "processor")):
+            medians = {name: statistics.median(getattr(side, times)[-steps:]) for name, side in sides.items()}
+            found.append(medians["new"] / medians["old"])
         if is_narrow(ratios):
             break
     closed = {name: side.close() for name, side in sides.items()}
     kept = {name: {key: row[key] for key in ("seconds", "memory", "first")} for name, row in closed.items()}
-    return interval(ratios) | kept
+    return interval(ratios) | {"of_processor_time": interval(of_processor)} | kept
 
 
 def startup(case: str, roots: dict[str, pathlib.Path], most: int) -> dict:

@@ -28,11 +28,12 @@ def test_turns_alternate_and_are_measured_in_pairs(monkeypatch, case):
 
     class Side:
         def __init__(self, name, module, spec, *, root):
-            self.name, self.seconds = name.split()[-1], []
+            self.name, self.seconds, self.processor = name.split()[-1], [], []
 
         def round(self, steps):
             order.append(self.name)
             self.seconds += [seconds[self.name]] * steps
+            self.processor += [1.0] * steps
 
         def close(self):
             return {"seconds": seconds[self.name], "memory": 1, "first": 0.0}
@@ -40,5 +41,6 @@ def test_turns_alternate_and_are_measured_in_pairs(monkeypatch, case):
     monkeypatch.setattr(revisions, "Side", Side)
     found = revisions.turns(case, dict.fromkeys(seconds), 20)
     assert found["ratio"] == pytest.approx(0.5)
+    assert found["of_processor_time"]["ratio"] == pytest.approx(1.0)
     assert found["turns"] == 7
     assert order == ["new", "old", "old", "new"] * 3 + ["new", "old"]
