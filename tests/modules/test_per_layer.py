@@ -217,11 +217,11 @@ def test_a_search_takes_constants_of_any_dtype():
     class Kept(nnx.Module):
         def __init__(self, rngs, layer):
             self.heads = nnx.Variable(jnp.arange(2) <= layer)
-            self.root = nnx.Variable(jnp.float32(layer + 1))
+            self.depth = nnx.Variable(jnp.float32(layer + 2))
 
         def __call__(self, query, key, value, *, mask=None):
-            y = functional.attention(query / jnp.sqrt(self.root[...]), key, value, mask=mask)
-            return jnp.where(self.heads[...][None, None, :, None], y, 0.0)
+            y = functional.attention(query * jnp.log(self.depth[...] - 1), key, value, mask=mask)  # infinite below 2
+            return jnp.where(self.heads[...][None, None, :, None], y, 2 * y)
 
     net = pure(models.LanguageModel, CONFIG, attention=per_layer(Kept))
     start = lambda params: net.bind(params).start(batch_size=1, beam_size=2, length=4)
