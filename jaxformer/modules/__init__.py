@@ -11,6 +11,8 @@ from jaxformer.modules.attention import CrossAttention as CrossAttention
 from jaxformer.modules.attention import KeyValue as KeyValue
 from jaxformer.modules.attention import Logits as Logits
 from jaxformer.modules.attention import SelfAttention as SelfAttention
+from jaxformer.modules.attention_contract import AttentionReport as AttentionReport
+from jaxformer.modules.attention_contract import check_attention as check_attention
 from jaxformer.modules.attention_function import AttentionFunction as AttentionFunction
 from jaxformer.modules.blocks import Block as Block
 from jaxformer.modules.captured import CapturedAttention as CapturedAttention
@@ -36,6 +38,7 @@ from jaxformer.modules.normalization import LayerNorm as LayerNorm
 from jaxformer.modules.normalization import NormPair as NormPair
 from jaxformer.modules.normalization import RMSNorm as RMSNorm
 from jaxformer.modules.patches import PatchEmbeddings as PatchEmbeddings
+from jaxformer.modules.per_layer import per_layer as per_layer
 from jaxformer.modules.positions import PositionScheme as PositionScheme
 from jaxformer.modules.positions import T5Bias as T5Bias
 from jaxformer.modules.pure import Pure as Pure

@@ -8,6 +8,7 @@ function is tried with random numbers, and its parameters, if it has any, with r
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
@@ -18,7 +19,9 @@ import numpy as np
 from flax import nnx
 
 from jaxformer import masks
+from jaxformer.axes import has_known_values
 from jaxformer.functional.attention.base import ScoreFunction
+from jaxformer.functional.attention.weights import offered_weights
 from jaxformer.modules.attention_function import (
     AttentionFunction,
     check_result,
@@ -26,7 +29,7 @@ from jaxformer.modules.attention_function import (
     taken_options,
     without_partials,
 )
-from jaxformer.modules.pure import split_params
+from jaxformer.modules.pure import Params, split_params
 
 LENGTH, ROOM = 40, 48
 """The length of the tiny example, and the number of slots of its cache."""
@@ -76,8 +79,7 @@ def check_linear(attention: AttentionFunction, heads: Heads) -> None:
     Raises:
       ValueError: it is not, and it does not offer its maps.
     """
-    offered = getattr(without_partials(attention), "weights", None)
-    if _is_own(attention) or callable(offered) or _is_linear(_concrete(attention), heads):
+    if has_maps(attention, heads):
         return
     raise ValueError(
         f"the attention function {name_of(attention)} is not linear in its values, so it has no maps; give it a method "
@@ -85,22 +87,30 @@ def check_linear(attention: AttentionFunction, heads: Heads) -> None:
     )
 
 
+def has_maps(attention: AttentionFunction, heads: Heads) -> bool:
+    """Returns True if an attention function offers its maps or is linear in its values."""
+    offered = offered_weights(without_partials(attention))
+    return _is_own(attention) or offered is not None or _is_linear(_concrete(attention), heads)
+
+
 def _is_own(attention: Any) -> bool:
     attention = without_partials(attention)
     return str(getattr(attention, "__module__", "")).startswith("jaxformer.") and not isinstance(attention, nnx.Module)
 
 
-class _Module(NamedTuple):
-    """A module with random parameters; equal graphs and shapes make equal functions."""
+@dataclasses.dataclass(frozen=True)
+class _Module:
+    """A module with random parameters; equal graphs and shapes make equal functions, whatever the constants are."""
 
     graph: nnx.GraphDef[Any]
     kind: Hashable  # the structure of its parameters
     shapes: tuple[jax.ShapeDtypeStruct, ...]
+    constants: Params = dataclasses.field(compare=False)
 
     def __call__(self, *arrays: Any, **options: Any) -> Any:
         keys = jax.random.split(jax.random.key(0), max(1, len(self.shapes)))
         leaves = [0.5 * jax.random.normal(k, x.shape, x.dtype) for k, x in zip(keys, self.shapes, strict=False)]
-        attention = nnx.merge(self.graph, jax.tree.unflatten(self.kind, leaves))
+        attention = nnx.merge(self.graph, jax.tree.unflatten(self.kind, leaves), self.constants)
         return attention(*arrays, **taken_options(attention, **options))
 
 
@@ -108,9 +118,11 @@ def _concrete(attention: AttentionFunction) -> Callable[..., Any]:
     """Returns an attention function that needs no array from outside: the parameters of a module may be traced."""
     if not isinstance(attention, nnx.Module):
         return attention
-    graph, params = split_params(attention)
+    graph, params, constants = split_params(attention)
     leaves, kind = jax.tree.flatten(nnx.to_pure_dict(params))
-    return _Module(graph, kind, tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves))
+    # Constants have their values where these are known, as in a search, and 1 in the maps of a stack.
+    known = jax.tree.map(lambda x: x if has_known_values(x) else np.ones(x.shape, x.dtype), nnx.to_pure_dict(constants))
+    return _Module(graph, kind, tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves), known)
 
 
 def _arrays(heads: Heads, length: int) -> list[np.ndarray]:
