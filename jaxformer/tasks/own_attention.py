@@ -17,7 +17,7 @@ import pathlib
 import re
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.files import local_path, write_text
@@ -202,7 +202,7 @@ def _check_kind(attention: Any, where: str) -> None:
     if not callable(attention):
         raise ConfigError(f"{where} must be a function or a module, got {attention!r}")
     try:
-        check_partial(attention)
+        check_partial(cast(Any, attention))
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{where}: {error}") from error
 

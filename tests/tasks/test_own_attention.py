@@ -5,6 +5,7 @@ import functools
 import hashlib
 import json
 import logging
+import pathlib
 import re
 import sys
 
@@ -19,7 +20,7 @@ from jaxformer import models, modules, sharding
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError
 from jaxformer.sharding import Placement
-from jaxformer.tasks import own_attention, registry, rundir
+from jaxformer.tasks import own_attention, planner, registry, rundir
 from jaxformer.tasks.training_setup import batch_flops, make_training_setup
 from tests.contracts.task import quiet
 from tests.tasks.language_model import small
@@ -78,7 +79,7 @@ def test_a_text_that_names_no_attention(text):
     with pytest.raises(ConfigError, match=rf"attention must be FILE\.py:NAME.*got {re.escape(repr(text))}"):
         registry.configure("language_model", attention=text)
     with pytest.raises(ConfigError, match="must be FILE"):
-        own_attention.replaced(registry.configure("language_model", attention="a.py:b"), text, "run")
+        own_attention.replaced(registry.configure("language_model", attention="a.py:b"), text, pathlib.Path("run"))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,7 @@ def test_a_run_keeps_its_attention_or_none(file, tmp_path):
         changed(plain, {"attention": f"{file}:attend@{digest(file)}"}),
         changed(plain, {"attention": "a.py:b"}),
     )
-    settle = functools.partial(own_attention.settle, run=tmp_path / "run")
+    settle = lambda config, **given: own_attention.settle(config, tmp_path / "run", **given)
     assert settle(plain) == settle(plain, saved=plain) == (plain, None)
     assert settle(plain, saved=own)[0] == own
     assert settle(changed(plain, {"attention": f"{file}:attend"}), saved=other)[0] == own
@@ -138,6 +139,14 @@ def test_a_run_keeps_its_attention_or_none(file, tmp_path):
             settle(**given, saved=plain)
 
 
+def test_a_plan_takes_the_setting(file):
+    config = registry.configure("demo", attention=f"{file}:attend")
+    setup = planner.planned_setup(config, sharding.mesh("data=1", jax.devices()[:1]))
+    assert setup.attention is own_attention.load(config.attention).attention
+    with pytest.raises(ConfigError, match="no attention file"):
+        planner.plan(changed(config, {"attention": "nothing.py:attend"}), "h100:1x8")
+
+
 def test_an_object_is_remembered_by_its_file_if_that_can_be_run_alone(tmp_path, monkeypatch):
     name = "module_of_an_attention"
     (tmp_path / f"{name}.py").write_text(TEXT)
@@ -146,11 +155,14 @@ def test_an_object_is_remembered_by_its_file_if_that_can_be_run_alone(tmp_path, 
     config = registry.configure("language_model")
     settle = lambda attention: own_attention.settle(config, tmp_path / "run", attention)
     found, own = settle(module.attend)
+    assert own is not None
     assert found.attention == f"{tmp_path}/{name}.py:attend@{digest(tmp_path / f'{name}.py')}"
     assert own.attention is module.attend
     for attention, text in ((doubled, "doubled"), (Sharpened(), "Sharpened"), (functools.partial(doubled), "doubled")):
         assert settle(attention)[0].attention == f"python:{text}"
-    assert "2.0 * query" in settle(doubled)[1].record["text"]
+    own = settle(doubled)[1]
+    assert own is not None
+    assert "2.0 * query" in own.record["text"]
     with pytest.raises(
         ConfigError, match="attention: attention must be a function or an instance of a module, got the"
     ):
