@@ -85,8 +85,11 @@ def load(text: str, run: pathlib.Path | None = None) -> Own:
         )
     path = pathlib.Path(os.path.abspath(reference.path))
     check_outside(path, run or path)
+    known = reference.digest
+    if known and not path.exists():
+        raise ConfigError(f"the run's attention is no longer in {path}; --attention FILE.py:NAME names another file")
     source = source_file.read(path, what="attention file")
-    digest, known = hashlib.sha256(source).hexdigest()[:DIGITS], reference.digest
+    digest = hashlib.sha256(source).hexdigest()[:DIGITS]
     if known and known != digest:
         raise ConfigError(
             f"{path} has changed: its hash is {digest}, that of the run's attention is {known}; "
