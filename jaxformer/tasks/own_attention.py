@@ -16,7 +16,6 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar, cast
 
-from jaxformer import modules
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.files import write_text
 from jaxformer.modules.attention_function import check_partial, name_of
@@ -129,9 +128,7 @@ def _run(path: pathlib.Path, source: bytes, name: str, digest: str) -> Any:
 
 
 def _check_kind(attention: Any, where: str) -> None:
-    """Checks that an object is a function or module, or one for each layer."""
-    if isinstance(attention, getattr(modules, "PerLayer", ())):
-        return
+    """Checks that an object is a function or module, or `modules.per_layer`, which can be called too."""
     if not callable(attention):
         raise ConfigError(f"{where} must be a function or a module, got {attention!r}")
     try:
