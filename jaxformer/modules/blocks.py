@@ -115,6 +115,16 @@ class Block(nnx.Module):
             x = self.arrangement(x, feed_forward, self.feed_forward_norm)
         return constrain(x, "batch", "length", "model")
 
+    def check_steps(self) -> None:
+        """Checks that cached steps can use the attention functions of this block.
+
+        Raises:
+          ValueError: rows of one depend on their index: see `MultiHeadAttention.check_steps`.
+        """
+        self.attention.check_steps()
+        if self.cross is not None:
+            self.cross.check_steps()
+
     def start(
         self,
         memory: Float[Array, "B S E"] | None = None,
@@ -130,15 +140,13 @@ class Block(nnx.Module):
           dtype: the dtype of both.
 
         Raises:
-          ValueError: the rows of an attention function depend on their index (see `MultiHeadAttention.check_steps`), or
-            the memory is missing or not needed.
+          ValueError: see `check_steps`; or the memory is missing or not needed.
         """
         self._check_memory(memory)
-        self.attention.check_steps()
+        self.check_steps()
         cache = self.attention.empty_cache(rows, slots, dtype)
         if self.cross is None:
             return None, cache
-        self.cross.check_steps()
         return KeyValue(*(x.astype(dtype) for x in self.cross.project(_required(memory)))), cache
 
     def step(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import inspect
 import json
@@ -16,9 +17,13 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar, cast
 
+import jax
+
+from jaxformer import models
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.files import write_text
 from jaxformer.modules.attention_function import check_partial, name_of
+from jaxformer.modules.pure import Params, Pure
 from jaxformer.tasks import source_file
 from jaxformer.tasks.attention_setting import DIGITS, PYTHON, check_outside, parse
 from jaxformer.tasks.base import Network
@@ -170,6 +175,13 @@ def _reaches(make: Callable[[Any], Network[Any]], trace: Callable[[Network[Any]]
     return False
 
 
+def _check_steps(net: Pure, params: Params) -> None:
+    """Checks that a model which decodes can do so with this attention: a search would refuse it after training."""
+    decoder = getattr(net.bind(params), "decoder", None)
+    if isinstance(decoder, models.Decoder) and decoder.causal:
+        decoder.stack.blocks(decoder.stack.unstacked())[0].check_steps()
+
+
 def checked(make: Callable[[Any], Network[Any]], attention: Any, trace: Callable[[Network[Any]], Any]) -> Network[Any]:
     """Returns the network with a user's attention, whose loss is traced, so that its errors are raised now.
 
@@ -178,13 +190,15 @@ def checked(make: Callable[[Any], Network[Any]], attention: Any, trace: Callable
       trace: traces the loss of a network.
 
     Raises:
-      ConfigError: the model calls no attention function; or this one raises an error, or lacks an argument.
+      ConfigError: the model calls no attention function; or this one raises an error, lacks an argument, or cannot
+        be used in cached steps.
     """
     if not _reaches(make, trace):
         raise ConfigError("attention: this model has no attention function, so it takes none; leave it out")
     try:
         network = make(attention)
         trace(network)
+        jax.eval_shape(functools.partial(_check_steps, network.net), network.net.shapes)
     except Exception as error:
         kind = "" if isinstance(error, TypeError | ValueError) else f"{type(error).__name__}: "
         message = (str(error).splitlines() or [type(error).__name__])[0]

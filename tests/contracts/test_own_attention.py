@@ -212,8 +212,8 @@ def test_nothing_in_a_run_is_run(here, capsys):
     assert not (here / "new").exists()
 
 
-def test_a_search_refuses_an_attention_whose_rows_are_not_alike(here, capsys):
-    """In one line, because that is the user's own code."""
+def test_an_attention_whose_rows_are_not_alike_is_refused(here, capsys):
+    """In one line, before training and by a search, because that is the user's own code."""
     (here / "mine.py").write_text(
         TEXT.replace("import", "import", 1).replace(
             "    scores = 2.0 * query\n", "    scores = query + ordered(query)\n"
@@ -221,8 +221,10 @@ def test_a_search_refuses_an_attention_whose_rows_are_not_alike(here, capsys):
         + "\ndef ordered(x):\n    import jax.numpy as jnp\n"
         + "    return jnp.arange(x.shape[1], dtype=x.dtype)[None, :, None, None]\n"
     )
-    message = error(capsys, "generate", "run", "a", "--attention", "mine.py:attend")
-    assert "of the attention function attend differs by" in message
+    for words in (["generate", "run", "a"], [*TRAIN, "--out", "new"]):
+        message = error(capsys, *words, "--attention", "mine.py:attend")
+        assert "of the attention function attend differs by" in message
+    assert not (here / "new").exists()
 
 
 def test_an_ensemble_takes_the_attention_of_each_run(here):
