@@ -175,7 +175,7 @@ class Decoder(TokenModel):
         sizes = {"rows": batch_size * beam_size, "slots": length}
         if lanes is not None:
             sizes = {"rows": batch_size, "slots": length * beam_size}
-        blocks = map(self.stack.block, weights.layers)
+        blocks = self.stack.blocks(weights.layers)
         dtype = self.embeddings.dtype if cache_dtype is None else cache_dtype
         starts = [block.start(states, dtype=dtype, **sizes) for block in blocks]
         projected, caches = zip(*starts, strict=True)
@@ -252,10 +252,10 @@ class Decoder(TokenModel):
             "bias": None if self.bias is None else self.bias(),
         }
         caches = []
-        layers = context.weights.layers
-        for i, (params, cache, memory) in enumerate(zip(layers, state.caches, context.memory, strict=True), 1):
-            kept = captured if i == len(layers) else None
-            x, cache = self.stack.block(params).step(x, cache, memory, **shared, intermediates=kept)
+        blocks = self.stack.blocks(context.weights.layers)
+        for i, (block, cache, memory) in enumerate(zip(blocks, state.caches, context.memory, strict=True), 1):
+            kept = captured if i == len(blocks) else None
+            x, cache = block.step(x, cache, memory, **shared, intermediates=kept)
             caches.append(cache)
         x, position = x.reshape(*tokens.shape, -1), state.position + tokens.shape[2]
         if lengths is not None:

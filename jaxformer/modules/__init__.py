@@ -36,6 +36,7 @@ from jaxformer.modules.normalization import LayerNorm as LayerNorm
 from jaxformer.modules.normalization import NormPair as NormPair
 from jaxformer.modules.normalization import RMSNorm as RMSNorm
 from jaxformer.modules.patches import PatchEmbeddings as PatchEmbeddings
+from jaxformer.modules.per_layer import per_layer as per_layer
 from jaxformer.modules.positions import PositionScheme as PositionScheme
 from jaxformer.modules.positions import T5Bias as T5Bias
 from jaxformer.modules.pure import Pure as Pure

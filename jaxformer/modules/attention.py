@@ -23,6 +23,7 @@ from jaxformer.modules.attention_function import AttentionFunction, check_partia
 from jaxformer.modules.captured import CapturedAttention, Intermediates, split_attention
 from jaxformer.modules.initializers import UNIT_GAINS, Gains, xavier_uniform
 from jaxformer.modules.normalization import RMSNorm
+from jaxformer.modules.per_layer import for_this_layer
 from jaxformer.modules.positions import PositionScheme
 from jaxformer.reprs import brief
 
@@ -87,9 +88,10 @@ class MultiHeadAttention(nnx.Module):
         attention: AttentionFunction,
         rngs: nnx.Rngs,
     ):
+        self.output = Output(num_heads, head_dim, d_model, bias=bias, gain=gain, rngs=rngs)
+        attention = for_this_layer(attention, rngs)
         settings = {"scale": logits.scale, "score": logits.score, "sinks": logits.sinks or None}
         check_partial(attention, [name for name, x in settings.items() if x is not None])
-        self.output = Output(num_heads, head_dim, d_model, bias=bias, gain=gain, rngs=rngs)
         norm = lambda: RMSNorm(head_dim, epsilon=logits.qk_norm_epsilon, axis="head_dim")
         self.query_norm, self.key_norm = (norm(), norm()) if logits.qk_norm else (None, None)
         self.sinks = nnx.Param(jnp.zeros(num_heads, jnp.float32), axes=("heads",)) if logits.sinks else None

@@ -8,6 +8,7 @@ function is tried with random numbers, and its parameters, if it has any, with r
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ import numpy as np
 from flax import nnx
 
 from jaxformer import masks
+from jaxformer.axes import has_known_values
 from jaxformer.functional.attention.base import ScoreFunction
 from jaxformer.modules.attention_function import (
     AttentionFunction,
@@ -26,7 +28,7 @@ from jaxformer.modules.attention_function import (
     taken_options,
     without_partials,
 )
-from jaxformer.modules.pure import split_params
+from jaxformer.modules.pure import Params, split_params
 
 LENGTH, ROOM = 40, 48
 """The length of the tiny example, and the number of slots of its cache."""
@@ -90,17 +92,19 @@ def _is_own(attention: Any) -> bool:
     return str(getattr(attention, "__module__", "")).startswith("jaxformer.") and not isinstance(attention, nnx.Module)
 
 
-class _Module(NamedTuple):
-    """A module with random parameters; equal graphs and shapes make equal functions."""
+@dataclasses.dataclass(frozen=True)
+class _Module:
+    """A module with random parameters; equal graphs and shapes make equal functions, whatever the constants are."""
 
     graph: nnx.GraphDef[Any]
     kind: Hashable  # the structure of its parameters
     shapes: tuple[jax.ShapeDtypeStruct, ...]
+    constants: Params = dataclasses.field(compare=False)
 
     def __call__(self, *arrays: Any, **options: Any) -> Any:
         keys = jax.random.split(jax.random.key(0), max(1, len(self.shapes)))
         leaves = [0.5 * jax.random.normal(k, x.shape, x.dtype) for k, x in zip(keys, self.shapes, strict=False)]
-        attention = nnx.merge(self.graph, jax.tree.unflatten(self.kind, leaves))
+        attention = nnx.merge(self.graph, jax.tree.unflatten(self.kind, leaves), self.constants)
         return attention(*arrays, **taken_options(attention, **options))
 
 
@@ -108,9 +112,11 @@ def _concrete(attention: AttentionFunction) -> Callable[..., Any]:
     """Returns an attention function that needs no array from outside: the parameters of a module may be traced."""
     if not isinstance(attention, nnx.Module):
         return attention
-    graph, params = split_params(attention)
+    graph, params, constants = split_params(attention)
     leaves, kind = jax.tree.flatten(nnx.to_pure_dict(params))
-    return _Module(graph, kind, tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves))
+    # Constants have their values where these are known, as in a search, and 1 in the maps of a stack.
+    known = jax.tree.map(lambda x: x if has_known_values(x) else np.ones(x.shape, x.dtype), nnx.to_pure_dict(constants))
+    return _Module(graph, kind, tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves), known)
 
 
 def _arrays(heads: Heads, length: int) -> list[np.ndarray]:

@@ -20,7 +20,8 @@ resolves those of masks and biases first, so that a cached step, which computes 
 depends on positions is a `Mask`, a `Bias` or a `PositionScheme`.
 
 A function with parameters is an ``nnx.Module`` with this ``__call__``. Each block trains its own copy of them, which
-starts from the values of the module given; its self-attention and its cross-attention share the copy.
+starts from the values of the module given; its self-attention and its cross-attention share the copy. With
+`modules.per_layer`, each attention of each layer makes its own.
 """
 
 

@@ -15,7 +15,7 @@ from jaxformer.functional.attention.base import ScoreFunction
 from jaxformer.functional.bias import Bias
 from jaxformer.modules.attention_checks import Heads, check_linear
 from jaxformer.modules.attention_function import AttentionFunction
-from jaxformer.modules.pure import Params, split_params
+from jaxformer.modules.pure import Params
 from jaxformer.reprs import brief_with_methods
 
 Intermediates = dict[str, Any]
@@ -37,7 +37,7 @@ class CapturedAttention:
     attention: AttentionFunction | nnx.GraphDef[Any] = dataclasses.field(
         default=functional.attention, metadata={"static": True}
     )  # the graph of a module
-    parameters: Params | None = None  # of a module
+    parameters: Params | None = None  # of a module, with its constants
 
     __repr__ = brief_with_methods
 
@@ -89,8 +89,8 @@ def split_attention(attention: AttentionFunction) -> dict[str, Any]:
     """Returns the fields `attention` and `parameters` of a `CapturedAttention`."""
     if not isinstance(attention, nnx.Module):
         return {"attention": attention}
-    graph, params = split_params(attention)
-    return {"attention": graph, "parameters": nnx.to_pure_dict(params)}
+    graph, arrays = nnx.split(attention)
+    return {"attention": graph, "parameters": nnx.to_pure_dict(arrays)}
 
 
 def check_layer(index: int, num_layers: int) -> None:

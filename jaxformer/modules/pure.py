@@ -16,8 +16,10 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Generic, TypeVar
 
 import jax
+import numpy as np
 from flax import nnx
 
+from jaxformer.axes import parameter_name
 from jaxformer.reprs import brief_with_methods
 
 Params = dict[str, Any]
@@ -56,7 +58,7 @@ class Pure(Generic[ModelT_co, ConfigT_co]):
             shapes.
         """
         check_shapes(params, self.shapes, self.axes)
-        return nnx.merge(self._abstract.graph, params)
+        return nnx.merge(self._abstract.graph, params, self._abstract.constants)
 
     def apply(self, params: Params, *args: Any, **kwargs: Any) -> Any:
         """Calls the model with these parameters: ``bind(params)(*args, **kwargs)``."""
@@ -82,7 +84,7 @@ class Pure(Generic[ModelT_co, ConfigT_co]):
         """The logical axis names of each parameter (see `jaxformer.axes`); "layers" comes first in a stack."""
         return self._abstract.axes
 
-    def _split(self, key: jax.Array) -> tuple[nnx.GraphDef[ModelT_co], nnx.State]:
+    def _split(self, key: jax.Array) -> tuple[nnx.GraphDef[ModelT_co], nnx.State, nnx.State]:
         return split_params(self.model(self.config, **dict(self.parts), rngs=nnx.Rngs(params=key)))
 
     @property
@@ -95,6 +97,7 @@ class _Abstract(Generic[ModelT_co]):
     graph: nnx.GraphDef[ModelT_co]
     shapes: Params
     axes: Params
+    constants: Params
 
 
 @functools.lru_cache(maxsize=64)
@@ -102,15 +105,35 @@ def _abstract(net: Pure[ModelT_co, Any]) -> _Abstract[ModelT_co]:
     """Returns the graph, shapes and axes of a model, cached for equal models because tracing takes 0.1 s."""
     graphs: list[nnx.GraphDef[ModelT_co]] = []
     names: list[Params] = []
+    has_constants: list[bool] = []
 
     def build() -> Params:
-        graph, state = net._split(jax.random.key(0))
+        graph, state, constants = net._split(jax.random.key(0))
         graphs.append(graph)
+        has_constants.append(bool(constants))
         names.append(nnx.to_pure_dict(jax.tree.map(_names, state, is_leaf=lambda x: isinstance(x, nnx.Variable))))
         return nnx.to_pure_dict(state)
 
     shapes = jax.eval_shape(build)
-    return _Abstract(graphs[0], shapes, names[0])
+    return _Abstract(graphs[0], shapes, names[0], _constants(net) if has_constants[0] else {})
+
+
+def _constants(net: Pure[Any, Any]) -> Params:
+    """Returns the constants of a model as NumPy arrays; the compiler leaves out all operations of its parameters.
+
+    Raises:
+      ValueError: one depends on the key of the model.
+    """
+    compute = jax.jit(lambda key: nnx.to_pure_dict(net._split(key)[2]))
+    with jax.ensure_compile_time_eval():
+        values, others = (jax.device_get(compute(jax.random.key(seed))) for seed in (0, 1))
+    for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(values), jax.tree.leaves(others), strict=True):
+        if not np.array_equal(x, y, equal_nan=bool(np.issubdtype(x.dtype, np.inexact))):
+            raise ValueError(
+                f"the constant {parameter_name(path)} differs between seeds, but an nnx.Variable is not saved with the "
+                "parameters; draw it with a key of its own, such as jax.random.key(0), or make it an nnx.Param"
+            )
+    return values
 
 
 def pure(model: Callable[..., ModelT_co], config: ConfigT_co, /, **parts: Any) -> Pure[ModelT_co, ConfigT_co]:
@@ -118,7 +141,9 @@ def pure(model: Callable[..., ModelT_co], config: ConfigT_co, /, **parts: Any) -
 
     Every ``nnx.Param`` in the module, at any depth, is a parameter, so Flax layers can be used. The metadata `axes`
     names the dimensions of a parameter, ``nnx.Param(x, axes=("model", "heads"))``; `jaxformer.sharding` places arrays
-    on a mesh by these names (see `jaxformer.axes`). A parameter without `axes` is not sharded. Other state, such as the
+    on a mesh by these names (see `jaxformer.axes`). A parameter without `axes` is not sharded. An ``nnx.Variable`` (of
+    no subclass) is a constant: the model computes it from its configuration, so it is no parameter, is neither
+    trained nor saved, and must not depend on `rngs`. Other state, such as the
     statistics of ``nnx.BatchNorm`` or the counter of ``nnx.Dropout``, is not supported: functions of parameters and
     inputs have nowhere to keep it. `functional.dropout` takes a key as an argument instead.
 
@@ -223,21 +248,22 @@ def _other_form(params: Any, expected: Params) -> str:
     return ""
 
 
-def split_params(module: ModuleT) -> tuple[nnx.GraphDef[ModuleT], nnx.State]:
-    """Returns the graph of a module and its parameters.
+def split_params(module: ModuleT) -> tuple[nnx.GraphDef[ModuleT], nnx.State, nnx.State]:
+    """Returns the graph of a module, its parameters and its constants, which are of type ``nnx.Variable`` itself.
 
     Raises:
       TypeError: the module holds other state; the message lists its paths and types.
     """
-    graph, params, others = nnx.split(module, nnx.Param, ...)
+    is_constant = lambda path, x: getattr(x, "type", type(x)) is nnx.Variable
+    graph, params, constants, others = nnx.split(module, nnx.Param, is_constant, ...)
     if found := nnx.to_flat_state(others):
         text = ", ".join(f"{'.'.join(map(str, path))} ({type(x).__name__})" for path, x in found)
         raise TypeError(
             f"{type(module).__name__} holds state that is not an nnx.Param: {text}. Pure functions have nowhere to "
             "keep it: use layers without state, such as a LayerNorm for a BatchNorm, and functional.dropout for "
-            "nnx.Dropout. Keep a constant array as a tuple of numbers, or as an nnx.Param that is frozen in training"
+            "nnx.Dropout. Keep a constant array in an nnx.Variable"
         )
-    return graph, params
+    return graph, params, constants
 
 
 def _names(variable: nnx.Variable) -> nnx.Variable:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Generic
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from jax.extend.core import Primitive
 from jaxtyping import Array, Float
@@ -15,6 +16,7 @@ from jaxformer import targets
 from jaxformer.axes import placed
 from jaxformer.functional.attention.base import RESIDUAL
 from jaxformer.modules.captured import Intermediates
+from jaxformer.modules.per_layer import building
 from jaxformer.modules.pure import ModelT_co, Params, split_params
 
 UNROLLED = {"cpu": 4, "gpu": 12}
@@ -50,7 +52,9 @@ def is_unrolled(num_layers: int, *, remat: bool) -> bool:
 
 
 class Stack(nnx.Module, Generic[ModelT_co]):
-    """`num_layers` blocks made by one call of ``make_block(rngs)``, so they differ only in the values of parameters.
+    """`num_layers` blocks made by one call of ``make_block(rngs)``, so they differ only in the values of arrays.
+
+    These are parameters and, by `modules.per_layer`, constants of the attention of each layer.
 
     The block is traced once, so compile time does not grow with `num_layers` beyond `UNROLLED`. The backward pass
     recomputes the operations between products with parameters, except fused attention, and the products of experts;
@@ -88,13 +92,16 @@ class Stack(nnx.Module, Generic[ModelT_co]):
             raise ValueError(f"num_layers must be at least 1, got {num_layers}")
         graphs: list[nnx.GraphDef[ModelT_co]] = []
 
-        def build(key: jax.Array) -> Params:
-            graph, state = split_params(make_block(nnx.Rngs(params=key)))
-            graphs.append(graph)
-            return nnx.to_pure_dict(state)
+        keys = jax.random.split(rngs.params(), num_layers)
 
-        stacked = jax.vmap(build)(jax.random.split(rngs.params(), num_layers))
-        self.layers = nnx.merge(graphs[0], stacked)
+        def build(key: jax.Array, layer: jax.Array) -> tuple[Params, ...]:
+            with building(keys, layer):
+                graph, *states = split_params(make_block(nnx.Rngs(params=key)))
+            graphs.append(graph)
+            return tuple(map(nnx.to_pure_dict, states))
+
+        stacked = jax.vmap(build)(keys, jnp.arange(num_layers))
+        self.layers = nnx.merge(graphs[0], *stacked)
         self.num_layers = num_layers
         self.norm = norm
         self.remat = remat
@@ -123,7 +130,7 @@ class Stack(nnx.Module, Generic[ModelT_co]):
 
         Arrays of intermediates have a leading dimension of layers.
         """
-        graph, stacked = nnx.split(self.layers, nnx.Param)
+        graph, stacked = nnx.split(self.layers)
 
         def body(x: Array, layer: tuple[Params, jax.Array | None]) -> tuple[Array, Intermediates]:
             params, layer_key = layer
@@ -142,10 +149,13 @@ class Stack(nnx.Module, Generic[ModelT_co]):
         return x if self.norm is None else self.norm(x), intermediates
 
     def unstacked(self) -> tuple[Params, ...]:
-        """Returns the parameters of each block, for loops that need them before they start (see `block`)."""
+        """Returns the parameters of each block, for loops that need them before they start (see `blocks`)."""
         stacked = nnx.to_pure_dict(nnx.state(self.layers, nnx.Param))
         return tuple(jax.tree.map(operator.itemgetter(i), stacked) for i in range(self.num_layers))
 
-    def block(self, params: Params) -> ModelT_co:
-        """Returns the block with these parameters."""
-        return nnx.merge(nnx.graphdef(self.layers), params)
+    def blocks(self, layers: Sequence[Params]) -> tuple[ModelT_co, ...]:
+        """Returns the blocks with these parameters, and their constants."""
+        graph, _, constants = split_params(self.layers)
+        constants = nnx.to_pure_dict(constants)
+        pick = lambda i: jax.tree.map(lambda x: x[i, ...], constants)  # arrays of NumPy stay arrays
+        return tuple(nnx.merge(graph, params, pick(i)) for i, params in enumerate(layers))

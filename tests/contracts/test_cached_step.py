@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
-from jaxformer import masks, models
+from jaxformer import functional, masks, models, modules
 from jaxformer.models.config import Positions, RotaryConfig
 from tests.models.small import SOURCE, SOURCES, B, Small, V
-from tests.modules.small import int32, quick
+from tests.modules.small import drawn, int32, quick
 from tests.selection import first
 
 K, T = 2, 7
@@ -74,7 +75,7 @@ def check_law(kind, options, attention=None):
     model = small(kind, options)
     if attention is not None:
         model.net = dataclasses.replace(model.net, model=functools.partial(kind, attention=attention))
-        model.apply = quick(model.net.apply)
+        model.params, model.apply = drawn(model.net.shapes, 0.3), quick(model.net.apply)
     tokens = np.random.default_rng(0).integers(0, V, (B, K, T))
     lengths = np.array([[1, 3], [4, 2]])
 
@@ -190,6 +191,23 @@ def simple(query, key, value, *, mask=None, bias=None):
 def test_an_undecorated_function_decodes(positions):
     """A layer computes masks and biases at positions before it calls attention."""
     check_law(models.LanguageModel, {"positions": positions, "attention_dropout": 0.0}, attention=simple)
+
+
+class Tempered(nnx.Module):
+    """A factor of each head that is trained, and a constant that differs by layer."""
+
+    def __init__(self, rngs, layer):
+        self.factor = nnx.Param(jax.random.normal(rngs.params(), (4,)))
+        self.temperature = nnx.Variable(jnp.float32(1 + 2 * layer))
+
+    def __call__(self, query, key, value, **options):
+        factor = (self.factor[...] / self.temperature[...])[None, None, :, None]
+        return functional.attention(query * factor, key, value, **options)
+
+
+@pytest.mark.parametrize("kind", first(KINDS, models.LanguageModel))
+def test_modules_of_each_layer_decode(kind):
+    check_law(kind, {"positions": "rotary"}, attention=modules.per_layer(Tempered))
 
 
 @pytest.mark.parametrize("kind", first(KINDS, models.LanguageModel))

@@ -198,7 +198,7 @@ def test_parameters_without_axes_are_not_sharded():
     [
         (lambda rngs: nnx.BatchNorm(3, rngs=rngs), r"state\.mean \(BatchStat\), state\.var \(BatchStat\)"),
         (lambda rngs: nnx.Dropout(0.5, rngs=nnx.Rngs(0)), r"state\.rngs\..*\(Rng\w+\).* functional\.dropout for nnx"),
-        (lambda rngs: np.ones(2), r"state \(ndarray\).* constant array as a tuple of numbers"),
+        (lambda rngs: np.ones(2), r"state \(ndarray\).* constant array in an nnx\.Variable"),
     ],
 )
 def test_state_that_is_not_a_parameter_is_refused(state, message):
