@@ -144,6 +144,8 @@ def resolved(reference: str, arguments: Sequence[str], out: pathlib.Path | None 
     Raises:
       ConfigError: see `override`, `registry.resolve` and `registry.started`.
     """
+    if "--attention=" in arguments or ("--attention", "") in itertools.pairwise(arguments):
+        raise ConfigError("--attention is empty; leave it out for the library's, or for the one that a run remembers")
     config = override(resolve(reference), arguments)
     like = started(config, out)
     return config if like is config else override(like, arguments)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from jaxformer.cli.paths import local_path
+from jaxformer.cli.predictors import add_attention_option
 
 EXAMPLES = """examples:
   jaxformer average runs/en-de --last 10
@@ -25,12 +26,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("run", metavar="RUN", type=local_path, help="a run directory")
     parser.add_argument("--last", type=int, default=5, help="the number of checkpoints (default 5)")
     parser.add_argument("--mesh", default="", metavar="MESH", help="device mesh; default: a copy on every device")
+    add_attention_option(parser)
     options = parser.parse_args(arguments)
     from jaxformer.cli import runtime
     from jaxformer.tasks import rundir, runner
 
     runtime.start()
-    steps = runner.average(options.run, last=options.last, mesh=options.mesh)
+    steps = runner.average(options.run, last=options.last, mesh=options.mesh, attention=options.attention)
     fewer = f" (the run keeps fewer than {options.last} checkpoints)" if len(steps) < options.last else ""
     number = "1 checkpoint, step" if len(steps) == 1 else f"{len(steps)} checkpoints, steps"
     print(f"averaged {number} {', '.join(map(str, steps))}{fewer}; use it with --checkpoint average")

@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     from jaxformer.cli import runtime
     from jaxformer.config import to_data
     from jaxformer.multihost import cluster, processes
-    from jaxformer.tasks import registry, runner
+    from jaxformer.tasks import own_attention, registry, runner
     from jaxformer.training.progress import print_line
 
     cluster.initialize()
@@ -66,6 +66,7 @@ def main(arguments: Sequence[str]) -> int:
             "checkpoint": options.checkpoint,
             "ensemble": [str(run) for run in options.ensemble],
             **({"files": [str(file) for file in options.files]} if options.files else {}),
+            **({"attention": own_attention.load(config.attention).text} if config.attention else {}),
         },
         "steps": list(predictor.steps),
     }
@@ -74,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
     else:
         for name, corpus_scores in scores.items():
             print("\n  ".join(map(str, (name, *corpus_scores))))
-    changes = _changes(config, configured(options, ()) if settings else config)
+    changes = _changes(config, configured(options, ()) if settings else config) + _attention(options)
     what += _contents(examples) if options.files else ""
     _save(options.run, f"{what}-{options.checkpoint}{_ensemble(options.ensemble)}{changes}", about, examples)
     return 0
@@ -163,6 +164,16 @@ def _changes(config: Any, trained: Any) -> str:
     changed = {name: str(value) for name, value in new.items() if value != old.get(name) and name != "batch_size"}
     changes = "".join(f"-{name}={_shown(text)}" for name, text in changed.items())
     return changes if len(changes) <= LONGEST_CHANGES else f"-decode={short_digest([changes])}"
+
+
+def _attention(options: argparse.Namespace) -> str:
+    """Returns the part of a file's name that identifies an attention other than the one that the run remembers."""
+    from jaxformer.tasks import own_attention, registry
+
+    if not options.attention:
+        return ""
+    given, remembered = own_attention.load(options.attention).text, registry.read_config(options.run).attention
+    return "" if given == remembered else f"-attention={own_attention.parse(given).digest}"
 
 
 def _shown(text: str) -> str:

@@ -32,6 +32,13 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", type=local_path, help="a run directory")
     parser.add_argument("--checkpoint", default="best", help="best (default), last, average, or a step")
     parser.add_argument("--mesh", default="", metavar="MESH", help=f"device mesh; {mesh}")
+    add_attention_option(parser)
+
+
+def add_attention_option(parser: argparse.ArgumentParser) -> None:
+    """Adds the option for the attention of a run that was trained with one of the user's own."""
+    text = "your attention, in place of the one that the run remembers, as after a change of its file"
+    parser.add_argument("--attention", metavar="FILE.py:NAME", help=text)
 
 
 SHORT = {
@@ -123,9 +130,11 @@ def configured(options: argparse.Namespace, settings: Sequence[str]) -> TaskConf
     """
     from jaxformer.cli.arguments import override
     from jaxformer.tasks.config import GenerationConfig
+    from jaxformer.tasks.own_attention import replaced
     from jaxformer.tasks.registry import read_config
 
     config: Any = override(read_config(options.run), settings)
+    config = replaced(config, getattr(options, "attention", None), options.run)
     if isinstance(getattr(config, "decode", None), GenerationConfig):
         given = [word.partition("=")[0][len("--decode.") :].replace("-", "_") for word in settings if word[:2] == "--"]
         config.decode.check_read(given, command=options.command, is_ensemble=bool(getattr(options, "ensemble", ())))
@@ -157,13 +166,17 @@ def load_ensemble(options: argparse.Namespace, config: TaskConfig) -> Predictor:
     Raises:
       ConfigError: see `load`; or the runs are not compatible, or their task does not support ensembles.
     """
+    from jaxformer.tasks.own_attention import are_same, replaced
+
     first: Any = load(options, config)
     if options.ensemble and not hasattr(first, "ensemble_with"):
         raise ConfigError(f"{options.run} is a run of {config.task}, which has no ensembles; leave out --ensemble")
     others = []
     for run in options.ensemble:
-        given = argparse.Namespace(**{**vars(options), "run": run})
+        given = argparse.Namespace(**{**vars(options), "run": run, "attention": None})
         other = configured(given, ())  # the first run's search applies to all
+        if are_same(other.attention, config.attention):
+            other = replaced(other, config.attention, run)
         if other.task != config.task:
             raise ConfigError(f"{run} is a run of {other.task}, but {options.run} is one of {config.task}")
         others.append(load(given, other))

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from jaxformer.cli.paths import local_path
+from jaxformer.cli.predictors import add_attention_option
 
 EXAMPLES = """examples:
   jaxformer replay runs/demo --steps 20
@@ -23,6 +24,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("run", metavar="RUN", type=local_path, help="a run directory")
     parser.add_argument("--steps", type=int, default=10, metavar="N", help="the number of steps (default 10)")
+    add_attention_option(parser)
     options = parser.parse_args(arguments)
     from jaxformer.tasks.registry import read_config
 
@@ -32,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
 
     runtime.start()
     same = 0
-    for step in replay(options.run, steps=options.steps):
+    for step in replay(options.run, steps=options.steps, attention=options.attention):
         same += step.same
         print(
             f"step {step.step}: {step.loss!r} " + ("the same" if step.same else f"IS NOT {step.logged!r}"), flush=True

@@ -20,7 +20,7 @@ from jaxformer.planning.graph import flops, inner, times
 
 
 class _Accelerator(NamedTuple):
-    platform: str = "tpu"
+    platform: str = "counted"
     device_kind: str = ""
 
 

@@ -8,9 +8,10 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import ClassVar, Literal, Self
 
-from jaxformer.config import PLACE, at_least, check_numbers
+from jaxformer.config import LATER, PLACE, at_least, check_numbers
 from jaxformer.errors import ConfigError
 from jaxformer.reprs import brief
+from jaxformer.tasks import own_attention
 from jaxformer.training.config import OptimizerConfig, TrainConfig
 
 FREE_SETTINGS = frozenset(
@@ -274,6 +275,9 @@ class TaskConfig:
     always interpolated."""
     mesh: str = dataclasses.field(default="", metadata=PLACE)
     """Axes of the device mesh, such as "data=8,tensor=4"; by default all devices are `data`."""
+    attention: str = dataclasses.field(default="", metadata=LATER)
+    """FILE.py:NAME, an attention of your own in place of the library's: a function, a module or `modules.per_layer`. A
+    run remembers the file and its hash."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """Adam or Muon, and the schedule."""
     tune: TuneConfig = TuneConfig()
@@ -291,6 +295,8 @@ class TaskConfig:
     def __post_init__(self) -> None:
         check_numbers(self)
         at_least(0, self, "seed")
+        if self.attention:
+            own_attention.parse(self.attention)
         if self.init_positions != TaskConfig.init_positions and not self.init_from:
             raise ConfigError(f"init_positions {self.init_positions} has no effect without init_from")
         if self.seed >= 2**32:  # JAX would wrap it to a smaller seed

@@ -12,13 +12,13 @@ import importlib.util
 import inspect
 import os
 import pathlib
-import sys
 import types
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jaxformer.config import changed, from_data
 from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError, did_you_mean
+from jaxformer.tasks import own_attention, source_file
 from jaxformer.tasks.config import TaskConfig
 from jaxformer.tasks.rundir import holds_run, read_json
 
@@ -146,7 +146,10 @@ def read_config(path: pathlib.Path) -> TaskConfig:
     if not isinstance(name, str):
         raise ConfigError(f"{path} is of task {name!r}; there are {', '.join(sorted(TASKS))}")
     try:
-        return from_data(config_class(name), saved.get("config"))
+        config = from_data(config_class(name), saved.get("config"))
+        if config.attention:
+            own_attention.check_saved(config.attention, path.parent)
+        return config
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 
@@ -296,16 +299,8 @@ def _below_experiments(name: str) -> pathlib.Path | None:
 
 
 def _load_file(path: pathlib.Path) -> types.ModuleType:
-    if not path.is_file():
-        raise ConfigError(f"no configuration file {path}")
-    name = f"jaxformer_config_{short_digest([str(path.resolve())])}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+    source = source_file.read(path, what="configuration file")
+    return source_file.run(path, source, name=f"jaxformer_config_{short_digest([str(path.resolve())])}")
 
 
 def _call(module: types.ModuleType, function: str, reference: str) -> TaskConfig:

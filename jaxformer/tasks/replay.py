@@ -9,15 +9,15 @@ import pathlib
 import shutil
 import tempfile
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxformer import sharding
 from jaxformer.errors import ConfigError
 from jaxformer.files import ending
 from jaxformer.sharding import Placement
-from jaxformer.tasks import registry, restore, rundir
-from jaxformer.tasks.runner import first_state
+from jaxformer.tasks import own_attention, registry, restore, rundir
 from jaxformer.tasks.training_setup import make_training_setup
+from jaxformer.tasks.warm_start import first_state
 from jaxformer.training.logging import read_log
 from jaxformer.training.loop import numbered
 
@@ -35,16 +35,20 @@ class Replayed(NamedTuple):
         return self.logged == (self.loss if math.isfinite(self.loss) else None)
 
 
-def replay(run: pathlib.Path, *, steps: int) -> Iterator[Replayed]:
+def replay(run: pathlib.Path, *, steps: int, attention: Any = None) -> Iterator[Replayed]:
     """Trains the first steps of a run again, on its own data and mesh, and yields each with its logged loss.
 
     Batches that the run left out, when it went back from a loss that was not finite, are left out again. The run itself
     is not changed.
 
+    Args:
+      attention: see `runner.load`.
+
     Raises:
       ConfigError: `run` is not a run, its data has changed, or it has logged fewer steps.
     """
-    config = registry.read_config(run)
+    saved = registry.read_config(run)
+    config, own = own_attention.settle(saved, run, attention, saved=saved)
     rundir.check_trained(run)
     task, placement = registry.task_of(config), Placement(sharding.mesh(config.mesh))
     log = read_log(run / "log.jsonl") if (run / "log.jsonl").exists() else []
@@ -62,7 +66,7 @@ def replay(run: pathlib.Path, *, steps: int) -> Iterator[Replayed]:
             if (run / name).exists():
                 shutil.copyfile(run / name, out / name)
         data = task.prepare(config, corpus, out)
-        setup = make_training_setup(task, config, data.vocabulary.vocab_size, placement)
+        setup = make_training_setup(task, config, data.vocabulary.vocab_size, placement, own and own.attention)
         state, step = first_state(config, setup, out, lambda text: None), setup.step()
         batches = numbered(lambda start: setup.on_devices(data.batches(start, setup.rows)), 0, _left_out(run))
         for number, (_, batch) in enumerate(itertools.islice(batches, steps), 1):

@@ -8,7 +8,7 @@ import pathlib
 import shlex
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -32,12 +32,12 @@ REMOVAL = 0.5
 """The seconds after which a step whose removal has begun is no longer listed."""
 
 
-def load_params(run: pathlib.Path, checkpoint: str, mesh: str) -> tuple[Params, tuple[int, ...]]:
-    """Returns the parameters of a run, adapters merged into them, and their steps."""
+def load_params(run: pathlib.Path, checkpoint: str, mesh: str, attention: Any = None) -> tuple[Params, tuple[int, ...]]:
+    """Returns the parameters of a run, adapters merged into them, and their steps; see `make_training_setup`."""
     config = registry.read_config(run)
     task = registry.task_of(config)
     size = task.vocabulary(run).vocab_size
-    setup = make_training_setup(task, config, size, Placement(sharding.mesh(mesh)))
+    setup = make_training_setup(task, config, size, Placement(sharding.mesh(mesh)), attention)
     params, steps = restore_params(run, setup, checkpoint)
     net = setup.network.net
     return net.merged(params) if isinstance(net, LoRA) else params, steps

@@ -10,6 +10,7 @@
       checkpoints/       parameters, optimizer, position in the data
       average/           after `jaxformer average`: the averaged parameters
       pretrained/        after `jaxformer convert`, instead of checkpoints: the parameters
+      attention.json     with an attention of the user's own: a record of its file, which is never run
       init.json          with `init_from`: the parameters taken from the other run, and the reasons for the rest
       log.jsonl          every training step and validation, once
       time.json          the time spent on each part of the work, for each start
@@ -192,7 +193,7 @@ def release(out: pathlib.Path, vocabulary_files: Iterable[str], earlier: bytes |
     """
     if holds_run(out):
         return
-    prepared = "provenance.json", "init.json", "tracker.json", GENERATION
+    prepared = "provenance.json", "init.json", "tracker.json", "attention.json", GENERATION
     for name in (*prepared, "log.jsonl", "time.json", *vocabulary_files):
         (out / name).unlink(missing_ok=True)
     if earlier is None:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
 from rich.console import Console
 
 from jaxformer import lazy, sharding, training
@@ -20,15 +19,18 @@ from jaxformer.config import changed, fingerprint
 from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError, JaxformerError, did_you_mean
 from jaxformer.evaluation.scores import Score
-from jaxformer.files import local_path, write_text
+from jaxformer.files import local_path
+from jaxformer.modules import AttentionFunction
 from jaxformer.multihost import cluster, processes, storage
 from jaxformer.sharding import Placement
-from jaxformer.tasks import registry, restore, resume, run_lock, rundir, warm_start
+from jaxformer.tasks import own_attention, registry, restore, resume, run_lock, rundir
 from jaxformer.tasks.base import Corpus, Data, OnExamples, Predictor, Say, Trained
 from jaxformer.tasks.config import TaskConfig
+from jaxformer.tasks.own_attention import Own
 from jaxformer.tasks.registry import AnyTask
-from jaxformer.tasks.training_setup import TrainingSetup, batch_flops, check_memory, make_training_setup
+from jaxformer.tasks.training_setup import batch_flops, check_memory, make_training_setup
 from jaxformer.tasks.validation import Validation
+from jaxformer.tasks.warm_start import first_state
 from jaxformer.training.logging import JsonLog, TensorBoard
 from jaxformer.training.phase_timer import described
 from jaxformer.training.profile import open_profile, profiled_steps
@@ -44,6 +46,7 @@ def train(
     *,
     console: Console | None = None,
     hooks: Sequence[training.Hook] = (),
+    attention: AttentionFunction | str | None = None,
     profile: str = "",
     began: float | None = None,
 ) -> training.Result:
@@ -54,12 +57,13 @@ def train(
     Args:
       console: the console that shows progress; by default standard error.
       hooks: objects that are called after steps, validations and checkpoints, and at the end; see `training.Hook`.
+      attention: a function, a module or `modules.per_layer` of your own, or ``FILE.py:NAME``, as `config.attention`.
       profile: the steps to trace to ``out/profile``: FIRST:LAST, or a number of steps after the tenth of this start.
       began: the `time.monotonic()` at which the work began; by default now.
 
     Raises:
-      ConfigError: settings contradict each other, the mesh or the model; or `out` has a run of another configuration or
-        other data, or is in use by another process.
+      ConfigError: settings contradict each other, the mesh or the model; your attention cannot be used; or `out` has a
+        run of another configuration or other data, or is in use by another process.
       DataError: the data is missing or malformed.
       CheckpointError: a checkpoint cannot be written or read.
       DistributedError: the processes see different files in `out`, perhaps because they do not share its storage.
@@ -76,14 +80,16 @@ def train(
     if profile:
         profiled_steps(profile, start=0, steps=config.train.steps)
     task.check(config)
-    _check_memory(task, config, placement)
     storage.wait_for_run(out, _files(task))
-    rundir.holds_run(out)  # refuses a folder of other files before anything is written there
+    # Refuses a folder of other files before anything is written there.
+    saved = registry.read_config(out) if rundir.holds_run(out) else None
+    config, own = own_attention.settle(config, out, attention, saved=saved)
+    _check_memory(task, config, placement, own)
     with run_lock.held(out):
         storage.wait_for_run(out, _files(task))  # otherwise one process would resume the run that another begins
         timer = training.PhaseTimer(out / "time.json" if processes.is_first() else None, began=began)
         outputs = training.Outputs(hooks=hooks if processes.is_first() else (), timer=timer)
-        return _Start(task, config, out, placement, console, outputs, profile).train()
+        return _Start(task, config, own, out, placement, console, outputs, profile).train()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +98,7 @@ class _Start:
 
     task: AnyTask
     config: TaskConfig
+    own: Own | None
     out: pathlib.Path
     placement: Placement
     console: Console
@@ -108,7 +115,7 @@ class _Start:
             rundir.check_config(out, saved, config)
         corpus = task.read(config)
         found = {f"{part} data": text for part, text in corpus.fingerprints.items()}
-        cluster.check_equal(found)  # before one of them writes
+        cluster.check_equal(found | {"attention": config.attention})  # before one of them writes
         if saved is not None:
             rundir.check_data(out, corpus.fingerprints)  # after agreeing, so that all processes refuse together
         try:
@@ -128,7 +135,8 @@ class _Start:
         data = _prepare(task, config, corpus, out, say)
         if saved is not None:
             rundir.check_vocabulary(out, data.vocabulary.fingerprint)
-        setup = make_training_setup(task, config, data.vocabulary.vocab_size, self.placement)
+        own = self.own and self.own.attention
+        setup = make_training_setup(task, config, data.vocabulary.vocab_size, self.placement, own)
         timeout = training.save_timeout(abstract := setup.abstract_state())  # refuses a mesh that does not fit
         _report_shapes(config, data, self.placement, say)
         name = _fingerprint(config, corpus, data) if saved is None else rundir.run_fingerprint(out)
@@ -149,6 +157,8 @@ class _Start:
             resume.change_settings(out, saved or config, config, done, say)
             try:
                 if processes.is_first():
+                    if self.own is not None:
+                        own_attention.write_record(out, self.own)
                     _write_provenance(out, config, corpus, data, self.placement, name)
                     outputs.peak_flops = peak
                     names = {"unit": setup.network.unit, "smoothing": outputs.label_smoothing}
@@ -188,13 +198,13 @@ def _check_metric(task: AnyTask, metric: str) -> None:
         raise ConfigError(f"unknown train.metric {metric!r}{did_you_mean(metric, names)}")
 
 
-def _check_memory(task: AnyTask, config: TaskConfig, placement: Placement) -> None:
+def _check_memory(task: AnyTask, config: TaskConfig, placement: Placement, own: Own | None) -> None:
     """Checks that a model and a batch of these settings fit into memory, before data are read."""
     try:
         vocab_size = task.planned_vocab_size(config)
     except ConfigError:  # only the data determine it
         vocab_size = task.min_vocab_size(config)
-    check_memory(make_training_setup(task, config, vocab_size, placement))
+    check_memory(make_training_setup(task, config, vocab_size, placement, own and own.attention))
 
 
 def _files(task: AnyTask) -> tuple[str, ...]:
@@ -258,41 +268,6 @@ def _write_provenance(
     )
 
 
-def first_state(config: TaskConfig, setup: TrainingSetup, out: pathlib.Path, say: Say) -> training.TrainState:
-    """Returns the state before the first step, with the parameters of another run if `init_from` names one."""
-    state = setup.new_state()
-    if (warmup := config.optimizer.warmup_steps) > config.train.steps:
-        say(f"WARNING: train.steps ends in the warm-up of {warmup:,} steps, below the peak of the learning rate")
-    if parts := warm_start.trained_beside_adapters(config, setup):
-        patterns = ",".join(f"{part}/*" for part in parts)
-        say(f"WARNING: tune.rank trains adapters beside all matrices; --tune.frozen '{patterns}' freezes those")
-    if not config.init_from:
-        _report_never_learned(setup, None, say)
-        return state
-    source, checkpoint = registry.split_init(config.init_from)
-    params, _ = restore.load_params(source, checkpoint, setup.config.mesh)
-    other = registry.read_config(source)
-    params = registry.task_of(config).renamed(params, other, there=source, here=out)
-    params, about = warm_start.merge(state.params, params, warm_start.resizer(config, other))
-    warm_start.check(config, about)
-    for line in (f"starting from {config.init_from}:", *about.report(), *warm_start.differences(config, other)):
-        say(line)
-    _report_never_learned(setup, about, say)
-    if processes.is_first():
-        write_text(out / "init.json", json.dumps(dataclasses.asdict(about), indent=2) + "\n")
-    ema = None if state.ema_params is None else jax.tree.map(jax.numpy.copy, params)
-    return dataclasses.replace(state, params=params, ema_params=ema)
-
-
-def _report_never_learned(setup: TrainingSetup, about: warm_start.WarmStart | None, say: Say) -> None:
-    """Warns about frozen parameters that were never trained."""
-    if setup.frozen is not None and (names := warm_start.never_learned(setup.frozen, about)):
-        say(
-            f"WARNING: {len(names)} parameters that tune.frozen names keep their initial values, because init_from "
-            f"gives no others: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
-        )
-
-
 def _check_init(task: AnyTask, config: TaskConfig) -> None:
     """Checks that the run, checkpoint and vocabulary of `init_from` exist, and that the task can start from them."""
     run, checkpoint = registry.split_init(config.init_from)
@@ -302,7 +277,12 @@ def _check_init(task: AnyTask, config: TaskConfig) -> None:
 
 
 def load(
-    run: Path, *, checkpoint: str | int = "best", mesh: str = "", decode: Mapping[str, object] | None = None
+    run: Path,
+    *,
+    checkpoint: str | int = "best",
+    mesh: str = "",
+    decode: Mapping[str, object] | None = None,
+    attention: AttentionFunction | str | None = None,
 ) -> Any:
     """Returns the predictor of a run of any task: a `Translator`, a `TextGenerator`, ...
 
@@ -310,9 +290,10 @@ def load(
       checkpoint: "best" (by `train.metric`; the last one without validations), "last", "average", or a step.
       mesh: the devices that share the work; by default each holds a copy of the parameters.
       decode: settings that replace those of the configuration's `decode`.
+      attention: your own, if the run was trained with one that has no file, or whose file has changed; or FILE.py:NAME.
 
     Raises:
-      ConfigError: `run` is not a run directory, or has no such checkpoint or setting.
+      ConfigError: `run` is not a run directory, or has no such checkpoint or setting; or its attention has changed.
       CheckpointError: the run has no checkpoint yet, or it is damaged.
     """
     config = registry.read_config(run := local_path(run))
@@ -320,25 +301,35 @@ def load(
         if not hasattr(config, "decode"):
             raise ConfigError(f"{run} has no settings named decode: a run of {config.task} has no search")
         config = changed(config, {"decode": decode})
-    return predictor(run, config, checkpoint=str(checkpoint), mesh=mesh)
+    return predictor(run, config, checkpoint=str(checkpoint), mesh=mesh, attention=attention)
 
 
-def predictor(run: pathlib.Path, config: TaskConfig, *, checkpoint: str = "best", mesh: str = "") -> Predictor:
-    """Returns the predictor of a run with a configuration that may differ from the saved one in `decode` only."""
+def predictor(
+    run: pathlib.Path, config: TaskConfig, *, checkpoint: str = "best", mesh: str = "", attention: Any = None
+) -> Predictor:
+    """Returns the predictor of a run with a configuration that may differ from the saved one in `decode` only.
+
+    Its attention may differ too; see `load`.
+    """
+    config, own = own_attention.settle(config, run, attention, saved=config)
     task = registry.task_of(config)
     vocabulary = task.vocabulary(run)
     rundir.check_vocabulary(run, vocabulary.fingerprint)
-    setup = make_training_setup(task, config, vocabulary.vocab_size, Placement(sharding.mesh(mesh)))
+    placement = Placement(sharding.mesh(mesh))
+    setup = make_training_setup(task, config, vocabulary.vocab_size, placement, own and own.attention)
     params, steps = restore.restore_params(run, setup, checkpoint)
     return task.predictor(config, vocabulary, Trained(setup.network.net, params, setup.placement, steps))
 
 
-def average(run: Path, *, last: int = 5, mesh: str = "") -> list[int]:
+def average(run: Path, *, last: int = 5, mesh: str = "", attention: AttentionFunction | str | None = None) -> list[int]:
     """Averages the parameters of the last checkpoints (Vaswani et al. 2017, 6.1) into ``run/average``.
 
     Returns the steps that were averaged: fewer than `last` if fewer are kept; the best only if it is one of the last.
       The old average is kept until the new one is complete. Matrices A and B of adapters are averaged separately,
       and moving averages, which "best" and "last" are with `train.ema_decay`, are not averaged.
+
+    Args:
+      attention: see `load`.
 
     Raises:
       ConfigError: `last` is less than 1, or `run` is not a run; or another process averages it.
@@ -346,9 +337,10 @@ def average(run: Path, *, last: int = 5, mesh: str = "") -> list[int]:
     """
     if last < 1:
         raise ConfigError(f"last must be at least 1, got {last}")
-    config = registry.read_config(run := local_path(run))
-    task = registry.task_of(config)
-    setup = make_training_setup(task, config, task.vocabulary(run).vocab_size, Placement(sharding.mesh(mesh)))
+    saved = registry.read_config(run := local_path(run))
+    config, own = own_attention.settle(saved, run, attention, saved=saved)
+    task, placement = registry.task_of(config), Placement(sharding.mesh(mesh))
+    setup = make_training_setup(task, config, task.vocabulary(run).vocab_size, placement, own and own.attention)
     chosen = lambda saved: saved.steps()[-min(last, config.train.keep_last) :]
     target = restore.parameters_alone(setup.abstract_state())
     steps, params = restore.read_steps(run, None, chosen, lambda saved, steps: saved.average(target, steps))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 import math
 import typing
 from collections.abc import Callable, Iterator, Sequence
@@ -22,8 +23,11 @@ from jaxformer.modules.pure import Params
 from jaxformer.planning import flops
 from jaxformer.planning.forecast import Costs
 from jaxformer.sharding import Placement
+from jaxformer.tasks import own_attention
 from jaxformer.tasks.base import BatchT, LossSums, Network, Say, Task
 from jaxformer.tasks.config import TaskConfig, TuneConfig
+
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +39,8 @@ class TrainingSetup(Generic[BatchT]):
     placement: Placement
     network_with: Callable[[TaskConfig, AttentionFunction], Network[BatchT]]
     """The network of a configuration with an attention function, without adapters."""
+    attention: Any = None
+    """A user's own attention; None for the library's."""
 
     @functools.cached_property
     def optimizer(self) -> optax.GradientTransformation:
@@ -154,7 +160,7 @@ class TrainingSetup(Generic[BatchT]):
         Raises:
           ValueError: a loop over matrix products runs until a condition holds, so their number is unknown.
         """
-        network, graph = self.network, self._forward(shape)
+        network, graph = self.network, self._countable(shape)
         with targets.compiling_for(self.placement.mesh.devices.flatten().tolist()):
             again = self.placement.with_axis_rules(flops.repeated)(graph)
         return Costs(
@@ -173,15 +179,24 @@ class TrainingSetup(Generic[BatchT]):
         """Returns the `flops` of `costs`, in less time."""
         return 3 * flops.flops(self._forward(shape))
 
+    def _countable(self, shape: tuple[int, ...]) -> Any:
+        """Returns `_forward`; with the library's attention if a user's own has products that cannot be counted."""
+        graph = self._forward(shape)
+        try:
+            flops.flops(graph)
+        except ValueError as error:
+            if self.attention is None:
+                raise
+            logger.warning("your attention is counted as if it were the library's: %s", error)
+            return dataclasses.replace(self, attention=None)._forward(shape)
+        return graph
+
     def _forward(self, shape: tuple[int, ...]) -> Any:
         """Returns the graph of the loss of a batch of this shape, padding included."""
         config = self.config
         if getattr(getattr(config, "model", None), "feed_forward", "") == "experts":  # as if no expert were ever full
             config = changed(config, {"model": {"experts": {"capacity_factor": None}}})
-        network = self.network_with(config, flops.attention)
-        batch = network.abstract_batch(shape, jax.sharding.SingleDeviceSharding(jax.devices()[0]))
-        loss = lambda params, batch: network.loss(params, batch, jax.random.key(0))[0]
-        return flops.forward(loss, network.net.shapes, batch)
+        return _graph(self.network_with(config, self.attention or flops.attention), shape)
 
     def rows(self, num_rows: int) -> np.ndarray:
         """Returns the indices of a batch's rows that this process reads."""
@@ -202,25 +217,45 @@ class TrainingSetup(Generic[BatchT]):
         return training.create(self.network.net.init, self.optimizer, key, ema=ema, **options)
 
 
+def _graph(network: Network[Any], shape: tuple[int, ...] | None = None) -> Any:
+    """Returns the graph of the loss of a network for a batch of this shape, by default of a row of the largest."""
+    shape = network.planned_shape(1, network.largest_batch[1]) if shape is None else shape
+    batch = network.abstract_batch(shape, jax.sharding.SingleDeviceSharding(jax.devices()[0]))
+    loss = lambda params, batch: network.loss(params, batch, jax.random.key(0))[0]
+    return flops.forward(loss, network.net.shapes, batch)
+
+
 def make_training_setup(
-    task: Task[Any, Any, BatchT, Any, Any], config: TaskConfig, vocab_size: Any, placement: Placement
+    task: Task[Any, Any, BatchT, Any, Any],
+    config: TaskConfig,
+    vocab_size: Any,
+    placement: Placement,
+    attention: Any = None,
 ) -> TrainingSetup[BatchT]:
     """Builds the training setup of a configuration for a vocabulary size.
 
+    Args:
+      attention: a user's own attention, on a mesh too; by default that of the configuration, or the library's.
+
     Raises:
-      ConfigError: the settings do not make a valid model, or a pattern of `tune` matches nothing.
+      ConfigError: the settings do not make a valid model, a pattern of `tune` matches nothing, or the model cannot use
+        a user's own attention.
     """
     network_with = lambda config, attention: task.network(config, vocab_size, attention)
+    if attention is None and config.attention:
+        attention = own_attention.load(config.attention).attention
     try:
         network = network_with(config, attention_on(placement))
         network.net.shapes  # noqa: B018 - builds the model abstractly, so that its errors are raised here
+        if attention is not None:
+            network = own_attention.checked(functools.partial(network_with, config), attention, _graph)
         if config.tune.rank:
             network = _with_adapters(network, config.tune)
     except ConfigError:
         raise
     except ValueError as error:
         raise ConfigError(f"model: {error}") from error
-    setup = TrainingSetup(config, network, placement, network_with)
+    setup = TrainingSetup(config, network, placement, network_with, attention)
     setup.frozen  # noqa: B018 - evaluated so that its errors are raised here
     return setup
 
@@ -245,13 +280,16 @@ def batch_flops(setup: TrainingSetup[BatchT], say: Say) -> Callable[[BatchT], fl
     It returns 0 if they are unknown, or if frozen parameters save some.
     """
 
+    refused = list[str]()
+
     @functools.cache
     def count(shape: tuple[int, ...]) -> float:
-        if setup.frozen is not None:
+        if setup.frozen is not None or refused:
             return 0.0
         try:
             return setup.training_flops(shape)
         except ValueError as error:
+            refused.append(str(error))
             say(f"no model FLOP utilization: {error}")
             return 0.0
 

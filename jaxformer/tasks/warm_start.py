@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import pathlib
 import zlib
 from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
 
+from jaxformer import training
 from jaxformer.axes import parameter_name
 from jaxformer.config import flat, to_data
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ConfigError, first_few
+from jaxformer.files import write_text
 from jaxformer.functional import resize_grid_positions, resize_positions
 from jaxformer.models import EncoderConfig
 from jaxformer.modules.lora import ADAPTERS
 from jaxformer.modules.pure import Params
+from jaxformer.multihost import processes
+from jaxformer.tasks import own_attention, registry, restore
+from jaxformer.tasks.base import Say
 from jaxformer.tasks.config import FREE_SETTINGS, TaskConfig
 from jaxformer.tasks.training_setup import TrainingSetup
 
@@ -180,3 +187,39 @@ def trained_beside_adapters(config: TaskConfig, setup: TrainingSetup) -> list[st
         return parts
     fixed = jax.tree.map(lambda keeps, shape: keeps and len(shape.shape) > 1, frozen, shapes)
     return [] if any(any(jax.tree.leaves(fixed[part])) for part in parts) else parts
+
+
+def first_state(config: TaskConfig, setup: TrainingSetup, out: pathlib.Path, say: Say) -> training.TrainState:
+    """Returns the state before the first step, with the parameters of another run if `init_from` names one."""
+    state = setup.new_state()
+    if (warmup := config.optimizer.warmup_steps) > config.train.steps:
+        say(f"WARNING: train.steps ends in the warm-up of {warmup:,} steps, below the peak of the learning rate")
+    if parts := trained_beside_adapters(config, setup):
+        patterns = ",".join(f"{part}/*" for part in parts)
+        say(f"WARNING: tune.rank trains adapters beside all matrices; --tune.frozen '{patterns}' freezes those")
+    if not config.init_from:
+        _report_never_learned(setup, None, say)
+        return state
+    source, checkpoint = registry.split_init(config.init_from)
+    other = registry.read_config(source)
+    attention = setup.attention if own_attention.are_same(config.attention, other.attention) else None
+    params, _ = restore.load_params(source, checkpoint, setup.config.mesh, attention)
+    params = registry.task_of(config).renamed(params, other, there=source, here=out)
+    params, about = merge(state.params, params, resizer(config, other))
+    check(config, about)
+    for line in (f"starting from {config.init_from}:", *about.report(), *differences(config, other)):
+        say(line)
+    _report_never_learned(setup, about, say)
+    if processes.is_first():
+        write_text(out / "init.json", json.dumps(dataclasses.asdict(about), indent=2) + "\n")
+    ema = None if state.ema_params is None else jax.tree.map(jax.numpy.copy, params)
+    return dataclasses.replace(state, params=params, ema_params=ema)
+
+
+def _report_never_learned(setup: TrainingSetup, about: WarmStart | None, say: Say) -> None:
+    """Warns about frozen parameters that were never trained."""
+    if setup.frozen is not None and (names := never_learned(setup.frozen, about)):
+        say(
+            f"WARNING: {len(names)} parameters that tune.frozen names keep their initial values, because init_from "
+            f"gives no others: {first_few(names, 3)}"
+        )

@@ -150,9 +150,10 @@ and with a quarter as many queries as keys.
 def choose(request: Request) -> str:
     """Returns the default implementation: cuDNN or splash if one accepts the request and suits it, else by length.
 
-    Symbolic dimensions, in a program exported for many shapes, get "reference", which handles every shape.
+    Symbolic dimensions, in a program exported for many shapes, get "reference", which handles every shape; so does a
+    graph whose products are counted (see `planning.flops`), because it has no loops and no kernels.
     """
-    if not _has_known_shape(request):
+    if not _has_known_shape(request) or targets.devices()[0].platform == "counted":
         return "reference"
     for name in ("cudnn", "splash"):
         if implementations[name].refuse(request) is None and implementations[name].decline(request) is None:

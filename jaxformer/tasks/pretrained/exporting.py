@@ -54,14 +54,16 @@ def export(
       say: receives a line about the settings of the search that the folder cannot hold, if there are any.
 
     Raises:
-      ConfigError: the folder exists, no family can express the model, or the tokenizer's files cannot express the form
-        of the text.
+      ConfigError: the folder exists, no family can express the model, its attention is a user's own, or the tokenizer's
+        files cannot express the form of the text.
     """
     run, out = local_path(run), local_path(out)
     check_new_folder(out)
     config = registry.read_config(run)
     if not isinstance(config, LanguageModelingConfig | MaskedLanguageModelingConfig | TranslationConfig):
         raise ConfigError(f"{run} is a run of {config.task}; language models, masked ones and translators are exported")
+    if config.attention:
+        raise ConfigError(f"{run} has an attention of its own, {config.attention}, which transformers does not have")
     tokenizer, masked = run_tokenizer(run), isinstance(config, MaskedLanguageModelingConfig)
     frame = "both" if masked else "end" if isinstance(config, TranslationConfig) else ""
     files = tokenizer_files(tokenizer, frame=frame, mask=masked)

@@ -1,0 +1,268 @@
+"""A user's own attention in place of the library's: FILE.py:NAME, remembered as ABSOLUTE/FILE.py:NAME@DIGEST.
+
+The digest is that of the whole file. A text without one is given now, and takes the file as it is; one with a digest
+runs the file only if it is still the same. A run also keeps the text of the file, as a record: nothing in the directory
+of a run is ever run. Importing this imports no JAX.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import inspect
+import json
+import os
+import pathlib
+import re
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from jaxformer.errors import ConfigError, did_you_mean
+from jaxformer.files import local_path, write_text
+from jaxformer.tasks import source_file
+
+if TYPE_CHECKING:
+    from jaxformer.tasks.base import Network
+    from jaxformer.tasks.config import TaskConfig
+
+FILE = "attention.json"
+"""The record in a run: the path, name and SHA-256 of the attention, and the text of its file."""
+
+DIGITS = 16
+"""The number of hexadecimal digits of the SHA-256 in a setting."""
+
+_TEXT = re.compile(rf"(?P<path>.+\.py):(?P<name>[^\W\d]\w*)(?:@(?P<digest>[0-9a-f]{{{DIGITS}}}))?", re.DOTALL)
+_PYTHON = "python:"
+
+ConfigT = TypeVar("ConfigT", bound="TaskConfig")
+
+
+@dataclasses.dataclass(frozen=True)
+class Own:
+    """An attention of a user's own."""
+
+    text: str
+    """The setting by which a run remembers it; ``python:NAME`` if it has no file."""
+    attention: Any
+    """A function, an ``nnx.Module`` or `modules.per_layer`."""
+    record: Mapping[str, Any] = dataclasses.field(repr=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Reference:
+    """The parts of the setting; without a path, the attention was given in Python."""
+
+    path: pathlib.Path | None
+    name: str
+    digest: str
+
+
+def parse(text: str) -> Reference:
+    """Returns the parts of a setting.
+
+    Raises:
+      ConfigError: it is no ``FILE.py:NAME``.
+    """
+    if text.startswith(_PYTHON) and len(text) > len(_PYTHON):
+        return Reference(None, text.removeprefix(_PYTHON), "")
+    match = _TEXT.fullmatch(text)
+    if match is None:
+        raise ConfigError(f"attention must be FILE.py:NAME, a function in a file of your own, got {text!r}")
+    return Reference(local_path(match["path"]), match["name"], match["digest"] or "")
+
+
+def are_same(text: str, other: str) -> bool:
+    """Returns True if two settings give the same name in the same file, whose contents may differ."""
+    if not (text and other):
+        return False
+    a, b = parse(text), parse(other)
+    return (a.path and a.path.absolute(), a.name) == (b.path and b.path.absolute(), b.name)
+
+
+def check_saved(text: str, folder: pathlib.Path) -> None:
+    """Checks the setting in a saved config.json, which may be someone else's: it says what to run, and with which hash.
+
+    Raises:
+      ConfigError: it has no digest or a relative path, or names a file in the folder of that config.json.
+    """
+    reference = parse(text)
+    if reference.path is None:
+        return
+    if not (reference.digest and reference.path.is_absolute()):
+        raise ConfigError(f"attention must be /FOLDER/FILE.py:NAME@DIGEST in a saved configuration, got {text!r}")
+    _check_outside(reference.path, folder)
+
+
+def replaced(config: ConfigT, text: str | None, run: pathlib.Path) -> ConfigT:
+    """Returns the configuration of a run with another attention, a text; None changes nothing.
+
+    Raises:
+      ConfigError: the run has the library's attention, or the text is wrong.
+    """
+    if text is None:
+        return config
+    parse(text)
+    if not config.attention:
+        raise ConfigError(f"{run} was trained with the library's attention, so it takes no other, got {text!r}")
+    return dataclasses.replace(config, attention=text)
+
+
+def settle(
+    config: ConfigT, run: pathlib.Path, attention: Any = None, *, saved: TaskConfig | None = None
+) -> tuple[ConfigT, Own | None]:
+    """Returns a configuration with the full text of its attention, and that attention; None for the library's.
+
+    Args:
+      attention: an object, or a text, in place of the one in the configuration.
+      saved: the configuration of the run in this directory, whose attention is taken if no other is given.
+
+    Raises:
+      ConfigError: it cannot be loaded, or lies in the directory of the run; or the run has the library's attention.
+    """
+    if isinstance(attention, str):
+        parse(attention)
+        config, attention = dataclasses.replace(config, attention=attention), None
+    if saved is not None and not saved.attention and (attention is not None or config.attention):
+        given = repr(config.attention) if attention is None else _name_of(attention)
+        raise ConfigError(f"{run} was trained with the library's attention, so it takes no other, got {given}")
+    text = config.attention or (saved.attention if saved is not None else "")
+    if attention is None and not text:
+        return config, None
+    if attention is None and (path := parse(text).path) is not None:
+        _check_outside(path, run)
+    own = load(text) if attention is None else _described(attention)
+    return dataclasses.replace(config, attention=own.text), own
+
+
+_loaded: dict[str, Own] = {}
+
+
+def load(text: str) -> Own:
+    """Runs the file of a setting, once for the same contents, and returns the attention of that name.
+
+    Raises:
+      ConfigError: there is no such file or name, the file has changed or fails, or what it holds is no attention.
+    """
+    reference = parse(text)
+    if reference.path is None:
+        raise ConfigError(
+            f"the attention {reference.name} was given in Python and has no file: give it again, as "
+            f"jaxformer.load(RUN, attention={reference.name}) does, or with --attention FILE.py:NAME"
+        )
+    path = pathlib.Path(os.path.abspath(reference.path))
+    source = source_file.read(path, what="file of an attention,")
+    digest, known = hashlib.sha256(source).hexdigest()[:DIGITS], reference.digest
+    if known and known != digest:
+        raise ConfigError(
+            f"{path} has changed: its hash is {digest}, that of the run's attention is {known}; "
+            f"--attention {path}:{reference.name} accepts the file as it is now"
+        )
+    full = _of_file(path, reference.name, source, None)
+    if full.text not in _loaded:
+        attention = _run(path, source, reference.name, digest)
+        _loaded[full.text] = dataclasses.replace(full, attention=attention)
+    return _loaded[full.text]
+
+
+def _of_file(path: pathlib.Path, name: str, source: bytes, attention: Any) -> Own:
+    sha256 = hashlib.sha256(source).hexdigest()
+    record = {"path": str(path), "name": name, "sha256": sha256, "text": source.decode(errors="replace")}
+    return Own(f"{path}:{name}@{sha256[:DIGITS]}", attention, record)
+
+
+def write_record(run: pathlib.Path, own: Own) -> None:
+    """Writes the record of an attention into a run; nothing reads it but people."""
+    write_text(run / FILE, json.dumps(own.record, indent=2) + "\n")
+
+
+def _run(path: pathlib.Path, source: bytes, name: str, digest: str) -> Any:
+    module_name = f"jaxformer_attention_{digest}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:DIGITS]}"
+    module = sys.modules.get(module_name)
+    if module is None:
+        try:
+            module = source_file.run(path, source, name=module_name)
+        except (Exception, SystemExit) as error:
+            raise ConfigError(f"attention: {source_file.explained(error, path)}") from error
+    if not hasattr(module, name):
+        public = [x for x, value in vars(module).items() if callable(value) and not x.startswith("_")]
+        raise ConfigError(f"{path} has no attention {name!r}{did_you_mean(name, public) if public else ''}")
+    _check_kind(getattr(module, name), f"{path}:{name}")
+    return getattr(module, name)
+
+
+def _check_kind(attention: Any, where: str) -> None:
+    """Checks that an object is a function or module, or one for each layer."""
+    from jaxformer import modules
+    from jaxformer.modules.attention_function import check_partial
+
+    if isinstance(attention, getattr(modules, "PerLayer", ())):
+        return
+    try:
+        check_partial(attention)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def _described(attention: Any) -> Own:
+    """Returns an object with the file and name under which an imported module holds it, if there is one."""
+    _check_kind(attention, "attention")
+    module = sys.modules.get(getattr(attention, "__module__", None) or "")
+    path = getattr(module, "__file__", None)
+    names = [name for name, value in vars(module).items() if value is attention] if module is not None else []
+    alone = module is not None and module.__name__ != "__main__" and "." not in module.__name__  # runs as a file
+    if path and path.endswith(".py") and alone and names and os.path.exists(path):
+        path = pathlib.Path(os.path.abspath(path))
+        return _of_file(path, names[0], path.read_bytes(), attention)
+    name, text = _name_of(attention), None
+    with contextlib.suppress(OSError, TypeError):
+        text = inspect.getsource(attention if inspect.isroutine(attention) else type(attention))
+    return Own(f"{_PYTHON}{name}", attention, {"path": None, "name": name, "sha256": None, "text": text})
+
+
+def _name_of(attention: Any) -> str:
+    from jaxformer.modules.attention_function import name_of
+
+    return name_of(attention)
+
+
+def _check_outside(path: pathlib.Path, run: pathlib.Path) -> None:
+    """Checks that a file is not in the directory of a run, which may come from someone else."""
+    if path.absolute().is_relative_to(run.absolute()) or path.resolve().is_relative_to(run.resolve()):
+        raise ConfigError(f"{path} is in the run {run}, from which no code is run; move the file elsewhere")
+
+
+class _Reached(Exception):
+    """A model calls its attention function."""
+
+
+def probe(query: Any, key: Any, value: Any, **options: Any) -> NoReturn:
+    """Stops the tracing of a model at its first call of attention."""
+    raise _Reached
+
+
+def checked(make: Callable[[Any], Network[Any]], attention: Any, trace: Callable[[Network[Any]], Any]) -> Network[Any]:
+    """Returns the network with a user's attention, whose loss is traced, so that its errors are raised now.
+
+    Args:
+      make: makes the network with an attention function.
+      trace: traces the loss of a network.
+
+    Raises:
+      ConfigError: the model calls no attention function; or this one raises an error, or lacks an argument.
+    """
+    try:
+        trace(make(probe))
+    except _Reached:
+        pass
+    else:
+        raise ConfigError("attention: this model has no attention function, so it takes none; leave it out")
+    try:
+        network = make(attention)
+        trace(network)
+    except Exception as error:
+        kind = "" if isinstance(error, TypeError | ValueError) else f"{type(error).__name__}: "
+        message = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ConfigError(f"attention {_name_of(attention)}: {kind}{message}") from error
+    return network
