@@ -16,15 +16,24 @@ from jaxformer import masks
 
 
 def sparsemax(logits: jax.Array, allowed: jax.Array) -> jax.Array:
-    """Returns the weights ``[..., S]`` of logits ``[..., S]``; they are 0 where `allowed` is False."""
-    hidden = jnp.finfo(jnp.float32).min / logits.shape[-1]  # their sum is finite
-    logits = jnp.where(allowed, logits - jnp.where(allowed, logits, hidden).max(-1, keepdims=True), hidden)
-    ordered = jnp.sort(logits, axis=-1, descending=True)
-    excess = jnp.cumsum(ordered, -1) - 1  # of the first n logits over 1
-    counts = jnp.arange(1, logits.shape[-1] + 1, dtype=jnp.float32)
-    number = (counts.reshape((1,) * (logits.ndim - 1) + (-1,)) * ordered > excess).sum(-1, keepdims=True)
-    threshold = jnp.take_along_axis(excess, number - 1, -1) / number.astype(jnp.float32)
-    return jnp.where(allowed, jax.nn.relu(logits - threshold), 0.0)
+    """Returns the weights ``[..., S]`` of logits ``[..., S]``; they are 0 where `allowed` is False.
+
+    The threshold is found by Newton's method from below, max(z) - 1, which needs no sorting and ends at the exact one:
+    each step takes the threshold of the logits above the last (Michelot 1986). The gradient is that of the last step.
+    """
+    lowest = jnp.finfo(jnp.float32).min
+    top = jnp.where(allowed, jax.lax.stop_gradient(logits), lowest).max(-1, keepdims=True)
+    logits = jnp.where(allowed, logits - top, lowest)  # from here on, the largest is 0
+
+    def above(threshold: jax.Array, logits: jax.Array) -> jax.Array:
+        chosen = logits > threshold
+        total = jnp.where(chosen, logits, 0.0).sum(-1, keepdims=True)
+        return (total - 1) / jnp.maximum(chosen.sum(-1, keepdims=True), 1).astype(jnp.float32)
+
+    fixed = jax.lax.stop_gradient(logits)
+    step = lambda last: (last[1], jnp.maximum(last[1], above(last[1], fixed)))
+    _, threshold = jax.lax.while_loop(lambda last: (last[0] < last[1]).any(), step, step((top, jnp.full_like(top, -1))))
+    return jnp.where(allowed, jax.nn.relu(logits - above(threshold, logits)), 0.0)
 
 
 def attention(query, key, value, *, mask=None, scale=None):
