@@ -17,7 +17,7 @@ import pathlib
 import re
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.files import local_path, write_text
@@ -130,20 +130,19 @@ def settle(
     text = config.attention or (saved.attention if saved is not None else "")
     if attention is None and not text:
         return config, None
-    if attention is None and (path := parse(text).path) is not None:
-        _check_outside(path, run)
-    own = load(text) if attention is None else _described(attention)
+    own = load(text, run) if attention is None else _described(attention)
     return dataclasses.replace(config, attention=own.text), own
 
 
 _loaded: dict[str, Own] = {}
 
 
-def load(text: str) -> Own:
+def load(text: str, run: pathlib.Path | None = None) -> Own:
     """Runs the file of a setting, once for the same contents, and returns the attention of that name.
 
     Raises:
-      ConfigError: there is no such file or name, the file has changed or fails, or what it holds is no attention.
+      ConfigError: there is no such file or name, the file has changed or fails, or what it holds is no attention; or it
+        is in the directory of a run, this or another.
     """
     reference = parse(text)
     if reference.path is None:
@@ -152,7 +151,8 @@ def load(text: str) -> Own:
             f"jaxformer.load(RUN, attention={reference.name}) does, or with --attention FILE.py:NAME"
         )
     path = pathlib.Path(os.path.abspath(reference.path))
-    source = source_file.read(path, what="file of an attention,")
+    _check_outside(path, run or path)
+    source = source_file.read(path, what="attention file")
     digest, known = hashlib.sha256(source).hexdigest()[:DIGITS], reference.digest
     if known and known != digest:
         raise ConfigError(
@@ -199,8 +199,10 @@ def _check_kind(attention: Any, where: str) -> None:
 
     if isinstance(attention, getattr(modules, "PerLayer", ())):
         return
+    if not callable(attention):
+        raise ConfigError(f"{where} must be a function or a module, got {attention!r}")
     try:
-        check_partial(attention)
+        check_partial(cast(Any, attention))
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{where}: {error}") from error
 
@@ -228,9 +230,18 @@ def _name_of(attention: Any) -> str:
 
 
 def _check_outside(path: pathlib.Path, run: pathlib.Path) -> None:
-    """Checks that a file is not in the directory of a run, which may come from someone else."""
-    if path.absolute().is_relative_to(run.absolute()) or path.resolve().is_relative_to(run.resolve()):
-        raise ConfigError(f"{path} is in the run {run}, from which no code is run; move the file elsewhere")
+    """Checks that a file is neither in this directory nor in that of any run, which may come from someone else."""
+    folders = (*path.absolute().parents, *path.resolve().parents)
+    if inside := [folder for folder in folders if folder in (run.absolute(), run.resolve()) or _is_run(folder)]:
+        raise ConfigError(f"{path} is in the run {inside[0]}, from which no code is run; move the file elsewhere")
+
+
+def _is_run(folder: pathlib.Path) -> bool:
+    try:
+        saved = json.loads((folder / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(saved, dict) and {"task", "config"} <= saved.keys()
 
 
 class _Reached(Exception):

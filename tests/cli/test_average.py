@@ -73,7 +73,8 @@ def test_the_last_checkpoints_are_averaged(monkeypatch, capsys, tmp_path):
     assert capsys.readouterr().out == expected
     assert average.main([str(tmp_path), "--last", "2", "--mesh", "data=4"]) == 0
     assert capsys.readouterr().out == "averaged 2 checkpoints, steps 4, 6; use it with --checkpoint average\n"
-    assert asked == [(tmp_path, {"last": 5, "mesh": ""}), (tmp_path, {"last": 2, "mesh": "data=4"})]
+    first, second = {"last": 5, "mesh": "", "attention": None}, {"last": 2, "mesh": "data=4", "attention": None}
+    assert asked == [(tmp_path, first), (tmp_path, second)]
 
 
 def test_scores_of_an_earlier_average_are_named(monkeypatch, capsys, tmp_path):
