@@ -19,7 +19,7 @@ def sparsemax(logits: jax.Array, allowed: jax.Array) -> jax.Array:
     """Returns the weights ``[..., S]`` of logits ``[..., S]``; they are 0 where `allowed` is False.
 
     The threshold is found by Newton's method from below, max(z) - 1, which needs no sorting and ends at the exact one:
-    each step takes the threshold of the logits above the last (Michelot 1986). The gradient is that of the last step.
+    each step takes the threshold of the logits above the last. The gradient is that of the last step.
     """
     lowest = jnp.finfo(jnp.float32).min
     top = jnp.where(allowed, jax.lax.stop_gradient(logits), lowest).max(-1, keepdims=True)

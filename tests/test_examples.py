@@ -105,7 +105,7 @@ def test_a_model_learns_and_decodes_with_a_custom_attention_function():
 
 
 def test_sparsemax_is_the_nearest_point_of_the_simplex():
-    """By sorting, as in algorithm 1 of the paper, with the Jacobian of its proposition 2."""
+    """By sorting, as in algorithm 1 of the paper, with its Jacobian."""
     logits = np.random.default_rng(0).normal(size=(5, 7)).astype(np.float32) * [[0.1], [0.5], [1], [3], [100]]
     ordered = -np.sort(-logits, -1)
     excess, counts = ordered.cumsum(-1) - 1, np.arange(1, 8)
