@@ -2,7 +2,7 @@
 
 python -m experiments.own_attention --out results
 python -m experiments.own_attention --part language --out results
-python -m experiments.own_attention --smoke --out smoke     # some steps of one seed; its results mean nothing
+python -m experiments.own_attention --smoke --out smoke     # some steps of one attention; its results mean nothing
 
 The same command resumes: what has a record in OUT/records is not trained again.
 """
@@ -32,10 +32,13 @@ from jaxformer.files import write_text
 from jaxformer.inspection import plots
 from jaxformer.tasks.translation.presets import demo
 
-FULL = Scale(seeds=3, steps=600, d_model=64, rows=32, sentences=20_000, window=96)
+FULL = Scale(seeds=3, steps=400, d_model=64, rows=32, sentences=20_000, window=96)
 SMOKE = Scale(seeds=1, steps=10, d_model=16, rows=4, sentences=300, window=32)
+SMOKE_ATTENTIONS = ("differential",)
 EXAMINED = 256
 """The number of texts, or of windows, that measure a trained model."""
+LEARNED = 90
+"""The percentage of right answers at which a model has learned the task."""
 FILES = {"differential": differential_attention.__file__, "sparsemax": sparsemax.__file__}
 
 
@@ -52,12 +55,13 @@ def run(args: argparse.Namespace) -> None:
       ConfigError: `--out` has records of another amount of work.
     """
     scale = SMOKE if args.smoke else FULL
+    names = SMOKE_ATTENTIONS if args.smoke else tuple(ATTENTIONS)
     parts = [name for name in PARTS if args.part in (name, "all")]
     found: dict[str, list[dict[str, Any]]] = {}
     with Progress(console=Console(stderr=True)) as progress:
-        bar = progress.add_task("models", total=len(parts) * len(ATTENTIONS) * scale.seeds)
+        bar = progress.add_task("models", total=len(parts) * len(names) * scale.seeds)
         for part in parts:
-            for name in ATTENTIONS:
+            for name in names:
                 for seed in range(scale.seeds):
                     path = args.out / "records" / f"{part}-{name}-{seed}.json"
                     make = functools.partial(measure, part, name, seed, scale, args)
@@ -79,9 +83,15 @@ def retrieval(name: str, seed: int, scale: Scale, args: argparse.Namespace) -> d
     """Trains a model to find needles, and measures it on new texts."""
     del args
     net = training.network(name, training.NEEDLE + training.NEEDLES * training.VALUES, scale.d_model)
-    params = training.train(net, training.needles, scale, seed)
-    batch = training.needles(np.random.default_rng(1000), EXAMINED)
-    return {"parameters": net.num_parameters, **measures.retrieval(net, params, batch)}
+    batch, curve = training.needles(np.random.default_rng(1000), EXAMINED), {}
+
+    def watch(step: int, params: Any) -> None:
+        if step % (2 * training.CHUNK) == 0:
+            curve[step] = measures.accuracy(net, params, batch)
+
+    params = training.train(net, training.needles, scale, seed, watch=watch)
+    learned = min((step for step, right in curve.items() if right >= LEARNED), default=scale.steps)
+    return {"parameters": net.num_parameters, "learned": learned, **measures.retrieval(net, params, batch)}
 
 
 def language(name: str, seed: int, scale: Scale, args: argparse.Namespace) -> dict[str, Any]:
@@ -100,7 +110,10 @@ def translation(name: str, seed: int, scale: Scale, args: argparse.Namespace) ->
     settings = {"steps": steps, "validate_every": steps, "checkpoint_every": steps, "tensorboard": False}
     change = {"train": settings, "optimizer": {"warmup_steps": steps // 4}, "seed": seed}
     if scale != FULL:
-        change |= {"model": {"d_model": 16, "d_ff": 16}, "data": {"tokens_per_batch": 256, "grammar_pairs": 2000}}
+        change |= {
+            "model": {"d_model": 16, "d_ff": 16},
+            "data": {"tokens_per_batch": 256, "grammar_pairs": 2000, "vocab_size": 400},
+        }
     config = changed(demo(), change | ({"attention": f"{FILES[name]}:attention"} if name in FILES else {}))
     folder = args.out / "runs" / f"{name}-{seed}"
     command.train(config, folder, float("inf"))

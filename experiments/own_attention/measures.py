@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -18,6 +19,18 @@ def maps(net: Any, params: Any, tokens: np.ndarray) -> np.ndarray:
     return np.asarray(jax.jit(captured)(params, tokens), np.float32)
 
 
+def accuracy(net: Any, params: Any, batch: Batch) -> float:
+    """Returns the share of questions that get the right answer, in percent."""
+    tokens, labels, _ = batch
+    logits = np.asarray(_apply(net, params, tokens))[:, LENGTH:]
+    return 100 * float((logits.argmax(-1) == labels[:, LENGTH:]).mean())
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _apply(net: Any, params: Any, tokens: Any) -> jax.Array:
+    return net.apply(params, tokens)
+
+
 def retrieval(net: Any, params: Any, batch: Batch) -> dict[str, float]:
     """Returns the accuracy of the answers, and the share of the attention of a question on its answer, in percent.
 
@@ -25,14 +38,13 @@ def retrieval(net: Any, params: Any, batch: Batch) -> dict[str, float]:
     with the largest share.
     """
     tokens, labels, _ = batch
-    logits = np.asarray(jax.jit(net.apply)(params, tokens))[:, LENGTH:]
-    right = (logits.argmax(-1) == labels[:, LENGTH:]).mean()
     weights = np.abs(maps(net, params, tokens)[..., LENGTH:, :])
     answers = tokens[:, None] == labels[:, LENGTH:, None]  # [B, questions, S]
     assert (answers.sum(-1) == 1).all()
     shares = (weights * answers[None, :, None]).sum(-1) / np.maximum(weights.sum(-1), 1e-9)
     by_map = shares.mean((1, 3))
-    return {"accuracy": 100 * float(right), "best": 100 * float(by_map.max()), "mean": 100 * float(by_map.mean())}
+    share = {"best": 100 * float(by_map.max()), "mean": 100 * float(by_map.mean())}
+    return {"accuracy": accuracy(net, params, batch), **share}
 
 
 def language(net: Any, params: Any, batch: Batch) -> dict[str, float]:
@@ -42,7 +54,7 @@ def language(net: Any, params: Any, batch: Batch) -> dict[str, float]:
     character may see.
     """
     tokens = batch[0]
-    value = jax.jit(lambda params: loss(net, params, batch))(params)
+    value = jax.jit(functools.partial(loss, net))(params, batch)
     weights = np.abs(maps(net, params, tokens[:8]))
     seen = np.tri(tokens.shape[1], dtype=bool)
     shares = weights / np.maximum(weights.sum(-1, keepdims=True), 1e-9)

@@ -9,6 +9,7 @@ from typing import Any
 COLUMNS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "retrieval": (
         ("accuracy", "right answers", ".1f"),
+        ("learned", "steps to 90%", ".0f"),
         ("best", "attention to the answer, best map", ".1f"),
         ("mean", "mean of all maps", ".1f"),
     ),

@@ -116,9 +116,13 @@ def train(
     scale: Scale,
     seed: int,
     *,
-    say: Callable[[int], None] = lambda done: None,
+    watch: Callable[[int, Any], None] = lambda step, params: None,
 ) -> Any:
-    """Returns trained parameters; the batches of a seed are those of each attention."""
+    """Returns trained parameters; the batches of a seed are those of each attention.
+
+    Args:
+      watch: a function of the number of steps and the parameters, called every `CHUNK` steps.
+    """
     warm_up = min(100, scale.steps // 2)
     schedule = optax.warmup_cosine_decay_schedule(0.0, 3e-3, warm_up, scale.steps)
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule))
@@ -135,8 +139,8 @@ def train(
 
         return jax.lax.scan(one, (params, state), batches)[0]
 
-    for _ in range(0, scale.steps, CHUNK):
+    for done in range(CHUNK, scale.steps + 1, CHUNK):
         chunk = [draw(rng, scale.rows) for _ in range(CHUNK)]
         params, state = advance(params, state, jax.tree.map(lambda *x: np.stack(x), *chunk))
-        say(CHUNK)
+        watch(done, params)
     return params
