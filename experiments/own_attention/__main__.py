@@ -112,7 +112,7 @@ def translation(name: str, seed: int, scale: Scale, args: argparse.Namespace) ->
     if scale != FULL:
         change |= {
             "model": {"d_model": 16, "d_ff": 16},
-            "data": {"tokens_per_batch": 256, "grammar_pairs": 2000, "vocab_size": 400},
+            "data": {"tokens_per_batch": 512, "grammar_pairs": 2000, "vocab_size": 400},
         }
     config = changed(demo(), change | ({"attention": f"{FILES[name]}:attention"} if name in FILES else {}))
     folder = args.out / "runs" / f"{name}-{seed}"
