@@ -36,7 +36,7 @@ def sigmoid_attention(query, key, value, *, mask=None):
     visible = allowed.sum(-1, keepdims=True).astype(jnp.float32)
     logits = jnp.einsum("btnh,bsnh->bnts", query, key) * query.shape[-1] ** -0.5
     weights = jnp.where(allowed, jax.nn.sigmoid(logits - jnp.log(jnp.maximum(visible, 1))), 0.0)
-    return jnp.einsum("bnts,bsnh->btnh", weights, value)
+    return jnp.einsum("bnts,bsnh->btnh", weights.astype(value.dtype), value)
 
 
 def network(attention):

@@ -138,12 +138,13 @@ class Sum(Bias):
         return Sum(self.left.take_heads(first, count), self.right.take_heads(first, count))
 
 
-def with_four_dims(array: Array) -> Array:
+def with_four_dims(array: ArrayLike) -> Array:
     """Adds leading dimensions of size 1, so that an array has the four dimensions of [B, N, T, S].
 
     Raises:
       ValueError: the array is Boolean, as a mask is; its values would be added as 0 and 1.
     """
+    array = jnp.asarray(array)  # a tile of a NumPy array has a traced index
     if array.dtype == bool:
         raise ValueError(f"a bias is added to the logits, got bool {list(array.shape)}; a Boolean array is a mask")
     if jnp.issubdtype(array.dtype, jnp.integer):
@@ -152,7 +153,7 @@ def with_four_dims(array: Array) -> Array:
 
 
 def _as_bias(bias: Bias | ArrayLike) -> Bias:
-    return bias if isinstance(bias, Bias) else DenseBias(with_four_dims(jnp.asarray(bias)))
+    return bias if isinstance(bias, Bias) else DenseBias(with_four_dims(bias))
 
 
 def terms(bias: Bias) -> list[Bias]:

@@ -11,6 +11,8 @@ from jaxformer.modules.attention import CrossAttention as CrossAttention
 from jaxformer.modules.attention import KeyValue as KeyValue
 from jaxformer.modules.attention import Logits as Logits
 from jaxformer.modules.attention import SelfAttention as SelfAttention
+from jaxformer.modules.attention_contract import AttentionReport as AttentionReport
+from jaxformer.modules.attention_contract import check_attention as check_attention
 from jaxformer.modules.attention_function import AttentionFunction as AttentionFunction
 from jaxformer.modules.blocks import Block as Block
 from jaxformer.modules.captured import CapturedAttention as CapturedAttention

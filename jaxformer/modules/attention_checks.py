@@ -78,13 +78,18 @@ def check_linear(attention: AttentionFunction, heads: Heads) -> None:
     Raises:
       ValueError: it is not, and it does not offer its maps.
     """
-    offered = getattr(without_partials(attention), "weights", None)
-    if _is_own(attention) or callable(offered) or _is_linear(_concrete(attention), heads):
+    if has_maps(attention, heads):
         return
     raise ValueError(
         f"the attention function {name_of(attention)} is not linear in its values, so it has no maps; give it a method "
         "or an attribute weights(query, key, **options) that returns them, [B, any number, T, S]"
     )
+
+
+def has_maps(attention: AttentionFunction, heads: Heads) -> bool:
+    """Returns True if an attention function offers its maps or is linear in its values."""
+    offered = getattr(without_partials(attention), "weights", None)
+    return _is_own(attention) or callable(offered) or _is_linear(_concrete(attention), heads)
 
 
 def _is_own(attention: Any) -> bool:
