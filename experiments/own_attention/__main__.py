@@ -108,7 +108,8 @@ def translation(name: str, seed: int, scale: Scale, args: argparse.Namespace) ->
     """Trains the demo translator for a fifth of its steps, by the commands' own trainer, and scores its test."""
     steps = 400 if scale == FULL else 4
     settings = {"steps": steps, "validate_every": steps, "checkpoint_every": steps, "tensorboard": False}
-    change = {"train": settings, "optimizer": {"warmup_steps": steps // 4}, "seed": seed}
+    decode = {"beam_size": 1, "validation_sentences": 20}
+    change = {"train": settings, "optimizer": {"warmup_steps": steps // 4}, "decode": decode, "seed": seed}
     if scale != FULL:
         change |= {
             "model": {"d_model": 16, "d_ff": 16},
@@ -117,7 +118,7 @@ def translation(name: str, seed: int, scale: Scale, args: argparse.Namespace) ->
     config = changed(demo(), change | ({"attention": f"{FILES[name]}:attention"} if name in FILES else {}))
     folder = args.out / "runs" / f"{name}-{seed}"
     command.train(config, folder, float("inf"))
-    translator = jaxformer.load(folder, decode={"beam_size": 1})
+    translator = jaxformer.load(folder)
     scores = {score.name: score.value for score in next(iter(jaxformer.evaluate(folder, translator).values()))}
     parameters = sum(x.size for x in jax.tree.leaves(translator.params))
     return {"parameters": parameters, "bleu": scores["BLEU"], "chrf": scores["chrF2"]}

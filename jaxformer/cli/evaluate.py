@@ -168,12 +168,12 @@ def _changes(config: Any, trained: Any) -> str:
 
 def _attention(options: argparse.Namespace) -> str:
     """Returns the part of a file's name that identifies an attention other than the one that the run remembers."""
-    from jaxformer.tasks import own_attention, registry
+    from jaxformer.tasks import attention_setting, own_attention, registry
 
     if not options.attention:
         return ""
     given, remembered = own_attention.load(options.attention).text, registry.read_config(options.run).attention
-    return "" if given == remembered else f"-attention={own_attention.parse(given).digest}"
+    return "" if given == remembered else f"-attention={attention_setting.parse(given).digest}"
 
 
 def _shown(text: str) -> str:

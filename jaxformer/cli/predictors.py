@@ -129,8 +129,8 @@ def configured(options: argparse.Namespace, settings: Sequence[str]) -> TaskConf
       ConfigError: the folder is not a run, a setting is wrong, or the command would ignore a setting.
     """
     from jaxformer.cli.arguments import override
+    from jaxformer.tasks.attention_setting import replaced
     from jaxformer.tasks.config import GenerationConfig
-    from jaxformer.tasks.own_attention import replaced
     from jaxformer.tasks.registry import read_config
 
     config: Any = override(read_config(options.run), settings)
@@ -166,7 +166,7 @@ def load_ensemble(options: argparse.Namespace, config: TaskConfig) -> Predictor:
     Raises:
       ConfigError: see `load`; or the runs are not compatible, or their task does not support ensembles.
     """
-    from jaxformer.tasks.own_attention import are_same, replaced
+    from jaxformer.tasks.attention_setting import are_same, replaced
 
     first: Any = load(options, config)
     if options.ensemble and not hasattr(first, "ensemble_with"):

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, Self
 from jaxformer.config import LATER, PLACE, at_least, check_numbers
 from jaxformer.errors import ConfigError
 from jaxformer.reprs import brief
-from jaxformer.tasks import own_attention
+from jaxformer.tasks import attention_setting
 from jaxformer.training.config import OptimizerConfig, TrainConfig
 
 FREE_SETTINGS = frozenset(
@@ -296,7 +296,7 @@ class TaskConfig:
         check_numbers(self)
         at_least(0, self, "seed")
         if self.attention:
-            own_attention.parse(self.attention)
+            attention_setting.parse(self.attention)
         if self.init_positions != TaskConfig.init_positions and not self.init_from:
             raise ConfigError(f"init_positions {self.init_positions} has no effect without init_from")
         if self.seed >= 2**32:  # JAX would wrap it to a smaller seed

@@ -1,8 +1,6 @@
-"""A user's own attention in place of the library's: FILE.py:NAME, remembered as ABSOLUTE/FILE.py:NAME@DIGEST.
+"""A user's own attention in place of the library's, from the file that `attention_setting` names or from Python.
 
-The digest is that of the whole file. A text without one is given now, and takes the file as it is; one with a digest
-runs the file only if it is still the same. A run also keeps the text of the file, as a record: nothing in the directory
-of a run is ever run. Importing this imports no JAX.
+A run keeps the text of the file only as a record: nothing in the directory of a run is ever run.
 """
 
 from __future__ import annotations
@@ -14,29 +12,23 @@ import inspect
 import json
 import os
 import pathlib
-import re
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
+from jaxformer import modules
 from jaxformer.errors import ConfigError, did_you_mean
-from jaxformer.files import local_path, write_text
+from jaxformer.files import write_text
+from jaxformer.modules.attention_function import check_partial, name_of
 from jaxformer.tasks import source_file
-
-if TYPE_CHECKING:
-    from jaxformer.tasks.base import Network
-    from jaxformer.tasks.config import TaskConfig
+from jaxformer.tasks.attention_setting import DIGITS, PYTHON, check_outside, parse
+from jaxformer.tasks.base import Network
+from jaxformer.tasks.config import TaskConfig
 
 FILE = "attention.json"
 """The record in a run: the path, name and SHA-256 of the attention, and the text of its file."""
 
-DIGITS = 16
-"""The number of hexadecimal digits of the SHA-256 in a setting."""
-
-_TEXT = re.compile(rf"(?P<path>.+\.py):(?P<name>[^\W\d]\w*)(?:@(?P<digest>[0-9a-f]{{{DIGITS}}}))?", re.DOTALL)
-_PYTHON = "python:"
-
-ConfigT = TypeVar("ConfigT", bound="TaskConfig")
+ConfigT = TypeVar("ConfigT", bound=TaskConfig)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,65 +40,6 @@ class Own:
     attention: Any
     """A function, an ``nnx.Module`` or `modules.per_layer`."""
     record: Mapping[str, Any] = dataclasses.field(repr=False)
-
-
-@dataclasses.dataclass(frozen=True)
-class Reference:
-    """The parts of the setting; without a path, the attention was given in Python."""
-
-    path: pathlib.Path | None
-    name: str
-    digest: str
-
-
-def parse(text: str) -> Reference:
-    """Returns the parts of a setting.
-
-    Raises:
-      ConfigError: it is no ``FILE.py:NAME``.
-    """
-    if text.startswith(_PYTHON) and len(text) > len(_PYTHON):
-        return Reference(None, text.removeprefix(_PYTHON), "")
-    match = _TEXT.fullmatch(text)
-    if match is None:
-        raise ConfigError(f"attention must be FILE.py:NAME, a function in a file of your own, got {text!r}")
-    return Reference(local_path(match["path"]), match["name"], match["digest"] or "")
-
-
-def are_same(text: str, other: str) -> bool:
-    """Returns True if two settings give the same name in the same file, whose contents may differ."""
-    if not (text and other):
-        return False
-    a, b = parse(text), parse(other)
-    return (a.path and a.path.absolute(), a.name) == (b.path and b.path.absolute(), b.name)
-
-
-def check_saved(text: str, folder: pathlib.Path) -> None:
-    """Checks the setting in a saved config.json, which may be someone else's: it says what to run, and with which hash.
-
-    Raises:
-      ConfigError: it has no digest or a relative path, or names a file in the folder of that config.json.
-    """
-    reference = parse(text)
-    if reference.path is None:
-        return
-    if not (reference.digest and reference.path.is_absolute()):
-        raise ConfigError(f"attention must be /FOLDER/FILE.py:NAME@DIGEST in a saved configuration, got {text!r}")
-    _check_outside(reference.path, folder)
-
-
-def replaced(config: ConfigT, text: str | None, run: pathlib.Path) -> ConfigT:
-    """Returns the configuration of a run with another attention, a text; None changes nothing.
-
-    Raises:
-      ConfigError: the run has the library's attention, or the text is wrong.
-    """
-    if text is None:
-        return config
-    parse(text)
-    if not config.attention:
-        raise ConfigError(f"{run} was trained with the library's attention, so it takes no other, got {text!r}")
-    return dataclasses.replace(config, attention=text)
 
 
 def settle(
@@ -125,7 +58,7 @@ def settle(
         parse(attention)
         config, attention = dataclasses.replace(config, attention=attention), None
     if saved is not None and not saved.attention and (attention is not None or config.attention):
-        given = repr(config.attention) if attention is None else _name_of(attention)
+        given = repr(config.attention) if attention is None else name_of(attention)
         raise ConfigError(f"{run} was trained with the library's attention, so it takes no other, got {given}")
     text = config.attention or (saved.attention if saved is not None else "")
     if attention is None and not text:
@@ -151,7 +84,7 @@ def load(text: str, run: pathlib.Path | None = None) -> Own:
             f"jaxformer.load(RUN, attention={reference.name}) does, or with --attention FILE.py:NAME"
         )
     path = pathlib.Path(os.path.abspath(reference.path))
-    _check_outside(path, run or path)
+    check_outside(path, run or path)
     source = source_file.read(path, what="attention file")
     digest, known = hashlib.sha256(source).hexdigest()[:DIGITS], reference.digest
     if known and known != digest:
@@ -194,9 +127,6 @@ def _run(path: pathlib.Path, source: bytes, name: str, digest: str) -> Any:
 
 def _check_kind(attention: Any, where: str) -> None:
     """Checks that an object is a function or module, or one for each layer."""
-    from jaxformer import modules
-    from jaxformer.modules.attention_function import check_partial
-
     if isinstance(attention, getattr(modules, "PerLayer", ())):
         return
     if not callable(attention):
@@ -217,31 +147,10 @@ def _described(attention: Any) -> Own:
     if path and path.endswith(".py") and alone and names and os.path.exists(path):
         path = pathlib.Path(os.path.abspath(path))
         return _of_file(path, names[0], path.read_bytes(), attention)
-    name, text = _name_of(attention), None
+    name, text = name_of(attention), None
     with contextlib.suppress(OSError, TypeError):
         text = inspect.getsource(attention if inspect.isroutine(attention) else type(attention))
-    return Own(f"{_PYTHON}{name}", attention, {"path": None, "name": name, "sha256": None, "text": text})
-
-
-def _name_of(attention: Any) -> str:
-    from jaxformer.modules.attention_function import name_of
-
-    return name_of(attention)
-
-
-def _check_outside(path: pathlib.Path, run: pathlib.Path) -> None:
-    """Checks that a file is neither in this directory nor in that of any run, which may come from someone else."""
-    folders = (*path.absolute().parents, *path.resolve().parents)
-    if inside := [folder for folder in folders if folder in (run.absolute(), run.resolve()) or _is_run(folder)]:
-        raise ConfigError(f"{path} is in the run {inside[0]}, from which no code is run; move the file elsewhere")
-
-
-def _is_run(folder: pathlib.Path) -> bool:
-    try:
-        saved = json.loads((folder / "config.json").read_bytes())
-    except (OSError, ValueError):
-        return False
-    return isinstance(saved, dict) and {"task", "config"} <= saved.keys()
+    return Own(f"{PYTHON}{name}", attention, {"path": None, "name": name, "sha256": None, "text": text})
 
 
 class _Reached(Exception):
@@ -251,6 +160,14 @@ class _Reached(Exception):
 def probe(query: Any, key: Any, value: Any, **options: Any) -> NoReturn:
     """Stops the tracing of a model at its first call of attention."""
     raise _Reached
+
+
+def _reaches(make: Callable[[Any], Network[Any]], trace: Callable[[Network[Any]], Any]) -> bool:
+    try:
+        trace(make(probe))
+    except _Reached:
+        return True
+    return False
 
 
 def checked(make: Callable[[Any], Network[Any]], attention: Any, trace: Callable[[Network[Any]], Any]) -> Network[Any]:
@@ -263,11 +180,7 @@ def checked(make: Callable[[Any], Network[Any]], attention: Any, trace: Callable
     Raises:
       ConfigError: the model calls no attention function; or this one raises an error, or lacks an argument.
     """
-    try:
-        trace(make(probe))
-    except _Reached:
-        pass
-    else:
+    if not _reaches(make, trace):
         raise ConfigError("attention: this model has no attention function, so it takes none; leave it out")
     try:
         network = make(attention)
@@ -275,5 +188,5 @@ def checked(make: Callable[[Any], Network[Any]], attention: Any, trace: Callable
     except Exception as error:
         kind = "" if isinstance(error, TypeError | ValueError) else f"{type(error).__name__}: "
         message = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ConfigError(f"attention {_name_of(attention)}: {kind}{message}") from error
+        raise ConfigError(f"attention {name_of(attention)}: {kind}{message}") from error
     return network

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from jaxformer.config import changed, from_data
 from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError, did_you_mean
-from jaxformer.tasks import own_attention, source_file
+from jaxformer.tasks import attention_setting, source_file
 from jaxformer.tasks.config import TaskConfig
 from jaxformer.tasks.rundir import holds_run, read_json
 
@@ -148,7 +148,7 @@ def read_config(path: pathlib.Path) -> TaskConfig:
     try:
         config = from_data(config_class(name), saved.get("config"))
         if config.attention:
-            own_attention.check_saved(config.attention, path.parent)
+            attention_setting.check_saved(config.attention, path.parent)
         return config
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error

@@ -21,7 +21,7 @@ from jaxformer.models import EncoderConfig
 from jaxformer.modules.lora import ADAPTERS
 from jaxformer.modules.pure import Params
 from jaxformer.multihost import processes
-from jaxformer.tasks import own_attention, registry, restore
+from jaxformer.tasks import attention_setting, registry, restore
 from jaxformer.tasks.base import Say
 from jaxformer.tasks.config import FREE_SETTINGS, TaskConfig
 from jaxformer.tasks.training_setup import TrainingSetup
@@ -202,7 +202,7 @@ def first_state(config: TaskConfig, setup: TrainingSetup, out: pathlib.Path, say
         return state
     source, checkpoint = registry.split_init(config.init_from)
     other = registry.read_config(source)
-    attention = setup.attention if own_attention.are_same(config.attention, other.attention) else None
+    attention = setup.attention if attention_setting.are_same(config.attention, other.attention) else None
     params, _ = restore.load_params(source, checkpoint, setup.config.mesh, attention)
     params = registry.task_of(config).renamed(params, other, there=source, here=out)
     params, about = merge(state.params, params, resizer(config, other))

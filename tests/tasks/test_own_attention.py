@@ -20,7 +20,7 @@ from jaxformer import models, modules, sharding
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError
 from jaxformer.sharding import Placement
-from jaxformer.tasks import own_attention, planner, registry, rundir
+from jaxformer.tasks import attention_setting, own_attention, planner, registry, rundir
 from jaxformer.tasks.training_setup import batch_flops, make_training_setup
 from tests.contracts.task import quiet
 from tests.tasks.language_model import small
@@ -79,7 +79,7 @@ def test_a_text_that_names_no_attention(text):
     with pytest.raises(ConfigError, match=rf"attention must be FILE\.py:NAME.*got {re.escape(repr(text))}"):
         registry.configure("language_model", attention=text)
     with pytest.raises(ConfigError, match="must be FILE"):
-        own_attention.replaced(registry.configure("language_model", attention="a.py:b"), text, pathlib.Path("run"))
+        attention_setting.replaced(registry.configure("language_model", attention="a.py:b"), text, pathlib.Path("run"))
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_plan_takes_the_setting(file):
     setup = planner.planned_setup(config, sharding.mesh("data=1", jax.devices()[:1]))
     assert setup.attention is own_attention.load(config.attention).attention
     with pytest.raises(ConfigError, match="no attention file"):
-        planner.plan(changed(config, {"attention": "nothing.py:attend"}), "h100:1x8")
+        planner.workload(changed(config, {"attention": "nothing.py:attend"}), setup.placement.mesh)
 
 
 def test_an_object_is_remembered_by_its_file_if_that_can_be_run_alone(tmp_path, monkeypatch):
