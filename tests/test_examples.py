@@ -13,7 +13,7 @@ from rich.console import Console
 
 import jaxformer
 from examples import differential_attention, minimal, own_attention, own_model, own_task, sharded, sparsemax
-from jaxformer import functional, masks, models, pure, sharding
+from jaxformer import functional, masks, models, modules, pure, sharding
 from jaxformer.cli.main import main
 from jaxformer.config import changed
 from jaxformer.tasks import registry
@@ -184,6 +184,16 @@ def strengths(layer):
     a1, b1, a2, b2 = np.moveaxis(np.asarray(layer["vectors"]), 1, 0)
     initial = 0.8 - 0.6 * np.exp(-0.3 * np.arange(2))
     return (np.exp((a1 * b1).sum(-1)) - np.exp((a2 * b2).sum(-1)) + initial)[:, None]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("example", "maps"), [(differential_attention, "2, which it offers"), (sparsemax, "4, its out")]
+)
+def test_the_attentions_of_the_examples_keep_the_contract(example, maps):
+    """Also where two heads of queries share their keys."""
+    findings = modules.check_attention(example.attention, num_kv_heads=2).findings
+    assert findings["maps"].startswith(maps)
 
 
 @pytest.mark.full
