@@ -176,14 +176,14 @@ def test_a_language_model_decodes_with_an_attention_of_the_examples(example, map
     layer = params["decoder"]["stack"]["layers"]["attention"].get("attention")
     if example is differential_attention:
         assert (layer["vectors"][0] != layer["vectors"][1]).all()
-        np.testing.assert_allclose(np.asarray(weights)[:, 0, 0].sum(-1), 1 - strengths(layer), atol=1e-5)
+        np.testing.assert_allclose(np.asarray(weights)[:, 0, 0, 0].sum(-1), 1 - strengths(layer), atol=1e-5)
 
 
 def strengths(layer):
-    """The factors of the second softmax in two layers, ``[2, 1]``, by the formula."""
+    """The factors of the second softmax in two layers, by the formula."""
     a1, b1, a2, b2 = np.moveaxis(np.asarray(layer["vectors"]), 1, 0)
     initial = 0.8 - 0.6 * np.exp(-0.3 * np.arange(2))
-    return (np.exp((a1 * b1).sum(-1)) - np.exp((a2 * b2).sum(-1)) + initial)[:, None]
+    return np.exp((a1 * b1).sum(-1)) - np.exp((a2 * b2).sum(-1)) + initial
 
 
 @pytest.mark.full

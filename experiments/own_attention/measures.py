@@ -1,4 +1,4 @@
-"""What a trained model knows, and how its attention is spread."""
+"""Measures of a trained model: its answers, its loss, and the spread of its attention."""
 
 from __future__ import annotations
 
