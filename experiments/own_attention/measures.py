@@ -6,7 +6,6 @@ import functools
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from experiments.own_attention.training import LENGTH, Batch, Characters, loss
@@ -67,4 +66,4 @@ def picture(net: Any, params: Any, text: Characters, length: int = 24) -> Attent
     """Returns the maps of the first held-out characters."""
     tokens = text.held_out(1)[0][:, :length]
     letters = tuple(text.alphabet[i].replace(" ", "_").replace("\n", "/") for i in tokens[0])
-    return AttentionWeights(letters, letters, maps(net, params, jnp.asarray(tokens))[:, 0])
+    return AttentionWeights(letters, letters, maps(net, params, tokens)[:, 0])

@@ -98,8 +98,16 @@ class Characters:
 
 def network(name: str, vocab_size: int, d_model: int) -> Any:
     """Returns the language model with this attention, as pure functions: two layers, four heads."""
-    sizes = {"num_layers": 2, "d_model": d_model, "num_heads": 4, "d_ff": 4 * d_model}
-    config = models.LanguageModelConfig(vocab_size, **sizes, positions="rotary", norm="rms", dropout=0.0)
+    config = models.LanguageModelConfig(
+        vocab_size,
+        num_layers=2,
+        d_model=d_model,
+        num_heads=4,
+        d_ff=4 * d_model,
+        positions="rotary",
+        norm="rms",
+        dropout=0.0,
+    )
     return pure(models.LanguageModel, config, attention=ATTENTIONS[name])
 
 
