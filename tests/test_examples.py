@@ -201,6 +201,7 @@ def test_the_attentions_of_the_examples_keep_the_contract(example, maps):
 def test_the_commands_use_an_attention_of_the_examples(example, tmp_path, capsys):
     """Training, writing, and a translator with its maps, as the docstrings say."""
     given = ["--attention", f"{example.__file__}:attention", "--train.tensorboard", "False", "--train.steps", "2"]
+    given += ["--optimizer.warmup-steps", "1"]
     (tmp_path / "text.txt").write_text(TEXT)
     text = ["--data.text", str(tmp_path / "text.txt"), "--data.length", "16", "--data.batch-size", "8"]
     assert main(["train", "language_model:tiny", *text, *given, "--out", str(tmp_path / "text")]) == 0
