@@ -21,6 +21,7 @@ from flax import nnx
 from jaxformer import masks
 from jaxformer.axes import has_known_values
 from jaxformer.functional.attention.base import ScoreFunction
+from jaxformer.functional.attention.weights import offered_weights
 from jaxformer.modules.attention_function import (
     AttentionFunction,
     check_result,
@@ -88,8 +89,8 @@ def check_linear(attention: AttentionFunction, heads: Heads) -> None:
 
 def has_maps(attention: AttentionFunction, heads: Heads) -> bool:
     """Returns True if an attention function offers its maps or is linear in its values."""
-    offered = getattr(without_partials(attention), "weights", None)
-    return _is_own(attention) or callable(offered) or _is_linear(_concrete(attention), heads)
+    offered = offered_weights(without_partials(attention))
+    return _is_own(attention) or offered is not None or _is_linear(_concrete(attention), heads)
 
 
 def _is_own(attention: Any) -> bool:

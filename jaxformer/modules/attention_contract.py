@@ -19,6 +19,7 @@ from flax import nnx
 
 from jaxformer import functional, masks
 from jaxformer.functional.attention.base import ScoreFunction
+from jaxformer.functional.attention.weights import offered_weights
 from jaxformer.modules.attention_checks import Heads, check_rows, has_maps
 from jaxformer.modules.attention_function import (
     AttentionFunction,
@@ -26,6 +27,7 @@ from jaxformer.modules.attention_function import (
     check_result,
     name_of,
     taken_options,
+    without_partials,
 )
 from jaxformer.modules.contract_layers import (
     BrokenLawError,
@@ -48,7 +50,7 @@ class AttentionReport:
 
     name: str
     findings: dict[str, str]
-    """What was found out by each law; all of them are kept."""
+    """The finding of each law; all of them are kept."""
 
     def __str__(self) -> str:
         lines = [f"{law:13} {finding}" for law, finding in self.findings.items()]
@@ -116,7 +118,7 @@ def check_attention(
       scale, score, sinks: the settings of the layer: see `modules.Logits`.
 
     Returns:
-      A report, which prints what was found out by each law.
+      A report, which prints the finding of each law.
 
     Raises:
       ValueError: a law is broken; the message names the first one.
@@ -261,8 +263,8 @@ def _check_maps(subject: _Subject) -> str:
     check_finite("a map", whole)
     check_near("a map of one row and head differs from all maps", part, whole[:, :1, 1:2])
     check_near("a masked key has weight: its map differs from 0", whole[..., -2:], jnp.zeros_like(whole[..., -2:]))
-    offered = callable(getattr(subject.attention, "weights", None))
-    return f"{whole.shape[1]}, " + ("which it offers" if offered else "its output for the identity")
+    offered = offered_weights(without_partials(subject.attention))
+    return f"{whole.shape[1]}, " + ("which it offers" if offered is not None else "its output for the identity")
 
 
 def _check_gradients(subject: _Subject) -> str:
@@ -288,8 +290,8 @@ def _check_bfloat16(subject: _Subject) -> str:
     expected = quick(subject.masked)(subject.params, *arrays, allowed)
     low = [x.astype(jnp.bfloat16) for x in arrays]
 
-    def loss(*arrays: Any) -> Any:
-        y = subject.masked(subject.params, *arrays, allowed)
+    def loss(query: Any, key: Any, value: Any) -> Any:
+        y = subject.masked(subject.params, query, key, value, allowed)
         return y.astype(jnp.float32).sum(), y
 
     gradients, result = quick(jax.grad(loss, (0, 1, 2), has_aux=True))(*low)

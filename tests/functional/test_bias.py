@@ -201,3 +201,11 @@ def test_positions_of_a_symbolic_batch(name):
         got = np.broadcast_to(program.call(query[:size], positions[:size]), (size, 2, 1, 6))
         for i in range(size):
             np.testing.assert_allclose(got[i : i + 1], place(query[i : i + 1], positions[i : i + 1]), rtol=1e-6)
+
+
+def test_a_numpy_array_is_a_bias_in_a_traced_function():
+    """Its tile has a traced index, which NumPy refused."""
+    query, key, value = np.random.default_rng(8).standard_normal((3, 1, 6, 2, 4)).astype(np.float32)
+    bias = np.random.default_rng(9).standard_normal((2, 6, 6)).astype(np.float32)
+    attend = lambda bias: quick(lambda *x: functional.attention(*x, mask=masks.causal(), bias=bias))(query, key, value)
+    np.testing.assert_array_equal(attend(bias), attend(jnp.asarray(bias)))

@@ -116,3 +116,34 @@ def test_modules_without_position_are_accepted():
     net = pure(models.LanguageModel, CONFIG, attention=Scaled())
     assert net.shapes["decoder"]["stack"]["layers"]["attention"]["attention"]["factor"].shape == (2,)
     assert isinstance(modules.SelfAttention(8, 2, attention=Scaled(), rngs=nnx.Rngs(0)).check_steps(), type(None))
+
+
+class Normalized(nnx.Module):
+    """Not linear in its values; its parameters have a name that maps could have."""
+
+    def __init__(self):
+        self.weights = nnx.Param(jnp.ones(4))
+
+    def __call__(self, query, key, value, *, mask=None):
+        return functional.rms_norm(functional.attention(query, key, value, mask=mask), jnp.ones(value.shape[-1]))
+
+
+def test_a_parameter_named_weights_offers_no_maps():
+    """It was taken for a function that returns them, and the identity's output for maps."""
+    with pytest.raises(ValueError, match="Normalized is not linear in its values, so it has no maps"):
+        check_linear(Normalized(), HEADS)
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, functools.partial, jax.jit], ids=["function", "partial", "jit"])
+def test_maps_of_any_number_are_offered_by_any_function(wrap):
+    def own(query, key, value, **options):
+        return Normalized()(query, key, value, **options)
+
+    own.weights = wrap(lambda query, key: functional.attention_weights(query, key)[:, ::2])
+    check_linear(own, HEADS)
+    x = jax.random.normal(jax.random.key(0), (2, 3, 4, 8))
+    expected = functional.attention_weights(x, x)
+    assert jnp.allclose(functional.weights_of(own, x, x), expected[:, ::2])
+    assert jnp.allclose(functional.weights_of(own, x, x, heads=[1], rows=[2]), expected[:, 2:3, 2:])
+    with pytest.raises(ValueError, match=r"heads must be indices from 0 to 1, got \[2\]"):
+        functional.weights_of(own, x, x, heads=[2])

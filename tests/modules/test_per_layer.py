@@ -10,7 +10,7 @@ from flax import nnx
 
 from jaxformer import functional, masks, models, modules, pure, sharding
 from jaxformer.modules import per_layer
-from tests.modules.small import normal, quick
+from tests.modules.small import drawn, normal, quick
 
 CONFIG = models.LanguageModelConfig(9, num_layers=3, d_model=8, num_heads=2, d_ff=8, positions="none")
 PAIR = models.EncoderDecoderConfig(9, 9, num_encoder_layers=2, num_decoder_layers=3, d_model=8, num_heads=2, d_ff=8)
@@ -217,12 +217,42 @@ def test_a_search_takes_constants_of_any_dtype():
     class Kept(nnx.Module):
         def __init__(self, rngs, layer):
             self.heads = nnx.Variable(jnp.arange(2) <= layer)
-            self.root = nnx.Variable(jnp.float32(layer + 1))
+            self.depth = nnx.Variable(jnp.float32(layer + 2))
 
         def __call__(self, query, key, value, *, mask=None):
-            y = functional.attention(query / jnp.sqrt(self.root[...]), key, value, mask=mask)
-            return jnp.where(self.heads[...][None, None, :, None], y, 0.0)
+            y = functional.attention(query * jnp.log(self.depth[...] - 1), key, value, mask=mask)  # infinite below 2
+            return jnp.where(self.heads[...][None, None, :, None], y, 2 * y)
 
     net = pure(models.LanguageModel, CONFIG, attention=per_layer(Kept))
     start = lambda params: net.bind(params).start(batch_size=1, beam_size=2, length=4)
     assert jax.eval_shape(start, net.shapes)
+
+
+class Halves(nnx.Module):
+    """Half as many maps as heads, and no function that is linear in its values."""
+
+    def __init__(self, rngs, layer):
+        self.share = nnx.Variable(jnp.float32(layer / 4))
+
+    def weights(self, query, key, *, mask=None):
+        maps = functional.attention_weights(query, key, mask=mask)
+        return maps[:, ::2] - self.share[...] * maps[:, 1::2]
+
+    def __call__(self, query, key, value, *, mask=None):
+        maps = jnp.repeat(self.weights(query, key, mask=mask), 2, 1)
+        return functional.rms_norm(jnp.einsum("bnts,bsnh->btnh", maps, value), jnp.ones(value.shape[3]))
+
+
+def test_a_model_has_maps_of_any_number():
+    net = pure(models.EncoderDecoder, PAIR, attention=per_layer(Halves))
+    params, tokens = drawn(net.shapes), jnp.ones((2, 4), int)
+    captured = quick(lambda params: net.bind(params).captured(tokens, tokens))(params)
+    maps = {name: of.weights() for name, of in captured.items()}
+    shapes = {name: x.shape for name, x in maps.items()}
+    counts = {"encoder.self": 2, "decoder.self": 3, "decoder.cross": 3}
+    assert shapes == {name: (count, 2, 1, 4, 4) for name, count in counts.items()}
+    np.testing.assert_allclose(maps["decoder.cross"].sum(-1)[:, 0, 0, 0], 1 - np.arange(3) / 4, rtol=1e-5)
+    model = net.bind(params)
+    context, state = model.start(model.encode(tokens), beam_size=2, length=3)
+    _, attention, _ = model.attending_step(jnp.ones((2, 2), int), state, context)
+    assert attention.shape == (2, 2, 4)

@@ -98,11 +98,11 @@ def weights_of(
     settings: dict[str, Any] = {name: x for name, x in options.items() if x is not None}
     while isinstance(attention, functools.partial):
         attention, settings = attention.func, attention.keywords | settings
-    offered = attention_weights if attention is api.attention else getattr(attention, "weights", None)
+    offered = attention_weights if attention is api.attention else offered_weights(attention)
     if offered is attention_weights:
         settings = {name: x for name, x in settings.items() if name not in ("implementation", "dropout")}
         return attention_weights(query, key, rows=rows, heads=heads, **settings)
-    if inspect.isroutine(offered):
+    if offered is not None:
         maps = offered(query, key, **settings)
     else:
         maps = _by_identity(functools.partial(attention, **settings), query, key)
@@ -111,6 +111,12 @@ def weights_of(
         raise ValueError(f"weights must be maps [B, M, T, S] with B, T, S = {expected}, got shape {list(maps.shape)}")
     maps = maps if heads is None else maps[:, indices("heads", heads, maps.shape[1])]
     return maps if rows is None else maps[:, :, indices("rows", rows, maps.shape[2])]
+
+
+def offered_weights(attention: Any) -> Callable[..., Array] | None:
+    """Returns the function `weights` of an attention function, or None; a parameter of that name is no function."""
+    offered = getattr(attention, "weights", None)
+    return offered if inspect.isroutine(offered) or isinstance(offered, functools.partial) else None
 
 
 def _by_identity(attention: Callable[..., Array], query: Array, key: Array) -> Array:
