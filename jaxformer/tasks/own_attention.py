@@ -16,7 +16,6 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar, cast
 
-from jaxformer import modules
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.files import write_text
 from jaxformer.modules.attention_function import check_partial, name_of
@@ -85,8 +84,11 @@ def load(text: str, run: pathlib.Path | None = None) -> Own:
         )
     path = pathlib.Path(os.path.abspath(reference.path))
     check_outside(path, run or path)
+    known = reference.digest
+    if known and not path.exists():
+        raise ConfigError(f"the run's attention is no longer in {path}; --attention FILE.py:NAME names another file")
     source = source_file.read(path, what="attention file")
-    digest, known = hashlib.sha256(source).hexdigest()[:DIGITS], reference.digest
+    digest = hashlib.sha256(source).hexdigest()[:DIGITS]
     if known and known != digest:
         raise ConfigError(
             f"{path} has changed: its hash is {digest}, that of the run's attention is {known}; "
@@ -126,9 +128,7 @@ def _run(path: pathlib.Path, source: bytes, name: str, digest: str) -> Any:
 
 
 def _check_kind(attention: Any, where: str) -> None:
-    """Checks that an object is a function or module, or one for each layer."""
-    if isinstance(attention, getattr(modules, "PerLayer", ())):
-        return
+    """Checks that an object is a function or module, or `modules.per_layer`, which can be called too."""
     if not callable(attention):
         raise ConfigError(f"{where} must be a function or a module, got {attention!r}")
     try:

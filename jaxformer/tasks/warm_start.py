@@ -159,7 +159,11 @@ def differences(config: TaskConfig, other: TaskConfig) -> list[str]:
     old, new = flat(to_data(there)), flat(to_data(here))
     free = FREE_SETTINGS | {"max_positions"}
     names = [name for name in new if name.split(".")[-1] not in free and old.get(name) != new[name]]
-    what = ", ".join(f"{name} is {old.get(name)} there and {new[name]} here" for name in names)
+    words = [f"{name} is {old.get(name)} there and {new[name]} here" for name in names]
+    if config.attention != other.attention:
+        of = lambda config: config.attention or "the library's"
+        words.append(f"attention is {of(other)} there and {of(config)} here")
+    what = ", ".join(words)
     return [f"WARNING: settings of the model differ from those of that run: {what}"] if what else []
 
 

@@ -117,6 +117,15 @@ def test_a_file_that_changed_is_used_only_if_it_is_given(here, capsys):
     assert registry.read_config(here / "run").attention == f"{here / 'mine.py'}:attend@{digest(new)}"
 
 
+def test_a_file_that_is_gone(here, capsys):
+    (here / "mine.py").rename(here / "moved.py")
+    message = error(capsys, "evaluate", "run")
+    assert message.endswith(
+        "attention is no longer in " + f"{here / 'mine.py'}; --attention FILE.py:NAME names another file"
+    )
+    assert main(["evaluate", "run", "--attention", "moved.py:attend"]) == 0
+
+
 def test_a_run_with_the_attention_of_the_library_takes_no_other(here, capsys):
     before = (here / "plain" / "config.json").read_text()
     for words in ([*TRAIN, "--out", "plain"], ["evaluate", "plain"], ["average", "plain"], ["replay", "plain"]):

@@ -20,7 +20,7 @@ from jaxformer import models, modules, sharding
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError
 from jaxformer.sharding import Placement
-from jaxformer.tasks import attention_setting, own_attention, planner, registry, rundir
+from jaxformer.tasks import attention_setting, own_attention, planner, registry, rundir, warm_start
 from jaxformer.tasks.training_setup import batch_flops, make_training_setup
 from tests.contracts.task import quiet
 from tests.tasks.language_model import small
@@ -205,6 +205,10 @@ def test_a_warm_start_takes_the_parameters_of_the_attention(trained, tmp_path):
     jaxformer.train(again, tmp_path / "warm", attention=attention, console=quiet())
     taken = json.loads((tmp_path / "warm" / "init.json").read_text())["taken"]
     assert "decoder/stack/layers/attention/attention/factor" in taken
+    own = registry.read_config(run)
+    (line,) = warm_start.differences(config, own)
+    assert line.endswith("of that run: attention is python:Sharpened there and the library's here")
+    assert warm_start.differences(own, own) == []
 
 
 def setup(attention=None, config=None, **model):
