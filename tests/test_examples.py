@@ -205,8 +205,8 @@ def test_the_commands_use_an_attention_of_the_examples(example, tmp_path, capsys
     (tmp_path / "text.txt").write_text(TEXT)
     text = ["--data.text", str(tmp_path / "text.txt"), "--data.length", "16", "--data.batch-size", "8"]
     assert main(["train", "language_model:tiny", *text, *given, "--out", str(tmp_path / "text")]) == 0
-    assert main(["generate", str(tmp_path / "text"), "She", "--decode.max-tokens", "3"]) == 0
-    sizes = ["--model.d-model", "16", "--model.d-ff", "16", "--data.grammar-pairs", "500", "--data.vocab-size", "300"]
+    assert main(["generate", str(tmp_path / "text"), "in", "--decode.max-tokens", "3"]) == 0
+    sizes = ["--model.d-model", "16", "--model.d-ff", "16", "--data.grammar-pairs", "2000", "--data.vocab-size", "400"]
     assert main(["train", "demo", *sizes, *given, "--out", str(tmp_path / "demo")]) == 0
     translator = jaxformer.load(tmp_path / "demo")
     weights = translator.attention("The house is old.").weights
