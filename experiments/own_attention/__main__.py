@@ -1,7 +1,7 @@
 """Compares differential and sparsemax attention with softmax, over three seeds: retrieval, a text, translation.
 
 python -m experiments.own_attention --out results
-python -m experiments.own_attention --part language --out results
+python -m experiments.own_attention --part retrieval language --out results
 python -m experiments.own_attention --smoke --out smoke     # some steps of one attention; its results mean nothing
 
 The same command resumes: what has a record in OUT/records is not trained again.
@@ -44,7 +44,7 @@ FILES = {"differential": differential_attention.__file__, "sparsemax": sparsemax
 
 def main(arguments: list[str] | None = None) -> int:
     parser = command.parser("own_attention", __doc__, out="folder of records, maps and results.json")
-    parser.add_argument("--part", choices=[*PARTS, "all"], default="all")
+    parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS), help="all of them by default")
     return command.exit_code(run, parser.parse_args(arguments))
 
 
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
     """
     scale = SMOKE if args.smoke else FULL
     names = SMOKE_ATTENTIONS if args.smoke else tuple(ATTENTIONS)
-    parts = [name for name in PARTS if args.part in (name, "all")]
+    parts = [name for name in PARTS if name in args.part]
     found: dict[str, list[dict[str, Any]]] = {}
     with Progress(console=Console(stderr=True)) as progress:
         bar = progress.add_task("models", total=len(parts) * len(names) * scale.seeds)
