@@ -8,11 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from rich.console import Console
 
 import jaxformer
-from examples import minimal, own_attention, own_model, own_task, sharded
-from jaxformer import functional, masks, models, sharding
+from examples import differential_attention, minimal, own_attention, own_model, own_task, sharded, sparsemax
+from jaxformer import functional, masks, models, modules, pure, sharding
+from jaxformer.cli.main import main
 from jaxformer.config import changed
 from jaxformer.tasks import registry
 from tests.contracts.task import TaskContract
@@ -100,6 +102,116 @@ def test_a_model_learns_and_decodes_with_a_custom_attention_function():
     weights = own_attention.weights_of(net, params, jnp.array([[3, 1, 2]]), layer=1)
     assert weights.shape == (1, 4, 3, 3)
     assert np.abs(weights.sum(-1) - 1).max() > 0.01  # no softmax
+
+
+def test_sparsemax_is_the_nearest_point_of_the_simplex():
+    """By sorting, as in algorithm 1 of the paper, with its Jacobian."""
+    logits = np.random.default_rng(0).normal(size=(5, 7)).astype(np.float32) * [[0.1], [0.5], [1], [3], [100]]
+    ordered = -np.sort(-logits, -1)
+    excess, counts = ordered.cumsum(-1) - 1, np.arange(1, 8)
+    number = (counts * ordered > excess).sum(-1, keepdims=True)
+    expected = np.maximum(logits - np.take_along_axis(excess, number - 1, -1) / number, 0)
+    weights, slopes = jax.jit(lambda z: (sparsemax.sparsemax(z, z == z), jax.jacobian(sparsemax.sparsemax)(z, z == z)))(
+        jnp.float32(logits)
+    )
+    np.testing.assert_allclose(weights, expected, atol=2e-5)
+    assert len(set(number.ravel().tolist())) > 2  # rows of different supports
+    for row in range(5):
+        chosen = (expected[row] > 0).astype(float)
+        jacobian = np.diag(chosen) - np.outer(chosen, chosen) / chosen.sum()
+        np.testing.assert_allclose(slopes[row, :, row], jacobian, atol=1e-5)
+
+
+def test_sparsemax_attention_hides_what_the_mask_hides():
+    query, key, value = jax.random.normal(jax.random.key(0), (3, 2, 5, 4, 4))
+    mask = masks.padding([[True, True, True, False, False], [False] * 5])
+    shared = jax.jit(sparsemax.attention)(query, key[:, :, :2], value[:, :, :2], mask=mask)
+    output = jax.jit(sparsemax.attention)(query, key[:, :, [0, 0, 1, 1]], value[:, :, [0, 0, 1, 1]], mask=mask)
+    np.testing.assert_allclose(shared, output, rtol=1e-5)  # heads of queries that share their keys
+    weights = jax.jit(lambda q, k: functional.weights_of(sparsemax.attention, q, k, mask=mask))(query, key)
+    np.testing.assert_allclose(weights[0].sum(-1), 1, rtol=1e-5)
+    assert (weights[0, ..., 3:] == 0).all()
+    assert not weights[1].any()
+    assert (weights[0, ..., :3] == 0).mean() > 0.1
+
+
+def test_differential_attention_is_its_formula():
+    module = differential_attention.DifferentialAttention(nnx.Rngs(0), 2)
+    query, key, value = np.asarray(jax.random.normal(jax.random.key(0), (3, 2, 5, 4, 4)))
+    run = jax.jit(lambda *x: (module(*x, mask=masks.causal()), module.weights(*x[:2], mask=masks.causal())))
+    output, weights = run(query, key, value)
+    example, row, pair = 1, 3, 1
+    first, second = (jax.nn.softmax(key[example, : row + 1, n] @ query[example, row, n] / 2) for n in (2, 3))
+    a1, b1, a2, b2 = np.asarray(module.vectors[...])
+    initial = 0.8 - 0.6 * np.exp(-0.6)
+    strength = np.exp(a1 @ b1) - np.exp(a2 @ b2) + initial
+    expected = np.asarray(first - strength * second)
+    np.testing.assert_allclose(weights[example, pair, row, : row + 1], expected, rtol=1e-4, atol=1e-6)
+    assert weights.shape == (2, 2, 5, 5)
+    assert (weights < -0.01).any()
+    mixed = np.concatenate([expected @ value[example, : row + 1, n] for n in (2, 3)])
+    normed = (1 - initial) * mixed / np.sqrt((mixed**2).mean() + 1e-5)
+    np.testing.assert_allclose(output[example, row, 2:].ravel(), normed, rtol=1e-4)
+    with pytest.raises(ValueError, match="must be even, got 3"):
+        module(query[:, :, :3], key[:, :, :3], value[:, :, :3])
+
+
+@pytest.mark.parametrize(("example", "maps"), [(differential_attention, 2), (sparsemax, 4)])
+def test_a_language_model_decodes_with_an_attention_of_the_examples(example, maps):
+    net = pure(models.LanguageModel, own_attention.CONFIG, attention=example.attention)
+    tokens = jnp.array([[3, 1, 2]])
+
+    @jax.jit
+    def all_ways(params):
+        model = net.bind(params)
+        context, state = model.start(batch_size=1, beam_size=1, length=4)
+        for i in range(3):
+            logits, state = model.step(tokens[:, i : i + 1], state, context)
+        return logits[:, 0], model(tokens)[:, -1], model.captured(tokens)["decoder.self"].weights()
+
+    params = jax.jit(net.init)(jax.random.key(0))
+    by_steps, at_once, weights = all_ways(params)
+    np.testing.assert_allclose(by_steps, at_once, atol=1e-4)
+    assert weights.shape == (2, 1, maps, 3, 3)
+    layer = params["decoder"]["stack"]["layers"]["attention"].get("attention")
+    if example is differential_attention:
+        assert (layer["vectors"][0] != layer["vectors"][1]).all()
+        np.testing.assert_allclose(np.asarray(weights)[:, 0, 0, 0].sum(-1), 1 - strengths(layer), atol=1e-5)
+
+
+def strengths(layer):
+    """The factors of the second softmax in two layers, by the formula."""
+    a1, b1, a2, b2 = np.moveaxis(np.asarray(layer["vectors"]), 1, 0)
+    initial = 0.8 - 0.6 * np.exp(-0.3 * np.arange(2))
+    return np.exp((a1 * b1).sum(-1)) - np.exp((a2 * b2).sum(-1)) + initial
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("example", "maps"), [(differential_attention, "2, which it offers"), (sparsemax, "4, its out")]
+)
+def test_the_attentions_of_the_examples_keep_the_contract(example, maps):
+    """Also where two heads of queries share their keys."""
+    findings = modules.check_attention(example.attention, num_kv_heads=2).findings
+    assert findings["maps"].startswith(maps)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("example", [differential_attention, sparsemax])
+def test_the_commands_use_an_attention_of_the_examples(example, tmp_path, capsys):
+    """Training, writing, and a translator with its maps, as the docstrings say."""
+    given = ["--attention", f"{example.__file__}:attention", "--train.tensorboard", "False", "--train.steps", "2"]
+    given += ["--optimizer.warmup-steps", "1"]
+    (tmp_path / "text.txt").write_text(TEXT)
+    text = ["--data.text", str(tmp_path / "text.txt"), "--data.length", "16", "--data.batch-size", "8"]
+    assert main(["train", "language_model:tiny", *text, *given, "--out", str(tmp_path / "text")]) == 0
+    assert main(["generate", str(tmp_path / "text"), "in", "--decode.max-tokens", "3"]) == 0
+    sizes = ["--model.d-model", "16", "--model.d-ff", "16", "--data.grammar-pairs", "2000", "--data.vocab-size", "400"]
+    assert main(["train", "demo", *sizes, *given, "--out", str(tmp_path / "demo")]) == 0
+    translator = jaxformer.load(tmp_path / "demo")
+    weights = translator.attention("The house is old.").weights
+    assert weights.shape[:2] == (2, 2 if example is differential_attention else 4)
+    assert "step 2/2" in capsys.readouterr().err
 
 
 def test_a_text_of_one_letter():
