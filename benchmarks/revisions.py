@@ -62,17 +62,31 @@ def run(args: argparse.Namespace) -> None:
     for case in args.cases:
         measure = startup if case == "startup" else turns
         cases[case] = measure(case, roots, args.most)
-        ratio, low, high = (cases[case][name] for name in ("ratio", "low", "high"))
-        print(f"{case}: new / old {ratio:.3f}, 95 % interval {low:.3f} to {high:.3f}, {cases[case]['turns']} turns")
-        if used := cases[case].get("of_processor_time"):
-            print(f"  of processor time: {used['ratio']:.3f}, {used['low']:.3f} to {used['high']:.3f}")
+        show(f"{case}: new / old", cases[case])
         command.write(args.out, {"cases": cases})
+
+
+def show(what: str, found: dict) -> None:
+    """Prints a ratio with its interval."""
+    text = "{ratio:.3f}, 95 % interval {low:.3f} to {high:.3f}"
+    used = found.get("of_processor_time")
+    print(f"{what} {text.format(**found)}, {found['turns']} turns", flush=True)
+    print(f"  of processor time {text.format(**used)}" if used else "", end="\n" if used else "", flush=True)
 
 
 def turns(case: str, roots: dict[str, pathlib.Path], most: int) -> dict:
     """Returns the ratio of a case whose processes live through all turns, and each side's median and peak memory."""
     module, spec, steps = CASES[case]
-    sides = {name: Side(f"{case} {name}", module, spec, root=root) for name, root in roots.items()}
+    return compare({name: Side(f"{case} {name}", module, spec, root=root) for name, root in roots.items()}, steps, most)
+
+
+def compare(sides: dict[str, Side], steps: int, most: int) -> dict:
+    """Returns the ratio of the times of the side "new" by those of "old", and each side's median and peak memory.
+
+    Args:
+      steps: the steps of a turn.
+      most: the most turns.
+    """
     ratios: list[float] = []
     of_processor: list[float] = []
     for turn in command.rounds(most):

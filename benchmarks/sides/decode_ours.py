@@ -7,16 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.sides.decode_data import BOS, EOS, PAD, sources, weights
+from benchmarks.sides.ours import network
 from benchmarks.sides.ours import product as product
-from benchmarks.sides.ours import shape
 from benchmarks.sides.ours import versions as versions
-from jaxformer import decoding, models
+from jaxformer import decoding
 from jaxformer.functional import Tokens
-from jaxformer.modules import pure
 
 
 def build(spec):
-    net = pure(models.EncoderDecoder, shape(spec))
+    net = network(spec)
     params = jax.tree.map(jnp.asarray, weights(spec))
     length, beam_size = spec["length"], spec["beam_size"]
     sentences = sources(spec)

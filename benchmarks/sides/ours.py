@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks.sides.data import PAD, batch
-from jaxformer import models, training
+from jaxformer import functional, models, training
 from jaxformer.functional import CrossEntropy, Tokens
 from jaxformer.modules import pure
 from jaxformer.training.config import OptimizerConfig
@@ -33,8 +33,20 @@ def shape(spec):
     )
 
 
+def users(query, key, value, *, mask=None, bias=None, scale=None, score=None, sinks=None, dropout=None):
+    """Passes a user's call on to the library's attention."""
+    options = {"bias": bias, "scale": scale, "score": score, "sinks": sinks, "dropout": dropout}
+    return functional.attention(query, key, value, mask=mask, **options)
+
+
+def network(spec):
+    """Returns the network of a size, with a user's attention if `spec` says so."""
+    parts = {"attention": users} if spec.get("users") else {}
+    return pure(models.EncoderDecoder, shape(spec), **parts)
+
+
 def build(spec):
-    net = pure(models.EncoderDecoder, shape(spec))
+    net = network(spec)
     optimizer = make_optimizer(OptimizerConfig(warmup_steps=4000), steps=100_000)
     state = training.create(net.init, optimizer, jax.random.key(0))
     step = training.make_step(functools.partial(_loss, net), optimizer)

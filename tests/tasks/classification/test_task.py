@@ -155,10 +155,10 @@ def test_sizes_of_the_data_are_accepted_before_they_are_read(tmp_path):
     """With characters, only the data determine the vocabulary size, and settings are checked earlier."""
     for sizes in ({"num_classes": 7}, {"vocab_size": 60}, {"num_classes": 7, "vocab_size": 60}):
         config = changed(tiny(tmp_path), {"model": sizes})
-        runner._check_memory(TASK, config, Placement(sharding.mesh("data=1", jax.devices()[:1])))
+        runner._check_memory(TASK, config, Placement(sharding.mesh("data=1", jax.devices()[:1])), None)
     config = changed(config, {"model": {"num_classes": 1, "vocab_size": 0}})
     with pytest.raises(ConfigError, match="num_classes must be at least 2, got 1"):
-        runner._check_memory(TASK, config, Placement(sharding.mesh("data=1", jax.devices()[:1])))
+        runner._check_memory(TASK, config, Placement(sharding.mesh("data=1", jax.devices()[:1])), None)
 
 
 def test_the_longest_validation_texts_are_not_truncated(tmp_path):
