@@ -111,10 +111,9 @@ def translation(name: str, seed: int, scale: Scale, args: argparse.Namespace) ->
     decode = {"beam_size": 1, "validation_sentences": 20}
     change = {"train": settings, "optimizer": {"warmup_steps": steps // 4}, "decode": decode, "seed": seed}
     if scale != FULL:
-        change |= {
-            "model": {"d_model": 16, "d_ff": 16},
-            "data": {"tokens_per_batch": 512, "grammar_pairs": 2000, "vocab_size": 400},
-        }
+        data = {"tokens_per_batch": 512, "grammar_pairs": 2000, "vocab_size": 400, "num_shapes": 1}
+        change |= {"model": {"d_model": 16, "d_ff": 16}, "data": data}
+        decode |= {"max_length": 4, "validation_sentences": 1}
     config = changed(demo(), change | ({"attention": f"{FILES[name]}:attention"} if name in FILES else {}))
     folder = args.out / "runs" / f"{name}-{seed}"
     command.train(config, folder, float("inf"))
