@@ -23,7 +23,7 @@ from benchmarks.worker import Side
 from experiments.command import count
 
 TRAIN = {"d_model": 256, "num_heads": 4, "d_ff": 1024, "num_layers": 3, "vocab_size": 8000, "batch_size": 16}
-TRAIN |= {"length": 32, "dropout": 0.1}
+TRAIN |= {"source": 32, "target": 32, "dropout": 0.1}
 SMALL = {
     "d_model": 256,
     "num_heads": 4,
@@ -35,10 +35,10 @@ SMALL = {
 }
 ATTENTION = {"shape": (2, 512, 8, 64), "mask": "causal", "backward": True, "dtype": "float32", "save": ""}
 CASES = {
-    "train": ("benchmarks.sides.ours", TRAIN, 2),
-    "decode": ("benchmarks.sides.decode_ours", SMALL | {"beam_size": 4, "compute_type": "float32", "threads": 0}, 2),
-    "attention": ("benchmarks.sides.attention", ATTENTION | {"side": "reference"}, 4),
-    "blockwise": ("benchmarks.sides.attention", ATTENTION | {"side": "blockwise"}, 4),
+    "train": ("benchmarks.sides.ours", TRAIN, 6),
+    "decode": ("benchmarks.sides.decode_ours", SMALL | {"beam_size": 4, "compute_type": "float32", "threads": 0}, 6),
+    "attention": ("benchmarks.sides.attention", ATTENTION | {"side": "reference"}, 16),
+    "blockwise": ("benchmarks.sides.attention", ATTENTION | {"side": "blockwise"}, 16),
 }
 """The side module of each case, its spec, and the steps of a turn."""
 
