@@ -12,7 +12,9 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+import itertools
 import json
+import pathlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -57,16 +59,16 @@ def run(args: argparse.Namespace) -> None:
     scale = SMOKE if args.smoke else FULL
     names = SMOKE_ATTENTIONS if args.smoke else tuple(ATTENTIONS)
     parts = [name for name in PARTS if name in args.part]
-    found: dict[str, list[dict[str, Any]]] = {}
+    models = list(itertools.product(parts, names, range(scale.seeds)))
+    paths = [args.out / "records" / f"{part}-{name}-{seed}.json" for part, name, seed in models]
+    for path in filter(pathlib.Path.exists, paths):  # refused before anything is trained
+        command.record(path, scale, dict)
+    found: dict[str, list[dict[str, Any]]] = {part: [] for part in parts}
     with Progress(console=Console(stderr=True)) as progress:
-        bar = progress.add_task("models", total=len(parts) * len(names) * scale.seeds)
-        for part in parts:
-            for name in names:
-                for seed in range(scale.seeds):
-                    path = args.out / "records" / f"{part}-{name}-{seed}.json"
-                    make = functools.partial(measure, part, name, seed, scale, args)
-                    found.setdefault(part, []).append(command.record(path, scale, make))
-                    progress.advance(bar)
+        bar = progress.add_task("models", total=len(models))
+        for path, model in zip(paths, models, strict=True):
+            found[model[0]].append(command.record(path, scale, functools.partial(measure, *model, scale, args)))
+            progress.advance(bar)
     results = {"facts": command.facts(), "scale": dataclasses.asdict(scale), "parts": found}
     write_text(args.out / "results.json", json.dumps(results, indent=1) + "\n")
     print(report.tables(results))
