@@ -232,18 +232,12 @@ def _exit_code(error: Exception) -> int | None:
         return 1 if _shares_memory(error) else 2
     if isinstance(error, OSError):
         return 2 if error.errno in (errno.ENAMETOOLONG, errno.ELOOP) or _nowhere(error) else 1
-    return _code_of_place(error)
+    return _code_of_jax_error(error)
 
 
-def _code_of_place(error: Exception) -> int | None:
-    """Returns the exit code of an error by the file that raised it, None for any other file.
-
-    2: variables or platforms of JAX, or a user's own attention that no search or map can use; 1: a device does not
-    respond.
-    """
+def _code_of_jax_error(error: Exception) -> int | None:
+    """Returns 2 for a JAX error about its variables or platforms, 1 if a device does not respond, else None."""
     file = pathlib.Path(traceback.extract_tb(error.__traceback__)[-1].filename).parts[-3:]
-    if file == ("jaxformer", "modules", "attention_checks.py") and isinstance(error, ValueError):
-        return 2
     if file == ("jax", "_src", "config.py") and isinstance(error, ValueError):
         return 2
     if file == ("jax", "_src", "xla_bridge.py") and isinstance(error, RuntimeError):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 from flax import nnx
+from jaxtyping import Array
 
 from jaxformer import functional
 from jaxformer.models.classifier import Classifier
+from jaxformer.models.config import EncoderConfig
 from jaxformer.models.vision_config import VisionTransformerConfig
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params
@@ -42,14 +44,19 @@ def with_image_size(
       ValueError: the size is not a multiple of the patch size.
     """
     resized = dataclasses.replace(config, image_size=image_size)
-    grid, new_grid = ((h // config.patch_size, w // config.patch_size) for h, w in (config.image_size, image_size))
     embeddings = params["encoder"]["embeddings"]
-    table = functional.resize_grid_positions(
-        embeddings["positions"]["table"],
-        grid,
-        new_grid,
-        num_class_rows=int(config.has_class_vector),
-        method="bicubic",
-    )
-    embeddings = embeddings | {"positions": {"table": table}}
+    embeddings = embeddings | {"positions": {"table": resized_table(embeddings["positions"]["table"], config, resized)}}
     return resized, params | {"encoder": params["encoder"] | {"embeddings": embeddings}}
+
+
+def resized_table(table: Array, config: EncoderConfig, resized: EncoderConfig) -> Array:
+    """Returns the table of positions of `config` for the image size of `resized`: see `with_image_size`."""
+    rows = int(config.has_class_vector)
+    return functional.resize_grid_positions(table, grid(config), grid(resized), num_class_rows=rows, method="bicubic")
+
+
+def grid(config: EncoderConfig) -> tuple[int, int]:
+    """Returns the numbers of patches down and across an image."""
+    assert config.image_size is not None
+    height, width = config.image_size
+    return height // config.patch_size, width // config.patch_size

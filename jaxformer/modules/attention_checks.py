@@ -20,6 +20,7 @@ from flax import nnx
 
 from jaxformer import masks
 from jaxformer.axes import has_known_values
+from jaxformer.errors import ConfigError
 from jaxformer.functional.attention.base import ScoreFunction
 from jaxformer.functional.attention.weights import offered_weights
 from jaxformer.modules.attention_function import (
@@ -48,12 +49,18 @@ class Heads(NamedTuple):
     score: ScoreFunction | None = None
     sinks: bool = False
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments by which a layer of these settings calls its attention function, with sinks of 0."""
+        sinks = jnp.zeros(self.num_heads, jnp.float32) if self.sinks else None
+        return {"scale": self.scale, "score": self.score, "sinks": sinks}
+
 
 def check_rows(attention: AttentionFunction, heads: Heads) -> None:
     """Checks that each row of an attention function is the same when it is computed alone, as in a cached step.
 
     Raises:
-      ValueError: a row differs, or cannot be computed alone.
+      ConfigError: a row differs, or cannot be computed alone.
     """
     if _is_own(attention):
         return
@@ -61,12 +68,12 @@ def check_rows(attention: AttentionFunction, heads: Heads) -> None:
     try:
         difference = _difference(function, heads)
     except Exception as error:
-        raise ValueError(
+        raise ConfigError(
             f"the attention function {name} cannot compute a row alone, as a cached step of decoding does: "
             f"{type(error).__name__}: {error}"
         ) from error
     if difference is not None:
-        raise ValueError(
+        raise ConfigError(
             f"row {difference[0]} of the attention function {name} differs by {difference[1]:.2g} when it is computed "
             "alone, as a cached step of decoding does, so it depends on the index of a query or key; write that as a "
             "Mask, a functional.Bias or a modules.PositionScheme, which get absolute positions"
@@ -77,11 +84,11 @@ def check_linear(attention: AttentionFunction, heads: Heads) -> None:
     """Checks that the output of an attention function is linear in the values, so that it has maps.
 
     Raises:
-      ValueError: it is not, and it does not offer its maps.
+      ConfigError: it is not, and it does not offer its maps.
     """
     if has_maps(attention, heads):
         return
-    raise ValueError(
+    raise ConfigError(
         f"the attention function {name_of(attention)} is not linear in its values, so it has no maps; give it a method "
         "or an attribute weights(query, key, **options) that returns them, [B, any number, T, S]"
     )
@@ -132,9 +139,8 @@ def _arrays(heads: Heads, length: int) -> list[np.ndarray]:
 
 
 def _call(attention: Callable[..., Any], heads: Heads, query: Any, key: Any, value: Any, mask: masks.Mask) -> Any:
-    sinks = jnp.zeros(heads.num_heads, jnp.float32) if heads.sinks else None
-    options = {"mask": mask, "scale": heads.scale, "score": heads.score, "sinks": sinks}
-    return check_result(attention(query, key, value, **taken_options(attention, **options)), query, value)
+    options = taken_options(attention, mask=mask, **heads.options)
+    return check_result(attention(query, key, value, **options), query, value)
 
 
 @functools.lru_cache(maxsize=64)

@@ -70,8 +70,7 @@ class _Subject:
 
     def call(self, params: Params, query: Any, key: Any, value: Any, **options: Any) -> Any:
         attention = self.bound(params)
-        sinks = jnp.zeros(self.heads.num_heads, jnp.float32) if self.heads.sinks else None
-        settings = {"scale": self.heads.scale, "score": self.heads.score, "sinks": sinks} | options
+        settings = self.heads.options | options
         return check_result(attention(query, key, value, **taken_options(attention, **settings)), query, value)
 
     def bound(self, params: Params) -> AttentionFunction:
@@ -254,9 +253,8 @@ def _check_maps(subject: _Subject) -> str:
 
     def maps(params: Params, query: Any, key: Any) -> Any:
         attention = subject.bound(params)
-        sinks = jnp.zeros(subject.heads.num_heads, jnp.float32) if subject.heads.sinks else None
-        options = {"mask": masks.dense(allowed), "scale": subject.heads.scale, "score": subject.heads.score}
-        of = functools.partial(functional.weights_of, attention, query, key, sinks=sinks, **options)
+        options = subject.heads.options | {"mask": masks.dense(allowed)}
+        of = functools.partial(functional.weights_of, attention, query, key, **options)
         return of(), of(rows=[1], heads=[0])
 
     whole, part = quick(maps)(subject.params, query, key)

@@ -35,7 +35,8 @@ class Head:
             if self.kernel is not None:  # `linear` would round to x.dtype
                 logits = jnp.matmul(x, self.kernel.astype(x.dtype), preferred_element_type=jnp.float32)
             else:
-                table = self._rows()[0, 0] if self._rows().ndim == 4 else self._rows()
+                table = self._rows()
+                table = table[0, 0] if table.ndim == 4 else table
                 logits = jnp.einsum("...d,vd->...v", x, table.astype(x.dtype), preferred_element_type=jnp.float32)
             if self.bias is not None:
                 logits = logits + self.bias.reshape((1,) * (logits.ndim - 1) + (-1,))

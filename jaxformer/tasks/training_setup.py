@@ -182,11 +182,11 @@ class TrainingSetup(Generic[BatchT]):
     def _countable(self, shape: tuple[int, ...]) -> Any:
         """Returns `_forward`; with the library's attention if a user's own has products that cannot be counted."""
         graph = self._forward(shape)
+        if self.attention is None:
+            return graph
         try:
             flops.flops(graph)
         except ValueError as error:
-            if self.attention is None:
-                raise
             logger.warning("your attention is counted as if it were the library's: %s", error)
             return dataclasses.replace(self, attention=None)._forward(shape)
         return graph
@@ -196,7 +196,8 @@ class TrainingSetup(Generic[BatchT]):
         config = self.config
         if getattr(getattr(config, "model", None), "feed_forward", "") == "experts":  # as if no expert were ever full
             config = changed(config, {"model": {"experts": {"capacity_factor": None}}})
-        return _graph(self.network_with(config, self.attention or flops.attention), shape)
+        attention = flops.attention if self.attention is None else self.attention
+        return _graph(self.network_with(config, attention), shape)
 
     def rows(self, num_rows: int) -> np.ndarray:
         """Returns the indices of a batch's rows that this process reads."""

@@ -16,8 +16,9 @@ from jaxformer.axes import parameter_name
 from jaxformer.config import flat, to_data
 from jaxformer.errors import ConfigError, first_few
 from jaxformer.files import write_text
-from jaxformer.functional import resize_grid_positions, resize_positions
+from jaxformer.functional import resize_positions
 from jaxformer.models import EncoderConfig
+from jaxformer.models.vision import grid, resized_table
 from jaxformer.modules.lora import ADAPTERS
 from jaxformer.modules.pure import Params
 from jaxformer.multihost import processes
@@ -121,15 +122,12 @@ def resized_grid(
     there: EncoderConfig, here: EncoderConfig, leaf: jax.Array, other: jax.Array
 ) -> tuple[jax.Array, str] | None:
     """Returns the table of positions for images of another size and words about it; None if the patches differ."""
-    class_rows = int(here.has_class_vector)
     same = (there.patch_size, there.has_class_vector) == (here.patch_size, here.has_class_vector)
     if there.image_size is None or here.image_size is None or not same or other.shape[-1] != leaf.shape[-1]:
         return None
-    sizes = there.image_size, here.image_size
-    old, new = ((height // here.patch_size, width // here.patch_size) for height, width in sizes)
-    make = lambda table: resize_grid_positions(table, old, new, num_class_rows=class_rows, method="bicubic")
-    table = jax.jit(lambda table: make(table).astype(leaf.dtype), out_shardings=leaf.sharding)(other)
-    return table, f"{old[0]} x {old[1]} patches there and {new[0]} x {new[1]} here: bicubic"
+    make = lambda table: resized_table(table, there, here).astype(leaf.dtype)
+    old, new = ("{} x {}".format(*grid(config)) for config in (there, here))
+    return jax.jit(make, out_shardings=leaf.sharding)(other), f"{old} patches there and {new} here: bicubic"
 
 
 def check(config: TaskConfig, about: WarmStart) -> None:
