@@ -29,7 +29,10 @@ from jaxformer.training import CosineDecay, MuonConfig
             "model: d_hidden must be even, half for each direction of the encoder, got 5",
         ),
         (["--modle.d_model=3"], "unknown setting --modle.d_model; did you mean 'model.d_model'?"),
-        (["--model.rope_theta=3"], "unknown setting --model.rope_theta; did you mean 'model.rotary.base'?"),
+        (
+            ["--model.rope_theta=3"],
+            "unknown setting --model.rope_theta; did you mean 'model.positions.base' with --model.positions rotary?",
+        ),
         (["--output_dir=3"], "unknown setting --output_dir; the folder of the run is --out"),
         (["--hidden-size=3"], "unknown setting --hidden-size; did you mean 'model.d_model'?"),
         (["--data.batch_size", "8"], "unknown setting --data.batch_size; did you mean 'data.tokens_per_batch'?"),

@@ -8,6 +8,7 @@ import pytest
 
 import jaxformer
 from jaxformer import demo
+from jaxformer.models import choices
 from jaxformer.tasks import pretrained
 from tests.contracts.task import quiet
 
@@ -85,8 +86,18 @@ def test_a_translator_is_a_pegasus_or_a_marian(tmp_path, norm_position):
 
 @pytest.mark.parametrize("types", [0, 2])
 def test_a_masked_language_model_is_a_bert(tmp_path, types):
-    model = SHAPE | {"num_layers": 1, "norm_position": "post", "norm_epsilon": 1e-12, "embedding_norm": True}
-    model |= {"embedding_scale": 1.0, "attention_bias": True, "num_token_types": types, "positions": "learned"}
+    model = SHAPE | {
+        "num_layers": 1,
+        "norm_position": "post",
+        "norm": choices.LayerNorm(1e-12),
+        "embedding_norm": True,
+    }
+    model |= {
+        "embedding_scale": 1.0,
+        "attention_bias": True,
+        "num_token_types": types,
+        "positions": choices.Learned(),
+    }
     run = trained(tmp_path / "mlm", "masked_language_model", model=model, data={"vocab_size": 400})
     assert pretrained.export(run, tmp_path / "out") == "bert"
     model, tokenizer = theirs(tmp_path / "out", "AutoModelForMaskedLM")

@@ -141,10 +141,10 @@ class MaskedPredictor:
         if not found:
             raise DataError(f"the text has no [MASK]: {text!r}")
         config, length = self.network.net.config, _padded(len(ids))
-        if config.positions == "learned":
-            if len(ids) > config.max_positions:
-                raise DataError(f"the text has {len(ids)} tokens, but the model has {config.max_positions} positions")
-            length = min(length, config.max_positions)
+        if (limit := config.length_limit) is not None:
+            if len(ids) > limit:
+                raise DataError(f"the text has {len(ids)} tokens, but the model has {limit} positions")
+            length = min(length, limit)
         padded, masked = np.zeros((1, length), np.int32), np.zeros((1, _padded(len(found))), np.int32)
         padded[0, : len(ids)], masked[0, : len(found)] = ids, found
         tokens = Tokens(padded, np.arange(length)[None] < len(ids))
