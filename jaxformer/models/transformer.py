@@ -54,7 +54,7 @@ Norm = Callable[[Array], Array]
 """A norm, or a module of your own in its place."""
 
 
-def make_norm(config: TransformerConfig, *, rngs: nnx.Rngs) -> LayerNorm | RMSNorm:
+def make_norm(config: TransformerConfig, *, rngs: nnx.Rngs) -> Norm:
     """Returns one norm, which may be a module of your own."""
     match config.norm:
         case choices.LayerNorm(epsilon, form):
@@ -65,7 +65,7 @@ def make_norm(config: TransformerConfig, *, rngs: nnx.Rngs) -> LayerNorm | RMSNo
             return own.make(config, rngs=rngs)
 
 
-def make_final_norm(config: TransformerConfig, *, rngs: nnx.Rngs) -> LayerNorm | RMSNorm | None:
+def make_final_norm(config: TransformerConfig, *, rngs: nnx.Rngs) -> Norm | None:
     """Returns the norm after the last block, if there is one."""
     return make_norm(config, rngs=rngs) if config.has_final_norm else None
 
@@ -262,7 +262,9 @@ def _scaling(scaling: choices.LinearScaling | None) -> RotaryScaling | None:
             return None
 
 
-def _feed_forward(config: TransformerConfig, gains: Gains, *, rngs: nnx.Rngs) -> FeedForward | MixtureOfExperts:
+def _feed_forward(
+    config: TransformerConfig, gains: Gains, *, rngs: nnx.Rngs
+) -> FeedForward | MixtureOfExperts | Callable[..., Array]:
     options = {"activation": ACTIVATIONS[config.activation], "gains": gains, "rngs": rngs}
     match config.feed_forward:
         case choices.Experts(num_experts, num_experts_per_token, capacity_factor, gated):

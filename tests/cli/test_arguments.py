@@ -36,7 +36,10 @@ from jaxformer.training import CosineDecay, MuonConfig
         (["--output_dir=3"], "unknown setting --output_dir; the folder of the run is --out"),
         (["--hidden-size=3"], "unknown setting --hidden-size; did you mean 'model.d_model'?"),
         (["--data.batch_size", "8"], "unknown setting --data.batch_size; did you mean 'data.tokens_per_batch'?"),
-        (["--train.dropout_rate", "0"], "unknown setting --train.dropout_rate; did you mean 'model.dropout'?"),
+        (
+            ["--train.dropout_rate", "0"],
+            "unknown setting --train.dropout_rate; did you mean 'model.feed_forward.dropout' or 'model.dropout'?",
+        ),
         (["--train.report-to=x"], "unknown setting --train.report-to; did you mean 'train.log_to'?"),
         (["--train.fsdp"], "unknown setting --train.fsdp; jaxformer train CONFIG --settings lists all"),
         (["--train.learning-rate"], "unknown setting --train.learning-rate; did you mean 'optimizer.learning_rate'?"),

@@ -55,9 +55,9 @@ def test_choices():
 def test_a_setting_exists_only_in_its_choice():
     """No model can be given the base of rotary positions beside learned ones."""
     fields = {field.name for field in dataclasses.fields(models.LanguageModelConfig)}
-    parts = (choices.Rotary, choices.T5, choices.RelativeKeys, choices.Experts, choices.Plain, choices.LayerNorm)
+    parts = (choices.Rotary, choices.T5, choices.RelativeKeys, choices.Experts, choices.LayerNorm)
     of_parts = {field.name for part in parts for field in dataclasses.fields(part)}
-    assert {"base", "num_buckets", "num_experts", "bias", "epsilon"} <= of_parts
+    assert {"base", "num_buckets", "num_experts", "epsilon"} <= of_parts
     assert not fields & of_parts
 
 
@@ -199,7 +199,7 @@ def test_parts_of_ones_own():
     names = {axes.parameter_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)}
     assert {name for name in names if name.endswith("factor")} == {
         "decoder/norm/factor",
-        *(f"decoder/stack/blocks/{part}/factor" for part in ("attention_norm", "feed_forward", "feed_forward_norm")),
+        *(f"decoder/stack/layers/{part}/factor" for part in ("attention_norm", "feed_forward", "feed_forward_norm")),
     }
     tokens = jnp.array([[1, 2, 3]], jnp.int32)
     plain = pure(models.LanguageModel, dataclasses.replace(config, positions=None)).apply(params, tokens)
