@@ -225,6 +225,22 @@ def check_choices(config: object) -> None:
             raise ConfigError(f"{name} must be one of {classes}, got {value!r}{hint}")
 
 
+def check_saved(config: object, path: str = "") -> None:
+    """Checks that config.json can hold a configuration: that no choice is an object of the user's own.
+
+    Raises:
+      ConfigError: one is.
+    """
+    for name, hint in _hints(type(config)).items():
+        value, choices = getattr(config, name), choices_of(hint)
+        if choices and type(value) not in choices.values():
+            raise ConfigError(
+                f"{path}{name} is your own {value!r}, which config.json cannot hold; train its model in your own loop"
+            )
+        if dataclasses.is_dataclass(value):
+            check_saved(value, f"{path}{name}.")
+
+
 def kind_of(config: object) -> str:
     """Returns the name of a choice, as on the command line: "none" for None, "" for what is not a choice."""
     kind = getattr(type(config), "kind", "")

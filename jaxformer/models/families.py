@@ -141,7 +141,7 @@ def table() -> str:
 
 _SIZES = (
     *("d_model", "vocab_size", "source_vocab_size", "target_vocab_size", "image_size", "patch_size", "num_channels"),
-    *("num_layers", "num_encoder_layers", "num_decoder_layers", "causal", "kind"),
+    *("num_layers", "num_encoder_layers", "num_decoder_layers", "max_positions", "attention_window", "causal", "kind"),
 )
 """The settings that `table` leaves out."""
 
