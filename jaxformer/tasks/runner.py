@@ -83,7 +83,8 @@ def train(
     storage.wait_for_run(out, _files(task))
     # Refuses a folder of other files before anything is written there.
     saved = registry.read_config(out) if rundir.holds_run(out) else None
-    config, own = own_attention.settle(config, out, attention, saved=saved)
+    settled = functools.partial(own_attention.settle, config, out, attention, saved=saved)
+    config, own = processes.in_all(settled, "another process cannot load the attention: see its message")
     _check_memory(task, config, placement, own)
     with run_lock.held(out):
         storage.wait_for_run(out, _files(task))  # otherwise one process would resume the run that another begins
@@ -113,7 +114,8 @@ class _Start:
             _check_init(task, config)
         if saved is not None:
             rundir.check_config(out, saved, config)
-        corpus = task.read(config)
+        read = functools.partial(task.read, config)
+        corpus = processes.in_all(read, "another process cannot read the data: see its message")
         found = {f"{part} data": text for part, text in corpus.fingerprints.items()}
         cluster.check_equal(found | {"attention": config.attention})  # before one of them writes
         if saved is not None:

@@ -22,7 +22,7 @@ from jaxformer.models.vision import grid, resized_table
 from jaxformer.modules.lora import ADAPTERS
 from jaxformer.modules.pure import Params
 from jaxformer.multihost import processes
-from jaxformer.tasks import attention_setting, registry, restore
+from jaxformer.tasks import attention_setting, own_attention, registry, restore
 from jaxformer.tasks.base import Say
 from jaxformer.tasks.config import FREE_SETTINGS, TaskConfig
 from jaxformer.tasks.training_setup import TrainingSetup
@@ -207,6 +207,11 @@ def first_state(config: TaskConfig, setup: TrainingSetup, out: pathlib.Path, say
     source, checkpoint = registry.split_init(config.init_from)
     other = registry.read_config(source)
     attention = setup.attention if attention_setting.are_same(config.attention, other.attention) else None
+    if attention is None and other.attention:
+        try:
+            attention = own_attention.load(other.attention, source).attention
+        except ConfigError as error:
+            raise ConfigError(f"init_from {config.init_from}: {error}; with --attention, this run has it, too") from error
     params, _ = restore.load_params(source, checkpoint, setup.config.mesh, attention)
     params = registry.task_of(config).renamed(params, other, there=source, here=out)
     params, about = merge(state.params, params, resizer(config, other))
