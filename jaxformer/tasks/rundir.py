@@ -42,7 +42,9 @@ from jaxformer import inspection
 from jaxformer.config import difference, lasting, to_data
 from jaxformer.errors import ConfigError
 from jaxformer.files import TEMPORARY, remove_abandoned, write_bytes, write_text
+from jaxformer.training.hooks import Hook
 from jaxformer.training.logging import read_log
+from jaxformer.training.phase_timer import FINISHED
 
 LOCK = ".lock"
 """The name of the file that training locks; see `run_lock`."""
@@ -256,6 +258,18 @@ def write_provenance(out: pathlib.Path, *, start: Mapping[str, Any] | None = Non
     about = {"python": platform.python_version(), "platform": platform.platform(), "versions": versions, **facts}
     about["starts"] = [*starts, now]
     write_text(path, json.dumps(about, indent=2) + "\n")
+
+
+class Curves(Hook):
+    """Draws the loss curves of a run when a training ends, unless by an error."""
+
+    def __init__(self, run: pathlib.Path, say: Callable[[str], None]):
+        self._run, self._say = run, say
+
+    def ended(self, step: int, reason: str) -> None:
+        """Draws them."""
+        if reason in FINISHED:
+            draw_curves(self._run, self._say)
 
 
 def draw_curves(run: pathlib.Path, say: Callable[[str], None]) -> None:

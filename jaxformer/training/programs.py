@@ -47,8 +47,9 @@ class Programs:
         kind = structure, *map(jax.typeof, leaves)
         if kind not in self._programs:
             jax.block_until_ready(state)
-            with self._timer.during("compiling"):
-                self._programs[kind] = self._compiled(state, batch)
+            previous = self._timer.at("compiling")
+            self._programs[kind] = self._compiled(state, batch)
+            self._timer.at(previous)
         return self._programs[kind](state, batch)
 
     def __len__(self) -> int:
