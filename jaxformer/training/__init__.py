@@ -58,5 +58,6 @@ __getattr__ = lazy.members(
         "signals": "",
         "watchdog": "",
         "checksums": "",
+        "failed_reads": "",
     },
 )

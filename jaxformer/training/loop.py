@@ -6,7 +6,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 
@@ -19,11 +19,11 @@ from jaxformer.training.phase_timer import PhaseTimer
 from jaxformer.training.programs import Programs
 from jaxformer.training.recorder import Dispatched, NonFiniteError, Recorder
 from jaxformer.training.signals import StopRequest, first_request, stop_requests
-from jaxformer.training.state import TrainState
+from jaxformer.training.state import TrainState, Tree
 from jaxformer.training.step import TrainStep
 
 Reason = Literal["done", "patience", "time"] | StopRequest
-Batches = Callable[[int], Iterator[Any]]
+Batches = Callable[[int], Iterator[Tree]]
 
 
 @dataclasses.dataclass
@@ -68,7 +68,7 @@ def fit(
     config: TrainConfig,
     validate: Callable[[TrainState], Mapping[str, float]] | None = None,
     maximize: bool = False,
-    flops: Callable[[Any], float] = lambda batch: 0.0,
+    flops: Callable[[Tree], float] = lambda batch: 0.0,
     checkpoints: Checkpoints | None = None,
     progress: Progress | None = None,
     hooks: Sequence[Hook] = (),
@@ -129,21 +129,18 @@ def fit(
             number += 1
             try:
                 recorder.begin(number, "waiting for data")
-                began = time.perf_counter()
-                index, batch = _next(stream, number, config)
-                waited = time.perf_counter() - began
+                index, batch, waited = _next(stream, number, config)
                 recorder.begin(number, "stepping")
                 with jax.profiler.StepTraceAnnotation("train", step_num=number):
-                    state, metrics = run(state, batch)
-                recorder.dispatched(Dispatched(number, index, metrics, flops(batch), waited))
+                    state, sums = run(state, batch)
+                recorder.dispatched(Dispatched(number, index, sums, flops(batch), waited))
 
                 score, better = None, False
                 if validate and _due(number, config.validate_every, last=number == config.steps):
                     recorder.begin(number, "validating")
-                    validation = {name: float(value) for name, value in validate(state).items()}  # or a JAX array
-                    score = _score(validation, config.metric, maximize)
+                    metrics, score = _scored(validate(state), config.metric, maximize)
                     better = progress.add(number, score)
-                    recorder.validated(number, validation, better)
+                    recorder.validated(number, metrics, better)
 
                 reason = _reason_to_stop(number, config, progress, first_request(number, requests), clock)
 
@@ -170,7 +167,7 @@ def fit(
     return Result(state, reason, progress, len(run) if isinstance(run, Programs) else 0, recorder.skipped)
 
 
-def numbered(batches: Batches, start: int, left_out: list[int]) -> Iterator[tuple[int, Any]]:
+def numbered(batches: Batches, start: int, left_out: list[int]) -> Iterator[tuple[int, Tree]]:
     """Yields the batches from step `start` on with their numbers in the batch plan, except for those in `left_out`.
 
     Raises:
@@ -187,9 +184,11 @@ def numbered(batches: Batches, start: int, left_out: list[int]) -> Iterator[tupl
     return ((index, batch) for index, batch in enumerate(batches(first), first) if index not in left_out)
 
 
-def _next(stream: Iterator[tuple[int, Any]], number: int, config: TrainConfig) -> tuple[int, Any]:
-    for numbered in stream:
-        return numbered
+def _next(stream: Iterator[tuple[int, Tree]], number: int, config: TrainConfig) -> tuple[int, Tree, float]:
+    """Returns the number of the next batch in the plan, the batch, and the seconds until it came."""
+    began = time.perf_counter()
+    for index, batch in stream:
+        return index, batch, time.perf_counter() - began
     raise ValueError(f"the batches ended before step {number:,}; training has {config.steps:,} steps")
 
 
@@ -197,11 +196,12 @@ def _due(number: int, every: int, *, last: bool = False) -> bool:
     return every > 0 and (number % every == 0 or last)
 
 
-def _score(metrics: Mapping[str, float], metric: str, maximize: bool) -> float:
-    """Returns the metric of this name as a score: lower is better."""
-    if metric not in metrics:
-        raise ConfigError(f"the metric must be one of the validation's metrics {sorted(metrics)}, got {metric!r}")
-    return -metrics[metric] if maximize else metrics[metric]
+def _scored(metrics: Mapping[str, float], name: str, maximize: bool) -> tuple[dict[str, float], float]:
+    """Returns metrics, which may be JAX arrays, as numbers, and the metric of this name as a score: lower is better."""
+    if name not in metrics:
+        raise ConfigError(f"the metric must be one of the validation's metrics {sorted(metrics)}, got {name!r}")
+    numbers = {metric: float(value) for metric, value in metrics.items()}
+    return numbers, -numbers[name] if maximize else numbers[name]
 
 
 def _complete(number: int, config: TrainConfig, progress: Progress) -> Reason | None:
