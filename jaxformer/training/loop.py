@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -123,7 +124,7 @@ def fit(
     rollbacks, clock = 0, _Clock(config, recorder.timer)
     stream = numbered(batches, number, progress.left_out)
     reason = _first_reason(number, config, progress, checkpoints)
-    with stop_requests(recorder.say) as requests, recorder:
+    with stop_requests(functools.partial(recorder.tell, Hook.say)) as requests, recorder:
         recorder.start()
         while reason is None:
             number += 1
@@ -140,7 +141,7 @@ def fit(
                     recorder.begin(number, "validating")
                     metrics, score = _scored(validate(state), config.metric, maximize)
                     better = progress.add(number, score)
-                    recorder.validated(number, metrics, better)
+                    recorder.tell(Hook.validated, number, metrics, better)
 
                 reason = _reason_to_stop(number, config, progress, first_request(number, requests), clock)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
 import pathlib
 import resource
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Concatenate, NamedTuple, ParamSpec
 
 import jax
 
@@ -21,6 +20,8 @@ from jaxformer.training.step import Metrics
 from jaxformer.training.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
 
 MEASURED = ("seconds", "tokens_per_second", "data_wait", "device_memory")
 """The logged metrics of a step that vary from run to run: time, speed, the wait for the batch, and the peak bytes held
@@ -79,14 +80,14 @@ class Recorder:
     def start(self) -> None:
         """Starts all hooks."""
         start = Start(self._last, self._steps, self.timer, self.settle)
-        self.tell(lambda hook: hook.started(start))
+        self.tell(Hook.started, start)
 
     def begin(self, number: int, part: Part) -> None:
         """Passes on the next action, such as the wait for the batch of step `number`; see `Hook.begins`."""
         if part in ("validating", "saving"):
             self.settle()
         self.look()
-        self.tell(lambda hook: hook.begins(number, part))
+        self.tell(Hook.begins, number, part)
 
     def dispatched(self, step: Dispatched) -> None:
         """Receives a step, and records the metrics of the step before."""
@@ -130,7 +131,7 @@ class Recorder:
         failed = not finite and not metrics.get("skipped")
         if not failed and ((self._every and step.number % self._every == 0) or step.number == self._steps):
             self._report(step.number, values)
-        self.tell(lambda hook: hook.step(step.number, values))
+        self.tell(Hook.step, step.number, values)
         self._last = step.number
         if failed:
             raise NonFiniteError(step.number, step.batch, loss)
@@ -142,36 +143,27 @@ class Recorder:
         loss = self._loss / self._tokens if self._tokens > 0 else math.nan
         means = Means(loss, self._tokens / seconds, self._flops / seconds)
         self._restart()
-        self.tell(lambda hook: hook.reported(number, values, means))
-
-    def validated(self, number: int, metrics: Mapping[str, float], better: bool) -> None:
-        """Passes on a validation."""
-        self.tell(lambda hook: hook.validated(number, metrics, better))
+        self.tell(Hook.reported, number, values, means)
 
     def saving(self, directory: pathlib.Path | None) -> None:
         """Receives the folder that is being written, and passes on the save before it, which is complete."""
         saved, self._saving = self._saving, directory
         if saved:
-            self.tell(lambda hook: hook.saved(int(saved.name), saved))
+            self.tell(Hook.saved, int(saved.name), saved)
 
     def went_back(self, number: int, error: NonFiniteError) -> None:
         """Goes back to the end of step `number`."""
         self._waiting, self._last, self._mark = None, number, self.timer.stepping()
         self._restart()
-        self.tell(lambda hook: hook.went_back(number, str(error)))
-
-    def say(self, text: str) -> None:
-        """Passes on a line for people."""
-        self.tell(lambda hook: hook.say(text))
+        self.tell(Hook.went_back, number, str(error))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         """Passes on the end; all checkpoints have been written, unless the training has failed."""
         if error is not None:
             self.reason = f"{type(error).__name__}: {error}".strip(": ")
-        ended = lambda hook: hook.ended(self._last, self.reason)
-        ends = [functools.partial(self._call, hook, ended) for hook in self._hooks]
+        ends = [lambda hook=hook: self._call(hook, Hook.ended, self._last, self.reason) for hook in self._hooks]
         if error is None:
-            ends.insert(0, functools.partial(self.saving, None))
+            ends.insert(0, lambda: self.saving(None))
         failure = None
         for end in ends:
             try:
@@ -184,16 +176,16 @@ class Recorder:
         if failure:
             raise failure
 
-    def tell(self, event: Callable[[Hook], None]) -> None:
-        """Calls a method of each hook, except of those that have failed."""
+    def tell(self, event: Callable[Concatenate[Hook, P], None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Calls a method of each hook, such as `Hook.say`, except of those that have failed."""
         for hook in self._hooks:
             if id(hook) not in self._failed:
-                self._call(hook, event)
+                self._call(hook, event, *args, **kwargs)
 
-    def _call(self, hook: Hook, event: Callable[[Hook], None]) -> None:
+    def _call(self, hook: Hook, event: Callable[Concatenate[Hook, P], None], *args: P.args, **kwargs: P.kwargs) -> None:
         """Calls a method of a hook; the first exception of an optional hook is a warning."""
         try:
-            event(hook)
+            getattr(hook, event.__name__)(*args, **kwargs)
         except Exception as error:
             if not hook.optional:
                 raise

@@ -78,9 +78,9 @@ def make_step(
     if not 0 <= ema_decay < 1:
         raise ValueError(f"ema_decay must be in [0, 1), got {ema_decay}")
 
-    @functools.partial(
-        jax.jit, donate_argnums=0, out_shardings=None if shardings is None else (shardings, shardings.step)
-    )
+    out_shardings = None if shardings is None else (shardings, shardings.step)
+
+    @functools.partial(jax.jit, donate_argnums=0, out_shardings=out_shardings)
     def step(state: TrainState, batch: Tree) -> tuple[TrainState, Metrics]:
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
         total, count, metrics, gradient = _summed_gradient(loss, state.params, batch, key, num_microbatches)
@@ -95,19 +95,7 @@ def make_step(
                 jax.tree.map(functools.partial(jnp.where, finite), new, old)
                 for new, old in ((params, state.params), (moments, state.optimizer))
             )
-        ema_params = state.ema_params
-        if (ema_params is None) != (ema_decay == 0):
-            has = "no moving average" if ema_params is None else "a moving average"
-            raise ValueError(
-                f"the state has {has}, but ema_decay is {ema_decay}: create the state with ema={ema_decay > 0}"
-            )
-        if ema_params is not None:
-            # In early steps, a slow average would consist mostly of the initial values.
-            updates_done = state.step.astype(jnp.float32)
-            decay = jnp.minimum(ema_decay, (1 + updates_done) / (10 + updates_done))
-            if nonfinite == "skip":
-                decay = jnp.where(finite, decay, 1.0)
-            ema_params = jax.tree.map(lambda a, p: a + (1 - decay) * (widened(p) - a), ema_params, params)
+        ema_params = _next_average(state, params, ema_decay, finite if nonfinite == "skip" else None)
         metrics = {**metrics, "loss_sum": total, "count": count, "gradient_norm": norm}
         metrics["finite"] = finite.astype(jnp.float32)
         if nonfinite == "skip":
@@ -117,6 +105,27 @@ def make_step(
         return TrainState(state.step + 1, params, moments, ema_params, state.key), metrics
 
     return step
+
+
+def _next_average(state: TrainState, params: Tree, ema_decay: float, finite: jax.Array | None) -> Tree | None:
+    """Returns the moving average with new parameters, or as it was if they are not `finite`; None if there is none.
+
+    Raises:
+      ValueError: the state has a moving average but no decay, or the reverse.
+    """
+    if (state.ema_params is None) != (ema_decay == 0):
+        has = "no moving average" if state.ema_params is None else "a moving average"
+        raise ValueError(
+            f"the state has {has}, but ema_decay is {ema_decay}: create the state with ema={ema_decay > 0}"
+        )
+    if state.ema_params is None:
+        return None
+    # In early steps, a slow average would consist mostly of the initial values.
+    updates_done = state.step.astype(jnp.float32)
+    decay = jnp.minimum(ema_decay, (1 + updates_done) / (10 + updates_done))
+    if finite is not None:
+        decay = jnp.where(finite, decay, 1.0)
+    return jax.tree.map(lambda a, p: a + (1 - decay) * (widened(p) - a), state.ema_params, params)
 
 
 def _updates_done(state: TrainState) -> jax.Array:

@@ -22,12 +22,16 @@ FILE = "tracker.json"
 
 
 class Tracker(Hook):
-    """The base class of hooks for trackers: `write` receives every `every`-th step, and each validation."""
+    """The base class of hooks for trackers: `write` records every `every`-th step, and each validation.
+
+    Args:
+      identifier: the tracker's identifier of the run.
+    """
 
     optional = True
 
-    def __init__(self, every: int):
-        self._every = every
+    def __init__(self, every: int, identifier: str):
+        self._every, self.identifier = every, identifier
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         if step % self._every == 0:
@@ -38,12 +42,6 @@ class Tracker(Hook):
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Records values of a step."""
-        raise NotImplementedError
-
-    @property
-    def identifier(self) -> str:
-        """The tracker's identifier of the run."""
-        raise NotImplementedError
 
 
 class WandbHook(Tracker):
@@ -59,12 +57,8 @@ class WandbHook(Tracker):
     def __init__(self, *, every: int = 10, **options: object):
         import wandb  # pyright: ignore[reportMissingImports]
 
-        super().__init__(every)
         self._run = wandb.init(**options)
-
-    @property
-    def identifier(self) -> str:
-        return str(self._run.id)
+        super().__init__(every, str(self._run.id))
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         self._run.log(dict(values), step=step)
@@ -93,17 +87,13 @@ class MlflowHook(Tracker):
     def __init__(self, *, every: int = 10, tracking_uri: str | None = None, **options: object):
         import mlflow  # pyright: ignore[reportMissingImports]
 
-        super().__init__(every)
         if tracking_uri is not None:
             mlflow.set_tracking_uri(tracking_uri)
-        self._client, self._run = mlflow, mlflow.start_run(**options)
-
-    @property
-    def identifier(self) -> str:
-        return str(self._run.info.run_id)
+        self._client = mlflow
+        super().__init__(every, str(mlflow.start_run(**options).info.run_id))
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        self._client.log_metrics(dict(values), step=step, run_id=self._run.info.run_id)
+        self._client.log_metrics(dict(values), step=step, run_id=self.identifier)
 
     def ended(self, step: int, reason: str) -> None:
         self._client.set_tags({"ended": reason, "last_step": str(step)})

@@ -32,7 +32,7 @@ def test_mlflow(tmp_path, monkeypatch):
     hook = training.MlflowHook(every=2, tracking_uri=(tmp_path / "mlruns").as_uri())
     fit(new_state(), 4, hooks=[hook], **OPTIONS)
     client = mlflow.MlflowClient()
-    history = client.get_metric_history(hook._run.info.run_id, "train/loss")
+    history = client.get_metric_history(hook.identifier, "train/loss")
     assert [metric.step for metric in history] == [2, 4]
-    run = client.get_run(hook._run.info.run_id)
+    run = client.get_run(hook.identifier)
     assert (run.info.status, run.data.tags["ended"], run.data.metrics["validation/loss"]) == ("FINISHED", "done", 1.5)
