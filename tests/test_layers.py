@@ -26,8 +26,8 @@ HOME = {
     "tyro": "cli/arguments.py",
     "tokenizers": "data/pretrained_tokenizer.py",
     "safetensors": "interop/tensors.py",
-    "wandb": "training/wandb_hook.py",
-    "mlflow": "training/mlflow_hook.py",
+    "wandb": "training/tracking.py",
+    "mlflow": "training/tracking.py",
 }
 """The one file that imports each optional dependency."""
 

@@ -32,7 +32,8 @@ def test_a_hook_receives_every_event_once(tmp_path):
             new_state(),
             4,
             validate=lambda state: {"loss": 1.0},
-            outputs=training.Outputs(checkpoints, hooks=[told]),
+            checkpoints=checkpoints,
+            hooks=[told],
             config={"validate_every": 4, "checkpoint_every": 2},
         )
     steps = [event for event in told.events if event[0] == "step"]
@@ -52,7 +53,7 @@ def test_a_hook_receives_a_failure():
             new_state(),
             4,
             batches=lambda start: iter([batch(0), batch(1, nan=True), batch(2)]),
-            outputs=training.Outputs(hooks=[told]),
+            hooks=[told],
         )
     (*_, last) = told.events
     assert last[:2] == ("ended", 2)
@@ -68,11 +69,11 @@ def test_a_failing_hook_does_not_hide_the_error(caplog):
     """The error of the training has the exit code that tells a launcher whether to try again."""
     told, bad = Told(), lambda start: iter([batch(0), batch(1, nan=True), batch(2)])
     with pytest.raises(training.NonFiniteError):
-        fit(new_state(), 4, batches=bad, outputs=training.Outputs(hooks=[Failing(), told]))
+        fit(new_state(), 4, batches=bad, hooks=[Failing(), told])
     assert told.events[-1][:2] == ("ended", 2)
     assert "at the end of training: ConnectionError: no tracker" in caplog.text
     with pytest.raises(ConnectionError):
-        fit(new_state(), 2, outputs=training.Outputs(hooks=[Failing(), told]))
+        fit(new_state(), 2, hooks=[Failing(), told])
     assert told.events[-1] == ("ended", 2, "done")
 
 
@@ -86,9 +87,9 @@ def test_a_full_disk_at_the_end_does_not_hide_the_error(tmp_path, monkeypatch):
     monkeypatch.setattr(timer, "save", full)
     bad = lambda start: iter([batch(0, nan=True), batch(1)])
     with pytest.raises(training.NonFiniteError):
-        fit(new_state(), 4, batches=bad, outputs=training.Outputs(hooks=[told], timer=timer))
+        fit(new_state(), 4, batches=bad, hooks=[told, timer])
     assert told.events[-1][:2] == ("ended", 1)
 
 
 def test_the_base_class_does_nothing():
-    assert fit(new_state(), 2, outputs=training.Outputs(hooks=[training.Hook()])).reason == "done"
+    assert fit(new_state(), 2, hooks=[training.Hook()]).reason == "done"
