@@ -164,6 +164,7 @@ def fit(
         recorder.begin(number, "saving")
         if checkpoints:  # a signal must not interrupt the last save
             checkpoints.wait()
+            recorder.saving(None)
         recorder.reason = reason
     return Result(state, reason, progress, len(run) if isinstance(run, Programs) else 0, recorder.skipped)
 

@@ -158,16 +158,13 @@ class Recorder:
         self.tell(Hook.went_back, number, str(error))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        """Passes on the end; all checkpoints have been written, unless the training has failed."""
+        """Passes on the end, to every hook; the exit code of an `error` counts, so it hides those of hooks."""
         if error is not None:
             self.reason = f"{type(error).__name__}: {error}".strip(": ")
-        ends = [lambda hook=hook: self._call(hook, Hook.ended, self._last, self.reason) for hook in self._hooks]
-        if error is None:
-            ends.insert(0, lambda: self.saving(None))
         failure = None
-        for end in ends:
+        for hook in self._hooks:
             try:
-                end()
+                self._call(hook, Hook.ended, self._last, self.reason)
             except Exception as problem:
                 if error or failure:
                     logger.warning("at the end of training: %s: %s", type(problem).__name__, problem)

@@ -5,6 +5,7 @@ import pathlib
 
 import pytest
 
+from jaxformer.training.hooks import Means
 from jaxformer.training.logging import JsonLog, TensorBoard, read_log
 from tests.training.small import start
 
@@ -89,3 +90,17 @@ def test_tensorboard_drops_undone_steps(tmp_path):
     names = sorted(path.name for path in tmp_path.iterdir())
     assert len(names) == 3
     assert [name[-2:] for name in names if name.endswith((".1", ".2"))] == [".1", ".2"]
+
+
+def test_tensorboard_events_are_written_before_a_checkpoint(tmp_path):
+    """A kill after a checkpoint lost up to two minutes of the events that led to it."""
+    board = TensorBoard(tmp_path)
+    board.started(start(steps=9))
+    board.reported(1, {"loss": 1.0, "tokens": 5.0, "gradient_norm": 2.0}, Means(3.0, 7.0, 0.0))
+    (file,) = tmp_path.iterdir()
+    board.begins(1, "stepping")
+    names = b"gradient_norm", b"train/loss", b"train/tokens_per_second"
+    assert not any(name in file.read_bytes() for name in names)
+    board.begins(1, "saving")
+    assert all(name in file.read_bytes() for name in names)
+    board.ended(1, "done")
