@@ -174,7 +174,7 @@ class _Start:
         return result
 
     def _hooks(self, setup: TrainingSetup[Any], done: int, peak: float) -> list[training.Hook]:
-        """Returns what records a run that has `done` steps; the first process also writes, shows, and calls the user's.
+        """Returns the hooks of a run that has `done` steps: those of every process and, in the first one, all others.
 
         Args:
           peak: the peak FLOP/s of all devices.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import pathlib
@@ -71,16 +72,15 @@ class Recorder:
         self._restart()
 
     def _restart(self) -> None:
-        """Begins the means anew."""
+        """Begins other means."""
         self._since, self._loss, self._tokens, self._flops = self._mark, 0.0, 0.0, 0.0
 
     def __enter__(self) -> Recorder:
+        with contextlib.ExitStack() as stack:
+            stack.push(self)  # if a hook cannot start, all end
+            self.tell(Hook.started, Start(self._last, self._steps, self.timer, self.settle))
+            stack.pop_all()
         return self
-
-    def start(self) -> None:
-        """Starts all hooks."""
-        start = Start(self._last, self._steps, self.timer, self.settle)
-        self.tell(Hook.started, start)
 
     def begin(self, number: int, part: Part) -> None:
         """Passes on the next action, such as the wait for the batch of step `number`; see `Hook.begins`."""

@@ -108,7 +108,7 @@ def make_step(
 
 
 def _next_average(state: TrainState, params: Tree, ema_decay: float, finite: jax.Array | None) -> Tree | None:
-    """Returns the moving average with new parameters, or as it was if they are not `finite`; None if there is none.
+    """Returns the moving average with new parameters, or the old one if they are not `finite`; None without an average.
 
     Raises:
       ValueError: the state has a moving average but no decay, or the reverse.
