@@ -151,7 +151,6 @@ class _Start:
             peak, source = peak_flops()
             say(f"{setup.size} on {self.placement.summary()}; peak {peak / 1e12:.2f} TFLOP/s ({source})")
             done = int(state.step)
-            hooks = self._hooks(setup, done, peak)
             resume.change_settings(out, saved or config, config, done, say)
             if processes.is_first():
                 if self.own is not None:
@@ -167,7 +166,7 @@ class _Start:
                 flops=batch_flops(setup, say),
                 checkpoints=checkpoints,
                 progress=progress,
-                hooks=hooks,
+                hooks=self._hooks(setup, done, peak),
             )
         say(f"{described(result.reason, int(result.state.step))}; compiled training programs: {result.programs}")
         say(self.timer.report())
@@ -186,7 +185,7 @@ class _Start:
         if not processes.is_first():
             return hooks
         smoothing = setup.label_smoothing
-        hooks.append(JsonLog(out / "log.jsonl", **({"label_smoothing": smoothing} if smoothing else {})))
+        hooks.append(JsonLog(out / "log.jsonl", label_smoothing=smoothing))
         if train.tensorboard:
             hooks.append(TensorBoard(out / "tensorboard"))
         hooks.append(Display(self.console, unit=setup.network.unit, label_smoothing=smoothing, peak_flops=peak))

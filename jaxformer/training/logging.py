@@ -24,11 +24,11 @@ class JsonLog(Hook):
 
     Args:
       path: the file; created if it does not exist.
-      facts: numbers that the line of each step repeats.
+      label_smoothing: that of the training loss, which the line of each step then repeats; validations have none.
     """
 
-    def __init__(self, path: str | os.PathLike[str], **facts: float):
-        self._path, self._facts = pathlib.Path(path), facts
+    def __init__(self, path: str | os.PathLike[str], *, label_smoothing: float = 0.0):
+        self._path, self._label_smoothing = pathlib.Path(path), label_smoothing
         self._file: IO[str] | None = None
 
     def started(self, start: Start) -> None:
@@ -42,7 +42,8 @@ class JsonLog(Hook):
         self._file = self._path.open("a", encoding="utf-8")
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._write(step, {**metrics, **self._facts})
+        smoothed = {"label_smoothing": self._label_smoothing} if self._label_smoothing else {}
+        self._write(step, {**metrics, **smoothed})
 
     def validated(self, step: int, metrics: Mapping[str, float], better: bool) -> None:
         self._write(step, {f"validation_{name}": value for name, value in metrics.items()})

@@ -201,5 +201,7 @@ def device_memory() -> float:
     """Returns the peak bytes held by a device of this process so far; on a CPU, by the process."""
     stats = [device.memory_stats() or {} for device in jax.local_devices()]
     peaks = [float(one[name]) for one in stats for name in ("peak_bytes_in_use", "bytes_in_use") if name in one]
+    if peaks:
+        return max(peaks)
     unit = 1 if sys.platform == "darwin" else 1024
-    return max(peaks) if peaks else float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
+    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
