@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import IO, TYPE_CHECKING, Any
 
 from jaxformer import files
-from jaxformer.training.hooks import Hook, Means, Part, Start
+from jaxformer.training.hooks import Hook, Means, Start
 
 if TYPE_CHECKING:
     from tensorboardX import SummaryWriter
@@ -106,13 +106,9 @@ class TensorBoard(Hook):
 
         # Files created within one second would have the same name.
         suffix = f".{self._num_files}" if self._num_files else ""
-        self._writer = SummaryWriter(self._directory, purge_step=step + 1, filename_suffix=suffix)
+        # Events wait for a second, not two minutes: a kill after a checkpoint must not lose those that led to it.
+        self._writer = SummaryWriter(self._directory, purge_step=step + 1, flush_secs=1, filename_suffix=suffix)
         self._num_files += 1
-
-    def begins(self, step: int, part: Part) -> None:
-        """Writes buffered events, which a kill after a checkpoint must not lose; otherwise, this takes two minutes."""
-        if self._writer and part in ("validating", "saving"):
-            self._writer.flush()
 
     def reported(self, step: int, metrics: Mapping[str, float], means: Means) -> None:
         others = {name: value for name, value in metrics.items() if name not in ("loss", "tokens")}
