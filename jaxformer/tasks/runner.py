@@ -153,7 +153,6 @@ class _Start:
             peak, source = peak_flops()
             say(f"{setup.size} on {self.placement.summary()}; peak {peak / 1e12:.2f} TFLOP/s ({source})")
             done = int(state.step)
-            hooks = self._hooks(setup, done, peak)
             resume.change_settings(out, saved or config, config, done, say)
             if processes.is_first():
                 if self.own is not None:
@@ -169,14 +168,14 @@ class _Start:
                 flops=batch_flops(setup, say),
                 checkpoints=checkpoints,
                 progress=progress,
-                hooks=hooks,
+                hooks=self._hooks(setup, done, peak),
             )
         say(f"{described(result.reason, int(result.state.step))}; compiled training programs: {result.programs}")
         say(self.timer.report())
         return result
 
     def _hooks(self, setup: TrainingSetup[Any], done: int, peak: float) -> list[training.Hook]:
-        """Returns what records a run that has `done` steps; the first process also writes, shows, and calls the user's.
+        """Returns the hooks of a run that has `done` steps: those of every process and, in the first one, all others.
 
         Args:
           peak: the peak FLOP/s of all devices.
@@ -188,7 +187,7 @@ class _Start:
         if not processes.is_first():
             return hooks
         smoothing = setup.label_smoothing
-        hooks.append(JsonLog(out / "log.jsonl", **({"label_smoothing": smoothing} if smoothing else {})))
+        hooks.append(JsonLog(out / "log.jsonl", label_smoothing=smoothing))
         if train.tensorboard:
             hooks.append(TensorBoard(out / "tensorboard"))
         hooks.append(Display(self.console, unit=setup.network.unit, label_smoothing=smoothing, peak_flops=peak))

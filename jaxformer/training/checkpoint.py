@@ -137,8 +137,10 @@ class Checkpoints:
             check_shapes_and_dtypes(saved, wanted, field)
         try:
             check_shapes_and_dtypes(shapes_and_dtypes(self._manager.item_metadata(step)["state"]), wanted, field)
-        except OtherModelError as error:  # the files contradict the metadata of the save
-            raise CheckpointError(f"damaged: {error}") if "kinds" in about else error from None
+        except OtherModelError as error:
+            if "kinds" not in about:
+                raise
+            raise CheckpointError(f"damaged: {error}") from None  # the files contradict the metadata of the save
         how = jax.tree.map(_how_to_read, target)
         items = ocp.args.PyTreeRestore(item=target, restore_args=how, partial_restore=part)
         restored = ocp.PyTreeCheckpointHandler().restore(path, args=items)
@@ -163,10 +165,11 @@ class Checkpoints:
         if not processes.all_true(not obstacle):
             raise CheckpointError(f"cannot save step {step}: {obstacle or 'another process cannot write it'}")
         step, score = int(step), float(score) if score is not None and math.isfinite(score) else None
-        own = {"checksums": listed(checksums(state)), "kinds": shapes_and_dtypes(state)}
-        own |= {"run_fingerprint": self._fingerprint} if self._fingerprint else {}
-        about = signed({"step": step, "score": score, **own, **about})
-        items = ocp.args.Composite(state=ocp.args.StandardSave(state), about=ocp.args.JsonSave(about))
+        sums, kinds = listed(checksums(state)), shapes_and_dtypes(state)
+        metadata = {"step": step, "score": score, "checksums": sums, "kinds": kinds, **about}
+        if self._fingerprint:
+            metadata["run_fingerprint"] = self._fingerprint
+        items = ocp.args.Composite(state=ocp.args.StandardSave(state), about=ocp.args.JsonSave(signed(metadata)))
         self._scores[step] = score
         try:
             self._remove_leftovers()

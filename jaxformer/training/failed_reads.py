@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import logging
 import pathlib
 import sys
 import time
 import types
 from collections.abc import Iterator
-
-logger = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
@@ -24,9 +21,7 @@ def silent() -> Iterator[None]:
 
     def hook(unraisable: sys.UnraisableHookArgs, /) -> None:
         loop_closed = unraisable.object is None and str(unraisable.exc_value) == "Event loop is closed"
-        if loop_closed or _is_read(unraisable.object):
-            logger.debug("left over from a failed read: %s", unraisable.exc_value)
-        else:
+        if not loop_closed and not _is_read(unraisable.object):
             previous_hook(unraisable)
 
     sys.unraisablehook = hook

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import IO, TYPE_CHECKING, Any
 
 from jaxformer import files
-from jaxformer.training.hooks import Hook, Means, Part, Start
+from jaxformer.training.hooks import Hook, Means, Start
 
 if TYPE_CHECKING:
     from tensorboardX import SummaryWriter
@@ -24,11 +24,11 @@ class JsonLog(Hook):
 
     Args:
       path: the file; created if it does not exist.
-      facts: numbers that the line of each step repeats.
+      label_smoothing: that of the training loss, which the line of each step then repeats; validations have none.
     """
 
-    def __init__(self, path: str | os.PathLike[str], **facts: float):
-        self._path, self._facts = pathlib.Path(path), facts
+    def __init__(self, path: str | os.PathLike[str], *, label_smoothing: float = 0.0):
+        self._path, self._label_smoothing = pathlib.Path(path), label_smoothing
         self._file: IO[str] | None = None
 
     def started(self, start: Start) -> None:
@@ -42,7 +42,8 @@ class JsonLog(Hook):
         self._file = self._path.open("a", encoding="utf-8")
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._write(step, {**metrics, **self._facts})
+        smoothed = {"label_smoothing": self._label_smoothing} if self._label_smoothing else {}
+        self._write(step, {**metrics, **smoothed})
 
     def validated(self, step: int, metrics: Mapping[str, float], better: bool) -> None:
         self._write(step, {f"validation_{name}": value for name, value in metrics.items()})
@@ -105,13 +106,9 @@ class TensorBoard(Hook):
 
         # Files created within one second would have the same name.
         suffix = f".{self._num_files}" if self._num_files else ""
-        self._writer = SummaryWriter(self._directory, purge_step=step + 1, filename_suffix=suffix)
+        # Events wait for a second, not two minutes: a kill after a checkpoint must not lose those that led to it.
+        self._writer = SummaryWriter(self._directory, purge_step=step + 1, flush_secs=1, filename_suffix=suffix)
         self._num_files += 1
-
-    def begins(self, step: int, part: Part) -> None:
-        """Writes buffered events, which a kill after a checkpoint must not lose; otherwise, this takes two minutes."""
-        if self._writer and part in ("validating", "saving"):
-            self._writer.flush()
 
     def reported(self, step: int, metrics: Mapping[str, float], means: Means) -> None:
         others = {name: value for name, value in metrics.items() if name not in ("loss", "tokens")}

@@ -125,12 +125,10 @@ def fit(
     stream = numbered(batches, number, progress.left_out)
     reason = _first_reason(number, config, progress, checkpoints)
     with stop_requests(functools.partial(recorder.tell, Hook.say)) as requests, recorder:
-        recorder.start()
         while reason is None:
             number += 1
             try:
-                recorder.begin(number, "waiting for data")
-                index, batch, waited = _next(stream, number, config)
+                index, batch, waited = _next(stream, number, config, recorder)
                 recorder.begin(number, "stepping")
                 with jax.profiler.StepTraceAnnotation("train", step_num=number):
                     state, sums = run(state, batch)
@@ -164,6 +162,7 @@ def fit(
         recorder.begin(number, "saving")
         if checkpoints:  # a signal must not interrupt the last save
             checkpoints.wait()
+            recorder.saving(None)
         recorder.reason = reason
     return Result(state, reason, progress, len(run) if isinstance(run, Programs) else 0, recorder.skipped)
 
@@ -185,8 +184,11 @@ def numbered(batches: Batches, start: int, left_out: list[int]) -> Iterator[tupl
     return ((index, batch) for index, batch in enumerate(batches(first), first) if index not in left_out)
 
 
-def _next(stream: Iterator[tuple[int, Tree]], number: int, config: TrainConfig) -> tuple[int, Tree, float]:
+def _next(
+    stream: Iterator[tuple[int, Tree]], number: int, config: TrainConfig, recorder: Recorder
+) -> tuple[int, Tree, float]:
     """Returns the number of the next batch in the plan, the batch, and the seconds until it came."""
+    recorder.begin(number, "waiting for data")
     began = time.perf_counter()
     for index, batch in stream:
         return index, batch, time.perf_counter() - began

@@ -38,7 +38,8 @@ class Profile(Hook):
         except ConfigError as error:
             if not start.step:
                 raise
-            logger.warning("no trace is written: %s", error)
+            if processes.is_first():
+                logger.warning("no trace is written: %s", error)
 
     def begins(self, step: int, part: Part) -> None:
         """Starts or stops the trace before the batch of a step, after earlier steps have ended."""
@@ -74,7 +75,9 @@ def profiled_steps(text: str, *, start: int, steps: int) -> tuple[int, int]:
     match = re.fullmatch(r"(?:([1-9]\d{0,8}):)?([1-9]\d{0,8})", text)
     if not match:
         raise ConfigError(f"the steps to profile must be a number, or FIRST:LAST such as 100:104, got {text!r}")
-    first, last = (int(match[1]), int(match[2])) if match[1] else (start + 11, start + 10 + int(match[2]))
+    first, last = start + 11, start + 10 + int(match[2])
+    if match[1]:
+        first, last = int(match[1]), int(match[2])
     if not start < first <= last:
         raise ConfigError(f"the steps to profile must be after step {start} and in order, got {text}")
     if first > steps:

@@ -56,17 +56,15 @@ class Programs:
 
     def _compiled(self, state: TrainState, batch: Tree) -> jax.stages.Compiled:
         program = self._step.lower(state, batch).compile()
-        devices = jax.local_devices()
-        if devices[0].platform == "cpu":
-            needed = 0
-            memory = program.memory_analysis()
-            if memory is not None:  # a program from the cache may lack this analysis
-                sizes = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
-                needed = (sizes - memory.alias_size_in_bytes) * len(state.step.sharding.device_set & set(devices))
-            if needed > self._memory:
-                shape = " x ".join(map(str, max(map(jnp.shape, jax.tree.leaves(batch)))))
-                raise OutOfMemoryError(
-                    f"out of memory: a step on a batch of {shape} needs {needed / 1e9:,.1f} GB, but there are "
-                    f"{self._memory / 1e9:,.1f} GB; choose a smaller batch or model"
-                )
+        devices, memory = jax.local_devices(), program.memory_analysis()
+        if devices[0].platform != "cpu" or memory is None:  # a program from the cache may lack this analysis
+            return program
+        sizes = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
+        needed = (sizes - memory.alias_size_in_bytes) * len(state.step.sharding.device_set & set(devices))
+        if needed > self._memory:
+            shape = " x ".join(map(str, max(map(jnp.shape, jax.tree.leaves(batch)))))
+            raise OutOfMemoryError(
+                f"out of memory: a step on a batch of {shape} needs {needed / 1e9:,.1f} GB, but there are "
+                f"{self._memory / 1e9:,.1f} GB; choose a smaller batch or model"
+            )
         return program

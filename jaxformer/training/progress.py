@@ -55,11 +55,10 @@ class Display(Hook):
         self._console, self._unit, self._label_smoothing = console, unit, label_smoothing
         self._peak_flops, self._seconds = peak_flops, seconds
         self._bar: Progress | None = None
-        self._left, self._said, self._updated = "", -math.inf, -math.inf
-        self._num_done, self._num_skipped, self._has_predicted = 0, 0, False
 
     def started(self, start: Start) -> None:
-        self._start = start
+        self._start, self._left, self._said, self._updated = start, "", -math.inf, -math.inf
+        self._num_done, self._num_skipped, self._has_predicted = 0, 0, False
         if self._console.is_interactive:
             columns = (TextColumn(text) for text in ("{task.fields[means]}", "{task.fields[left]}"))
             self._bar = Progress("step", MofNCompleteColumn(), BarColumn(), *columns, console=self._console)

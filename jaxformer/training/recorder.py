@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import pathlib
@@ -71,16 +72,15 @@ class Recorder:
         self._restart()
 
     def _restart(self) -> None:
-        """Begins the means anew."""
+        """Begins other means."""
         self._since, self._loss, self._tokens, self._flops = self._mark, 0.0, 0.0, 0.0
 
     def __enter__(self) -> Recorder:
+        with contextlib.ExitStack() as stack:
+            stack.push(self)  # if a hook cannot start, all end
+            self.tell(Hook.started, Start(self._last, self._steps, self.timer, self.settle))
+            stack.pop_all()
         return self
-
-    def start(self) -> None:
-        """Starts all hooks."""
-        start = Start(self._last, self._steps, self.timer, self.settle)
-        self.tell(Hook.started, start)
 
     def begin(self, number: int, part: Part) -> None:
         """Passes on the next action, such as the wait for the batch of step `number`; see `Hook.begins`."""
@@ -158,16 +158,13 @@ class Recorder:
         self.tell(Hook.went_back, number, str(error))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        """Passes on the end; all checkpoints have been written, unless the training has failed."""
+        """Passes on the end, to every hook; the exit code of an `error` counts, so it hides those of hooks."""
         if error is not None:
             self.reason = f"{type(error).__name__}: {error}".strip(": ")
-        ends = [lambda hook=hook: self._call(hook, Hook.ended, self._last, self.reason) for hook in self._hooks]
-        if error is None:
-            ends.insert(0, lambda: self.saving(None))
         failure = None
-        for end in ends:
+        for hook in self._hooks:
             try:
-                end()
+                self._call(hook, Hook.ended, self._last, self.reason)
             except Exception as problem:
                 if error or failure:
                     logger.warning("at the end of training: %s: %s", type(problem).__name__, problem)
@@ -204,5 +201,7 @@ def device_memory() -> float:
     """Returns the peak bytes held by a device of this process so far; on a CPU, by the process."""
     stats = [device.memory_stats() or {} for device in jax.local_devices()]
     peaks = [float(one[name]) for one in stats for name in ("peak_bytes_in_use", "bytes_in_use") if name in one]
+    if peaks:
+        return max(peaks)
     unit = 1 if sys.platform == "darwin" else 1024
-    return max(peaks) if peaks else float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
+    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)

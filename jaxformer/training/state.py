@@ -145,4 +145,6 @@ def widened(x: jax.Array) -> jax.Array:
     (dtype('float32'), dtype('int32'))
     """
     dtype = jnp.result_type(x)
-    return x.astype(jnp.float32) if jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32 else x
+    if jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32:
+        return x.astype(jnp.float32)
+    return x

@@ -108,7 +108,7 @@ def make_step(
 
 
 def _next_average(state: TrainState, params: Tree, ema_decay: float, finite: jax.Array | None) -> Tree | None:
-    """Returns the moving average with new parameters, or as it was if they are not `finite`; None if there is none.
+    """Returns the moving average with new parameters, or the old one if they are not `finite`; None without an average.
 
     Raises:
       ValueError: the state has a moving average but no decay, or the reverse.
@@ -138,11 +138,13 @@ def checked_loss(loss: Loss) -> Callable[[Tree, Tree, jax.Array], tuple[jax.Arra
     """Returns a loss whose result is checked during tracing: the sum and, as auxiliary data, (count, metrics)."""
 
     def checked(params: Tree, batch: Tree, key: jax.Array) -> tuple[jax.Array, tuple[jax.Array, Metrics]]:
-        found: Tree = loss(params, batch, key)
-        parts: Tree = (*found, {}) if isinstance(found, tuple | list) and len(found) == 2 else found
+        parts: Tree = loss(params, batch, key)
+        result = parts
+        if isinstance(result, tuple | list) and len(result) == 2:
+            parts = [*result, {}]
         fits = isinstance(parts, tuple | list) and len(parts) == 3 and isinstance(parts[2], Mapping)
         if not fits or not all(jax.tree_util.all_leaves([x]) and jnp.shape(x) == () for x in parts[:2]):
-            got = jax.tree.map(lambda x: f"{jnp.result_type(x)}{list(jnp.shape(x))}", found)
+            got = jax.tree.map(lambda x: f"{jnp.result_type(x)}{list(jnp.shape(x))}", result)
             raise ValueError(
                 "loss(params, batch, key) must return (sum, count, metrics) or (sum, count): the sum over the batch "
                 f"and the number of what was summed, both scalars, and a dict of metrics; got {got}"

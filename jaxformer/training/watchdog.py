@@ -45,8 +45,8 @@ class Watchdog(Hook):
 
     def started(self, start: Start) -> None:
         """Begins to watch, in another thread."""
+        self._since, self._together = time.monotonic(), self._seconds + GRACE * (jax.process_count() > 1)
         if self._seconds > 0:
-            self._since = time.monotonic()
             threading.Thread(target=self._watch, daemon=True, name="watchdog").start()
 
     def begins(self, step: int, part: Part) -> None:
@@ -54,8 +54,8 @@ class Watchdog(Hook):
 
         In all but the wait for a batch, all processes take part; one that is stuck elsewhere then reports first.
         """
-        grace = GRACE if part != "waiting for data" and jax.process_count() > 1 else 0.0
-        self._where, self._since, self._limit = f"{ACTIONS[part]} {step}", time.monotonic(), self._seconds + grace
+        self._where, self._since = f"{ACTIONS[part]} {step}", time.monotonic()
+        self._limit = self._seconds if part == "waiting for data" else self._together
 
     def ended(self, step: int, reason: str) -> None:
         """Stops watching."""

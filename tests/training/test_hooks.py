@@ -1,8 +1,13 @@
 """Hooks are called in order."""
 
+import itertools
+import os
+import signal
+
 import pytest
 
 from jaxformer import training
+from jaxformer.training import signals
 from tests.training.small import batch, fit, new_state
 
 
@@ -44,6 +49,62 @@ def test_a_hook_receives_every_event_once(tmp_path):
         ("saved", 4),
         ("ended", 4, "done"),
     ]
+
+
+class Every(training.Hook):
+    """Every event in one word, with its step."""
+
+    def __init__(self):
+        self.events = []
+
+    def started(self, start):
+        self.events.append(f"started {start.step} {start.steps}")
+
+    def begins(self, step, part):
+        self.events.append(f"{part} {step}")
+
+    def reported(self, step, metrics, means):
+        assert means.loss > 0
+        self.events.append(f"reported {step}")
+
+    def step(self, step, metrics):
+        self.events.append(f"step {step}")
+
+    def went_back(self, step, problem):
+        assert "batch 2" in problem
+        self.events.append(f"went back {step}")
+
+
+def test_the_order_of_events(tmp_path):
+    """The metrics of a step come after the next one begins, and all before a save."""
+    every, bad = Every(), lambda start: (batch(number, nan=number == 2) for number in itertools.count(start))
+    config = {"checkpoint_every": 2, "log_every": 2, "nonfinite": "rollback"}
+    with training.Checkpoints(tmp_path) as checkpoints:
+        fit(new_state(), 4, batches=bad, checkpoints=checkpoints, hooks=[every], config=config)
+    step = lambda number: [f"waiting for data {number}", f"stepping {number}"]
+    assert every.events == [
+        "started 0 4",
+        *step(1),
+        *[*step(2), "step 1", "reported 2", "step 2", "saving 2"],
+        *[*step(3), *step(4), "step 3", "starting 3", "went back 2"],
+        *[*step(3), *step(4), "step 3", "reported 4", "step 4", "saving 4"],
+        "saving 4",
+    ]
+
+
+def test_a_hook_says_what_signals_say():
+    said = []
+
+    class Said(training.Hook):
+        def say(self, text):
+            said.append(text)
+
+        def step(self, step, metrics):
+            if step == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    assert fit(new_state(), 9, hooks=[Said()]).reason == "terminated"
+    assert said == [signals.MESSAGES[signal.SIGTERM]]
 
 
 def test_a_hook_receives_a_failure():

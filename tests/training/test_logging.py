@@ -2,9 +2,11 @@
 
 import json
 import pathlib
+import time
 
 import pytest
 
+from jaxformer.training.hooks import Means
 from jaxformer.training.logging import JsonLog, TensorBoard, read_log
 from tests.training.small import start
 
@@ -89,3 +91,17 @@ def test_tensorboard_drops_undone_steps(tmp_path):
     names = sorted(path.name for path in tmp_path.iterdir())
     assert len(names) == 3
     assert [name[-2:] for name in names if name.endswith((".1", ".2"))] == [".1", ".2"]
+
+
+def test_tensorboard_events_are_written_at_once(tmp_path):
+    """A kill after a checkpoint lost up to two minutes of the events that led to it."""
+    board = TensorBoard(tmp_path)
+    board.started(start(steps=9))
+    (file,) = tmp_path.iterdir()
+    for name in ("first", "second"):
+        board.reported(1, {"loss": 1.0, "tokens": 5.0, name: 2.0}, Means(3.0, 7.0, 0.0))
+        limit = time.monotonic() + 20
+        while name.encode() not in file.read_bytes() and time.monotonic() < limit:
+            time.sleep(0.05)
+        assert all(tag in file.read_bytes() for tag in (name.encode(), b"train/loss", b"train/tokens_per_second"))
+    board.ended(1, "done")

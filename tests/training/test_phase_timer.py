@@ -53,6 +53,20 @@ def test_parts_are_summed_over_starts(clock, tmp_path):
     assert [start["step"] for start in read_starts(path)] == [7, 8]
 
 
+def test_times_are_saved_after_validations_and_saves(clock, tmp_path):
+    """A kill loses only the time since."""
+    timer = PhaseTimer(tmp_path / "time.json")
+    for step, part in ((1, "stepping"), (1, "validating"), (1, "saving"), (2, "waiting for data")):
+        timer.begins(step, part)
+        timer.step(step, {})
+        clock[0] += 1
+        times = read_starts(tmp_path / "time.json")
+        assert [start["seconds"][part] for start in times for part in ("validating", "saving")] == {
+            "saving": [1, 0],
+            "waiting for data": [1, 1],
+        }.get(part, [])
+
+
 @pytest.mark.parametrize("text", ["[{", "{}", "7", '[3, {"seconds": 1}, {"seconds": {"stepping": "long"}}]'])
 def test_a_damaged_time_file_loses_only_earlier_sums(tmp_path, text):
     (tmp_path / "time.json").write_text(text)
