@@ -209,7 +209,9 @@ def first_state(config: TaskConfig, setup: TrainingSetup, out: pathlib.Path, say
         try:
             attention = own_attention.load(other.attention, source).attention
         except ConfigError as error:
-            raise ConfigError(f"init_from {config.init_from}: {error}; with --attention, this run has it, too") from error
+            raise ConfigError(
+                f"init_from {config.init_from}: {error}; with --attention, this run has it, too"
+            ) from error
     params, _ = restore.load_params(source, checkpoint, setup.config.mesh, attention)
     params = registry.task_of(config).renamed(params, other, there=source, here=out)
     params, about = merge(state.params, params, resizer(config, other))
