@@ -90,6 +90,8 @@ def with_biases(net: Pure, params: Params, family: str) -> tuple[Pure, Params]:
         wanted["feed_forward"] = dataclasses.replace(network, bias=True)
     if family in ("bart", "mbart", "marian", "pegasus"):
         wanted["output_bias"] = True
+    elif family == "llama" and net.config.attention_bias:  # as a qwen2 has them, without that of the output
+        wanted = {"attention_output_bias": None}
     elif family != "gpt2":
         return net, params
     biased = _with(net, **wanted)

@@ -92,7 +92,7 @@ def test_a_plan_for_a_slice_of_tpus(folder, monkeypatch, capsys):
     plain = capsys.readouterr().out
     assert main([*words, "--attention", "mine.py:attend"]) == 0
     with_own = capsys.readouterr().out
-    assert parameters(with_own) == parameters(plain) + 3 * 4  # self-attentions of both parts, and cross-attention
+    assert parameters(with_own) == parameters(plain) + 2 * 4  # those of a layer share a copy
 
 
 def parameters(report):

@@ -53,6 +53,15 @@ def test_a_model_of_a_family_is_not_changed(name):
     assert (found.net, found.params) == (net, params)
 
 
+def test_a_model_with_the_biases_of_a_qwen2_is_a_llama():
+    """Whose output has a bias, too: zeros."""
+    net = NETS["qwen2"]
+    params = drawn(net)
+    found = equivalent.fitted(net, params, family="llama")
+    assert found.net.config.attention_output_bias is None
+    np.testing.assert_array_equal(quick(found.net.apply)(found.params, SOURCE), quick(net.apply)(params, SOURCE))
+
+
 def test_a_model_of_no_family_is_refused():
     net = pure(models.LanguageModel, dataclasses.replace(STACK, positions=choices.Alibi()))
     with pytest.raises(ConfigError, match=r"no family of Hugging Face can express this model: gpt2 .*; llama "):

@@ -71,7 +71,14 @@ def export(
     plain = dataclasses.replace(config, tune=TuneConfig())  # adapters are merged
     placement = Placement(sharding.mesh(mesh))
     net = make_training_setup(registry.task_of(config), plain, tokenizer.vocab_size, placement).network.net
-    found = equivalent.fitted(*_with_rows_of(tokenizer, net, params), family=family)
+    net, params = _with_rows_of(tokenizer, net, params)
+    found = equivalent.fitted(net, params, family=family)
+    if found.family == "qwen2" and not isinstance(tokenizer, PretrainedTokenizer):
+        if family:
+            raise ConfigError(
+                "transformers reads any qwen2 by the rules of Qwen's vocabulary: leave out --family qwen2"
+            )
+        found = equivalent.fitted(net, params, family="llama")
     if found.family == "roberta" and tokenizer.special.pad + 1 != found.net.config.positions.offset:
         raise ConfigError(
             f"the positions of a roberta start at {tokenizer.special.pad + 1}, the id of its padding token plus 1; "
