@@ -75,7 +75,7 @@ def code_of_program(path: pathlib.Path) -> list[str]:
 
 def code_of_help(name: str) -> list[str]:
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), pytest.raises(SystemExit):
+    with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
         cli.main([name, "--help"] if name else ["--help"])
     text = printed.getvalue()
     return text.partition("examples:\n")[2].splitlines() + inline(text)
@@ -192,15 +192,14 @@ def check_program(program: str, words: list[str]) -> None:
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
         patch.setattr(argparse.ArgumentParser, "parse_args", parse)
         try:
-            if program.endswith(".py"):
-                patch.syspath_prepend(str((ROOT / program).parent))
-                patch.setattr(sys, "argv", [program, *words])
-                runpy.run_path(program, run_name="__main__")
-            else:
-                is_package = (ROOT / program.replace(".", "/")).is_dir()
-                importlib.import_module(f"{program}.__main__" if is_package else program).main(words)
-        except Begun:
-            pass
+            with contextlib.suppress(Begun):
+                if program.endswith(".py"):
+                    patch.syspath_prepend(str((ROOT / program).parent))
+                    patch.setattr(sys, "argv", [program, *words])
+                    runpy.run_path(program, run_name="__main__")
+                else:
+                    is_package = (ROOT / program.replace(".", "/")).is_dir()
+                    importlib.import_module(f"{program}.__main__" if is_package else program).main(words)
         except SystemExit as stopped:
             raise AssertionError(said.getvalue().strip().splitlines()[-1]) from stopped
     if changes := getattr(parsed[0], "set", []):

@@ -62,7 +62,6 @@ __getattr__ = lazy.members(
         "mlflow_hook": "MlflowHook",
         "logging": "",
         "progress": "",
-        "signals": "",
         "watchdog": "",
         "checksums": "",
     },

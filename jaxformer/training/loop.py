@@ -13,12 +13,13 @@ import jax
 
 from jaxformer.errors import ConfigError
 from jaxformer.multihost import processes
+from jaxformer.multihost.processes import first_request, stop_requests
+from jaxformer.signals import StopRequest
 from jaxformer.training.checkpoint import CheckpointError, Checkpoints, later_steps
 from jaxformer.training.config import TrainConfig
 from jaxformer.training.phase_timer import Part, PhaseTimer
 from jaxformer.training.programs import Programs
 from jaxformer.training.recorder import NonFiniteError, Outputs, Recorder
-from jaxformer.training.signals import StopRequest, first_request, stop_requests
 from jaxformer.training.state import TrainState
 from jaxformer.training.step import TrainStep
 from jaxformer.training.watchdog import Watchdog

@@ -5,7 +5,7 @@ that it prints on standard error, without the usage of the command. All commands
 fills; its path is shown as FOLDER. To add a command, write its line and rewrite the file; to change a message, rewrite
 the file; then review its diff:
 
-    python -m tests.cli.test_wrong_commands --write
+    python -m tests.test_wrong_commands --write
 """
 
 import contextlib
@@ -115,7 +115,7 @@ def write() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:] != ["--write"]:
-        sys.exit("usage: python -m tests.cli.test_wrong_commands --write")
+        sys.exit("usage: python -m tests.test_wrong_commands --write")
     from tests import conftest  # noqa: F401  # eight devices, as in the test
 
     write()
