@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxformer.cli.command import File, OutputFile, Picture, Text, command, option, word
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from jaxformer.tasks.base import Predictor
     from jaxformer.tasks.classification import Classified
     from jaxformer.tasks.vision import ClassifiedImage
-
-    ToLines = Callable[[Sequence[str], int], Iterable[str]]
-    """A function from inputs, and the number of the first one, to the lines of the result."""
 
 MOST = 32
 """The maximum number of images in one picture."""
@@ -66,82 +63,56 @@ def main(options: Classify) -> int:
     if options.picture and not (options.inputs or options.file):
         raise ConfigError("--picture needs the names of images, or --file")
     config = configured(options, ())
-    for name, task in OPTIONS.items():
-        if getattr(options, name) is not None and config.task != task:
+    for name, value, task in (("words", options.words, "classification"), ("picture", options.picture, "vision")):
+        if value is not None and config.task != task:
             raise ConfigError(f"--{name} is for a run of {task}")
     from jaxformer.cli.lines import batches, image_names
     from jaxformer.data.sources import read_lines
 
     predictor = load(options, config)
-    classified = RESULTS.get(config.task, _texts)(predictor, options)
-    are_images = config.task == "vision"
-    read, most = (image_names, 1) if are_images else (read_lines, TEXTS)
+    read, most = (image_names, 1) if config.task == "vision" else (read_lines, TEXTS)
     found = batches(options.inputs, options.file, most=most, read=read)
-    put((line for batch in found for line in classified([text for _, text in batch], batch[0][0])), options.out)
+    put((line for batch in found for line in _lines(predictor, options, *zip(*batch, strict=True))), options.out)
     return 0
 
 
-def _texts(predictor: Predictor, options: Classify) -> ToLines:
-    """Returns a function from texts to the lines of the result."""
+def _lines(predictor: Predictor, options: Classify, numbers: Sequence[int], inputs: Sequence[str]) -> Iterator[str]:
+    """Yields the lines for inputs with consecutive numbers; those of another package's task are texts."""
     from jaxformer.cli import runtime
     from jaxformer.tasks.classification import TextClassifier
+    from jaxformer.tasks.vision import ImageClassifier
     from jaxformer.training.progress import print_line
 
+    if isinstance(predictor, ImageClassifier):
+        images = predictor.classify(inputs)
+        if options.picture and images:
+            _draw(images[:MOST], inputs[:MOST], options.picture)
+        for name, image in zip(inputs, images, strict=True):
+            shares = _by_weight(image.probabilities.items())
+            yield as_json({"image": name, **_named(image)}) if options.json else f"{image.label}\t{shares}\t{name}"
+        return
     assert isinstance(predictor, TextClassifier)
-    num_words = 5 if options.words is None else options.words
     warn = functools.partial(print_line, runtime.console())
-
-    def classified(texts: Sequence[str], first: int) -> Iterator[str]:
-        for text, result in zip(texts, predictor.classify(texts, first=first, warn=warn), strict=True):
-            if options.json:
-                yield as_json({"text": text, **_named(result), "words": list(map(list, result.words))})
-            else:
-                yield as_line(result, num_words)
-
-    return classified
+    for text, result in zip(inputs, predictor.classify(inputs, first=numbers[0], warn=warn), strict=True):
+        if options.json:
+            yield as_json({"text": text, **_named(result), "words": list(map(list, result.words))})
+        else:
+            words = _by_weight(result.words, 5 if options.words is None else options.words)
+            yield f"{result.label}\t{_by_weight(result.probabilities.items())}\t{words}"
 
 
-def _images(predictor: Predictor, options: Classify) -> ToLines:
-    """Returns a function from names of images to the lines of the result, which draws a picture if requested."""
+def _draw(images: Sequence[ClassifiedImage], names: Sequence[str], path: pathlib.Path) -> None:
     from jaxformer.inspection import plots
-    from jaxformer.tasks.vision import ImageClassifier
 
-    assert isinstance(predictor, ImageClassifier)
-
-    def classified(names: Sequence[str], _: int) -> list[str]:
-        results = predictor.classify(names)
-        if options.picture and results:
-            shown = results[:MOST]
-            files = [pathlib.Path(name).name for name in names[:MOST]]
-            titles = [f"{name}\n{x.label} {x.probabilities[x.label]:.0%}" for name, x in zip(files, shown, strict=True)]
-            drawn = plots.image_maps([x.image for x in shown], [x.attention_maps for x in shown], titles=titles)
-            plots.save(drawn, options.picture)
-        return [
-            as_json({"image": name, **_named(result)})
-            if options.json
-            else f"{result.label}\t{_by_weight(result.probabilities.items())}\t{name}"
-            for name, result in zip(names, results, strict=True)
-        ]
-
-    return classified
+    files = [pathlib.Path(name).name for name in names]
+    titles = [f"{name}\n{x.label} {x.probabilities[x.label]:.0%}" for name, x in zip(files, images, strict=True)]
+    plots.save(plots.image_maps([x.image for x in images], [x.attention_maps for x in images], titles=titles), path)
 
 
 def _named(result: Classified | ClassifiedImage) -> dict[str, Any]:
     return {"label": result.label, "probabilities": dict(result.probabilities)}
 
 
-def as_line(result: Classified, num_words: int) -> str:
-    """Returns class, probabilities and words, with tabs between them."""
-    return f"{result.label}\t{_by_weight(result.probabilities.items())}\t{_by_weight(result.words, num_words)}"
-
-
 def _by_weight(pairs: Iterable[tuple[str, float]], number: int | None = None) -> str:
     largest = sorted(pairs, key=lambda pair: -pair[1])[:number]
     return ", ".join(f"{name} {value:.1%}" for name, value in largest)
-
-
-OPTIONS = {"words": "classification", "picture": "vision"}
-"""The task to which each option is restricted."""
-
-RESULTS = {"classification": _texts, "vision": _images}
-"""The function from inputs to lines, by the task of the run; one of another package may bring a `TextClassifier`."""

@@ -1,6 +1,6 @@
 """Commands as functions of typed options: a frozen dataclass declares the words that a command takes, with their help.
 
-A field is a `word`, an `option` or a `required` option; one of type bool is a flag, and a tuple takes several words.
+A field is a `word` or an `option`; one of type bool is a flag, and a tuple takes several words.
 ``Annotated[TYPE, Word(...)]`` says how a word is read. The docstring of the dataclass is the help of the command, with
 its examples. Settings are split off: `jaxformer.cli.arguments` reads them when their configuration is known.
 """
@@ -22,6 +22,7 @@ from jaxformer.cli import paths
 from jaxformer.errors import ConfigError
 
 OptionsT = TypeVar("OptionsT", bound="Options")
+REQUIRED: Any = dataclasses.MISSING
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,19 +52,14 @@ Image = Annotated[str, Word("IMAGE", paths.sentence)]
 Attention = Annotated[str, Word("FILE.py:NAME")]
 
 
-def word(text: str, default: Any = dataclasses.MISSING) -> Any:
+def word(text: str, default: Any = REQUIRED) -> Any:
     """Returns a field for a positional word, with its help."""
     return dataclasses.field(default=default, metadata={"help": text})
 
 
 def option(text: str, default: Any = None) -> Any:
-    """Returns a field for an option, with its help."""
+    """Returns a field for an option, with its help; the default `REQUIRED` stands for none."""
     return dataclasses.field(default=default, kw_only=True, metadata={"help": text})
-
-
-def required(text: str) -> Any:
-    """Returns a field for an option without a default, with its help."""
-    return option(text, dataclasses.MISSING)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,9 +95,7 @@ SHORT = {
 }
 """Settings of the search under shorter names, ``--top-p .9`` for ``--decode.top_p .9``: their values and help."""
 
-SETTINGS = (
-    "  --decode.NAME VALUE    a setting of the search; `jaxformer train RUN/config.json --settings` lists them\n\n"
-)
+SETTINGS = "  --decode.NAME VALUE    a setting of the search: see `jaxformer train RUN/config.json --settings`\n\n"
 
 
 def command(function: Callable[..., int]) -> Callable[[Sequence[str]], int]:
@@ -125,8 +119,10 @@ def parsed(kind: type[OptionsT], words: Sequence[str]) -> tuple[OptionsT, list[s
     settings: list[str] = []
     if kind.setting_prefix == "--":
         found, settings = parser.parse_known_args(words)
-        if hasattr(found, "config"):
-            _check_order(parser.prog, words, found.config, settings)
+        config = list(words).index(found.config) if hasattr(found, "config") else 0
+        if config and words[config - 1] in settings and "=" not in words[config - 1]:  # the word may be its value
+            setting = f"{parser.prog} CONFIG ... {words[config - 1]} ..."
+            raise ConfigError(f"CONFIG comes before its settings: {setting}")
     else:
         if kind.setting_prefix:
             words, settings = split_settings(words, kind.short)
@@ -171,7 +167,7 @@ def _parser(kind: type[Options]) -> _Parser:
     for field in dataclasses.fields(kind):
         shape: dict[str, Any] = _shape(hints[field.name], is_option=field.kw_only is True)
         shape |= {"help": field.metadata["help"].replace("%", "%%"), "default": field.default}
-        is_needed = field.default is dataclasses.MISSING
+        is_needed = field.default is REQUIRED
         if field.kw_only:
             name = f"--{field.name}".replace("_", "-")
             parser.options += (name,)
@@ -249,20 +245,6 @@ def split_settings(words: Sequence[str], short: Collection[str] = ()) -> tuple[l
         else:
             others.append(word)
     return others, settings
-
-
-def _check_order(program: str, words: Sequence[str], config: str, settings: Sequence[str]) -> None:
-    """Checks that CONFIG comes before its settings; otherwise, the word after a setting would be ambiguous.
-
-    A setting as one word, such as ``--train.steps=20``, may come first.
-
-    Raises:
-      ConfigError: a setting comes first.
-    """
-    before = words[: list(words).index(config)]
-    for word in settings:
-        if word.startswith("--") and "=" not in word and word in before:
-            raise ConfigError(f"CONFIG comes before its settings: {program} CONFIG ... {word} ...")
 
 
 def _hint(program: str, option: str, options: Sequence[str]) -> str:

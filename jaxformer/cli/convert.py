@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import shlex
 
-from jaxformer.cli.command import Folder, Options, Run, command, option, required, word
+from jaxformer.cli.command import REQUIRED, Folder, Options, Run, command, option, word
 from jaxformer.errors import ConfigError
 
 
@@ -32,7 +32,7 @@ class Convert(Options):
     """
 
     folder: Folder = word("The folder of the pretrained model.")
-    out: Run = required("The run directory to create.")
+    out: Run = option("The run directory to create.", REQUIRED)
     length: int = option("The context length of a language model (default: up to 1,024).", 0)
 
 

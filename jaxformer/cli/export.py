@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from typing import Annotated
 
-from jaxformer.cli.command import Options, OutputFolder, Run, Word, command, option, required, word
+from jaxformer.cli.command import REQUIRED, Options, OutputFolder, Run, Word, command, option, word
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Export(Options):
     """
 
     run: Run = word("A run directory.")
-    out: OutputFolder = required("The folder to create.")
+    out: OutputFolder = option("The folder to create.", REQUIRED)
     checkpoint: str = option("The checkpoint: best (default), last, average, or a step.", "best")
     family: Annotated[str, Word("TYPE")] = option("The model_type (default: the first that fits).", "")
     mesh: str = option("The device mesh; default: a copy on every device.", "")

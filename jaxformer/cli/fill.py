@@ -44,18 +44,19 @@ def main(options: Fill) -> int:
     if options.top_k < 1:
         raise ConfigError(f"--top-k must be at least 1, got {options.top_k}")
     config = configured(options, ())
-    from jaxformer.cli.lines import batches, place
+    from jaxformer.cli.lines import batches
     from jaxformer.tasks.masked_language_model.task import MaskedPredictor
 
     predictor = load(options, config)
     assert isinstance(predictor, MaskedPredictor)
+    place = "text" if options.inputs else f"{options.file or 'standard input'}, line"
 
     def lines() -> Iterator[str]:
         for number, text in (line for batch in batches(options.inputs, options.file) for line in batch):
             try:
                 filled = predictor.fill(text, top_k=options.top_k)
             except DataError as error:
-                raise DataError(f"{place(options.inputs, options.file)} {number}: {error}") from error
+                raise DataError(f"{place} {number}: {error}") from error
             if options.json:
                 # A list, because two tokens may look alike, such as bytes of characters.
                 masks = [[{"token": piece, "probability": share} for piece, share in best] for best in filled]

@@ -6,7 +6,7 @@ import dataclasses
 import pathlib
 from typing import TYPE_CHECKING
 
-from jaxformer.cli.command import Picture, Text, command, option, required
+from jaxformer.cli.command import REQUIRED, Picture, Text, command, option
 from jaxformer.cli.paths import picture, save_besides
 from jaxformer.cli.predictors import RunOptions, configured, load
 from jaxformer.errors import ConfigError
@@ -30,7 +30,7 @@ class Inspect(RunOptions):
 
     setting_prefix = "--decode."
 
-    source: Text = required("A sentence.")
+    source: Text = option("A sentence.", REQUIRED)
     target: Text | None = option("A translation of it; default: the model's own.")
     layer: int | None = option("A decoder layer, from 0, or -1 for the last; with no --head, the mean of its heads.")
     head: int | None = option("A head, from 0, or -1 for the last; default: the one that aligns most words.")

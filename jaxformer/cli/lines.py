@@ -49,13 +49,6 @@ def batches(
         yield numbered[start : start + (size or len(numbered))]
 
 
-def place(inputs: Sequence[str], file: pathlib.Path | None) -> str:
-    """Returns the words before the number of an input in an error."""
-    if inputs:
-        return "text"
-    return f"{file}, line" if file else "standard input, line"
-
-
 def standard_input(most: int = 1) -> Iterator[list[tuple[int, str]]]:
     """Yields batches of available lines, at least one and at most `most`, with their numbers, from 1.
 

@@ -134,10 +134,11 @@ def report_error(error: Exception, program: str) -> int:
     _drop_unwritten()
     if unread:
         return 128 + signal.SIGPIPE
-    code = _exit_code(error)
-    if code is None:
+    outcome = _outcome(error)
+    if outcome is None:
         raise error
-    print(f"{program}: {_message(error)}", file=sys.stderr)
+    code, text = outcome
+    print(f"{program}: {text}", file=sys.stderr)
     return code
 
 
@@ -159,58 +160,36 @@ def _has_no_reader(stream: TextIO) -> bool:
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
-def _exit_code(error: Exception) -> int | None:
-    """Returns the exit code of an error that a user can act on; None for other errors, which keep their traceback."""
+def _outcome(error: Exception) -> tuple[int, str] | None:
+    """Returns the exit code and the line of an error that a user can act on; others keep their traceback."""
+    text = str(error)
     if isinstance(error, JaxformerError):
-        return error.exit_code
-    if _missing_extra(error):
-        return 2
-    if _out_of_memory(error):
-        return 1 if _shares_memory(error) else 2
+        return error.exit_code, shown(text)  # file names may contain any character
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in EXTRAS:
+        return 2, f"{text}; install it with: pip install 'jaxformer[train]'"
+    of_device = isinstance(error, RuntimeError) and text.startswith("RESOURCE_EXHAUSTED")
+    if of_device or isinstance(error, MemoryError):
+        text = f"out of memory: {(text.splitlines() or ['no memory left'])[0]}; choose a smaller batch or model"
+        # Other programs may free the memory of the host.
+        return 2 if of_device and importlib.import_module("jax").default_backend() != "cpu" else 1, text
     if isinstance(error, OSError):
-        return 2 if error.errno in (errno.ENAMETOOLONG, errno.ELOOP) or _nowhere(error) else 1
+        if _nowhere(error):
+            return 2, "the working directory no longer exists; change to another"
+        if error.errno == errno.EBADF:
+            return 1, "standard output is closed"
+        return 2 if error.errno in (errno.ENAMETOOLONG, errno.ELOOP) else 1, text
     # JAX was not imported to the end, because of a variable, such as a word in JAX_NUM_CPU_DEVICES.
     refused = "jax" not in sys.modules and any(name.startswith("jax.") for name in sys.modules)
-    return 2 if refused and isinstance(error, ValueError) else None
+    return (2, text) if refused and isinstance(error, ValueError) else None
 
 
-def _missing_extra(error: Exception) -> bool:
-    return isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in EXTRAS
-
-
-def _out_of_memory(error: Exception) -> bool:
-    """Returns True if numpy or a device had no memory left."""
-    device = isinstance(error, RuntimeError) and str(error).startswith("RESOURCE_EXHAUSTED")
-    return device or isinstance(error, MemoryError)
-
-
-def _shares_memory(error: Exception) -> bool:
-    """Returns True if host memory ran out, which other programs may free."""
-    return isinstance(error, MemoryError) or importlib.import_module("jax").default_backend() == "cpu"
-
-
-def _nowhere(error: Exception) -> bool:
+def _nowhere(error: OSError) -> bool:
     """Returns True for the error about a removed working directory, which names no file."""
     try:
         os.getcwd()
     except FileNotFoundError:
         return isinstance(error, FileNotFoundError) and error.filename is None
     return False
-
-
-def _message(error: Exception) -> str:
-    if _nowhere(error):
-        return "the working directory no longer exists; change to another"
-    if isinstance(error, OSError) and error.errno == errno.EBADF:
-        return "standard output is closed"
-    if _out_of_memory(error):
-        about = (str(error).splitlines() or ["no memory left"])[0]
-        return f"out of memory: {about}; choose a smaller batch or model"
-    if isinstance(error, JaxformerError):
-        return shown(str(error))  # file names may contain any character
-    if _missing_extra(error):
-        return f"{error}; install it with: pip install 'jaxformer[train]'"
-    return str(error)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from jaxformer.cli.command import Options, Word, command, option, required, word
+from jaxformer.cli.command import REQUIRED, Options, Word, command, option, word
 from jaxformer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ class Plan(Options):
     setting_prefix = "--"
 
     config: Annotated[str, Word("CONFIG")] = word("A configuration, as for `jaxformer train`.")
-    topology: str = required(
-        "A slice of TPUs: v4, v5p or tpu7x:2x2x4, v5e or v6e:4x4; hosts x GPUs: a100, h100, h200 or b200:4x8."
+    topology: str = option(
+        "A slice of TPUs: v4, v5p or tpu7x:2x2x4, v5e or v6e:4x4; hosts x GPUs: a100, h100, h200 or b200:4x8.", REQUIRED
     )
     batch: Annotated[str, Word("ROWSxLENGTH")] | None = option(
         "The shape of a batch; default: that of the longest sentences."

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 from jaxformer.cli.command import File, OutputFile, command, option
 from jaxformer.cli.output import as_json, put
@@ -42,38 +43,32 @@ def main(options: Score, settings: list[str]) -> int:
     config = configured(options, settings)
     pairs = config.task == "translation"
     if (options.target is not None) != (pairs and options.source is not None):
-        raise ConfigError(
-            "a translation model needs --source and --target, or neither; a language model has no --target"
-        )
+        needed = "a translation model needs --source and --target, or neither"
+        raise ConfigError(f"{needed}; a language model has no --target")
     from jaxformer.cli import runtime
     from jaxformer.data.sources import read_lines
     from jaxformer.training.progress import print_line
 
-    given = [read_lines(path) for path in (options.source, options.target) if path is not None]
-    if len(given) == 2 and len(given[0]) != len(given[1]):
-        raise DataError(f"{options.source} has {len(given[0]):,} lines, but {options.target} has {len(given[1]):,}")
-    scorer = load_ensemble(options, config)
+    files = [read_lines(path) for path in (options.source, options.target) if path is not None]
+    if len(files) == 2 and len(files[0]) != len(files[1]):
+        raise DataError(f"{options.source} has {len(files[0]):,} lines, but {options.target} has {len(files[1]):,}")
+    scorer: Any = load_ensemble(options, config)
     say = functools.partial(print_line, runtime.console())
-    lines = _lines(scorer, given, pairs, options.json, say)
-    put(lines, options.out)
+
+    def lines() -> Iterator[str]:
+        given = [list(enumerate(zip(*files, strict=True), 1))] if files and files[0] else []
+        for batch in given if files else _from_standard_input(pairs):
+            numbers, texts = zip(*batch, strict=True)
+            found = scorer.score(*map(list, zip(*texts, strict=True)), first=numbers[0], warn=say)
+            for number, scored in zip(numbers, found, strict=True):
+                if options.json:
+                    data = {"number": number, "log_prob": scored.log_prob, "mean": scored.mean}
+                    yield as_json(data | {"tokens": scored.tokens, "token_log_probs": scored.token_log_probs})
+                else:
+                    yield f"{scored.log_prob:.4f}\t{scored.mean:.4f}"
+
+    put(lines(), options.out)
     return 0
-
-
-def _lines(scorer, given: list[list[str]], pairs: bool, in_full: bool, say) -> Iterator[str]:
-    """Yields a line for each pair or text."""
-    batches: Iterable[list[tuple[int, tuple[str, ...]]]] = _from_standard_input(pairs)
-    if given:
-        batches = [list(enumerate(zip(*given, strict=True), 1))] if given[0] else []
-    for batch in batches:
-        numbers, texts = zip(*batch, strict=True)
-        found = scorer.score(*map(list, zip(*texts, strict=True)), first=numbers[0], warn=say)
-        for number, scored in zip(numbers, found, strict=True):
-            if in_full:
-                data = {"number": number, "log_prob": scored.log_prob, "mean": scored.mean}
-                data |= {"tokens": scored.tokens, "token_log_probs": scored.token_log_probs}
-                yield as_json(data)
-            else:
-                yield f"{scored.log_prob:.4f}\t{scored.mean:.4f}"
 
 
 def _from_standard_input(pairs: bool) -> Iterator[list[tuple[int, tuple[str, ...]]]]:
@@ -91,6 +86,5 @@ def _from_standard_input(pairs: bool) -> Iterator[list[tuple[int, tuple[str, ...
             yield good
         if len(good) < len(lines):
             number, fields = lines[len(good)]
-            raise DataError(
-                f"standard input, line {number}: a source and a target with a tab between them, got {len(fields)}"
-            )
+            needed = "a source and a target with a tab between them"
+            raise DataError(f"standard input, line {number}: {needed}, got {len(fields)}")

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import pytest
 
 from jaxformer.cli import command
-from jaxformer.cli.command import Options, Run, Text, Word, option, parsed, required, split_settings, word
+from jaxformer.cli.command import REQUIRED, Options, Run, Text, Word, option, parsed, split_settings, word
 from jaxformer.errors import ConfigError
 
 
@@ -37,7 +37,7 @@ class Learn(Options):
     setting_prefix = "--"
 
     config: Annotated[str, Word("CONFIG")] = word("A configuration.")
-    out: Run = required("A run.")
+    out: Run = option("A run.", REQUIRED)
 
 
 def test_words_become_fields():
