@@ -23,7 +23,6 @@ HOME = {
     "matplotlib": "inspection/plots.py",
     "orbax": "training/checkpoint.py",
     "tensorboardX": "training/logging.py",
-    "tyro": "cli/arguments.py",
     "tokenizers": "data/pretrained_tokenizer.py",
     "safetensors": "interop/tensors.py",
     "wandb": "training/tracking.py",

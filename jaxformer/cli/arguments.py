@@ -25,25 +25,6 @@ from jaxformer.tasks.registry import resolve, started
 C = TypeVar("C")
 
 
-def check_order(command: str, arguments: Sequence[str], config: str, settings: Sequence[str]) -> None:
-    """Checks that CONFIG comes before its settings; otherwise, the word after a setting would be ambiguous.
-
-    A setting as one word, such as ``--train.steps=20``, may come first.
-
-    Args:
-      arguments: the command line.
-      config: the word that was parsed as CONFIG.
-      settings: the remaining words.
-
-    Raises:
-      ConfigError: a setting comes first.
-    """
-    before = list(arguments)[: list(arguments).index(config)]
-    for word in settings:
-        if word.startswith("--") and "=" not in word and word in before:
-            raise ConfigError(f"CONFIG comes before its settings: jaxformer {command} CONFIG ... {word} ...")
-
-
 ELSEWHERE: dict[str, tuple[str, ...]] = {
     "activation": ("activation_fn", "activation_function", "hidden_act"),
     "b1": ("adam_beta1",),

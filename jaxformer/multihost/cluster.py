@@ -1,8 +1,8 @@
 """The processes of one run: they find each other, agree on their settings, and do not block each other's exit.
 
 The first source that gives an address wins: arguments, or JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID
-together; the launchers that JAX detects by itself (SLURM under srun, Open MPI, Kubernetes, TPU). If none
-gives one, this process is alone. With JAX_NUM_PROCESSES=1 it is always alone.
+together; the launchers that JAX detects by itself (SLURM under srun, Open MPI, Kubernetes, TPU). If none gives one, or
+with JAX_NUM_PROCESSES=1, this process is alone.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src.clusters import ClusterEnv  # JAX has no public way to ask what it would detect
+from jax._src.clusters import ClusterEnv  # JAX has no public way to ask what it would detect without connecting
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxformer.errors import ConfigError, JaxformerError
-from jaxformer.multihost import connections
+from jaxformer.multihost import connections, processes
 
 PROCESS_COUNTS = {
     "OMPI_COMM_WORLD_SIZE": "Open MPI",
@@ -90,6 +90,7 @@ def initialize(
         _this_process, sys.excepthook = cluster, _leave_after(sys.excepthook)
     if cluster.coordinator:
         _connect(cluster)
+    processes.find_devices()
     if cluster.num_processes > 1:
         _check_counts(cluster.num_processes)
     if devices is not None and jax.device_count() != devices:
@@ -298,10 +299,8 @@ def _alone(environment: Mapping[str, str]) -> Cluster:
     for name, launcher in PROCESS_COUNTS.items():
         if (_number(environment, name) or 1) > 1:
             start = "start it with srun" if launcher == "SLURM" else "set JAX_COORDINATOR_ADDRESS and JAX_PROCESS_ID"
-            raise ConfigError(
-                f"{launcher} has {environment[name]} processes ({name}), but their addresses are unknown: "
-                f"{start}, or JAX_NUM_PROCESSES=1 for one process alone"
-            )
+            text = f"{launcher} has {environment[name]} processes ({name}), but their addresses are unknown"
+            raise ConfigError(f"{text}: {start}, or JAX_NUM_PROCESSES=1 for one process alone")
     return Cluster("alone")
 
 

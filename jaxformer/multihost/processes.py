@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from jaxformer import hardware
-from jaxformer.errors import ConfigError, DataError
+from jaxformer import hardware, signals
+from jaxformer.errors import ConfigError, DataError, JaxformerError
+from jaxformer.signals import StopRequest
 
 T = TypeVar("T")
 
@@ -85,9 +87,35 @@ def in_all(make: Callable[[], T], message: str) -> T:
     return made
 
 
-def asked_to_stop(step: int) -> bool:
-    """Returns True if a process received SIGTERM: in all of them at the same step, the next that all will reach."""
-    return jax.process_count() > 1 and multihost_utils.reached_preemption_sync_point(step)
+def stop_requests(say: Callable[[str], None]) -> AbstractContextManager[list[StopRequest]]:
+    """Collects the requests to stop of this process, as in `signals.stop_requests`."""
+    return signals.stop_requests(say, num_processes=jax.process_count())
+
+
+def first_request(step: int, requests: Sequence[StopRequest]) -> StopRequest | None:
+    """Returns the first request to stop, or None.
+
+    If one of several processes received SIGTERM, all see it at the same step, the next that all will reach.
+    """
+    if jax.process_count() > 1 and multihost_utils.reached_preemption_sync_point(step):
+        return "terminated"
+    return requests[0] if requests else None
+
+
+def find_devices() -> None:
+    """Starts the platform of this process; its error is then one that a user can act on.
+
+    Raises:
+      ConfigError: JAX does not know the platform that JAX_PLATFORMS names, or finds no device for it.
+      JaxformerError: a device does not respond.
+    """
+    try:
+        jax.devices()
+    except AssertionError as error:  # without a message, for a known platform that is not installed
+        raise ConfigError(f"JAX finds no device, JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')}") from error
+    except RuntimeError as error:
+        kind = ConfigError if "known backends" in str(error) else JaxformerError
+        raise kind(str(error)) from error
 
 
 def num_hosts() -> int:

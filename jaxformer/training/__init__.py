@@ -61,7 +61,6 @@ __getattr__ = lazy.members(
         "tracking": "MlflowHook WandbHook",
         "logging": "",
         "progress": "",
-        "signals": "",
         "watchdog": "",
         "checksums": "",
         "failed_reads": "",

@@ -13,13 +13,14 @@ import jax
 
 from jaxformer.errors import ConfigError
 from jaxformer.multihost import processes
+from jaxformer.multihost.processes import first_request, stop_requests
+from jaxformer.signals import StopRequest
 from jaxformer.training.checkpoint import CheckpointError, Checkpoints, later_steps
 from jaxformer.training.config import TrainConfig
 from jaxformer.training.hooks import Hook
 from jaxformer.training.phase_timer import PhaseTimer
 from jaxformer.training.programs import Programs
 from jaxformer.training.recorder import Dispatched, NonFiniteError, Recorder
-from jaxformer.training.signals import StopRequest, first_request, stop_requests
 from jaxformer.training.state import TrainState, Tree
 from jaxformer.training.step import TrainStep
 

@@ -1,32 +1,20 @@
 """Settings of the search among other arguments, and commands that do not apply to a run."""
 
-import argparse
-
 import pytest
 
+from jaxformer.cli.caption import Caption
+from jaxformer.cli.evaluate import Evaluate
+from jaxformer.cli.generate import Generate
 from jaxformer.cli.main import main
-from jaxformer.cli.predictors import configured, split_settings
+from jaxformer.cli.predictors import configured
+from jaxformer.cli.score import Score
+from jaxformer.cli.translate import Translate
 from jaxformer.errors import ConfigError
 from jaxformer.tasks import rundir
 from jaxformer.tasks.captioning import CaptioningConfig
 from jaxformer.tasks.language_model import DecodeConfig as TextDecodeConfig
 from jaxformer.tasks.language_model import LanguageModelingConfig
 from jaxformer.tasks.translation import DecodeConfig, TranslationConfig
-
-
-@pytest.mark.parametrize(
-    ("arguments", "rest", "settings"),
-    [
-        (["run", "--decode.x", "2", "a"], ["run", "a"], ["--decode.x", "2"]),
-        (["run", "--decode.x=2", "a"], ["run", "a"], ["--decode.x=2"]),
-        (["run", "a", "--decode.x", "-1"], ["run", "a"], ["--decode.x", "-1"]),
-        (["--decode.x", "--n-best", "3", "run"], ["--n-best", "3", "run"], ["--decode.x"]),
-        (["run", "--", "--decode.x", "2"], ["run", "--", "--decode.x", "2"], []),
-        ([], [], []),
-    ],
-)
-def test_settings_are_split_off(arguments, rest, settings):
-    assert split_settings(arguments) == (rest, settings)
 
 
 @pytest.mark.parametrize(
@@ -53,8 +41,8 @@ def test_a_run_of_another_task_is_refused(tmp_path, monkeypatch, capsys, config,
 def given(run, config, command, settings, *ensemble):
     """Returns the search of a run with command-line settings."""
     rundir.claim(run, config.task, config, ())
-    options = argparse.Namespace(run=run, command=command, ensemble=ensemble)
-    return configured(options, settings.split()).decode
+    kinds = {"translate": Translate, "evaluate": Evaluate, "caption": Caption, "score": Score, "generate": Generate}
+    return configured(kinds[command](run, ensemble=ensemble), settings.split()).decode
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import errno
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ import pytest
 
 from jaxformer.cli import runtime, train
 from jaxformer.cli.main import main
+from jaxformer.errors import ConfigError
 from jaxformer.tasks import registry, rundir, runner
 
 
@@ -127,9 +129,8 @@ def test_settings_and_options_reach_the_run(trained, tmp_path):
 
 
 def test_a_run_needs_an_output_directory(trained, capsys):
-    with pytest.raises(SystemExit, match="2"):
+    with pytest.raises(ConfigError, match=re.escape("--out RUN is missing")):
         train.main(["demo"])
-    assert "--out RUN is missing" in capsys.readouterr().err
     assert trained.configs == []
 
 

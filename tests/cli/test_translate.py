@@ -123,7 +123,7 @@ def test_short_options_are_settings(monkeypatch):
     monkeypatch.setattr(translate, "configured", lambda options, settings: given.append(list(settings)))
     monkeypatch.setattr(translate, "load_ensemble", lambda options, config: Echo())
     assert translate.main(["run", "--sample", "--top-p=.9", "a", "--seed", "1", "--no-repeat-ngram-size", "3"]) == 0
-    words = ["--decode.sample", "True", "--decode.top_p=.9", "--decode.seed", "1", "--decode.no_repeat_ngram_size", "3"]
+    words = ["--decode.sample", "--decode.top_p=.9", "--decode.seed", "1", "--decode.no_repeat_ngram_size", "3"]
     assert given == [words]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxformer import axes, models, modules, pure
+from jaxformer import axes, functional, models, modules, pure
 from jaxformer.models import choices
 from jaxformer.models.config import check_fields
 
@@ -179,7 +179,7 @@ class Ramp(modules.PositionScheme):
         pass
 
     def rotate(self, x, positions):
-        return x * (1 + positions[..., None, None])
+        return functional.rotary(x, positions)
 
 
 def test_parts_of_ones_own():

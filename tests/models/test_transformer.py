@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from jaxformer import functional, models, pure
+from jaxformer.config import kind_of
 from jaxformer.models import choices
 from tests.models.small import (
     CONFIGS,
@@ -193,12 +194,16 @@ def test_decoders_refuse_token_types(model, config):
         pure(model, config).shapes
 
 
-@pytest.mark.parametrize("positions", ["t5", "rotary", "alibi", "relative_keys", "transformer_xl"])
+@pytest.mark.parametrize(
+    "positions",
+    [choices.T5(), choices.Rotary(), choices.Alibi(), choices.RelativeKeys(), choices.TransformerXL()],
+    ids=kind_of,
+)
 def test_positions_in_attention_need_layers(positions):
     config = models.ClassifierConfig(V, num_layers=0, num_classes=2, pooling="mean", positions=positions)
-    with pytest.raises(ValueError, match=f"^{positions} positions .* have no effect without layers"):
+    with pytest.raises(ValueError, match=f"^{kind_of(positions)} positions .* have no effect without layers"):
         pure(models.Classifier, config).shapes
-    for without in ("none", "learned", "sinusoidal", "raw"):
+    for without in (None, choices.Learned(), choices.Sinusoidal(), choices.Raw()):
         pure(models.make_encoder, models.EncoderConfig(V, num_layers=0, positions=without)).shapes
 
 

@@ -14,7 +14,8 @@ def test_one_process_decides_alone():
     assert not processes.all_true(False)
     assert processes.broadcast(True)
     assert not processes.broadcast(False)
-    assert not processes.asked_to_stop(3)
+    assert processes.first_request(3, ["interrupted"]) == "interrupted"
+    assert processes.first_request(3, []) is None
     processes.barrier("a place")
     assert processes.num_hosts() == 1
 
@@ -66,7 +67,7 @@ def test_the_first_process_decides(three):
 
 def test_asked_to_stop(three):
     three("reached_preemption_sync_point", lambda step: step == 5)
-    assert [processes.asked_to_stop(step) for step in (4, 5)] == [False, True]
+    assert [processes.first_request(step, []) for step in (4, 5)] == [None, "terminated"]
 
 
 @pytest.mark.parametrize(("others", "expected"), [(("here", "here"), 1), (("here", "there"), 2), (("a", "b"), 3)])

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxformer import masks, models, pure, targets
+from jaxformer.config import kind_of
 from jaxformer.models import choices
 from jaxformer.modules import stack
 from jaxformer.planning import flops
@@ -114,7 +115,9 @@ def test_unrolled_layers_recompute_nothing(num_layers, times):
         assert flops.repeated(graph) == times * 4 * 64 * 2 * 16**2
 
 
-@pytest.mark.parametrize("positions", ["relative_keys", "transformer_xl", "t5", "rotary"])
+@pytest.mark.parametrize(
+    "positions", [choices.RelativeKeys(), choices.TransformerXL(), choices.T5(), choices.Rotary()], ids=kind_of
+)
 def test_positions_are_left_out(positions):
     plain = counted(models.LanguageModel, LANGUAGE_CONFIG, (2, 16))
     placed = dataclasses.replace(LANGUAGE_CONFIG, positions=positions)

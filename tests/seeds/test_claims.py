@@ -129,7 +129,7 @@ def test_l16_sums_of_log_probabilities_prefer_short_outputs():
         assert np.asarray(found.tokens[0, 0]).tolist() == expected
 
 
-@pytest.mark.parametrize(("positions", "same"), [("none", True), ("sinusoidal", False)])
+@pytest.mark.parametrize(("positions", "same"), [(None, True), (choices.Sinusoidal(), False)])
 def test_l18_sets_need_no_positions_and_series_do(positions, same):
     """Without positions the mean state of a series is that of the reversed one, as it should be for a set."""
     net = encoder(positions=positions)

@@ -8,7 +8,7 @@ import pytest
 from jaxformer import functional, models, modules, pure
 from jaxformer.config import kind_of
 from jaxformer.functional.positions import check_positions
-from jaxformer.models import families
+from jaxformer.models import choices, families
 from tests.models.small import SOURCE, Small, replaced
 from tests.modules.small import built, count, normal
 from tests.selection import first
@@ -35,7 +35,8 @@ def test_p3_positions_are_added_before_the_first_block():
     """x' = x + p: a model whose learned table holds the sinusoids equals the model with sinusoids."""
     sizes = {"d_model": 8, "num_heads": 2, "d_ff": 8, "num_encoder_layers": 1, "num_decoder_layers": 1}
     sines, learned = [
-        Small(models.EncoderDecoderConfig(13, 13, positions=p, **sizes)) for p in ("sinusoidal", "learned")
+        Small(models.EncoderDecoderConfig(13, 13, positions=p, **sizes))
+        for p in (choices.Sinusoidal(), choices.Learned())
     ]
     params = replaced(learned.params, {"encoder.embeddings.positions.table": jnp.asarray(table(512, 8), jnp.float32)})
     encode = lambda small, p: small.call(models.EncoderDecoder.encode, p, SOURCE).states

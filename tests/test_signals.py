@@ -6,8 +6,7 @@ import threading
 
 import pytest
 
-from jaxformer import training
-from jaxformer.training import signals
+from jaxformer import signals, training
 from tests.training.small import fit, new_state, stream
 
 
