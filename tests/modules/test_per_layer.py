@@ -243,6 +243,7 @@ class Halves(nnx.Module):
         return functional.rms_norm(jnp.einsum("bnts,bsnh->btnh", maps, value), jnp.ones(value.shape[3]))
 
 
+@pytest.mark.full
 def test_a_model_has_maps_of_any_number():
     net = pure(models.EncoderDecoder, PAIR, attention=per_layer(Halves))
     params, tokens = drawn(net.shapes), jnp.ones((2, 4), int)

@@ -197,6 +197,7 @@ def test_a_smoothed_training_loss_is_known(shared):
     assert make_training_setup(language_model.TASK, text, 40, placement).label_smoothing == 0.0
 
 
+@pytest.mark.full
 def test_the_operations_of_a_model(shared):
     """Two passes are twice as many; adapters and full experts are not seen, whatever the mesh computes."""
     shape, base = (4, 8, 6), config(shared)
