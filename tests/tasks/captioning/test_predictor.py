@@ -41,11 +41,8 @@ def test_candidates_do_not_depend_on_the_batch(model):
     def search(params):
         bound = own.net.bind(params)
         context, state = bound.start(bound.encode(normalized(jnp.asarray(IMAGES))), beam_size=3, length=6)
-        step = lambda tokens, state: bound.step(tokens, state, context)
-        options = {"bos": special.bos, "eos": special.eos, "pad": special.pad}
-        return decoding.beam_search(
-            step, state, beam_size=3, max_length=6, length_penalty=decoding.LengthPenalty(1.0), **options
-        )
+        limits = decoding.Limits(max_length=6, bos=special.bos, eos=special.eos, pad=special.pad)
+        return decoding.beam_search(decoding.ContextStep(bound.step, context), state, limits, beam_size=3)
 
     wanted = quick(search)(own.params)
     for row, best in enumerate(found):
