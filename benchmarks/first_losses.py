@@ -62,7 +62,7 @@ PAIRS = "--data.corpus grammar --data.grammar_pairs 2000 --data.vocab_size 400 -
 PAIRS += " --data.num_shapes 1 --data.max_length 48 --decode.validation_sentences 0"
 PAIR = f"translation:tiny {SHORT} {PAIRS} --model.dropout 0"
 TRANSLATION = f"{PAIR} {WIDTH} --model.num_encoder_layers 1 --model.num_decoder_layers 1"
-RECURRENT = f"{PAIR} --model.kind recurrent --model.d_model 32"
+RECURRENT = f"{PAIR} --model recurrent --model.d_model 32"
 TEXT = f"language_model:tiny {SHORT} {WIDTH} --data.text text --model.dropout 0 --data.length 32 --data.batch_size 8"
 TEXT += " --model.num_layers 1"
 MASKED = f"masked_language_model:tiny {SHORT} {WIDTH} --data.text text --data.vocab_size 400 --data.length 48"
@@ -91,7 +91,7 @@ KINDS: dict[str, Kind] = {
     "loop": Kind(f"{TRANSLATION} --model.num_encoder_layers 5 --model.num_decoder_layers 5 --model.dropout 0.1"),
     "bfloat16": Kind(f"{TRANSLATION} --model.compute_dtype bfloat16"),
     "microbatches": Kind(f"{TRANSLATION} --model.dropout 0.1 --train.num_microbatches 2 --train.ema_decay 0.9"),
-    "muon": Kind(f"{TRANSLATION} --optimizer.kind muon"),
+    "muon": Kind(f"{TRANSLATION} --optimizer muon"),
     "segmentations": Kind(f"{TRANSLATION} --data.num_segmentations 0"),
     "recurrent": Kind(RECURRENT),
     "recurrent-luong": Kind(f"{RECURRENT} --model.cell gru --model.attention general --model.input_feeding True"
@@ -124,7 +124,7 @@ KINDS: dict[str, Kind] = {
                                   " --model.attention gain"),
     "captions": Kind(CAPTIONS),
     "captions-hard": Kind(f"{CAPTIONS} --model.attention hard --model.context_gate True --loss.doubly_stochastic 0"),
-    "captions-transformer": Kind(f"{CAPTIONS} --model.kind transformer --model.num_layers 1 --model.num_heads 4"
+    "captions-transformer": Kind(f"{CAPTIONS} --model transformer --model.num_layers 1 --model.num_heads 4"
                                  " --model.d_ff 64 --loss.doubly_stochastic 0"),
 }  # fmt: skip
 """Every kind by name. Where a setting gets another name, its words change, and nothing else."""

@@ -24,7 +24,7 @@ from benchmarks.positions import seconds
 from experiments.command import count
 from jaxformer import models, pure, training
 from jaxformer.hardware import processor_name
-from jaxformer.training.config import OptimizerConfig
+from jaxformer.training.config import AdamConfig
 from jaxformer.training.optimizers import make_optimizer
 
 SIZES = {"tiny": (32, 400, 32, 12), "demo": (128, 2000, 64, 24), "small": (256, 8000, 64, 32)}
@@ -50,7 +50,7 @@ def programs(name: str, num_seeds: int) -> dict[str, Callable[[], tuple[Any, Any
         source, target, labels = batch
         return *net.bind(params).loss(source, target, labels=labels, key=key), {}
 
-    optimizer = make_optimizer(OptimizerConfig(warmup_steps=100), steps=1000)
+    optimizer = make_optimizer(AdamConfig(warmup_steps=100), steps=1000)
     step = training.make_step(loss, optimizer)
     create = lambda seed: training.create(net.init, optimizer, jax.random.key(seed))
     stack = lambda: jax.tree.map(lambda *leaves: jnp.stack(leaves), *(create(seed) for seed in range(num_seeds)))

@@ -36,7 +36,7 @@ from jaxformer.evaluation.scores import Score
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.tasks.base import Network, PlannedData, Splits, Task, Trained, sum_losses
 from jaxformer.tasks.config import TaskConfig
-from jaxformer.training.config import OptimizerConfig, TrainConfig
+from jaxformer.training.config import AdamConfig, CosineDecay, MuonConfig, TrainConfig
 
 # Settings: each becomes an argument of the command line, with its docstring as help.
 
@@ -72,7 +72,7 @@ class TruecaseConfig(TaskConfig):
     """The encoder."""
     data: DataConfig = DataConfig()
     """Text and windows."""
-    optimizer: OptimizerConfig = OptimizerConfig(learning_rate=2e-3, warmup_steps=50, schedule="cosine")
+    optimizer: AdamConfig | MuonConfig = AdamConfig(learning_rate=2e-3, warmup_steps=50, schedule=CosineDecay())
     """Adam or Muon, and the schedule."""
     train: TrainConfig = TrainConfig(steps=500, validate_every=100, checkpoint_every=100)
     """Steps, validation, checkpoints."""

@@ -6,11 +6,12 @@ Plain data must match exactly: an unknown key or a wrong type is an error that n
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import json
 import os
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from jaxformer.digests import short_digest
@@ -31,43 +32,64 @@ LARGEST_FLOAT = 3.4e38
 """The largest float32; larger numbers would be infinite in models."""
 
 
-def to_data(config: Any) -> Any:
-    """Returns a dataclass as dicts, lists and scalars, ready for JSON; scalars and arrays of numpy become Python's."""
+def to_data(config: Any, *, without: Collection[str] = ()) -> Any:
+    """Returns a dataclass as dicts, lists and scalars, ready for JSON; scalars and arrays of numpy become Python's.
+
+    Args:
+      without: marks, such as ``"place"``: settings with one of them in their metadata are left out.
+    """
     if hasattr(config, "tolist"):
         return config.tolist()
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
-        return {field.name: to_data(getattr(config, field.name)) for field in dataclasses.fields(config)}
+        fields = [field for field in dataclasses.fields(config) if not field.metadata.keys() & {*without}]
+        kind = {"kind": kind_of(config)} if kind_of(config) else {}
+        return kind | {field.name: to_data(getattr(config, field.name), without=without) for field in fields}
     if isinstance(config, tuple | list):
-        return [to_data(item) for item in config]
+        return [to_data(item, without=without) for item in config]
     return config
 
 
 def from_data(kind: type[T], data: object, *, path: str = "") -> T:
     """Builds the dataclass `kind` from plain data.
 
+    A choice, which is a field whose type is a union of dataclasses (see `choices_of`), is a table with the `kind` and
+    its settings, or the kind alone.
+
     Raises:
       ConfigError: an unknown key, a value of the wrong type, or a value that `kind` itself refuses.
     """
     if not isinstance(data, Mapping):
         raise ConfigError(f"{path or kind.__name__} must be a table of settings, got {data!r}")
-    hints = typing.get_type_hints(kind)
-    names = _names(kind)
+    hints, defaults = typing.get_type_hints(kind), defaults_of(kind)
     values = {}
     for key, value in data.items():
         setting = f"{path}.{key}" if path else str(key)
-        if key not in names:
-            raise ConfigError(f"unknown setting {setting!r}{did_you_mean(str(key), names)}")
-        values[key] = _checked(hints[key], value, setting)
+        if key not in defaults:
+            raise ConfigError(f"unknown setting {setting!r}{did_you_mean(str(key), defaults)}")
+        if choices := choices_of(hints[key]):
+            values[key] = _chosen(choices, value, setting, kind_of(defaults[key]))
+        else:
+            values[key] = _checked(hints[key], value, setting)
     try:
         return kind(**values)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{path or kind.__name__}: {error}") from error
 
 
+def _chosen(choices: Mapping[str, type], data: object, path: str, default: str) -> object:
+    """Returns one of the choices with its settings."""
+    settings = dict(data) if isinstance(data, Mapping) else {"kind": "none" if data is None else data}
+    kind = settings.pop("kind", default)
+    if not isinstance(kind, str) or kind not in choices:
+        raise _not_one_of(choices, kind, path)
+    return None if choices[kind] is types.NoneType else from_data(choices[kind], settings, path=path)
+
+
 def changed(config: T, changes: Mapping[str, object]) -> T:
     """Returns a configuration with some settings replaced; settings of a nested part are given as a mapping.
 
-    Another `kind` of a part, such as ``{"model": {"kind": "recurrent"}}``, keeps the settings that both kinds have.
+    Another kind of a choice, such as ``{"model": "recurrent"}`` or ``{"model": {"kind": "recurrent", "cell": "gru"}}``,
+    keeps the settings that both kinds have.
 
     Args:
       changes: by name, such as ``{"seed": 1, "train": {"steps": 500}}``; paths may be ``os.PathLike``.
@@ -75,22 +97,37 @@ def changed(config: T, changes: Mapping[str, object]) -> T:
     Raises:
       ConfigError: see `from_data`.
     """
-    return from_data(type(config), _merged(to_data(_of_kinds(config, changes)), changes))
+    return from_data(type(config), _merged(type(config), to_data(config), changes))
+
+
+def _merged(hint: Any, data: object, changes: object) -> object:
+    """Returns plain data of the type `hint` with changes."""
+    choices = choices_of(hint)
+    if choices and (changes is None or isinstance(changes, str)):
+        changes = {"kind": changes or "none"}
+    if not isinstance(changes, Mapping):
+        return os.fspath(changes) if isinstance(changes, os.PathLike) else to_data(changes)
+    before = dict(data) if isinstance(data, dict) else {}
+    old = choices.get(str(before.get("kind", "none")), hint)
+    new = choices.get(str(changes.get("kind", before.get("kind", "none"))), hint)
+    hints = _hints(new)
+    if new is not old:
+        before = {name: x for name, x in before.items() if name in hints and hints[name] == _hints(old).get(name)}
+    return before | {name: _merged(hints.get(name), before.get(name), value) for name, value in changes.items()}
+
+
+def _hints(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind) if dataclasses.is_dataclass(kind) else {}
 
 
 def comparable(config: Any) -> dict[str, Any]:
     """Returns a configuration as plain data, without the settings that are marked `PLACE`."""
-    return _without(config, "place")
+    return to_data(config, without=PLACE)
 
 
 def lasting(config: Any) -> dict[str, Any]:
     """Returns a configuration as plain data, without the settings that are marked `PLACE` or `LATER`."""
-    return _without(config, "place", "later")
-
-
-def _without(config: Any, *marks: str) -> dict[str, Any]:
-    kept = {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if not f.metadata.keys() & {*marks}}
-    return {name: _without(x, *marks) if dataclasses.is_dataclass(x) else to_data(x) for name, x in kept.items()}
+    return to_data(config, without=PLACE | LATER)
 
 
 def fingerprint(config: Any) -> str:
@@ -100,14 +137,17 @@ def fingerprint(config: Any) -> str:
 
 
 def flat(data: Any, path: str = "") -> dict[str, Any]:
-    """Returns nested dictionaries as one, with dotted names.
+    """Returns nested dictionaries as one, with dotted names; the `kind` of a choice has the name of the choice.
 
-    >>> flat({"a": {"b": 1}, "c": [2]})
-    {'a.b': 1, 'c': [2]}
+    >>> flat({"a": {"kind": "x", "b": 1}, "c": [2]})
+    {'a': 'x', 'a.b': 1, 'c': [2]}
     """
     if not isinstance(data, dict):
         return {path: data}
-    return {key: x for name, part in data.items() for key, x in flat(part, f"{path}.{name}" if path else name).items()}
+    names = {name: f"{path}.{name}" if path else name for name in data}
+    if path and "kind" in data:
+        names["kind"] = path
+    return {key: x for name, part in data.items() for key, x in flat(part, names[name]).items()}
 
 
 def difference(old: object, new: object, path: str = "") -> str:
@@ -115,7 +155,8 @@ def difference(old: object, new: object, path: str = "") -> str:
     if isinstance(old, dict) and isinstance(new, dict):
         for key in dict.fromkeys([*old, *new]):
             if old.get(key) != new.get(key):
-                return difference(old.get(key), new.get(key), f"{path}.{key}" if path else str(key))
+                name = f"{path}.{key}" if path else str(key)
+                return difference(old.get(key), new.get(key), path if path and key == "kind" else name)
     return f"{path} was {old!r}, now {new!r}"
 
 
@@ -152,38 +193,49 @@ def _numbers(config: object, path: str = "") -> Iterator[tuple[str, int | float]
             yield from ((name, x) for x in (value if isinstance(value, tuple) else (value,)) if type(x) in (int, float))
 
 
-def kinds_of(hint: Any) -> dict[object, type]:
-    """Returns the dataclasses of a union, the default first, by the value of their field `kind`."""
-    kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else ()
-    if not kinds or not all(dataclasses.is_dataclass(kind) for kind in kinds):
-        return {}
-    return {typing.get_args(typing.get_type_hints(kind)["kind"])[0]: kind for kind in kinds}
+def choices_of(hint: Any) -> dict[str, type]:
+    """Returns the classes of a choice by their kinds; for other types, nothing.
+
+    A choice is a union of frozen dataclasses, each with its name as ``kind: ClassVar[str]``, and perhaps None ("none").
+    A setting that belongs to one of them cannot be given to another.
+    """
+    members = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else ()
+    choices = {"none" if member is types.NoneType else getattr(member, "kind", ""): member for member in members}
+    return choices if all(choices) and any(map(dataclasses.is_dataclass, members)) else {}
 
 
-def _of_kinds(config: T, changes: Mapping[str, object]) -> T:
-    """Returns a configuration whose parts have the kinds in `changes`, and keep the settings that both kinds have."""
-    hints = typing.get_type_hints(type(config))
-    for name, change in changes.items():
-        kind = kinds_of(hints.get(name)).get(change.get("kind")) if isinstance(change, Mapping) else None
-        part = getattr(config, name, None)
-        if kind is not None and not isinstance(part, kind):
-            common = set(_names(kind)) & set(_names(type(part))) - {"kind"}
-            config = dataclasses.replace(
-                typing.cast(Any, config), **{name: kind(**{each: getattr(part, each) for each in common})}
-            )
-    return config
+def check_choices(config: object) -> None:
+    """Checks that each choice of a configuration is one of its dataclasses, in the ``__post_init__`` of it.
+
+    Raises:
+      ConfigError: a choice is something else, such as the name of one.
+    """
+    for name, hint in typing.get_type_hints(type(config)).items():
+        choices = choices_of(hint)
+        value = getattr(config, name)
+        if choices and type(value) not in choices.values():
+            classes = ", ".join("None" if kind == "none" else f"{each.__name__}()" for kind, each in choices.items())
+            raise ConfigError(f"{name} must be one of {classes}, got {value!r}")
 
 
-def _names(kind: type) -> list[str]:
+def kind_of(config: object) -> str:
+    """Returns the name of a choice, as on the command line: "none" for None, "" for what is not a choice."""
+    kind = getattr(type(config), "kind", "")
+    return "none" if config is None else kind if isinstance(kind, str) else ""
+
+
+def defaults_of(kind: type) -> dict[str, object]:
+    """Returns the default of each field of a dataclass, `dataclasses.MISSING` without one."""
     if not dataclasses.is_dataclass(kind):
         raise TypeError(f"{kind.__name__} is not a dataclass")
-    return [field.name for field in dataclasses.fields(kind)]
+    return {field.name: field.default for field in dataclasses.fields(kind)}
 
 
-def _merged(data: object, changes: object) -> object:
-    if isinstance(data, dict) and isinstance(changes, Mapping):
-        return data | {name: _merged(data.get(name), value) for name, value in changes.items()}
-    return os.fspath(changes) if isinstance(changes, os.PathLike) else to_data(changes)
+OTHER_NAMES = {
+    **{"rope": "rotary", "sine": "sinusoidal", "layernorm": "layer", "rmsnorm": "rms", "swish": "silu"},
+    **{"swiglu": "gated", "geglu": "gated", "moe": "experts", "bf16": "bfloat16", "fp32": "float32"},
+}
+"""Values of settings by the different names that other libraries use for them."""
 
 
 def _checked(hint: Any, value: object, path: str) -> object:
@@ -191,15 +243,10 @@ def _checked(hint: Any, value: object, path: str) -> object:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return from_data(hint, value, path=path)
-    if kinds := kinds_of(hint):
-        name = value.get("kind", next(iter(kinds))) if isinstance(value, Mapping) else next(iter(kinds))
-        if not isinstance(name, str) or name not in kinds:
-            raise ConfigError(f"{path}.kind: got {name!r}, expected one of {', '.join(map(repr, kinds))}")
-        return from_data(kinds[name], value, path=path)
     if origin is typing.Literal:
         if value in arguments:
             return value
-        raise ConfigError(f"{path}: got {value!r}, expected one of {', '.join(map(repr, arguments))}")
+        raise _not_one_of(arguments, value, path)
     if origin in (typing.Union, types.UnionType):
         others = [argument for argument in arguments if argument is not type(None)]
         if type(value) in arguments or len(others) == 1:
@@ -216,3 +263,10 @@ def _checked(hint: Any, value: object, path: str) -> object:
     if isinstance(hint, type) and type(value) is hint:
         return value
     raise ConfigError(f"{path}: got {value!r}, expected {hint if origin else getattr(hint, '__name__', hint)}")
+
+
+def _not_one_of(values: Iterable[object], value: object, path: str) -> ConfigError:
+    names = [str(name) for name in values]
+    near = difflib.get_close_matches(OTHER_NAMES.get(str(value), str(value)), names, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return ConfigError(f"{path}: got {value!r}, expected one of {', '.join(map(repr, values))}{hint}")

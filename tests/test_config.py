@@ -115,7 +115,7 @@ def test_the_kind_of_a_part_chooses_its_class():
     assert from_data(TranslationConfig, saved) == TranslationConfig()
     recurrent = TranslationConfig(model=Seq2SeqConfig(cell="gru"))
     assert from_data(TranslationConfig, json.loads(json.dumps(to_data(recurrent)))) == recurrent
-    with pytest.raises(ConfigError, match=r"^model\.kind: got 'cnn', expected one of 'transformer', 'recurrent'$"):
+    with pytest.raises(ConfigError, match=r"^model: got 'cnn', expected one of 'transformer', 'recurrent'$"):
         from_data(TranslationConfig, {"model": {"kind": "cnn"}})
     with pytest.raises(ConfigError, match=r"^unknown setting 'model\.num_heads'"):
         from_data(TranslationConfig, {"model": {"kind": "recurrent", "num_heads": 2}})

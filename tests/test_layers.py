@@ -268,7 +268,7 @@ from jaxformer import decoding, functional, models, pure, sharding, training
 
 net = pure(models.LanguageModel, models.LanguageModelConfig(8, d_model=8, num_heads=2, d_ff=8, num_layers=1))
 batch = {"tokens": functional.Tokens(jnp.ones((2, 3), int)), "labels": jnp.ones((2, 3), int)}
-optimizer = training.make_optimizer(training.OptimizerConfig(), steps=2)
+optimizer = training.make_optimizer(training.AdamConfig(), steps=2)
 placement = sharding.Placement(sharding.mesh("data=1", jax.devices()[:1]))
 state, shardings = training.create_sharded(net, optimizer, jax.random.key(0), placement=placement)
 loss = lambda params, batch, key: (*net.bind(params).loss(batch["tokens"], labels=batch["labels"]), {})

@@ -12,7 +12,7 @@ from benchmarks.sides.data import PAD, batch
 from jaxformer import functional, models, training
 from jaxformer.functional import CrossEntropy, Tokens
 from jaxformer.modules import pure
-from jaxformer.training.config import OptimizerConfig
+from jaxformer.training.config import AdamConfig
 from jaxformer.training.optimizers import make_optimizer
 
 
@@ -47,7 +47,7 @@ def network(spec):
 
 def build(spec):
     net = network(spec)
-    optimizer = make_optimizer(OptimizerConfig(warmup_steps=4000), steps=100_000)
+    optimizer = make_optimizer(AdamConfig(warmup_steps=4000), steps=100_000)
     state = training.create(net.init, optimizer, jax.random.key(0))
     step = training.make_step(functools.partial(_loss, net), optimizer)
     arrays = jax.tree.map(jnp.asarray, batch(spec))

@@ -17,7 +17,7 @@ from jaxformer.data.image_batches import Augmentation, ImageBatch, PlannedImages
 from jaxformer.data.pipeline import batches
 from jaxformer.modules import pure
 from jaxformer.tasks.vision.task import VisionNetwork
-from jaxformer.training.config import OptimizerConfig
+from jaxformer.training.config import AdamConfig
 from jaxformer.training.optimizers import make_optimizer
 
 
@@ -35,7 +35,7 @@ def training_step(spec):
     values = weights(named)
     params = jax.tree.unflatten(jax.tree.structure(net.shapes), [jnp.asarray(values[name]) for name in named])
     rates = {"schedule": "constant", "warmup_steps": 0, "b2": 0.99, "epsilon": 1e-8, "weight_decay": 0.05}
-    optimizer = make_optimizer(OptimizerConfig(learning_rate=1e-3, clip_norm=1.0, **rates), steps=100_000)
+    optimizer = make_optimizer(AdamConfig(learning_rate=1e-3, clip_norm=1.0, **rates), steps=100_000)
     state = training.create(lambda key: params, optimizer, jax.random.key(0))
     step = training.make_step(VisionNetwork(net, (spec["batch"], 1)).loss, optimizer)
     pixels, labels = images(spec)

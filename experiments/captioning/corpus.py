@@ -20,7 +20,7 @@ from jaxformer.files import write_text
 from jaxformer.models import GridConfig, RecurrentCaptionerConfig, TransformerCaptionerConfig
 from jaxformer.tasks.captioning import CaptioningConfig, DataConfig, DecodeConfig, LossConfig
 from jaxformer.tasks.config import TuneConfig
-from jaxformer.training.config import OptimizerConfig, TrainConfig
+from jaxformer.training.config import AdamConfig, CosineDecay, TrainConfig
 
 FOLDER = "nlvr_captions"
 CUTOUTS = "cutouts"
@@ -118,9 +118,9 @@ def configuration(
             max_length=32,
         ),
         loss=LossConfig(doubly_stochastic=0.001 if model == "soft" else 0.0),
-        optimizer=OptimizerConfig(
+        optimizer=AdamConfig(
             learning_rate=1e-3 if is_hard else 3e-3,
-            schedule="cosine",
+            schedule=CosineDecay(),
             warmup_steps=100,
             b2=0.99,
             weight_decay=0.01,

@@ -18,7 +18,7 @@ from jaxformer.config import changed
 from jaxformer.data.images import LabeledImages
 from jaxformer.models import ResidualNetworkConfig
 from jaxformer.tasks.vision import DataConfig, VisionConfig
-from jaxformer.training.config import OptimizerConfig, TrainConfig
+from jaxformer.training.config import AdamConfig, CosineDecay, TrainConfig
 
 SIDE = 40
 """Width and height of a cutout in pixels; an object has up to 30."""
@@ -87,8 +87,8 @@ def configuration(folder: pathlib.Path, changes: Mapping[str, Any]) -> VisionCon
             flip=True,
             batch_size=128,
         ),
-        optimizer=OptimizerConfig(
-            learning_rate=3e-3, schedule="cosine", warmup_steps=50, b2=0.99, weight_decay=0.05, clip_norm=1.0
+        optimizer=AdamConfig(
+            learning_rate=3e-3, schedule=CosineDecay(), warmup_steps=50, b2=0.99, weight_decay=0.05, clip_norm=1.0
         ),
         train=TrainConfig(steps=800, validate_every=200, checkpoint_every=200, keep_last=2, metric="accuracy"),
     )

@@ -36,7 +36,7 @@ from jaxformer.files import replacing, write_text
 from jaxformer.models.config import EncoderDecoderConfig
 from jaxformer.tasks import registry
 from jaxformer.tasks.translation import TranslationConfig
-from jaxformer.training.config import OptimizerConfig
+from jaxformer.training.config import AdamConfig
 
 SCORES = {
     "loss": "nats per target token",
@@ -64,7 +64,7 @@ def training_config(directory: str) -> TranslationConfig:
             dropout=0.1,
             norm_position="pre",
         ),
-        optimizer=OptimizerConfig(learning_rate=1e-2, warmup_steps=100, cooldown=0.3),
+        optimizer=AdamConfig(learning_rate=1e-2, warmup_steps=100, cooldown=0.3),
     )
     train = {"steps": 500, "validate_every": 250, "checkpoint_every": 125, "keep_last": 1, "tensorboard": False}
     data = {"directory": directory, "tokens_per_batch": 2048, "vocab_size": 4000, "num_shapes": 3}

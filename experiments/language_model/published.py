@@ -11,7 +11,7 @@ import dataclasses
 from jaxformer.models import LanguageModelConfig
 from jaxformer.models.presets import PRESETS
 from jaxformer.tasks.language_model import DataConfig, LanguageModelingConfig
-from jaxformer.training.config import OptimizerConfig, TrainConfig
+from jaxformer.training.config import AdamConfig, CosineDecay, TrainConfig
 
 
 def gpt2_xl() -> LanguageModelingConfig:
@@ -39,9 +39,9 @@ def _config(name: str, *, batch_size: int, learning_rate: float) -> LanguageMode
         data=DataConfig(
             tokenizer="bpe", vocab_size=preset.config.vocab_size, length=preset.length, batch_size=batch_size
         ),
-        optimizer=OptimizerConfig(
+        optimizer=AdamConfig(
             learning_rate=learning_rate,
-            schedule="cosine",
+            schedule=CosineDecay(),
             warmup_steps=2000,
             b2=0.95,
             epsilon=1e-8,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from jaxformer.models import LanguageModelConfig
 from jaxformer.tasks.language_model import DataConfig, DecodeConfig, LanguageModelingConfig
-from jaxformer.training.config import OptimizerConfig, TrainConfig
+from jaxformer.training.config import AdamConfig, CosineDecay, TrainConfig
 
 TEXT = "tinyshakespeare/input.txt"
 
@@ -75,10 +75,10 @@ def no_mask() -> LanguageModelingConfig:
     )
 
 
-def _adam(learning_rate: float) -> OptimizerConfig:
-    return OptimizerConfig(
+def _adam(learning_rate: float) -> AdamConfig:
+    return AdamConfig(
         learning_rate=learning_rate,
-        schedule="cosine",
+        schedule=CosineDecay(),
         warmup_steps=100,
         b2=0.99,
         epsilon=1e-8,

@@ -10,7 +10,7 @@ from jaxformer.files import write_text
 from jaxformer.models import EncoderConfig
 from jaxformer.tasks.masked_language_model import DataConfig, MaskedLanguageModelingConfig
 from jaxformer.tasks.masked_language_model.presets import SMALL
-from jaxformer.training.config import OptimizerConfig, TrainConfig
+from jaxformer.training.config import AdamConfig, LinearDecay, TrainConfig
 
 COLUMNS = {
     "multi30k/train.en": 0,
@@ -31,8 +31,8 @@ def small() -> MaskedLanguageModelingConfig:
         name="english",
         model=EncoderConfig(**SMALL),
         data=DataConfig(text="english.txt", held_out=0.02, vocab_size=8000, length=128, batch_size=32),
-        optimizer=OptimizerConfig(
-            learning_rate=1e-3, schedule="linear", warmup_steps=300, epsilon=1e-6, weight_decay=0.01, clip_norm=1.0
+        optimizer=AdamConfig(
+            learning_rate=1e-3, schedule=LinearDecay(), warmup_steps=300, epsilon=1e-6, weight_decay=0.01, clip_norm=1.0
         ),
         train=TrainConfig(steps=5000, validate_every=500, checkpoint_every=500, keep_last=1),
     )

@@ -12,7 +12,7 @@ import dataclasses
 
 from jaxformer.models import EncoderDecoderConfig
 from jaxformer.tasks.translation import DataConfig, DecodeConfig, TranslationConfig
-from jaxformer.training.config import OptimizerConfig, TrainConfig
+from jaxformer.training.config import AdamConfig, TrainConfig
 
 
 def en_de() -> TranslationConfig:
@@ -54,7 +54,7 @@ def published() -> TranslationConfig:
         name="multi30k en-de as published",
         model=dataclasses.replace(config.model, norm_position="post", attention_bias=True),
         data=dataclasses.replace(config.data, **words, tokens_per_batch=8192),
-        optimizer=OptimizerConfig(learning_rate=5e-3, warmup_steps=2000),
+        optimizer=AdamConfig(learning_rate=5e-3, warmup_steps=2000),
         train=TrainConfig(steps=8000, num_microbatches=2, validate_every=300, checkpoint_every=66, keep_last=10),
     )
 
@@ -100,7 +100,7 @@ def _config(source: str, target: str) -> TranslationConfig:
             num_shapes=6,
             max_length=128,
         ),
-        optimizer=OptimizerConfig(learning_rate=5e-3, warmup_steps=1000, cooldown=0.5),
+        optimizer=AdamConfig(learning_rate=5e-3, warmup_steps=1000, cooldown=0.5),
         train=TrainConfig(steps=8000, validate_every=300, checkpoint_every=150, keep_last=10, patience=10),
         decode=DecodeConfig(validation_sentences=200, beam_size=5),
     )

@@ -6,7 +6,7 @@ English sentence, so that none of their English is in the training set.
 
 from jaxformer.models import EncoderDecoderConfig
 from jaxformer.tasks.translation import DataConfig, DecodeConfig, TranslationConfig
-from jaxformer.training.config import OptimizerConfig, TrainConfig
+from jaxformer.training.config import AdamConfig, TrainConfig
 
 
 def en_fr() -> TranslationConfig:
@@ -41,7 +41,7 @@ def _config(table: str, target: str) -> TranslationConfig:
             num_shapes=6,
             max_length=96,
         ),
-        optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=2000),
+        optimizer=AdamConfig(learning_rate=2e-3, warmup_steps=2000),
         train=TrainConfig(steps=20_000, validate_every=500, checkpoint_every=500, keep_last=5, patience=8),
         decode=DecodeConfig(validation_sentences=300, beam_size=4),
     )

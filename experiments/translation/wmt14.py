@@ -10,7 +10,7 @@ about 25,000 source and 25,000 target tokens, as in the paper. Times are from th
 
 from jaxformer.models import EncoderDecoderConfig
 from jaxformer.tasks.translation import DataConfig, DecodeConfig, TranslationConfig
-from jaxformer.training.config import OptimizerConfig, TrainConfig
+from jaxformer.training.config import AdamConfig, TrainConfig
 from jaxformer.training.schedules import noam_peak
 
 BASE = EncoderDecoderConfig(compute_dtype="bfloat16")
@@ -73,7 +73,7 @@ def _config(size: str, target: str, model: EncoderDecoderConfig, *, steps: int) 
             num_shapes=8,
             max_length=256,
         ),
-        optimizer=OptimizerConfig(learning_rate=noam_peak(model.d_model, 4000), warmup_steps=4000),
+        optimizer=AdamConfig(learning_rate=noam_peak(model.d_model, 4000), warmup_steps=4000),
         train=TrainConfig(
             steps=steps, validate_every=2000, checkpoint_every=1500, keep_last=5 if size == "base" else 20
         ),

@@ -8,22 +8,20 @@ import dataclasses
 import difflib
 import functools
 import inspect
-import io
 import itertools
 import pathlib
-import re
 import shlex
 import textwrap
 import types
 import typing
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar, cast
 
-import tyro
-
-from jaxformer.config import changed, kinds_of
+from jaxformer.config import changed, choices_of, defaults_of, kind_of
 from jaxformer.errors import ConfigError
 from jaxformer.tasks.registry import resolve, started
+
+C = TypeVar("C")
 
 
 def check_order(command: str, arguments: Sequence[str], config: str, settings: Sequence[str]) -> None:
@@ -82,57 +80,156 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
 """The last parts of the names of settings, and their names in other toolkits."""
 
 
-def override(config: Any, arguments: Sequence[str]) -> Any:
+def override(config: C, arguments: Sequence[str]) -> C:
     """Returns the configuration with settings replaced by arguments, such as ``--model.d_model 256``.
 
-    An argument such as ``--model.kind recurrent`` comes before all others, because the kind has its own settings.
-    Booleans have the forms ``--model.remat True``, ``--model.remat=true`` and ``--model.remat``; None may be ``none``.
+    The name of a choice, such as ``--model.positions rotary``, makes the settings of that choice known, in any order:
+    ``--model.positions.base 5e5``. Booleans have the forms ``--model.remat True``, ``--model.remat=true`` and
+    ``--model.remat``; None may be ``none``.
 
     Raises:
       ConfigError: an unknown setting (the message suggests the most similar one), or a value of the wrong type.
     """
-    kinds, others = _split_kinds(arguments, config)
-    config = changed(config, {part: {"kind": kind} for part, kind in kinds.items()}) if kinds else config
-    settings = paths(config)
-    for argument in others:
-        name = argument.partition("=")[0]
-        if name.startswith("--"):
-            plain = name[2:].replace("-", "_")
-            plain = plain.removeprefix("no_") if plain not in settings else plain
-            head, _, tail = plain.rpartition(".")
-            plain = f"{head}.{tail.removeprefix('no_')}" if head and plain not in settings else plain
-            if plain not in settings:
-                raise ConfigError(f"unknown setting {name}{_hint(plain, settings)}")
-    output = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
-            return tyro.cli(
-                type(config), default=config, args=_flags(others, config), config=(tyro.conf.AvoidSubcommands,)
-            )
-    except SystemExit as stopped:
-        raise ConfigError(_message(output.getvalue())) from stopped
-    except ValueError as error:  # a configuration refuses a value
-        raise ConfigError(str(error)) from error
+    if not arguments:
+        return config
+    words = _words(arguments)
+    types_of = _types(type(config), config, words)
+    changes: dict[str, object] = {}
+    for written, (argument, *values) in words.items():
+        name, values = _setting(written, argument, values, types_of)
+        *parts, last = name.split(".")
+        place = functools.reduce(lambda part, key: cast(dict, part.setdefault(key, {})), parts, changes)
+        value = _parsed(types_of[name], values, argument)
+        place[last] = {"kind": value} | cast(dict, place.get(last, {})) if choices_of(types_of[name]) else value
+    return changed(config, changes)
 
 
-def _hint(name: str, settings: Iterable[str]) -> str:
+def _words(arguments: Sequence[str]) -> dict[str, list[str]]:
+    """Returns each ``--name`` as it was written with the words after it, the last one if a name is repeated."""
+    words: dict[str, list[str]] = {}
+    current: list[str] | None = None
+    for argument in arguments:
+        if argument.startswith("--"):
+            written, equals, value = argument.partition("=")
+            current = words[written[2:].replace("-", "_")] = [written, *([value] if equals else [])]
+        elif current is None:
+            raise ConfigError(f"unexpected argument {argument!r}; settings begin with --")
+        else:
+            current.append(argument)
+    return words
+
+
+def _types(kind: Any, config: object, words: Mapping[str, list[str]], prefix: str = "") -> dict[str, Any]:
+    """Returns the type of every setting by its dotted name, with the choices of `words` or else `config`."""
+    found: dict[str, Any] = {}
+    if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
+        return found
+    defaults = defaults_of(kind)
+    for name, hint in _field_types(kind).items():
+        path, part, choices = f"{prefix}{name}", getattr(config, name, defaults[name]), choices_of(hint)
+        if choices:
+            part_kind = choices.get(words.get(path, ["", kind_of(part)])[-1], types.NoneType)
+        else:
+            part_kind = hint
+        if choices or not dataclasses.is_dataclass(part_kind):
+            found[path] = hint
+        found |= _types(part_kind, part if type(part) is part_kind else None, words, f"{path}.")
+    return found
+
+
+def _field_types(kind: type) -> dict[str, Any]:
+    names = defaults_of(kind)
+    return {name: hint for name, hint in typing.get_type_hints(kind).items() if name in names}
+
+
+def _setting(name: str, argument: str, values: list[str], settings: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """Returns the setting that an argument names, and its words; ``--no-x`` and ``--a.no-x`` are ``--x False``.
+
+    Raises:
+      ConfigError: there is no such setting.
+    """
+    part, dot, last = name.rpartition(".")
+    for plain in (name.removeprefix("no_"), f"{part}{dot}{last.removeprefix('no_')}"):
+        if name not in settings and bool in _members(settings.get(plain)) and not values:
+            return plain, ["False"]
+    if last == "kind" and part in settings:
+        raise ConfigError(f"{argument} is --{part}: --{part} {' '.join(values) or 'NAME'}")
+    if name not in settings:
+        raise ConfigError(f"unknown setting {argument}{_hint(name, settings)}")
+    return name, values
+
+
+def _members(hint: Any) -> tuple[Any, ...]:
+    """Returns the types of a union, or the type alone."""
+    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+
+
+def _parsed(hint: Any, words: list[str], argument: str) -> object:
+    """Returns the value of a setting as plain data.
+
+    Raises:
+      ConfigError: the words are no value of this type.
+    """
+    members = [member for member in _members(hint) if member is not types.NoneType]
+    if len(words) == 1 and words[0].lower() == "none" and types.NoneType in _members(hint) and not choices_of(hint):
+        return None
+    for member in members:
+        if typing.get_origin(member) is tuple and words:
+            kinds = typing.get_args(member)
+            each = [kinds[0]] * len(words) if kinds[-1] is Ellipsis else kinds
+            if len(each) != len(words):
+                raise ConfigError(f"{argument} has {len(each)} values, got {len(words)}: {shlex.join(words)}")
+            return [_parsed(kind, [word], argument) for kind, word in zip(each, words, strict=True)]
+    if bool in members and not words:
+        return True
+    if not words:
+        raise ConfigError(f"{argument} needs a value")
+    if len(words) > 1:
+        raise ConfigError(f"unexpected argument {words[1]!r} after {argument} {words[0]}")
+    if bool in members:
+        if words[0].lower() not in ("true", "false"):
+            none = " or None" if types.NoneType in _members(hint) else ""
+            raise ConfigError(f"{argument}: got {words[0]!r}, expected True or False{none}")
+        return words[0].lower() == "true"
+    numbers = [member for member in (int, float) if member in members]
+    for number in numbers:
+        with contextlib.suppress(ValueError):
+            return number(words[0])
+    if numbers:
+        raise ConfigError(
+            f"{argument}: got {words[0]!r}, expected {' or '.join(number.__name__ for number in numbers)}"
+        )
+    return words[0]
+
+
+def _hint(name: str, settings: Mapping[str, Any]) -> str:
     """Returns a hint with the settings that an unknown name may mean, such as the name used in another toolkit.
 
-    >>> _hint("batch_size", ["data.tokens_per_batch", "data.separator"])
+    >>> _hint("batch_size", {"data.tokens_per_batch": int, "data.separator": str})
     "; did you mean 'data.tokens_per_batch'?"
     """
     part, _, last = name.rpartition(".")
     if last in ("output_dir", "save_dir"):
         return "; the folder of the run is --out"
-    names = {setting: setting.rpartition(".")[2] for setting in settings}
+    others: dict[str, str] = {}
+    for choice, hint in settings.items():
+        for kind, each in choices_of(hint).items():
+            for setting in _types(each, None, {}, f"{choice}.").keys() - settings.keys():
+                before = others.get(setting, f"{setting!r} with --{choice}")
+                others[setting] = f"{before} or {kind}" if setting in others else f"{before} {kind}"
+    if name in others:
+        return f": there is {others[name]}"
+    known = {setting: repr(setting) for setting in settings} | others
+    names = {setting: setting.rpartition(".")[2] for setting in known}
     meant = [last, *(ours for ours, theirs in ELSEWHERE.items() if last in theirs)]
     if not set(meant) & set(names.values()):
         meant = difflib.get_close_matches(last, names.values(), n=1, cutoff=0.7)
-    found = [setting for setting in names if names[setting] in meant]
-    found = [setting for setting in found if setting.rpartition(".")[0] == part] or found
-    if not found:
+    alike = [setting for setting in names if names[setting] in meant]
+    alike = [setting for setting in alike if setting.rpartition(".")[0] == part] or alike
+    alike = [setting for setting in alike if setting in settings] or alike
+    if not alike:
         return "; jaxformer train CONFIG --settings lists all"
-    return f"; did you mean {' or '.join(map(repr, found))}?"
+    return f"; did you mean {' or '.join(known[setting] for setting in alike)}?"
 
 
 def resolved(reference: str, arguments: Sequence[str], out: pathlib.Path | None = None) -> Any:
@@ -154,14 +251,15 @@ def resolved(reference: str, arguments: Sequence[str], out: pathlib.Path | None 
 def settings_help(config: Any) -> str:
     """Returns the help text of all settings by section: argument, value, choices and docstring."""
     sections: dict[str, list[str]] = {}
-    hints = _hints(config)
+    hints = _types(type(config), config, {})
     for path, (value, text) in paths(config).items():
         part = path.rpartition(".")[0]
         lines = sections.setdefault(part, ["", f"{part}: {_docstring(config, part)}"] if part else [])
         words = value if isinstance(value, tuple) else (value,)
         lines.append(f"  --{path} {shlex.join(map(str, words))}")
-        if typing.get_origin(hints[path]) is typing.Literal:
-            choices = f"one of {', '.join(map(str, typing.get_args(hints[path])))}"
+        is_literal = typing.get_origin(hints[path]) is typing.Literal
+        if names := typing.get_args(hints[path]) if is_literal else choices_of(hints[path]):
+            choices = f"one of {', '.join(map(str, names))}"
             lines += textwrap.wrap(choices, 110, initial_indent=" " * 8, subsequent_indent=" " * 8)
         lines += textwrap.wrap(text, 110, initial_indent=" " * 8, subsequent_indent=" " * 8)
     return "\n".join(line for lines in sections.values() for line in lines)
@@ -173,27 +271,18 @@ def _docstring(config: Any, path: str) -> str:
     return field_docstrings(type(functools.reduce(getattr, parents, config))).get(name, "")
 
 
-def _hints(config: Any, prefix: str = "") -> dict[str, Any]:
-    """Returns the type of every setting by its dotted name."""
-    hints: dict[str, Any] = {}
-    for name, hint in typing.get_type_hints(type(config)).items():
-        part = getattr(config, name)
-        hints |= _hints(part, f"{prefix}{name}.") if dataclasses.is_dataclass(part) else {f"{prefix}{name}": hint}
-        if kinds := kinds_of(hint):
-            hints[f"{prefix}{name}.kind"] = typing.Literal[tuple(kinds)]
-    return hints
-
-
 def paths(config: Any, prefix: str = "") -> dict[str, tuple[Any, str]]:
-    """Returns the value and the docstring of every setting, by its dotted name."""
+    """Returns the value and the docstring of every setting, by its dotted name; the value of a choice is its kind."""
     settings: dict[str, tuple[Any, str]] = {}
-    texts = field_docstrings(type(config))
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
+    texts, hints = field_docstrings(type(config)), _field_types(type(config))
+    for name, hint in hints.items():
+        value, path = getattr(config, name), f"{prefix}{name}"
+        if choices_of(hint):
+            settings[path] = kind_of(value), texts.get(name, "")
         if dataclasses.is_dataclass(value):
-            settings.update(paths(value, f"{prefix}{field.name}."))
-        else:
-            settings[f"{prefix}{field.name}"] = (value, texts.get(field.name, ""))
+            settings.update(paths(value, f"{path}."))
+        elif not choices_of(hint):
+            settings[path] = value, texts.get(name, "")
     return settings
 
 
@@ -208,53 +297,3 @@ def field_docstrings(kind: type) -> dict[str, str]:
                 if isinstance(docstring, str):
                     texts[field.target.id] = " ".join(docstring.split())
     return texts
-
-
-def _split_kinds(arguments: Sequence[str], config: Any) -> tuple[dict[str, str], list[str]]:
-    """Returns the kind of each part that the arguments choose (the last one, if repeated), and the other arguments."""
-    hints = typing.get_type_hints(type(config))
-    kinds, rest, words = dict[str, str](), list[str](), list(arguments)
-    while words:
-        word = words.pop(0)
-        name, equals, value = word.partition("=")
-        part = name[2:].removesuffix(".kind")
-        if name == f"--{part}.kind" and kinds_of(hints.get(part)) and (equals or words):
-            kinds[part] = value if equals else words.pop(0)
-        else:
-            rest.append(word)
-    return kinds, rest
-
-
-def _flags(arguments: Sequence[str], config: Any) -> list[str]:
-    """Returns the arguments with Booleans as tyro's flags, and with the words True, False and None in any case.
-
-    Raises:
-      ConfigError: a Boolean has another value.
-    """
-    flags, words, hints = list[str](), list(arguments), _hints(config)
-    while words:
-        word = words.pop(0)
-        name, equals, value = word.partition("=")
-        hint = hints.get(name[2:].replace("-", "_")) if name.startswith("--") else None
-        kinds = typing.get_args(hint) or (hint,)
-        optional = types.NoneType in kinds
-        if bool not in kinds:
-            if optional and words and not equals and words[0].lower() == "none":
-                words[0] = "None"
-            flags.append(f"{name}=None" if optional and value.lower() == "none" else word)
-            continue
-        if not equals:
-            value = words.pop(0) if words and not words[0].startswith("-") else "True"
-        if value.lower() not in ("true", "false", *["none"] * optional):
-            raise ConfigError(f"{name}: got {value!r}, expected True or False{' or None' if optional else ''}")
-        head, dot, tail = name[2:].rpartition(".")
-        flag = f"--{head}{dot}{'no_' if value.lower() == 'false' else ''}{tail}"
-        flags.append(f"{name}={value.capitalize()}" if optional else flag)
-    return flags
-
-
-def _message(text: str) -> str:
-    """Returns the error message in tyro's output: the text between its first two rules, without the frame."""
-    sections = re.split(r"^.*[-─]{4,}.*$", text, flags=re.MULTILINE)
-    lines = sections[1] if len(sections) > 1 else text
-    return " ".join(word for word in re.split(r"[\s│]+", lines) if word).removeprefix("Error parsing ")

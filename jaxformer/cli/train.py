@@ -17,7 +17,7 @@ EXAMPLES = """examples:
   jaxformer train runs/en-de/config.json --seed 1 --out runs/en-de-1
   jaxformer train multi30k:en_de --init-from runs/demo:last --out runs/warm
   jaxformer train language_model:base --data.text my.txt --model.compute_dtype bfloat16 --mesh fsdp=8 --out run
-  jaxformer train demo --optimizer.kind muon --optimizer.learning_rate 2e-3 --train.log-to wandb --out run
+  jaxformer train demo --optimizer muon --optimizer.learning_rate 2e-3 --train.log-to wandb --out run
   jaxformer train translation --settings  # every setting and its default
 
 Run the same command again to resume where it stopped.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import ClassVar, Literal
 
 from jaxformer.models.config import CellName, LanguageModelConfig, check_fields
 from jaxformer.models.vision_config import GridConfig
@@ -16,8 +16,7 @@ SMALL_GRID = GridConfig(image_size=(64, 64), widths=(16, 32, 64), num_blocks=1)
 class RecurrentCaptionerConfig:
     """The shape of a captioner whose recurrent decoder attends to the feature grid of an image (Xu et al. 2015)."""
 
-    kind: Literal["recurrent"] = "recurrent"
-    """The kind of the decoder."""
+    kind: ClassVar[str] = "recurrent"
     image: GridConfig = SMALL_GRID
     """The convolutional network that computes the grid of features."""
     grid_positions: bool = False
@@ -74,8 +73,7 @@ class RecurrentCaptionerConfig:
 class TransformerCaptionerConfig(LanguageModelConfig):
     """The shape of a captioner whose Transformer decoder has cross-attention to the feature grid of an image."""
 
-    kind: Literal["transformer"] = "transformer"
-    """The kind of the decoder."""
+    kind: ClassVar[str] = "transformer"
     image: GridConfig = SMALL_GRID
     """The convolutional network that computes the grid of features."""
     grid_positions: bool = True

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import numbers
 import typing
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from jaxformer.dims import resolve_head_dim
 from jaxformer.models.experts_config import ExpertsConfig as ExpertsConfig
@@ -312,8 +312,7 @@ class EncoderDecoderConfig(TransformerConfig):
     """The number of decoder blocks."""
     tie_embeddings: Literal["none", "inputs", "decoder", "all"] = "all"
     """The embeddings that share one table: none; source and target; target and output; source, target and output."""
-    kind: Literal["transformer"] = "transformer"
-    """The kind of the network."""
+    kind: ClassVar[str] = "transformer"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import ClassVar, Literal
 
 from jaxformer.models.config import CellName, check_fields, check_tied_vocabularies
 from jaxformer.reprs import brief
@@ -17,8 +17,7 @@ class Seq2SeqConfig:
     """The number of source token ids; 0 is replaced by the tokenizer's before the model is built."""
     target_vocab_size: int = 0
     """The number of target token ids; 0 is replaced in the same way."""
-    kind: Literal["recurrent"] = "recurrent"
-    """The kind of the network."""
+    kind: ClassVar[str] = "recurrent"
     cell: CellName = "lstm"
     """The cell: Elman's network, gated recurrent unit, or long short-term memory."""
     attention: Literal["none", "additive", "dot", "general", "concat"] = "additive"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import ClassVar, Literal
 
 from jaxformer.models.config import Activation, ClassifierConfig, NormPosition, Positions, check_fields
 from jaxformer.reprs import brief
@@ -13,8 +13,7 @@ from jaxformer.reprs import brief
 class VisionTransformerConfig(ClassifierConfig):
     """The shape of a vision Transformer (Dosovitskiy et al. 2021), by default a small one for small images."""
 
-    kind: Literal["transformer"] = "transformer"
-    """The kind of the network."""
+    kind: ClassVar[str] = "transformer"
     image_size: tuple[int, int] = (32, 32)  # pyright: ignore[reportIncompatibleVariableOverride]
     """The height and width of the images, multiples of `patch_size`."""
     patch_size: int = 4
@@ -90,8 +89,7 @@ class GridConfig:
 class ResidualNetworkConfig(GridConfig):
     """The shape of a residual convolutional network that classifies images."""
 
-    kind: Literal["convolution"] = "convolution"
-    """The kind of the network."""
+    kind: ClassVar[str] = "convolution"
     num_classes: int = 0
     """The number of classes; 0 is replaced by the data's before the model is built."""
     dropout: float = 0.0

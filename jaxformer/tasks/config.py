@@ -12,7 +12,7 @@ from jaxformer.config import LATER, PLACE, at_least, check_numbers
 from jaxformer.errors import ConfigError
 from jaxformer.reprs import brief
 from jaxformer.tasks import attention_setting
-from jaxformer.training.config import OptimizerConfig, TrainConfig
+from jaxformer.training.config import AdamConfig, MuonConfig, TrainConfig
 
 FREE_SETTINGS = frozenset(
     "dropout embedding_dropout attention_dropout activation_dropout state_dropout remat compute_dtype initialization "
@@ -278,7 +278,7 @@ class TaskConfig:
     attention: str = dataclasses.field(default="", metadata=LATER)
     """FILE.py:NAME, an attention of your own in place of the library's: a function, a module or `modules.per_layer`. A
     run remembers the file and its hash."""
-    optimizer: OptimizerConfig = OptimizerConfig()
+    optimizer: AdamConfig | MuonConfig = AdamConfig()
     """Adam or Muon, and the schedule."""
     tune: TuneConfig = TuneConfig()
     """The parameters to train."""

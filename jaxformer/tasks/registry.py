@@ -20,7 +20,7 @@ from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.tasks import attention_setting, source_file
 from jaxformer.tasks.config import TaskConfig
-from jaxformer.tasks.rundir import holds_run, read_json
+from jaxformer.tasks.rundir import FORMAT, holds_run, read_json
 
 if TYPE_CHECKING:
     from jaxformer.tasks.base import Task
@@ -151,7 +151,13 @@ def read_config(path: pathlib.Path) -> TaskConfig:
             attention_setting.check_saved(config.attention, path.parent)
         return config
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
+        provenance = path.with_name("provenance.json")
+        if saved.get("format") == FORMAT or not provenance.exists():
+            raise ConfigError(f"{path}: {error}") from error
+        starts = read_json(provenance).get("starts")
+        commit = starts[-1].get("commit") if starts else None
+        reader = f"that of commit {commit}" if commit else "the one that wrote it"
+        raise ConfigError(f"{path} is of another version of jaxformer; {reader} reads it ({error})") from error
 
 
 def configure(reference: str | os.PathLike[str], **settings: Any) -> TaskConfig:

@@ -44,6 +44,9 @@ from jaxformer.errors import ConfigError
 from jaxformer.files import TEMPORARY, remove_abandoned, write_bytes, write_text
 from jaxformer.training.logging import read_log
 
+FORMAT = 2
+"""The format of config.json: the names of settings. A run of another format is read by the commit that made it."""
+
 LOCK = ".lock"
 """The name of the file that training locks; see `run_lock`."""
 
@@ -170,7 +173,7 @@ def claim(out: pathlib.Path, task: str, config: Any, vocabulary_files: Iterable[
 
 def write_config(out: pathlib.Path, task: str, config: Any) -> None:
     """Writes config.json."""
-    saved = {"task": task, "config": to_data(config)}
+    saved = {"format": FORMAT, "task": task, "config": to_data(config)}
     text = json.dumps(saved, indent=2, ensure_ascii=False)
     if any("\ud800" <= character <= "\udfff" for character in text):  # from a file name that is not UTF-8
         text = json.dumps(saved, indent=2)

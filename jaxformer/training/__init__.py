@@ -5,6 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jaxformer import lazy
+from jaxformer.training.config import AdamConfig as AdamConfig
+from jaxformer.training.config import ConstantRate as ConstantRate
+from jaxformer.training.config import CosineDecay as CosineDecay
+from jaxformer.training.config import InverseSqrtDecay as InverseSqrtDecay
+from jaxformer.training.config import LinearDecay as LinearDecay
+from jaxformer.training.config import MuonConfig as MuonConfig
 from jaxformer.training.config import OptimizerConfig as OptimizerConfig
 from jaxformer.training.config import TrainConfig as TrainConfig
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Literal
+from typing import ClassVar, Literal
 
-from jaxformer.config import LATER, PLACE, at_least
+from jaxformer.config import LATER, PLACE, at_least, check_choices
 from jaxformer.errors import ConfigError
 from jaxformer.reprs import brief
 
@@ -74,34 +74,56 @@ class TrainConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class InverseSqrtDecay:
+    """The rate falls with the square root of the step (Vaswani et al. 2017)."""
+
+    kind: ClassVar[str] = "inverse_sqrt"
+
+
+@dataclasses.dataclass(frozen=True)
+class CosineDecay:
+    """The rate falls to 0 by half a cosine (Loshchilov and Hutter 2017)."""
+
+    kind: ClassVar[str] = "cosine"
+
+    decay_steps: int = 0
+    """Steps after which the rate has reached 0; 0 means the length of the training."""
+
+    def __post_init__(self) -> None:
+        at_least(0, self, "decay_steps")
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearDecay(CosineDecay):
+    """The rate falls to 0 linearly (Devlin et al. 2019)."""
+
+    kind: ClassVar[str] = "linear"
+
+
+@dataclasses.dataclass(frozen=True)
+class ConstantRate:
+    """The rate stays at its peak."""
+
+    kind: ClassVar[str] = "constant"
+
+
+@dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-    """Adam, by default as in Vaswani et al. 2017 (section 5.3), or Muon, and the schedule.
+    """The settings of every optimizer, and the learning rate's schedule; by default as in Vaswani et al. 2017.
 
     A run may be resumed with another schedule if the learning rates of the completed steps are the same.
     """
 
-    kind: Literal["adam", "muon"] = "adam"
-    """Muon (Jordan et al. 2024) updates the kernels of attention and feed-forward layers by the orthogonal matrix
-    nearest to their momentum, and the other parameters, such as embeddings, norms and recurrent kernels, as Adam does.
-    Its updates have the size of Adam's (Liu et al. 2025), so learning rates carry over. The projections of queries,
-    keys and values are separate matrices, and so is each offset of a convolution except the first convolution, which
-    Adam updates. With fewer key heads than query heads, the queries' projection is several matrices: one for the first
-    query head of every key head, one for the second, and so on.
-    """
     learning_rate: float = dataclasses.field(default=7e-4, metadata=LATER)
     """Peak learning rate; in the paper it is `schedules.noam_peak(d_model, warmup_steps)`."""
-    schedule: Literal["inverse_sqrt", "cosine", "linear", "constant"] = dataclasses.field(
-        default="inverse_sqrt", metadata=LATER
+    schedule: InverseSqrtDecay | CosineDecay | LinearDecay | ConstantRate = dataclasses.field(
+        default=InverseSqrtDecay(), metadata=LATER
     )
     """Shape of the learning rate after warm-up."""
     warmup_steps: int = dataclasses.field(default=4000, metadata=LATER)
     """Steps of linear warm-up."""
-    decay_steps: int = dataclasses.field(default=0, metadata=LATER)
-    """Steps after which a cosine or linear schedule has reached 0; 0 means the length of the training."""
     cooldown: float = dataclasses.field(default=0.0, metadata=LATER)
     """Last fraction of training, in [0, 1], over which the rate of any schedule falls linearly to 0."""
-    momentum: float = 0.95
-    """Decay of the gradient's moving average in Muon."""
     b1: float = 0.9
     """Decay of the gradient's moving average."""
     b2: float = 0.98
@@ -118,17 +140,44 @@ class OptimizerConfig:
     __repr__ = brief
 
     def __post_init__(self) -> None:
-        at_least(0, self, "learning_rate", "warmup_steps", "decay_steps", "cooldown", "momentum")
-        at_least(0, self, "b1", "b2", "epsilon", "weight_decay", "clip_norm")
-        if self.decay_steps and self.schedule in ("inverse_sqrt", "constant"):
-            raise ConfigError(f"decay_steps {self.decay_steps} has no effect, because schedule is {self.schedule}")
+        check_choices(self)
+        at_least(0, self, "learning_rate", "warmup_steps", "cooldown", "b1", "b2", "epsilon")
+        at_least(0, self, "weight_decay", "clip_norm")
         for name in ("learning_rate", "epsilon", "weight_decay", "clip_norm"):
             if getattr(self, name) == math.inf:
                 raise ConfigError(f"{name} must be finite, got inf")
-        if self.momentum != OptimizerConfig.momentum and self.kind != "muon":
-            raise ConfigError(f"momentum {self.momentum} has no effect, because kind is {self.kind}; see b1")
         if self.cooldown > 1:
             raise ConfigError(f"cooldown is a fraction of training, at most 1, got {self.cooldown}")
-        for name in ("momentum", "b1", "b2"):
+        for name in ("b1", "b2"):
             if getattr(self, name) >= 1:
                 raise ConfigError(f"{name} must be less than 1, got {getattr(self, name)}")
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class AdamConfig(OptimizerConfig):
+    """Adam (Kingma and Ba 2015), with decoupled weight decay."""
+
+    kind: ClassVar[str] = "adam"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class MuonConfig(OptimizerConfig):
+    """Muon (Jordan et al. 2024) for the kernels of attention and feed-forward layers, and Adam for other parameters.
+
+    Muon updates a kernel by the orthogonal matrix nearest to its momentum. Adam updates the other parameters, such as
+    embeddings, norms and recurrent kernels. Muon's updates have the size of Adam's (Liu et al. 2025), so learning rates
+    carry over. The projections of queries, keys and values are separate matrices, and so is each offset of a
+    convolution except the first convolution, which Adam updates. With fewer key heads than query heads, the queries'
+    projection is several matrices: one for the first query head of every key head, one for the second, and so on.
+    """
+
+    kind: ClassVar[str] = "muon"
+
+    momentum: float = 0.95
+    """Decay of the gradient's moving average in Muon; `b1` is Adam's."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(0, self, "momentum")
+        if self.momentum >= 1:
+            raise ConfigError(f"momentum must be less than 1, got {self.momentum}")

@@ -10,11 +10,15 @@ import optax
 from optax.contrib import MuonDimensionNumbers, scale_by_muon
 
 from jaxformer.axes import Axes, parameter_name
-from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.training import schedules
-from jaxformer.training.config import OptimizerConfig
-
-SCHEDULES = "inverse_sqrt", "cosine", "linear", "constant"
+from jaxformer.training.config import (
+    ConstantRate,
+    CosineDecay,
+    InverseSqrtDecay,
+    LinearDecay,
+    MuonConfig,
+    OptimizerConfig,
+)
 
 BIASES = "sinks", "gain", "baseline", "positions/content", "positions/position"
 """Endings of the names of parameters that are biases, scales or statistics under other names."""
@@ -24,7 +28,7 @@ def make_schedule(config: OptimizerConfig, *, steps: int) -> schedules.Schedule:
     """Returns the learning rate schedule for `steps` updates.
 
     Raises:
-      ConfigError: the schedule is unknown, its warm-up is not shorter than its decay, or `cooldown` is not in [0, 1].
+      ConfigError: the schedule's warm-up is not shorter than its decay, or `cooldown` is not in [0, 1].
     """
     rate = _schedule(config, steps)
     if not config.cooldown:
@@ -33,16 +37,16 @@ def make_schedule(config: OptimizerConfig, *, steps: int) -> schedules.Schedule:
 
 
 def _schedule(config: OptimizerConfig, steps: int) -> schedules.Schedule:
+    peak, warmup = config.learning_rate, config.warmup_steps
     match config.schedule:
-        case "inverse_sqrt":
-            return schedules.inverse_sqrt(config.learning_rate, max(config.warmup_steps, 1))
-        case "cosine":
-            return schedules.cosine(config.learning_rate, config.warmup_steps, config.decay_steps or steps)
-        case "linear":
-            return schedules.linear(config.learning_rate, config.warmup_steps, config.decay_steps or steps)
-        case "constant":
-            return schedules.constant(config.learning_rate, config.warmup_steps)
-    raise ConfigError(f"no schedule {config.schedule!r}{did_you_mean(config.schedule, SCHEDULES)}")
+        case InverseSqrtDecay():
+            return schedules.inverse_sqrt(peak, max(warmup, 1))
+        case LinearDecay(decay_steps):
+            return schedules.linear(peak, warmup, decay_steps or steps)
+        case CosineDecay(decay_steps):
+            return schedules.cosine(peak, warmup, decay_steps or steps)
+        case ConstantRate():
+            return schedules.constant(peak, warmup)
 
 
 def make_optimizer(
@@ -61,7 +65,7 @@ def make_optimizer(
     """
     parts = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
     adam = optax.scale_by_adam(b1=config.b1, b2=config.b2, eps=config.epsilon)
-    if config.kind == "muon":
+    if isinstance(config, MuonConfig):
         if axes is None:
             raise ValueError("Muon needs the axis names of the parameters; give axes=net.axes")
         parts.append(_muon(config.momentum, adam, axes))

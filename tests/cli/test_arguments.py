@@ -11,20 +11,21 @@ from jaxformer.models import Seq2SeqConfig
 from jaxformer.tasks import registry
 from jaxformer.tasks.language_model import LanguageModelingConfig
 from jaxformer.tasks.translation import TranslationConfig
+from jaxformer.training import CosineDecay, MuonConfig
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["--model.d_model", "abc"], "--model.d-model: invalid literal for int() with base 10: 'abc'"),
-        (["--seed", "2.5"], "--seed: invalid literal for int() with base 10: '2.5'"),
-        (["--seed"], "Missing value for argument '--seed'. Expected 1 values."),
-        (["stray"], "Unrecognized options: stray"),
+        (["--model.d_model", "abc"], "--model.d_model: got 'abc', expected int"),
+        (["--seed", "2.5"], "--seed: got '2.5', expected int"),
+        (["--seed"], "--seed needs a value"),
+        (["stray"], "unexpected argument 'stray'; settings begin with --"),
         (["--train.tensorboard", "no"], "--train.tensorboard: got 'no', expected True or False"),
         (["--model.final-norm=1"], "--model.final-norm: got '1', expected True or False or None"),
         (["--model.num-heads", "3"], "model: d_model (512) must be divisible by num_heads (3)"),
         (
-            ["--model.kind", "recurrent", "--model.d_model", "5"],
+            ["--model", "recurrent", "--model.d_model", "5"],
             "model: d_hidden must be even, half for each direction of the encoder, got 5",
         ),
         (["--modle.d_model=3"], "unknown setting --modle.d_model; did you mean 'model.d_model'?"),
@@ -50,7 +51,7 @@ def test_the_length_of_a_generated_text_is_not_that_of_the_data(name):
         arguments.override(LanguageModelingConfig(), [f"--decode.{name}", "40"])
 
 
-@pytest.mark.parametrize("kind", [["--model.kind", "recurrent"], ["--model.kind=recurrent"]])
+@pytest.mark.parametrize("kind", [["--model", "recurrent"], ["--model=recurrent"]])
 def test_the_kind_of_the_model_comes_first(kind):
     config = arguments.override(TranslationConfig(), ["--model.attention", "general", *kind, "--model.input_feeding"])
     expected = {"d_model": 512, "num_encoder_layers": 6, "num_decoder_layers": 6}
@@ -58,23 +59,35 @@ def test_the_kind_of_the_model_comes_first(kind):
     assert arguments.override(config, kind) == config
     with pytest.raises(ConfigError, match=r"^unknown setting --model\.num_heads"):
         arguments.override(TranslationConfig(), [*kind, "--model.num_heads", "4"])
-    with pytest.raises(ConfigError, match=r"^model\.kind: got 'cnn', expected one of 'transformer', 'recurrent'$"):
-        arguments.override(TranslationConfig(), ["--model.kind", "cnn"])
+    with pytest.raises(ConfigError, match=r"^model: got 'cnn', expected one of 'transformer', 'recurrent'$"):
+        arguments.override(TranslationConfig(), ["--model", "cnn"])
 
 
 def test_the_last_kind_counts():
     """As with every other setting that is given twice."""
-    twice = ["--model.kind", "recurrent", "--model.kind=transformer"]
+    twice = ["--model", "recurrent", "--model=transformer"]
     assert arguments.override(TranslationConfig(), twice) == TranslationConfig()
     assert arguments.override(TranslationConfig(), twice[2:] + twice[:2]).model.kind == "recurrent"
 
 
-def test_a_kind_is_checked_together_with_the_other_settings():
-    """Momentum has no effect on Adam, but the second setting replaces the first."""
-    muon = ["--optimizer.kind", "muon", "--optimizer.momentum", "0.9"]
-    config = arguments.override(TranslationConfig(), muon)
-    adam = ["--optimizer.kind", "adam", "--optimizer.momentum", "0.95"]
-    assert arguments.override(config, adam) == TranslationConfig()
+def test_a_setting_belongs_to_one_choice():
+    """It is known only beside that choice, in any order, and a message says which one it belongs to."""
+    given = ["--optimizer.momentum", "0.9", "--optimizer", "muon", "--optimizer.schedule.decay_steps", "7"]
+    config = arguments.override(TranslationConfig(), [*given, "--optimizer.schedule", "cosine"])
+    assert config.optimizer == MuonConfig(momentum=0.9, schedule=CosineDecay(7))
+    back = ["--optimizer", "adam", "--optimizer.schedule", "inverse_sqrt"]
+    assert arguments.override(config, back) == TranslationConfig()
+    with pytest.raises(ConfigError) as caught:
+        arguments.override(TranslationConfig(), given)
+    assert str(caught.value) == (
+        "unknown setting --optimizer.schedule.decay_steps: there is 'optimizer.schedule.decay_steps' with "
+        "--optimizer.schedule cosine or linear"
+    )
+
+
+def test_the_former_name_of_a_choice_is_explained():
+    with pytest.raises(ConfigError, match=r"^--optimizer\.kind is --optimizer: --optimizer muon$"):
+        arguments.override(TranslationConfig(), ["--optimizer.kind", "muon"])
 
 
 def test_settings_reach_their_fields():
@@ -108,7 +121,7 @@ def test_settings_are_shown_by_section_with_their_choices():
     place = model.index("  --model.norm_position post")
     assert model[place + 1] == "        one of post, pre, sandwich, deep"
     assert model[place + 2].startswith("        The position of the norms")
-    assert model[model.index("  --model.kind transformer") + 1] == "        one of transformer, recurrent"
+    assert lines[lines.index("  --model transformer") + 1] == "        one of transformer, recurrent"
     assert max(map(len, lines)) <= 120
 
 

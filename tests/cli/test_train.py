@@ -18,7 +18,7 @@ from jaxformer.tasks import registry, rundir, runner
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["demo", "--train.steps", "many"], "invalid literal for int"),
+        (["demo", "--train.steps", "many"], "--train.steps: got 'many', expected int"),
         (["dmeo"], "did you mean 'demo'"),
         (["demo", "--model.num-heads", "3"], "must be divisible by num_heads"),
         (["--name", "demo", "translation"], "CONFIG comes before its settings: jaxformer train CONFIG ... --name ..."),

@@ -179,7 +179,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(here, capsys, text, given,
 @pytest.mark.parametrize(
     "words",
     [
-        ["translation", "--data.source", "a.txt", "--data.target", "a.txt", "--model.kind", "recurrent"],
+        ["translation", "--data.source", "a.txt", "--data.target", "a.txt", "--model", "recurrent"],
         ["vision:convolution", "--data.train", "images"],
     ],
 )

@@ -120,7 +120,7 @@ def test_a_mesh_axis_of_lengths_is_refused_in_one_line(config, tmp_path, monkeyp
     ],
 )
 def test_settings_that_do_not_fit_are_refused_in_one_line(settings, message, tmp_path, capsys):
-    assert main(["train", "demo", "--model.kind", "recurrent", *settings, "--out", str(tmp_path / "new")]) == 2
+    assert main(["train", "demo", "--model", "recurrent", *settings, "--out", str(tmp_path / "new")]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1

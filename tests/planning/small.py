@@ -13,7 +13,7 @@ from jaxformer.planning.hlo import Collective
 from jaxformer.planning.roofline import Roofline
 from tests.sharding.small import network
 
-OPTIMIZER = training.make_optimizer(training.OptimizerConfig(), steps=1000)
+OPTIMIZER = training.make_optimizer(training.AdamConfig(), steps=1000)
 
 
 def loss(net, params, batch, key):

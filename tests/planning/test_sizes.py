@@ -10,7 +10,7 @@ from jaxformer import models, pure
 from jaxformer.models import families
 from jaxformer.models.presets import PRESETS, Preset
 from jaxformer.planning.sizes import sizes
-from jaxformer.training.config import OptimizerConfig
+from jaxformer.training.config import AdamConfig
 from jaxformer.training.optimizers import make_optimizer
 
 SMALL = {"d_model": 16, "num_heads": 4, "d_ff": 24}
@@ -51,7 +51,7 @@ def test_bytes_of_training(name):
     """Parameters and Adam's moments of the library's own optimizer; gradients are as large as the parameters."""
     config = DECODERS[name]
     params = pure(models.EncoderDecoder if name == "t5" else models.LanguageModel, config).shapes
-    optimizer = make_optimizer(OptimizerConfig(weight_decay=0.1), steps=10)
+    optimizer = make_optimizer(AdamConfig(weight_decay=0.1), steps=10)
     moments = [x for x in jax.tree.leaves(jax.eval_shape(optimizer.init, params)) if x.ndim]
     size = sizes(Preset(config, 12, 1.0, "none"))
     found = size.training["float32"]

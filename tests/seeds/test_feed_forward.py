@@ -151,7 +151,7 @@ def test_f11_a_probability_below_zero():
 
 def fitted(module, x, y, steps=400):
     """The predictions of a module of one output, trained by the trainer on the mean squared error."""
-    optimizer = training.make_optimizer(training.OptimizerConfig(learning_rate=0.03, warmup_steps=10), steps=steps)
+    optimizer = training.make_optimizer(training.AdamConfig(learning_rate=0.03, warmup_steps=10), steps=steps)
     net = modules.pure(lambda config, rngs: module(rngs), None)
 
     def loss(params, batch, key):

@@ -34,7 +34,7 @@ def recurrent(attention):
 
 def loss_of(net, steps, learning_rate=1e-2):
     """The loss of new sentences after these steps, in nats per word."""
-    config = training.OptimizerConfig(learning_rate=learning_rate, warmup_steps=20, clip_norm=1.0)
+    config = training.AdamConfig(learning_rate=learning_rate, warmup_steps=20, clip_norm=1.0)
     optimizer = training.make_optimizer(config, steps=steps)
 
     def loss(params, batch, key=None):

@@ -78,7 +78,7 @@ def test_muon_on_a_mesh():
     names = {"query": ("model", "heads", "head_dim"), "down": ("hidden", "model"), "bias": ("model",)}
     sizes = {"query": (8, 2, 6), "down": (16, 8), "bias": (8,)}
     init = lambda key: {name: jax.random.normal(key, size) for name, size in sizes.items()}
-    config = training.OptimizerConfig(kind="muon", learning_rate=1.0, warmup_steps=0, schedule="constant")
+    config = training.MuonConfig(learning_rate=1.0, warmup_steps=0, schedule=training.ConstantRate())
     optimizer = training.make_optimizer(config, steps=10, axes=names)
     params = placement.params(jax.eval_shape(init, jax.random.key(0)), names)
     where = placement.state(lambda: training.create(init, optimizer, jax.random.key(0)), params, optimizer)

@@ -2,7 +2,7 @@
 
 from jaxformer import models
 from jaxformer.tasks.translation import DataConfig, DecodeConfig, TranslationConfig
-from jaxformer.training.config import OptimizerConfig, TrainConfig
+from jaxformer.training.config import AdamConfig, TrainConfig
 
 GRAMMAR = {
     "corpus": "grammar",
@@ -34,7 +34,7 @@ def tiny(cache, **changes):
             d_model=12, num_heads=4, d_ff=20, num_encoder_layers=1, num_decoder_layers=1, dropout=0.1
         ),
         data=DataConfig(**GRAMMAR, cache=str(cache), **data),
-        optimizer=OptimizerConfig(learning_rate=1e-2, warmup_steps=2),
+        optimizer=AdamConfig(learning_rate=1e-2, warmup_steps=2),
         train=TrainConfig(steps=6, validate_every=3, checkpoint_every=2, tensorboard=False),
         decode=DecodeConfig(beam_size=2, batch_size=64, max_extra=0, max_ratio=1.0, validation_sentences=8),
         **changes,

@@ -201,3 +201,14 @@ def test_a_hugging_face_folder_is_not_a_run(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     with pytest.raises(ConfigError, match="holds a model of Hugging Face: jaxformer convert makes a run of it"):
         registry.read_config(tmp_path)
+
+
+def test_a_run_of_another_format_names_the_version_that_reads_it(tmp_path):
+    """Before choices had settings of their own, decay_steps stood beside the schedule."""
+    saved = {"task": "translation", "config": {"optimizer": {"kind": "adam", "decay_steps": 0}}}
+    (tmp_path / "config.json").write_text(json.dumps(saved))
+    with pytest.raises(ConfigError, match=r"config\.json: unknown setting 'optimizer\.decay_steps'"):
+        registry.read_config(tmp_path)
+    (tmp_path / "provenance.json").write_text(json.dumps({"starts": [{"commit": "abc"}]}))
+    with pytest.raises(ConfigError, match=r"is of another version of jaxformer; that of commit abc reads it \(unknown"):
+        registry.read_config(tmp_path)

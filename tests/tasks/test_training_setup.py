@@ -21,7 +21,7 @@ from jaxformer.tasks.translation import TASK, DataConfig, DecodeConfig, Translat
 from jaxformer.tasks.translation.corpora import Corpora
 from jaxformer.tasks.translation.task import TranslationData
 from jaxformer.tasks.validation import Validation
-from jaxformer.training.config import OptimizerConfig, TrainConfig
+from jaxformer.training.config import AdamConfig, CosineDecay, TrainConfig
 from jaxformer.training.logging import read_log
 
 MORE = [
@@ -45,7 +45,7 @@ def config(cache, **train):
             attention_dropout=0.1,
         ),
         data=DataConfig(corpus="grammar", grammar_pairs=4_000, vocab_size=400, cache=str(cache), **data),
-        optimizer=OptimizerConfig(learning_rate=1e-2, warmup_steps=2),
+        optimizer=AdamConfig(learning_rate=1e-2, warmup_steps=2),
         train=TrainConfig(tensorboard=False, **options),
         decode=DecodeConfig(beam_size=3, batch_size=12, max_extra=0, max_ratio=1.0, validation_sentences=8),
     )
@@ -155,7 +155,7 @@ def test_invalid_meshes_are_refused(shared, tmp_path):
         prepared(shared, "tensor=8").setup.step()
     with pytest.raises(ValueError, match="mesh axis expert = 4 shards nothing of this model"):
         prepared(shared, "data=2,expert=4").setup.step()
-    late = dataclasses.replace(config(shared), optimizer=OptimizerConfig(schedule="cosine", warmup_steps=6))
+    late = dataclasses.replace(config(shared), optimizer=AdamConfig(schedule=CosineDecay(), warmup_steps=6))
     with pytest.raises(ValueError, match="steps=6, warmup_steps=6"):
         runner.train(late, tmp_path / "run", console=QUIET)
     assert not (tmp_path / "run").exists()

@@ -25,9 +25,7 @@ NET = pure(
         norm_position="pre",
     ),
 )
-OPTIMIZER = training.make_optimizer(
-    training.OptimizerConfig(learning_rate=1e-2, warmup_steps=20, clip_norm=1.0), steps=300
-)
+OPTIMIZER = training.make_optimizer(training.AdamConfig(learning_rate=1e-2, warmup_steps=20, clip_norm=1.0), steps=300)
 
 
 def sentences(seed, rows=ROWS):

@@ -9,9 +9,7 @@ import numpy as np
 
 from jaxformer import training
 
-OPTIMIZER = training.make_optimizer(
-    training.OptimizerConfig(learning_rate=0.01, warmup_steps=1, clip_norm=1.0), steps=100
-)
+OPTIMIZER = training.make_optimizer(training.AdamConfig(learning_rate=0.01, warmup_steps=1, clip_norm=1.0), steps=100)
 
 
 def init(key):

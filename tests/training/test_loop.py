@@ -309,7 +309,7 @@ from jaxformer.training import phase_timer
 from jaxformer.training.logging import JsonLog
 
 out, steps = sys.argv[1], 400
-optimizer = training.OptimizerConfig(learning_rate=0.01, warmup_steps=10, clip_norm=1.0)
+optimizer = training.AdamConfig(learning_rate=0.01, warmup_steps=10, clip_norm=1.0)
 optimizer = training.make_optimizer(optimizer, steps=steps)
 
 def init(key):
@@ -370,7 +370,7 @@ def test_killed_at_random_times(tmp_path):
     assert process.returncode == 0
 
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    optimizer = training.make_optimizer(training.OptimizerConfig(clip_norm=1.0), steps=400)
+    optimizer = training.make_optimizer(training.AdamConfig(clip_norm=1.0), steps=400)
     shapes = jax.eval_shape(
         lambda: training.create(lambda key: {"w": jnp.zeros((40, 30))}, optimizer, jax.random.key(0), ema=True)
     )

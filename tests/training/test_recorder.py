@@ -96,7 +96,7 @@ def test_metrics_are_read_one_step_late():
 
 def test_the_log_has_the_measurements_of_a_step(tmp_path):
     """The learning rate, which skipped updates do not advance, the times of step and batch, and memory."""
-    settings_of = training.OptimizerConfig(learning_rate=0.01, warmup_steps=10)
+    settings_of = training.AdamConfig(learning_rate=0.01, warmup_steps=10)
     optimizer = training.make_optimizer(settings_of, steps=100)
     rate = training.make_schedule(settings_of, steps=100)
     step = training.make_step(loss, optimizer, nonfinite="skip", learning_rate=rate)

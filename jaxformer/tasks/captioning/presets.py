@@ -11,7 +11,7 @@ import dataclasses
 from jaxformer.models.captioner_config import RecurrentCaptionerConfig, TransformerCaptionerConfig
 from jaxformer.models.vision_config import GridConfig
 from jaxformer.tasks.captioning.config import CaptioningConfig, DataConfig, DecodeConfig, LossConfig
-from jaxformer.training.config import OptimizerConfig, TrainConfig
+from jaxformer.training.config import AdamConfig, CosineDecay, TrainConfig
 
 
 def captioning() -> CaptioningConfig:
@@ -22,8 +22,8 @@ def captioning() -> CaptioningConfig:
         ),
         data=DataConfig(resize="fit"),
         loss=LossConfig(doubly_stochastic=0.1),
-        optimizer=OptimizerConfig(
-            learning_rate=1e-3, schedule="cosine", warmup_steps=200, weight_decay=0.01, clip_norm=1.0
+        optimizer=AdamConfig(
+            learning_rate=1e-3, schedule=CosineDecay(), warmup_steps=200, weight_decay=0.01, clip_norm=1.0
         ),
         train=TrainConfig(
             steps=10_000, validate_every=500, checkpoint_every=500, keep_last=2, patience=10, metric="bleu"

@@ -153,10 +153,10 @@ class Captioning(Task[CaptioningConfig, CaptionCorpus, DeviceBatch, Tokenizer, I
             kind = getattr(getattr(source, "model", None), "kind", "")
             what = f"a run of {type(source).task}"
             if isinstance(source, CaptioningConfig | VisionConfig):
-                what += f" with model.kind {kind}"
+                what += f" with --model {kind}"
             raise ConfigError(
-                f"init_from {config.init_from} is {what}; a captioner with model.kind {config.model.kind} starts from "
-                "another one or from a run of vision with model.kind convolution"
+                f"init_from {config.init_from} is {what}; a captioner with --model {config.model.kind} starts from "
+                "another one or from a run of vision with --model convolution"
             )
 
     def renamed(self, params: Params, source: TaskConfig, *, there: pathlib.Path, here: pathlib.Path) -> Params:

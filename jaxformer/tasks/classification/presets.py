@@ -8,7 +8,7 @@ from typing import Any
 from jaxformer.models.config import ClassifierConfig
 from jaxformer.tasks.classification.config import ClassificationConfig, DataConfig
 from jaxformer.tasks.masked_language_model.presets import SMALL, TINY
-from jaxformer.training.config import OptimizerConfig, TrainConfig
+from jaxformer.training.config import AdamConfig, LinearDecay, TrainConfig
 
 AVERAGE: dict[str, Any] = {"num_layers": 0, "positions": "none", "final_norm": False, "pooling": "mean"}
 """The settings of a model that averages token vectors."""
@@ -18,8 +18,8 @@ def classification() -> ClassificationConfig:
     """Classification of your own texts, from the encoder of `masked_language_model`: give --data.train, --init-from."""
     return ClassificationConfig(
         model=ClassifierConfig(**SMALL),
-        optimizer=OptimizerConfig(
-            learning_rate=1e-3, schedule="linear", warmup_steps=30, epsilon=1e-6, weight_decay=0.01, clip_norm=1.0
+        optimizer=AdamConfig(
+            learning_rate=1e-3, schedule=LinearDecay(), warmup_steps=30, epsilon=1e-6, weight_decay=0.01, clip_norm=1.0
         ),
         train=TrainConfig(steps=400, validate_every=100, checkpoint_every=100, keep_last=1, metric="accuracy"),
     )

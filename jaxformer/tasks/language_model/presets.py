@@ -6,7 +6,7 @@ import dataclasses
 
 from jaxformer.models.config import LanguageModelConfig
 from jaxformer.tasks.language_model.config import DataConfig, LanguageModelingConfig
-from jaxformer.training.config import OptimizerConfig, TrainConfig
+from jaxformer.training.config import AdamConfig, CosineDecay, TrainConfig
 
 
 def language_model() -> LanguageModelingConfig:
@@ -46,9 +46,9 @@ def _sized(name: str, *, d_model: int, num_heads: int, num_layers: int, steps: i
             dropout=0.1,
         ),
         data=DataConfig(length=128, batch_size=32),
-        optimizer=OptimizerConfig(
+        optimizer=AdamConfig(
             learning_rate=2e-3,
-            schedule="cosine",
+            schedule=CosineDecay(),
             warmup_steps=100,
             b2=0.99,
             epsilon=1e-8,

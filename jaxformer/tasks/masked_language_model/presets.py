@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxformer.models.config import EncoderConfig
 from jaxformer.tasks.masked_language_model.config import DataConfig, MaskedLanguageModelingConfig
-from jaxformer.training.config import OptimizerConfig, TrainConfig
+from jaxformer.training.config import AdamConfig, LinearDecay, TrainConfig
 
 ENCODER: dict[str, Any] = {
     "norm_position": "pre",
@@ -27,8 +27,8 @@ def masked_language_model() -> MaskedLanguageModelingConfig:
     return MaskedLanguageModelingConfig(
         model=EncoderConfig(**SMALL),
         data=DataConfig(batch_size=64),
-        optimizer=OptimizerConfig(
-            learning_rate=1e-3, schedule="linear", warmup_steps=500, epsilon=1e-6, weight_decay=0.01, clip_norm=1.0
+        optimizer=AdamConfig(
+            learning_rate=1e-3, schedule=LinearDecay(), warmup_steps=500, epsilon=1e-6, weight_decay=0.01, clip_norm=1.0
         ),
         train=TrainConfig(steps=10_000, validate_every=1000, checkpoint_every=1000, keep_last=2),
     )

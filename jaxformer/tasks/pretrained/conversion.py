@@ -40,7 +40,7 @@ from jaxformer.tasks.pretrained.tokenizers import read_languages, read_tokenizer
 from jaxformer.tasks.tokenizers import VOCAB_MULTIPLE, table_size
 from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.tasks.translation.config import TranslationConfig
-from jaxformer.training.config import OptimizerConfig, TrainConfig
+from jaxformer.training.config import AdamConfig, LinearDecay, TrainConfig
 
 NEVER = -1e4
 """The logit bias of rows that pad a table, whose tokens never occur."""
@@ -57,7 +57,7 @@ _HEADS = ("classification_head.", "qa_outputs.", "score.")
 """Prefixes of the names of a classifier's tensors; such a model was not trained to generate text."""
 
 FINE_TUNING: dict[str, Any] = {
-    "optimizer": OptimizerConfig(learning_rate=5e-5, schedule="linear", warmup_steps=100, clip_norm=1.0),
+    "optimizer": AdamConfig(learning_rate=5e-5, schedule=LinearDecay(), warmup_steps=100, clip_norm=1.0),
     "train": TrainConfig(steps=2000, validate_every=200, checkpoint_every=200),
 }
 """The settings with which training starts from such a run, unless others are given."""

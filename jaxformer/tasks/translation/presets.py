@@ -6,7 +6,7 @@ import dataclasses
 
 from jaxformer.models.config import EncoderDecoderConfig
 from jaxformer.tasks.translation.config import DataConfig, DecodeConfig, TranslationConfig
-from jaxformer.training.config import OptimizerConfig, TrainConfig
+from jaxformer.training.config import AdamConfig, CosineDecay, TrainConfig
 
 
 def demo() -> TranslationConfig:
@@ -31,7 +31,7 @@ def demo() -> TranslationConfig:
             num_shapes=3,
             max_length=64,
         ),
-        optimizer=OptimizerConfig(learning_rate=3e-3, schedule="cosine", warmup_steps=200),
+        optimizer=AdamConfig(learning_rate=3e-3, schedule=CosineDecay(), warmup_steps=200),
         train=TrainConfig(steps=2000, validate_every=500, checkpoint_every=500, keep_last=2),
         decode=DecodeConfig(beam_size=4, validation_sentences=200),
     )
@@ -92,7 +92,7 @@ def _sized(
             norm_position="pre",
         ),
         data=DataConfig(vocab_size=vocab_size, tokens_per_batch=budget.get("tokens_per_batch", 4096)),
-        optimizer=OptimizerConfig(learning_rate=learning_rate, warmup_steps=4000 if steps > 20_000 else 1000),
+        optimizer=AdamConfig(learning_rate=learning_rate, warmup_steps=4000 if steps > 20_000 else 1000),
         train=TrainConfig(steps=steps, validate_every=500, checkpoint_every=500, patience=10),
         decode=DecodeConfig(validation_sentences=200),
     )

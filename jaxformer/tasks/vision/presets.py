@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxformer.models.vision_config import ResidualNetworkConfig, VisionTransformerConfig
 from jaxformer.tasks.vision.config import DataConfig, VisionConfig
-from jaxformer.training.config import OptimizerConfig, TrainConfig
+from jaxformer.training.config import AdamConfig, CosineDecay, TrainConfig
 
 
 def vision() -> VisionConfig:
@@ -15,9 +15,9 @@ def vision() -> VisionConfig:
     return VisionConfig(
         model=VisionTransformerConfig(d_model=192, num_heads=3, d_ff=384),
         data=DataConfig(shift=2, flip=True),
-        optimizer=OptimizerConfig(
+        optimizer=AdamConfig(
             learning_rate=1e-3,
-            schedule="cosine",
+            schedule=CosineDecay(),
             warmup_steps=200,
             b2=0.99,
             epsilon=1e-8,

@@ -112,8 +112,8 @@ class Vision(ClassTask[VisionConfig, LabeledImages, DeviceBatch, Classes, ImageC
     def check_init(self, config: VisionConfig, source: TaskConfig) -> None:
         kind = getattr(getattr(source, "model", None), "kind", "")
         if not isinstance(source, VisionConfig) or kind != config.model.kind:
-            what = f"of {type(source).task}" + (f" with model.kind {kind}" if isinstance(source, VisionConfig) else "")
-            this = f"a run of vision with model.kind {config.model.kind}"
+            what = f"of {type(source).task}" + (f" with --model {kind}" if isinstance(source, VisionConfig) else "")
+            this = f"a run of vision with --model {config.model.kind}"
             raise ConfigError(f"init_from {config.init_from} is a run {what}; this is {this}")
 
     def read(self, config: VisionConfig) -> ImageCorpus:

@@ -2,7 +2,7 @@
 
 from jaxformer.models import GridConfig, RecurrentCaptionerConfig, TransformerCaptionerConfig
 from jaxformer.tasks.captioning import CaptioningConfig, DataConfig, DecodeConfig, LossConfig
-from jaxformer.training.config import OptimizerConfig, TrainConfig
+from jaxformer.training.config import AdamConfig, TrainConfig
 from tests.data.pictures import encoded, write_zip
 from tests.tasks.vision.small import picture
 
@@ -31,7 +31,7 @@ def tiny(folder, *, model=RECURRENT, loss=LOSS, **changes):
         model=model,
         data=data,
         loss=loss,
-        optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=2),
+        optimizer=AdamConfig(learning_rate=1e-3, warmup_steps=2),
         train=TrainConfig(steps=6, validate_every=3, checkpoint_every=2, tensorboard=False),
         decode=DecodeConfig(beam_size=2, batch_size=8, max_length=20, validation_images=8),
         **changes,

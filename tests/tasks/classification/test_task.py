@@ -22,7 +22,7 @@ from jaxformer.tasks.classification import TASK, ClassificationConfig, DataConfi
 from jaxformer.tasks.classification import task as classification
 from jaxformer.tasks.classification.config import SHAPE
 from jaxformer.tasks.training_setup import make_training_setup
-from jaxformer.training.config import OptimizerConfig, TrainConfig
+from jaxformer.training.config import AdamConfig, TrainConfig
 from tests.contracts.task import TaskContract
 from tests.modules.small import drawn, quick
 from tests.selection import first
@@ -44,7 +44,7 @@ def tiny(folder, **changes):
         mesh="data=8",
         model=models.ClassifierConfig(**SIZES),
         data=DataConfig(train=write(folder / "train.tsv"), tokenizer="characters", cache=str(folder / "cache"), **data),
-        optimizer=OptimizerConfig(learning_rate=1e-2, warmup_steps=2),
+        optimizer=AdamConfig(learning_rate=1e-2, warmup_steps=2),
         train=TrainConfig(steps=6, validate_every=3, checkpoint_every=2, tensorboard=False, metric="accuracy"),
         **changes,
     )

@@ -21,7 +21,7 @@ from jaxformer.sharding import Placement, mesh
 from jaxformer.tasks.base import Trained
 from jaxformer.tasks.masked_language_model import TASK, DataConfig, MaskedLanguageModelingConfig, MaskedPredictor
 from jaxformer.tasks.masked_language_model import task as masked_language_model
-from jaxformer.training.config import OptimizerConfig, TrainConfig
+from jaxformer.training.config import AdamConfig, TrainConfig
 from tests.contracts.task import TaskContract
 from tests.modules.small import drawn, quick
 
@@ -37,7 +37,7 @@ def tiny(folder, **model):
             d_model=12, num_heads=4, d_ff=20, num_layers=1, positions="learned", max_positions=64, **model
         ),
         data=DataConfig(text=str(path), tokenizer="characters", length=64, batch_size=16, cache=str(folder / "cache")),
-        optimizer=OptimizerConfig(learning_rate=1e-2, warmup_steps=2),
+        optimizer=AdamConfig(learning_rate=1e-2, warmup_steps=2),
         train=TrainConfig(steps=6, validate_every=3, checkpoint_every=2, tensorboard=False),
     )
 

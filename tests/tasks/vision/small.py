@@ -5,7 +5,7 @@ from PIL import Image
 
 from jaxformer.models import ResidualNetworkConfig, VisionTransformerConfig
 from jaxformer.tasks.vision import DataConfig, VisionConfig
-from jaxformer.training.config import OptimizerConfig, TrainConfig
+from jaxformer.training.config import AdamConfig, TrainConfig
 from tests.data.pictures import encoded, write_zip
 
 TRANSFORMER = VisionTransformerConfig(
@@ -34,7 +34,7 @@ def tiny(folder, *, model=TRANSFORMER, **changes):
         mesh="data=8",
         model=model,
         data=data,
-        optimizer=OptimizerConfig(learning_rate=3e-4, warmup_steps=2),
+        optimizer=AdamConfig(learning_rate=3e-4, warmup_steps=2),
         train=TrainConfig(steps=6, validate_every=3, checkpoint_every=2, tensorboard=False, metric="accuracy"),
         **changes,
     )
