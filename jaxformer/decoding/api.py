@@ -83,6 +83,8 @@ class ContextStep(Generic[S, T]):
     select: Callable[[T, jax.Array], T] = _take
     """Selects rows of the context by index."""
 
+    __repr__ = brief
+
     def __call__(self, tokens: jax.Array, state: S, /) -> tuple[jax.Array, S]:
         """Returns the scores of the next token of each hypothesis, and the next state."""
         return self.step(tokens, state, self.context)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -22,8 +22,8 @@ from jaxformer.tasks.config import GenerationConfig, SearchConfig
 Net = Pure[Any, Any]
 """A model to search with: it has the methods `encode` (except for language models), `start`, `step` and `prefill`."""
 
-Prepare = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-"""A hashable function of the arguments of a model's `encode`."""
+Prepare = Callable[[jax.Array], jax.Array]
+"""A hashable function of what a model's `encode` reads."""
 
 _BREAKS = str.maketrans(dict.fromkeys("\0\t\n\v\f\r\x1c\x1d\x1e\x85\u2028\u2029", " "))
 """Characters that end a line or a column; a model with byte tokens can produce them."""
@@ -81,15 +81,16 @@ class VocabularyLimits(NamedTuple):
         return found + ([decoding.shortlist(jnp.asarray(self.allowed))] if self.allowed else [])
 
 
-def candidate(hypotheses: Hypotheses, row: int, rank: int, tokenizer: Tokenizer) -> Candidate:
-    """Returns hypothesis `rank` of input `row` as text."""
-    length = hypotheses.lengths[row, rank]
-    ids = hypotheses.tokens[row, rank, :length]
+def candidate(hypotheses: Hypotheses, rank: int, tokenizer: Tokenizer) -> Candidate:
+    """Returns hypothesis `rank` of an input as text."""
+    length = hypotheses.lengths[rank]
+    ids = hypotheses.tokens[rank, :length]
     ids = ids[:-1] if length and ids[-1] == tokenizer.special.eos else ids
     text = tokenizer.decode(ids.tolist()).translate(_BREAKS)
-    score, log_prob = float(hypotheses.scores[row, rank]), float(hypotheses.log_probs[row, rank])
-    own = hypotheses.token_log_probs[row, rank, :length].tolist()
-    return Candidate(text, score, tuple(ids.tolist()), log_prob, tuple(own))
+    own = hypotheses.token_log_probs[rank, :length].tolist()
+    return Candidate(
+        text, float(hypotheses.scores[rank]), tuple(ids.tolist()), float(hypotheses.log_probs[rank]), tuple(own)
+    )
 
 
 class Sources(NamedTuple):
@@ -283,7 +284,7 @@ def _begun(net: Net, options: Options, weights: Weights, sources: Sources) -> An
     given: dict[str, Any] = {"beam_size": options.num_hypotheses, "length": _capacities(options, sources)[0]}
     given |= {} if weights.steps is None else {"weights": weights.steps}
     if options.decode.cache_dtype == "bfloat16":
-        if getattr(net.config, "kind", "") == "recurrent":
+        if not net.config.has_cache:
             raise ConfigError("cache_dtype needs a Transformer: a recurrent decoder keeps no keys and values")
         given["cache_dtype"] = jnp.bfloat16
     if options.is_open:
@@ -326,7 +327,7 @@ def _stacked(options: Options, weights: Weights, sources: Sources) -> _Run:
 
 def _covering(options: Options, weights: Weights, sources: Sources) -> _Run:
     """Returns the start of a model whose steps sum up the attention that each position of the input has received."""
-    if getattr(options.nets[0].config, "attention", "") == "none":
+    if not options.nets[0].config.has_attention:
         raise ConfigError("coverage_penalty needs attention, and this model has model.attention none")
     model: Any = options.nets[0].bind(weights.params)
     memory, context, state = _begun(options.nets[0], options, weights, sources)

@@ -169,7 +169,7 @@ def test_captions_of_many_lengths_share_a_program(model, monkeypatch):
 
     def weights(net, params, images, tokens):
         shapes.add(tokens.shape)
-        return np.zeros((1, len(images), 1, tokens.shape[1], 16), np.float32)
+        return np.zeros((len(images), 1, 1, tokens.shape[1], 16), np.float32)
 
     monkeypatch.setattr(predictor, "_captured_weights", weights)
     for number in (1, 7, 15, 16, 23):
@@ -205,7 +205,7 @@ def test_a_long_caption_leaves_its_neighbors_alone(monkeypatch):
 
     def weights(net, params, images, tokens):
         shapes.append(tokens.shape)
-        return np.zeros((1, len(images), 1, tokens.shape[1], 16), np.float32)
+        return np.zeros((len(images), 1, 1, tokens.shape[1], 16), np.float32)
 
     monkeypatch.setattr(predictor, "_captured_weights", weights)
     found = own.attention(IMAGES, ["a dark", "a" * 300, "light"])
