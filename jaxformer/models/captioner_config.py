@@ -17,6 +17,8 @@ class RecurrentCaptionerConfig:
     """The shape of a captioner whose recurrent decoder attends to the feature grid of an image (Xu et al. 2015)."""
 
     kind: ClassVar[str] = "recurrent"
+    has_attention: ClassVar[bool] = True
+    has_cache: ClassVar[bool] = False
     image: GridConfig = SMALL_GRID
     """The convolutional network that computes the grid of features."""
     grid_positions: bool = False

@@ -21,6 +21,11 @@ NormPosition = Literal["post", "pre", "sandwich", "deep"]
 class TransformerConfig:
     """The settings of every transformer. `docs/families.md` lists the settings of published model families."""
 
+    has_attention: ClassVar[bool] = True
+    """True if a decoder attends to the encoder's states."""
+    has_cache: ClassVar[bool] = True
+    """True if a decoder keeps the keys and values of earlier tokens."""
+
     d_model: int = 512
     """D, the dimension of the model."""
     num_heads: int = 8

@@ -42,7 +42,7 @@ def test_a_long_sentence_leaves_its_neighbors_alone(monkeypatch):
 
     def attention(net, params, source, target):
         shapes.append((source.shape, target.shape))
-        return np.zeros((1, len(target), 1, target.shape[1], source.shape[1]), np.float32)
+        return np.zeros((len(target), 1, 1, target.shape[1], source.shape[1]), np.float32)
 
     monkeypatch.setattr(implementation, "_pair_log_probs", log_probs)
     monkeypatch.setattr(implementation, "_cross_attention", attention)
@@ -62,10 +62,10 @@ def test_evaluation_reads_the_beginning_of_a_long_sentence(monkeypatch):
     """As `translate` does, with the same message; it read all of it, for hours."""
     one, said, searched = translator(), [], []
 
-    def search(self, sources, *given, num_samples):
-        searched.append([len(ids) for ids in sources])
-        empty = np.zeros((len(sources), 1, 1), np.int32)
-        return lambda: decoding.Hypotheses(empty, empty[..., 0], *np.zeros((2, len(sources), 1)), 0.0 * empty)
+    def search(self, inputs, num_draws):
+        searched.append([len(one.source) for one in inputs])
+        empty = np.zeros((len(inputs), 1, 1), np.int32)
+        return lambda: decoding.Hypotheses(empty, empty[..., 0], *np.zeros((2, len(inputs), 1)), 0.0 * empty)
 
     monkeypatch.setattr(Translator, "_search", search)
     pairs = Parallel((SENTENCES[0], LONG * 9), (SENTENCES[0], SENTENCES[0]))

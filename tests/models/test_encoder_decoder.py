@@ -281,7 +281,8 @@ def test_greedy_search_equals_repeated_forward_passes():
     def search(params):
         bound = small.net.bind(params)
         context, state = bound.start(bound.encode(SOURCES), beam_size=1, length=length)
-        return decoding.greedy(lambda *args: bound.step(*args, context), state, max_length=length, bos=1, eos=2)
+        limits = decoding.Limits(max_length=length, bos=1, eos=2)
+        return decoding.greedy(decoding.ContextStep(bound.step, context), state, limits)
 
     found = quick(search)(small.params)
     prefix = np.zeros((B, length + 1), np.int32)

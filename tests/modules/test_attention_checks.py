@@ -9,6 +9,7 @@ from flax import nnx
 
 from jaxformer import functional, masks, models, modules, pure, sharding
 from jaxformer.modules.attention_checks import Heads, check_linear, check_rows
+from tests.selection import first
 
 HEADS = Heads(4, 2, 8)
 CONFIG = models.LanguageModelConfig(9, num_layers=2, d_model=16, num_heads=4, d_ff=8, positions=None)

@@ -124,8 +124,8 @@ def test_l16_sums_of_log_probabilities_prefer_short_outputs():
     step = lambda tokens, state: (jnp.asarray(table)[tokens], state)
     for penalty, expected in ((0.0, [2, 0, 0]), (1.0, [3, 4, 2])):
         state = decoding.TreeState(jnp.zeros((1, 2)))
-        options = {"max_length": 3, "bos": 1, "eos": 2, "length_penalty": penalty, "stopping": "limit"}
-        found = decoding.beam_search(step, state, beam_size=2, **options)
+        limits = decoding.Limits(max_length=3, bos=1, eos=2)
+        found = decoding.beam_search(step, state, limits, beam_size=2, length_penalty=penalty, stopping="limit")
         assert np.asarray(found.tokens[0, 0]).tolist() == expected
 
 

@@ -154,7 +154,7 @@ def test_unknown_characters_are_named(generator):
 def test_short_texts_are_not_scored_at_the_length_of_the_window(generator, monkeypatch):
     """Which takes many times as long, with the same result."""
     sizes, log_probs = [], module._log_probs
-    monkeypatch.setattr(module, "_log_probs", lambda *given: sizes.append(len(given[-1])) or log_probs(*given))
+    monkeypatch.setattr(module, "_log_probs", lambda *given: sizes.append(given[-1].shape[1]) or log_probs(*given))
     long, short = (list(generator.score([text])[0].token_log_probs) for text in ("The old man sees", "The o"))
     np.testing.assert_allclose(short, long[:4], rtol=1e-4)
     assert sizes == [13, 5, 5]
