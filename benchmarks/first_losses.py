@@ -115,7 +115,7 @@ KINDS: dict[str, Kind] = {
     "experts": Kind(f"{TEXT} --model.feed_forward experts --model.feed_forward.num_experts 4"),
     "experts-capacity": Kind(f"{TEXT} --model.feed_forward experts --model.feed_forward.num_experts 4"
                              " --model.experts.gated True --model.experts.capacity_factor 1.25"),
-    "adapters": Kind(f"{TEXT} --tune.rank 2 --tune.frozen decoder/*", start="learned"),
+    "adapters": Kind(f"{TEXT} --tune.adapters lora --tune.adapters.rank 2 --tune.frozen decoder/*", start="learned"),
     "masked": Kind(MASKED),
     "classification": Kind(f"{CLASSES} --model.pooling mean"),
     "classification-started": Kind(CLASSES, start="masked"),

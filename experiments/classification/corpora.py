@@ -38,7 +38,10 @@ WAYS: dict[str, dict[str, Any]] = {
     "mean pooling": {"model": {"pooling": "mean"}},
     "head": {"tune": {"frozen": "encoder/*"}, "optimizer": {"learning_rate": 5e-3}},
     "lora": {
-        "tune": {"frozen": "encoder/*", "rank": 8, "targets": "encoder/*/attention/*,encoder/*/feed_forward/*"},
+        "tune": {
+            "frozen": "encoder/*",
+            "adapters": {"kind": "lora", "rank": 8, "targets": "encoder/*/attention/*,encoder/*/feed_forward/*"},
+        },
         "optimizer": {"learning_rate": 2e-3},
     },
     "scratch": {"data": {"vocab_size": 2000}, "optimizer": {"learning_rate": 5e-4}},

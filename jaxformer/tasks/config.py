@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import ClassVar, Literal, Self
 
-from jaxformer.config import LATER, PLACE, at_least, check_numbers, check_saved
+from jaxformer.config import LATER, PLACE, at_least, check_choices, check_numbers, check_saved
 from jaxformer.errors import ConfigError
 from jaxformer.reprs import brief
 from jaxformer.tasks import attention_setting
@@ -22,14 +22,13 @@ FREE_SETTINGS = frozenset(
 
 
 @dataclasses.dataclass(frozen=True)
-class TuneConfig:
-    """The parameters to train: all, some, or low-rank adapters (LoRA)."""
+class LowRank:
+    """Low-rank adapters of matrices (LoRA, Hu et al. 2022)."""
 
-    frozen: str = ""
-    """Comma-separated patterns of the names of parameters to freeze, such as "encoder/*"."""
-    rank: int = 0
-    """The rank of the adapters of the matrices in `targets`; 0 for no adapters. Adapters freeze nothing: see
-    `frozen`."""
+    kind: ClassVar[str] = "lora"
+
+    rank: int = 8
+    """The rank of the adapters."""
     targets: str = "*/attention/*"
     """Comma-separated patterns of the names of matrices that get adapters."""
     alpha: float = 16.0
@@ -38,27 +37,38 @@ class TuneConfig:
     __repr__ = brief
 
     def __post_init__(self) -> None:
-        at_least(0, self, "rank")
+        at_least(1, self, "rank")
         if not self.alpha > 0:
             raise ConfigError(f"alpha must be more than 0, got {self.alpha}")
-        if self.frozen and not self.frozen_patterns:
-            raise ConfigError(f"frozen names no parameter, got {self.frozen!r}")
-        if self.rank and not self.target_patterns:
-            raise ConfigError(f"rank is {self.rank}, but targets names no matrix, got {self.targets!r}")
-        if not self.rank and self.targets != type(self).targets:
-            raise ConfigError(f"targets is {self.targets!r}, but rank is 0, so there are no adapters; give a rank")
-        if not self.rank and self.alpha != type(self).alpha:
-            raise ConfigError(f"alpha is {self.alpha}, but rank is 0, so there are no adapters; give a rank")
-
-    @property
-    def frozen_patterns(self) -> tuple[str, ...]:
-        """The patterns of `frozen`."""
-        return words(self.frozen)
+        if not self.target_patterns:
+            raise ConfigError(f"targets names no matrix, got {self.targets!r}")
 
     @property
     def target_patterns(self) -> tuple[str, ...]:
         """The patterns of `targets`."""
         return words(self.targets)
+
+
+@dataclasses.dataclass(frozen=True)
+class TuneConfig:
+    """The parameters to train: all, some, or adapters."""
+
+    frozen: str = ""
+    """Comma-separated patterns of the names of parameters to freeze, such as "encoder/*"."""
+    adapters: LowRank | None = None
+    """Adapters of matrices, which are trained, too. They freeze nothing: see `frozen`."""
+
+    __repr__ = brief
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        if self.frozen and not self.frozen_patterns:
+            raise ConfigError(f"frozen names no parameter, got {self.frozen!r}")
+
+    @property
+    def frozen_patterns(self) -> tuple[str, ...]:
+        """The patterns of `frozen`."""
+        return words(self.frozen)
 
 
 def words(text: str) -> tuple[str, ...]:

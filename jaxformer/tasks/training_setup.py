@@ -26,7 +26,7 @@ from jaxformer.planning.forecast import Costs
 from jaxformer.sharding import Placement
 from jaxformer.tasks import own_attention
 from jaxformer.tasks.base import BatchT, LossSums, Network, Say, Task
-from jaxformer.tasks.config import TaskConfig, TuneConfig
+from jaxformer.tasks.config import LowRank, TaskConfig
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class TrainingSetup(Generic[BatchT]):
             raise ConfigError(f"tune.frozen: {error}") from error
         if all(jax.tree.leaves(frozen)):
             raise ConfigError(f"tune.frozen {self.config.tune.frozen!r} matches every parameter, so none is trained")
-        if self.config.tune.rank and all(jax.tree.leaves(frozen[ADAPTERS])):
+        if self.config.tune.adapters and all(jax.tree.leaves(frozen[ADAPTERS])):
             raise ConfigError(
                 f"tune.frozen {self.config.tune.frozen!r} also matches every adapter, whose names begin with "
                 f"{ADAPTERS}/; use a pattern that matches other parameters only, such as encoder/* or decoder/*"
@@ -78,7 +78,7 @@ class TrainingSetup(Generic[BatchT]):
     def size(self) -> str:
         """The number of parameters in words, and that of the trained ones if some are frozen or are adapters."""
         shapes, total = self.network.net.shapes, self.network.num_parameters
-        if self.frozen is None and not self.config.tune.rank:
+        if self.frozen is None and not self.config.tune.adapters:
             return f"{total:,} parameters"
         kept = self.frozen or jax.tree.map(lambda _: False, shapes)
         trained = sum(jax.tree.leaves(jax.tree.map(lambda x, frozen: 0 if frozen else x.size, shapes, kept)))
@@ -252,8 +252,8 @@ def make_training_setup(
         network.net.shapes  # noqa: B018 - builds the model abstractly, so that its errors are raised here
         if attention is not None:
             network = own_attention.checked(functools.partial(network_with, config), attention, _graph)
-        if config.tune.rank:
-            network = _with_adapters(network, config.tune)
+        if config.tune.adapters:
+            network = _with_adapters(network, config.tune.adapters)
     except ConfigError:
         raise
     except ValueError as error:
@@ -263,17 +263,17 @@ def make_training_setup(
     return setup
 
 
-def _with_adapters(network: Network[BatchT], tune: TuneConfig) -> Network[BatchT]:
+def _with_adapters(network: Network[BatchT], adapters: LowRank) -> Network[BatchT]:
     """Returns the network with adapters; every network is a dataclass with a field `net`.
 
     Raises:
       ConfigError: the targets match no matrix.
     """
-    net = lora(network.net, rank=tune.rank, targets=tune.target_patterns, alpha=tune.alpha)
+    net = lora(network.net, rank=adapters.rank, targets=adapters.target_patterns, alpha=adapters.alpha)
     try:
         net.shapes  # noqa: B018
     except ValueError as error:
-        raise ConfigError(f"tune.targets: {error}") from error
+        raise ConfigError(f"tune.adapters.targets: {error}") from error
     return dataclasses.replace(typing.cast(Any, network), net=net)
 
 

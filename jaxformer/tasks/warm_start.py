@@ -183,7 +183,7 @@ def never_learned(frozen: Params, about: WarmStart | None) -> list[str]:
 
 def trained_beside_adapters(config: TaskConfig, setup: TrainingSetup) -> list[str]:
     """Returns the parts of a model with adapters in which no matrix is frozen."""
-    if not config.tune.rank:
+    if not config.tune.adapters:
         return []
     shapes, frozen = setup.network.net.shapes, setup.frozen
     parts = [part for part in ("encoder", "decoder") if part in shapes]
@@ -200,7 +200,7 @@ def first_state(config: TaskConfig, setup: TrainingSetup, out: pathlib.Path, say
         say(f"WARNING: train.steps ends in the warm-up of {warmup:,} steps, below the peak of the learning rate")
     if parts := trained_beside_adapters(config, setup):
         patterns = ",".join(f"{part}/*" for part in parts)
-        say(f"WARNING: tune.rank trains adapters beside all matrices; --tune.frozen '{patterns}' freezes those")
+        say(f"WARNING: tune.adapters are trained beside all matrices; --tune.frozen '{patterns}' freezes those")
     if not config.init_from:
         _report_never_learned(setup, None, say)
         return state

@@ -62,17 +62,16 @@ def test_settings_of_a_search_that_contradict_are_refused(settings, message):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"rank": -1}, "rank must be at least 0, got -1"),
-        ({"rank": 2, "targets": " ,"}, "rank is 2, but targets names no matrix"),
-        ({"targets": "encoder/*"}, r"targets is .encoder/\*., but rank is 0, so there are no adapters"),
-        ({"alpha": 8.0}, "alpha is 8.0, but rank is 0, so there are no adapters; give a rank"),
-        ({"rank": 2, "alpha": 0.0}, "alpha must be more than 0, got 0.0"),
+        ({"adapters": {"kind": "lora", "rank": 0}}, "rank must be at least 1, got 0"),
+        ({"adapters": {"kind": "lora", "targets": " ,"}}, "targets names no matrix, got ' ,'"),
+        ({"adapters": {"kind": "lora", "alpha": 0.0}}, "alpha must be more than 0, got 0.0"),
+        ({"adapters": {"kind": "dora"}}, "adapters: got 'dora', expected one of 'none', 'lora'"),
         ({"frozen": ","}, "frozen names no parameter, got ','"),
     ],
 )
 def test_tuning_without_an_effect_is_refused(settings, message):
     with pytest.raises(ValueError, match=message):
-        TuneConfig(**settings)
+        from_data(TuneConfig, settings)
 
 
 @pytest.mark.parametrize("name", registry.TASKS)

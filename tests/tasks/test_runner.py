@@ -151,8 +151,13 @@ def test_adapters_beside_trained_parameters_are_reported(tmp_path):
     for rank, frozen, number in ((2, None, 1), (2, b, 1), (2, a, 0), (0, None, 0)):
         lines = []
         trainer = SimpleNamespace(frozen=frozen, new_state=lambda: "state", network=network)
-        runner.first_state(changed(small(), {"tune": {"rank": rank}}), trainer, tmp_path, lines.append)
-        warnings = [line for line in lines if line.startswith("WARNING: tune.rank")]
+        runner.first_state(
+            changed(small(), {"tune": {"adapters": {"kind": "lora", "rank": rank} if rank else None}}),
+            trainer,
+            tmp_path,
+            lines.append,
+        )
+        warnings = [line for line in lines if line.startswith("WARNING: tune.adapters")]
         assert len(warnings) == number
         assert all("--tune.frozen 'decoder/*'" in line for line in warnings)
 

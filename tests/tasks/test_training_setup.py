@@ -182,10 +182,10 @@ def test_the_number_of_trained_parameters_is_told(shared):
     part = sum(x.size for x in jax.tree.leaves(made().network.net.shapes["encoder"]))
     size = f"{total:,} parameters, {part:,} of them trained ({part / total:.1%}),"
     assert made(frozen="decoder/*").size == size
-    lora = made(rank=2, frozen="encoder/*,decoder/*")
+    lora = made(adapters={"kind": "lora", "rank": 2}, frozen="encoder/*,decoder/*")
     adapters = sum(x.size for x in jax.tree.leaves(lora.network.net.shapes["lora"]))
     assert lora.size.startswith(f"{total + adapters:,} parameters, {adapters:,} of them trained")
-    assert made(rank=2).size.endswith("of them trained (100.0%),")
+    assert made(adapters={"kind": "lora", "rank": 2}).size.endswith("of them trained (100.0%),")
 
 
 def test_a_smoothed_training_loss_is_known(shared):
@@ -205,7 +205,7 @@ def test_the_operations_of_a_model(shared):
     routed = {"feed_forward": experts}
     changes = {
         "loss": changed(base, {"loss": {"r_drop": 4.0}}),
-        "adapters": changed(base, {"tune": {"rank": 2, "targets": "*/attention/*"}}),
+        "adapters": changed(base, {"tune": {"adapters": {"kind": "lora", "rank": 2}}}),
         "experts": dataclasses.replace(base, model=dataclasses.replace(base.model, **routed)),
     }
 

@@ -79,7 +79,7 @@ class TestContract(TaskContract):
             r"tune.frozen: no parameter matches 'encodr/\*'; the parameters are encoder/",
         ),
         ({"tune": {"frozen": "*"}}, "matches every parameter, so none is trained"),
-        ({"tune": {"rank": 2, "targets": "*/bias"}}, "tune.targets: .* match no matrix"),
+        ({"tune": {"adapters": {"kind": "lora", "targets": "*/bias"}}}, "tune.adapters.targets: .* match no matrix"),
     )
 
     @pytest.fixture(scope="class")
@@ -298,11 +298,11 @@ def test_another_task_is_refused(tmp_path):
 
 def test_frozen_adapters_are_refused(tmp_path):
     """Their names end like those of their matrices, so a pattern may match both."""
-    config = changed(tiny(tmp_path), {"tune": {"rank": 2, "frozen": "*/attention/*"}})
+    config = changed(tiny(tmp_path), {"tune": {"adapters": {"kind": "lora", "rank": 2}, "frozen": "*/attention/*"}})
     placement = Placement(sharding.mesh("data=8"))
     with pytest.raises(ConfigError, match=r"tune.frozen '\*/attention/\*' also matches every adapter, .* lora/"):
         make_training_setup(TASK, config, (60, 2), placement)
-    half = changed(config, {"tune": {"frozen": "encoder/*, lora/*/a", "alpha": 3.0}})
+    half = changed(config, {"tune": {"frozen": "encoder/*, lora/*/a", "adapters": {"alpha": 3.0}}})
     assert make_training_setup(TASK, half, (60, 2), placement).network.net.alpha == 3.0
 
 
@@ -374,7 +374,7 @@ def test_adapters(tmp_path):
 
     Steps have fewer operations than full ones, so their share of the peak is not reported.
     """
-    tune = {"frozen": "encoder/*", "rank": 2, "targets": "encoder/*attention*"}
+    tune = {"frozen": "encoder/*", "adapters": {"kind": "lora", "rank": 2, "targets": "encoder/*attention*"}}
     config = changed(tiny(tmp_path), {"tune": tune, "train": {"steps": 2, "validate_every": 2}})
     text = io.StringIO()
     jaxformer.train(config, tmp_path / "run", console=Console(file=text))
