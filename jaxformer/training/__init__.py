@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from jaxformer.training.checkpoint import Checkpoints as Checkpoints
     from jaxformer.training.checkpoint import save_timeout as save_timeout
     from jaxformer.training.hooks import Hook as Hook
+    from jaxformer.training.hooks import Means as Means
     from jaxformer.training.hooks import Start as Start
     from jaxformer.training.loop import Progress as Progress
     from jaxformer.training.loop import Result as Result
@@ -47,7 +48,7 @@ __getattr__ = lazy.members(
     {
         "phase_timer": "PhaseTimer",
         "checkpoint": "Checkpoints save_timeout",
-        "hooks": "Hook Start",
+        "hooks": "Hook Means Start",
         "shapes_and_dtypes": "CheckpointError OtherModelError",
         "loop": "Progress Result fit",
         "optimizers": "averaging freeze make_optimizer make_schedule",

@@ -88,9 +88,9 @@ def fit(
       flops: a function from a batch to the model's FLOPs in a step, for model FLOP utilization; 0 if unknown.
       checkpoints: where checkpoints are written, and read to go back.
       progress: the progress of a run that is resumed.
-      hooks: the recording: ``JsonLog(path)`` and ``TensorBoard(folder)`` of `training.logging`, the displays of
-        `training.progress`, `Profile`, trackers, and your own; a `PhaseTimer` among them measures the whole work. They
-        are called in this order, and in every process.
+      hooks: what records the training, called in this order and in every process: ``JsonLog(path)`` and
+        ``TensorBoard(folder)`` of `training.logging`, ``Display(console)`` of `training.progress`, a `Profile`, a
+        tracker, and your own. A `PhaseTimer` among them measures the time of the whole work.
 
     Raises:
       NonFiniteError: a loss or gradient was not finite, the step does not skip it, and no rollbacks are left.
