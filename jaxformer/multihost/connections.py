@@ -17,7 +17,7 @@ Address = tuple[str, int]
 
 
 def awaited(process_id: int, num_processes: int, coordinator: str) -> str:
-    """Returns words for the processes that have not connected to the coordinator, of which process 0 knows the number.
+    """Returns words for the processes that have not connected to the coordinator; process 0 knows their number.
 
     It names the addresses of those that have, because the host that is not among them hangs, or has not started.
     """

@@ -65,6 +65,7 @@ def test_texts_of_similar_length_share_a_batch(seed):
 
 def test_a_long_text_leaves_its_neighbors_alone():
     assert list(by_length([7, 17_820, 5, 128, 5], 64)) == [[2, 4, 0, 3], [1]]
+    assert list(by_length([200, 10, 12], 64)) == [[1, 2], [0]]  # by the ratio of lengths alone
     assert list(by_length([100] * 5, 2)) == [[0, 1], [2, 3], [4]]
     assert list(by_length([900] * 5, 8)) == [[0, 1], [2, 3], [4]]
     assert list(by_length([900] * 3, 8, usual=1000)) == [[0, 1, 2]]
