@@ -1,9 +1,8 @@
 """Wrong command lines and their messages, all in `wrong_commands.txt`.
 
 The file is plain text: headings after ``#``, commands after ``$``, and below each command the exit code and everything
-that it prints on standard error, without the usage of the command. All commands run in one folder, which `prepare`
-fills; its path is shown as FOLDER. To add a command, write its line and rewrite the file; to change a message, rewrite
-the file; then review its diff:
+that it prints. All commands run in one folder, which `prepare` fills; its path is shown as FOLDER. To add a command,
+write its line and rewrite the file; to change a message, rewrite the file; then review its diff:
 
     python -m tests.test_wrong_commands --write
 """
@@ -12,7 +11,6 @@ import contextlib
 import io
 import os
 import pathlib
-import re
 import shlex
 import sys
 import tempfile
@@ -64,10 +62,7 @@ def outcome(command: str, folder: pathlib.Path) -> str:
     except SystemExit as stopped:
         code = stopped.code
     assert sorted(folder.rglob("*")) == before, command
-    text = re.sub(r"^usage: .*\n( +.*\n)*", "", said.getvalue(), flags=re.MULTILINE)
-    # A version of Python puts the choices between quotes, another does not.
-    text = re.sub(r"\(choose from .*\)", lambda found: found[0].replace("'", ""), text)
-    return f"{code}: " + text.replace(str(folder), "FOLDER").rstrip()
+    return f"{code}: " + said.getvalue().replace(str(folder), "FOLDER").rstrip()
 
 
 def entries() -> list[str]:

@@ -61,14 +61,18 @@ def main(options: Evaluate, settings: list[str]) -> int:
     if not options.files:
         _check_data(options.run, options.ensemble)
     predictor = load_ensemble(options, config)
-    what, data = _chosen(options, registry.task_of(config).default_split)
+    split = options.split or registry.task_of(config).default_split
     say = functools.partial(print_line, runtime.console())
     examples: list[dict[str, object]] = []
 
     def on_examples(name: str, rows: Sequence[Mapping[str, object]]) -> None:
         examples.extend({"corpus": name, "number": number, **row} for number, row in enumerate(rows, 1))
 
-    scores = runner.evaluate(options.run, predictor, **data, say=say, on_examples=on_examples)
+    evaluate = functools.partial(runner.evaluate, options.run, predictor, say=say, on_examples=on_examples)
+    if options.files:
+        scores = evaluate(files=options.files)
+    else:
+        scores = evaluate(split=split, data_dir=str(options.data_dir or ""))
     if not processes.is_first():
         return 0
     about: dict[str, object] = {
@@ -88,17 +92,9 @@ def main(options: Evaluate, settings: list[str]) -> int:
         for name, corpus_scores in scores.items():
             print("\n  ".join(map(str, (name, *corpus_scores))))
     changes = _changes(config, configured(options, ()) if settings else config) + _attention(options)
-    what += _contents(examples) if options.files else ""
+    what = f"file-{_shown(options.files[0].name)}{_contents(examples)}" if options.files else split
     _save(options.run, f"{what}-{options.checkpoint}{_ensemble(options.ensemble)}{changes}", about, examples)
     return 0
-
-
-def _chosen(options: Evaluate, default_split: str) -> tuple[str, dict[str, Any]]:
-    """Returns the data to score as a part of a file's name, and as arguments of `runner.evaluate`."""
-    if options.files:
-        return f"file-{_shown(options.files[0].name)}", {"files": options.files}
-    split = options.split or default_split
-    return split, {"split": split, "data_dir": str(options.data_dir or "")}
 
 
 def _save(run: pathlib.Path, name: str, about: Mapping[str, object], examples: Sequence[Mapping[str, object]]) -> None:

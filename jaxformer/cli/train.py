@@ -60,6 +60,6 @@ def main(options: Train, settings: list[str]) -> int:
 
     runtime.join(config, options.out, devices=options.devices)
     runtime.start(compile_cache=not options.no_compile_cache)
-    output = {"console": runtime.console(), "profile": options.profile, "hooks": [runtime.KeepCode()]}
-    result = runner.train(config, options.out, began=STARTED, **output)
+    hooks, console = [runtime.KeepCode()], runtime.console()
+    result = runner.train(config, options.out, began=STARTED, console=console, profile=options.profile, hooks=hooks)
     return runtime.EXIT_CODES.get(result.reason, 0)
