@@ -71,19 +71,7 @@ def export(
     plain = dataclasses.replace(config, tune=TuneConfig())  # adapters are merged
     placement = Placement(sharding.mesh(mesh))
     net = make_training_setup(registry.task_of(config), plain, tokenizer.vocab_size, placement).network.net
-    net, params = _with_rows_of(tokenizer, net, params)
-    found = equivalent.fitted(net, params, family=family)
-    if found.family == "qwen2" and not isinstance(tokenizer, PretrainedTokenizer):
-        if family:
-            raise ConfigError(
-                "transformers reads any qwen2 by the rules of Qwen's vocabulary: leave out --family qwen2"
-            )
-        found = equivalent.fitted(net, params, family="llama")
-    if found.family == "roberta" and tokenizer.special.pad + 1 != found.net.config.positions.offset:
-        raise ConfigError(
-            f"the positions of a roberta start at {tokenizer.special.pad + 1}, the id of its padding token plus 1; "
-            f"those of this model start at {found.net.config.positions.offset}"
-        )
+    found = _fitted(tokenizer, *_with_rows_of(tokenizer, net, params), family)
     special, start = tokenizer.special, tokenizer.start
     settings: dict[str, Any] = _ids(special, start)
     generation, ids, never = dict(settings), dict(settings), dict[str, int]()
@@ -115,6 +103,27 @@ def export(
         named = ", ".join(f"decode.{name} {getattr(decode, name)}" for name in lost)
         say(f"the folder does not have {named}, which transformers lacks; texts that they end or change differ")
     return found.family
+
+
+def _fitted(tokenizer: Tokenizer, net: Pure, params: Params, family: str) -> equivalent.Fitted:
+    """Returns a model of a family, which transformers reads with this tokenizer.
+
+    Raises:
+      ConfigError: see `equivalent.fitted`; or the family implies other rules of the tokenizer, or another padding id.
+    """
+    found = equivalent.fitted(net, params, family=family)
+    if found.family == "qwen2" and not isinstance(tokenizer, PretrainedTokenizer):
+        if family:
+            raise ConfigError(
+                "transformers reads any qwen2 by the rules of Qwen's vocabulary: leave out --family qwen2"
+            )
+        found = equivalent.fitted(net, params, family="llama")
+    if found.family == "roberta" and tokenizer.special.pad + 1 != found.net.config.positions.offset:
+        raise ConfigError(
+            f"the positions of a roberta start at {tokenizer.special.pad + 1}, the id of its padding token plus 1; "
+            f"those of this model start at {found.net.config.positions.offset}"
+        )
+    return found
 
 
 def _describes(given: dict[str, Any], config: Any, tokenizer: Tokenizer) -> bool:
