@@ -25,8 +25,8 @@ HOME = {
     "tensorboardX": "training/logging.py",
     "tokenizers": "data/pretrained_tokenizer.py",
     "safetensors": "interop/tensors.py",
-    "wandb": "training/wandb_hook.py",
-    "mlflow": "training/mlflow_hook.py",
+    "wandb": "training/tracking.py",
+    "mlflow": "training/tracking.py",
 }
 """The one file that imports each optional dependency."""
 
@@ -276,7 +276,7 @@ state, metrics = step(state, placement.assemble(batch))
 model = net.bind(state.params)
 context, start = model.start(batch_size=1, beam_size=2, length=3)
 advance = lambda tokens, state: model.step(tokens, state, context)
-decoding.beam_search(advance, start, beam_size=2, max_length=3, bos=1, eos=2)
+decoding.beam_search(advance, start, decoding.Limits(max_length=3, bos=1, eos=2), beam_size=2)
 print(int(state.step), bool(jnp.isfinite(metrics["loss_sum"])))
 """
 

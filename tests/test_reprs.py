@@ -70,7 +70,7 @@ def test_the_parts_of_a_search_are_one_short_line_each():
         model = NET.bind(params)
         context, state = model.start(batch_size=2, beam_size=2, length=6)
         step = lambda tokens, state: model.step(tokens, state, context)
-        found = decoding.beam_search(step, state, beam_size=2, max_length=6, bos=1, eos=2)
+        found = decoding.beam_search(step, state, decoding.Limits(max_length=6, bos=1, eos=2), beam_size=2)
         seen.extend([model.captured(tokens, names=["decoder.self"])["decoder.self"], found, context, state])
 
     seen = []

@@ -84,12 +84,10 @@ def _forced(length: int, beam: int, batch: int, settings: Settings) -> Mapping[s
         memory = bound.encode(source)
         context, state = bound.start(memory, beam_size=beam, length=length)
         return decoding.beam_search(
-            lambda tokens, state: bound.step(tokens, state, context),
+            decoding.ContextStep(bound.step, context),
             state,
+            decoding.Limits(max_length=length, bos=BOS, eos=EOS),
             beam_size=beam,
-            max_length=length,
-            bos=BOS,
-            eos=EOS,
             transforms=[decoding.min_length(length, eos=EOS)],
         )
 

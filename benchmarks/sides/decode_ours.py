@@ -29,19 +29,12 @@ def build(spec):
         model = net.bind(params)
         memory = model.encode(Tokens(source, source != PAD))
         context, state = model.start(memory, beam_size=beam_size, length=length, weights=step_weights)
-        step_in = lambda context: lambda tokens, state: model.step(tokens, state, context)
-        options = {
-            "max_length": length,
-            "bos": BOS,
-            "eos": EOS,
-            "pad": PAD,
-            "forced_end": "never",
-            "transforms": [decoding.min_length(length + 1, eos=EOS)],
-            "step_of_rows": lambda rows: step_in(context.take(rows)),
-        }
+        step = decoding.ContextStep(model.step, context)
+        limits = decoding.Limits(max_length=length, bos=BOS, eos=EOS, pad=PAD, forced_end="never")
+        transforms = [decoding.min_length(length + 1, eos=EOS)]
         if beam_size == 1:
-            return decoding.greedy(step_in(context), state, **options)
-        return decoding.beam_search(step_in(context), state, beam_size=beam_size, **options)
+            return decoding.greedy(step, state, limits, transforms=transforms)
+        return decoding.beam_search(step, state, limits, beam_size=beam_size, transforms=transforms)
 
     def once():
         found = jax.device_get(search(params, step_weights, source))

@@ -19,6 +19,7 @@ from typing import Any, TypeVar, cast
 
 from jaxformer.config import changed, choices_of, defaults_of, kind_of
 from jaxformer.errors import ConfigError
+from jaxformer.tasks import attention_setting
 from jaxformer.tasks.registry import resolve, started
 
 C = TypeVar("C")
@@ -223,7 +224,7 @@ def resolved(reference: str, arguments: Sequence[str], out: pathlib.Path | None 
       ConfigError: see `override`, `registry.resolve` and `registry.started`.
     """
     if "--attention=" in arguments or ("--attention", "") in itertools.pairwise(arguments):
-        raise ConfigError("--attention is empty; leave it out for the library's, or for the one that a run remembers")
+        raise ConfigError(f"--attention is empty; leave it out for the library's: {attention_setting.ALWAYS}")
     config = override(resolve(reference), arguments)
     like = started(config, out)
     return config if like is config else override(like, arguments)

@@ -96,7 +96,7 @@ def _align(translator: Translator, run: pathlib.Path, splits: GrammarSplits, sou
     from jaxformer.inspection import attention_maps, plots
     from jaxformer.tasks.translation import alignment
 
-    if getattr(translator.net.config, "attention", "") == "none":
+    if not translator.net.config.has_attention:
         print("\nWords are not aligned, and no attention is drawn: the model has model.attention none.\n")
         return ""
     rates = alignment.head_error_rates(translator, splits.validation)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxformer.cli.command import Name, Options, command, option, word
+from jaxformer.config import to_data
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.models.presets import PRESETS, Preset
 
@@ -67,7 +68,7 @@ def as_data(preset: Preset, size: Sizes) -> dict[str, Any]:
     }
     run = dataclasses.asdict(preset.run) | {"device_hours": preset.run.device_hours}
     facts = {name: getattr(preset, name) for name in ("length", "published", "paper", "released", "note")}
-    config = dataclasses.asdict(preset.config)
+    config = to_data(preset.config)
     return data | {"total_bytes": totals} | facts | {"absent": dict(preset.absent), "run": run, "config": config}
 
 

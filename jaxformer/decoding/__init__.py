@@ -1,9 +1,11 @@
 """Search over any model that has a step function."""
 
 from jaxformer import lazy
+from jaxformer.decoding.api import ContextStep as ContextStep
 from jaxformer.decoding.api import Hypotheses as Hypotheses
 from jaxformer.decoding.api import State as State
 from jaxformer.decoding.api import Step as Step
+from jaxformer.decoding.api import StepOfRows as StepOfRows
 from jaxformer.decoding.api import TreeState as TreeState
 from jaxformer.decoding.beam import BeamTrace as BeamTrace
 from jaxformer.decoding.beam import Continuation as Continuation
@@ -18,19 +20,19 @@ from jaxformer.decoding.ensembles import StackedState as StackedState
 from jaxformer.decoding.ensembles import ensemble as ensemble
 from jaxformer.decoding.ensembles import mean_log_probs as mean_log_probs
 from jaxformer.decoding.ensembles import stacked_ensemble as stacked_ensemble
+from jaxformer.decoding.limits import Limits as Limits
+from jaxformer.decoding.limits import Prefix as Prefix
+from jaxformer.decoding.limits import ReadPrefix as ReadPrefix
 from jaxformer.decoding.penalties import CoverageState as CoverageState
 from jaxformer.decoding.penalties import GNMTPenalty as GNMTPenalty
 from jaxformer.decoding.penalties import LengthPenalty as LengthPenalty
 from jaxformer.decoding.penalties import Normalization as Normalization
 from jaxformer.decoding.penalties import Patience as Patience
 from jaxformer.decoding.penalties import Stopping as Stopping
-from jaxformer.decoding.prefix import Prefix as Prefix
-from jaxformer.decoding.prefix import ReadPrefix as ReadPrefix
 from jaxformer.decoding.rerank import bleu_utilities as bleu_utilities
 from jaxformer.decoding.rerank import chrf_utilities as chrf_utilities
 from jaxformer.decoding.rerank import minimum_bayes_risk as minimum_bayes_risk
 from jaxformer.decoding.rerank import rerank as rerank
-from jaxformer.decoding.stages import StepOfRows as StepOfRows
 from jaxformer.decoding.transforms import ForcedEnd as ForcedEnd
 from jaxformer.decoding.transforms import History as History
 from jaxformer.decoding.transforms import Transform as Transform

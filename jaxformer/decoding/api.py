@@ -3,7 +3,8 @@
 A model is one function, ``step(tokens, state) -> (scores, state)``. It takes the last token of each of K hypotheses
 for each of the B rows of a batch, ``int32 [B, K]``, and returns the scores of every possible next token, ``[B, K, V]``:
 logits, or log-probabilities. The state holds everything that differs between hypotheses, such as their positions.
-`step` closes over constants (the encoder's output, its keys and values).
+`step` closes over constants (the encoder's output, its keys and values). If it can select their rows (`ContextStep`),
+complete rows leave the batch of a search.
 
 A search uses only `shape`, `reorder` and `take` of a state, so a state may also hold arrays that the hypotheses of a
 row share. A state with room for a fixed number of tokens also has an attribute `capacity`: an int, or None if there is
@@ -17,8 +18,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
-from collections.abc import Sequence
-from typing import Any, Generic, Protocol, Self, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -53,6 +54,44 @@ class Step(Protocol[S]):
     """One step of a model, from last tokens ``[B, K]`` and a state to scores ``[B, K, V]`` and the next state."""
 
     def __call__(self, tokens: jax.Array, state: S, /) -> tuple[jax.Array, S]: ...
+
+
+@runtime_checkable
+class StepOfRows(Step[S], Protocol[S]):
+    """A step whose rows can be selected, so that complete rows leave the batch of a search: see `ContextStep`."""
+
+    def take(self, rows: jax.Array, /) -> Step[S]:
+        """Selects rows by index, ``int32 [B2]``."""
+        ...
+
+
+def _take(context: Any, rows: jax.Array) -> Any:
+    return context.take(rows)
+
+
+@dataclasses.dataclass(frozen=True)
+class ContextStep(Generic[S, T]):
+    """A step of a model with its context: ``step(tokens, state, context) -> (scores, state)``.
+
+    As ``lambda tokens, state: step(tokens, state, context)``, but once three quarters of the rows of a search are
+    complete, they leave the batch, so that no work is wasted on them while long rows continue.
+    """
+
+    step: Callable[[jax.Array, S, T], tuple[jax.Array, S]]
+    context: T
+    """What steps read and never change, such as the encoder's output for each row."""
+    select: Callable[[T, jax.Array], T] = _take
+    """Selects rows of the context by index."""
+
+    __repr__ = brief
+
+    def __call__(self, tokens: jax.Array, state: S, /) -> tuple[jax.Array, S]:
+        """Returns the scores of the next token of each hypothesis, and the next state."""
+        return self.step(tokens, state, self.context)
+
+    def take(self, rows: jax.Array, /) -> ContextStep[S, T]:
+        """Selects rows by index."""
+        return dataclasses.replace(self, context=self.select(self.context, rows))
 
 
 @jax.tree_util.register_dataclass
@@ -108,9 +147,11 @@ class Hypotheses:
     __repr__ = brief
 
 
-def ends_of(eos: int | tuple[int, ...] | None) -> tuple[int, ...]:
+def ends_of(eos: int | Sequence[int] | None) -> tuple[int, ...]:
     """Returns the tokens that end a sequence: one, several, or none."""
-    return () if eos is None else tuple(eos) if isinstance(eos, tuple | list) else (eos,)
+    if eos is None:
+        return ()
+    return tuple(eos) if isinstance(eos, Sequence) else (eos,)
 
 
 def check_ends(ends: tuple[int, ...], vocab_size: int) -> None:
@@ -202,8 +243,3 @@ def is_full(state: Any) -> jax.Array:
     """Returns True (``Bool []``) if a hypothesis has no room for another token."""
     full = [x.is_full() for x in jax.tree.leaves(state, is_leaf=_grows) if _grows(x)]
     return functools.reduce(operator.or_, full)
-
-
-def filler(pad: int | None) -> int:
-    """Returns the token that fills the positions after the end of a sequence: `pad`, or 0 without one."""
-    return 0 if pad is None else pad

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Generic, Literal, NamedTuple
 
 import jax
@@ -20,24 +19,21 @@ from jaxformer.decoding.api import (
     check_ends,
     check_scores,
     check_state,
-    ends_of,
-    filler,
     gather,
     is_any,
     resized,
 )
+from jaxformer.decoding.limits import Limits, Start, begin, check_given, well_formed
 from jaxformer.decoding.penalties import (
     CoverageState,
     LengthPenalty,
     Normalization,
     Patience,
     Stopping,
-    check_penalty,
 )
-from jaxformer.decoding.prefix import Prefix, Start, begin, check_given
-from jaxformer.decoding.stages import StepOfRows, run
+from jaxformer.decoding.stages import run
 from jaxformer.decoding.topk import top_scores
-from jaxformer.decoding.transforms import ForcedEnd, History, Transforms, chain, well_formed
+from jaxformer.decoding.transforms import History, Transforms, chain
 from jaxformer.errors import ConfigError
 
 
@@ -118,30 +114,21 @@ class _Considered(NamedTuple):
 class _Rules(NamedTuple):
     ends: tuple[int, ...]
     normalize: Normalization
-    coverage_penalty: float
     stopping: Stopping
-    forced_end: ForcedEnd
+    forces_end: bool
+    """True if a hypothesis at its limit must end with one of `ends`; False if it counts as finished as it is."""
     num_candidates: int
 
 
 def beam_search(
     step: Step[S],
     state: S,
+    limits: Limits[S],
     *,
     beam_size: int,
-    max_length: int,
-    bos: int | None,
-    eos: int | tuple[int, ...] | None,
-    pad: int | None = None,
     length_penalty: float | Normalization = 1.0,
-    coverage_penalty: float = 0.0,
     stopping: Stopping = "first",
-    forced_end: ForcedEnd = "scored",
-    max_lengths: Int[Array, " B"] | None = None,
-    prefix: Prefix[S] | Int[Array, "B P"] | None = None,
     transforms: Transforms = (),
-    step_of_rows: StepOfRows[S] | None = None,
-    capacities: Sequence[int] = (),
     trace: BeamTrace | None = None,
 ) -> Hypotheses:
     r"""Finds the `beam_size` best sequences for each row, ranked by :math:`\log p / L^\alpha` (Graves 2012).
@@ -149,88 +136,68 @@ def beam_search(
     Each step considers the best 2K continuations of the K live hypotheses, and K more for each further `eos`. Those
     among the best K that end with `eos` compete for the K finished slots; the best K that do not end stay live. The
     search is one ``while_loop``; the result of a row does not depend on the other rows of the batch. Wu et al. 2016 use
-    a similar score (`GNMTPenalty`). If the transforms leave no token for any live hypothesis, the search ends; if none
-    has finished, it returns the live ones.
+    a similar score (`GNMTPenalty`, and `CoverageState` for the coverage of the source). If the transforms leave no
+    token for any live hypothesis, the search ends; if none has finished, it returns the live ones.
 
     Args:
       step, state: see `jaxformer.decoding.api`; the state holds `beam_size` equal hypotheses per row.
-      max_length: the maximum number of tokens, `eos` and prefix included; static.
-      bos, eos, pad: see `greedy`. Without `eos`, only the limit ends a sequence.
+      limits: with `forced_end` "never", or without `eos`, hypotheses that reach the limit count as finished.
       length_penalty: :math:`\alpha`, where L counts `eos` and prefix; or a `LengthPenalty` that counts differently, or
         a `GNMTPenalty`.
-      coverage_penalty: the weight of the coverage of the source (`CoverageState.coverage`) in the score of a finished
-        hypothesis; the state must be a `CoverageState`.
       stopping: the rule that stops the search for a row before its length limit. "first": K hypotheses have finished.
         "now": K have finished, and the best live one, with its present score, would not be among the best K. "limit": K
         have finished, and no live one can still be among the best K: its score is at most that of its present log p at
-        `max_lengths` (later tokens only lower log p). `Patience`: ``factor * K`` have finished.
-      forced_end, max_lengths, prefix: see `greedy`. With "never", or without `eos`, hypotheses that reach the limit
-        count as finished.
+        its limit (later tokens only lower log p). `Patience`: ``factor * K`` have finished.
       transforms: see `jaxformer.decoding.transforms`.
-      step_of_rows, capacities: see `greedy`.
       trace: records what each step considered, kept and pruned. The steps then run one by one, so this call must not
         be inside `jax.jit`.
 
     Raises:
       ValueError: the state holds a number of hypotheses other than `beam_size`; `beam_size` times the vocabulary is not
         below 2**31; a `trace` inside `jax.jit`; see also `greedy`.
-      ConfigError: a penalty below 0 or not finite; a coverage penalty without a `CoverageState`; an unknown stopping
-        rule; see also `greedy`.
+      ConfigError: a penalty below 0 or not finite; an unknown stopping rule; see also `greedy`.
 
     >>> import jax.numpy as jnp
-    >>> from jaxformer.decoding import TreeState
+    >>> from jaxformer.decoding import Limits, TreeState
     >>> count_up = lambda tokens, state: (4 * jnp.eye(8)[tokens + 1], state)  # the next number is the most probable
-    >>> best = beam_search(count_up, TreeState(jnp.zeros((1, 2))), beam_size=2, max_length=6, bos=3, eos=7)
-    >>> best.tokens[:, 0].tolist()
+    >>> limits = Limits(max_length=6, bos=3, eos=7)
+    >>> beam_search(count_up, TreeState(jnp.zeros((1, 2))), limits, beam_size=2).tokens[:, 0].tolist()
     [[4, 5, 6, 7, 0, 0]]
     """
-    _check(state, beam_size, coverage_penalty, stopping)
+    if (number := check_state(state)[1]) != beam_size:
+        raise ValueError(f"the state holds {number} hypotheses per row, but beam_size is {beam_size}")
+    if not isinstance(stopping, Patience) and stopping not in ("first", "now", "limit"):
+        raise ConfigError(f"stopping must be first, now, limit or a Patience, got {stopping!r}")
     normalize = length_penalty if callable(length_penalty) else LengthPenalty(length_penalty)
-    limits = {"max_lengths": max_lengths, "capacities": capacities}
-    start = begin(state, max_length, bos=bos, pad=filler(pad), prefix=prefix, **limits)
-    given = start.history()
-    ends = {"eos": eos, "forced_end": forced_end, "max_lengths": start.max_lengths}
-    next_log_probs = chain(*well_formed(transforms, bos=bos, pad=pad, **ends))
+    start = begin(state, limits)
+    prefix = start.history()
+    next_log_probs = chain(*well_formed(transforms, limits, start.max_lengths))
     if trace is not None and not has_known_values(*jax.tree.leaves((state, start.max_lengths))):
         raise ValueError("a beam search with a trace runs step by step; call it outside jax.jit, or leave out trace")
-    rules = _Rules(
-        ends=ends_of(eos),
-        normalize=normalize,
-        coverage_penalty=coverage_penalty,
-        stopping=stopping,
-        forced_end=forced_end if ends_of(eos) else "never",
-        num_candidates=max(beam_size * max(2, 1 + len(ends_of(eos))), trace.num_candidates if trace else 0),
-    )
+    num_candidates = beam_size * max(2, 1 + len(limits.ends))
+    if trace is not None:
+        num_candidates = max(num_candidates, trace.num_candidates)
+    forces_end = bool(limits.ends) and limits.forced_end != "never"
+    rules = _Rules(limits.ends, normalize, stopping, forces_end, num_candidates)
 
     def advance(step: Step[S], beam: _Beam[S], rows: jax.Array) -> tuple[_Beam[S], _Considered]:
         scores, state = step(beam.last, beam.state)
         lengths = jnp.broadcast_to(beam.lengths[:, None], beam.last.shape)
         choices = next_log_probs(scores, History(beam.tokens, lengths, rows))
         check_ends(rules.ends, choices.shape[-1])
-        check_given(given, choices.shape[-1])
+        check_given(prefix, choices.shape[-1])
         return _advance(beam, choices, state, rules)
 
-    beam = _first(start, filler(pad))
+    beam = _first(start, limits.filler)
     if trace is None:
-        return run(beam, lambda step, beam, rows: advance(step, beam, rows)[0], step, step_of_rows, capacities)
-    beam = beam.resize(capacities[-1]) if capacities else beam
+        return run(beam, lambda step, beam, rows: advance(step, beam, rows)[0], step, limits.capacities)
+    beam = beam.resize(limits.capacities[-1]) if limits.capacities else beam
     one_step = jax.jit(lambda beam: advance(step, beam, jnp.arange(state.shape[0], dtype=jnp.int32)))
     while not beam.stopped.all():
         active = ~np.asarray(beam.stopped)
         beam, considered = one_step(beam)
         trace._add(considered, active)
     return beam.finished
-
-
-def _check(state: State, beam_size: int, coverage_penalty: float, stopping: Stopping) -> None:
-    """Checks arguments of `beam_search`, which has the errors."""
-    if (number := check_state(state)[1]) != beam_size:
-        raise ValueError(f"the state holds {number} hypotheses per row, but beam_size is {beam_size}")
-    check_penalty("coverage_penalty", coverage_penalty)
-    if coverage_penalty and not isinstance(state, CoverageState):
-        raise ConfigError(f"coverage_penalty needs a state that is a CoverageState, got {type(state).__name__}")
-    if not isinstance(stopping, Patience) and stopping not in ("first", "now", "limit"):
-        raise ConfigError(f"stopping must be first, now, limit or a Patience, got {stopping!r}")
 
 
 def _first(start: Start[S], pad: int) -> _Beam[S]:
@@ -280,7 +247,7 @@ def _advance(beam: _Beam[S], choices: Float[Array, "B K V"], state: S, rules: _R
     ends = is_any(tokens, rules.ends) & ~forced
 
     # An eos finishes a hypothesis only if it is among the best K; so beam search with K = 1 is greedy search.
-    complete = ends | at_limit if rules.forced_end == "never" else ends
+    complete = ends if rules.forces_end else ends | at_limit
     finishing = complete & (jnp.arange(ends.shape[1]) < beam_size)[None]
     # A stopped row keeps its result while the other rows continue.
     finishing &= jnp.isfinite(log_probs) & ~beam.stopped[:, None]
@@ -338,10 +305,9 @@ def _scores(
     """Returns the scores of continuations if they were finished; `state` is their parents' state after the step."""
     scores = rules.normalize(log_probs, jnp.broadcast_to(counted[:, None], log_probs.shape), ended=ends)
     check_scores("a length penalty", scores, log_probs.shape)
-    if not rules.coverage_penalty:
-        return scores
-    assert isinstance(state, CoverageState)
-    return scores + rules.coverage_penalty * gather(state.coverage(), parents)
+    if isinstance(state, CoverageState) and state.penalty:
+        scores += state.penalty * gather(state.coverage(), parents)
+    return scores
 
 
 def _stops(
@@ -364,7 +330,7 @@ def _stops(
         bound = rules.normalize(best_live, _counted(beam.lengths + 1, beam, rules), ended=False)
     else:
         longest = _counted(beam.max_lengths, beam, rules)
-        bound = rules.normalize(best_live, longest, ended=rules.forced_end != "never")
+        bound = rules.normalize(best_live, longest, ended=rules.forces_end)
     return bound <= worst
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxformer.decoding.api import Step, is_full, resized
+from jaxformer.decoding.api import ContextStep, Step, StepOfRows, is_full, resized
 from jaxformer.errors import ConfigError
 from jaxformer.reprs import brief
+
+M = TypeVar("M")
 
 Average: TypeAlias = Literal["log", "probability"]
 """The mean of the models' log-probabilities (a product of experts) or of their probabilities (a mixture)."""
@@ -105,32 +107,41 @@ def ensemble(steps: Sequence[Step[Any]], *, average: Average = "probability") ->
     if not steps:
         raise ConfigError("an ensemble must have at least one model, got none")
 
-    def step(tokens: jax.Array, state: EnsembleState) -> tuple[jax.Array, EnsembleState]:
+    def step(tokens: jax.Array, state: EnsembleState, steps: tuple[Step[Any], ...]) -> tuple[jax.Array, EnsembleState]:
         scores, states = zip(*(one(tokens, own) for one, own in zip(steps, state.states, strict=True)), strict=True)
         return mean_log_probs(jnp.stack([x.astype(jnp.float32) for x in scores]), average), EnsembleState(states)
 
-    return step
+    take = lambda steps, rows: tuple(step.take(rows) for step in steps)
+    together = ContextStep(step, tuple(steps), take)
+    return together if all(isinstance(one, StepOfRows) for one in steps) else together.__call__
 
 
 def stacked_ensemble(
-    step: Callable[[Any, jax.Array, Any], tuple[jax.Array, Any]], models: Any, *, average: Average = "probability"
+    step: Callable[[M, jax.Array, Any], tuple[jax.Array, Any]],
+    models: M,
+    *,
+    average: Average = "probability",
+    take: Callable[[M, jax.Array], M] | None = None,
 ) -> Step[StackedState]:
     """Returns the combined step of models of equal shapes, computed by ``jax.vmap``; its state is a `StackedState`.
 
     Args:
       step: ``step(model, tokens, state) -> (scores, state)`` of one model.
       models: a pytree of everything that differs between the M models (parameters, contexts), with leaves ``[M, ...]``.
+      take: ``take(models, rows)`` selects rows of the models' contexts, so that complete rows leave the batch.
 
     Raises:
       ConfigError: `average` is neither "log" nor "probability".
     """
     _check(average)
 
-    def together(tokens: jax.Array, state: StackedState) -> tuple[jax.Array, StackedState]:
+    def together(tokens: jax.Array, state: StackedState, models: M) -> tuple[jax.Array, StackedState]:
         scores, states = jax.vmap(step, (0, None, 0))(models, tokens, state.states)
         return mean_log_probs(scores.astype(jnp.float32), average), StackedState(states)
 
-    return together
+    if take is None:
+        return lambda tokens, state: together(tokens, state, models)
+    return ContextStep(together, models, take)
 
 
 def _check(average: str) -> None:

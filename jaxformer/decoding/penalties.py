@@ -91,22 +91,34 @@ class GNMTPenalty:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class CoverageState(Generic[S]):
-    """A model's state with the attention that each source token has received so far, for a `coverage_penalty`.
+    """A model's state with the attention that each source token has received so far, for a coverage penalty.
 
-    A step adds the attention weights of its token to `attended`:
-    ``decoding.CoverageState(inner, state.attended + weights)``.
+    A beam search adds the weighted `coverage` of the source to the score of a finished hypothesis. A step adds the
+    attention weights of its token: it returns ``state.attending(weights, inner)``, with the model's new state `inner`.
+
+    Raises:
+      ConfigError: the penalty is negative or not finite.
     """
 
     state: S
     attended: jax.Array  # float32 [B, K, S]: sums over tokens; 1 at padding
+    penalty: float = dataclasses.field(metadata={"static": True})
+    """The weight of the coverage in the score."""
 
     __repr__ = brief
 
+    def __post_init__(self) -> None:
+        check_penalty("coverage_penalty", self.penalty)
+
     @classmethod
-    def start(cls, state: S, valid: Bool[Array, "B S"]) -> CoverageState[S]:
+    def start(cls, state: S, valid: Bool[Array, "B S"], *, penalty: float) -> CoverageState[S]:
         """Returns the state before the first token; `valid` is True where a source token is not padding."""
         attended = jnp.broadcast_to(~valid[:, None], (*state.shape, valid.shape[1])).astype(jnp.float32)
-        return cls(state, attended)
+        return cls(state, attended, penalty)
+
+    def attending(self, weights: Float[Array, "B K S"], state: S) -> CoverageState[S]:
+        """Returns the state after a token that paid attention with these weights; `state` is the model's new state."""
+        return dataclasses.replace(self, state=state, attended=self.attended + weights)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -121,11 +133,11 @@ class CoverageState(Generic[S]):
     def reorder(self, parents: jax.Array, /) -> CoverageState[S]:
         """Replaces hypothesis k of row b with hypothesis ``parents[b, k]`` of that row."""
         attended = jnp.take_along_axis(self.attended, parents[..., None], axis=1)
-        return CoverageState(self.state.reorder(parents), attended)
+        return CoverageState(self.state.reorder(parents), attended, self.penalty)
 
     def take(self, rows: jax.Array, /) -> CoverageState[S]:
         """Selects rows by index, with all their hypotheses."""
-        return CoverageState(self.state.take(rows), self.attended[rows])
+        return CoverageState(self.state.take(rows), self.attended[rows], self.penalty)
 
     def coverage(self) -> Float[Array, "B K"]:
         r"""Returns :math:`\sum_s \log \min(\sum_t a_{ts}, 1)`, Wu et al. 2016, equation 14."""

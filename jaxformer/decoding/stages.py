@@ -9,16 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from jaxformer.decoding.api import Hypotheses, S, Step, is_full
-
-
-class StepOfRows(Protocol[S]):
-    """Maps the indices of some rows, ``int32 [B2]``, to a `Step` for these rows only.
-
-    For example ``lambda rows: functools.partial(step, context.take(rows))``.
-    """
-
-    def __call__(self, rows: jax.Array, /) -> Step[S]: ...
+from jaxformer.decoding.api import Hypotheses, S, Step, StepOfRows, is_full
 
 
 class SearchProgress(Protocol):
@@ -57,20 +48,20 @@ def run(
     progress: R,
     advance: Advance[S, R],
     step: Step[S],
-    step_of_rows: StepOfRows[S] | None,
     capacities: Sequence[int] = (),
 ) -> Hypotheses:
     """Runs a search until all rows are complete, and returns the hypotheses.
 
-    With `step_of_rows`, a batch of at least 8 rows drops the complete rows as soon as three quarters are complete, so
+    With a `StepOfRows`, a batch of at least 8 rows drops the complete rows as soon as three quarters are complete, so
     that no work is wasted on them while long rows continue. With `capacities`, the state has the first of them, and
     gets the next one when it is full. The program has one loop for each number of rows and each capacity.
     """
     batch = progress.active().shape[0]
     rows, found, growing = jnp.arange(batch, dtype=jnp.int32), None, list(capacities[1:])
     while True:
-        number = rows.shape[0]
-        fewer = number // 4 if step_of_rows is not None and number >= 8 else 0
+        number, fewer = rows.shape[0], 0
+        if isinstance(step, StepOfRows) and isinstance(number, int) and number >= 8:  # it may be symbolic
+            fewer = number // 4
 
         def continues(progress: R, fewer: int = fewer, grows: bool = bool(growing)) -> jax.Array:
             active = progress.active().sum() > fewer
@@ -84,11 +75,11 @@ def run(
             continue
         result = progress.result()
         found = result if found is None else _put(found, rows, result)
-        if step_of_rows is None or not fewer:
+        if not (fewer and isinstance(step, StepOfRows)):
             return found
         left = jnp.argsort(~progress.active(), stable=True)[:fewer]  # rows that are not complete come first
         progress, rows = progress.take(left), rows[left]
-        step = step_of_rows(rows)
+        step = step.take(left)
 
 
 def _put(found: Hypotheses, rows: jax.Array, result: Hypotheses) -> Hypotheses:

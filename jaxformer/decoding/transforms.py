@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Literal, Protocol, TypeAlias, get_args
+from typing import Literal, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -267,7 +267,9 @@ def min_p(ratio: float) -> Transform:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class _Forbid:
+class Forbid:
+    """See `forbid`."""
+
     tokens: tuple[int, ...] = dataclasses.field(metadata={"static": True})
     normalized: bool = dataclasses.field(metadata={"static": True})
 
@@ -293,7 +295,7 @@ def forbid(tokens: Sequence[int], *, normalized: bool = True) -> Transform:
     """
     if any(token < 0 for token in tokens):
         raise ConfigError(f"forbidden tokens must not be negative, got {sorted(tokens)}")
-    return _Forbid(tuple(tokens), normalized)
+    return Forbid(tuple(tokens), normalized)
 
 
 @jax.tree_util.register_dataclass
@@ -346,36 +348,6 @@ class ForceEnd:
         own = jnp.maximum(scores, jnp.finfo(scores.dtype).min)  # a row of only -inf would make token 0 the best
         forced = jnp.where(is_eos, 0.0 if self.free else own, -jnp.inf)
         return jnp.where(last[..., None], forced, scores)
-
-
-def well_formed(
-    transforms: Transforms,
-    *,
-    bos: int | None,
-    eos: int | tuple[int, ...] | None,
-    pad: int | None,
-    max_lengths: Int[Array, " B"],
-    forced_end: ForcedEnd = "scored",
-    sampled: bool = False,
-) -> tuple[Transform, ...]:
-    """Appends the rules of every search: `pad` and `bos` are never chosen, and `forced_end` applies at the limit.
-
-    A `bos` or a `pad` that also ends a sequence, as BART's and GPT-2's do, may be chosen.
-
-    Args:
-      sampled: True if `for_sampling` orders the transforms and the rules about `pad` and `bos`.
-
-    Raises:
-      ConfigError: `forced_end` is unknown.
-    """
-    if forced_end not in get_args(ForcedEnd):
-        raise ConfigError(f"forced_end must be one of {', '.join(get_args(ForcedEnd))}, got {forced_end!r}")
-    ends = ends_of(eos)
-    never = tuple(token for token in (pad, bos) if token is not None and token not in ends)
-    free = forced_end == "free"
-    end = (ForceEnd(max_lengths, ends, free),) if ends and forced_end != "never" else ()
-    rules = (*as_transforms(transforms), _Forbid(never, normalized=True))
-    return (*(for_sampling(rules) if sampled else rules), *end)
 
 
 def _per_row(value: int | jax.Array, history: History) -> jax.Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Generic, NamedTuple, Protocol
+from typing import Generic, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -18,14 +18,13 @@ from jaxformer.decoding.api import (
     check_start,
     check_state,
     ends_of,
-    filler,
     is_any,
     resized,
 )
-from jaxformer.decoding.prefix import Prefix, begin, check_given
-from jaxformer.decoding.stages import StepOfRows, run
+from jaxformer.decoding.limits import Limits, begin, check_given, well_formed
+from jaxformer.decoding.stages import run
 from jaxformer.decoding.topk import first_highest
-from jaxformer.decoding.transforms import ForcedEnd, History, Transform, Transforms, as_transforms, chain, well_formed
+from jaxformer.decoding.transforms import History, Transform, Transforms, as_transforms, chain
 from jaxformer.functional.dropout import hashed_bits
 
 
@@ -97,35 +96,44 @@ def unroll(
     check_start(state, start.tokens.shape[2], bos)
     last = start.tokens[:, :, 0] if bos is None else jnp.full(start.lengths.shape, bos, jnp.int32)
     lengths = jnp.full(start.lengths.shape, 0 if bos is not None else 1, jnp.int32)
-    rules = _Rules(ends_of(eos), pad, as_transforms(transforms), None, (), False)
-    return _unroll(step, state, choose, start, last, lengths, max_lengths, rules)
+    progress = _first(start, state, last, lengths, max_lengths)
+    rules = _Rules(choose, as_transforms(transforms), ends_of(eos), pad, False)
+    return _unroll(step, progress, start, rules)
 
 
 class _Rules(NamedTuple):
+    choose: Choose
+    transforms: tuple[Transform, ...]
     ends: tuple[int, ...]
     pad: int
-    transforms: tuple[Transform, ...]
-    step_of_rows: StepOfRows[Any] | None
-    capacities: Sequence[int]
     may_be_stuck: bool
     """True if a hypothesis ends, without another token, where the transforms leave none."""
+    capacities: Sequence[int] = ()
 
 
-def _unroll(
-    step: Step[S],
-    state: S,
-    choose: Choose,
-    start: History,
-    last: jax.Array,
-    lengths: jax.Array,
-    max_lengths: jax.Array,
-    rules: _Rules,
-) -> Hypotheses:
-    """See `unroll`; `lengths` tokens of each hypothesis are in `state` or `last`, and the next step reads `last`."""
+def _first(
+    start: History, state: S, last: jax.Array, lengths: jax.Array, max_lengths: Int[Array, "B K"]
+) -> _Progress[S]:
+    """Returns the progress before the first step, which reads `last`; `state` has read the tokens before it."""
+    max_lengths = jnp.minimum(max_lengths, start.tokens.shape[2]).astype(jnp.int32)
+    return _Progress(
+        last=last,
+        state=state,
+        done=lengths >= max_lengths,
+        tokens=start.tokens,
+        lengths=jnp.minimum(lengths, max_lengths),
+        log_probs=jnp.zeros(lengths.shape, jnp.float32),
+        token_log_probs=jnp.zeros(start.tokens.shape, jnp.float32),
+        forced=start.lengths,
+        max_lengths=max_lengths,
+    )
+
+
+def _unroll(step: Step[S], progress: _Progress[S], start: History, rules: _Rules) -> Hypotheses:
+    """Extends each hypothesis after the forced tokens in `start`."""
     length = start.tokens.shape[2]
-    max_lengths = jnp.minimum(max_lengths, length).astype(jnp.int32)
     next_log_probs = chain(*rules.transforms)
-    given_tokens = dataclasses.replace(start, lengths=jnp.minimum(start.lengths, max_lengths))
+    read = dataclasses.replace(start, lengths=jnp.minimum(start.lengths, progress.max_lengths))
 
     def advance(step: Step[S], progress: _Progress[S], rows: jax.Array) -> _Progress[S]:
         last, state, done, tokens, lengths, log_probs, token_log_probs = progress[:7]
@@ -133,8 +141,8 @@ def _unroll(
         history = History(tokens, lengths, start.rows[rows])
         choices = next_log_probs(scores, history)
         check_ends(rules.ends, choices.shape[-1])
-        check_given(given_tokens, choices.shape[-1])
-        chosen = choose(choices, history).astype(jnp.int32)
+        check_given(read, choices.shape[-1])
+        chosen = rules.choose(choices, history).astype(jnp.int32)
         if chosen.shape != lengths.shape:
             raise ValueError(f"choose must return a token for each hypothesis, {lengths.shape}, got {chosen.shape}")
         forced = lengths < progress.forced
@@ -158,103 +166,36 @@ def _unroll(
             max_lengths=progress.max_lengths,
         )
 
-    progress = _Progress(
-        last=last,
-        state=state,
-        done=lengths >= max_lengths,
-        tokens=start.tokens,
-        lengths=jnp.minimum(lengths, max_lengths),
-        log_probs=jnp.zeros(lengths.shape, jnp.float32),
-        token_log_probs=jnp.zeros(start.tokens.shape, jnp.float32),
-        forced=start.lengths,
-        max_lengths=max_lengths,
-    )
-    return run(progress, advance, step, rules.step_of_rows, rules.capacities)
+    return run(progress, advance, step, rules.capacities)
 
 
-class _Given(NamedTuple, Generic[S]):
-    """The arguments that `greedy` and `sample` share."""
-
-    max_length: int
-    bos: int | None
-    eos: int | tuple[int, ...] | None
-    pad: int | None
-    max_lengths: Int[Array, " B"] | None
-    prefix: Prefix[S] | Int[Array, "B P"] | None
-    forced_end: ForcedEnd
-    transforms: Transforms
-    step_of_rows: StepOfRows[S] | None
-    capacities: Sequence[int]
-
-
-def greedy(
-    step: Step[S],
-    state: S,
-    *,
-    max_length: int,
-    bos: int | None,
-    eos: int | tuple[int, ...] | None,
-    pad: int | None = None,
-    max_lengths: Int[Array, " B"] | None = None,
-    prefix: Prefix[S] | Int[Array, "B P"] | None = None,
-    forced_end: ForcedEnd = "scored",
-    transforms: Transforms = (),
-    step_of_rows: StepOfRows[S] | None = None,
-    capacities: Sequence[int] = (),
-) -> Hypotheses:
+def greedy(step: Step[S], state: S, limits: Limits[S], *, transforms: Transforms = ()) -> Hypotheses:
     """Takes the most probable token at every step, independently for each hypothesis.
 
     Args:
       step, state: see `jaxformer.decoding.api`.
-      max_length: the maximum number of tokens, `eos` and prefix included; static.
-      bos: the token before the first, never chosen unless it is `eos`; None if the prefix, which then has at least
-        one token, begins the sequence.
-      eos: the token that ends a sequence, or several; None if no token does.
-      pad: the token that fills the positions after the end, never chosen unless it is `eos`, as for GPT-2. By default
-        they are filled with 0, which may also be chosen.
-      max_lengths: the maximum number of tokens of each row, at most `max_length`.
-      prefix: the first tokens of each sequence; a `Prefix` if their lengths differ, or to read them in one pass.
-      forced_end: the log-probability of an `eos` that is forced at the length limit. "scored": the model's, or the
-        lowest finite number if a transform has removed `eos`. "free": 0. "never": no `eos` is forced.
+      limits: where sequences begin and end, and how long they may be.
       transforms: one transform, or several in order; see `jaxformer.decoding.transforms`.
-      step_of_rows: makes the step for the remaining rows (`StepOfRows`), so that complete rows leave the batch.
-      capacities: the numbers of positions for which the state has room in turn, ascending. Attention then reads less
-        of a cache that is mostly empty. The state has been started with the first, and the model must have positions
-        for the last.
 
     Returns:
       Hypotheses ``[B, K]`` with ``scores == log_probs``.
 
     Raises:
-      ConfigError: `max_length` is below 1, or a prefix is longer; there is neither `bos` nor a prefix.
+      ConfigError: a prefix is longer than `max_length`; there is neither `bos` nor a prefix.
       ValueError: the state has room for fewer tokens than `max_length` needs; there are several `bos`; an `eos`, or a
         token of a prefix (outside ``jax.jit``, where it is known), is not in the vocabulary.
 
     >>> import jax.numpy as jnp
-    >>> from jaxformer.decoding import TreeState
+    >>> from jaxformer.decoding import Limits, TreeState
     >>> count_up = lambda tokens, state: (jnp.eye(8)[tokens + 1], state)  # the next number is the most probable
-    >>> greedy(count_up, TreeState(jnp.zeros((1, 1))), max_length=6, bos=3, eos=7).tokens.tolist()
+    >>> greedy(count_up, TreeState(jnp.zeros((1, 1))), Limits(max_length=6, bos=3, eos=7)).tokens.tolist()
     [[[4, 5, 6, 7, 0, 0]]]
     """
-    given = _Given(max_length, bos, eos, pad, max_lengths, prefix, forced_end, transforms, step_of_rows, capacities)
-    return _extend(step, state, lambda log_probs, history: first_highest(log_probs), given)
+    return _extend(step, state, limits, lambda log_probs, history: first_highest(log_probs), transforms)
 
 
 def sample(
-    step: Step[S],
-    state: S,
-    *,
-    key: jax.Array | int,
-    max_length: int,
-    bos: int | None,
-    eos: int | tuple[int, ...] | None,
-    pad: int | None = None,
-    max_lengths: Int[Array, " B"] | None = None,
-    prefix: Prefix[S] | Int[Array, "B P"] | None = None,
-    forced_end: ForcedEnd = "free",
-    transforms: Transforms = (),
-    step_of_rows: StepOfRows[S] | None = None,
-    capacities: Sequence[int] = (),
+    step: Step[S], state: S, limits: Limits[S], *, key: jax.Array | int, transforms: Transforms = ()
 ) -> Hypotheses:
     """Draws every token from the model's distribution after the transforms, independently for each hypothesis.
 
@@ -265,12 +206,10 @@ def sample(
     depend on the other rows, on the batch size or on padding. Hypotheses are not sorted by score.
 
     Args:
-      forced_end: see `greedy`; "free" by default, because an `eos` that is forced is not drawn.
       key: one key or seed, into which the index of each row is folded; or one key per row, ``[B]``,
         such as ``jax.vmap(jax.random.fold_in, (None, 0))(key, indices)`` for the examples of a corpus. Keys come
         from ``jax.random.key`` or, as raw keys, from ``jax.random.PRNGKey``.
-      step, state, max_length, bos, eos, pad, max_lengths, prefix, transforms, step_of_rows, capacities: see
-        `greedy`.
+      step, state, limits, transforms: see `greedy`.
 
     Returns:
       Hypotheses ``[B, K]`` with ``scores == log_probs``, log-probabilities in the distribution after the transforms.
@@ -280,10 +219,10 @@ def sample(
       ValueError: see `greedy`; `key` is neither one key nor one per row.
 
     >>> import jax, jax.numpy as jnp
-    >>> from jaxformer.decoding import TreeState, top_k
+    >>> from jaxformer.decoding import Limits, TreeState, top_k
     >>> count_up = lambda tokens, state: (jnp.eye(8)[tokens + 1], state)
-    >>> options = {"max_length": 6, "bos": 3, "eos": 7, "transforms": (top_k(1),)}
-    >>> sample(count_up, TreeState(jnp.zeros((1, 1))), key=jax.random.key(0), **options).tokens.tolist()
+    >>> start, limits = TreeState(jnp.zeros((1, 1))), Limits(max_length=6, bos=3, eos=7)
+    >>> sample(count_up, start, limits, key=jax.random.key(0), transforms=top_k(1)).tokens.tolist()
     [[[4, 5, 6, 7, 0, 0]]]
     """
     shape = check_state(state)
@@ -296,8 +235,7 @@ def sample(
         noise = jax.vmap(jax.vmap(lambda key: _gumbel(key, log_probs.shape[-1])))(step_keys)
         return first_highest(log_probs + noise)
 
-    given = _Given(max_length, bos, eos, pad, max_lengths, prefix, forced_end, transforms, step_of_rows, capacities)
-    return _extend(step, state, choose, given, sampled=True)
+    return _extend(step, state, limits, choose, transforms, sampled=True)
 
 
 def forced(
@@ -355,17 +293,17 @@ def forced(
     return unroll(step, state, choose, start, bos=bos, eos=None, pad=pad, max_lengths=lengths, transforms=transforms)
 
 
-def _extend(step: Step[S], state: S, choose: Choose, given: _Given[S], *, sampled: bool = False) -> Hypotheses:
-    """Extends the prefix of each row with the tokens that `choose` picks: see `greedy`."""
-    bos, eos, pad = given.bos, given.eos, given.pad
-    limits = {"max_lengths": given.max_lengths, "capacities": given.capacities}
-    start = begin(state, given.max_length, bos=bos, pad=filler(pad), prefix=given.prefix, **limits)
-    ends = {"eos": eos, "forced_end": given.forced_end, "max_lengths": start.max_lengths, "sampled": sampled}
-    transforms = well_formed(given.transforms, bos=bos, pad=pad, **ends)
-    rules = _Rules(ends_of(eos), filler(pad), transforms, given.step_of_rows, given.capacities, True)
+def _extend(
+    step: Step[S], state: S, limits: Limits[S], choose: Choose, transforms: Transforms, *, sampled: bool = False
+) -> Hypotheses:
+    """Extends the prefix of each row with the tokens that `choose` picks."""
+    start = begin(state, limits)
+    chosen_by = well_formed(transforms, limits, start.max_lengths, sampled=sampled)
+    rules = _Rules(choose, chosen_by, limits.ends, limits.filler, True, limits.capacities)
     repeated = lambda x: jnp.broadcast_to(x[:, None], start.last.shape)
     lengths, max_lengths = repeated(start.lengths), repeated(start.max_lengths)
-    return _unroll(step, start.state, choose, start.history(), start.last, lengths, max_lengths, rules)
+    progress = _first(start.history(), start.state, start.last, lengths, max_lengths)
+    return _unroll(step, progress, start.history(), rules)
 
 
 def _keys_of_rows(key: jax.Array | int, batch: int) -> jax.Array:

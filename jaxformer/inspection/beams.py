@@ -19,7 +19,8 @@ def as_text(trace: BeamTrace, word: Callable[[int], str], *, sentence: int = 0) 
     >>> from jaxformer import decoding
     >>> count_up = lambda tokens, state: (2 * jnp.eye(5)[tokens + 1], state)
     >>> state, trace = decoding.TreeState(jnp.zeros((1, 1))), BeamTrace()
-    >>> best = decoding.beam_search(count_up, state, beam_size=1, max_length=3, bos=1, eos=4, pad=0, trace=trace)
+    >>> limits = decoding.Limits(max_length=3, bos=1, eos=4, pad=0)
+    >>> best = decoding.beam_search(count_up, state, limits, beam_size=1, trace=trace)
     >>> print(as_text(trace, "_^ab$".__getitem__))
     step 1
       0.6488   -0.4327   -0.4327  live      a

@@ -8,8 +8,8 @@ One artifact serves many batch sizes and lengths, if they are symbolic, and seve
     def search(params, source):  # the parameters are an argument, not part of the artifact
         model = net.bind(params)
         context, state = model.start(model.encode(source), beam_size=4, length=64)
-        step = lambda tokens, state: model.step(tokens, state, context)
-        return decoding.beam_search(step, state, beam_size=4, max_length=64, bos=1, eos=2)
+        limits = decoding.Limits(max_length=64, bos=1, eos=2)
+        return decoding.beam_search(decoding.ContextStep(model.step, context), state, limits, beam_size=4)
 
     program = jax.export.export(jax.jit(search), platforms=["cpu", "cuda", "tpu"])(net.shapes, source)
     data = serialize(program)

@@ -17,6 +17,8 @@ class RecurrentCaptionerConfig:
     """The shape of a captioner whose recurrent decoder attends to the feature grid of an image (Xu et al. 2015)."""
 
     kind: ClassVar[str] = "recurrent"
+    has_attention: ClassVar[bool] = True
+    has_cache: ClassVar[bool] = False
     image: GridConfig = SMALL_GRID
     """The convolutional network that computes the grid of features."""
     grid_positions: bool = False
@@ -93,8 +95,3 @@ class TransformerCaptionerConfig(LanguageModelConfig):
         super().__post_init__()
         if not self.causal:
             raise ValueError("a captioner must be causal: it writes one token after another")
-
-    @property
-    def length_limit(self) -> int | None:
-        """The length of the longest caption for which there are positions; None if there is no limit."""
-        return self.max_positions if self.positions == "learned" else None

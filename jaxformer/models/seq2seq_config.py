@@ -61,6 +61,13 @@ class Seq2SeqConfig:
             raise ValueError(f"d_attention has no effect: attention is {self.attention!r}, not 'additive' or 'concat'")
         check_tied_vocabularies(self.tie_embeddings, self.source_vocab_size, self.target_vocab_size)
 
+    has_cache: ClassVar[bool] = False
+
+    @property
+    def has_attention(self) -> bool:
+        """True if the decoder attends to the encoder's states."""
+        return self.attention != "none"
+
     @property
     def hidden_size(self) -> int:
         """H, the dimension of the decoder's state."""

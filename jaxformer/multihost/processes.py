@@ -7,7 +7,7 @@ import os
 import platform
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -16,6 +16,8 @@ from jax.experimental import multihost_utils
 from jaxformer import hardware, signals
 from jaxformer.errors import ConfigError, DataError, JaxformerError
 from jaxformer.signals import StopRequest
+
+T = TypeVar("T")
 
 
 def is_first() -> bool:
@@ -55,16 +57,34 @@ def broadcast(value: bool) -> bool:
 
 
 def raise_together(problem: ConfigError | DataError | OSError | None, message: str) -> None:
-    """Raises the error of the first process, if it has one, in all: `problem` there, its kind with `message` elsewhere.
+    """Raises an error in all processes if one has it: its own there, its kind with `message` in those that have none.
 
-    Otherwise the others would wait for the first, and abort with an exit code that does not tell the reason.
+    Otherwise the others would wait for that process, and abort with an exit code that does not tell the reason.
     """
-    if broadcast(problem is None):
+    if all_true(problem is None):
         return
     for kind in (ConfigError, DataError):
-        if broadcast(isinstance(problem, kind)):
+        if not all_true(not isinstance(problem, kind)):
             raise problem or kind(message)
     raise problem or OSError(message)
+
+
+def in_all(make: Callable[[], T], message: str) -> T:
+    """Returns the result of a function that exchanges nothing; if it fails in one process, all raise.
+
+    Args:
+      message: that of the error in the processes in which it does not fail.
+
+    >>> in_all(lambda: 3, "another process cannot count: see its message")
+    3
+    """
+    try:
+        made = make()
+    except (ConfigError, DataError, OSError) as error:
+        raise_together(error, message)
+        raise
+    raise_together(None, message)
+    return made
 
 
 def stop_requests(say: Callable[[str], None]) -> AbstractContextManager[list[StopRequest]]:

@@ -28,7 +28,7 @@ from jaxformer.evaluation.scores import Score
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.sharding import Placement
-from jaxformer.tasks.async_dispatch import one_behind
+from jaxformer.tasks.batched import one_behind
 from jaxformer.tasks.config import TaskConfig
 
 Say = Callable[[str], None]

@@ -19,6 +19,7 @@ from jaxformer.hardware import num_cores
 from jaxformer.modules.pure import Params
 from jaxformer.reprs import brief
 from jaxformer.sharding import Placement
+from jaxformer.tasks.batched import batched, in_order
 from jaxformer.tasks.config import GenerationConfig, SearchConfig
 from jaxformer.tasks.minimum_bayes_risk import ranked
 from jaxformer.tasks.search import (
@@ -29,6 +30,7 @@ from jaxformer.tasks.search import (
     Sources,
     VocabularyLimits,
     Weights,
+    candidate,
     on_one_device,
     search,
     weights_of,
@@ -155,6 +157,18 @@ class GenerationMixin:
         if jax.config.jax_disable_jit:  # of this thread, the only one then
             return functools.partial(search, options, self.placement, *given)
         return functools.partial(search.lower(options, self.placement, *given).compile(), *given)
+
+    def _best(
+        self,
+        search: Callable[[list[int]], Callable[[], Hypotheses]],
+        lengths: Sequence[int],
+        n_best: int,
+        progress: Callable[[int], None] | None,
+    ) -> list[list[Candidate]]:
+        """Returns the best texts of each input; `search` returns the search of a batch, from the inputs' indices."""
+        found = batched(search, lengths, self._batch_size, threads=self._num_threads, progress=progress)
+        texts = lambda found: [candidate(found, rank, self.tokenizer) for rank in range(len(found.lengths))]
+        return self._ranked(in_order((index, texts(hypotheses)) for index, hypotheses in found), n_best)
 
     def _ranked(self, candidates: list[list[Candidate]], n_best: int) -> list[list[Candidate]]:
         """Returns the best candidates of each input: by score, or by minimum Bayes risk.

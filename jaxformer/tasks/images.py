@@ -50,6 +50,11 @@ def normalized(images: jax.Array) -> jax.Array:
     return images.astype(jnp.float32) / 127.5 - 1
 
 
+def with_rows(images: np.ndarray, num_rows: int) -> np.ndarray:
+    """Returns a batch of images with black ones after them, up to this number."""
+    return np.pad(images, [(0, num_rows - len(images))] + [(0, 0)] * 3)
+
+
 class ImagePredictor:
     """A predictor that reads images from files."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -22,8 +22,8 @@ from jaxformer.tasks.config import GenerationConfig, SearchConfig
 Net = Pure[Any, Any]
 """A model to search with: it has the methods `encode` (except for language models), `start`, `step` and `prefill`."""
 
-Prepare = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-"""A hashable function of the arguments of a model's `encode`."""
+Prepare = Callable[[jax.Array], jax.Array]
+"""A hashable function of what a model's `encode` reads."""
 
 _BREAKS = str.maketrans(dict.fromkeys("\0\t\n\v\f\r\x1c\x1d\x1e\x85\u2028\u2029", " "))
 """Characters that end a line or a column; a model with byte tokens can produce them."""
@@ -81,15 +81,16 @@ class VocabularyLimits(NamedTuple):
         return found + ([decoding.shortlist(jnp.asarray(self.allowed))] if self.allowed else [])
 
 
-def candidate(hypotheses: Hypotheses, row: int, rank: int, tokenizer: Tokenizer) -> Candidate:
-    """Returns hypothesis `rank` of input `row` as text."""
-    length = hypotheses.lengths[row, rank]
-    ids = hypotheses.tokens[row, rank, :length]
+def candidate(hypotheses: Hypotheses, rank: int, tokenizer: Tokenizer) -> Candidate:
+    """Returns hypothesis `rank` of an input as text."""
+    length = hypotheses.lengths[rank]
+    ids = hypotheses.tokens[rank, :length]
     ids = ids[:-1] if length and ids[-1] == tokenizer.special.eos else ids
     text = tokenizer.decode(ids.tolist()).translate(_BREAKS)
-    score, log_prob = float(hypotheses.scores[row, rank]), float(hypotheses.log_probs[row, rank])
-    own = hypotheses.token_log_probs[row, rank, :length].tolist()
-    return Candidate(text, score, tuple(ids.tolist()), log_prob, tuple(own))
+    own = hypotheses.token_log_probs[rank, :length].tolist()
+    return Candidate(
+        text, float(hypotheses.scores[rank]), tuple(ids.tolist()), float(hypotheses.log_probs[rank]), tuple(own)
+    )
 
 
 class Sources(NamedTuple):
@@ -165,25 +166,25 @@ def _search(
     """Searches; `alone` is True if no other device shares the inputs, so that complete rows may be dropped."""
     decode, special = options.decode, options.special
     run = _start(options, weights, sources)
+    step = run.step if alone else lambda tokens, state: run.step(tokens, state)
     has_room = getattr(run.state, "capacity", None) is not None
+    # A forced end token is not drawn, and a filter may have removed it.
+    is_free = decode.uses_sampling and decode.forced_end == "scored"
+    limits = decoding.Limits(
+        max_length=options.max_length,
+        bos=None if options.is_open else special.bos,
+        eos=_ends(options),
+        pad=special.pad,
+        prefix=decoding.Prefix(sources.prefix, sources.prefix_lengths, run.read) if sources.prefix.shape[1] else None,
+        max_lengths=sources.max_lengths,
+        forced_end="free" if is_free else decode.forced_end,
+        capacities=_capacities(options, sources) if has_room else (),
+    )
     transforms = _rules(options, sources)
-    prefix = decoding.Prefix(sources.prefix, sources.prefix_lengths, run.read) if sources.prefix.shape[1] else None
-    given: dict[str, Any] = {
-        "max_length": options.max_length,
-        "bos": None if options.is_open else special.bos,
-        "eos": _ends(options),
-        "pad": special.pad,
-        "max_lengths": sources.max_lengths,
-        "prefix": prefix,
-        # A forced end token is not drawn, and a filter may have removed it.
-        "forced_end": "free" if decode.uses_sampling and decode.forced_end == "scored" else decode.forced_end,
-        "step_of_rows": run.step_of_rows if alone else None,
-        "capacities": _capacities(options, sources) if has_room else (),
-    }
     if decode.uses_sampling:
         keys = jax.vmap(lambda numbers: functools.reduce(jax.random.fold_in, numbers, key))(sources.numbers)
         transforms += sampling_transforms(decode)
-        found = decoding.sample(run.step, run.state, key=keys, transforms=transforms, **given)
+        found = decoding.sample(step, run.state, limits, key=keys, transforms=transforms)
         return decoding.rerank(found, found.scores)
     penalties = {
         "tokens": lambda: decoding.LengthPenalty(decode.length_penalty, count_prefix=not options.is_open),
@@ -193,14 +194,13 @@ def _search(
     stopping = decoding.Patience(decode.patience) if decode.stopping == "patience" else decode.stopping
     stopping = "first" if options.num_hypotheses == 1 else stopping  # another rule would continue after the greedy text
     return decoding.beam_search(
-        run.step,
+        step,
         run.state,
+        limits,
         beam_size=options.num_hypotheses,
         length_penalty=penalties[decode.normalization](),
-        coverage_penalty=decode.coverage_penalty,
         stopping=stopping,
         transforms=transforms,
-        **given,
     )
 
 
@@ -245,10 +245,10 @@ class _Run(NamedTuple):
     """A model, or an ensemble as one model, at the start of a search."""
 
     step: decoding.Step[Any]
+    """Complete rows may leave its batch."""
     state: Any
     read: Any
     """Reads a prefix in one pass; None to read it step by step."""
-    step_of_rows: Callable[[jax.Array], decoding.Step[Any]]
 
 
 def _are_stacked(nets: tuple[Net, ...]) -> bool:
@@ -275,7 +275,6 @@ def _start(options: Options, weights: tuple[Weights, ...], sources: Sources) -> 
         decoding.ensemble([run.step for run in runs], average=average),
         decoding.EnsembleState(tuple(run.state for run in runs)),
         read,
-        lambda rows: decoding.ensemble([run.step_of_rows(rows) for run in runs], average=average),
     )
 
 
@@ -285,7 +284,7 @@ def _begun(net: Net, options: Options, weights: Weights, sources: Sources) -> An
     given: dict[str, Any] = {"beam_size": options.num_hypotheses, "length": _capacities(options, sources)[0]}
     given |= {} if weights.steps is None else {"weights": weights.steps}
     if options.decode.cache_dtype == "bfloat16":
-        if getattr(net.config, "kind", "") == "recurrent":
+        if not net.config.has_cache:
             raise ConfigError("cache_dtype needs a Transformer: a recurrent decoder keeps no keys and values")
         given["cache_dtype"] = jnp.bfloat16
     if options.is_open:
@@ -297,9 +296,8 @@ def _begun(net: Net, options: Options, weights: Weights, sources: Sources) -> An
 def _one(net: Net, options: Options, weights: Weights, sources: Sources) -> _Run:
     model: Any = net.bind(weights.params)
     _, context, state = _begun(net, options, weights, sources)
-    step_in = lambda context: lambda tokens, state: model.step(tokens, state, context)
     read = lambda tokens, state, lengths: model.prefill(tokens, state, context, lengths=lengths)[1]
-    return _Run(step_in(context), state, read, lambda rows: step_in(context.take(rows)))
+    return _Run(decoding.ContextStep(model.step, context), state, read)
 
 
 def _stacked(options: Options, weights: Weights, sources: Sources) -> _Run:
@@ -307,8 +305,8 @@ def _stacked(options: Options, weights: Weights, sources: Sources) -> _Run:
     net, params = options.nets[0], weights.params
     contexts, states = jax.vmap(lambda own: _begun(net, options, own, sources)[1:])(weights)
 
-    def step(given: Any, tokens: jax.Array, state: Any) -> Any:
-        own, context = given
+    def step(one: tuple[Params, Any], tokens: jax.Array, state: Any) -> Any:
+        own, context = one
         model: Any = net.bind(own)
         return model.step(tokens, state, context)
 
@@ -319,31 +317,28 @@ def _stacked(options: Options, weights: Weights, sources: Sources) -> _Run:
 
         return decoding.StackedState(jax.vmap(prefill)(params, contexts, state.states))
 
-    def step_of_rows(rows: jax.Array) -> decoding.Step[Any]:
-        few = jax.vmap(lambda context: context.take(rows))(contexts)
-        return decoding.stacked_ensemble(step, (params, few), average=options.decode.average)
+    def take(models: tuple[Params, Any], rows: jax.Array) -> tuple[Params, Any]:
+        return models[0], jax.vmap(lambda context: context.take(rows))(models[1])
 
-    together = decoding.stacked_ensemble(step, (params, contexts), average=options.decode.average)
-    return _Run(together, decoding.StackedState(states), read, step_of_rows)
+    models, average = (params, contexts), options.decode.average
+    together = decoding.stacked_ensemble(step, models, average=average, take=take)
+    return _Run(together, decoding.StackedState(states), read)
 
 
 def _covering(options: Options, weights: Weights, sources: Sources) -> _Run:
     """Returns the start of a model whose steps sum up the attention that each position of the input has received."""
-    if getattr(options.nets[0].config, "attention", "") == "none":
+    if not options.nets[0].config.has_attention:
         raise ConfigError("coverage_penalty needs attention, and this model has model.attention none")
     model: Any = options.nets[0].bind(weights.params)
     memory, context, state = _begun(options.nets[0], options, weights, sources)
     valid = jnp.ones(memory.states.shape[:2], bool) if memory.valid is None else memory.valid
 
-    def step_in(context: Any) -> decoding.Step[Any]:
-        def step(tokens: jax.Array, state: decoding.CoverageState[Any]) -> Any:
-            logits, weights, inner = model.attending_step(tokens, state.state, context)
-            return logits, decoding.CoverageState(inner, state.attended + weights)
+    def step(tokens: jax.Array, state: decoding.CoverageState[Any], context: Any) -> Any:
+        logits, weights, inner = model.attending_step(tokens, state.state, context)
+        return logits, state.attending(weights, inner)
 
-        return step
-
-    start = decoding.CoverageState.start(state, valid)
-    return _Run(step_in(context), start, None, lambda rows: step_in(context.take(rows)))
+    start = decoding.CoverageState.start(state, valid, penalty=options.decode.coverage_penalty)
+    return _Run(decoding.ContextStep(step, context), start, None)
 
 
 def sampling_transforms(decode: GenerationConfig) -> list[decoding.Transform]:

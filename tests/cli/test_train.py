@@ -82,9 +82,9 @@ def test_the_exit_code_gives_the_reason_for_the_end(trained, tmp_path, reason, c
 SIGNALED = """
 import os, signal, sys
 from jaxformer.cli import main
-from jaxformer.tasks import rundir
+from jaxformer.training.phase_timer import PhaseTimer
 
-rundir.draw_curves = lambda run, say: os.kill(os.getpid(), signal.SIGTERM)
+PhaseTimer.report = lambda timer: os.kill(os.getpid(), signal.SIGTERM)
 sys.argv[0] = "jaxformer"
 sys.exit(main.script())
 """

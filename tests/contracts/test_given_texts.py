@@ -8,6 +8,7 @@ from jaxformer import decoding, models
 from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.data.sources import Parallel
 from jaxformer.errors import DataError
+from jaxformer.models import choices
 from jaxformer.modules.pure import pure
 from jaxformer.tasks.language_model import DecodeConfig, TextGenerator
 from jaxformer.tasks.translation import TASK, Translator
@@ -41,7 +42,7 @@ def test_a_long_sentence_leaves_its_neighbors_alone(monkeypatch):
 
     def attention(net, params, source, target):
         shapes.append((source.shape, target.shape))
-        return np.zeros((1, len(target), 1, target.shape[1], source.shape[1]), np.float32)
+        return np.zeros((len(target), 1, 1, target.shape[1], source.shape[1]), np.float32)
 
     monkeypatch.setattr(implementation, "_pair_log_probs", log_probs)
     monkeypatch.setattr(implementation, "_cross_attention", attention)
@@ -61,10 +62,10 @@ def test_evaluation_reads_the_beginning_of_a_long_sentence(monkeypatch):
     """As `translate` does, with the same message; it read all of it, for hours."""
     one, said, searched = translator(), [], []
 
-    def search(self, sources, *given, num_samples):
-        searched.append([len(ids) for ids in sources])
-        empty = np.zeros((len(sources), 1, 1), np.int32)
-        return lambda: decoding.Hypotheses(empty, empty[..., 0], *np.zeros((2, len(sources), 1)), 0.0 * empty)
+    def search(self, inputs, num_draws):
+        searched.append([len(one.source) for one in inputs])
+        empty = np.zeros((len(inputs), 1, 1), np.int32)
+        return lambda: decoding.Hypotheses(empty, empty[..., 0], *np.zeros((2, len(inputs), 1)), 0.0 * empty)
 
     monkeypatch.setattr(Translator, "_search", search)
     pairs = Parallel((SENTENCES[0], LONG * 9), (SENTENCES[0], SENTENCES[0]))
@@ -97,7 +98,7 @@ def test_a_long_prompt_leaves_its_neighbors_alone(monkeypatch, threads):
     monkeypatch.setattr(jax.stages.Lowered, "compile", nothing)
     monkeypatch.setattr(TextGenerator, "_num_threads", threads)
     tokenizer = CharacterTokenizer.train(SENTENCES)
-    sizes = {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_layers": 1, "positions": "rotary"}
+    sizes = {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_layers": 1, "positions": choices.Rotary()}
     config = models.LanguageModelConfig(tokenizer.vocab_size, **sizes)
     net = pure(models.LanguageModel, config)
     decode = DecodeConfig(max_tokens=1, temperature=0, beam_size=2)
@@ -110,7 +111,7 @@ def test_a_long_prompt_leaves_its_neighbors_alone(monkeypatch, threads):
 
 def test_attention_of_a_text_that_is_too_long_is_refused():
     """`jaxformer inspect` ended with a traceback."""
-    short = translator(positions="learned", max_positions=12)
+    short = translator(positions=choices.Learned(), max_positions=12)
     for pair in ((LONG, "a"), ("a", LONG)):
         with pytest.raises(DataError, match=r"sentence 1 has .* tokens, but the model takes at most 12; split it"):
             short.attention(*pair)

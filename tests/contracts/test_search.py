@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jaxformer import decoding, functional, sharding
+from tests.decoding import searches
 from tests.decoding.reference import Search
 from tests.decoding.toys import BEGIN, END, LENGTH, PAD, VOCAB, as_tuples, markov, start
 from tests.models import small
@@ -101,7 +102,7 @@ def test_a_wide_beam_is_exhaustive_search(case):
     step, table = markov(MODELS, batch=MODELS)
     beam_size = 82  # more than the vocabulary, and than the sequences without an end
     given = options(case, MODELS) | {"stopping": "limit", "beam_size": beam_size}
-    found = jax.jit(lambda state: decoding.beam_search(step, state, **given))(start(beam_size, batch=MODELS))
+    found = jax.jit(lambda state: searches.beam_search(step, state, **given))(start(beam_size, batch=MODELS))
     found = jax.device_get(found)
     for sentence in range(MODELS):
         same(results(found, sentence, 10), reference(table[sentence], case).every(table[sentence])[:10])
@@ -118,7 +119,7 @@ def test_a_narrow_beam_equals_plain_beam_search(case):
         rule = decoding.Patience(patience) if stopping == "patience" else stopping
         given = options(case, MODELS, limit) | {"stopping": rule, "beam_size": 3}
         found = jax.device_get(
-            jax.jit(lambda state, given=given: decoding.beam_search(step, state, **given))(start(3, batch=MODELS))
+            jax.jit(lambda state, given=given: searches.beam_search(step, state, **given))(start(3, batch=MODELS))
         )
         plain = reference(table[0], case, limit)
         reasons[stopping, patience] = [plain.beam(table[i], 3, stopping, patience) for i in range(MODELS)]
@@ -135,7 +136,7 @@ def test_several_ends_leave_the_beam_full(stopping):
     step, table = markov(5, batch=MODELS, steps=6, shift=1.0)
     ends = (END, 3)
     given = {"max_length": 6, "forced_end": "never", "stopping": stopping, **IDS, "eos": ends}
-    search = jax.jit(lambda state: decoding.beam_search(step, state, beam_size=3, **given))
+    search = jax.jit(lambda state: searches.beam_search(step, state, beam_size=3, **given))
     found = jax.device_get(search(start(3, batch=MODELS)))
     plain = Search(6, POWER(1.0), "never", ends=ends)
     for sentence in range(MODELS):
@@ -146,9 +147,9 @@ def test_several_ends_leave_the_beam_full(stopping):
 def test_beam_of_one_equals_greedy(case):
     step, _ = markov(2, batch=MODELS)
     given = options(case, MODELS)
-    beam = jax.jit(lambda state: decoding.beam_search(step, state, beam_size=1, **given))(start(1, batch=MODELS))
+    beam = jax.jit(lambda state: searches.beam_search(step, state, beam_size=1, **given))(start(1, batch=MODELS))
     del given["length_penalty"]
-    greedy = jax.jit(lambda state: decoding.greedy(step, state, **given))(start(1, batch=MODELS))
+    greedy = jax.jit(lambda state: searches.greedy(step, state, **given))(start(1, batch=MODELS))
     for name in ("tokens", "lengths", "log_probs", "token_log_probs"):
         np.testing.assert_array_equal(getattr(beam, name), getattr(greedy, name), err_msg=name)
 
@@ -162,7 +163,7 @@ def test_scores_equal_those_of_forced_scoring(case):
 
     @jax.jit
     def run(state):
-        found = decoding.beam_search(step, state, beam_size=4, **given)
+        found = searches.beam_search(step, state, beam_size=4, **given)
         unscored = jnp.full(MODELS, len(prefix))
         rules = {"bos": BEGIN, "transforms": given["transforms"], "prefix_lengths": unscored}
         return found, decoding.forced(step, state, found.tokens, found.lengths, **rules)
@@ -182,9 +183,9 @@ def test_scores_equal_those_of_forced_scoring(case):
 
 
 SEARCHES = {
-    "beam": lambda step, state, **given: decoding.beam_search(step, state, beam_size=3, **given),
-    "greedy": lambda step, state, **given: decoding.greedy(step, state, **given),
-    "sample": lambda step, state, **given: decoding.sample(step, state, **given),
+    "beam": lambda step, state, **given: searches.beam_search(step, state, beam_size=3, **given),
+    "greedy": lambda step, state, **given: searches.greedy(step, state, **given),
+    "sample": lambda step, state, **given: searches.sample(step, state, **given),
 }
 
 
@@ -229,7 +230,7 @@ def test_other_shapes_change_only_near_ties():
         memory = bound.encode(functional.Tokens(source, valid))
         context, state = bound.start(memory, beam_size=3, length=8)
         step = lambda tokens, state: bound.step(tokens, state, context)
-        return decoding.beam_search(step, state, beam_size=3, max_length=8, bos=1, eos=2)
+        return searches.beam_search(step, state, beam_size=3, max_length=8, bos=1, eos=2)
 
     def best(rows, size):
         """The best tokens of these sentences, padded to a length, and the scores."""

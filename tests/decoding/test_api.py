@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxformer import decoding, models, pure
+from tests.decoding import searches
 from tests.decoding.toys import BEGIN, END, LENGTH, PAD, VOCAB, as_tuples, markov, plain, start
 from tests.modules.small import drawn, int32
 from tests.selection import first
@@ -39,7 +40,7 @@ def test_state_leaves_must_agree():
     step, _ = markov(0)
     for tree in ({"a": jnp.zeros((2, 1)), "b": jnp.zeros((2, 3))}, {"a": jnp.zeros(2)}, {"a": 0}, {}):
         with pytest.raises(ValueError, match="leading dims"):
-            decoding.greedy(step, decoding.TreeState(tree), max_length=2, bos=BEGIN, eos=END)
+            searches.greedy(step, decoding.TreeState(tree), max_length=2, bos=BEGIN, eos=END)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +52,7 @@ def test_state_leaves_must_agree():
     ],
     ids=["beyond", "negative", "several"],
 )
-@pytest.mark.parametrize("search", [decoding.greedy, functools.partial(decoding.beam_search, beam_size=1)])
+@pytest.mark.parametrize("search", [searches.greedy, functools.partial(searches.beam_search, beam_size=1)])
 def test_invalid_eos_and_bos_are_refused(search, options, message):
     step, _ = markov(0)
     run = lambda state, **given: search(step, state, max_length=2, **{"bos": BEGIN, "eos": END} | given)
@@ -63,19 +64,19 @@ def test_invalid_eos_and_bos_are_refused(search, options, message):
 def test_a_beam_with_too_many_choices_is_refused():
     step = lambda tokens, state: (jnp.zeros((*tokens.shape, VOCAB)), state)
     state = decoding.TreeState(jax.ShapeDtypeStruct((1, 2**29), jnp.float32))
-    search = functools.partial(decoding.beam_search, step, beam_size=2**29, max_length=2, bos=BEGIN, eos=END)
+    search = functools.partial(searches.beam_search, step, beam_size=2**29, max_length=2, bos=BEGIN, eos=END)
     with pytest.raises(ValueError, match=r"^beam_size times the vocabulary must be below 2\*\*31, got 536870912 x 6"):
         jax.eval_shape(search, state)
 
 
-@pytest.mark.parametrize("search", [decoding.greedy, decoding.beam_search, decoding.sample, decoding.forced])
+@pytest.mark.parametrize("search", [searches.greedy, searches.beam_search, searches.sample, decoding.forced])
 def test_a_bare_pytree_is_refused_as_a_state(search):
     step, _ = markov(0)
     tree = start(2).tree
     needed = {
-        decoding.greedy: {"max_length": 2, "eos": END},
-        decoding.beam_search: {"max_length": 2, "eos": END, "beam_size": 2},
-        decoding.sample: {"max_length": 2, "eos": END, "key": None},
+        searches.greedy: {"max_length": 2, "eos": END},
+        searches.beam_search: {"max_length": 2, "eos": END, "beam_size": 2},
+        searches.sample: {"max_length": 2, "eos": END, "key": None},
         decoding.forced: {"tokens": jnp.zeros((2, 2, 1), jnp.int32), "lengths": jnp.ones((2, 2), jnp.int32)},
     }
     with pytest.raises(ValueError, match=r"dict lacks shape, reorder, take\. Wrap a pytree .* decoding\.TreeState"):
@@ -84,7 +85,7 @@ def test_a_bare_pytree_is_refused_as_a_state(search):
 
 def test_a_step_that_returns_a_bare_pytree_is_refused():
     step = lambda tokens, state: (jnp.zeros((*tokens.shape, VOCAB)), state.tree)
-    search = functools.partial(decoding.beam_search, step, beam_size=2, max_length=2, bos=BEGIN, eos=END)
+    search = functools.partial(searches.beam_search, step, beam_size=2, max_length=2, bos=BEGIN, eos=END)
     with pytest.raises(ValueError, match=r"dict lacks shape, reorder, take\. Wrap a pytree"):
         jax.eval_shape(search, start(2))
 
@@ -96,12 +97,12 @@ def test_without_a_pad_every_token_may_be_chosen():
     step = plain(lambda tokens, state: (jnp.broadcast_to(scores, (*tokens.shape, VOCAB)), state))
     state = decoding.TreeState(jnp.zeros((1, 1)))
     given = {"max_length": 3, "bos": BEGIN, "eos": None}
-    searches = {
-        "greedy": functools.partial(decoding.greedy, step, state, **given),
-        "beam": functools.partial(decoding.beam_search, step, state, beam_size=1, **given),
-        "sample": functools.partial(decoding.sample, step, state, key=3, **given),
+    runs = {
+        "greedy": functools.partial(searches.greedy, step, state, **given),
+        "beam": functools.partial(searches.beam_search, step, state, beam_size=1, **given),
+        "sample": functools.partial(searches.sample, step, state, key=3, **given),
     }
-    for search in searches.values():
+    for search in runs.values():
         assert search().tokens.tolist() == [[[0, 0, 0]]]
         assert 0 not in search(pad=0).tokens.tolist()[0][0]
 
@@ -117,19 +118,19 @@ def test_a_state_with_too_little_room_is_refused():
     both = lambda tokens, state: (step(tokens, state.states[0])[0], state)
     several = decoding.EnsembleState((state, decoding.TreeState(jnp.zeros((1, 1)))))
     stacked = decoding.StackedState(jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), state))
-    covered = decoding.CoverageState.start(state, jnp.ones((1, 2), bool))
+    covered = decoding.CoverageState.start(state, jnp.ones((1, 2), bool), penalty=0.5)
     ids = {"bos": BEGIN, "eos": END}
     message = "max_length=4 reads up to 4 tokens, but the state has room for 3; start the model with length=4"
     for search in (
-        lambda: decoding.greedy(step, state, max_length=4, **ids),
-        lambda: decoding.greedy(both, several, max_length=4, **ids),
-        lambda: decoding.greedy(step, stacked, max_length=4, **ids),
-        lambda: decoding.beam_search(step, covered, beam_size=1, max_length=4, **ids),
+        lambda: searches.greedy(step, state, max_length=4, **ids),
+        lambda: searches.greedy(both, several, max_length=4, **ids),
+        lambda: searches.greedy(step, stacked, max_length=4, **ids),
+        lambda: searches.beam_search(step, covered, beam_size=1, max_length=4, **ids),
         lambda: decoding.forced(step, state, jnp.ones((1, 1, 4), jnp.int32), jnp.full((1, 1), 4), bos=BEGIN),
     ):
         with pytest.raises(ValueError, match=message):
             search()
-    found = decoding.greedy(step, state, max_length=4, bos=None, eos=None, prefix=jnp.ones((1, 1), jnp.int32))
+    found = searches.greedy(step, state, max_length=4, bos=None, eos=None, prefix=jnp.ones((1, 1), jnp.int32))
     assert np.isfinite(np.asarray(found.log_probs)).all()
 
 
@@ -137,9 +138,9 @@ def test_a_state_with_too_little_room_is_refused():
 def test_any_of_several_eos_tokens_ends_a_sequence(name):
     """As if sequences without an end were cut there; at the limit, one of them is forced."""
     search = {
-        "greedy": lambda **given: decoding.greedy(step, start(1), **given),
-        "sample": lambda **given: decoding.sample(step, start(3), key=jax.random.key(1), **given),
-        "beam": lambda **given: decoding.beam_search(step, start(3), beam_size=3, **given),
+        "greedy": lambda **given: searches.greedy(step, start(1), **given),
+        "sample": lambda **given: searches.sample(step, start(3), key=jax.random.key(1), **given),
+        "beam": lambda **given: searches.beam_search(step, start(3), beam_size=3, **given),
     }[name]
     (step, _), ends, given = markov(5), (END, 4), {"max_length": LENGTH, "bos": BEGIN, "pad": PAD}
     whole, found = search(eos=None, **given), search(eos=ends, forced_end="never", **given)
@@ -169,8 +170,8 @@ def test_one_hypothesis_is_never_reordered():
     step, _ = markov(5)
     given = {"max_length": LENGTH, "bos": BEGIN, "eos": END, "pad": PAD}
     fixed = lambda tokens, state: (lambda scores, new: (scores, Fixed(new.tree)))(*step(tokens, state))
-    found = decoding.beam_search(fixed, Fixed(start(1).tree), beam_size=1, **given)
-    np.testing.assert_array_equal(found.tokens, decoding.greedy(step, start(1), **given).tokens)
+    found = searches.beam_search(fixed, Fixed(start(1).tree), beam_size=1, **given)
+    np.testing.assert_array_equal(found.tokens, searches.greedy(step, start(1), **given).tokens)
 
 
 def test_a_choice_that_is_not_one_token_for_each_hypothesis_is_refused():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxformer import decoding
+from tests.decoding import searches
 from tests.decoding.toys import (
     BEGIN,
     END,
@@ -28,7 +29,7 @@ from tests.selection import first
 
 def begun(step, state, beam_size, **options):
     options = {"max_length": LENGTH, "bos": BEGIN, "eos": END, "pad": PAD, **options}
-    return decoding.beam_search(step, state, beam_size=beam_size, **options)
+    return searches.beam_search(step, state, beam_size=beam_size, **options)
 
 
 def search(step, state, beam_size, **options):
@@ -108,7 +109,7 @@ def test_beam_of_one_equals_greedy():
     """D2: a beam of one equals greedy search."""
     for seed in range(8):
         step, _ = markov(seed)
-        greedy = decoding.greedy(step, start(1), max_length=LENGTH, bos=BEGIN, eos=END, pad=PAD)
+        greedy = searches.greedy(step, start(1), max_length=LENGTH, bos=BEGIN, eos=END, pad=PAD)
         beam = search(step, start(1), 1, length_penalty=0.7)
         np.testing.assert_array_equal(greedy.tokens, beam.tokens)
         np.testing.assert_allclose(greedy.log_probs, beam.log_probs, rtol=1e-5)
@@ -185,7 +186,7 @@ def test_pad_and_bos_are_never_chosen():
         return logits, state
 
     for result in (
-        quick(lambda state: decoding.greedy(tempting, state, max_length=3, bos=BEGIN, eos=END, pad=PAD))(start(1)),
+        quick(lambda state: searches.greedy(tempting, state, max_length=3, bos=BEGIN, eos=END, pad=PAD))(start(1)),
         search(tempting, start(2), 2, max_length=3),
     ):
         inside = np.arange(3) < np.asarray(result.lengths)[..., None]
@@ -325,8 +326,6 @@ def test_one_program_for_equal_shapes():
         ({"beam_size": 2, "length_penalty": -1.0}, "at least 0"),
         ({"beam_size": 2, "length_penalty": float("nan")}, "at least 0"),
         ({"beam_size": 2, "length_penalty": float("inf")}, "length_penalty must be at least 0 and finite, got inf"),
-        ({"beam_size": 2, "coverage_penalty": -0.5}, "coverage_penalty must be at least 0 and finite, got -0.5"),
-        ({"beam_size": 2, "coverage_penalty": 0.5}, "needs a state that is a CoverageState, got TreeState"),
         ({"beam_size": 2, "stopping": "never"}, "stopping must be first, now, limit or a Patience, got 'never'"),
         ({"beam_size": 2, "forced_end": "always"}, "forced_end must be one of scored, free, never, got 'always'"),
         ({"beam_size": 2, "max_length": 0}, "max_length must be at least 1, got 0"),
@@ -348,7 +347,7 @@ def test_bos_may_equal_eos(method):
         # Never chosen in either search, so that both choose among the same tokens.
         barred = lambda tokens, state: (lambda x, s: (x.at[..., BEGIN].set(-1e9), s))(*step(tokens, state))
         if method == "greedy":
-            return decoding.greedy(barred, start(1), max_length=LENGTH, bos=bos, eos=END)
+            return searches.greedy(barred, start(1), max_length=LENGTH, bos=bos, eos=END)
         return search(barred, start(3), 3, bos=bos)
 
     same, other = result(END), result(BEGIN)
@@ -361,13 +360,13 @@ def test_pad_may_equal_eos():
     """As for GPT-2: the hypotheses are those with another pad, filled with eos."""
     step, _ = markov(0, shift=1.0)
     rules = (decoding.forbid([PAD]),)
-    searches = (
-        lambda state, **ids: decoding.greedy(step, state, max_length=LENGTH, bos=BEGIN, eos=END, **ids),
+    runs = (
+        lambda state, **ids: searches.greedy(step, state, max_length=LENGTH, bos=BEGIN, eos=END, **ids),
         lambda state, **ids: begun(step, state, 2, **ids),
     )
-    for run in searches:
+    for run in runs:
         both = quick(lambda state: [run(state, pad=pad, transforms=rules) for pad in (END, PAD)])  # noqa: B023
-        found, expected = both(start(1 if run is searches[0] else 2))
+        found, expected = both(start(1 if run is runs[0] else 2))
         np.testing.assert_array_equal(found.lengths, expected.lengths)
         inside = np.arange(LENGTH) < np.asarray(expected.lengths)[..., None]
         assert not inside.all()
@@ -388,7 +387,7 @@ def test_a_search_without_allowed_tokens_returns_its_hypotheses(beam_size):
     np.testing.assert_allclose(result.scores, result.log_probs / 3, rtol=1e-6)
     assert (np.diff(result.scores, axis=1) < 0).all()
     if beam_size == 1:
-        other = decoding.greedy(step, start(1), bos=BEGIN, pad=PAD, **options)
+        other = searches.greedy(step, start(1), bos=BEGIN, pad=PAD, **options)
         for name in ("tokens", "lengths", "log_probs", "token_log_probs"):
             np.testing.assert_array_equal(getattr(result, name), getattr(other, name))
 

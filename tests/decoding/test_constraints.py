@@ -9,6 +9,7 @@ import pytest
 
 from jaxformer import decoding
 from jaxformer.errors import ConfigError
+from tests.decoding import searches
 from tests.decoding.toys import BEGIN, END, PAD, VOCAB, markov, start
 from tests.modules.small import quick
 from tests.selection import first
@@ -137,7 +138,7 @@ def test_bad_settings_are_refused(make, message):
 
 
 @pytest.mark.parametrize(
-    "search", [decoding.greedy, functools.partial(decoding.sample, key=0)], ids=["greedy", "sample"]
+    "search", [searches.greedy, functools.partial(searches.sample, key=0)], ids=["greedy", "sample"]
 )
 @pytest.mark.parametrize("normalized", first([True, False], True))
 def test_a_sequence_ends_if_no_token_is_allowed(search, normalized):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jaxformer import decoding
+from tests.decoding import searches
 from tests.decoding.toys import BEGIN, END, LENGTH, VOCAB, log_softmax, markov, plain, start
 from tests.selection import first
 
@@ -37,7 +38,7 @@ def stacked(table, tokens, state):
 def test_an_ensemble_averages_its_models(average):
     """Several models, or one whose parameters are stacked: the same hypotheses and scores."""
     steps, tables = zip(*(markov(seed) for seed in SEEDS), strict=True)
-    search = lambda step, state: jax.jit(lambda state: decoding.beam_search(step, state, **OPTIONS))(state)
+    search = lambda step, state: jax.jit(lambda state: searches.beam_search(step, state, **OPTIONS))(state)
     expected = search(mean_model(tables, average), start(4))
     several = decoding.ensemble(steps, average=average)
     found = search(several, decoding.EnsembleState((start(4),) * 3))

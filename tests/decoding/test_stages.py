@@ -1,20 +1,23 @@
 """Batches that lose their finished sentences, and caches that grow."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxformer import decoding
+from tests.decoding import searches
 from tests.decoding.toys import BEGIN, END, VOCAB, markov, start
 from tests.models.small import SOURCE, SOURCE_VALID, SOURCES, model
 from tests.selection import first
 
 BATCH, LENGTH = 40, 12
 SEARCHES = {
-    "beam": lambda step, state, **given: decoding.beam_search(step, state, beam_size=2, **given),
-    "greedy": decoding.greedy,
-    "sample": lambda step, state, **given: decoding.sample(step, state, key=jax.random.key(0), **given),
+    "beam": lambda step, state, **given: searches.beam_search(step, state, beam_size=2, **given),
+    "greedy": searches.greedy,
+    "sample": lambda step, state, **given: searches.sample(step, state, key=jax.random.key(0), **given),
 }
 
 
@@ -26,21 +29,24 @@ def test_complete_sentences_leave_the_batch(method):
     words = jnp.full((BATCH, 3), 4)
     sizes = []
 
-    def step_of(sentences):
-        rows = table[sentences]  # what is closed over must be selected, too
+    class Rows(NamedTuple):
+        logits: jax.Array
 
-        def step(tokens, state):
-            jax.debug.callback(lambda: sizes.append(len(sentences)))
-            return jnp.take_along_axis(rows, tokens[..., None], 1), decoding.TreeState(state.tree + 1)
+        def take(self, rows):
+            return Rows(self.logits[rows])
 
-        return step
+    def step(tokens, state, rows):
+        jax.debug.callback(lambda: sizes.append(len(rows.logits)))
+        return jnp.take_along_axis(rows.logits, tokens[..., None], 1), decoding.TreeState(state.tree + 1)
 
     def run(shrinks):
-        given = {"max_lengths": limits, "bos": BEGIN, "eos": END, "step_of_rows": step_of if shrinks else None}
+        given = {"max_lengths": limits, "bos": BEGIN, "eos": END}
         given |= {"prefix": decoding.Prefix(words, jnp.arange(BATCH) % 3), "transforms": (decoding.no_repeat_ngram(2),)}
         given["transforms"] += (decoding.min_length(jnp.arange(BATCH) % 5 + 5, eos=END),)
         state = decoding.TreeState(jnp.zeros((BATCH, 2), jnp.int32))
-        return SEARCHES[method](step_of(jnp.arange(BATCH)), state, max_length=LENGTH, **given)
+        whole = decoding.ContextStep(step, Rows(table))
+        own = whole if shrinks else lambda tokens, state: whole(tokens, state)
+        return SEARCHES[method](own, state, max_length=LENGTH, **given)
 
     plain = jax.jit(run, static_argnums=0)(False)
     jax.effects_barrier()
@@ -81,7 +87,7 @@ def searched(method, kind, capacities, read=False):
         elif kind == "ensemble":
             state, step = decoding.EnsembleState((state, state)), decoding.ensemble([step, step])
         elif kind == "coverage":
-            state = decoding.CoverageState.start(state, SOURCE_VALID)
+            state = decoding.CoverageState.start(state, SOURCE_VALID, penalty=0.0)
             step = covering(context)
         prefix = jnp.array([[3, 4], [5, 0]])
         reader = lambda tokens, state, lengths: model_of().prefill(tokens, state, context, lengths=lengths)[1]
@@ -92,7 +98,7 @@ def searched(method, kind, capacities, read=False):
     def covering(context):
         def step(tokens, state):
             logits, weights, inner = model_of().attending_step(tokens, state.state, context)
-            return logits, decoding.CoverageState(inner, state.attended + weights)
+            return logits, state.attending(weights, inner)
 
         return step
 
@@ -141,7 +147,7 @@ def test_capacities_are_checked(capacities, message):
     prefix = decoding.Prefix(jnp.full((2, 3), 4), read=read)
     step = lambda tokens, state: bound.step(tokens, state, context)
     with pytest.raises(ValueError, match=message):
-        decoding.greedy(step, state, max_length=4, bos=1, eos=2, prefix=prefix, capacities=capacities)
+        searches.greedy(step, state, max_length=4, bos=1, eos=2, prefix=prefix, capacities=capacities)
 
 
 def test_a_traced_beam_has_all_its_room_at_once():
@@ -152,14 +158,14 @@ def test_a_traced_beam_has_all_its_room_at_once():
 
     def run(length, **given):
         context, state = bound.start(memory, beam_size=2, length=length)
-        state = decoding.CoverageState(state, np.zeros((2, 2, SOURCE.shape[1]), np.float32))
+        state = decoding.CoverageState(state, np.zeros((2, 2, SOURCE.shape[1]), np.float32), 0.0)
 
         def step(tokens, state):
             logits, inner = bound.step(tokens, state.state, context)
-            return logits, decoding.CoverageState(inner, state.attended + 1)
+            return logits, state.attending(1, inner)
 
         given |= {"max_length": 4, "bos": 1, "eos": 2, "trace": decoding.BeamTrace()}
-        return decoding.beam_search(step, state, beam_size=2, **given)
+        return searches.beam_search(step, state, beam_size=2, **given)
 
     grown, whole = run(2, capacities=(2, 4)), run(4)
     jax.tree.map(np.testing.assert_array_equal, grown, whole)
@@ -168,4 +174,4 @@ def test_a_traced_beam_has_all_its_room_at_once():
 
 def test_a_state_without_room_does_not_grow():
     with pytest.raises(ValueError, match=r"must ascend from that of the state, None, got \[2, 4\]"):
-        decoding.greedy(markov(0)[0], start(1), max_length=4, bos=BEGIN, eos=END, capacities=(2, 4))
+        searches.greedy(markov(0)[0], start(1), max_length=4, bos=BEGIN, eos=END, capacities=(2, 4))

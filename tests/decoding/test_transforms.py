@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from jaxformer import decoding
-from jaxformer.decoding.transforms import ForceEnd, well_formed
+from jaxformer.decoding.limits import well_formed
+from jaxformer.decoding.transforms import ForceEnd
+from tests.decoding import searches
 from tests.decoding.toys import BEGIN, END, LENGTH, PAD, markov, start
 
 B, K, V, T = 2, 3, 11, 5
@@ -219,7 +221,7 @@ def test_transforms_are_static_or_traced_arguments():
 def test_well_formed_sequences():
     """Pad and bos are never chosen, unless bos is eos; eos, if there is one, is at the limit."""
     limits = jnp.array([2, 9])
-    rules = lambda **ids: well_formed((), max_lengths=limits, **ids)
+    rules = lambda **ids: well_formed((), decoding.Limits(max_length=9, **ids), limits)
     finite = lambda **ids: np.isfinite(np.asarray(decoding.chain(*rules(**ids))(jnp.asarray(SCORES), HISTORY)))
     result = finite(bos=1, eos=2, pad=0)
     assert result[0, 0].tolist() == [False, False, *[True] * (V - 2)]
@@ -260,11 +262,11 @@ def test_draws_obey_all_rules_and_have_their_probability():
     step, _ = markov(5, shift=9.0)
     rules = (decoding.top_k(1), decoding.min_length(LENGTH, eos=END), decoding.temperature(2.0))
     options = {"max_length": LENGTH, "bos": BEGIN, "eos": END, "pad": PAD}
-    result = decoding.sample(step, start(4), key=jax.random.key(0), transforms=rules, **options)
+    result = searches.sample(step, start(4), key=jax.random.key(0), transforms=rules, **options)
     assert (np.asarray(result.lengths) == LENGTH).all()
     np.testing.assert_allclose(result.log_probs, 0, atol=1e-6)
     drawn = decoding.for_sampling((*rules[1:], decoding.forbid([BEGIN, PAD])))
-    result = decoding.sample(step, start(4), key=jax.random.key(1), transforms=rules[1:], **options)
+    result = searches.sample(step, start(4), key=jax.random.key(1), transforms=rules[1:], **options)
     again = decoding.forced(step, start(4), result.tokens, result.lengths, bos=BEGIN, transforms=drawn)
     inner = np.asarray(result.token_log_probs)[..., :-1]  # the end is forced
     np.testing.assert_allclose(np.asarray(again.token_log_probs)[..., :-1], inner, rtol=1e-5, atol=1e-6)
@@ -274,12 +276,12 @@ def test_draws_obey_all_rules_and_have_their_probability():
 @pytest.mark.parametrize("step", [lambda tokens, state: (jnp.zeros((2, 5)), state), lambda tokens, state: (state, 0)])
 def test_scores_of_another_shape_are_refused(step):
     """Scores [B, V] were taken for those of K hypotheses, without an error if K was B or 1."""
-    search = functools.partial(decoding.beam_search, beam_size=2, max_length=3, bos=1, eos=2)
+    search = functools.partial(searches.beam_search, beam_size=2, max_length=3, bos=1, eos=2)
     with pytest.raises(ValueError, match=r"scores \[B, K, V\] with B, K = \(2, 2\); got \(2, [25]\)"):
         search(step, decoding.TreeState(jnp.zeros((2, 2))))
 
 
-@pytest.mark.parametrize("search", [decoding.greedy, decoding.beam_search])
+@pytest.mark.parametrize("search", [searches.greedy, searches.beam_search])
 @pytest.mark.parametrize(
     ("transform", "got"),
     [
@@ -292,7 +294,7 @@ def test_scores_of_another_shape_are_refused(step):
 def test_a_transform_that_returns_other_scores_is_refused(search, transform, got):
     """Fewer scores than tokens were searched as if the vocabulary were smaller."""
     step, _ = markov(0)
-    options = {"beam_size": 2} if search is decoding.beam_search else {}
+    options = {"beam_size": 2} if search is searches.beam_search else {}
     for normalized in (False, True):
         function = lambda scores, history: transform(scores, history)
         function.normalized = normalized

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jaxformer import decoding
+from tests.decoding import searches
 from tests.decoding.toys import (
     BEGIN,
     END,
@@ -33,13 +34,13 @@ def whole(search):
     return run
 
 
-greedy, sample, forced = map(whole, (decoding.greedy, decoding.sample, decoding.forced))
+greedy, sample, forced = map(whole, (searches.greedy, searches.sample, decoding.forced))
 
 
 def test_greedy_takes_the_best_token_in_each_step():
     """D1."""
     step, table = markov(3)
-    result = decoding.greedy(step, start(1), max_length=LENGTH, **IDS)
+    result = searches.greedy(step, start(1), max_length=LENGTH, **IDS)
     last, expected = BEGIN, []
     for number in range(LENGTH):
         logits = table[0, min(number, 2), last].copy()
@@ -77,7 +78,7 @@ def test_the_loop_ends_with_the_last_sentence():
         return jnp.where((state == 1)[..., None], logits.at[..., END].set(2.0), logits), state + 1
 
     state = decoding.TreeState(jnp.zeros((2, 1), jnp.int32))
-    result = decoding.greedy(ends_at_two, state, max_length=50, **IDS)
+    result = searches.greedy(ends_at_two, state, max_length=50, **IDS)
     jax.effects_barrier()
     assert len(steps) == 2
     assert result.lengths.tolist() == [[2], [2]]
@@ -87,10 +88,10 @@ def test_without_eos_each_sentence_runs_to_its_limit():
     """No token is forced there, and the usual eos is a token like any other."""
     step, _ = markov(2)
     limits = jnp.array([2, 4])
-    result = decoding.greedy(step, start(1), max_length=5, max_lengths=limits, bos=BEGIN, eos=None)
+    result = searches.greedy(step, start(1), max_length=5, max_lengths=limits, bos=BEGIN, eos=None)
     assert result.lengths.tolist() == [[2], [4]]
     assert result.tokens[:, 0, 4].tolist() == [PAD, PAD]
-    forbidden = decoding.greedy(
+    forbidden = searches.greedy(
         step, start(1), max_length=5, max_lengths=limits, bos=BEGIN, eos=None, transforms=(decoding.forbid([END]),)
     )
     assert END not in np.asarray(forbidden.tokens)
@@ -154,8 +155,8 @@ def test_a_prefix_can_replace_bos():
     step, _ = markov(7)
     options = {"eos": END, "transforms": (decoding.forbid([BEGIN]),)}
     prefix = jnp.array([[BEGIN, 4], [BEGIN, 5]])
-    result = decoding.greedy(step, start(1), max_length=6, bos=None, prefix=prefix, **options)
-    other = decoding.greedy(step, start(1), max_length=5, bos=BEGIN, prefix=prefix[:, 1:], **options)
+    result = searches.greedy(step, start(1), max_length=6, bos=None, prefix=prefix, **options)
+    other = searches.greedy(step, start(1), max_length=5, bos=BEGIN, prefix=prefix[:, 1:], **options)
     np.testing.assert_array_equal(result.tokens[..., 1:], other.tokens)
     np.testing.assert_array_equal(result.tokens[..., 0], BEGIN)
     np.testing.assert_array_equal(result.lengths, other.lengths + 1)
@@ -166,7 +167,7 @@ def test_a_prefix_can_replace_bos():
 def test_a_prefix_that_fills_its_limit_is_not_extended():
     step, _ = markov(7)
     prefix = jnp.array([[3, 4, 5], [3, 4, 5]])
-    result = decoding.greedy(step, start(1), max_length=5, max_lengths=jnp.array([2, 4]), prefix=prefix, **IDS)
+    result = searches.greedy(step, start(1), max_length=5, max_lengths=jnp.array([2, 4]), prefix=prefix, **IDS)
     assert as_tuples(result, 0) == [(3, 4, 5)]
     assert as_tuples(result, 1) == [(3, 4, 5, END)]
     assert float(result.log_probs[0, 0]) == 0
@@ -189,7 +190,7 @@ def test_history_holds_the_chosen_tokens():
 
     state = decoding.TreeState(jnp.zeros((2, 1)))
     options = {"max_length": 4, "prefix": decoding.Prefix(jnp.array([[4], [5]]), jnp.array([1, 0])), **IDS}
-    result = decoding.greedy(stubborn, state, transforms=(NoRepeat(),), **options)
+    result = searches.greedy(stubborn, state, transforms=(NoRepeat(),), **options)
     assert result.tokens[:, 0].tolist() == [[4, 5, 3, END], [5, 4, 3, END]]
 
 
@@ -197,7 +198,7 @@ def test_samples_do_not_depend_on_the_batch():
     """D5: sentences with their keys, alone or together, in another order or with longer ones, have the same draws."""
     step, _ = markov(8, batch=4)
     keys = quick(jax.vmap(jax.random.fold_in, (None, 0)))(jax.random.key(3), np.arange(4))
-    run = quick(lambda state, key: decoding.sample(step, state, key=key, max_length=8, **IDS))
+    run = quick(lambda state, key: searches.sample(step, state, key=key, max_length=8, **IDS))
     together = run(start(3, batch=4), jax.random.key(3))
     assert len({as_tuples(together, s)[k] for s in range(4) for k in range(3)}) > 6
     for sentences in ([2], [3, 0], [1, 1]):
@@ -211,7 +212,7 @@ def test_samples_do_not_depend_on_the_batch():
 def test_a_sample_does_not_depend_on_the_number_of_hypotheses():
     """Draws of the hypotheses of one sentence differ."""
     step, _ = markov(8)
-    draw = lambda number, key: decoding.sample(step, start(number), key=key, max_length=8, **IDS)
+    draw = lambda number, key: searches.sample(step, start(number), key=key, max_length=8, **IDS)
     many, one = draw(6, jax.random.key(0)), draw(1, jax.random.key(0))
     np.testing.assert_array_equal(many.tokens[:, :1], one.tokens)
     assert len(set(as_tuples(many, 0))) > 1
@@ -244,9 +245,9 @@ def test_samples_follow_the_distribution():
 @pytest.mark.full
 def test_sampling_from_one_token_is_greedy():
     step, _ = markov(4)
-    greedy = decoding.greedy(step, start(2), max_length=LENGTH, **IDS)
+    greedy = searches.greedy(step, start(2), max_length=LENGTH, **IDS)
     rules = (decoding.forbid([PAD, BEGIN], normalized=False), decoding.top_k(1))
-    sampled = decoding.sample(step, start(2), key=jax.random.key(0), max_length=LENGTH, transforms=rules, **IDS)
+    sampled = searches.sample(step, start(2), key=jax.random.key(0), max_length=LENGTH, transforms=rules, **IDS)
     inside = np.arange(LENGTH - 1) < np.asarray(greedy.lengths)[..., None]  # the last place is END in both
     np.testing.assert_array_equal(np.where(inside, sampled.tokens[..., :-1], 0), greedy.tokens[..., :-1])
 
@@ -307,7 +308,7 @@ def test_forced_scores_are_sums_over_the_table():
 def test_forced_scoring_equals_greedy_search():
     step, _ = markov(2)
     rules = (decoding.temperature(0.5), decoding.min_length(3, eos=END))
-    result = decoding.greedy(step, start(1), max_length=LENGTH, transforms=rules, **IDS)
+    result = searches.greedy(step, start(1), max_length=LENGTH, transforms=rules, **IDS)
     again = decoding.forced(step, start(1), result.tokens, result.lengths, bos=BEGIN, transforms=rules)
     for name in ("tokens", "lengths", "log_probs", "token_log_probs"):
         np.testing.assert_array_equal(getattr(again, name), getattr(result, name))
@@ -334,8 +335,8 @@ def test_64_bits_change_nothing():
         step, _ = markov(7)
         numbers = {"prefix": decoding.Prefix(np.array([[3, 4], [4, 3]]), np.array([2, 1]))}
         options = {"max_length": 5, "max_lengths": np.array([5, 4]), **IDS}
-        sampled = decoding.sample(step, start(2), key=jax.random.key(0), **numbers, **options)
-        beam = decoding.beam_search(step, start(2), beam_size=2, **options)
+        sampled = searches.sample(step, start(2), key=jax.random.key(0), **numbers, **options)
+        beam = searches.beam_search(step, start(2), beam_size=2, **options)
         arrays = np.asarray(beam.tokens, np.int64), np.asarray(beam.lengths, np.int64)
         return sampled, beam, decoding.forced(step, start(2), *arrays, bos=BEGIN)
 
@@ -354,7 +355,7 @@ def test_one_program_for_every_prefix_key_and_limit():
     def run(key, prefix, prefix_lengths, max_lengths):
         traces.append(None)
         options = {"prefix": decoding.Prefix(prefix, prefix_lengths), "max_lengths": max_lengths, **IDS}
-        return decoding.sample(step, start(2), key=key, max_length=6, **options)
+        return searches.sample(step, start(2), key=key, max_length=6, **options)
 
     for seed, lengths in ((0, [2, 0]), (1, [0, 1])):
         result = run(jax.random.key(seed), jnp.array([[3, 4], [4, 3]]), jnp.array(lengths), jnp.array([6, 5]))
@@ -376,14 +377,14 @@ def test_one_program_for_every_prefix_key_and_limit():
 def test_bad_prefixes_and_limits_are_refused(options, message):
     step, _ = markov(0)
     with pytest.raises(ValueError, match=message):
-        decoding.greedy(step, start(1), **{"max_length": LENGTH, **IDS, **options})
+        searches.greedy(step, start(1), **{"max_length": LENGTH, **IDS, **options})
 
 
 def test_bad_keys_and_sequences_are_refused():
     step, _ = markov(0)
     for key in (jax.random.split(jax.random.key(0), 3), jnp.zeros(2, jnp.int32)):
         with pytest.raises(ValueError, match=r"one jax\.random\.key, or 2 keys, one per row"):
-            decoding.sample(step, start(1), key=key, max_length=2, **IDS)
+            searches.sample(step, start(1), key=key, max_length=2, **IDS)
     with pytest.raises(ValueError, match=r"must begin \(2, 1\) like the state"):
         decoding.forced(step, start(1), jnp.zeros((2, 3, 4), jnp.int32), jnp.zeros((2, 3), jnp.int32), bos=BEGIN)
 
@@ -392,7 +393,7 @@ def test_seeds_raw_keys_and_single_transforms():
     """A seed and a raw key draw as their ``jax.random.key``, and one transform as a tuple of it."""
     (step, _), rule = markov(8), decoding.temperature(0.9)
     draw = lambda key, rules, by=sample: by(step, start(3), key=key, max_length=6, transforms=rules, **IDS).tokens
-    expected = quick(lambda seed: draw(seed, (rule,), decoding.sample))(5)
+    expected = quick(lambda seed: draw(seed, (rule,), searches.sample))(5)
     for key in (jax.random.key(5), np.int64(5), np.array(5), jax.random.PRNGKey(5)):
         np.testing.assert_array_equal(draw(key, rule), expected)
     np.testing.assert_array_equal(draw(5, decoding.chain(rule)), expected)

@@ -12,9 +12,8 @@ from tests.decoding.toys import BEGIN, END, markov, start
 def test_every_step_of_one_sentence_is_written():
     step, _ = markov(3)
     trace = decoding.BeamTrace()
-    decoding.beam_search(
-        step, start(2), beam_size=2, max_length=4, max_lengths=jnp.array([2, 4]), bos=BEGIN, eos=END, trace=trace
-    )
+    limits = decoding.Limits(max_length=4, max_lengths=jnp.array([2, 4]), bos=BEGIN, eos=END)
+    decoding.beam_search(step, start(2), limits, beam_size=2, trace=trace)
     for sentence, count in ((0, 2), (1, 3)):  # the second has two finished hypotheses then
         text = beams.as_text(trace, "pb$xyz".__getitem__, sentence=sentence)
         steps = [part.splitlines() for part in text.split("step ")[1:]]

@@ -57,10 +57,11 @@ def everything(params, source, valid):
     model = shallow().net.bind(params)
     memory = model.encode(functional.Tokens(source, valid))
     context, state = model.start(memory, beam_size=BEAM, length=LENGTH)
-    step = lambda tokens, state: model.step(tokens, state, context)
+    step = decoding.ContextStep(model.step, context)
     stepped = step(jnp.broadcast_to(source[:, :1], state.shape), state)
-    beams = decoding.beam_search(step, state, beam_size=BEAM, max_length=LENGTH, **TOKENS)
-    return memory, context, stepped, beams, decoding.greedy(step, state, max_length=LENGTH, **TOKENS)
+    limits = decoding.Limits(max_length=LENGTH, **TOKENS)
+    beams = decoding.beam_search(step, state, limits, beam_size=BEAM)
+    return memory, context, stepped, beams, decoding.greedy(step, state, limits)
 
 
 def equal(program, function, params, *inputs):
@@ -125,7 +126,7 @@ def test_states_of_every_search_as_bytes():
     def begun(params, source, valid):
         model = net.bind(params)
         context, state = model.start(model.encode(functional.Tokens(source, valid)), beam_size=BEAM, length=LENGTH)
-        covered = decoding.CoverageState.start(state, valid)
+        covered = decoding.CoverageState.start(state, valid, penalty=0.5)
         return context, covered, decoding.EnsembleState((state, state)), decoding.StackedState(state)
 
     linear = functional.linear_attention_start

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from jaxformer import decoding, functional, models, pure
+from tests.decoding import searches
 from tests.models.small import TARGET, TARGET_VALID, TARGETS, B, Small, T, V
 from tests.modules.small import int32, normal, quick
 from tests.selection import first
@@ -61,8 +62,8 @@ def test_steps_equal_the_whole_pass_and_a_beam_of_one_is_greedy(name):
         more, _ = bound.step(TARGET[:, 3:1:-1], ragged, context)
         _, step, state, _ = begun(model, params, beam_size=1, length=T)
         options = {"max_length": T, "bos": 1, "eos": 2}
-        one = decoding.beam_search(step, state, beam_size=1, **options)
-        return jnp.stack(rows, 2), last, more, one, decoding.greedy(step, state, **options)
+        one = searches.beam_search(step, state, beam_size=1, **options)
+        return jnp.stack(rows, 2), last, more, one, searches.greedy(step, state, **options)
 
     steps, last, more, beam, greedy = jax.device_get(quick(run)(model.params))
     for hypothesis, tokens in enumerate((np.asarray(TARGET), 1 - np.asarray(TARGET) % 2)):
@@ -82,10 +83,10 @@ def test_the_log_probability_of_the_best_beam_is_that_of_its_tokens(name):
     def run(params):
         _, step, state, _ = begun(model, params, beam_size=3, length=T)
         options = {"max_length": T, "bos": 1, "eos": 2}
-        best = decoding.beam_search(step, state, beam_size=3, **options)
-        drawn = decoding.sample(step, state, key=jax.random.key(0), forced_end="scored", **options)
+        best = searches.beam_search(step, state, beam_size=3, **options)
+        drawn = searches.sample(step, state, key=jax.random.key(0), forced_end="scored", **options)
         twice = decoding.ensemble([step, step])
-        pair = decoding.beam_search(twice, decoding.EnsembleState((state, state)), beam_size=3, **options)
+        pair = searches.beam_search(twice, decoding.EnsembleState((state, state)), beam_size=3, **options)
         return best, drawn, pair
 
     best, drawn, pair = jax.device_get(quick(run)(model.params))

@@ -146,8 +146,8 @@ def test_a_reordered_state_equals_that_of_the_parent(name):
         bound = model.net.bind(params)
         memory = bound.encode(SOURCES)
         context, state = bound.start(memory, beam_size=3, length=T)
-        step = lambda tokens, state: bound.step(tokens, state, context)
-        return decoding.beam_search(step, state, beam_size=3, max_length=T, bos=1, eos=2)
+        limits = decoding.Limits(max_length=T, bos=1, eos=2)
+        return decoding.beam_search(decoding.ContextStep(bound.step, context), state, limits, beam_size=3)
 
     found = quick(search)(model.params)
     tokens, lengths = np.asarray(found.tokens[:, 0]), np.asarray(found.lengths[:, 0])

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.multihost import processes
 
 
@@ -30,6 +31,33 @@ def test_all_true(three, others, expected):
     three("process_allgather", lambda mine: np.stack([mine, *map(np.asarray, others)]))
     assert processes.all_true(True) is expected
     assert processes.all_true(False) is False
+
+
+def fails():
+    raise DataError("mine")
+
+
+def in_all(three, make, mine, others):
+    """`in_all` here, with the answers that two other processes would give, one pair for each exchange."""
+    answers = iter(others)
+    three("process_allgather", lambda here: mine.append(bool(here)) or np.stack([here, *next(answers)]))
+    return processes.in_all(make, "another process failed")
+
+
+def test_what_fails_in_one_process_fails_in_all(three):
+    """With its own message there, and with an error of the same kind elsewhere."""
+    fine, mine = (True, True), []
+    assert in_all(three, lambda: 5, mine, [fine]) == 5
+    with pytest.raises(DataError, match="mine"):
+        in_all(three, fails, mine, [fine, fine, fine])
+    for elsewhere, error in (
+        ([(True, False), (False, True)], ConfigError),
+        ([(True, False), fine, (True, False)], DataError),
+        ([(False, True), fine, fine], OSError),
+    ):
+        with pytest.raises(error, match="another process failed"):
+            in_all(three, lambda: 5, mine, elsewhere)
+    assert mine == [True, False, True, False, *2 * [True], *3 * [True], *3 * [True]]
 
 
 def test_the_first_process_decides(three):

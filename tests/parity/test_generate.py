@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from jaxformer import decoding, functional
+from tests.decoding import searches
 from tests.parity.copied import V, bart_like, read, t5
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
@@ -81,9 +82,8 @@ def ours(name, search, *, beam_size, **options):
         model = net.bind(params)
         memory = model.encode(functional.Tokens(source, valid))
         context, state = model.start(memory, beam_size=beam_size, length=TOKENS)
-        step = lambda tokens, state: model.step(tokens, state, context)
-        step_of_rows = lambda rows: lambda tokens, state: model.step(tokens, state, context.take(rows))
-        return search(step, state, max_length=TOKENS, bos=bos, eos=eos, pad=pad, step_of_rows=step_of_rows, **options)
+        step = decoding.ContextStep(model.step, context)
+        return search(step, state, max_length=TOKENS, bos=bos, eos=eos, pad=pad, **options)
 
     found = jax.device_get(run(params, jnp.asarray(SOURCE), jnp.asarray(VALID)))
     rows = [
@@ -106,7 +106,7 @@ def test_beam_search(name, rules, early, forced):
         first = {"prefix": jnp.full((BATCH, 1), 10)} if rules == "first token" else {}
         found = ours(
             name,
-            functools.partial(decoding.beam_search, beam_size=BEAM),
+            functools.partial(searches.beam_search, beam_size=BEAM),
             beam_size=BEAM,
             stopping=STOPPING[early],
             length_penalty=penalty,
@@ -125,7 +125,7 @@ def test_repetition_penalty(name, beams):
     """A greedy search changes logits, of both signs, and a beam log-probabilities; the first token counts."""
     model, _, _, ids = family(name)
     expected = theirs(model, ids, num_beams=beams, repetition_penalty=1.8, early_stopping=beams > 1)
-    search = decoding.greedy if beams == 1 else functools.partial(decoding.beam_search, beam_size=beams)
+    search = searches.greedy if beams == 1 else functools.partial(searches.beam_search, beam_size=beams)
     given = {} if beams == 1 else {"stopping": "first", "length_penalty": 1.0}
     transforms = (decoding.repetition_penalty(1.8, before=ids[:1], normalized=beams > 1),)
     found = ours(name, search, beam_size=beams, forced_end="never", transforms=transforms, **given)
@@ -140,7 +140,7 @@ def test_greedy_search(name, rules):
     model, _, _, ids = family(name)
     options, transforms = RULES[rules]
     expected = theirs(model, ids, **options)
-    found = ours(name, decoding.greedy, beam_size=1, forced_end="never", transforms=transforms(ids[1]))
+    found = ours(name, searches.greedy, beam_size=1, forced_end="never", transforms=transforms(ids[1]))
     assert [own for own, _ in found] == [rows for rows, _ in expected]
 
 

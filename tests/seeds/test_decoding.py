@@ -36,9 +36,13 @@ def model(choices):
     return lambda tokens, state: (logits[tokens], state)
 
 
+def limits(max_length):
+    return decoding.Limits(max_length=max_length, bos=1, eos=2)
+
+
 def search(choices, **options):
     state = decoding.TreeState(jnp.zeros((1, 2), jnp.int32))
-    return decoding.beam_search(model(choices), state, beam_size=2, max_length=6, bos=1, eos=2, **options)
+    return decoding.beam_search(model(choices), state, limits(6), beam_size=2, **options)
 
 
 def words(tokens):
@@ -83,7 +87,7 @@ def test_d3_toy_beam_step_by_step():
 @pytest.mark.full
 def test_d3_greedy_takes_the_same_path():
     """D3, W: in the document's example greedy search finds the same, so it does not show that a beam can recover."""
-    found = decoding.greedy(model(NEXT), decoding.TreeState(jnp.zeros((1, 1), jnp.int32)), max_length=6, bos=1, eos=2)
+    found = decoding.greedy(model(NEXT), decoding.TreeState(jnp.zeros((1, 1), jnp.int32)), limits(6))
     assert words(found.tokens[0, 0]) == "I am a student"
 
 
@@ -99,14 +103,12 @@ def test_d3_a_case_where_greedy_loses():
     def step(tokens, state):
         return jnp.asarray(table)[tokens], state
 
-    greedy = decoding.greedy(step, decoding.TreeState(jnp.zeros((1, 1))), max_length=3, bos=1, eos=2)
+    greedy = decoding.greedy(step, decoding.TreeState(jnp.zeros((1, 1))), limits(3))
     beam = decoding.beam_search(
         step,
         decoding.TreeState(jnp.zeros((1, 2))),
+        limits(3),
         beam_size=2,
-        max_length=3,
-        bos=1,
-        eos=2,
         length_penalty=0.0,
         stopping="limit",
     )
@@ -142,7 +144,7 @@ def test_d4_where_the_order_flips(count_eos, flip):
 @pytest.mark.full
 def test_d6_stops_at_end():
     """D6: nothing follows the end token but padding."""
-    found = decoding.greedy(model(NEXT), decoding.TreeState(jnp.zeros((1, 1), jnp.int32)), max_length=9, bos=1, eos=2)
+    found = decoding.greedy(model(NEXT), decoding.TreeState(jnp.zeros((1, 1), jnp.int32)), limits(9))
     length = int(found.lengths[0, 0])
     assert int(found.tokens[0, 0, length - 1]) == ID["</s>"]
     assert not np.asarray(found.tokens[0, 0, length:]).any()

@@ -8,7 +8,7 @@ import pytest
 
 from jaxformer import decoding, models
 from jaxformer.data.special_tokens import SpecialTokens
-from jaxformer.decoding.transforms import well_formed
+from jaxformer.decoding.limits import well_formed
 from jaxformer.errors import ConfigError
 from jaxformer.tasks import search
 from jaxformer.tasks.config import GenerationConfig
@@ -42,8 +42,8 @@ def test_the_probability_of_removed_tokens(renormalize):
     sources = SimpleNamespace(min_lengths=jnp.asarray([4]))
     history = decoding.History(jnp.zeros((1, 1, 4), jnp.int32), jnp.zeros((1, 1), jnp.int32), jnp.arange(1))
     rules = search._rules(options, sources)
-    ends = {"bos": special.bos, "eos": special.eos, "pad": special.pad, "max_lengths": jnp.asarray([9])}
-    found = np.exp(decoding.chain(*well_formed(rules, **ends))(logits, history))[0, 0]
+    limits = decoding.Limits(max_length=9, bos=special.bos, eos=special.eos, pad=special.pad)
+    found = np.exp(decoding.chain(*well_formed(rules, limits, jnp.asarray([9])))(logits, history))[0, 0]
     kept = np.exp(np.asarray(logits[0, 0])) * [0, 0, 0, 1, 1, 1]
     whole = kept.sum() if renormalize else np.exp(np.asarray(logits[0, 0])).sum()
     np.testing.assert_allclose(found, kept / whole, rtol=1e-6)

@@ -57,9 +57,8 @@ def translate(params, batch):
     model = NET.bind(params)
     memory = model.encode(batch.source)
     context, state = model.start(memory, beam_size=1, length=LENGTH + 1)
-    step = lambda tokens, state: model.step(tokens, state, context)
-    ids = {"bos": SPECIAL.bos, "eos": SPECIAL.eos, "pad": SPECIAL.pad}
-    return decoding.greedy(step, state, max_length=LENGTH + 1, **ids).tokens[:, 0]
+    limits = decoding.Limits(max_length=LENGTH + 1, bos=SPECIAL.bos, eos=SPECIAL.eos, pad=SPECIAL.pad)
+    return decoding.greedy(decoding.ContextStep(model.step, context), state, limits).tokens[:, 0]
 
 
 @quick

@@ -6,14 +6,15 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Self
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.data.batch import by_length
 from jaxformer.data.segmentation import SPACE
 from jaxformer.data.tokenizer import Tokenizer
+from jaxformer.decoding import Hypotheses
 from jaxformer.errors import ConfigError
 from jaxformer.inspection.attention_maps import AttentionMap, AttentionWeights, by_word, select
 from jaxformer.models import RecurrentCaptioner, RecurrentCaptionerConfig, TransformerCaptioner
@@ -21,11 +22,11 @@ from jaxformer.models import TransformerCaptionerConfig as TransformerConfig
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.reprs import brief_with_methods
 from jaxformer.sharding import Placement
-from jaxformer.tasks.async_dispatch import concurrently
+from jaxformer.tasks.batched import batched, in_order, padded
 from jaxformer.tasks.captioning.config import DecodeConfig
 from jaxformer.tasks.generation import GenerationMixin, Member
-from jaxformer.tasks.images import ImagePredictor, normalized
-from jaxformer.tasks.search import Candidate, Sources, candidate
+from jaxformer.tasks.images import ImagePredictor, normalized, with_rows
+from jaxformer.tasks.search import Candidate, Sources
 
 CaptionNet = Pure[RecurrentCaptioner, RecurrentCaptionerConfig] | Pure[TransformerCaptioner, TransformerConfig]
 
@@ -77,7 +78,7 @@ class ImageCaptioner(ImagePredictor, GenerationMixin):
         Args:
           images: uint8 ``[N, h, w, C]``.
           first: the number of the first image; random draws depend on it.
-          progress: called with the number of images done after each batch.
+          progress: called with the number of images done since the last call.
 
         Raises:
           ConfigError: `n_best` is below 1, or above the number of captions that the search finds.
@@ -85,19 +86,8 @@ class ImageCaptioner(ImagePredictor, GenerationMixin):
         """
         self._check(images)
         self._check_n_best(n_best)
-        number = self.decode.mbr or n_best
-        results: list[list[Candidate]] = []
-        parts = (images[start : start + self._batch_size] for start in range(0, len(images), self._batch_size))
-        searches = (
-            (len(part), self._search(part, first + i * self._batch_size, number)) for i, part in enumerate(parts)
-        )
-        for count, found in concurrently(searches, self._num_threads):
-            ranks = range(found.tokens.shape[1])
-            best = [[candidate(found, row, rank, self.tokenizer) for rank in ranks] for row in range(count)]
-            results += self._ranked(best, n_best)
-            if progress is not None:
-                progress(count)
-        return results
+        search = lambda batch: self._search(images[batch], first + batch[0], self.decode.mbr or n_best)
+        return self._best(search, [1] * len(images), n_best, progress)
 
     def attention(self, images: np.ndarray, captions: Sequence[str]) -> list[AttentionWeights]:
         """Returns the attention of each caption's pieces, and of its end token, to the grid of its image, row by row.
@@ -112,16 +102,18 @@ class ImageCaptioner(ImagePredictor, GenerationMixin):
         places = tuple(f"{SPACE}{row},{column}" for row in range(rows) for column in range(columns))
         eos, bos, pad = self.tokenizer.special.eos, self.tokenizer.special.bos, self.tokenizer.special.pad
         tokens = [np.append(ids, eos) for ids in self.tokenizer.encode(list(captions))]
-        found: dict[int, AttentionWeights] = {}
-        for indices in by_length([len(ids) for ids in tokens], self.decode.batch_size):
-            inputs = np.full((len(indices), self._padded(len(tokens[indices[-1]]))), pad, np.int32)
-            for row, i in enumerate(indices):
-                inputs[row, : len(tokens[i])] = [bos, *tokens[i][:-1]]
-            weights = np.asarray(_captured_weights(self.net, self.params, images[indices], inputs))
-            for row, i in enumerate(indices):
-                pieces = (*self.tokenizer.pieces(tokens[i][:-1]), "</s>")
-                found[i] = AttentionWeights(places, pieces, weights[:, row, :, : len(tokens[i])])
-        return [found[i] for i in range(len(images))]
+
+        def run(batch: list[int]) -> Callable[[], jax.Array]:
+            shape = len(batch), self._padded(len(tokens[batch[-1]]))
+            inputs = padded([[bos, *tokens[i][:-1]] for i in batch], shape, pad).ids
+            return functools.partial(_captured_weights, self.net, self.params, images[batch], inputs)
+
+        lengths = [len(ids) for ids in tokens]
+        found = in_order(batched(run, lengths, self.decode.batch_size))
+        return [
+            AttentionWeights(places, (*self.tokenizer.pieces(ids[:-1]), "</s>"), weights[:, :, : len(ids)])
+            for ids, weights in zip(tokens, found, strict=True)
+        ]
 
     def attention_maps(self, images: np.ndarray, captions: Sequence[str]) -> list[AttentionMap]:
         """Returns the attention of each caption's words, as the mean of all layers and heads: see `attention`."""
@@ -132,25 +124,27 @@ class ImageCaptioner(ImagePredictor, GenerationMixin):
         padded = length + -length % 16
         return max(length, min(padded, self.net.config.length_limit or padded))
 
-    def _search(self, images: np.ndarray, first: int, num_samples: int) -> Any:
+    def _search(self, images: np.ndarray, first: int, num_draws: int) -> Callable[[], Hypotheses]:
         """Returns the hypotheses of images; `first` is the number of the first one."""
         decode = self.decode
         num_rows = min(self._batch_size, len(images) + -len(images) % self._num_shards)
         max_length = min(
             decode.max_length, *(model.net.config.length_limit or decode.max_length for model in self._models)
         )
-        padded = np.zeros((num_rows, *self.shape), np.uint8)
-        padded[: len(images)] = images
         whole = lambda value: np.full(num_rows, value, np.int32)
-        numbers, none = np.arange(first, first + num_rows, dtype=np.int32)[:, None], np.zeros((num_rows, 0), np.int32)
-        minimum = whole(min(decode.min_length + 1, max_length))  # the end included
-        batch = Sources(padded, whole(max_length), minimum, none, whole(0), numbers)
+        batch = Sources(
+            inputs=with_rows(images, num_rows),
+            max_lengths=whole(max_length),
+            min_lengths=whole(min(decode.min_length + 1, max_length)),  # the end included
+            prefix=np.zeros((num_rows, 0), np.int32),
+            prefix_lengths=whole(0),
+            numbers=np.arange(first, first + num_rows, dtype=np.int32)[:, None],
+        )
         key = jax.random.key(decode.seed)
-        options = {"num_draws": num_samples, "max_length": max_length, "prepare": normalized}
-        return self._hypotheses(decode, batch, key, **options)
+        return self._hypotheses(decode, batch, key, num_draws=num_draws, max_length=max_length, prepare=normalized)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _captured_weights(net: CaptionNet, params: Params, images: jax.Array, tokens: jax.Array) -> jax.Array:
-    """Returns the weights ``[L, B, N, T, S]``."""
-    return net.bind(params).captured(normalized(images), tokens)["decoder.cross"].weights()
+    """Returns the weights ``[B, L, N, T, S]``."""
+    return jnp.moveaxis(net.bind(params).captured(normalized(images), tokens)["decoder.cross"].weights(), 1, 0)

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from jaxformer import models
-from jaxformer.data.batch import by_length, few_rows
+from jaxformer.data.batch import few_rows
 from jaxformer.data.examples import pad_texts
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.digests import short_digest
@@ -19,6 +19,7 @@ from jaxformer.functional.tokens import Tokens
 from jaxformer.inspection import attention_maps
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.reprs import brief_with_methods
+from jaxformer.tasks.batched import batched, in_order
 
 ROWS = 32
 """The number of texts that are classified at once."""
@@ -85,9 +86,8 @@ class TextClassifier:
           TypeError: `texts` is one text and not a sequence of texts.
         """
         result = np.zeros((len(texts), len(self.vocabulary.classes)))
-        for indices, probabilities, _, _ in self._batches(texts, 1, warn):
-            result[indices] = probabilities
-            progress(len(indices))
+        for index, (_, probabilities, _) in self._results(texts, 1, warn, progress):
+            result[index] = probabilities
         return result
 
     def classify(
@@ -103,35 +103,36 @@ class TextClassifier:
         Raises:
           TypeError: `texts` is one text and not a sequence of texts.
         """
-        results: dict[int, Classified] = {}
-        pieces = self.vocabulary.tokenizer.pieces
-        for indices, probabilities, weights, tokens in self._batches(texts, first, warn):
-            for row, index in enumerate(indices):
-                named = dict(zip(self.vocabulary.classes, probabilities[row].tolist(), strict=True))
-                words = () if weights is None else _words(pieces(tokens[row].tolist()), weights[row])
-                results[index] = Classified(max(named, key=lambda name: named[name]), named, words)
-        return [results[index] for index in range(len(texts))]
+        results, pieces = [], self.vocabulary.tokenizer.pieces
+        for tokens, probabilities, weights in in_order(self._results(texts, first, warn)):
+            named = dict(zip(self.vocabulary.classes, probabilities.tolist(), strict=True))
+            words = () if weights is None else _words(pieces(tokens.ids[tokens.valid].tolist()), weights)
+            results.append(Classified(max(named, key=lambda name: named[name]), named, words))
+        return results
 
-    def _batches(
-        self, texts: Sequence[str], first: int, warn: Callable[[str], None]
-    ) -> Iterator[tuple[list[int], np.ndarray, np.ndarray | None, list[np.ndarray]]]:
-        """Yields batches of texts of similar length: their indices, probabilities, class token weights and tokens."""
+    def _results(
+        self,
+        texts: Sequence[str],
+        first: int,
+        warn: Callable[[str], None],
+        progress: Callable[[int], None] | None = None,
+    ) -> Iterator[tuple[int, tuple[Tokens[np.ndarray], np.ndarray, np.ndarray | None]]]:
+        """Yields the index of each text, its tokens, probabilities and weights of the class token."""
         if isinstance(texts, str):  # each of its characters would be a text
             raise TypeError("texts must be a sequence of texts, got one text; write [text]")
-        special = self.vocabulary.tokenizer.special
         encoded = self.vocabulary.tokenizer.encode([text.strip() for text in texts])  # as `read_examples` does
         for number, ids in enumerate(encoded, first):
             if len(ids) > self.max_length - 2:
                 warn(f"text {number} has {len(ids):,} tokens; only the first {self.max_length - 2:,} are read")
         lengths = [min(len(ids) + 2, self.max_length) for ids in encoded]
-        for indices in by_length(lengths, ROWS, usual=self.max_length):
-            length = min(self.max_length, -(-lengths[indices[-1]] // LENGTH_STEP) * LENGTH_STEP)
-            rows = 1 if len(indices) == 1 else few_rows(len(indices), ROWS)
-            tokens = pad_texts([encoded[i] for i in indices], (rows, length), special)
-            probabilities, weights = jax.device_get(_classify(self.net, self.params, tokens))
-            assert tokens.valid is not None
-            kept = [row[mask] for row, mask in zip(tokens.ids[: len(indices)], tokens.valid, strict=False)]
-            yield indices, probabilities[: len(indices)], weights, kept
+
+        def run(batch: list[int]):
+            length = min(self.max_length, -(-lengths[batch[-1]] // LENGTH_STEP) * LENGTH_STEP)
+            rows = 1 if len(batch) == 1 else few_rows(len(batch), ROWS)
+            tokens = pad_texts([encoded[i] for i in batch], (rows, length), self.vocabulary.tokenizer.special)
+            return lambda: (tokens, *_classify(self.net, self.params, tokens))
+
+        return batched(run, lengths, ROWS, usual=self.max_length, progress=progress)
 
 
 def _words(pieces: Sequence[str], weights: np.ndarray) -> tuple[tuple[str, float], ...]:

@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer import decoding, models
-from jaxformer.data.batch import by_length, few_rows
+from jaxformer.data.batch import few_rows
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.reprs import brief_with_methods
-from jaxformer.tasks.async_dispatch import concurrently
+from jaxformer.tasks.batched import batched, column, in_order, padded
 from jaxformer.tasks.generation import GenerationMixin, Member, limits_of
 from jaxformer.tasks.language_model.config import DecodeConfig
 from jaxformer.tasks.search import Candidate, Scored, Sources, VocabularyLimits
@@ -202,18 +202,25 @@ class TextGenerator(GenerationMixin):
         """
         if isinstance(texts, str):
             raise TypeError("texts must be a sequence of texts, got one text; write [text]")
-        results = []
         nets, params = zip(*self._models, strict=True)
-        for number, text in enumerate(texts, first):
-            ids, log_probs = self._encode(number, text, warn), []
-            for start in range(0, len(ids) - 1, self.window):
-                part = ids[start : start + self.window + 1]
-                length = min(self.window, _padded(len(part) - 1))
-                tokens = np.full(length + 1, self.tokenizer.special.pad, np.int32)
-                tokens[: len(part)] = part
-                log_probs += np.asarray(_log_probs(nets, self.decode.average, params, tokens))[: len(part) - 1].tolist()
-            results.append(Scored(tuple(self.tokenizer.pieces(ids[1:])), tuple(log_probs)))
-        return results
+        encoded = [self._encode(number, text, warn) for number, text in enumerate(texts, first)]
+        windows = [
+            (i, ids[at : at + self.window + 1])
+            for i, ids in enumerate(encoded)
+            for at in range(0, len(ids) - 1, self.window)
+        ]
+
+        def run(batch: list[int]) -> Callable[[], jax.Array]:
+            window = windows[batch[0]][1]
+            length = min(self.window, _padded(len(window) - 1)) + 1
+            tokens = padded([window], (1, length), self.tokenizer.special.pad).ids
+            return functools.partial(_log_probs, nets, self.decode.average, params, tokens)
+
+        log_probs: list[list[float]] = [[] for _ in texts]
+        for (i, window), row in zip(windows, in_order(batched(run, [1] * len(windows), rows=1)), strict=True):
+            log_probs[i] += row[: len(window) - 1].tolist()
+        pieces = (tuple(self.tokenizer.pieces(ids[1:])) for ids in encoded)
+        return [Scored(*one) for one in zip(pieces, map(tuple, log_probs), strict=True)]
 
     def _encode(self, number: int, prompt: str, warn: Callable[[str], None] | None = None) -> list[int]:
         start = list(self.tokenizer.start)
@@ -249,36 +256,35 @@ class TextGenerator(GenerationMixin):
         """
         threads = self._num_threads
         number = -(-len(texts) // ROWS) if threads > 1 else 1
-        size = max(1, -(-len(texts) // max(1, number)))
+        rows = max(1, -(-len(texts) // max(1, number)))
         lengths = [len(context) for context in contexts]
         longest = min(self.window, _padded(max(lengths, default=1)))
 
-        def searches() -> Iterator[tuple[list[tuple[_Text, list[int]]], Callable[[], decoding.Hypotheses]]]:
-            for indices in by_length(lengths, size, usual=self.window):
-                part = [(texts[i], contexts[i]) for i in indices]
-                width = min(longest, max(SHORT, _padded(lengths[indices[-1]])))
-                yield part, self._batch_search(part, (few_rows(len(part), _padded(size)), width), rounds)
+        def run(batch: list[int]) -> Callable[[], decoding.Hypotheses]:
+            width = min(longest, max(SHORT, _padded(lengths[batch[-1]])))
+            shape = few_rows(len(batch), _padded(rows)), width
+            return self._batch_search([texts[i] for i in batch], [contexts[i] for i in batch], shape, rounds)
 
-        for part, found in concurrently(searches(), threads):
-            for row, (text, context) in enumerate(part):
-                yield text, len(context), jax.tree.map(lambda x, row=row: x[row], found)
+        for i, found in batched(run, lengths, rows, usual=self.window, threads=threads):
+            yield texts[i], lengths[i], found
 
     def _batch_search(
-        self, pairs: list[tuple[_Text, list[int]]], shape: tuple[int, int], rounds: int
+        self, texts: list[_Text], contexts: list[list[int]], shape: tuple[int, int], rounds: int
     ) -> Callable[[], decoding.Hypotheses]:
         """Returns the search for texts with their contexts, in a batch of this number of rows and padded length."""
-        pad, num_rows = self.tokenizer.special.pad, shape[0]
-        ones = np.ones(num_rows, np.int32)
-        prefix, numbers = np.full(shape, pad, np.int32), np.zeros((num_rows, 2), np.int32)
-        batch = Sources(None, ones, 0 * ones, prefix, ones.copy(), numbers)
-        for row, (text, context) in enumerate(pairs):
-            batch.prefix[row, : len(context)], batch.prefix_lengths[row] = context, len(context)
-            batch.max_lengths[row] = min(self.window + 1, len(context) + text.end - len(text.ids))
-            batch.numbers[row] = text.prompt, text.draw
-        decode = self.decode.search
+        decode, prefix = self.decode.search, padded(contexts, shape, self.tokenizer.special.pad)
+        ends = [len(ids) + text.end - len(text.ids) for text, ids in zip(texts, contexts, strict=True)]
+        batch = Sources(
+            inputs=None,
+            max_lengths=column([min(self.window + 1, end) for end in ends], shape[0], 1),
+            min_lengths=column([], shape[0], 0),
+            prefix=prefix.ids,
+            prefix_lengths=column(map(len, contexts), shape[0], 1),
+            numbers=column([(text.prompt, text.draw) for text in texts], shape[0], (0, 0)),
+        )
         key = jax.random.fold_in(jax.random.key(decode.seed), rounds)
-        given = {"max_length": self.window + 1, "is_open": True, "ends": self._ends}
-        return self._hypotheses(decode, batch, key, num_draws=1, **given)
+        length = self.window + 1
+        return self._hypotheses(decode, batch, key, num_draws=1, max_length=length, is_open=True, ends=self._ends)
 
     @functools.cached_property
     def _limits(self) -> VocabularyLimits:
@@ -309,7 +315,7 @@ def _log_probs(
     params: tuple[Params, ...],
     tokens: jax.Array,
 ) -> jax.Array:
-    """Returns the log-probability of each of ``[T + 1]`` tokens except the first, given those before it."""
-    scores = jnp.stack([net.apply(own, tokens[None, :-1])[0] for net, own in zip(nets, params, strict=True)])
+    """Returns the log-probability of each of ``[B, T + 1]`` tokens except the first, given those before it."""
+    scores = jnp.stack([net.apply(own, tokens[:, :-1]) for net, own in zip(nets, params, strict=True)])
     log_probs = jax.nn.log_softmax(decoding.mean_log_probs(scores, average))
-    return jnp.take_along_axis(log_probs, tokens[1:, None], 1)[:, 0]
+    return jnp.take_along_axis(log_probs, tokens[:, 1:, None], 2)[..., 0]

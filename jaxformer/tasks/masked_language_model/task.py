@@ -30,6 +30,7 @@ from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.reprs import brief_with_methods
 from jaxformer.tasks.base import Network, OnExamples, PlannedData, Say, Trained, sum_losses
+from jaxformer.tasks.batched import padded
 from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingConfig
 from jaxformer.tasks.text import TextCorpus, TextTask
 from jaxformer.tasks.tokenizers import make_run_tokenizer, table_size
@@ -141,13 +142,11 @@ class MaskedPredictor:
         if not found:
             raise DataError(f"the text has no [MASK]: {text!r}")
         config, length = self.network.net.config, _padded(len(ids))
-        if config.positions == "learned":
-            if len(ids) > config.max_positions:
-                raise DataError(f"the text has {len(ids)} tokens, but the model has {config.max_positions} positions")
-            length = min(length, config.max_positions)
-        padded, masked = np.zeros((1, length), np.int32), np.zeros((1, _padded(len(found))), np.int32)
-        padded[0, : len(ids)], masked[0, : len(found)] = ids, found
-        tokens = Tokens(padded, np.arange(length)[None] < len(ids))
+        if (limit := config.length_limit) is not None:
+            if len(ids) > limit:
+                raise DataError(f"the text has {len(ids)} tokens, but the model has {limit} positions")
+            length = min(length, limit)
+        tokens, masked = padded([ids], (1, length), 0), padded([found], (1, _padded(len(found))), 0).ids
         logits = _logits(self.network, self.params, tokens, masked)
         probabilities = np.array(jax.nn.softmax(logits[0, : len(found), : self.network.num_tokens]))
         best = np.argsort(-probabilities)[:, :top_k]

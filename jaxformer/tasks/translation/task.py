@@ -133,7 +133,7 @@ class Translation(Task[TranslationConfig, Corpora, DeviceBatch, Tokenizer, Trans
             raise ConfigError("train.metric is bleu, but decode.validation_sentences is 0: nothing is translated")
         if config.decode.validation_sentences:
             bleu_words("", config.data.target_language)  # refuses a language whose package is missing
-        if config.decode.coverage_penalty and getattr(config.model, "attention", "") == "none":
+        if config.decode.coverage_penalty and not config.model.has_attention:
             raise ConfigError("decode.coverage_penalty needs attention, but the model has model.attention none")
         rates = [rate for name, rate in to_data(config.model).items() if name.endswith("dropout")]
         if config.loss.r_drop and not any(rates):

@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxformer import decoding
-from jaxformer.data.batch import by_length, few_rows
+from jaxformer.data.batch import few_rows
 from jaxformer.data.normalization import Side
 from jaxformer.data.segmentation import SPACE
 from jaxformer.data.subword_tokenizer import ESCAPE
@@ -27,9 +28,9 @@ from jaxformer.modules.head import joint_log_probs
 from jaxformer.modules.pure import Params
 from jaxformer.reprs import brief_with_methods
 from jaxformer.sharding import Placement
-from jaxformer.tasks.async_dispatch import concurrently, one_behind
+from jaxformer.tasks.batched import batched, column, in_order, padded
 from jaxformer.tasks.generation import GenerationMixin, Member
-from jaxformer.tasks.search import Candidate, Net, Scored, Sources, candidate
+from jaxformer.tasks.search import Candidate, Net, Scored, Sources
 from jaxformer.tasks.translation.config import DecodeConfig
 
 BUCKETS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
@@ -37,6 +38,17 @@ BUCKETS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 
 LONGEST = 32 * BUCKETS[-1]
 """The maximum number of source tokens for a model without a position limit; a longer text is not a sentence."""
+
+
+class _Input(NamedTuple):
+    """A sentence to translate."""
+
+    source: np.ndarray
+    prefix: np.ndarray
+    """The tokens that its translation begins with."""
+    limit: int
+    """The maximum number of tokens of its translation."""
+    number: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +95,7 @@ class Translator(GenerationMixin):
           first: the number of the first sentence, for error messages and random draws.
           prefixes: the beginning of the translation of each sentence.
           warn: called with a message for each sentence that is too long; then only its beginning is translated.
-          progress: called with the number of sentences done after each batch.
+          progress: called with the number of sentences done since the last call.
 
         Raises:
           TypeError: `sentences` is one text and not a sequence of texts.
@@ -100,24 +112,19 @@ class Translator(GenerationMixin):
         tokens = self._tokens(sentences, "source", first, warn)
         start = np.asarray(self.tokenizer.start, np.int32)
         words = encode_texts(self.tokenizer, prefixes, "target") if prefixes else [start] * len(sentences)
-        results: list[list[Candidate]] = [[Candidate("", 0.0, ())] * n_best for _ in sentences]
-        given = [i for i, text in enumerate(sentences) if text.strip()]
-        limits = {i: self._limit(tokens[i], words[i], first + i) for i in given}
-
-        def searches() -> Iterator[tuple[list[int], Callable[[], Hypotheses]]]:
-            for rows in by_length([len(tokens[i]) for i in given], self._batch_size):
-                indices = [given[row] for row in rows]
-                inputs = [(tokens[i], words[i], limits[i], first + i) for i in indices]
-                number = self.decode.mbr or n_best
-                yield indices, self._search(*map(list, zip(*inputs, strict=True)), num_samples=number)
-
-        for indices, hypotheses in concurrently(searches(), self._num_threads):
-            ranks = range(hypotheses.tokens.shape[1])
-            found = [[candidate(hypotheses, row, k, self.tokenizer) for k in ranks] for row in range(len(indices))]
-            for i, best in zip(indices, self._ranked(found, n_best), strict=True):
-                results[i] = best
-            if progress is not None:
-                progress(len(indices))
+        not_blank = [i for i, text in enumerate(sentences) if text.strip()]
+        inputs = [
+            _Input(tokens[i], words[i], self._limit(tokens[i], words[i], first + i), first + i) for i in not_blank
+        ]
+        best = self._best(
+            lambda batch: self._search([inputs[i] for i in batch], self.decode.mbr or n_best),
+            [len(one.source) for one in inputs],
+            n_best,
+            progress,
+        )
+        results = [[Candidate("", 0.0, ())] * n_best for _ in sentences]
+        for i, candidates in zip(not_blank, best, strict=True):
+            results[i] = candidates
         return results
 
     def score(
@@ -143,24 +150,21 @@ class Translator(GenerationMixin):
           DataError: see `candidates`.
         """
         pairs = list(zip(*(self._tokens(*side, first, warn) for side in _sides(sources, targets)), strict=True))
-        results: dict[int, Scored] = {}
         nets, params = zip(*self._models, strict=True)
+        begin = len(self.tokenizer.start)
 
-        def scores() -> Iterator[tuple[list[int], jax.Array]]:
-            sizes = [len(source) + len(target) for source, target in pairs]
-            for indices in by_length(sizes, self.decode.batch_size, usual=512):
-                source = self._padded([pairs[i][0] for i in indices])
-                labels = self._padded([pairs[i][1] for i in indices]).ids
-                target = np.concatenate([np.full_like(labels[:, :1], self.tokenizer.special.bos), labels[:, :-1]], 1)
-                yield indices, _pair_log_probs(nets, self.decode.average, params, source, target, labels)
+        def run(batch: list[int]) -> Callable[[], jax.Array]:
+            source, labels = (self._padded([pairs[i][side] for i in batch]) for side in (0, 1))
+            shifted = np.pad(labels.ids[:, :-1], ((0, 0), (1, 0)), constant_values=self.tokenizer.special.bos)
+            inputs = (params, source, shifted, labels.ids)
+            return functools.partial(_pair_log_probs, nets, self.decode.average, *inputs)
 
-        for indices, dispatched in one_behind(scores()):
-            found = np.asarray(dispatched)
-            for row, i in enumerate(indices):
-                begin, ids = len(self.tokenizer.start), pairs[i][1]
-                pieces = tuple(self.tokenizer.pieces(ids[begin:]))
-                results[i] = Scored(pieces, tuple(found[row, begin : len(ids)].tolist()))
-        return [results[i] for i in range(len(pairs))]
+        sizes = [len(source) + len(target) for source, target in pairs]
+        log_probs = in_order(batched(run, sizes, self.decode.batch_size, usual=512))
+        return [
+            Scored(tuple(self.tokenizer.pieces(ids[begin:])), tuple(row[begin : len(ids)].tolist()))
+            for (_, ids), row in zip(pairs, log_probs, strict=True)
+        ]
 
     def alignments(self, sources: Sequence[str], targets: Sequence[str]) -> list[list[Link]]:
         """Returns links between the words of each pair, by the head of `attention_maps.most_aligned`.
@@ -214,30 +218,28 @@ class Translator(GenerationMixin):
           ConfigError, TypeError, ValueError: see `alignments`.
           DataError: a text is longer than the model's positions.
         """
-        if getattr(self.net.config, "attention", "") == "none":
+        if not self.net.config.has_attention:
             raise ConfigError("this model has no attention to show: it was trained with model.attention none")
         bos, begin = self.tokenizer.special.bos, len(self.tokenizer.start)
         columns, labels = (self._tokens(*side, 1, None) for side in _sides(sources, targets))
-        found: dict[int, AttentionWeights] = {}
-        sizes = [len(given) * len(said) / 64 for given, said in zip(columns, labels, strict=True)]  # of the weights
-        for indices in by_length(sizes, self.decode.batch_size):
-            source = self._padded([columns[i] for i in indices])
-            target = self._padded([np.append(bos, labels[i][:-1]) for i in indices]).ids
-            weights = np.asarray(_cross_attention(self.net, self.params, source, target))
-            for row, i in enumerate(indices):
-                given, said = ((*self.tokenizer.pieces(ids[i][begin:-1]), "</s>") for ids in (columns, labels))
-                own = weights[:, row, :, begin : len(labels[i]), begin : len(columns[i])]
-                found[i] = AttentionWeights(given, said, own)
-        return [found[i] for i in range(len(columns))]
+
+        def run(batch: list[int]) -> Callable[[], jax.Array]:
+            source = self._padded([columns[i] for i in batch])
+            target = self._padded([np.append(bos, labels[i][:-1]) for i in batch]).ids
+            return functools.partial(_cross_attention, self.net, self.params, source, target)
+
+        sizes = [len(source) * len(target) / 64 for source, target in zip(columns, labels, strict=True)]  # of weights
+        found = in_order(batched(run, sizes, self.decode.batch_size))
+        names = lambda ids: (*self.tokenizer.pieces(ids[begin:-1]), "</s>")
+        return [
+            AttentionWeights(names(s), names(t), weights[:, :, begin : len(t), begin : len(s)])
+            for s, t, weights in zip(columns, labels, found, strict=True)
+        ]
 
     def _padded(self, sequences: Sequence[np.ndarray]) -> Tokens[np.ndarray]:
         """Returns tokens ``[B, S]``, with S one of the `BUCKETS` and B a power of 2."""
-        size = self._bucket(max(len(ids) for ids in sequences))
-        tokens = np.full((1 << (len(sequences) - 1).bit_length(), size), self.tokenizer.special.pad, np.int32)
-        valid = np.zeros(tokens.shape, bool)
-        for row, ids in enumerate(sequences):
-            tokens[row, : len(ids)], valid[row, : len(ids)] = ids, True
-        return Tokens(tokens, valid)
+        shape = 1 << (len(sequences) - 1).bit_length(), self._bucket(max(map(len, sequences)))
+        return padded(sequences, shape, self.tokenizer.special.pad)
 
     def _tokens(
         self, sentences: Sequence[str], side: Side, first: int, warn: Callable[[str], None] | None
@@ -275,34 +277,25 @@ class Translator(GenerationMixin):
         """The maximum number of source tokens; most models have no limit themselves."""
         return min(model.net.config.length_limit or LONGEST for model in self._models)
 
-    def _search(
-        self,
-        sources: list[np.ndarray],
-        prefixes: list[np.ndarray],
-        limits: list[int],
-        numbers: list[int],
-        *,
-        num_samples: int,
-    ) -> Callable[[], Hypotheses]:
+    def _search(self, inputs: Sequence[_Input], num_draws: int) -> Callable[[], Hypotheses]:
         decode, pad = self.decode, self.tokenizer.special.pad
-        num_rows = few_rows(len(sources), self._batch_size)
-        num_rows += -num_rows % self._num_shards
-        size = self._bucket(max(map(len, sources)))
-        width = self._bucket(max(map(len, prefixes))) if any(map(len, prefixes)) else 0
-        max_length = min(math.ceil(size * decode.max_ratio) + decode.max_extra, self._max_positions)
-        max_length = max(1, min(max_length, decode.max_length or max_length))
-        rows = lambda *shape: np.zeros((num_rows, *shape), np.int32)
-        tokens, valid = rows(size) + pad, rows(size) > 0
-        batch = Sources(Tokens(tokens, valid), rows() + 1, rows(), rows(width), rows(), rows(1))
-        batch.max_lengths[: len(limits)], batch.numbers[: len(limits), 0] = limits, numbers
-        for row, (ids, words) in enumerate(zip(sources, prefixes, strict=True)):
-            tokens[row, : len(ids)], valid[row, : len(ids)] = ids, True
-            batch.prefix[row, : len(words)], batch.prefix_lengths[row] = words, len(words)
-            least = max(decode.min_length, math.ceil(decode.min_ratio * len(ids)))
-            batch.min_lengths[row] = min(least + 1, limits[row])  # end token included
-        batch = batch._replace(prefix=batch.prefix[:, :max_length])
-        key = jax.random.key(decode.seed)
-        return self._hypotheses(decode, batch, key, num_draws=num_samples, max_length=max_length)
+        rows = few_rows(len(inputs), self._batch_size)
+        rows += -rows % self._num_shards
+        sources, prefixes, limits, numbers = zip(*inputs, strict=True)
+        size, width = self._bucket(max(map(len, sources))), max(map(len, prefixes))
+        longest = min(math.ceil(size * decode.max_ratio) + decode.max_extra, self._max_positions)
+        longest = max(1, min(longest, decode.max_length or longest))
+        prefix = padded(prefixes, (rows, self._bucket(width) if width else 0), 0)
+        least = [max(decode.min_length, math.ceil(decode.min_ratio * len(ids))) for ids in sources]
+        batch = Sources(
+            inputs=padded(sources, (rows, size), pad),
+            max_lengths=column(limits, rows, 1),
+            min_lengths=column(map(min, [n + 1 for n in least], limits), rows, 0),  # end token included
+            prefix=prefix.ids[:, :longest],
+            prefix_lengths=column(map(len, prefixes), rows, 0),
+            numbers=column(numbers, rows, 0)[:, None],
+        )
+        return self._hypotheses(decode, batch, jax.random.key(decode.seed), num_draws=num_draws, max_length=longest)
 
     def _bucket(self, length: int) -> int:
         """Returns the padded length of sequences: the smallest of the `BUCKETS` that holds them."""
@@ -336,6 +329,6 @@ def _pair_log_probs(
 
 @functools.partial(jax.jit, static_argnums=0)
 def _cross_attention(net: Net, params: Params, source: Tokens[Any], target: Any) -> jax.Array:
-    """Returns the weights ``[L, B, N, T, S]``."""
-    names = ("decoder.cross",)
-    return net.bind(params).captured(source, target, names=names)["decoder.cross"].weights()
+    """Returns the weights ``[B, L, N, T, S]``."""
+    captured = net.bind(params).captured(source, target, names=["decoder.cross"])
+    return jnp.moveaxis(captured["decoder.cross"].weights(), 1, 0)

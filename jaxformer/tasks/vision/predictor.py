@@ -7,6 +7,7 @@ import functools
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,13 +17,15 @@ from jaxformer import models
 from jaxformer.inspection.attention_maps import rollout
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.reprs import brief, brief_with_methods
+from jaxformer.tasks.batched import batched, in_order
 from jaxformer.tasks.classes import Classes
-from jaxformer.tasks.images import ImagePredictor, normalized
+from jaxformer.tasks.images import ImagePredictor, normalized, with_rows
 
 ROWS = 64
 """The largest number of images per batch."""
-MOST_WEIGHTS = 1 << 29
-"""The largest number of attention weights that a batch for maps may hold, 2 GB; a large grid has fewer images."""
+MOST_WEIGHTS = 1 << 28
+"""The largest number of attention weights that a batch for maps may hold: 1 GB, of which two exist at a time. A large
+grid has fewer images."""
 
 VisionModel = models.VisionTransformer | models.ResidualNetwork
 VisionModelConfig = models.VisionTransformerConfig | models.ResidualNetworkConfig
@@ -70,10 +73,8 @@ class ImageClassifier(ImagePredictor):
         """
         self._check(images)
         result = np.zeros((len(images), len(self.vocabulary.names)))
-        for start, batch in _batches(images):
-            found = np.asarray(_probabilities(self.net, self.params, batch))[: len(images) - start]
-            result[start : start + len(found)] = found
-            progress(len(found))
+        for index, probabilities in self._results(_probabilities, images, ROWS, progress):
+            result[index] = probabilities
         return result
 
     def classify(self, paths: Sequence[str | os.PathLike[str]]) -> list[ClassifiedImage]:
@@ -92,15 +93,28 @@ class ImageClassifier(ImagePredictor):
           ValueError: the images have another size or dtype.
         """
         self._check(images)
-        results = []
-        for start, batch in _batches(images, self._rows_with_maps):
-            probabilities, weights = jax.device_get(_captured(self.net, self.params, batch))
-            for row in range(min(len(batch), len(images) - start)):
-                named = dict(zip(self.vocabulary.names, probabilities[row].tolist(), strict=True))
-                maps = {} if weights is None else self._maps(weights[:, row])
-                label = max(named, key=lambda name: named[name])
-                results.append(ClassifiedImage(label, named, images[start + row], maps))
+        results, found = [], in_order(self._results(_captured, images, self._rows_with_maps))
+        for image, (probabilities, weights) in zip(images, found, strict=True):
+            named = dict(zip(self.vocabulary.names, probabilities.tolist(), strict=True))
+            maps = {} if weights is None else self._maps(weights)
+            results.append(ClassifiedImage(max(named, key=lambda name: named[name]), named, image, maps))
         return results
+
+    def _results(
+        self,
+        program: Callable[..., object],
+        images: np.ndarray,
+        most: int,
+        progress: Callable[[int], None] | None = None,
+    ) -> Iterator[tuple[int, Any]]:
+        """Yields the index of each image, and its results.
+
+        A batch has `most` images, or the power of two that holds all, so that few programs are compiled. Black images
+        fill the last one.
+        """
+        rows = min(most, 1 << (len(images) - 1).bit_length())
+        run = lambda batch: functools.partial(program, self.net, self.params, with_rows(images[batch], rows))
+        return batched(run, [1] * len(images), rows, progress=progress)
 
     def with_image_size(self, image_size: tuple[int, int]) -> ImageClassifier:
         """Returns the classifier for images of another size; see `models.with_image_size`.
@@ -145,19 +159,6 @@ class ImageClassifier(ImagePredictor):
         return {"last layer": given(weights[-1].mean(0)), "rollout": given(rollout(weights))}
 
 
-def _batches(images: np.ndarray, most: int = ROWS) -> Iterator[tuple[int, np.ndarray]]:
-    """Yields the starts of batches and the batches, one program for all; the last is padded with black images.
-
-    A batch has `most` images, or the power of two that holds all, so that few programs are compiled.
-    """
-    rows = min(most, 1 << (len(images) - 1).bit_length())
-    for start in range(0, len(images), rows):
-        batch = np.zeros((rows, *images.shape[1:]), np.uint8)
-        part = images[start : start + rows]
-        batch[: len(part)] = part
-        yield start, batch
-
-
 @functools.partial(jax.jit, static_argnums=0)
 def _probabilities(net: Pure, params: Params, images: jax.Array) -> jax.Array:
     return jax.nn.softmax(net.apply(params, normalized(images)))
@@ -165,11 +166,11 @@ def _probabilities(net: Pure, params: Params, images: jax.Array) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _captured(net: Pure, params: Params, images: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-    """Returns probabilities ``[B, K]`` and the heads' mean weights ``[L, B, 1, T, T]``, None without attention."""
+    """Returns probabilities ``[B, K]`` and the heads' mean weights ``[B, L, 1, T, T]``, None without attention."""
     model = net.bind(params)
     if isinstance(net.config, models.ResidualNetworkConfig):
         logits, intermediates = model.run(normalized(images))
-        weights = intermediates["self"].weights()[None] if intermediates else None
+        weights = intermediates["self"].weights()[:, None] if intermediates else None
         return jax.nn.softmax(logits), weights
     logits, intermediates = model.run(normalized(images), capture=("encoder.self",))
     if not intermediates:
@@ -177,4 +178,4 @@ def _captured(net: Pure, params: Params, images: jax.Array) -> tuple[jax.Array, 
     layers = [
         intermediates["encoder.self"].layer(i).weights().mean(1, keepdims=True) for i in range(net.config.num_layers)
     ]
-    return jax.nn.softmax(logits), jnp.stack(layers)
+    return jax.nn.softmax(logits), jnp.stack(layers, 1)

@@ -41,11 +41,8 @@ def test_candidates_do_not_depend_on_the_batch(model):
     def search(params):
         bound = own.net.bind(params)
         context, state = bound.start(bound.encode(normalized(jnp.asarray(IMAGES))), beam_size=3, length=6)
-        step = lambda tokens, state: bound.step(tokens, state, context)
-        options = {"bos": special.bos, "eos": special.eos, "pad": special.pad}
-        return decoding.beam_search(
-            step, state, beam_size=3, max_length=6, length_penalty=decoding.LengthPenalty(1.0), **options
-        )
+        limits = decoding.Limits(max_length=6, bos=special.bos, eos=special.eos, pad=special.pad)
+        return decoding.beam_search(decoding.ContextStep(bound.step, context), state, limits, beam_size=3)
 
     wanted = quick(search)(own.params)
     for row, best in enumerate(found):
@@ -172,7 +169,7 @@ def test_captions_of_many_lengths_share_a_program(model, monkeypatch):
 
     def weights(net, params, images, tokens):
         shapes.add(tokens.shape)
-        return np.zeros((1, len(images), 1, tokens.shape[1], 16), np.float32)
+        return np.zeros((len(images), 1, 1, tokens.shape[1], 16), np.float32)
 
     monkeypatch.setattr(predictor, "_captured_weights", weights)
     for number in (1, 7, 15, 16, 23):
@@ -208,7 +205,7 @@ def test_a_long_caption_leaves_its_neighbors_alone(monkeypatch):
 
     def weights(net, params, images, tokens):
         shapes.append(tokens.shape)
-        return np.zeros((1, len(images), 1, tokens.shape[1], 16), np.float32)
+        return np.zeros((len(images), 1, 1, tokens.shape[1], 16), np.float32)
 
     monkeypatch.setattr(predictor, "_captured_weights", weights)
     found = own.attention(IMAGES, ["a dark", "a" * 300, "light"])

@@ -10,6 +10,7 @@ import pytest
 from jaxformer import demo, models
 from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.models import choices
 from jaxformer.modules.pure import pure
 from jaxformer.tasks.language_model import DecodeConfig, TextGenerator
 from jaxformer.tasks.language_model import generator as module
@@ -153,7 +154,7 @@ def test_unknown_characters_are_named(generator):
 def test_short_texts_are_not_scored_at_the_length_of_the_window(generator, monkeypatch):
     """Which takes many times as long, with the same result."""
     sizes, log_probs = [], module._log_probs
-    monkeypatch.setattr(module, "_log_probs", lambda *given: sizes.append(len(given[-1])) or log_probs(*given))
+    monkeypatch.setattr(module, "_log_probs", lambda *given: sizes.append(given[-1].shape[1]) or log_probs(*given))
     long, short = (list(generator.score([text])[0].token_log_probs) for text in ("The old man sees", "The o"))
     np.testing.assert_allclose(short, long[:4], rtol=1e-4)
     assert sizes == [13, 5, 5]
@@ -213,7 +214,14 @@ def with_settings(generator, **settings):
 def few():
     """A generator of four characters with unequal probabilities, small enough to enumerate."""
     tokenizer = CharacterTokenizer("abcd")
-    shape = {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_layers": 1, "max_positions": 12, "positions": "learned"}
+    shape = {
+        "d_model": 16,
+        "num_heads": 2,
+        "d_ff": 32,
+        "num_layers": 1,
+        "max_positions": 12,
+        "positions": choices.Learned(),
+    }
     net = pure(models.LanguageModel, models.LanguageModelConfig(vocab_size=tokenizer.vocab_size, **shape))
     return TextGenerator(net, drawn(net.shapes, 1.0), tokenizer, DecodeConfig(), window=12)
 

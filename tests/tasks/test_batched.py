@@ -5,7 +5,7 @@ import threading
 import jax.numpy as jnp
 import pytest
 
-from jaxformer.tasks.async_dispatch import concurrently
+from jaxformer.tasks.batched import concurrently
 
 TIMEOUT = 60
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxformer import decoding
+from tests.decoding import searches
 from tests.decoding.toys import BEGIN, END, PAD, VOCAB, as_tuples, markov, start
 from tests.modules.small import quick
 from tests.selection import first
@@ -18,9 +19,9 @@ LENGTHS = jnp.array([3, 1, 0, 3])
 
 
 SEARCHES = {
-    "greedy": decoding.greedy,
-    "beam": functools.partial(decoding.beam_search, beam_size=3),
-    "sample": lambda step, state, **given: decoding.sample(step, state, key=jax.random.key(0), **given),
+    "greedy": searches.greedy,
+    "beam": functools.partial(searches.beam_search, beam_size=3),
+    "sample": lambda step, state, **given: searches.sample(step, state, key=jax.random.key(0), **given),
 }
 
 
@@ -50,7 +51,7 @@ def test_a_prefix_read_in_one_pass_equals_steps(method, bos):
 def test_a_prefix_has_a_batch_dimension():
     step, _ = markov(6, batch=4, steps=6)
     with pytest.raises(ValueError, match=r"prefix must be \[B, P\], got shape \[2\]"):
-        decoding.greedy(step, start(1, batch=4), max_length=6, prefix=jnp.array([3, 4]), **IDS)
+        searches.greedy(step, start(1, batch=4), max_length=6, prefix=jnp.array([3, 4]), **IDS)
 
 
 @pytest.mark.parametrize("wrong", [VOCAB, -1])
@@ -86,7 +87,7 @@ def test_a_beam_continues_each_prefix():
     """A prefix counts in the length of the score, has no log-probability, and an END in it ends nothing."""
     step, _ = markov(6, batch=4, steps=6)
     given = {"max_length": 6, "max_lengths": jnp.array([6, 5, 6, 3]), "prefix": decoding.Prefix(WORDS, LENGTHS), **IDS}
-    found = decoding.beam_search(step, start(3, batch=4), beam_size=3, length_penalty=1.0, **given)
+    found = searches.beam_search(step, start(3, batch=4), beam_size=3, length_penalty=1.0, **given)
     for sentence, number in enumerate(LENGTHS.tolist()):
         for tokens in as_tuples(found, sentence):
             assert tokens[:number] == tuple(WORDS[sentence, :number].tolist()) or tokens == ()
@@ -99,3 +100,22 @@ def test_a_beam_continues_each_prefix():
     assert as_tuples(found, 3) == [(4, 4, 4), (), ()]  # its limit leaves no room
     assert found.scores[3].tolist() == [0.0, -np.inf, -np.inf]
     assert real[:3].all()
+
+
+def test_limits_are_a_tree_of_the_arrays():
+    """So they may be an argument of a program, which is compiled once for all prefixes and limits."""
+    traces = []
+
+    @jax.jit
+    def run(limits):
+        traces.append(None)
+        step, _ = markov(7)
+        return decoding.greedy(step, start(1), limits)
+
+    for words, most in (([[3, 4], [4, 3]], [6, 5]), ([[5, 4], [3, 3]], [4, 6])):
+        prefix = decoding.Prefix(jnp.array(words), jnp.array([2, 1]))
+        limits = decoding.Limits(max_length=6, bos=BEGIN, eos=[END, 4], prefix=prefix, max_lengths=jnp.array(most))
+        assert limits.eos == (END, 4)
+        assert [leaf.shape for leaf in jax.tree.leaves(limits)] == [(2, 2), (2,), (2,)]
+        np.testing.assert_array_equal(run(limits).tokens[:, 0, 0], np.array(words)[:, 0])
+    assert len(traces) == 1
