@@ -55,7 +55,7 @@ SHORT = {
     "--shortlist": "a file of words; only their pieces are generated",
     "--mbr": "the best of N samples by minimum Bayes risk: the one most similar to the others",
 }
-"""Options that are settings of the search under shorter names, ``--top-p .9`` for ``--decode.top_p .9``."""
+"""Options that are settings of the search under shorter names: see `search_settings.placed`."""
 
 
 _VALUES = {"--temperature": "X", "--top-p": "X", "--min-p": "X", "--forbid": "WORDS", "--shortlist": "FILE"}
@@ -129,16 +129,13 @@ def configured(options: argparse.Namespace, settings: Sequence[str]) -> TaskConf
       ConfigError: the folder is not a run, a setting is wrong, or the command would ignore a setting.
     """
     from jaxformer.cli.arguments import override
+    from jaxformer.cli.search_settings import placed
     from jaxformer.tasks.attention_setting import replaced
-    from jaxformer.tasks.config import GenerationConfig
     from jaxformer.tasks.registry import read_config
 
-    config: Any = override(read_config(options.run), settings)
-    config = replaced(config, getattr(options, "attention", None), options.run)
-    if isinstance(getattr(config, "decode", None), GenerationConfig):
-        given = [word.partition("=")[0][len("--decode.") :].replace("-", "_") for word in settings if word[:2] == "--"]
-        config.decode.check_read(given, command=options.command, is_ensemble=bool(getattr(options, "ensemble", ())))
-    return config
+    config, is_ensemble = read_config(options.run), bool(getattr(options, "ensemble", ()))
+    config = override(config, placed(config, settings, command=options.command, is_ensemble=is_ensemble))
+    return replaced(config, getattr(options, "attention", None), options.run)
 
 
 def load(options: argparse.Namespace, config: TaskConfig) -> Predictor:
