@@ -81,7 +81,8 @@ KINDS: dict[str, Kind] = {
     "sharded": Kind(f"{TRANSLATION} --model.dropout 0.1 --mesh data=4,tensor=2", devices=8),
     "no-smoothing": Kind(f"{TRANSLATION} --loss.label_smoothing 0"),
     "z-loss": Kind(f"{TRANSLATION} --loss.z_loss 1e-2"),
-    "dropout": Kind(f"{TRANSLATION} --model.dropout 0.1 --model.attention_dropout 0.1 --model.activation_dropout 0.1"),
+    "dropout": Kind(f"{TRANSLATION} --model.dropout 0.1 --model.attention_dropout 0.1"
+                    " --model.feed_forward.dropout 0.1"),
     "r-drop": Kind(f"{TRANSLATION} --loss.r_drop 5 --model.dropout 0.1"),
     "untied": Kind(f"{TRANSLATION} --model.tie_embeddings none --model.output_bias True"),
     "tied-decoder": Kind(f"{TRANSLATION} --model.tie_embeddings decoder"),
@@ -103,16 +104,16 @@ KINDS: dict[str, Kind] = {
     "rotary": Kind(f"{TEXT} --model.positions rotary"),
     "alibi": Kind(f"{TEXT} --model.positions alibi"),
     "t5": Kind(f"{TEXT} --model.positions t5 --model.num_layers 2"),
-    "relative-keys": Kind(f"{TEXT} --model.positions relative_keys --model.max_distance 8"),
+    "relative-keys": Kind(f"{TEXT} --model.positions relative_keys --model.positions.max_distance 8"),
     "transformer-xl": Kind(f"{TEXT} --model.positions transformer_xl --model.num_layers 2"),
     "untied-text": Kind(f"{TEXT} --model.tie_embeddings False --model.dropout 0.1"),
     "window": Kind(f"{TEXT} --model.attention_window 8 --model.attention_sinks True --model.qk_norm True"
                    " --model.num_kv_heads 2 --model.attention_soft_cap 20 --model.positions rotary"),
     "llama": Kind(f"{TEXT} --model.positions rotary --model.norm rms --model.feed_forward gated"
-                  " --model.activation silu --model.feed_forward_bias False"),
+                  " --model.activation silu --model.feed_forward.bias False"),
     "blockwise": Kind(f"{TEXT} --data.length 256 --data.batch_size 2 --model.attention_dropout 0.1"),
-    "experts": Kind(f"{TEXT} --model.feed_forward experts --model.experts.num_experts 4"),
-    "experts-capacity": Kind(f"{TEXT} --model.feed_forward experts --model.experts.num_experts 4"
+    "experts": Kind(f"{TEXT} --model.feed_forward experts --model.feed_forward.num_experts 4"),
+    "experts-capacity": Kind(f"{TEXT} --model.feed_forward experts --model.feed_forward.num_experts 4"
                              " --model.experts.gated True --model.experts.capacity_factor 1.25"),
     "adapters": Kind(f"{TEXT} --tune.rank 2 --tune.frozen decoder/*", start="learned"),
     "masked": Kind(MASKED),

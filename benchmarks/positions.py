@@ -9,7 +9,6 @@ All models are compiled in one process and take turns, so that each ratio compar
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import functools
 import time
 from collections.abc import Callable
@@ -23,18 +22,28 @@ from experiments.command import count
 from jaxformer import models, pure
 from jaxformer.functional import Tokens
 from jaxformer.hardware import processor_name
-from jaxformer.models.config import Positions
+from jaxformer.models import choices
 
-SCHEMES = ("none", "learned", "rotary", "alibi", "t5", "relative_keys", "transformer_xl")
+POSITIONS = {
+    "sinusoidal": choices.Sinusoidal(),
+    "none": None,
+    "learned": choices.Learned(),
+    "rotary": choices.Rotary(),
+    "alibi": choices.Alibi(),
+    "t5": choices.T5(),
+    "relative_keys": choices.RelativeKeys(16),  # the paper's distance
+    "transformer_xl": choices.TransformerXL(),
+}
+SCHEMES = tuple(name for name in POSITIONS if name != "sinusoidal")
 VOCAB, ROWS, LENGTH, STEPS = 4000, 48, 30, 48
 
 
-def programs(positions: Positions, width: int) -> tuple[Callable[[], object], Callable[[], object]]:
+def programs(positions: str, width: int) -> tuple[Callable[[], object], Callable[[], object]]:
     """Returns one training step (without the optimizer) and a decoding of 16 sentences with 4 hypotheses each."""
     config = models.EncoderDecoderConfig(
         VOCAB,
         VOCAB,
-        positions=positions,
+        positions=POSITIONS[positions],
         norm_position="pre",
         d_model=width,
         num_heads=4,
@@ -42,8 +51,6 @@ def programs(positions: Positions, width: int) -> tuple[Callable[[], object], Ca
         num_encoder_layers=3,
         num_decoder_layers=3,
     )
-    if positions == "relative_keys":  # the paper's distance
-        config = dataclasses.replace(config, max_distance=16)
     net = pure(models.EncoderDecoder, config)
     params = jax.jit(net.init)(jax.random.key(0))
     draw = np.random.default_rng(0)
@@ -83,7 +90,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run(args: argparse.Namespace) -> None:
     """Measures and prints everything that was asked for."""
-    names: list[Positions] = ["sinusoidal", *args.schemes]
+    names = ["sinusoidal", *args.schemes]
     calls = {name: programs(name, args.width) for name in names}
     for pair in calls.values():
         for call in pair:

@@ -1,6 +1,6 @@
 """Differential attention: two softmaxes for each head, whose difference cancels what both attend to by mistake.
 
-    jaxformer train language_model:tiny --data.text my.txt --attention examples/differential_attention.py:attention
+    jaxformer train demo --attention examples/differential_attention.py:attention --out run
     python -m experiments.own_attention --smoke --out smoke     # beside softmax
 
 In Python, ``jaxformer.train(config, out, attention=attention)`` or ``pure(models.LanguageModel, config,

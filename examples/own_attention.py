@@ -19,10 +19,18 @@ import optax
 
 from jaxformer import functional as F
 from jaxformer import masks, models, pure, training
+from jaxformer.models import choices
 
 V, T = 32, 32  # letters, and the length of a text
 CONFIG = models.LanguageModelConfig(
-    V, num_layers=2, d_model=64, num_heads=4, d_ff=128, positions="rotary", norm="rms", dropout=0.0
+    V,
+    num_layers=2,
+    d_model=64,
+    num_heads=4,
+    d_ff=128,
+    positions=choices.Rotary(),
+    norm=choices.RMSNorm(),
+    dropout=0.0,
 )
 
 

@@ -33,6 +33,7 @@ from jaxformer.config import at_least
 from jaxformer.data.batch import Rows
 from jaxformer.errors import DataError
 from jaxformer.evaluation.scores import Score
+from jaxformer.models import choices
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.tasks.base import Network, PlannedData, Splits, Task, Trained, sum_losses
 from jaxformer.tasks.config import TaskConfig
@@ -67,7 +68,7 @@ class TruecaseConfig(TaskConfig):
     name: str = "truecase"
     """The run's name in logs and plots."""
     model: models.EncoderConfig = models.EncoderConfig(
-        256, num_layers=3, d_model=128, num_heads=4, d_ff=512, norm_position="pre", positions="rotary"
+        256, num_layers=3, d_model=128, num_heads=4, d_ff=512, norm_position="pre", positions=choices.Rotary()
     )
     """The encoder."""
     data: DataConfig = DataConfig()

@@ -1,6 +1,6 @@
 """Sparsemax attention: a row of weights is the nearest point of the simplex, so that most of its weights are exactly 0.
 
-    jaxformer train language_model:tiny --data.text my.txt --attention examples/sparsemax.py:attention
+    jaxformer train demo --attention examples/sparsemax.py:attention --out run
     python -m experiments.own_attention --smoke --out smoke     # beside softmax
 
 In Python, ``jaxformer.train(config, out, attention=attention)`` or ``pure(models.LanguageModel, config,

@@ -197,9 +197,11 @@ def choices_of(hint: Any) -> dict[str, type]:
     """Returns the classes of a choice by their kinds; for other types, nothing.
 
     A choice is a union of frozen dataclasses, each with its name as ``kind: ClassVar[str]``, and perhaps None ("none").
-    A setting that belongs to one of them cannot be given to another.
+    A setting that belongs to one of them cannot be given to another. A protocol in the union stands for objects of your
+    own, which have no name.
     """
     members = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else ()
+    members = [member for member in members if not getattr(member, "_is_protocol", False)]
     choices = {"none" if member is types.NoneType else getattr(member, "kind", ""): member for member in members}
     return choices if all(choices) and any(map(dataclasses.is_dataclass, members)) else {}
 
@@ -207,15 +209,36 @@ def choices_of(hint: Any) -> dict[str, type]:
 def check_choices(config: object) -> None:
     """Checks that each choice of a configuration is one of its dataclasses, in the ``__post_init__`` of it.
 
+    An object of your own, where there may be one, has the method `make`.
+
     Raises:
       ConfigError: a choice is something else, such as the name of one.
     """
     for name, hint in typing.get_type_hints(type(config)).items():
         choices = choices_of(hint)
         value = getattr(config, name)
-        if choices and type(value) not in choices.values():
+        own = any(getattr(member, "_is_protocol", False) and hasattr(value, "make") for member in typing.get_args(hint))
+        if choices and type(value) not in choices.values() and not own:
             classes = ", ".join("None" if kind == "none" else f"{each.__name__}()" for kind, each in choices.items())
-            raise ConfigError(f"{name} must be one of {classes}, got {value!r}")
+            known = choices.get(OTHER_NAMES.get(str(value), str(value)))
+            hint = f"; did you mean {known.__name__}()?" if known else ""
+            raise ConfigError(f"{name} must be one of {classes}, got {value!r}{hint}")
+
+
+def check_saved(config: object, path: str = "") -> None:
+    """Checks that config.json can hold a configuration: that no choice is an object of the user's own.
+
+    Raises:
+      ConfigError: one is.
+    """
+    for name, hint in _hints(type(config)).items():
+        value, choices = getattr(config, name), choices_of(hint)
+        if choices and type(value) not in choices.values():
+            raise ConfigError(
+                f"{path}{name} is your own {value!r}, which config.json cannot hold; train its model in your own loop"
+            )
+        if dataclasses.is_dataclass(value):
+            check_saved(value, f"{path}{name}.")
 
 
 def kind_of(config: object) -> str:

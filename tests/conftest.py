@@ -70,12 +70,12 @@ def _fast_process():
 
 @pytest.fixture(scope="session", autouse=True)
 def draw_curves() -> Iterator[Callable[..., None]]:
-    """The function that draws the picture of a training: a third of a second, which tests leave out if they can."""
+    """The method that draws the picture of a training: a third of a second, which tests leave out if they can."""
     from jaxformer.tasks import rundir
 
-    original = rundir.draw_curves
+    original = rundir.Curves.ended
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rundir, "draw_curves", lambda run, say: None)
+        patch.setattr(rundir.Curves, "ended", lambda self, step, reason: None)
         yield original
 
 

@@ -128,3 +128,19 @@ def test_another_kind_keeps_common_settings():
     assert got.model == Seq2SeqConfig(d_model=24, dropout=0.3, cell="gru", **layers)
     assert got.seed == 5
     assert changed(got, {"model": {"kind": "recurrent"}}) == got
+
+
+class Own:
+    """A position scheme of the user's."""
+
+    @staticmethod
+    def make(config, *, rngs):
+        raise NotImplementedError
+
+
+def test_a_run_has_no_parts_that_its_file_cannot_hold():
+    model = dataclasses.replace(EncoderDecoderConfig(), positions=Own())
+    with pytest.raises(
+        ConfigError, match=r"^model\.positions is your own <.*Own object.*, which config\.json cannot hold"
+    ):
+        TranslationConfig(model=model)

@@ -16,6 +16,7 @@ from examples import differential_attention, minimal, own_attention, own_model, 
 from jaxformer import functional, masks, models, modules, pure, sharding
 from jaxformer.cli.main import main
 from jaxformer.config import changed
+from jaxformer.models import choices
 from jaxformer.tasks import registry
 from tests.contracts.task import TaskContract
 
@@ -257,7 +258,9 @@ TEXT = "In Paris, Anna met Bob. He told her of Rome; she spoke of London.\n" * 2
 def truecase(folder):
     """A tiny configuration with its text."""
     (folder / "text.txt").write_text(TEXT)
-    model = models.EncoderConfig(256, num_layers=1, d_model=16, num_heads=2, d_ff=32, positions="rotary", dropout=0.1)
+    model = models.EncoderConfig(
+        256, num_layers=1, d_model=16, num_heads=2, d_ff=32, positions=choices.Rotary(), dropout=0.1
+    )
     data = own_task.DataConfig(text=str(folder / "text.txt"), length=16, batch_size=8)
     settings = {"steps": 6, "validate_every": 3, "checkpoint_every": 2, "log_every": 1, "tensorboard": False}
     config = own_task.TruecaseConfig(model=model, data=data, mesh="data=8")

@@ -23,11 +23,10 @@ HOME = {
     "matplotlib": "inspection/plots.py",
     "orbax": "training/checkpoint.py",
     "tensorboardX": "training/logging.py",
-    "tyro": "cli/arguments.py",
     "tokenizers": "data/pretrained_tokenizer.py",
     "safetensors": "interop/tensors.py",
-    "wandb": "training/wandb_hook.py",
-    "mlflow": "training/mlflow_hook.py",
+    "wandb": "training/tracking.py",
+    "mlflow": "training/tracking.py",
 }
 """The one file that imports each optional dependency."""
 

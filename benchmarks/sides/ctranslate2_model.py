@@ -93,6 +93,6 @@ def of_run(translator: Any, *, positions: int = 512) -> Any:
         np.asarray(functional.sinusoidal(np.arange(positions), dim=config.d_model)),
         num_heads=config.num_heads,
         pre_norm=config.norm_position == "pre",
-        norm_epsilon=config.norm_epsilon,
+        norm_epsilon=config.norm.epsilon,
         add_source_eos=True,
     )

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from benchmarks.sides.data import PAD, batch
 from jaxformer import functional, models, training
 from jaxformer.functional import CrossEntropy, Tokens
+from jaxformer.models import choices
 from jaxformer.modules import pure
 from jaxformer.training.config import AdamConfig
 from jaxformer.training.optimizers import make_optimizer
@@ -29,7 +30,7 @@ def shape(spec):
         num_decoder_layers=spec["num_layers"],
         dropout=rate,
         attention_dropout=rate,
-        activation_dropout=rate,
+        feed_forward=choices.Plain(dropout=rate),
     )
 
 

@@ -17,7 +17,7 @@ from jaxformer.data.images import LabeledImages
 from jaxformer.data.sources import read_lines
 from jaxformer.errors import DataError
 from jaxformer.files import write_text
-from jaxformer.models import GridConfig, RecurrentCaptionerConfig, TransformerCaptionerConfig
+from jaxformer.models import GridConfig, RecurrentCaptionerConfig, TransformerCaptionerConfig, choices
 from jaxformer.tasks.captioning import CaptioningConfig, DataConfig, DecodeConfig, LossConfig
 from jaxformer.tasks.config import TuneConfig
 from jaxformer.training.config import AdamConfig, CosineDecay, TrainConfig
@@ -37,7 +37,7 @@ MODELS = {
     "soft": RecurrentCaptionerConfig(**SIZES),
     "hard": RecurrentCaptionerConfig(**SIZES, attention="hard"),
     "transformer": TransformerCaptionerConfig(
-        **SIZES, num_heads=4, d_ff=384, num_layers=2, norm_position="pre", positions="sinusoidal"
+        **SIZES, num_heads=4, d_ff=384, num_layers=2, norm_position="pre", positions=choices.Sinusoidal()
     ),
 }
 """The shapes of the captioners: soft attention, hard attention, and a Transformer decoder."""

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxformer import models
 from jaxformer.functional import Tokens
+from jaxformer.models import choices
 
 PAD, BOS, EOS, MASK = 0, 1, 2, 3
 """The special tokens; words follow."""
@@ -56,7 +57,7 @@ class Network(nnx.Module):
     def __init__(self, given: tuple[Family, ModelSizes], *, rngs: nnx.Rngs):
         family, shape = given
         sizes = {"d_model": shape.d_model, "num_layers": shape.num_layers, "num_heads": 4, "d_ff": 4 * shape.d_model}
-        settings = {"positions": "rotary", "norm_position": "pre", "activation": "gelu", "dropout": 0.0}
+        settings = {"positions": choices.Rotary(), "norm_position": "pre", "activation": "gelu", "dropout": 0.0}
         memory_dim = shape.d_model if family.cross else None
         config = models.DecoderConfig(
             shape.vocab_size, **sizes, **settings, causal=family.causal, memory_dim=memory_dim

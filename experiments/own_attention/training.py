@@ -14,6 +14,7 @@ import optax
 from examples import differential_attention, sparsemax
 from jaxformer import demo, functional, models, pure
 from jaxformer.functional import Tokens
+from jaxformer.models import choices
 
 ATTENTIONS: dict[str, Any] = {
     "softmax": functional.attention,
@@ -104,8 +105,8 @@ def network(name: str, vocab_size: int, d_model: int) -> Any:
         d_model=d_model,
         num_heads=4,
         d_ff=4 * d_model,
-        positions="rotary",
-        norm="rms",
+        positions=choices.Rotary(),
+        norm=choices.RMSNorm(),
         dropout=0.0,
     )
     return pure(models.LanguageModel, config, attention=ATTENTIONS[name])

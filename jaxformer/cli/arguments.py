@@ -19,28 +19,10 @@ from typing import Any, TypeVar, cast
 
 from jaxformer.config import changed, choices_of, defaults_of, kind_of
 from jaxformer.errors import ConfigError
+from jaxformer.tasks import attention_setting
 from jaxformer.tasks.registry import resolve, started
 
 C = TypeVar("C")
-
-
-def check_order(command: str, arguments: Sequence[str], config: str, settings: Sequence[str]) -> None:
-    """Checks that CONFIG comes before its settings; otherwise, the word after a setting would be ambiguous.
-
-    A setting as one word, such as ``--train.steps=20``, may come first.
-
-    Args:
-      arguments: the command line.
-      config: the word that was parsed as CONFIG.
-      settings: the remaining words.
-
-    Raises:
-      ConfigError: a setting comes first.
-    """
-    before = list(arguments)[: list(arguments).index(config)]
-    for word in settings:
-        if word.startswith("--") and "=" not in word and word in before:
-            raise ConfigError(f"CONFIG comes before its settings: jaxformer {command} CONFIG ... {word} ...")
 
 
 ELSEWHERE: dict[str, tuple[str, ...]] = {
@@ -242,7 +224,7 @@ def resolved(reference: str, arguments: Sequence[str], out: pathlib.Path | None 
       ConfigError: see `override`, `registry.resolve` and `registry.started`.
     """
     if "--attention=" in arguments or ("--attention", "") in itertools.pairwise(arguments):
-        raise ConfigError("--attention is empty; leave it out for the library's, or for the one that a run remembers")
+        raise ConfigError(f"--attention is empty; leave it out for the library's: {attention_setting.ALWAYS}")
     config = override(resolve(reference), arguments)
     like = started(config, out)
     return config if like is config else override(like, arguments)

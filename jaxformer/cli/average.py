@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 import sys
-from collections.abc import Sequence
 
-from jaxformer.cli.paths import local_path
-from jaxformer.cli.predictors import add_attention_option
-
-EXAMPLES = """examples:
-  jaxformer average runs/en-de --last 10
-  jaxformer evaluate runs/en-de --checkpoint average
-"""
+from jaxformer.cli.command import command, option
+from jaxformer.cli.predictors import OneRun
 
 
-def main(arguments: Sequence[str]) -> int:
+@dataclasses.dataclass(frozen=True)
+class Average(OneRun):
+    """Averages the parameters of a run's last checkpoints (Vaswani et al. 2017, section 6.1).
+
+    examples:
+      jaxformer average runs/en-de --last 10
+      jaxformer evaluate runs/en-de --checkpoint average
+    """
+
+    last: int = option("The number of checkpoints (default 5).", 5)
+    mesh: str = option("The device mesh; default: a copy on every device.", "")
+
+
+@command
+def main(options: Average) -> int:
     """Averages checkpoints into the run's ``average`` folder."""
-    parser = argparse.ArgumentParser(
-        prog="jaxformer average",
-        description="Averages the parameters of a run's last checkpoints (Vaswani et al. 2017, section 6.1).",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("run", metavar="RUN", type=local_path, help="a run directory")
-    parser.add_argument("--last", type=int, default=5, help="the number of checkpoints (default 5)")
-    parser.add_argument("--mesh", default="", metavar="MESH", help="device mesh; default: a copy on every device")
-    add_attention_option(parser)
-    options = parser.parse_args(arguments)
     from jaxformer.cli import runtime
     from jaxformer.tasks import rundir, runner
 

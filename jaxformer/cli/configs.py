@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
+import dataclasses
+
+from jaxformer.cli.command import Options, command
 
 
-def main(arguments: Sequence[str]) -> int:
+@dataclasses.dataclass(frozen=True)
+class Configs(Options):
+    """Lists the built-in configurations and those below ./experiments (a clone of jaxformer has some), without
+    running their code.
+
+    examples:
+      jaxformer configs
+      jaxformer train multi30k:en_de --settings
+    """
+
+
+@command
+def main(options: Configs) -> int:
     """Lists configurations with the first lines of their docstrings."""
-    parser = argparse.ArgumentParser(
-        prog="jaxformer configs",
-        description="Lists the built-in configurations and those below ./experiments (a clone of jaxformer has some), "
-        "without running their code.",
-        epilog="examples:\n  jaxformer configs\n  jaxformer train multi30k:en_de --settings\n",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.parse_args(arguments)
     from jaxformer.tasks.registry import catalog
 
     entries = catalog()

@@ -2,47 +2,45 @@
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 import functools
 import shlex
-from collections.abc import Sequence
 
-from jaxformer.cli.paths import local_path
-
-EXAMPLES = """examples:
-  jaxformer convert downloads/gpt2 --out runs/gpt2
-  jaxformer generate runs/gpt2 "Once upon a time"
-  jaxformer train runs/gpt2/config.json --init-from runs/gpt2 --data.text my.txt --out mine
-  jaxformer convert downloads/bert-base-uncased --out runs/bert
-  jaxformer fill runs/bert "Paris is the [MASK] of France."
-  jaxformer convert downloads/flan-t5-small --out runs/t5
-  jaxformer translate runs/t5 "translate English to German: The house is old."
-  jaxformer convert downloads/opus-mt-en-de --out runs/en-de
-  jaxformer translate runs/en-de "The house is old."
-
-The folder holds config.json, weights in safetensors, and tokenizer.json (for Marian: source.spm, target.spm and
-vocab.json), as huggingface_hub downloads them. Nothing is downloaded, and no code in the folder is run. GPT-2, Llama,
-Mistral and Qwen become language models, BERT and RoBERTa masked ones; T5, BART, Pegasus and Marian become translators
-of any text to text, with the search that the folder describes; docs/families.md has the details.
-"""
+from jaxformer.cli.command import REQUIRED, Folder, Options, Run, command, option, word
+from jaxformer.errors import ConfigError
 
 
-def main(arguments: Sequence[str]) -> int:
+@dataclasses.dataclass(frozen=True)
+class Convert(Options):
+    """Makes a run from a pretrained Hugging Face model: generate, score, fill, translate, fine-tune it.
+
+    examples:
+      jaxformer convert downloads/gpt2 --out runs/gpt2
+      jaxformer generate runs/gpt2 "Once upon a time"
+      jaxformer train runs/gpt2/config.json --init-from runs/gpt2 --data.text my.txt --out mine
+      jaxformer convert downloads/bert-base-uncased --out runs/bert
+      jaxformer fill runs/bert "Paris is the [MASK] of France."
+      jaxformer convert downloads/flan-t5-small --out runs/t5
+      jaxformer translate runs/t5 "translate English to German: The house is old."
+      jaxformer convert downloads/opus-mt-en-de --out runs/en-de
+      jaxformer translate runs/en-de "The house is old."
+
+    The folder holds config.json, weights in safetensors, and tokenizer.json (for Marian: source.spm, target.spm and
+    vocab.json), as huggingface_hub downloads them. Nothing is downloaded, and no code in the folder is run. GPT-2,
+    Llama, Mistral and Qwen become language models, BERT and RoBERTa masked ones; T5, BART, Pegasus and Marian become
+    translators of any text to text, with the search that the folder describes; docs/families.md has the details.
+    """
+
+    folder: Folder = word("The folder of the pretrained model.")
+    out: Run = option("The run directory to create.", REQUIRED)
+    length: int = option("The context length of a language model (default: up to 1,024).", 0)
+
+
+@command
+def main(options: Convert) -> int:
     """Makes a run from a pretrained model."""
-    parser = argparse.ArgumentParser(
-        prog="jaxformer convert",
-        description="Makes a run from a pretrained Hugging Face model: generate, score, fill, translate, fine-tune it.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("folder", metavar="FOLDER", type=local_path, help="the folder of the pretrained model")
-    parser.add_argument("--out", metavar="RUN", type=local_path, required=True, help="the run directory to create")
-    parser.add_argument(
-        "--length", type=int, default=0, help="the context length of a language model (default: up to 1,024)"
-    )
-    options = parser.parse_args(arguments)
     if options.length < 0:
-        parser.error(f"--length must be at least 0, got {options.length}")
+        raise ConfigError(f"--length must be at least 0, got {options.length}")
     from jaxformer.cli import runtime
     from jaxformer.tasks.pretrained import convert
     from jaxformer.training.progress import print_line
@@ -51,6 +49,6 @@ def main(arguments: Sequence[str]) -> int:
     say = functools.partial(print_line, runtime.console())
     config = convert(options.folder, options.out, length=options.length, say=say)
     used = {"language_model": "generate", "masked_language_model": "fill", "translation": "translate"}[config.task]
-    command = f"jaxformer {used} {shlex.quote(str(options.out))} TEXT"
-    print(f"{options.out} is a run of {config.task} now; try: {command}")
+    run = shlex.quote(str(options.out))
+    print(f"{options.out} is a run of {config.task} now; try: jaxformer {used} {run} TEXT")
     return 0

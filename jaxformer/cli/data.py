@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 import pathlib
-from collections.abc import Sequence
+from typing import Literal
 
-from jaxformer.cli.paths import output_folder
+from jaxformer.cli.command import Name, Options, OutputFolder, command, option, word
 from jaxformer.errors import ConfigError
 
-EXAMPLES = """examples:
-  jaxformer data list
-  jaxformer data fetch multi30k --out data
-  jaxformer data grammar --out data/grammar  # the built-in corpus: four parts, two aligned files each
-"""
+
+@dataclasses.dataclass(frozen=True)
+class Data(Options):
+    """Downloads a known corpus and checks it, or writes the built-in one to files.
+
+    examples:
+      jaxformer data list
+      jaxformer data fetch multi30k --out data
+      jaxformer data grammar --out data/grammar  # the built-in corpus: four parts, two aligned files each
+    """
+
+    action: Literal["list", "fetch", "grammar"] = word("List the corpora, fetch one, or write the built-in one.")
+    name: Name = word("The corpus to fetch.", "")
+    out: OutputFolder = option("The folder (default: data).", pathlib.Path("data"))
 
 
-def main(arguments: Sequence[str]) -> int:
+@command
+def main(options: Data) -> int:
     """Downloads a known corpus, or writes the built-in one."""
-    parser = argparse.ArgumentParser(
-        prog="jaxformer data",
-        usage="jaxformer data {list,fetch NAME,grammar} [--out DIR]",
-        description="Downloads a known corpus and checks it, or writes the built-in one to files.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("action", choices=("list", "fetch", "grammar"))
-    parser.add_argument("name", nargs="?", help="the corpus to fetch")
-    parser.add_argument("--out", type=output_folder, default=pathlib.Path("data"), help="the folder (default: data)")
-    options = parser.parse_args(arguments)
     if options.name and options.action != "fetch":
-        parser.error(f"{options.action} takes no name, got {options.name!r}; a folder is given by --out")
+        raise ConfigError(f"{options.action} takes no name, got {options.name!r}; a folder is given by --out")
     if options.action == "grammar":
         return _write_grammar(options.out)
     from jaxformer.data import fetch
@@ -40,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
             print(f"{name:12} {corpus.about}")
         return 0
     if not options.name:
-        parser.error("fetch needs the name of a corpus; `jaxformer data list` shows them")
+        raise ConfigError("fetch needs the name of a corpus; `jaxformer data list` shows them")
     for path in fetch.fetch(options.name, options.out, say=print):
         print(path)
     return 0

@@ -2,46 +2,43 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import pathlib
 import shlex
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from jaxformer.cli.paths import local_path
+from jaxformer.cli.command import Options, Run, command, option
 
 if TYPE_CHECKING:
     from jaxformer.demo import GrammarSplits
     from jaxformer.tasks.translation import Translator
 
-EXAMPLES = """examples:
-  jaxformer demo
-  jaxformer demo --out runs/demo --train.steps 800
 
-The result is an ordinary run: use it with `jaxformer translate runs/demo "..."`.
-"""
+@dataclasses.dataclass(frozen=True)
+class Demo(Options):
+    """Trains a small English-French translator on a built-in corpus, and shows what it learned.
+
+    examples:
+      jaxformer demo
+      jaxformer demo --out runs/demo --train.steps 800
+
+    The result is an ordinary run: use it with `jaxformer translate runs/demo "..."`.
+    """
+
+    setting_prefix = "--"
+
+    out: Run = option("The run (default: runs/demo).", pathlib.Path("runs/demo"))
 
 
-def main(arguments: Sequence[str]) -> int:
+@command
+def main(options: Demo, settings: list[str]) -> int:
     """Trains the built-in translator, scores it, translates five sentences and draws an attention map."""
-    parser = argparse.ArgumentParser(
-        prog="jaxformer demo",
-        usage="jaxformer demo [--out RUN] [--field value ...]",
-        description="Trains a small English-French translator on a built-in corpus, and shows what it learned.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    out = pathlib.Path("runs/demo")
-    parser.add_argument("--out", metavar="RUN", type=local_path, default=out, help=f"the run (default: {out})")
-    options, rest = parser.parse_known_args(arguments)
     from jaxformer.cli import STARTED
     from jaxformer.cli.arguments import override
     from jaxformer.tasks.translation.presets import demo
 
-    config = override(demo(), rest)
-    given = any(word.startswith(("--optimizer.warmup_steps", "--optimizer.warmup-steps")) for word in rest)
+    config = override(demo(), settings)
+    given = any(word.startswith(("--optimizer.warmup_steps", "--optimizer.warmup-steps")) for word in settings)
     warmup, steps = config.optimizer.warmup_steps, config.train.steps
     if shortened := warmup >= steps and not given:
         shorter = dataclasses.replace(config.optimizer, warmup_steps=steps // 10)

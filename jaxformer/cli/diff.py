@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-from collections.abc import Sequence
+import pathlib
+from typing import Annotated
 
+from jaxformer.cli.command import Options, Run, Word, command, option, word
 from jaxformer.cli.output import as_indented_json, shown
 from jaxformer.cli.paths import local_path
 
-EXAMPLES = """examples:
-  jaxformer diff runs/a runs/b
-  jaxformer diff runs/a runs/b --json | jq .settings
-"""
+
+@dataclasses.dataclass(frozen=True)
+class Diff(Options):
+    """Shows how two runs differ: settings, versions, data and results. Exits with 1 if they differ. Translations of the
+    same sentences are compared by paired bootstrap resampling.
+
+    examples:
+      jaxformer diff runs/a runs/b
+      jaxformer diff runs/a runs/b --json | jq .settings
+    """
+
+    run: Run = word("A run directory.")
+    other: Annotated[pathlib.Path, Word("OTHER", local_path)] = word("Another one.")
+    json: bool = option("Print everything as JSON.", False)
 
 
-def main(arguments: Sequence[str]) -> int:
+@command
+def main(options: Diff) -> int:
     """Shows how two runs differ; returns 0 if settings, versions, data and results are the same, else 1."""
-    parser = argparse.ArgumentParser(
-        prog="jaxformer diff",
-        description="Shows how two runs differ: settings, versions, data and results. Exits with 1 if they differ. "
-        "Translations of the same sentences are compared by paired bootstrap resampling.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("a", metavar="A", type=local_path, help="a run directory")
-    parser.add_argument("b", metavar="B", type=local_path, help="another")
-    parser.add_argument("--json", action="store_true", help="print everything as JSON")
-    options = parser.parse_args(arguments)
     from jaxformer.tasks.runs import differences, read_run
     from jaxformer.tasks.significance import comparisons
 
-    a, b = read_run(options.a), read_run(options.b)
+    a, b = read_run(options.run), read_run(options.other)
     found, compared = differences(a, b), comparisons(a, b)
     if options.json:
         rows = {section: {name: values for name, *values in rows} for section, rows in found.items()}

@@ -2,42 +2,54 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import functools
 import json
 import pathlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
+from jaxformer.cli.command import File, Folder, command, option
 from jaxformer.cli.output import as_indented_json, as_json
-from jaxformer.cli.paths import local_path, save_besides
-from jaxformer.cli.predictors import (
-    SETTINGS,
-    add_ensemble_option,
-    add_run_options,
-    configured,
-    load_ensemble,
-    split_settings,
-)
-
-EXAMPLES = """examples:
-  jaxformer evaluate runs/demo
-  jaxformer evaluate runs/en-de --checkpoint average --decode.search.beam_size 5
-  jaxformer evaluate runs/en-de --split validation --checkpoint last
-  jaxformer evaluate runs/one --ensemble runs/two runs/three  # an ensemble
-  jaxformer evaluate runs/en-de --files test_2017.en test_2017.de
-  jaxformer evaluate runs/demo --json | jq '."unseen sentences"[0].value'
-"""
+from jaxformer.cli.paths import save_besides
+from jaxformer.cli.predictors import EnsembleOptions, configured, load_ensemble
+from jaxformer.errors import ConfigError
 
 LONGEST_CHANGES = 120
 """The maximum number of characters; a whole file name may have 255."""
 
 
-def main(arguments: Sequence[str]) -> int:
+@dataclasses.dataclass(frozen=True)
+class Evaluate(EnsembleOptions):
+    """Scores a run: translations by BLEU and chrF, captions by BLEU, text by its perplexity, classes by accuracy.
+
+    examples:
+      jaxformer evaluate runs/demo
+      jaxformer evaluate runs/en-de --checkpoint average --decode.search.beam_size 5
+      jaxformer evaluate runs/en-de --split validation --checkpoint last
+      jaxformer evaluate runs/one --ensemble runs/two runs/three  # an ensemble
+      jaxformer evaluate runs/en-de --files test_2017.en test_2017.de
+      jaxformer evaluate runs/demo --json | jq '."unseen sentences"[0].value'
+    """
+
+    mesh: str = option(
+        "The device mesh; default: all devices share translation and captioning; each computes all of any other task.",
+        "",
+    )
+    split: Literal["test", "validation"] | None = option("The data; default: test, or what the task holds out.")
+    files: tuple[File, ...] = option(
+        "Other test data for a translator: sentences and their translations, line by line, or one table.", ()
+    )
+    data_dir: Folder | None = option("The folder of the corpora, if it has moved.")
+    json: bool = option("Print what the file of scores holds, as JSON.", False)
+
+
+@command
+def main(options: Evaluate, settings: list[str]) -> int:
     """Prints the scores of a run and saves them in it; scores of another search are saved in a separate file."""
-    options, settings = _options(arguments)
+    if options.files and (options.split or options.data_dir):
+        raise ConfigError("--files names the data, so --split and --data-dir have no effect")
     config = configured(options, settings)
     from jaxformer.cli import runtime
     from jaxformer.config import to_data
@@ -81,39 +93,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _options(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Returns the options, and the settings of the search."""
-    parser = argparse.ArgumentParser(
-        prog="jaxformer evaluate",
-        usage="jaxformer evaluate RUN [options] [--decode.NAME VALUE ...]",
-        description="Scores a run: translations by BLEU and chrF, captions by BLEU, text by its perplexity, classes by "
-        "accuracy.",
-        epilog=SETTINGS + EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_run_options(parser)
-    add_ensemble_option(parser)
-    parser.add_argument(
-        "--split", choices=("test", "validation"), help="the data; default: test, or what the task holds out"
-    )
-    parser.add_argument(
-        "--files",
-        nargs="+",
-        type=local_path,
-        default=(),
-        metavar="FILE",
-        help="other test data for a translator: sentences and their translations, line by line, or one table",
-    )
-    parser.add_argument("--data-dir", type=local_path, metavar="DIR", help="the folder of the corpora, if it has moved")
-    parser.add_argument("--json", action="store_true", help="print what the file of scores holds, as JSON")
-    rest, settings = split_settings(arguments)
-    options = parser.parse_args(rest)
-    if options.files and (options.split or options.data_dir):
-        parser.error("--files names the data, so --split and --data-dir have no effect")
-    return options, settings
-
-
-def _chosen(options: argparse.Namespace, default_split: str) -> tuple[str, dict[str, Any]]:
+def _chosen(options: Evaluate, default_split: str) -> tuple[str, dict[str, Any]]:
     """Returns the data to score as a part of a file's name, and as arguments of `runner.evaluate`."""
     if options.files:
         return f"file-{_shown(options.files[0].name)}", {"files": options.files}
@@ -173,7 +153,7 @@ def _changes(config: Any, trained: Any) -> str:
     return changes if len(changes) <= LONGEST_CHANGES else f"-decode={short_digest([changes])}"
 
 
-def _attention(options: argparse.Namespace) -> str:
+def _attention(options: Evaluate) -> str:
     """Returns the part of a file's name that identifies an attention other than the one that the run remembers."""
     from jaxformer.tasks import attention_setting, own_attention, registry
 

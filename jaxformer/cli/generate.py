@@ -2,57 +2,42 @@
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
+from jaxformer.cli.command import SHORT, OutputFile, Text, command, option, word
 from jaxformer.cli.output import as_columns, as_data, as_json, put, say_programs
-from jaxformer.cli.paths import output_file, sentence
-from jaxformer.cli.predictors import (
-    SETTINGS,
-    SHORT,
-    add_ensemble_option,
-    add_run_options,
-    add_search_options,
-    configured,
-    load_ensemble,
-    split_settings,
-)
-
-EXAMPLES = """examples:
-  jaxformer generate run "To be"
-  jaxformer generate run "To be" --temperature 0  # the most probable token each time
-  jaxformer generate run "To be" --beam-size 4 --decode.max_tokens 50
-  jaxformer generate run "To be" --mbr 8 --forbid thou,thee
-  jaxformer generate run "To be" --ensemble other
-  jaxformer generate run "To be" --top-p .9 --n-best 3 --json
-  jaxformer generate run "ROMEO:" "JULIET:" --decode.max_tokens 500 --seed 1
-  echo "To be" | jaxformer generate run  # line by line, as they come
-"""
-
-OPTIONS = tuple(name for name in SHORT if name not in ("--sample", "--min-length"))
-"""The short options for text continuation; sampling is the default."""
+from jaxformer.cli.predictors import SearchOptions, configured, load_ensemble
 
 
-def main(arguments: Sequence[str]) -> int:
+@dataclasses.dataclass(frozen=True)
+class Generate(SearchOptions):
+    """Continues texts with a language model: arguments, or standard input line by line.
+
+    examples:
+      jaxformer generate run "To be"
+      jaxformer generate run "To be" --temperature 0  # the most probable token each time
+      jaxformer generate run "To be" --beam-size 4 --decode.max_tokens 50
+      jaxformer generate run "To be" --mbr 8 --forbid thou,thee
+      jaxformer generate run "To be" --ensemble other
+      jaxformer generate run "To be" --top-p .9 --n-best 3 --json
+      jaxformer generate run "ROMEO:" "JULIET:" --decode.max_tokens 500 --seed 1
+      echo "To be" | jaxformer generate run  # line by line, as they come
+    """
+
+    short = tuple(name for name in SHORT if name not in ("--sample", "--min-length"))  # sampling is the default
+
+    inputs: tuple[Text, ...] = word("The beginnings of texts.", ())
+    out: OutputFile | None = option("The file to write texts to, instead of printing them.")
+
+
+@command
+def main(options: Generate, settings: list[str]) -> int:
     """Prints each prompt with its continuation."""
-    parser = argparse.ArgumentParser(
-        prog="jaxformer generate",
-        usage="jaxformer generate RUN [PROMPT ...] [options] [--decode.NAME VALUE ...]",
-        description="Continues texts with a language model: arguments, or standard input line by line.",
-        epilog=SETTINGS + EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_run_options(parser)
-    parser.add_argument("prompts", nargs="*", type=sentence, metavar="PROMPT", help="the beginning of a text")
-    parser.add_argument("--out", type=output_file, help="the file to write texts to, instead of printing them")
-    add_ensemble_option(parser)
-    add_search_options(parser, OPTIONS)
-    rest, settings = split_settings(arguments, OPTIONS)
-    options = parser.parse_intermixed_args(rest)
     config = configured(options, settings)
     from jaxformer.cli import runtime
-    from jaxformer.cli.lines import standard_input
+    from jaxformer.cli.lines import batches
     from jaxformer.tasks.config import Sample
     from jaxformer.tasks.language_model import TextGenerator
     from jaxformer.training.progress import Count, print_line
@@ -62,9 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     say = functools.partial(print_line, runtime.console())
 
     def lines() -> Iterator[str]:
-        numbered, size = list(enumerate(options.prompts, 1)), generator.batch_size
-        given = [numbered[start : start + size] for start in range(0, len(numbered), size)]
-        for batch in given or standard_input(size):
+        for batch in batches(options.inputs, most=generator.batch_size, size=generator.batch_size):
             numbers, prompts = zip(*batch, strict=True)
             decode = generator.decode
             number = decode.num_texts(options.n_best) if isinstance(decode.finder, Sample) else 1
@@ -80,6 +63,6 @@ def main(arguments: Sequence[str]) -> int:
                     yield as_columns(number, one, options)
 
     put(lines(), options.out)
-    if not options.prompts:
+    if not options.inputs:
         say_programs(generator.programs)
     return 0

@@ -2,63 +2,61 @@
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 import pathlib
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from jaxformer.cli.paths import picture, save_besides, sentence
-from jaxformer.cli.predictors import SETTINGS, add_run_options, configured, load, split_settings
+from jaxformer.cli.command import REQUIRED, Picture, Text, command, option
+from jaxformer.cli.paths import picture, save_besides
+from jaxformer.cli.predictors import RunOptions, configured, load
+from jaxformer.errors import ConfigError
 
 if TYPE_CHECKING:
     from jaxformer.inspection.attention_maps import AttentionWeights
 
 DEFAULT_PICTURE = "attention.png"
 
-EXAMPLES = """examples:
-  jaxformer inspect runs/demo --source "The agreement on the European Economic Area was signed in August 1992."
-  jaxformer inspect runs/en-de --source "A dog runs." --target "Ein Hund rennt." --layer 2 --out map.svg
-  jaxformer inspect runs/demo --source "The old man sees the house." --grid --out heads.png
-  jaxformer inspect runs/demo --source "The old man sees the house." --mean --table
-"""
+
+@dataclasses.dataclass(frozen=True)
+class Inspect(RunOptions):
+    """Draws how much each target word attends to each source word, as a picture and as text.
+
+    examples:
+      jaxformer inspect runs/demo --source "The agreement on the European Economic Area was signed in August 1992."
+      jaxformer inspect runs/en-de --source "A dog runs." --target "Ein Hund rennt." --layer 2 --out map.svg
+      jaxformer inspect runs/demo --source "The old man sees the house." --grid --out heads.png
+      jaxformer inspect runs/demo --source "The old man sees the house." --mean --table
+    """
+
+    setting_prefix = "--decode."
+
+    source: Text = option("A sentence.", REQUIRED)
+    target: Text | None = option("A translation of it; default: the model's own.")
+    layer: int | None = option("A decoder layer, from 0, or -1 for the last; with no --head, the mean of its heads.")
+    head: int | None = option("A head, from 0, or -1 for the last; default: the one that aligns most words.")
+    mean: bool = option("The mean of all layers and heads.", False)
+    grid: bool = option("Every head of every layer in one picture.", False)
+    table: bool = option("Write the weights as numbers, with each row's entropy.", False)
+    out: Picture | None = option("The picture (.png, .svg or .pdf); default: RUN/attention.png.")
 
 
-def main(arguments: Sequence[str]) -> int:
+@command
+def main(options: Inspect, settings: list[str]) -> int:
     """Draws the cross-attention between a sentence and its translation."""
-    parser = argparse.ArgumentParser(
-        prog="jaxformer inspect",
-        description="Draws how much each target word attends to each source word, as a picture and as text.",
-        epilog=SETTINGS + EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_run_options(parser)
-    parser.add_argument("--source", type=sentence, required=True, help="a sentence")
-    parser.add_argument("--target", type=sentence, help="a translation of it; default: the model's own")
-    of_layer = "a decoder layer, from 0, or -1 for the last; with no --head, the mean of its heads"
-    parser.add_argument("--layer", type=int, help=of_layer)
-    parser.add_argument(
-        "--head", type=int, help="a head, from 0, or -1 for the last; default: the one that aligns most words"
-    )
-    parser.add_argument("--mean", action="store_true", help="the mean of all layers and heads")
-    parser.add_argument("--grid", action="store_true", help="every head of every layer in one picture")
-    parser.add_argument("--table", action="store_true", help="write the weights as numbers, with each row's entropy")
-    parser.add_argument("--out", type=picture, help="the picture (.png, .svg or .pdf); default: RUN/attention.png")
-    rest, settings = split_settings(arguments)
-    options = parser.parse_args(rest)
     if not options.source.strip():
-        parser.error("--source is empty")
+        raise ConfigError("--source is empty")
     if settings and options.target is not None:
-        parser.error(f"with --target there is no search; leave out {settings[0]}")
+        raise ConfigError(f"with --target there is no search; leave out {settings[0]}")
     chosen = [f"--{name}" for name in ("layer", "head") if getattr(options, name) is not None]
     others = " and ".join(chosen or ["--mean"])
     if options.mean and chosen:
-        parser.error(f"--mean averages all layers and heads; leave out --mean or {others}")
+        raise ConfigError(f"--mean averages all layers and heads; leave out --mean or {others}")
     if options.grid and (chosen or options.mean):
-        parser.error(f"--grid draws every head of every layer; leave out --grid or {others}")
+        raise ConfigError(f"--grid draws every head of every layer; leave out --grid or {others}")
     if options.grid and options.table:
-        parser.error("--grid draws every head and writes no text; leave out --grid or --table")
+        raise ConfigError("--grid draws every head and writes no text; leave out --grid or --table")
     if options.grid and options.out is None:
-        options.out = _default_picture(options.run, parser)
+        options = dataclasses.replace(options, out=_default_picture(options.run))
     config = configured(options, settings)
     from jaxformer.inspection import attention_maps, plots
     from jaxformer.tasks.translation import Translator
@@ -94,11 +92,11 @@ def _title(pieces: AttentionWeights, layer: int | None, head: int | None) -> str
     return describe((None if layer is None else layer % num_layers, None if head is None else head % num_heads))
 
 
-def _default_picture(run: pathlib.Path, parser: argparse.ArgumentParser) -> pathlib.Path:
+def _default_picture(run: pathlib.Path) -> pathlib.Path:
     """Returns the picture of a command that prints nothing else, after checking that it can be written."""
     if (run / DEFAULT_PICTURE).is_symlink():  # in someone else's run, it may point to any of this user's files
-        parser.error(f"{run / DEFAULT_PICTURE} is a link; name another picture with --out")
+        raise ConfigError(f"{run / DEFAULT_PICTURE} is a link; name another picture with --out")
     try:
         return picture(str(run / DEFAULT_PICTURE))
-    except argparse.ArgumentTypeError as error:
-        parser.error(f"{error}; name another picture with --out")
+    except ConfigError as error:
+        raise ConfigError(f"{error}; name another picture with --out") from error

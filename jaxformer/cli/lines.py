@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import os
+import pathlib
 import select
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from jaxformer.data.sources import read_lines
 from jaxformer.errors import DataError
@@ -24,6 +25,28 @@ def image_names(path: str | os.PathLike[str]) -> list[str]:
         if not os.path.exists(name):
             raise DataError(f"{path}, line {number}: there is no file {name!r}")
     return names
+
+
+def batches(
+    inputs: Sequence[str],
+    file: pathlib.Path | None = None,
+    *,
+    most: int = 1,
+    size: int | None = None,
+    read: Callable[[pathlib.Path], Sequence[str]] = read_lines,
+) -> Iterator[list[tuple[int, str]]]:
+    """Yields the inputs of a command with their numbers, from 1: its arguments, the lines of a file, or standard input.
+
+    Args:
+      most: see `standard_input`.
+      size: the number of arguments, or of lines of a file, in a batch; all by default.
+    """
+    if not inputs and file is None:
+        yield from standard_input(most)
+        return
+    numbered = list(enumerate(inputs if file is None else read(file), 1))
+    for start in range(0, len(numbered), size or len(numbered) or 1):
+        yield numbered[start : start + (size or len(numbered))]
 
 
 def standard_input(most: int = 1) -> Iterator[list[tuple[int, str]]]:

@@ -8,27 +8,21 @@ of standard output has exited, as in ``| head``; 1: any other error.
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import errno
 import importlib
 import os
-import pathlib
 import select
 import signal
 import sys
-import threading
-import time
-import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import TextIO
 
-from jaxformer.cli import SIGNAL_EXITS
 from jaxformer.cli.output import shown
-from jaxformer.errors import JaxformerError
+from jaxformer.errors import ConfigError, JaxformerError, did_you_mean
 from jaxformer.files import use_utf8
 from jaxformer.hardware import use_large_pages
+from jaxformer.signals import ending_at_once
 
 COMMANDS = {
     "train": "train a model, or resume its training",
@@ -56,19 +50,19 @@ COMMANDS = {
 HEAVY = tuple("demo train replay evaluate translate inspect generate score fill classify caption".split())
 """The commands that run a model."""
 
-EXTRAS = "orbax grain PIL sentencepiece sacrebleu sacremoses tyro rich tensorboardX matplotlib".split()
-GRACE = 0.2
-"""The seconds that the main thread has to answer a signal before another thread does."""
+EXTRAS = "orbax grain PIL sentencepiece sacrebleu sacremoses rich tensorboardX matplotlib".split()
+HELP = f"""usage: jaxformer COMMAND ...
 
-os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))  # a signal of a fork is not for its parent
+Train, evaluate and use Transformers.
 
-EXAMPLES = """examples:
+commands:
+{"".join(f"  {name:10}  {text}{chr(10)}" for name, text in COMMANDS.items())}
+examples:
   jaxformer demo
   jaxformer train translation --data.source my.en --data.target my.fr --out run
   jaxformer translate run "The old man sees the house."
   jaxformer train language_model --data.text my.txt --out lm && jaxformer generate lm "To be"
-  jaxformer COMMAND --help
-"""
+  jaxformer COMMAND --help"""
 
 
 def script() -> int:
@@ -82,32 +76,24 @@ def script() -> int:
             setattr(sys, name, open(os.open(os.devnull, flags), mode))  # noqa: SIM115
     # The encoding of the locale may lack characters of a translation, and a path need not be UTF-8.
     sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")  # pyright: ignore[reportAttributeAccessIssue]
-    with _stopping_at_once(sys.argv[1:2]):
+    terminated = (128 + signal.SIGTERM, "terminated")
+    if sys.argv[1:2] in (["train"], ["demo"]):
+        terminated = (85, f"jaxformer {sys.argv[1]}: SIGTERM outside of training: run the same command again")
+    with ending_at_once({signal.SIGINT: (130, "interrupted"), signal.SIGTERM: terminated}):
         code = main()
     if code not in (0, 85) and "jaxformer.multihost.cluster" in sys.modules:
         sys.modules["jaxformer.multihost.cluster"].exit_process(code)
     return code
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(words: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code."""
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
-    parser = argparse.ArgumentParser(
-        prog="jaxformer",
-        description="Train, evaluate and use Transformers.",
-        epilog="commands:\n" + "".join(f"  {name:10}  {text}\n" for name, text in COMMANDS.items()) + "\n" + EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND")
-    parser.add_argument("--version", action="version", version=_version())
-    command = arguments[0] if arguments else "--help"  # the other words are its arguments
+    name, *others = (sys.argv[1:] if words is None else words) or ["--help"]
+    program = f"jaxformer {name}" if name in COMMANDS else "jaxformer"
     try:
         try:
-            parser.parse_args([command])
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", module=r"PIL\.")  # an image is read, or refused in one line
-                code = importlib.import_module(f"jaxformer.cli.{command}").main(arguments[1:])
-        except SystemExit:  # a parser has printed its help
+            code = _run(name, others)
+        except SystemExit:  # the parser of a command has printed its help
             sys.stdout.flush()
             raise
         sys.stdout.flush()  # inside the try block, which handles output that cannot be written
@@ -116,7 +102,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     except Exception as error:
-        return report_error(error, f"jaxformer {command}")
+        return report_error(error, program)
+
+
+def _run(name: str, words: Sequence[str]) -> int:
+    """Runs the command of this name.
+
+    Raises:
+      ConfigError: there is no such command.
+    """
+    if name in ("-h", "--help"):
+        print(HELP)
+        return 0
+    if name == "--version":
+        print(f"jaxformer {importlib.import_module('jaxformer').__version__}")
+        return 0
+    if name not in COMMANDS:
+        raise ConfigError(f"unknown command {name!r}{did_you_mean(name, COMMANDS)}")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"PIL\.")  # an image is read, or refused in one line
+        return importlib.import_module(f"jaxformer.cli.{name}").main(words)
 
 
 def report_error(error: Exception, program: str) -> int:
@@ -129,10 +134,11 @@ def report_error(error: Exception, program: str) -> int:
     _drop_unwritten()
     if unread:
         return 128 + signal.SIGPIPE
-    code = _exit_code(error)
-    if code is None:
+    outcome = _outcome(error)
+    if outcome is None:
         raise error
-    print(f"{program}: {_message(error)}", file=sys.stderr)
+    code, text = outcome
+    print(f"{program}: {text}", file=sys.stderr)
     return code
 
 
@@ -154,141 +160,36 @@ def _has_no_reader(stream: TextIO) -> bool:
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
-@contextlib.contextmanager
-def _stopping_at_once(command: Sequence[str]) -> Iterator[None]:
-    """Lets signals end the process, except in the training loop, which has its own handlers.
-
-    An exception would be lost where Python or C++ discards it, as in callbacks of the garbage collector, or become
-    another one in the import of an extension. Files are replaced as a whole, so they survive this.
-    """
-    SIGNAL_EXITS.clear()
-    SIGNAL_EXITS[signal.SIGINT] = (130, "interrupted")
-    SIGNAL_EXITS[signal.SIGTERM] = (128 + signal.SIGTERM, "terminated")
-    if command in (["train"], ["demo"]):
-        text = f"jaxformer {command[0]}: SIGTERM outside of training: run the same command again"
-        SIGNAL_EXITS[signal.SIGTERM] = (85, text)
-    ending = threading.RLock()  # never released
-    process = os.getpid()
-
-    def stop(number: int, _: object) -> None:
-        if os.getpid() != process:  # a fork, such as a worker that reads data
-            os._exit(128 + number)
-        if number not in SIGNAL_EXITS:
-            return
-        code, text = SIGNAL_EXITS[number]
-        with contextlib.suppress(Exception):  # it may be in the middle of writing
-            sys.stdout.flush()
-        ending.acquire()
-        with contextlib.suppress(KeyError, AttributeError):  # it is not imported yet, or only in part
-            sys.modules["jaxformer.files"].end_all()
-        show_cursor = "\x1b[?25h" if os.isatty(2) else ""  # a progress bar hides it
-        with contextlib.suppress(OSError):
-            os.write(2, f"{show_cursor}{text}\n".encode())
-        os._exit(code)
-
-    known = {number: signal.getsignal(number) for number in SIGNAL_EXITS}
-    if threading.current_thread() is not threading.main_thread():
-        known = {}
-    for number, handler in known.items():
-        if handler != signal.SIG_IGN:
-            signal.signal(number, stop)
-    try:
-        with _watching(stop) if known else contextlib.nullcontext():
-            yield
-    finally:
-        for number, handler in known.items():  # None stands for a handler from outside Python
-            if number in SIGNAL_EXITS:  # another one is ignored to the end of the process
-                signal.signal(number, signal.SIG_DFL if handler is None else handler)
-
-
-@contextlib.contextmanager
-def _watching(stop: Callable[[int, object], None]) -> Iterator[None]:
-    """Calls `stop` in a thread if the main thread does not: its handlers wait for the end of a compilation."""
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    previous = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-
-    def watch() -> None:
-        with open(reader, "rb", buffering=0) as pipe:
-            while number := pipe.read(1):
-                time.sleep(GRACE)
-                stop(number[0], None)
-
-    threading.Thread(target=watch, daemon=True, name="signals").start()
-    try:
-        yield
-    finally:
-        signal.set_wakeup_fd(previous)
-        os.close(writer)
-
-
-def _exit_code(error: Exception) -> int | None:
-    """Returns the exit code of an error that a user can act on; None for other errors, which keep their traceback."""
+def _outcome(error: Exception) -> tuple[int, str] | None:
+    """Returns the exit code and the line of an error that a user can act on; others keep their traceback."""
+    text = str(error)
     if isinstance(error, JaxformerError):
-        return error.exit_code
-    if _missing_extra(error):
-        return 2
-    if _out_of_memory(error):
-        return 1 if _shares_memory(error) else 2
+        return error.exit_code, shown(text)  # file names may contain any character
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in EXTRAS:
+        return 2, f"{text}; install it with: pip install 'jaxformer[train]'"
+    of_device = isinstance(error, RuntimeError) and text.startswith("RESOURCE_EXHAUSTED")
+    if of_device or isinstance(error, MemoryError):
+        text = f"out of memory: {(text.splitlines() or ['no memory left'])[0]}; choose a smaller batch or model"
+        # Other programs may free the memory of the host.
+        return 2 if of_device and importlib.import_module("jax").default_backend() != "cpu" else 1, text
     if isinstance(error, OSError):
-        return 2 if error.errno in (errno.ENAMETOOLONG, errno.ELOOP) or _nowhere(error) else 1
-    return _code_of_jax_error(error)
+        if _nowhere(error):
+            return 2, "the working directory no longer exists; change to another"
+        if error.errno == errno.EBADF:
+            return 1, "standard output is closed"
+        return 2 if error.errno in (errno.ENAMETOOLONG, errno.ELOOP) else 1, text
+    # JAX was not imported to the end, because of a variable, such as a word in JAX_NUM_CPU_DEVICES.
+    refused = "jax" not in sys.modules and any(name.startswith("jax.") for name in sys.modules)
+    return (2, text) if refused and isinstance(error, ValueError) else None
 
 
-def _code_of_jax_error(error: Exception) -> int | None:
-    """Returns 2 for a JAX error about its variables or platforms, 1 if a device does not respond, else None."""
-    file = pathlib.Path(traceback.extract_tb(error.__traceback__)[-1].filename).parts[-3:]
-    if file == ("jax", "_src", "config.py") and isinstance(error, ValueError):
-        return 2
-    if file == ("jax", "_src", "xla_bridge.py") and isinstance(error, RuntimeError):
-        return 2 if "known backends" in str(error) else 1
-    # For a known platform that is not installed, JAX raises an AssertionError without a message.
-    return 2 if file == ("jax", "_src", "xla_bridge.py") and isinstance(error, AssertionError) else None
-
-
-def _missing_extra(error: Exception) -> bool:
-    return isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in EXTRAS
-
-
-def _out_of_memory(error: Exception) -> bool:
-    """Returns True if numpy or a device had no memory left."""
-    device = isinstance(error, RuntimeError) and str(error).startswith("RESOURCE_EXHAUSTED")
-    return device or isinstance(error, MemoryError)
-
-
-def _shares_memory(error: Exception) -> bool:
-    """Returns True if host memory ran out, which other programs may free."""
-    return isinstance(error, MemoryError) or importlib.import_module("jax").default_backend() == "cpu"
-
-
-def _nowhere(error: Exception) -> bool:
+def _nowhere(error: OSError) -> bool:
     """Returns True for the error about a removed working directory, which names no file."""
     try:
         os.getcwd()
     except FileNotFoundError:
         return isinstance(error, FileNotFoundError) and error.filename is None
     return False
-
-
-def _message(error: Exception) -> str:
-    if _nowhere(error):
-        return "the working directory no longer exists; change to another"
-    if isinstance(error, OSError) and error.errno == errno.EBADF:
-        return "standard output is closed"
-    if _out_of_memory(error):
-        about = (str(error).splitlines() or ["no memory left"])[0]
-        return f"out of memory: {about}; choose a smaller batch or model"
-    if isinstance(error, JaxformerError):
-        return shown(str(error))  # file names may contain any character
-    if _missing_extra(error):
-        return f"{error}; install it with: pip install 'jaxformer[train]'"
-    return str(error) or f"JAX finds no device, JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')}"
-
-
-def _version() -> str:
-    from jaxformer import __version__
-
-    return f"jaxformer {__version__}"
 
 
 if __name__ == "__main__":

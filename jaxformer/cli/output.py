@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import pathlib
@@ -12,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from jaxformer.cli.predictors import SearchOptions
     from jaxformer.data.tokenizer import Tokenizer
     from jaxformer.tasks.search import Candidate
 
@@ -46,7 +46,7 @@ def say_programs(programs: Collection[object]) -> None:
     print(f"used {count} compiled search program{'s' * (count != 1)}", file=sys.stderr)
 
 
-def as_columns(number: int, candidate: Candidate, options: argparse.Namespace, *more: str) -> str:
+def as_columns(number: int, candidate: Candidate, options: SearchOptions, *more: str) -> str:
     """Returns a text, preceded by the columns of ``--n-best`` and ``--scores``, and followed by more columns."""
     first = [str(number)] if options.n_best > 1 else []
     first += [f"{candidate.score:.4f}"] if options.n_best > 1 or options.scores else []

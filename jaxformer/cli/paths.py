@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import pathlib
 import sys
@@ -19,29 +18,26 @@ def local_path(text: str) -> pathlib.Path:
     """Returns the path of a local file or folder.
 
     Raises:
-      argparse.ArgumentTypeError: the text is a URL, or empty, as from an unset shell variable.
+      ConfigError: the text is a URL, or empty, as from an unset shell variable.
     """
     if not text:
-        raise argparse.ArgumentTypeError("the path is empty")
-    try:
-        return files.local_path(text)
-    except ConfigError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+        raise ConfigError("the path is empty")
+    return files.local_path(text)
 
 
 def output_file(text: str) -> pathlib.Path:
     """Returns the path of a file to write, after checking that it can be written, before any work is done.
 
     Raises:
-      argparse.ArgumentTypeError: the path is a URL or a folder, or it may not be written.
+      ConfigError: the path is a URL or a folder, or it may not be written.
     """
     path = local_path(text)
     if os.path.basename(text) in ("", ".", "..") and not path.is_dir():  # a path drops the slash at its end
-        raise argparse.ArgumentTypeError(f"cannot write {text!r}: it names a folder")
+        raise ConfigError(f"cannot write {text!r}: it names a folder")
     try:
         files.check_writable(path)
     except OSError as error:
-        raise argparse.ArgumentTypeError(f"cannot write {text!r}: {error.strerror}") from error
+        raise ConfigError(f"cannot write {text!r}: {error.strerror}") from error
     return path
 
 
@@ -49,13 +45,13 @@ def output_folder(text: str) -> pathlib.Path:
     """Returns the path of a folder to write files in, after checking that it is one or can be made.
 
     Raises:
-      argparse.ArgumentTypeError: the path is a URL or a file, or files cannot be written there.
+      ConfigError: the path is a URL or a file, or files cannot be written there.
     """
     path = local_path(text)
     try:
         files.check_writable(path / "file")
     except OSError as error:
-        raise argparse.ArgumentTypeError(f"cannot write in {text!r}: {error.strerror}; name a folder") from error
+        raise ConfigError(f"cannot write in {text!r}: {error.strerror}; name a folder") from error
     return path
 
 
@@ -79,10 +75,10 @@ def picture(text: str) -> pathlib.Path:
     """Returns the path of a picture, after checking its suffix and that it can be written.
 
     Raises:
-      argparse.ArgumentTypeError: the suffix is not in `PICTURES`, or see `output_file`.
+      ConfigError: the suffix is not in `PICTURES`, or see `output_file`.
     """
     if local_path(text).suffix.lower() not in PICTURES:
-        raise argparse.ArgumentTypeError(f"{text}: a picture is one of {', '.join(PICTURES)}")
+        raise ConfigError(f"{text}: a picture is one of {', '.join(PICTURES)}")
     return output_file(text)
 
 
@@ -90,10 +86,10 @@ def sentence(text: str) -> str:
     """Returns a text, after checking that it is UTF-8.
 
     Raises:
-      argparse.ArgumentTypeError: its bytes are not UTF-8; Python replaces them with surrogate characters.
+      ConfigError: its bytes are not UTF-8; Python replaces them with surrogate characters.
     """
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise argparse.ArgumentTypeError(f"{text!a} is not UTF-8") from error
+        raise ConfigError(f"{text!a} is not UTF-8") from error
     return text

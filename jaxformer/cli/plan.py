@@ -2,55 +2,58 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import math
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from jaxformer.cli.command import REQUIRED, Options, Word, command, option, word
 from jaxformer.errors import ConfigError
 
 if TYPE_CHECKING:
     from jaxformer.planning.forecast import Forecast
 
-EXAMPLES = """examples:
-  jaxformer plan translation:big --topology h100:1x8 --mesh fsdp=8 --batch 512x256
-  jaxformer plan wmt14:big_en_de --topology v5p:4x4x8 --mesh fsdp=32,tensor=4
-  jaxformer plan wmt14:big_en_de --topology v6e:16x16 --mesh slice=2,fsdp=256 --batch 4096x64
-  jaxformer plan wmt14:big_en_de --topology h100:4x8 --mesh data=4,fsdp=8
-  jaxformer plan wmt14:large_en_de --topology v5e:4x4 --mesh fsdp=16 --model.remat True --json
-
-Nothing runs and no accelerator is needed: the training step is compiled ahead of time. wmt14 and other experiments
-need a clone of jaxformer as the working directory.
-"""
 MIB, GIB = 2**20, 2**30
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Prints the memory and communication of a step; returns 0 if it fits, 2 if it does not or cannot be compiled."""
-    parser = argparse.ArgumentParser(
-        prog="jaxformer plan",
-        usage="jaxformer plan CONFIG --topology TOPOLOGY [--mesh MESH] [--batch ROWSxLENGTH] [--field value ...]",
-        description="Compiles the training step for target hardware: memory, collectives, estimated time.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("config", metavar="CONFIG", help="as for `jaxformer train`")
-    machines = "a slice of TPUs: v4, v5p or tpu7x:2x2x4, v5e or v6e:4x4; hosts x GPUs: a100, h100, h200 or b200:4x8"
-    parser.add_argument("--topology", required=True, help=machines)
-    parser.add_argument("--batch", metavar="ROWSxLENGTH", help="default: the batch of the longest sentences")
-    parser.add_argument("--mesh", help="axes and sizes, such as fsdp=32,tensor=4; default: CONFIG's")
-    parser.add_argument("--json", action="store_true", help="print everything as JSON")
-    options, rest = parser.parse_known_args(arguments)
-    shape = _shape(options.batch)
-    from jaxformer.cli.arguments import check_order, resolved
+@dataclasses.dataclass(frozen=True)
+class Plan(Options):
+    """Compiles the training step for target hardware: memory, collectives, estimated time.
 
-    check_order("plan", arguments, options.config, rest)
+    examples:
+      jaxformer plan translation:big --topology h100:1x8 --mesh fsdp=8 --batch 512x256
+      jaxformer plan wmt14:big_en_de --topology v5p:4x4x8 --mesh fsdp=32,tensor=4
+      jaxformer plan wmt14:big_en_de --topology v6e:16x16 --mesh slice=2,fsdp=256 --batch 4096x64
+      jaxformer plan wmt14:big_en_de --topology h100:4x8 --mesh data=4,fsdp=8
+      jaxformer plan wmt14:large_en_de --topology v5e:4x4 --mesh fsdp=16 --model.remat True --json
+
+    Nothing runs and no accelerator is needed: the training step is compiled ahead of time. wmt14 and other experiments
+    need a clone of jaxformer as the working directory.
+    """
+
+    setting_prefix = "--"
+
+    config: Annotated[str, Word("CONFIG")] = word("A configuration, as for `jaxformer train`.")
+    topology: str = option(
+        "A slice of TPUs: v4, v5p or tpu7x:2x2x4, v5e or v6e:4x4; hosts x GPUs: a100, h100, h200 or b200:4x8.", REQUIRED
+    )
+    batch: Annotated[str, Word("ROWSxLENGTH")] | None = option(
+        "The shape of a batch; default: that of the longest sentences."
+    )
+    mesh: str | None = option("The axes and their sizes, such as fsdp=32,tensor=4; default: those of CONFIG.")
+    json: bool = option("Print everything as JSON.", False)
+
+
+@command
+def main(options: Plan, settings: list[str]) -> int:
+    """Prints the memory and communication of a step; returns 0 if it fits, 2 if it does not or cannot be compiled."""
+    shape = _shape(options.batch)
+    from jaxformer.cli.arguments import resolved
+
     mesh = [] if options.mesh is None else ["--mesh", options.mesh]
-    config = resolved(options.config, [*rest, *mesh])
+    config = resolved(options.config, [*settings, *mesh])
     import jax
     from rich.console import Console
 

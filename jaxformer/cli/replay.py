@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
+import dataclasses
 
-from jaxformer.cli.paths import local_path
-from jaxformer.cli.predictors import add_attention_option
-
-EXAMPLES = """examples:
-  jaxformer replay runs/demo --steps 20
-"""
+from jaxformer.cli.command import command, option
+from jaxformer.cli.predictors import OneRun
 
 
-def main(arguments: Sequence[str]) -> int:
+@dataclasses.dataclass(frozen=True)
+class Replay(OneRun):
+    """Trains the first steps of a run again, and reports whether each loss is bitwise equal. Exits with 1 if one
+    differs.
+
+    examples:
+      jaxformer replay runs/demo --steps 20
+    """
+
+    steps: int = option("The number of steps (default 10).", 10)
+
+
+@command
+def main(options: Replay) -> int:
     """Trains the first steps of a run again; returns 0 if each loss is the logged one bit for bit, else 1."""
-    parser = argparse.ArgumentParser(
-        prog="jaxformer replay",
-        description="Trains the first steps of a run again, and reports whether each loss is bitwise equal. "
-        "Exits with 1 if one differs.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("run", metavar="RUN", type=local_path, help="a run directory")
-    parser.add_argument("--steps", type=int, default=10, metavar="N", help="the number of steps (default 10)")
-    add_attention_option(parser)
-    options = parser.parse_args(arguments)
     from jaxformer.tasks.registry import read_config
 
     read_config(options.run)  # reports a mistyped name before JAX is imported

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
+import dataclasses
 
+from jaxformer.cli.command import Folder, Options, command, option, word
 from jaxformer.cli.output import as_json, shown
-from jaxformer.cli.paths import local_path
-
-EXAMPLES = """examples:
-  jaxformer runs runs
-  jaxformer runs runs --json | jq -r 'select(.state == "killed") | .path'
-"""
+from jaxformer.errors import ConfigError
 
 
-def main(arguments: Sequence[str]) -> int:
+@dataclasses.dataclass(frozen=True)
+class Runs(Options):
+    """Lists the runs below a folder: state (running, killed, done, ...), steps, losses, saved scores.
+
+    examples:
+      jaxformer runs runs
+      jaxformer runs runs --json | jq -r 'select(.state == "killed") | .path'
+    """
+
+    folder: Folder = word("A folder of runs.")
+    json: bool = option("Print one JSON object per line, nothing without runs.", False)
+
+
+@command
+def main(options: Runs) -> int:
     """Lists runs with their state and their scores."""
-    parser = argparse.ArgumentParser(
-        prog="jaxformer runs",
-        description="Lists the runs below a folder: state (running, killed, done, ...), steps, losses, saved scores.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("folder", metavar="DIR", type=local_path, help="a folder of runs")
-    parser.add_argument("--json", action="store_true", help="print one JSON object per line, nothing without runs")
-    options = parser.parse_args(arguments)
     if not options.folder.is_dir():
-        parser.error(f"{options.folder} is not a folder")
+        raise ConfigError(f"{options.folder} is not a folder")
     from jaxformer.tasks.runs import find_runs
 
     runs = find_runs(options.folder)

@@ -16,8 +16,8 @@ import jax
 from rich.console import Console
 
 import jaxformer
+from jaxformer import signals
 from jaxformer.caches import user_cache
-from jaxformer.cli import SIGNAL_EXITS
 from jaxformer.cli.output import shown
 from jaxformer.config import flat, to_data
 from jaxformer.multihost import cluster, processes
@@ -32,7 +32,7 @@ class KeepCode(Hook):
 
     def ended(self, step: int, reason: str) -> None:
         """Lets the process ignore SIGTERM, because it is about to end."""
-        SIGNAL_EXITS.pop(signal.SIGTERM, None)
+        signals.EXITS.pop(signal.SIGTERM, None)
 
 
 class _OneLine(logging.Formatter):
@@ -43,13 +43,18 @@ class _OneLine(logging.Formatter):
 
 
 def start(*, compile_cache: bool = True) -> None:
-    """Configures this process: compiled programs are kept in the user's cache, unless JAX is configured otherwise."""
+    """Configures this process: compiled programs are kept in the user's cache, unless JAX is configured otherwise.
+
+    Raises:
+      ConfigError, JaxformerError: see `processes.find_devices`.
+    """
     logging.basicConfig()
     for handler in logging.root.handlers:  # importing Orbax installs one
         if type(handler) is logging.StreamHandler:
             handler.setFormatter(_OneLine("%(levelname)s: %(message)s"))
     # Orbax logs every directory that it reads, and an error that it raises with hundreds of lines of traceback.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
+    processes.find_devices()
     if compile_cache and jax.config.jax_compilation_cache_dir is None:
         programs = user_cache("programs")
         if programs is None:

@@ -2,86 +2,73 @@
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
+from typing import Any
 
+from jaxformer.cli.command import File, OutputFile, command, option
 from jaxformer.cli.output import as_json, put
-from jaxformer.cli.paths import local_path, output_file
-from jaxformer.cli.predictors import (
-    add_ensemble_option,
-    add_run_options,
-    configured,
-    load_ensemble,
-    split_settings,
-)
-from jaxformer.errors import DataError
-
-EXAMPLES = """  --decode.batch_size N  the number of pairs per batch, for a translation model
-  --decode.average KIND  with --ensemble, what is averaged: log or probability
-
-examples:
-  jaxformer score runs/en-de --source test.en --target test.de
-  paste test.en test.de | jaxformer score runs/en-de  # pairs with a tab between them, as they come
-  jaxformer score lm --source my.txt --json  # a language model: log-probabilities of each token
-  jaxformer score runs/one --source test.en --target test.de --ensemble runs/two
-
-Each line of the result has the log-probability of the text and its mean per token. For a translation, they include
-its end token; a language model scores neither an end token nor the first token, which it begins with.
-"""
+from jaxformer.cli.predictors import EnsembleOptions, configured, load_ensemble
+from jaxformer.errors import ConfigError, DataError
 
 
-def main(arguments: Sequence[str]) -> int:
+@dataclasses.dataclass(frozen=True)
+class Score(EnsembleOptions):
+    """Scores given pairs with a translation model, or given texts with a language model.
+
+      --decode.batch_size N  the number of pairs per batch, for a translation model
+      --decode.average KIND  with --ensemble, what is averaged: log or probability
+
+    examples:
+      jaxformer score runs/en-de --source test.en --target test.de
+      paste test.en test.de | jaxformer score runs/en-de  # pairs with a tab between them, as they come
+      jaxformer score lm --source my.txt --json  # a language model: log-probabilities of each token
+      jaxformer score runs/one --source test.en --target test.de --ensemble runs/two
+
+    Each line of the result has the log-probability of the text and its mean per token. For a translation, they include
+    its end token; a language model scores neither an end token nor the first token, which it begins with.
+    """
+
+    source: File | None = option("A file of sentences, one per line; default: standard input.")
+    target: File | None = option("Their translations, line by line.")
+    out: OutputFile | None = option("The file to write to, instead of printing.")
+    json: bool = option("Print one JSON object per line, with each token.", False)
+
+
+@command
+def main(options: Score, settings: list[str]) -> int:
     """Prints the log-probabilities of given translations, or of given texts."""
-    parser = argparse.ArgumentParser(
-        prog="jaxformer score",
-        usage="jaxformer score RUN [--source FILE [--target FILE]] [options]",
-        description="Scores given pairs with a translation model, or given texts with a language model.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_run_options(parser)
-    parser.add_argument("--source", type=local_path, help="a file of sentences, one per line; default: standard input")
-    parser.add_argument("--target", type=local_path, help="their translations, line by line")
-    parser.add_argument("--out", type=output_file, help="the file to write to, instead of printing")
-    parser.add_argument("--json", action="store_true", help="print one JSON object per line, with each token")
-    add_ensemble_option(parser)
-    rest, settings = split_settings(arguments)
-    options = parser.parse_args(rest)
     config = configured(options, settings)
     pairs = config.task == "translation"
     if (options.target is not None) != (pairs and options.source is not None):
-        parser.error("a translation model needs --source and --target, or neither; a language model has no --target")
+        needed = "a translation model needs --source and --target, or neither"
+        raise ConfigError(f"{needed}; a language model has no --target")
     from jaxformer.cli import runtime
     from jaxformer.data.sources import read_lines
     from jaxformer.training.progress import print_line
 
-    given = [read_lines(path) for path in (options.source, options.target) if path is not None]
-    if len(given) == 2 and len(given[0]) != len(given[1]):
-        raise DataError(f"{options.source} has {len(given[0]):,} lines, but {options.target} has {len(given[1]):,}")
-    scorer = load_ensemble(options, config)
+    files = [read_lines(path) for path in (options.source, options.target) if path is not None]
+    if len(files) == 2 and len(files[0]) != len(files[1]):
+        raise DataError(f"{options.source} has {len(files[0]):,} lines, but {options.target} has {len(files[1]):,}")
+    scorer: Any = load_ensemble(options, config)
     say = functools.partial(print_line, runtime.console())
-    lines = _lines(scorer, given, pairs, options.json, say)
-    put(lines, options.out)
+
+    def lines() -> Iterator[str]:
+        given = [list(enumerate(zip(*files, strict=True), 1))] if files and files[0] else []
+        for batch in given if files else _from_standard_input(pairs):
+            numbers, texts = zip(*batch, strict=True)
+            found = scorer.score(*map(list, zip(*texts, strict=True)), first=numbers[0], warn=say)
+            for number, scored in zip(numbers, found, strict=True):
+                if options.json:
+                    data = {"number": number, "log_prob": scored.log_prob, "mean": scored.mean}
+                    yield as_json(data | {"tokens": scored.tokens, "token_log_probs": scored.token_log_probs})
+                else:
+                    yield f"{scored.log_prob:.4f}\t{scored.mean:.4f}"
+
+    put(lines(), options.out)
     return 0
-
-
-def _lines(scorer, given: list[list[str]], pairs: bool, in_full: bool, say) -> Iterator[str]:
-    """Yields a line for each pair or text."""
-    batches: Iterable[list[tuple[int, tuple[str, ...]]]] = _from_standard_input(pairs)
-    if given:
-        batches = [list(enumerate(zip(*given, strict=True), 1))] if given[0] else []
-    for batch in batches:
-        numbers, texts = zip(*batch, strict=True)
-        found = scorer.score(*map(list, zip(*texts, strict=True)), first=numbers[0], warn=say)
-        for number, scored in zip(numbers, found, strict=True):
-            if in_full:
-                data = {"number": number, "log_prob": scored.log_prob, "mean": scored.mean}
-                data |= {"tokens": scored.tokens, "token_log_probs": scored.token_log_probs}
-                yield as_json(data)
-            else:
-                yield f"{scored.log_prob:.4f}\t{scored.mean:.4f}"
 
 
 def _from_standard_input(pairs: bool) -> Iterator[list[tuple[int, tuple[str, ...]]]]:
@@ -99,6 +86,5 @@ def _from_standard_input(pairs: bool) -> Iterator[list[tuple[int, tuple[str, ...
             yield good
         if len(good) < len(lines):
             number, fields = lines[len(good)]
-            raise DataError(
-                f"standard input, line {number}: a source and a target with a tab between them, got {len(fields)}"
-            )
+            needed = "a source and a target with a tab between them"
+            raise DataError(f"standard input, line {number}: {needed}, got {len(fields)}")

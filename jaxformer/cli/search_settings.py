@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import typing
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from jaxformer.config import choices_of, defaults_of, kind_of
 from jaxformer.errors import ConfigError
@@ -95,7 +95,7 @@ def _forms(decode: GenerationConfig) -> dict[Form, dict[str, str]]:
     return forms
 
 
-def _fitting(forms: Mapping[Form, Collection[str]], own: Form, names: Sequence[str], chosen: Form) -> Form:
+def _fitting(forms: Mapping[Form, Mapping[str, str]], own: Form, names: Sequence[str], chosen: Form) -> Form:
     """Returns the search that has these settings: the run's own, or the first.
 
     Raises:
@@ -107,16 +107,18 @@ def _fitting(forms: Mapping[Form, Collection[str]], own: Form, names: Sequence[s
     fitting = [form for form in allowed if all(name in forms[form] for name in names)]
     if fitting:
         return fitting[0]
+    kinds = lambda forms: " or ".join(dict.fromkeys(forms))
     if not allowed:
-        raise ConfigError(f"decode.search: got {' with candidates '.join(chosen)}, expected {_kinds(forms)}")
+        raise ConfigError(f"decode.search: got {' of '.join(chosen)}, expected {kinds(form[0] for form in forms)}")
     foreign = [name for name in names if not any(name in forms[form] for form in allowed)] or names
-    about = [f"decode.{x} is for search {_kinds(form for form in forms if x in forms[form])}" for x in foreign]
-    search = f"not {_kinds(allowed)}" if len({form[0] for form in allowed}) == 1 else "and no search has both"
-    raise ConfigError(f"{', '.join(about)}, {search}")
-
-
-def _kinds(forms: Iterable[Form]) -> str:
-    return " or ".join(dict.fromkeys(form[0] for form in forms))
+    # A setting of the candidates is of their search, the second of the form.
+    places = {name: {form: path[name] for form, path in forms.items() if name in path} for name in foreign}
+    about = [
+        f"decode.{name} is for search {kinds(form[path.count('.') - 1] for form, path in paths.items())}"
+        for name, paths in places.items()
+    ]
+    others = {form[-1] for form in allowed}
+    raise ConfigError(f"{', '.join(about)}, {f'not {kinds(others)}' if len(others) == 1 else 'and no search has both'}")
 
 
 def _check_used(decode: GenerationConfig, names: Mapping[str, object], command: str, is_ensemble: bool) -> None:

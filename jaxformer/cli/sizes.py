@@ -2,39 +2,39 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from jaxformer.cli.command import Name, Options, command, option, word
+from jaxformer.config import to_data
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.models.presets import PRESETS, Preset
 
 if TYPE_CHECKING:
     from jaxformer.planning.sizes import Sizes
 
-EXAMPLES = """examples:
-  jaxformer sizes
-  jaxformer sizes gpt3-175b
-  jaxformer sizes bert-base bert-large --json
 
-Nothing is allocated: parameters are counted from shapes. `jaxformer plan` compiles a training step.
-"""
+@dataclasses.dataclass(frozen=True)
+class ModelSizes(Options):
+    """Counts the parameters, FLOPs and bytes of published models, built with this library's settings.
+
+    examples:
+      jaxformer sizes
+      jaxformer sizes gpt3-175b
+      jaxformer sizes bert-base bert-large --json
+
+    Nothing is allocated: parameters are counted from shapes. `jaxformer plan` compiles a training step.
+    """
+
+    names: tuple[Name, ...] = word("The models; default: all.", ())
+    json: bool = option("Print everything as JSON.", False)
 
 
-def main(arguments: Sequence[str]) -> int:
+@command
+def main(options: ModelSizes) -> int:
     """Prints the sizes of published models: tables for several, all details for one."""
-    parser = argparse.ArgumentParser(
-        prog="jaxformer sizes",
-        description="Counts the parameters, FLOPs and bytes of published models, built with this library's settings.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(PRESETS)}; default: all")
-    parser.add_argument("--json", action="store_true", help="print everything as JSON")
-    options = parser.parse_args(arguments)
     for name in options.names:
         if name not in PRESETS:
             raise ConfigError(f"unknown model {name!r}{did_you_mean(name, PRESETS)}")
@@ -68,7 +68,7 @@ def as_data(preset: Preset, size: Sizes) -> dict[str, Any]:
     }
     run = dataclasses.asdict(preset.run) | {"device_hours": preset.run.device_hours}
     facts = {name: getattr(preset, name) for name in ("length", "published", "paper", "released", "note")}
-    config = dataclasses.asdict(preset.config)
+    config = to_data(preset.config)
     return data | {"total_bytes": totals} | facts | {"absent": dict(preset.absent), "run": run, "config": config}
 
 

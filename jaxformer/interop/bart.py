@@ -24,7 +24,7 @@ from jaxformer.interop.packing import (
     table,
 )
 from jaxformer.interop.settings import Settings, activation, get, renamed, require, shared, their_activation
-from jaxformer.models import families
+from jaxformer.models import choices, families
 from jaxformer.modules.pure import Pure, pure
 
 _SIZES = {
@@ -34,8 +34,8 @@ _SIZES = {
     "decoder_layers": 12,
     "max_position_embeddings": 1024,
 }
-_LEARNED: dict[str, Any] = {"positions": "learned", "position_offset": 2, "embedding_norm": True}
-_SINUSOIDAL: dict[str, Any] = {"positions": "sinusoidal_halves", "position_offset": 0, "embedding_norm": False}
+_LEARNED: dict[str, Any] = {"positions": choices.Learned(offset=2), "embedding_norm": True}
+_SINUSOIDAL: dict[str, Any] = {"positions": choices.Sinusoidal("halves"), "embedding_norm": False}
 _SWITCHES: dict[str, dict[str, Any]] = {
     "bart": _LEARNED | {"norm_position": "post"},
     "mbart": _LEARNED | {"norm_position": "pre"},
@@ -56,7 +56,7 @@ def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
     pre = switches["norm_position"] == "pre"
     require(settings, normalize_before=pre, add_final_layer_norm=pre, normalize_embedding=switches["embedding_norm"])
     require(settings, is_causal=True)  # of the decoder
-    require(settings, static_position_embeddings=switches["positions"] != "learned")
+    require(settings, static_position_embeddings=not switches["embedding_norm"])
     default = _SIZES | ({"vocab_size": 58101} if kind == "marian" else {})
     sizes = {name: get(settings, name, value) for name, value in default.items()}
     vocab, dim = sizes["vocab_size"], sizes["d_model"]
@@ -74,7 +74,7 @@ def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
         embedding_scale=dim**0.5 if get(settings, "scale_embedding", False) else 1.0,
         dropout=get(settings, "dropout", 0.1),
         attention_dropout=get(settings, "attention_dropout", 0.0),
-        activation_dropout=get(settings, "activation_dropout", 0.0),
+        feed_forward=choices.Plain(dropout=get(settings, "activation_dropout", 0.0)),
         tie_embeddings=together if get(settings, "share_encoder_decoder_embeddings", True) else apart,
         **switches,
     )
@@ -104,10 +104,10 @@ def _settings(kind: str, net: Pure) -> dict[str, Any]:
         "normalize_before": pre,
         "add_final_layer_norm": pre,
         "normalize_embedding": config.embedding_norm,
-        "static_position_embeddings": config.positions != "learned",
+        "static_position_embeddings": not isinstance(config.positions, choices.Learned),
         "dropout": config.dropout,
         "attention_dropout": config.attention_dropout,
-        "activation_dropout": config.activation_dropout,
+        "activation_dropout": config.feed_forward.dropout,
         "share_encoder_decoder_embeddings": config.tie_embeddings in ("all", "inputs"),
         "tie_word_embeddings": config.tie_embeddings in ("all", "decoder"),
     }
@@ -149,7 +149,7 @@ def _side(side: str, tokens: str) -> Table:
 def _computed(net: Pure) -> dict[str, tuple[Shape, Callable[[], Any]]]:
     """Returns the sinusoids that older files of Marian and Pegasus hold."""
     config = net.config
-    if config.positions == "learned":
+    if isinstance(config.positions, choices.Learned):
         return {}
     rows, dim = config.max_positions, config.d_model
     values = functools.partial(functional.sinusoidal, dim=dim, layout="halves")

@@ -12,7 +12,7 @@ from jaxformer.errors import DataError
 from jaxformer.interop.family import Family
 from jaxformer.interop.packing import Shape, Table, array, linear, norm, self_attention, table
 from jaxformer.interop.settings import Settings, activation, get, require, their_activation
-from jaxformer.models import families
+from jaxformer.models import choices, families
 from jaxformer.modules.pure import Pure, pure
 
 _HEADS = {
@@ -45,9 +45,9 @@ def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
         d_ff=get(settings, "intermediate_size", 3072),
         num_layers=get(settings, "num_hidden_layers", 12),
         max_positions=rows - offset,
-        position_offset=offset,
+        positions=choices.Learned(offset),
         num_token_types=get(settings, "type_vocab_size", 2),
-        norm_epsilon=get(settings, "layer_norm_eps", 1e-12),
+        norm=choices.LayerNorm(get(settings, "layer_norm_eps", 1e-12)),
         activation=activation(settings, "hidden_act", "gelu"),
         dropout=get(settings, "hidden_dropout_prob", 0.1),
         attention_dropout=get(settings, "attention_probs_dropout_prob", 0.1),
@@ -68,9 +68,9 @@ def _has_head(net: Pure) -> bool:
 
 def _settings(kind: str, net: Pure) -> dict[str, Any]:
     config, name = net.config, {"bert": "Bert", "roberta": "Roberta"}[kind]
-    if kind == "roberta" and not config.position_offset:
+    if kind == "roberta" and not config.positions.offset:
         raise ValueError("its positions start at 0, but those of a roberta start after the id of the padding token")
-    padding = {"pad_token_id": config.position_offset - 1} if kind == "roberta" else {}
+    padding = {"pad_token_id": config.positions.offset - 1} if kind == "roberta" else {}
     return padding | {
         "architectures": [f"{name}ForMaskedLM" if _has_head(net) else f"{name}Model"],
         "vocab_size": config.vocab_size,
@@ -78,9 +78,9 @@ def _settings(kind: str, net: Pure) -> dict[str, Any]:
         "num_attention_heads": config.num_heads,
         "intermediate_size": config.d_ff,
         "num_hidden_layers": config.num_layers,
-        "max_position_embeddings": config.max_positions + config.position_offset,
+        "max_position_embeddings": config.max_positions + config.positions.offset,
         "type_vocab_size": config.num_token_types,
-        "layer_norm_eps": config.norm_epsilon,
+        "layer_norm_eps": config.norm.epsilon,
         "hidden_act": their_activation(config.activation),
         "hidden_dropout_prob": config.dropout,
         "attention_probs_dropout_prob": config.attention_dropout,

@@ -21,6 +21,7 @@ import numpy as np
 from jaxformer import models
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.interop.pretrained import FAMILIES, config_json
+from jaxformer.models import choices
 from jaxformer.modules.pure import Params, Pure, pure
 
 
@@ -83,9 +84,14 @@ def _with(net: Pure, **settings: Any) -> Pure:
 
 def with_biases(net: Pure, params: Params, family: str) -> tuple[Pure, Params]:
     """Returns a model with biases of zeros where the family has biases and the model has none."""
-    wanted = {"attention_bias": True, "attention_output_bias": None, "feed_forward_bias": True}
+    network = net.config.feed_forward
+    wanted = {"attention_bias": True, "attention_output_bias": None}
+    if isinstance(network, choices.Plain):
+        wanted["feed_forward"] = dataclasses.replace(network, bias=True)
     if family in ("bart", "mbart", "marian", "pegasus"):
         wanted["output_bias"] = True
+    elif family == "llama" and net.config.attention_bias:  # as a qwen2 has them, without that of the output
+        wanted = {"attention_output_bias": None}
     elif family != "gpt2":
         return net, params
     biased = _with(net, **wanted)
@@ -102,7 +108,7 @@ def with_token_types(net: Pure, params: Params, family: str) -> tuple[Pure, Para
 
 def with_sines_before_cosines(net: Pure, params: Params, family: str) -> tuple[Pure, Params]:
     """Returns a model whose sinusoidal positions are ``[sin, ..., cos, ...]`` instead of ``[sin, cos, sin, ...]``."""
-    if net.config.positions != "sinusoidal" or family not in ("marian", "pegasus"):
+    if net.config.positions != choices.Sinusoidal() or family not in ("marian", "pegasus"):
         return net, params
     dim = net.config.d_model
     order = np.concatenate([np.arange(0, dim, 2), np.arange(1, dim, 2)])
@@ -112,7 +118,7 @@ def with_sines_before_cosines(net: Pure, params: Params, family: str) -> tuple[P
             x = jnp.take(x, order, axis=axis) if name == "model" else x
         return x
 
-    return _with(net, positions="sinusoidal_halves"), jax.tree.map(reordered, params, net.axes)
+    return _with(net, positions=choices.Sinusoidal("halves")), jax.tree.map(reordered, params, net.axes)
 
 
 def with_plain_embeddings(net: Pure, params: Params, family: str) -> tuple[Pure, Params]:

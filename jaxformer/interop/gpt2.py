@@ -9,7 +9,7 @@ from jaxformer import models
 from jaxformer.interop.family import Family
 from jaxformer.interop.packing import FROM_HEADS_PLAIN, SAME, SIDE_BY_SIDE, Shape, Table, array, linear, norm, table
 from jaxformer.interop.settings import Settings, activation, get, renamed, require, their_activation
-from jaxformer.models import families
+from jaxformer.models import choices, families
 from jaxformer.modules.pure import Pure, pure
 
 _SECOND_NAMES = {
@@ -34,7 +34,7 @@ def _net(settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
         num_layers=get(settings, "n_layer", 12),
         max_positions=get(settings, "n_positions", 1024),
         activation=activation(settings, "activation_function", "gelu_new"),
-        norm_epsilon=get(settings, "layer_norm_epsilon", 1e-5),
+        norm=choices.LayerNorm(get(settings, "layer_norm_epsilon", 1e-5)),
         attention_scale=None if get(settings, "scale_attn_weights", True) else 1.0,
         dropout=dropout,
         embedding_dropout=None if of_embeddings == dropout else of_embeddings,
@@ -55,7 +55,7 @@ def _settings(net: Pure) -> dict[str, Any]:
         "n_positions": config.max_positions,
         "n_ctx": config.max_positions,
         "activation_function": their_activation(config.activation),
-        "layer_norm_epsilon": config.norm_epsilon,
+        "layer_norm_epsilon": config.norm.epsilon,
         "scale_attn_weights": config.attention_scale is None,
         "resid_pdrop": config.dropout,
         "embd_pdrop": config.dropout if config.embedding_dropout is None else config.embedding_dropout,

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxformer import models
+from jaxformer.config import kind_of
 from jaxformer.errors import DataError
 from jaxformer.interop.family import Family
 from jaxformer.interop.packing import TRANSPOSED, Shape, Table, array, linear, norm, self_attention, table
 from jaxformer.interop.settings import Settings, activation, get, require, their_activation
-from jaxformer.models import families
+from jaxformer.models import choices, families
 from jaxformer.modules.pure import Pure, pure
 
 _OF_QWEN = {
@@ -55,10 +56,10 @@ def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
         head_dim=get(settings, "head_dim", 0) or None,
         d_ff=get(settings, "intermediate_size", 11008),
         num_layers=num_layers,
-        feed_forward_bias=get(settings, "mlp_bias", False),
+        feed_forward=choices.Gated(bias=get(settings, "mlp_bias", False)),
         activation=activation(settings, "hidden_act", "silu"),
-        norm_epsilon=get(settings, "rms_norm_eps", 1e-6),
-        rotary=_rotary(settings),
+        norm=choices.RMSNorm(get(settings, "rms_norm_eps", 1e-6)),
+        positions=_rotary(settings),
         attention_bias=biased,
         attention_output_bias=biased and kind != "qwen2",
         qk_norm=kind == "qwen3",
@@ -100,7 +101,7 @@ def _window(kind: str, settings: Settings, num_layers: int) -> int | None:
     return window
 
 
-def _rotary(settings: Settings) -> models.RotaryConfig:
+def _rotary(settings: Settings) -> choices.Rotary:
     """Returns the rotary positions, from the settings of transformers 5 or from the two of earlier versions."""
     found = settings.get("rope_scaling") or settings.get("rope_parameters") or {}  # as transformers 5 does
     if not isinstance(found, Mapping) or any(isinstance(value, Mapping) for value in found.values()):
@@ -110,7 +111,7 @@ def _rotary(settings: Settings) -> models.RotaryConfig:
     if get(settings, "partial_rotary_factor", get(found, "partial_rotary_factor", 1.0)) != 1.0:
         raise DataError("partial_rotary_factor in config.json must be 1.0 for the models here")
     if kind == "default":
-        return models.RotaryConfig(base=base)
+        return choices.Rotary(base)
     if kind not in ("linear", "llama3", "yarn"):
         raise DataError(f"the rope_type in config.json must be default, linear, llama3 or yarn, got {kind!r}")
     name = "original_max_position_embeddings"  # transformers 5 reads it outside of the object, too
@@ -118,16 +119,17 @@ def _rotary(settings: Settings) -> models.RotaryConfig:
     factors = {"linear": 1.0, "llama3": 8.0, "yarn": get(settings, "max_position_embeddings", 0) / max(trained, 1)}
     factor = get(found, "factor", factors[kind])
     if factor == 1:  # no scaling
-        return models.RotaryConfig(base=base)
+        return choices.Rotary(base)
     if kind == "linear":
-        return models.RotaryConfig(base=base, scaling="linear", factor=factor)
+        return choices.Rotary(base, scaling=choices.LinearScaling(factor))
     if kind == "yarn":
         _check_yarn(found, factor)
     else:
         require(found, low_freq_factor=1.0, high_freq_factor=4.0)
     if get(settings, name, trained) != trained:
         raise DataError(f"{name} in config.json must be the one of rope_parameters, {trained}, got {settings[name]}")
-    return models.RotaryConfig(base=base, scaling=kind, factor=factor, trained_length=trained)
+    scaling = choices.YaRNScaling if kind == "yarn" else choices.Llama3Scaling
+    return choices.Rotary(base, scaling=scaling(factor, trained))
 
 
 def _check_yarn(found: Settings, factor: float) -> None:
@@ -142,23 +144,26 @@ def _check_yarn(found: Settings, factor: float) -> None:
 
 
 def _settings(kind: str, net: Pure) -> dict[str, Any]:
-    config, rotary = net.config, net.config.rotary
+    config, rotary = net.config, net.config.positions
+    if not isinstance(rotary, choices.Rotary):
+        raise ValueError(f"positions must be rotary in a file of {kind}, got {kind_of(rotary)}")
     positions: dict[str, Any] = {"rope_theta": rotary.base}
-    scaling = "default" if rotary.scaling == "none" else rotary.scaling
-    if scaling not in ("default", "linear", "llama3", "yarn"):
-        raise ValueError(f"rotary.scaling must be none, linear, llama3 or yarn in a file of {kind}, got {scaling!r}")
-    parameters: dict[str, Any] = {"rope_type": scaling, **positions}
-    if scaling != "default":
-        parameters["factor"] = rotary.factor
-    if scaling == "llama3":
-        parameters |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
-    if scaling in ("llama3", "yarn"):
-        parameters["original_max_position_embeddings"] = rotary.trained_length
+    parameters: dict[str, Any] = {"rope_type": "default", **positions}
+    match rotary.scaling:
+        case choices.NTKScaling():
+            raise ValueError(f"the scaling must be none, linear, llama3 or yarn in a file of {kind}, got 'ntk'")
+        case choices.YaRNScaling(factor, trained_length):
+            parameters |= {"rope_type": kind_of(rotary.scaling), "factor": factor}
+            parameters["original_max_position_embeddings"] = trained_length
+            if isinstance(rotary.scaling, choices.Llama3Scaling):
+                parameters |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+        case choices.LinearScaling(factor):
+            parameters |= {"rope_type": "linear", "factor": factor}
     others: dict[str, Any] = {} if kind == "qwen2" else {"attention_bias": config.attention_bias}
     window = config.attention_window
     of_qwen = {"use_sliding_window": window is not None}
     of_qwen |= {} if window is None else {"sliding_window": window, "max_window_layers": 0}
-    others |= {"mistral": {"sliding_window": window}, "llama": {"mlp_bias": config.feed_forward_bias}}.get(
+    others |= {"mistral": {"sliding_window": window}, "llama": {"mlp_bias": config.feed_forward.bias}}.get(
         kind, of_qwen
     )
     return {
@@ -171,10 +176,10 @@ def _settings(kind: str, net: Pure) -> dict[str, Any]:
         "intermediate_size": config.d_ff,
         "num_hidden_layers": config.num_layers,
         "hidden_act": their_activation(config.activation),
-        "rms_norm_eps": config.norm_epsilon,
+        "rms_norm_eps": config.norm.epsilon,
         "rope_parameters": parameters,
         **positions,  # for readers of the older form
-        "rope_scaling": None if scaling == "default" else parameters,
+        "rope_scaling": None if rotary.scaling is None else parameters,
         "attention_dropout": config.attention_dropout,
         "tie_word_embeddings": config.tie_embeddings,
         **others,

@@ -30,7 +30,8 @@ from jaxformer.errors import ConfigError, DataError, did_you_mean, first_few
 from jaxformer.interop import bart, bert, gpt2, llama, t5, tensors, vit
 from jaxformer.interop.family import Family
 from jaxformer.interop.packing import Source, matched
-from jaxformer.models.config import TransformerConfig
+from jaxformer.models import choices
+from jaxformer.models.config import TextConfig, TransformerConfig
 from jaxformer.modules.pure import Params, Pure, check_shapes, pure
 
 logger = logging.getLogger(__name__)
@@ -372,28 +373,18 @@ def effective(config: TransformerConfig) -> dict[str, Any]:
     found["num_kv_heads"] = config.num_kv_heads or config.num_heads
     found["head_dim"] = config.head_dim or config.d_model // config.num_heads
     found["final_norm"] = config.has_final_norm
-    if config.embedding_scale is None:
-        found["embedding_scale"] = config.d_model**0.5
     if config.attention_scale is None:
         found["attention_scale"] = found["head_dim"] ** -0.5
     if config.attention_output_bias is None:
         found["attention_output_bias"] = config.attention_bias
-    parts = {
-        "rotary": config.positions == "rotary",
-        "experts": config.feed_forward == "experts",
-        "num_buckets": config.positions == "t5",
-        "max_distance": config.positions in ("t5", "relative_keys"),
-        "max_positions": config.positions == "learned",
-        "position_offset": config.positions == "learned",
-    }
-    never = (
-        "embedding_dropout",
-        "dropout",
-        "attention_dropout",
-        "activation_dropout",
-        "initialization",
-        "remat",
-        "compute_dtype",
-    )
-    absent = {name for name, present in parts.items() if not present}
-    return {name: value for name, value in found.items() if name not in absent and name not in never}
+    for name in ("embedding_dropout", "dropout", "attention_dropout", "initialization", "remat", "compute_dtype"):
+        del found[name]
+    if isinstance(config.feed_forward, choices.Plain):
+        found["feed_forward"] = dataclasses.replace(config.feed_forward, dropout=0.0)
+    if not isinstance(config, TextConfig):
+        return found
+    if config.embedding_scale is None:
+        found["embedding_scale"] = config.d_model**0.5
+    if config.length_limit is None:
+        del found["max_positions"]
+    return found

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxformer import models
+from jaxformer.config import kind_of
 from jaxformer.errors import DataError
 from jaxformer.interop.family import Family
 from jaxformer.interop.packing import (
@@ -22,15 +23,15 @@ from jaxformer.interop.packing import (
 )
 from jaxformer.interop.settings import Settings, get, renamed, require, their_activation
 from jaxformer.interop.settings import activation as named_activation
-from jaxformer.models import families
+from jaxformer.models import choices, families
 from jaxformer.modules.pure import Pure, pure
 
 _FEED_FORWARD = {
-    "relu": ("plain", "relu"),
-    "gelu": ("plain", "gelu"),
-    "gated-relu": ("gated", "relu"),
-    "gated-gelu": ("gated", "gelu_tanh"),  # the name says gelu, the checkpoints use the approximation by tanh
-    "gated-silu": ("gated", "silu"),
+    "relu": (choices.Plain, "relu"),
+    "gelu": (choices.Plain, "gelu"),
+    "gated-relu": (choices.Gated, "relu"),
+    "gated-gelu": (choices.Gated, "gelu_tanh"),  # the name says gelu, the checkpoints use the approximation by tanh
+    "gated-silu": (choices.Gated, "silu"),
 }
 _SECOND_NAMES = {
     "head_dim": "d_kv",
@@ -53,7 +54,7 @@ def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
         raise DataError(f"feed_forward_proj in config.json must be one of {', '.join(_FEED_FORWARD)}: {projection!r}")
     feed_forward, activation = _FEED_FORWARD[projection]
     # The gate and the activation follow from the projection, but transformers reads them instead if a file has them.
-    require(settings, is_gated_act=feed_forward == "gated", is_causal=True)
+    require(settings, is_gated_act=feed_forward is choices.Gated, is_causal=True)
     if named_activation(settings, "dense_act_fn", their_activation(activation)) != activation:
         raise DataError(
             f"dense_act_fn in config.json must be that of feed_forward_proj {projection!r}, "
@@ -70,10 +71,12 @@ def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
         num_heads=get(settings, "num_heads", 8),
         num_encoder_layers=layers,
         num_decoder_layers=get(settings, "num_decoder_layers", layers),
-        num_buckets=get(settings, "relative_attention_num_buckets", 32),
-        max_distance=get(settings, "relative_attention_max_distance", 128),
-        norm_epsilon=get(settings, "layer_norm_epsilon", 1e-6),
-        feed_forward=feed_forward,
+        positions=choices.T5(
+            get(settings, "relative_attention_num_buckets", 32),
+            get(settings, "relative_attention_max_distance", 128),
+        ),
+        norm=choices.RMSNorm(get(settings, "layer_norm_epsilon", 1e-6)),
+        feed_forward=feed_forward(bias=False),
         activation=activation,
         dropout=get(settings, "dropout_rate", 0.1),
         output_scale=dim**-0.5 if scaled else 1.0,
@@ -85,8 +88,11 @@ def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
 def _settings(kind: str, net: Pure) -> dict[str, Any]:
     config = net.config
     ours = {ours: theirs for theirs, ours in _FEED_FORWARD.items()}
-    if (config.feed_forward, config.activation) not in ours:
-        raise ValueError(f"T5 has no {config.feed_forward} feed-forward network with {config.activation}")
+    network, positions = type(config.feed_forward), config.positions
+    if (network, config.activation) not in ours:
+        raise ValueError(f"T5 has no {kind_of(config.feed_forward)} feed-forward network with {config.activation}")
+    if not isinstance(positions, choices.T5):
+        raise ValueError(f"positions must be t5 in a file of {kind}, got {kind_of(positions)}")
     return {
         "architectures": [f"{kind.upper()}ForConditionalGeneration"],
         "is_encoder_decoder": True,
@@ -97,12 +103,12 @@ def _settings(kind: str, net: Pure) -> dict[str, Any]:
         "num_heads": config.num_heads,
         "num_layers": config.num_encoder_layers,
         "num_decoder_layers": config.num_decoder_layers,
-        "relative_attention_num_buckets": config.num_buckets,
-        "relative_attention_max_distance": config.max_distance,
-        "layer_norm_epsilon": config.norm_epsilon,
-        "feed_forward_proj": ours[config.feed_forward, config.activation],
+        "relative_attention_num_buckets": positions.num_buckets,
+        "relative_attention_max_distance": positions.max_distance,
+        "layer_norm_epsilon": config.norm.epsilon,
+        "feed_forward_proj": ours[network, config.activation],
         "dense_act_fn": their_activation(config.activation),
-        "is_gated_act": config.feed_forward == "gated",
+        "is_gated_act": network is choices.Gated,
         "dropout_rate": config.dropout,
         **({"scale_decoder_outputs": config.output_scale != 1.0} if kind == "t5" else {}),
         "tie_word_embeddings": config.tie_embeddings == "all",
@@ -130,7 +136,7 @@ def _side(side: str, gated: bool) -> Table:
 
 
 def _table(net: Pure) -> Table:
-    sides = {side: _side(side, net.config.feed_forward == "gated") for side in ("encoder", "decoder")}
+    sides = {side: _side(side, isinstance(net.config.feed_forward, choices.Gated)) for side in ("encoder", "decoder")}
     output = {"kernel": array("lm_head.weight", packing=TRANSPOSED)}
     return sides | {"decoder": {**sides["decoder"], "embeddings": {"tokens": table("shared")}, "output": output}}
 

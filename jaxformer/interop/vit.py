@@ -11,7 +11,7 @@ from jaxformer.errors import DataError
 from jaxformer.interop.family import Family
 from jaxformer.interop.packing import ONE_ROW, ONE_TOKEN, PATCHES, Shape, Table, array, linear, norm, self_attention
 from jaxformer.interop.settings import Settings, activation, get, require, their_activation
-from jaxformer.models import families
+from jaxformer.models import choices, families
 from jaxformer.modules.pure import Pure, pure
 
 
@@ -26,15 +26,14 @@ def _net(settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
         d_ff=get(settings, "intermediate_size", 3072),
         num_layers=get(settings, "num_hidden_layers", 12),
         activation=activation(settings, "hidden_act", "gelu"),
-        norm_epsilon=get(settings, "layer_norm_eps", 1e-12),
+        norm=choices.LayerNorm(get(settings, "layer_norm_eps", 1e-12)),
         dropout=get(settings, "hidden_dropout_prob", 0.0),
         attention_dropout=get(settings, "attention_probs_dropout_prob", 0.0),
     )
     classes = shapes.get("classifier.bias")
     if classes is None:
         return pure(models.make_encoder, config)
-    names = {field.name for field in dataclasses.fields(config)} - {"vocab_size"}
-    fields = {name: getattr(config, name) for name in names}
+    fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     return pure(models.VisionTransformer, models.VisionTransformerConfig(**fields, num_classes=classes[0]))
 
 
@@ -65,7 +64,7 @@ def _settings(net: Pure) -> dict[str, Any]:
         "intermediate_size": config.d_ff,
         "num_hidden_layers": config.num_layers,
         "hidden_act": their_activation(config.activation),
-        "layer_norm_eps": config.norm_epsilon,
+        "layer_norm_eps": config.norm.epsilon,
         "hidden_dropout_prob": config.dropout,
         "attention_probs_dropout_prob": config.attention_dropout,
     }

@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jaxformer import lazy
+from jaxformer.models import choices as choices
 from jaxformer.models.captioner_config import RecurrentCaptionerConfig as RecurrentCaptionerConfig
 from jaxformer.models.captioner_config import TransformerCaptionerConfig as TransformerCaptionerConfig
 from jaxformer.models.config import ClassifierConfig as ClassifierConfig
 from jaxformer.models.config import DecoderConfig as DecoderConfig
 from jaxformer.models.config import EncoderConfig as EncoderConfig
 from jaxformer.models.config import EncoderDecoderConfig as EncoderDecoderConfig
-from jaxformer.models.config import ExpertsConfig as ExpertsConfig
+from jaxformer.models.config import ImageEncoderConfig as ImageEncoderConfig
 from jaxformer.models.config import LanguageModelConfig as LanguageModelConfig
-from jaxformer.models.config import RotaryConfig as RotaryConfig
+from jaxformer.models.config import PoolingConfig as PoolingConfig
+from jaxformer.models.config import TextConfig as TextConfig
+from jaxformer.models.config import TextDecoderConfig as TextDecoderConfig
 from jaxformer.models.config import TransformerConfig as TransformerConfig
 from jaxformer.models.seq2seq_config import Seq2SeqConfig as Seq2SeqConfig
 from jaxformer.models.vision_config import GridConfig as GridConfig

@@ -95,8 +95,3 @@ class TransformerCaptionerConfig(LanguageModelConfig):
         super().__post_init__()
         if not self.causal:
             raise ValueError("a captioner must be causal: it writes one token after another")
-
-    @property
-    def length_limit(self) -> int | None:
-        """The length of the longest caption for which there are positions; None if there is no limit."""
-        return self.max_positions if self.positions == "learned" else None

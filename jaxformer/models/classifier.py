@@ -15,6 +15,7 @@ from jaxformer.models.config import ClassifierConfig
 from jaxformer.models.encoder import make_encoder
 from jaxformer.models.token_model import Input, check_names, of_part, part_of
 from jaxformer.models.transformer import balance_loss, balance_weight
+from jaxformer.models.vision_config import VisionTransformerConfig
 from jaxformer.modules import AttentionFunction, CapturedAttention, Linear
 from jaxformer.modules.captured import Intermediates
 
@@ -31,7 +32,7 @@ class Classifier(nnx.Module):
 
     def __init__(
         self,
-        config: ClassifierConfig,
+        config: ClassifierConfig | VisionTransformerConfig,
         *,
         attention: AttentionFunction = functional.attention,
         rngs: nnx.Rngs,

@@ -290,7 +290,7 @@ def make_decoder(
     return Decoder(
         make_embeddings(config, tokens, make_position_vectors(config, tokens, rngs=rngs), rngs=rngs),
         make_stack(config, config.num_layers, memory_dim=memory_dim, attention=attention, rngs=rngs),
-        make_final_norm(config),
+        make_final_norm(config, rngs=rngs),
         None if config.tie_embeddings else make_output(config, config.vocab_size, rngs=rngs),
         bias=make_shared_bias(config, bidirectional=not config.causal, rngs=rngs),
         causal=config.causal,

@@ -11,9 +11,10 @@ from flax import nnx
 from jaxtyping import Array
 
 from jaxformer import functional, masks
+from jaxformer.config import kind_of
 from jaxformer.functional.dropout import fold_in_name
 from jaxformer.functional.tokens import Tokens, as_tokens
-from jaxformer.models.config import EncoderConfig
+from jaxformer.models.config import EncoderConfig, ImageEncoderConfig
 from jaxformer.models.token_model import Input
 from jaxformer.models.transformer import (
     Norm,
@@ -97,27 +98,36 @@ class Encoder(nnx.Module):
 
 
 def make_encoder(
-    config: EncoderConfig, *, attention: AttentionFunction = functional.attention, rngs: nnx.Rngs
+    config: EncoderConfig | ImageEncoderConfig, *, attention: AttentionFunction = functional.attention, rngs: nnx.Rngs
 ) -> Encoder:
     """Returns an encoder with new parameters; use it through ``pure(make_encoder, config)``.
 
     Raises:
-      ValueError: there is neither a vocabulary nor an image size, or positions are in attention, but there are no
-        layers.
+      ValueError: there is no vocabulary, or positions are in attention, but there are no layers.
     """
-    if config.image_size is None:
+    bias = None
+    if isinstance(config, ImageEncoderConfig):
+        embeddings = PatchEmbeddings(
+            config.image_size,
+            config.patch_size,
+            config.d_model,
+            num_channels=config.num_channels,
+            class_vector=config.has_class_vector,
+            dropout=dropout_of_embeddings(config),
+            dtype=config.compute_dtype,
+            rngs=rngs,
+        )
+    else:
         if config.vocab_size < 1:
             raise ValueError(f"vocab_size must be at least 1, got {config.vocab_size}")
         tokens = make_tokens(config, config.vocab_size, rngs=rngs)
         embeddings = make_embeddings(config, tokens, make_position_vectors(config, tokens, rngs=rngs), rngs=rngs)
-    else:
-        options = {"num_channels": config.num_channels, "class_vector": config.has_class_vector}
-        options |= {"dropout": dropout_of_embeddings(config), "dtype": config.compute_dtype}
-        embeddings = PatchEmbeddings(config.image_size, config.patch_size, config.d_model, **options, rngs=rngs)
-    if not config.num_layers:
-        if config.positions != "none" and embeddings.positions is None:
-            raise ValueError(f"{config.positions} positions are in attention, so they have no effect without layers")
-        return Encoder(embeddings, norm=make_final_norm(config))
-    stack = make_stack(config, config.num_layers, attention=attention, rngs=rngs)
-    bias = make_shared_bias(config, bidirectional=True, rngs=rngs)
-    return Encoder(embeddings, stack, make_final_norm(config), bias=bias)
+        if not config.num_layers and config.positions is not None and embeddings.positions is None:
+            name = kind_of(config.positions)
+            raise ValueError(f"{name} positions are in attention, so they have no effect without layers")
+    stack = None
+    if config.num_layers:
+        stack = make_stack(config, config.num_layers, attention=attention, rngs=rngs)
+        if isinstance(config, EncoderConfig):
+            bias = make_shared_bias(config, bidirectional=True, rngs=rngs)
+    return Encoder(embeddings, stack, make_final_norm(config, rngs=rngs), bias=bias)

@@ -64,13 +64,13 @@ class EncoderDecoder(MemoryDecodingModel[Context, DecoderState]):
         self.encoder = Encoder(
             make_embeddings(config, target if source is None else source, source_vectors, rngs=rngs),
             encoder_stack,
-            make_final_norm(config),
+            make_final_norm(config, rngs=rngs),
             bias=make_shared_bias(config, bidirectional=True, rngs=rngs),
         )
         self.decoder = Decoder(
             make_embeddings(config, target, target_vectors, rngs=rngs),
             decoder_stack,
-            make_final_norm(config),
+            make_final_norm(config, rngs=rngs),
             output,
             bias=make_shared_bias(config, bidirectional=False, rngs=rngs),
             **decoder_options(config),

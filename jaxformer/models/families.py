@@ -6,16 +6,17 @@ all members of its family have in common. `docs/families.md` has the same settin
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
-from jaxformer.models.config import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig, TransformerConfig
+from jaxformer.config import flat, to_data
+from jaxformer.models import choices
+from jaxformer.models.config import EncoderConfig, EncoderDecoderConfig, ImageEncoderConfig, LanguageModelConfig
 
 
 def marian(vocab_size: int, **sizes: Any) -> EncoderDecoderConfig:
     """Returns the shape of Marian and OPUS-MT (Junczys-Dowmunt et al. 2018), with the swish of OPUS-MT."""
     switches: dict[str, Any] = {
-        "positions": "sinusoidal_halves",
+        "positions": choices.Sinusoidal("halves"),
         "activation": "silu",
         "attention_bias": True,
         "output_bias": True,
@@ -26,8 +27,7 @@ def marian(vocab_size: int, **sizes: Any) -> EncoderDecoderConfig:
 def bart(vocab_size: int, **sizes: Any) -> EncoderDecoderConfig:
     """Returns the shape of BART (Lewis et al. 2020); mBART has ``norm_position="pre"`` and scales embeddings."""
     switches: dict[str, Any] = {
-        "positions": "learned",
-        "position_offset": 2,
+        "positions": choices.Learned(offset=2),
         "embedding_scale": 1.0,
         "embedding_norm": True,
         "activation": "gelu",
@@ -45,18 +45,18 @@ def t5(vocab_size: int, **sizes: Any) -> EncoderDecoderConfig:
 
 def t5_v1_1(vocab_size: int, **sizes: Any) -> EncoderDecoderConfig:
     """Returns the shape of T5 1.1, mT5 and Flan-T5: gated feed-forward networks and an untied output projection."""
-    switches: dict[str, Any] = {"feed_forward": "gated", "activation": "gelu_tanh", "tie_embeddings": "inputs"}
+    switches: dict[str, Any] = {"activation": "gelu_tanh", "tie_embeddings": "inputs"}
+    switches["feed_forward"] = choices.Gated(bias=False)
     return EncoderDecoderConfig(vocab_size, vocab_size, **_T5 | switches | sizes)
 
 
 _T5: dict[str, Any] = {
-    "positions": "t5",
-    "norm": "rms",
+    "positions": choices.T5(),
+    "norm": choices.RMSNorm(1e-6),
     "norm_position": "pre",
-    "norm_epsilon": 1e-6,
     "embedding_scale": 1.0,
     "attention_scale": 1.0,
-    "feed_forward_bias": False,
+    "feed_forward": choices.Plain(bias=False),
 }
 
 
@@ -70,16 +70,17 @@ def roberta(vocab_size: int, **sizes: Any) -> EncoderConfig:
 
     Pass its positions, which do not count padding: ``positions = cumsum(valid) * valid - 1``.
     """
-    switches: dict[str, Any] = {"position_offset": 2, "num_token_types": 1, "norm_epsilon": 1e-5}
+    switches: dict[str, Any] = {"positions": choices.Learned(offset=2), "num_token_types": 1}
+    switches["norm"] = choices.LayerNorm()
     return EncoderConfig(vocab_size, **_BERT | switches | sizes)
 
 
 _BERT: dict[str, Any] = {
-    "positions": "learned",
+    "positions": choices.Learned(),
     "embedding_scale": 1.0,
     "embedding_norm": True,
     "num_token_types": 2,
-    "norm_epsilon": 1e-12,
+    "norm": choices.LayerNorm(1e-12),
     "activation": "gelu",
     "attention_bias": True,
 }
@@ -97,22 +98,21 @@ def llama(vocab_size: int, **sizes: Any) -> LanguageModelConfig:
     Mistral and Qwen differ in sizes, biases, `qk_norm` and `attention_window`.
     """
     switches: dict[str, Any] = {
-        "positions": "rotary",
-        "norm": "rms",
+        "positions": choices.Rotary(),
+        "norm": choices.RMSNorm(),
         "embedding_scale": 1.0,
-        "feed_forward": "gated",
+        "feed_forward": choices.Gated(bias=False),
         "activation": "silu",
-        "feed_forward_bias": False,
         "tie_embeddings": False,
     }
     return LanguageModelConfig(vocab_size, **switches | sizes)
 
 
-def vit(image_size: tuple[int, int], **sizes: Any) -> EncoderConfig:
+def vit(image_size: tuple[int, int], **sizes: Any) -> ImageEncoderConfig:
     """Returns the shape of the vision Transformer (Dosovitskiy et al. 2021), without its classification head."""
-    switches: dict[str, Any] = {"positions": "learned", "norm_position": "pre", "norm_epsilon": 1e-12}
+    switches: dict[str, Any] = {"norm": choices.LayerNorm(1e-12), "norm_position": "pre"}
     switches |= {"activation": "gelu", "attention_bias": True}
-    return EncoderConfig(image_size=image_size, **switches | sizes)
+    return ImageEncoderConfig(image_size, **switches | sizes)
 
 
 def table() -> str:
@@ -129,19 +129,23 @@ def table() -> str:
         "Llama": llama(8, **sizes),
         "ViT": vit((32, 32), **sizes),
     }
-    fields = [{f.name for f in dataclasses.fields(config)} for config in configs.values()]
-    names = [f.name for f in dataclasses.fields(TransformerConfig)] + ["tie_embeddings"]
+    settings = [flat(to_data(config)) for config in configs.values()]
+    names = dict.fromkeys(name for known in settings for name in known)
     rows = [f"| setting | {' | '.join(configs)} |", "|---" * (len(configs) + 1) + "|"]
     for name in names:
-        values = [
-            _text(getattr(config, name), config) if name in known else ""
-            for config, known in zip(configs.values(), fields, strict=True)
-        ]
-        if name not in sizes and len(set(values)) > 1:
+        values = [_text(known[name], known["d_model"]) if name in known else "" for known in settings]
+        if name not in _SIZES and len(set(values)) > 1:
             rows.append(f"| `{name}` | {' | '.join(values)} |")
     return "\n".join(rows)
 
 
-def _text(value: object, config: TransformerConfig) -> str:
+_SIZES = (
+    *("d_model", "vocab_size", "source_vocab_size", "target_vocab_size", "image_size", "patch_size", "num_channels"),
+    *("num_layers", "num_encoder_layers", "num_decoder_layers", "max_positions", "attention_window", "causal", "kind"),
+)
+"""The settings that `table` leaves out."""
+
+
+def _text(value: object, d_model: int) -> str:
     """Returns a setting as text that does not depend on the sizes used in `table`."""
-    return "d_model^-0.5" if value == config.d_model**-0.5 else str(value)
+    return "d_model^-0.5" if value == d_model**-0.5 else str(value)

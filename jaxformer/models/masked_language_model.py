@@ -26,9 +26,6 @@ class MaskedLanguageModel(TokenModel):
     """``tokens -> logits`` of the token at each position; use it through ``pure(MaskedLanguageModel, config)``.
 
     The output head is BERT's: ``norm(activation(x W + b)) table^T + bias``, with the token embedding table.
-
-    Raises:
-      ValueError: the configuration is for images.
     """
 
     attention_names = ("encoder.self",)
@@ -40,12 +37,10 @@ class MaskedLanguageModel(TokenModel):
         attention: AttentionFunction = functional.attention,
         rngs: nnx.Rngs,
     ):
-        if config.image_size is not None:
-            raise ValueError(f"a masked language model reads tokens, got image_size {config.image_size}")
         self.encoder = make_encoder(config, attention=attention, rngs=rngs)
         self.transform = Linear(config.d_model, config.d_model, rngs=rngs)
         self.activation = ACTIVATIONS[config.activation]
-        self.norm = make_norm(config)
+        self.norm = make_norm(config, rngs=rngs)
         self.load_balancing_weight = balance_weight(config)
         self.output_bias = nnx.Param(jnp.zeros(config.vocab_size, jnp.float32), axes=("vocab",))
 

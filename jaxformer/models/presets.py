@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from jaxformer.models import families
-from jaxformer.models.config import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig, RotaryConfig
+from jaxformer.models import choices, families
+from jaxformer.models.config import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig
 
 ModelConfig = EncoderConfig | EncoderDecoderConfig | LanguageModelConfig
 """The configuration of a preset: for `make_encoder`, `EncoderDecoder` or `LanguageModel`."""
@@ -77,19 +77,20 @@ def _t5(d_model: int, d_ff: int, num_heads: int, head_dim: int, num_layers: int)
 
 def _xlnet() -> EncoderConfig:
     """Returns the shape of XLNet-Large as used after pre-training: one stream, and no mask."""
-    options: dict[str, Any] = {"positions": "transformer_xl", "activation": "gelu", "norm_epsilon": 1e-12}
+    options: dict[str, Any] = {"positions": choices.TransformerXL(), "activation": "gelu"}
+    options["norm"] = choices.LayerNorm(1e-12)
     return EncoderConfig(32_000, **_deep(1024, 24, 16, 512) | options)
 
 
 def _gopher() -> LanguageModelConfig:
     """Returns the shape of Gopher: GPT-2 with root mean square norms and the positions of Transformer-XL."""
-    options: dict[str, Any] = {"positions": "transformer_xl", "norm": "rms"}
+    options: dict[str, Any] = {"positions": choices.TransformerXL(), "norm": choices.RMSNorm()}
     return families.gpt2(32_000, **_deep(16_384, 80, 128, 2048) | options)
 
 
 def _llama3() -> LanguageModelConfig:
     sizes = {"d_model": 4096, "num_layers": 32, "num_heads": 32, "num_kv_heads": 8, "d_ff": 14_336}
-    return families.llama(128_256, **sizes, rotary=RotaryConfig(base=500_000.0))
+    return families.llama(128_256, **sizes, positions=choices.Rotary(base=500_000.0))
 
 
 def _pooler(d_model: int) -> tuple[tuple[str, int], ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -11,10 +12,10 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float
 
 from jaxformer import functional
-from jaxformer.dims import resolve_head_dim
 from jaxformer.functional import RotaryScaling
 from jaxformer.functional.residual import Arrangement, DeepNormGains
-from jaxformer.models.config import RotaryConfig, TransformerConfig
+from jaxformer.models import choices
+from jaxformer.models.config import TextConfig, TextDecoderConfig, TransformerConfig
 from jaxformer.modules import (
     AttentionFunction,
     Block,
@@ -53,25 +54,28 @@ Norm = Callable[[Array], Array]
 """A norm, or a module of your own in its place."""
 
 
-def make_norm(config: TransformerConfig) -> LayerNorm | RMSNorm:
-    """Returns one norm."""
-    if config.norm == "rms":
-        return RMSNorm(config.d_model, epsilon=config.norm_epsilon)
-    form = "deviation" if config.norm == "layer_deviation" else "variance"
-    return LayerNorm(config.d_model, epsilon=config.norm_epsilon, form=form)
+def make_norm(config: TransformerConfig, *, rngs: nnx.Rngs) -> Norm:
+    """Returns one norm, which may be a module of your own."""
+    match config.norm:
+        case choices.LayerNorm(epsilon, form):
+            return LayerNorm(config.d_model, epsilon=epsilon, form=form)
+        case choices.RMSNorm(epsilon):
+            return RMSNorm(config.d_model, epsilon=epsilon)
+        case own:
+            return own.make(config, rngs=rngs)
 
 
-def make_final_norm(config: TransformerConfig) -> LayerNorm | RMSNorm | None:
+def make_final_norm(config: TransformerConfig, *, rngs: nnx.Rngs) -> Norm | None:
     """Returns the norm after the last block, if there is one."""
-    return make_norm(config) if config.has_final_norm else None
+    return make_norm(config, rngs=rngs) if config.has_final_norm else None
 
 
 def make_embeddings(
-    config: TransformerConfig, tokens: Embedding, vectors: PositionVectors | None, *, rngs: nnx.Rngs
+    config: TextConfig, tokens: Embedding, vectors: PositionVectors | None, *, rngs: nnx.Rngs
 ) -> Embeddings:
     """Returns the input of a stack."""
     types = Embedding(config.num_token_types, config.d_model, scale=1.0, rngs=rngs) if config.num_token_types else None
-    norm = make_norm(config) if config.embedding_norm else None
+    norm = make_norm(config, rngs=rngs) if config.embedding_norm else None
     dropout = dropout_of_embeddings(config)
     return Embeddings(tokens, vectors, types=types, norm=norm, dropout=dropout, dtype=config.compute_dtype)
 
@@ -81,24 +85,30 @@ def dropout_of_embeddings(config: TransformerConfig) -> float:
     return config.dropout if config.embedding_dropout is None else config.embedding_dropout
 
 
-def make_tokens(config: TransformerConfig, vocab_size: int, *, rngs: nnx.Rngs) -> Embedding:
+def make_tokens(config: TextConfig, vocab_size: int, *, rngs: nnx.Rngs) -> Embedding:
     """Returns a table of token vectors."""
     return Embedding(vocab_size, config.d_model, scale=config.embedding_scale, rngs=rngs)
 
 
-def make_position_vectors(config: TransformerConfig, tokens: Embedding, *, rngs: nnx.Rngs) -> PositionVectors | None:
+def make_position_vectors(config: TextConfig, tokens: Embedding, *, rngs: nnx.Rngs) -> PositionVectors | None:
     """Returns the vectors that are added to token vectors, or None; learned ones are as large as those at first."""
     match config.positions:
-        case "sinusoidal" | "sinusoidal_halves":
-            layout = "halves" if config.positions == "sinusoidal_halves" else "interleaved"
+        case choices.Sinusoidal(layout):
             return SinusoidalPositions(config.d_model, layout=layout)
-        case "learned":
-            sizes = {"offset": config.position_offset, "deviation": tokens.scale * config.d_model**-0.5}
-            return LearnedPositions(config.max_positions, config.d_model, **sizes, rngs=rngs)
-        case "raw" | "normalized":
-            return RawPositions(config.d_model, normalized=config.positions == "normalized")
-        case _:
+        case choices.Learned(offset):
+            size = tokens.scale * config.d_model**-0.5
+            return LearnedPositions(config.max_positions, config.d_model, offset=offset, deviation=size, rngs=rngs)
+        case choices.Raw():
+            return RawPositions(config.d_model, normalized=False)
+        case choices.Normalized():
+            return RawPositions(config.d_model, normalized=True)
+        case (
+            choices.Rotary() | choices.Alibi() | choices.T5() | choices.RelativeKeys() | choices.TransformerXL() | None
+        ):
             return None
+        case own:
+            part = own.make(config, rngs=rngs)
+            return part if isinstance(part, PositionVectors) else None
 
 
 def check_steps(vectors: PositionVectors | None) -> None:
@@ -111,11 +121,11 @@ def check_steps(vectors: PositionVectors | None) -> None:
         raise ValueError("a decoder cannot have normalized positions t / (N - 1): N is not known before the end")
 
 
-def make_shared_bias(config: TransformerConfig, *, bidirectional: bool, rngs: nnx.Rngs) -> T5Bias | None:
+def make_shared_bias(config: TextConfig, *, bidirectional: bool, rngs: nnx.Rngs) -> T5Bias | None:
     """Returns the bias of self-attention that all layers of a stack share, or None."""
-    if config.positions != "t5":
+    if not isinstance(config.positions, choices.T5):
         return None
-    sizes = {"num_buckets": config.num_buckets, "max_distance": config.max_distance}
+    sizes = dataclasses.asdict(config.positions)
     return T5Bias(config.num_heads, **sizes, bidirectional=bidirectional, rngs=rngs)
 
 
@@ -124,7 +134,7 @@ def make_output(config: TransformerConfig, vocab_size: int, *, rngs: nnx.Rngs) -
     return Linear(config.d_model, vocab_size, bias=False, axes=("model", "vocab"), rngs=rngs)
 
 
-def decoder_options(config: TransformerConfig) -> dict[str, Any]:
+def decoder_options(config: TextDecoderConfig) -> dict[str, Any]:
     """Returns the arguments of a decoder for its output, its loss and its attention window."""
     return {
         "output_bias": config.output_bias,
@@ -136,7 +146,8 @@ def decoder_options(config: TransformerConfig) -> dict[str, Any]:
 
 def balance_weight(config: TransformerConfig) -> float:
     """Returns the weight of the load-balancing loss in training; 0 without experts."""
-    return config.experts.load_balancing_weight if config.feed_forward == "experts" else 0.0
+    network = config.feed_forward
+    return network.load_balancing_weight if isinstance(network, choices.Experts) else 0.0
 
 
 def balance_loss(routing: functional.Routing, valid: Bool[Array, "B T"] | None = None) -> Float[Array, ""]:
@@ -162,7 +173,6 @@ def make_stack(
     deep = functional.deep_norm_gains(num_layers, 0)[0] if gains is None else gains
     arrangement = _arrangement(config, deep)
     initial = _initial_gains(config, num_layers, deep)
-    norm = functools.partial(make_norm, config)
     make_cross = functools.partial(CrossAttention, config.d_model, config.num_heads)
 
     def make_block(rngs: nnx.Rngs) -> Block:
@@ -176,7 +186,8 @@ def make_stack(
             "attention": attention,
             "gains": initial,
         }
-        scheme = _scheme(config, rngs=rngs)
+        scheme = _scheme(config, rngs=rngs) if isinstance(config, TextConfig) else None
+        norm = functools.partial(make_norm, config, rngs=rngs)
         return Block(
             SelfAttention(config.d_model, config.num_heads, positions=scheme, **heads, rngs=rngs),
             _feed_forward(config, initial, rngs=rngs),
@@ -199,58 +210,76 @@ def _arrangement(config: TransformerConfig, deep: DeepNormGains) -> Arrangement:
 
 
 def _initial_gains(config: TransformerConfig, num_layers: int, deep: DeepNormGains) -> Gains:
-    if config.norm_position == "deep":  # the paper's gains; for queries and keys they are 1
-        return Gains(value=deep.beta, output=deep.beta, up=deep.beta, down=deep.beta)
-    if config.initialization == "scaled":
-        return scaled_gains(num_layers, after_residual=config.norm_position == "post")
-    return {"fairseq": FAIRSEQ_GAINS, "xavier": UNIT_GAINS}[config.initialization]
+    match config.initialization:
+        case "fairseq":
+            return FAIRSEQ_GAINS
+        case "xavier":
+            return UNIT_GAINS
+        case None if config.norm_position != "deep":
+            return scaled_gains(num_layers, after_residual=config.norm_position == "post")
+        case "scaled":
+            return scaled_gains(num_layers, after_residual=config.norm_position in ("post", "deep"))
+        case _:  # the gains of DeepNet; for queries and keys they are 1
+            return Gains(value=deep.beta, output=deep.beta, up=deep.beta, down=deep.beta)
 
 
 def _logits(config: TransformerConfig) -> Logits:
     score = None if config.attention_soft_cap is None else functional.soft_cap(config.attention_soft_cap)
-    norms = {"qk_norm": config.qk_norm, "qk_norm_epsilon": config.norm_epsilon}
+    norms = {"qk_norm": config.qk_norm, "qk_norm_epsilon": getattr(config.norm, "epsilon", 1e-6)}
     return Logits(config.attention_scale, score, sinks=config.attention_sinks, **norms)
 
 
-def _scheme(config: TransformerConfig, *, rngs: nnx.Rngs) -> PositionScheme | None:
-    dim = resolve_head_dim(config.d_model, config.num_heads, config.num_kv_heads or config.num_heads, config.head_dim)
+def _scheme(config: TextConfig, *, rngs: nnx.Rngs) -> PositionScheme | None:
+    dim = config.dim_of_heads
     match config.positions:
-        case "rotary":
-            rotary = config.rotary
-            return positions.Rotary(base=rotary.base, scaling=_scaling(rotary), pairs=rotary.pairs)
-        case "alibi":
+        case choices.Rotary(base, pairs, scaling):
+            return positions.Rotary(base=base, scaling=_scaling(scaling), pairs=pairs)
+        case choices.Alibi():
             return positions.Alibi(config.num_heads)
-        case "relative_keys":
-            return positions.RelativeKeys(dim, config.max_distance, rngs=rngs)
-        case "transformer_xl":
+        case choices.RelativeKeys(max_distance):
+            return positions.RelativeKeys(dim, max_distance, rngs=rngs)
+        case choices.TransformerXL():
             return positions.TransformerXL(config.d_model, config.num_heads, dim, rngs=rngs)
-        case _:
+        case choices.Sinusoidal() | choices.Learned() | choices.Raw() | choices.Normalized() | choices.T5() | None:
             return None
+        case own:
+            part = own.make(config, rngs=rngs)
+            return None if isinstance(part, PositionVectors) else part
 
 
-def _scaling(rotary: RotaryConfig) -> RotaryScaling | None:
+def _scaling(scaling: choices.LinearScaling | None) -> RotaryScaling | None:
     """Returns the scaling of rotary positions as a function."""
-    match rotary.scaling:
-        case "none":
+    match scaling:
+        case choices.Llama3Scaling(factor, trained_length):
+            return functional.llama3_scaling(factor, trained_length)
+        case choices.YaRNScaling(factor, trained_length):
+            return functional.yarn_scaling(factor, trained_length)
+        case choices.NTKScaling(factor):
+            return functional.ntk_scaling(factor)
+        case choices.LinearScaling(factor):
+            return functional.linear_scaling(factor)
+        case None:
             return None
-        case "linear":
-            return functional.linear_scaling(rotary.factor)
-        case "ntk":
-            return functional.ntk_scaling(rotary.factor)
-        case "yarn":
-            return functional.yarn_scaling(rotary.factor, rotary.trained_length)
-        case "llama3":
-            return functional.llama3_scaling(rotary.factor, rotary.trained_length)
 
 
-def _feed_forward(config: TransformerConfig, gains: Gains, *, rngs: nnx.Rngs) -> FeedForward | MixtureOfExperts:
+def _feed_forward(
+    config: TransformerConfig, gains: Gains, *, rngs: nnx.Rngs
+) -> FeedForward | MixtureOfExperts | Callable[..., Array]:
     options = {"activation": ACTIVATIONS[config.activation], "gains": gains, "rngs": rngs}
-    if config.feed_forward == "experts":
-        experts = config.experts
-        names = ("num_experts_per_token", "capacity_factor", "gated")
-        sizes = {name: getattr(experts, name) for name in names}
-        return MixtureOfExperts(config.d_model, experts.num_experts, config.d_ff, **sizes, **options)
-    kind = GatedFeedForward if config.feed_forward == "gated" else FeedForward
-    return kind(
-        config.d_model, config.d_ff, bias=config.feed_forward_bias, dropout=config.activation_dropout, **options
-    )
+    match config.feed_forward:
+        case choices.Experts(num_experts, num_experts_per_token, capacity_factor, gated):
+            return MixtureOfExperts(
+                config.d_model,
+                num_experts,
+                config.d_ff,
+                num_experts_per_token=num_experts_per_token,
+                capacity_factor=capacity_factor,
+                gated=gated,
+                **options,
+            )
+        case choices.Gated(bias, dropout):
+            return GatedFeedForward(config.d_model, config.d_ff, bias=bias, dropout=dropout, **options)
+        case choices.Plain(bias, dropout):
+            return FeedForward(config.d_model, config.d_ff, bias=bias, dropout=dropout, **options)
+        case own:
+            return own.make(config, rngs=rngs)

@@ -9,7 +9,7 @@ from jaxtyping import Array
 
 from jaxformer import functional
 from jaxformer.models.classifier import Classifier
-from jaxformer.models.config import EncoderConfig
+from jaxformer.models.config import ImageEncoderConfig
 from jaxformer.models.vision_config import VisionTransformerConfig
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params
@@ -49,14 +49,13 @@ def with_image_size(
     return resized, params | {"encoder": params["encoder"] | {"embeddings": embeddings}}
 
 
-def resized_table(table: Array, config: EncoderConfig, resized: EncoderConfig) -> Array:
+def resized_table(table: Array, config: ImageEncoderConfig, resized: ImageEncoderConfig) -> Array:
     """Returns the table of positions of `config` for the image size of `resized`: see `with_image_size`."""
     rows = int(config.has_class_vector)
     return functional.resize_grid_positions(table, grid(config), grid(resized), num_class_rows=rows, method="bicubic")
 
 
-def grid(config: EncoderConfig) -> tuple[int, int]:
+def grid(config: ImageEncoderConfig) -> tuple[int, int]:
     """Returns the numbers of patches down and across an image."""
-    assert config.image_size is not None
     height, width = config.image_size
     return height // config.patch_size, width // config.patch_size

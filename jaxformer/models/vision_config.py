@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar, Literal
 
-from jaxformer.models.config import Activation, ClassifierConfig, NormPosition, Positions, check_fields
+from jaxformer.models.config import Activation, ImageEncoderConfig, NormPosition, PoolingConfig, check_fields
 from jaxformer.reprs import brief
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class VisionTransformerConfig(ClassifierConfig):
+class VisionTransformerConfig(PoolingConfig, ImageEncoderConfig):
     """The shape of a vision Transformer (Dosovitskiy et al. 2021), by default a small one for small images."""
 
     kind: ClassVar[str] = "transformer"
-    image_size: tuple[int, int] = (32, 32)  # pyright: ignore[reportIncompatibleVariableOverride]
+    image_size: tuple[int, int] = (32, 32)
     """The height and width of the images, multiples of `patch_size`."""
     patch_size: int = 4
     """The height and width of a patch, in pixels."""
@@ -28,12 +28,20 @@ class VisionTransformerConfig(ClassifierConfig):
     """The position of the norms: see `TransformerConfig`."""
     activation: Activation = "gelu"
     """The feed-forward nonlinearity."""
-    positions: Positions = "learned"
-    """The position scheme; patches always have learned positions."""
     attention_bias: bool = True
     """Adds biases to the projections of queries, keys and values."""
 
     __repr__ = brief
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_layers == 0 and self.pooling == "class_token":
+            raise ValueError("without layers, the first token's state depends on no other token; set pooling='mean'")
+
+    @property
+    def has_class_vector(self) -> bool:
+        """True if a class token comes before the patches of an image: the one that is classified."""
+        return self.pooling == "class_token"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,7 @@ from jaxformer.modules.attention import CrossAttention, KeyValue, SelfAttention
 from jaxformer.modules.captured import Intermediates
 from jaxformer.modules.experts import MixtureOfExperts
 from jaxformer.modules.feed_forward import FeedForward
+from jaxformer.modules.normalization import NormPair
 
 MemoryT = TypeVar("MemoryT")
 
@@ -40,7 +41,7 @@ class Block(nnx.Module):
         feed_forward: FeedForward | MixtureOfExperts | Callable[..., Array],
         *,
         cross: CrossAttention | None = None,
-        norm: Callable[[], nnx.Module],
+        norm: Callable[[], NormPair | Callable[[Array], Array]],
         arrangement: Arrangement = functional.pre_norm,
         dropout: float = 0.0,
     ):

@@ -1,8 +1,8 @@
 """The processes of one run: they find each other, agree on their settings, and do not block each other's exit.
 
 The first source that gives an address wins: arguments, or JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID
-together; the launchers that JAX detects by itself (SLURM under srun, Open MPI, Kubernetes, TPU). If none
-gives one, this process is alone. With JAX_NUM_PROCESSES=1 it is always alone.
+together; the launchers that JAX detects by itself (SLURM under srun, Open MPI, Kubernetes, TPU). If none gives one, or
+with JAX_NUM_PROCESSES=1, this process is alone.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src.clusters import ClusterEnv  # JAX has no public way to ask what it would detect
+from jax._src.clusters import ClusterEnv  # JAX has no public way to ask what it would detect without connecting
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxformer.errors import ConfigError, JaxformerError
+from jaxformer.multihost import connections, processes
 
 PROCESS_COUNTS = {
     "OMPI_COMM_WORLD_SIZE": "Open MPI",
@@ -71,10 +72,8 @@ def initialize(
 ) -> Cluster:
     """Connects this process with the other processes of its run; call it before anything uses a device.
 
-    JAXFORMER_INIT_TIMEOUT (300) is the number of seconds that the other processes may take to connect. After
-    JAXFORMER_HEARTBEAT_TIMEOUT (100) seconds without a heartbeat, a process counts as dead, and all processes end. An
-    uncaught exception ends this process at once; JAX would wait for the other processes. Before it
-    connects, one that hangs cannot be told from one that starts late: the others wait, and say so; it says nothing.
+    Others may take JAXFORMER_INIT_TIMEOUT (300) seconds to connect; process 0 says which addresses have. A process with
+    no heartbeat for JAXFORMER_HEARTBEAT_TIMEOUT (100) seconds is dead, and all end. An uncaught exception ends it.
 
     Args:
       coordinator: ``host:port`` of process 0.
@@ -91,6 +90,7 @@ def initialize(
         _this_process, sys.excepthook = cluster, _leave_after(sys.excepthook)
     if cluster.coordinator:
         _connect(cluster)
+    processes.find_devices()
     if cluster.num_processes > 1:
         _check_counts(cluster.num_processes)
     if devices is not None and jax.device_count() != devices:
@@ -263,12 +263,12 @@ def _connect(cluster: Cluster) -> None:
     thread = threading.Thread(target=connect, daemon=True)
     thread.start()
     this = f"process {cluster.process_id} of {cluster.num_processes}, on {socket.gethostname()}"
-    others = "some of the others" if cluster.process_id == 0 else f"process 0 at {cluster.coordinator}, or another,"
     for waited in range(0, limit, every := max(1, limit // 10)):  # one that hangs looks like one that starts late
+        others = connections.awaited(cluster.process_id, cluster.num_processes, cluster.coordinator)
         if waited and thread.is_alive():
             print(f"{this}: {others} did not connect yet, after {waited} of {limit} s", file=sys.stderr, flush=True)
         thread.join(min(every, limit - waited))
-    if thread.is_alive():
+    if thread.is_alive():  # the others are about to end, too, so `others` is of the last report
         raise DistributedError(f"{this}: {others} did not connect within {limit} s; all must have the same number")
     if failed:
         raise DistributedError(f"cannot connect to {cluster.coordinator}: {failed[0]}") from failed[0]
@@ -299,10 +299,8 @@ def _alone(environment: Mapping[str, str]) -> Cluster:
     for name, launcher in PROCESS_COUNTS.items():
         if (_number(environment, name) or 1) > 1:
             start = "start it with srun" if launcher == "SLURM" else "set JAX_COORDINATOR_ADDRESS and JAX_PROCESS_ID"
-            raise ConfigError(
-                f"{launcher} has {environment[name]} processes ({name}), but their addresses are unknown: "
-                f"{start}, or JAX_NUM_PROCESSES=1 for one process alone"
-            )
+            text = f"{launcher} has {environment[name]} processes ({name}), but their addresses are unknown"
+            raise ConfigError(f"{text}: {start}, or JAX_NUM_PROCESSES=1 for one process alone")
     return Cluster("alone")
 
 

@@ -5,14 +5,19 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from jaxformer import hardware
-from jaxformer.errors import ConfigError, DataError
+from jaxformer import hardware, signals
+from jaxformer.errors import ConfigError, DataError, JaxformerError
+from jaxformer.signals import StopRequest
+
+T = TypeVar("T")
 
 
 def is_first() -> bool:
@@ -52,21 +57,65 @@ def broadcast(value: bool) -> bool:
 
 
 def raise_together(problem: ConfigError | DataError | OSError | None, message: str) -> None:
-    """Raises the error of the first process, if it has one, in all: `problem` there, its kind with `message` elsewhere.
+    """Raises an error in all processes if one has it: its own there, its kind with `message` in those that have none.
 
-    Otherwise the others would wait for the first, and abort with an exit code that does not tell the reason.
+    Otherwise the others would wait for that process, and abort with an exit code that does not tell the reason.
     """
-    if broadcast(problem is None):
+    if all_true(problem is None):
         return
     for kind in (ConfigError, DataError):
-        if broadcast(isinstance(problem, kind)):
+        if not all_true(not isinstance(problem, kind)):
             raise problem or kind(message)
     raise problem or OSError(message)
 
 
-def asked_to_stop(step: int) -> bool:
-    """Returns True if a process received SIGTERM: in all of them at the same step, the next that all will reach."""
-    return jax.process_count() > 1 and multihost_utils.reached_preemption_sync_point(step)
+def in_all(make: Callable[[], T], message: str) -> T:
+    """Returns the result of a function that exchanges nothing; if it fails in one process, all raise.
+
+    Args:
+      message: that of the error in the processes in which it does not fail.
+
+    >>> in_all(lambda: 3, "another process cannot count: see its message")
+    3
+    """
+    try:
+        made = make()
+    except (ConfigError, DataError, OSError) as error:
+        raise_together(error, message)
+        raise
+    raise_together(None, message)
+    return made
+
+
+def stop_requests(say: Callable[[str], None]) -> AbstractContextManager[list[StopRequest]]:
+    """Collects the requests to stop of this process, as in `signals.stop_requests`."""
+    return signals.stop_requests(say, num_processes=jax.process_count())
+
+
+def first_request(step: int, requests: Sequence[StopRequest]) -> StopRequest | None:
+    """Returns the first request to stop, or None.
+
+    If one of several processes received SIGTERM, all see it at the same step, the next that all will reach.
+    """
+    if jax.process_count() > 1 and multihost_utils.reached_preemption_sync_point(step):
+        return "terminated"
+    return requests[0] if requests else None
+
+
+def find_devices() -> None:
+    """Starts the platform of this process; its error is then one that a user can act on.
+
+    Raises:
+      ConfigError: JAX does not know the platform that JAX_PLATFORMS names, or finds no device for it.
+      JaxformerError: a device does not respond.
+    """
+    try:
+        jax.devices()
+    except AssertionError as error:  # without a message, for a known platform that is not installed
+        raise ConfigError(f"JAX finds no device, JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')}") from error
+    except RuntimeError as error:
+        kind = ConfigError if "known backends" in str(error) else JaxformerError
+        raise kind(str(error)) from error
 
 
 def num_hosts() -> int:

@@ -7,7 +7,6 @@ from typing import Literal
 
 import jax
 
-from jaxformer.dims import resolve_head_dim
 from jaxformer.models.config import EncoderConfig, EncoderDecoderConfig
 from jaxformer.models.encoder import make_encoder
 from jaxformer.models.encoder_decoder import EncoderDecoder
@@ -100,8 +99,7 @@ def sizes(preset: Preset) -> Sizes:
         num_cached, positions = num_layers, length
     forward_flops = flops.flops(flops.forward(net.apply, net.shapes, *inputs)) / (length * len(inputs))
     num_kv_heads = config.num_kv_heads or config.num_heads
-    dim = resolve_head_dim(config.d_model, config.num_heads, num_kv_heads, config.head_dim)
-    cached = 2 * num_cached * num_kv_heads * dim  # the key and the value of every layer
+    cached = 2 * num_cached * num_kv_heads * config.dim_of_heads  # the key and the value of every layer
     parameters, items = net.num_parameters, ITEM_BYTES.items()
     return Sizes(
         family,

@@ -25,6 +25,9 @@ DIGITS = 16
 PYTHON = "python:"
 """The beginning of the setting of an attention without a file; the name follows."""
 
+ALWAYS = "a run keeps its attention when it resumes, and a new run with --init-from RUN can start without it"
+"""The reason why no text removes the attention of a run."""
+
 _TEXT = re.compile(rf"(?P<path>.+\.py):(?P<name>[^\W\d]\w*)(?:@(?P<digest>[0-9a-f]{{{DIGITS}}}))?", re.DOTALL)
 
 ConfigT = TypeVar("ConfigT", bound="TaskConfig")
@@ -48,6 +51,8 @@ def parse(text: str) -> Reference:
     if text.startswith(PYTHON) and len(text) > len(PYTHON):
         return Reference(None, text.removeprefix(PYTHON), "")
     match = _TEXT.fullmatch(text)
+    if match is None and text.lower() in ("", "none"):
+        raise ConfigError(f"attention must be FILE.py:NAME, got {text!r}; leave it out for the library's: {ALWAYS}")
     if match is None:
         raise ConfigError(f"attention must be FILE.py:NAME, a function in a file of your own, got {text!r}")
     return Reference(local_path(match["path"]), match["name"], match["digest"] or "")

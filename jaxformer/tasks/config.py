@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import ClassVar, Literal, Self
 
-from jaxformer.config import LATER, PLACE, at_least, check_choices, check_numbers
+from jaxformer.config import LATER, PLACE, at_least, check_choices, check_numbers, check_saved
 from jaxformer.errors import ConfigError
 from jaxformer.reprs import brief
 from jaxformer.tasks import attention_setting
@@ -317,6 +317,7 @@ class TaskConfig:
 
     def __post_init__(self) -> None:
         check_numbers(self)
+        check_saved(self)
         at_least(0, self, "seed")
         if self.attention:
             attention_setting.parse(self.attention)

@@ -42,7 +42,9 @@ from jaxformer import inspection
 from jaxformer.config import difference, lasting, to_data
 from jaxformer.errors import ConfigError
 from jaxformer.files import TEMPORARY, remove_abandoned, write_bytes, write_text
+from jaxformer.training.hooks import Hook
 from jaxformer.training.logging import read_log
+from jaxformer.training.phase_timer import FINISHED
 
 FORMAT = 2
 """The format of config.json: the names of settings. A run of another format is read by the commit that made it."""
@@ -261,19 +263,27 @@ def write_provenance(out: pathlib.Path, *, start: Mapping[str, Any] | None = Non
     write_text(path, json.dumps(about, indent=2) + "\n")
 
 
-def draw_curves(run: pathlib.Path, say: Callable[[str], None]) -> None:
-    """Draws the losses of a run into ``run/curves.png`` under the run's name; if that fails, says so.
+class Curves(Hook):
+    """Draws the losses of a run into ``run/curves.png`` under the run's name when a training ends without an error.
 
-    A symbolic link is replaced, not followed: in someone else's run it may point to any of this user's files.
+    If that fails, says so. A symbolic link is replaced, not followed: in someone else's run it may point to any of this
+    user's files.
     """
-    path, plots = run / "curves.png", inspection.plots  # imported here, because reading a run needs no matplotlib
-    try:
-        if path.is_symlink():
-            path.unlink()
-        name = read_json(run / "config.json")["config"]["name"]
-        plots.save(plots.loss_curves(read_log(run / "log.jsonl"), title=name), path)
-    except OSError as error:
-        say(f"warning: {path} is not saved: {error.strerror or error}")
+
+    def __init__(self, run: pathlib.Path, say: Callable[[str], None]):
+        self._run, self._say = run, say
+
+    def ended(self, step: int, reason: str) -> None:
+        if reason not in FINISHED:
+            return
+        path, plots = self._run / "curves.png", inspection.plots  # imported here: reading a run needs no matplotlib
+        try:
+            if path.is_symlink():
+                path.unlink()
+            name = read_json(self._run / "config.json")["config"]["name"]
+            plots.save(plots.loss_curves(read_log(self._run / "log.jsonl"), title=name), path)
+        except OSError as error:
+            self._say(f"warning: {path} is not saved: {error.strerror or error}")
 
 
 def _code() -> dict[str, Any]:

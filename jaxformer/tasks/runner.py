@@ -28,13 +28,13 @@ from jaxformer.tasks.base import Corpus, Data, OnExamples, Predictor, Say, Train
 from jaxformer.tasks.config import TaskConfig
 from jaxformer.tasks.own_attention import Own
 from jaxformer.tasks.registry import AnyTask
-from jaxformer.tasks.training_setup import batch_flops, check_memory, make_training_setup
+from jaxformer.tasks.training_setup import TrainingSetup, batch_flops, check_memory, make_training_setup
 from jaxformer.tasks.validation import Validation
 from jaxformer.tasks.warm_start import first_state
 from jaxformer.training.logging import JsonLog, TensorBoard
 from jaxformer.training.phase_timer import described
-from jaxformer.training.profile import open_profile, profiled_steps
-from jaxformer.training.progress import StderrConsole, peak_flops, print_line, reporter
+from jaxformer.training.profile import profiled_steps
+from jaxformer.training.progress import Display, StderrConsole, peak_flops, print_line
 from jaxformer.training.tracking import tracker
 
 Path = str | os.PathLike[str]
@@ -83,13 +83,13 @@ def train(
     storage.wait_for_run(out, _files(task))
     # Refuses a folder of other files before anything is written there.
     saved = registry.read_config(out) if rundir.holds_run(out) else None
-    config, own = own_attention.settle(config, out, attention, saved=saved)
+    settled = functools.partial(own_attention.settle, config, out, attention, saved=saved)
+    config, own = processes.in_all(settled, "another process cannot load the attention: see its message")
     _check_memory(task, config, placement, own)
     with run_lock.held(out):
         storage.wait_for_run(out, _files(task))  # otherwise one process would resume the run that another begins
         timer = training.PhaseTimer(out / "time.json" if processes.is_first() else None, began=began)
-        outputs = training.Outputs(hooks=hooks if processes.is_first() else (), timer=timer)
-        return _Start(task, config, own, out, placement, console, outputs, profile).train()
+        return _Start(task, config, own, out, placement, console, timer, hooks, profile).train()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +102,8 @@ class _Start:
     out: pathlib.Path
     placement: Placement
     console: Console
-    outputs: training.Outputs
+    timer: training.PhaseTimer
+    hooks: Sequence[training.Hook]
     profile: str
 
     def train(self) -> training.Result:
@@ -113,7 +114,8 @@ class _Start:
             _check_init(task, config)
         if saved is not None:
             rundir.check_config(out, saved, config)
-        corpus = task.read(config)
+        read = functools.partial(task.read, config)
+        corpus = processes.in_all(read, "another process cannot read the data: see its message")
         found = {f"{part} data": text for part, text in corpus.fingerprints.items()}
         cluster.check_equal(found | {"attention": config.attention})  # before one of them writes
         if saved is not None:
@@ -130,7 +132,7 @@ class _Start:
 
     def _fit(self, corpus: Corpus, saved: TaskConfig | None) -> training.Result:
         """Trains in a run directory that has this configuration or, if resumed, a compatible one: `saved`."""
-        task, config, out, outputs = self.task, self.config, self.out, self.outputs
+        task, config, out = self.task, self.config, self.out
         say = functools.partial(print_line, self.console)
         data = _prepare(task, config, corpus, out, say)
         if saved is not None:
@@ -150,46 +152,49 @@ class _Start:
                 say(f"resumed from step {int(state.step):,}")
             peak, source = peak_flops()
             say(f"{setup.size} on {self.placement.summary()}; peak {peak / 1e12:.2f} TFLOP/s ({source})")
-            outputs.checkpoints, done, steps = checkpoints, int(state.step), config.train.steps
-            outputs.label_smoothing = setup.label_smoothing
-            if self.profile:
-                outputs.profile = open_profile(out / "profile", self.profile, start=done, steps=steps, say=say)
+            done = int(state.step)
             resume.change_settings(out, saved or config, config, done, say)
-            try:
-                if processes.is_first():
-                    if self.own is not None:
-                        own_attention.write_record(out, self.own)
-                    _write_provenance(out, config, corpus, data, self.placement, name)
-                    outputs.peak_flops = peak
-                    names = {"unit": setup.network.unit, "smoothing": outputs.label_smoothing}
-                    outputs.reporter = reporter(self.console, start=done, steps=steps, **names)
-                    _open(outputs, config.train, out, done)
-                result = training.fit(
-                    setup.step(),
-                    state,
-                    lambda start: setup.on_devices(data.batches(start, setup.rows)),
-                    config=config.train,
-                    validate=Validation(task, config, corpus, data, setup),
-                    maximize=task.metrics.get(config.train.metric, False),
-                    flops=batch_flops(setup, say),
-                    outputs=outputs,
-                    progress=progress,
-                )
-            finally:
-                outputs.close()
+            if processes.is_first():
+                if self.own is not None:
+                    own_attention.write_record(out, self.own)
+                _write_provenance(out, config, corpus, data, self.placement, name)
+            result = training.fit(
+                setup.step(),
+                state,
+                lambda start: setup.on_devices(data.batches(start, setup.rows)),
+                config=config.train,
+                validate=Validation(task, config, corpus, data, setup),
+                maximize=task.metrics.get(config.train.metric, False),
+                flops=batch_flops(setup, say),
+                checkpoints=checkpoints,
+                progress=progress,
+                hooks=self._hooks(setup, done, peak),
+            )
         say(f"{described(result.reason, int(result.state.step))}; compiled training programs: {result.programs}")
-        say(outputs.timer.report())
-        if processes.is_first():
-            rundir.draw_curves(out, say)
+        say(self.timer.report())
         return result
 
+    def _hooks(self, setup: TrainingSetup[Any], done: int, peak: float) -> list[training.Hook]:
+        """Returns the hooks of a run that has `done` steps: those of every process and, in the first one, all others.
 
-def _open(outputs: training.Outputs, config: training.TrainConfig, out: pathlib.Path, done: int) -> None:
-    """Opens the files and the tracker of a run that has `done` steps."""
-    outputs.log = JsonLog(out / "log.jsonl", step=done)
-    outputs.board = TensorBoard(out / "tensorboard", step=done) if config.tensorboard else None
-    if config.log_to:
-        outputs.hooks = (*outputs.hooks, tracker(config.log_to, out, resumed=done > 0))
+        Args:
+          peak: the peak FLOP/s of all devices.
+        """
+        train, out, say = self.config.train, self.out, functools.partial(print_line, self.console)
+        hooks: list[training.Hook] = [self.timer]
+        if self.profile:
+            hooks.append(training.Profile(out / "profile", self.profile))
+        if not processes.is_first():
+            return hooks
+        smoothing = setup.label_smoothing
+        hooks.append(JsonLog(out / "log.jsonl", label_smoothing=smoothing))
+        if train.tensorboard:
+            hooks.append(TensorBoard(out / "tensorboard"))
+        hooks.append(Display(self.console, unit=setup.network.unit, label_smoothing=smoothing, peak_flops=peak))
+        hooks += self.hooks
+        if train.log_to:
+            hooks += tracker(train.log_to, out, resumed=done > 0)
+        return [*hooks, rundir.Curves(out, say)]
 
 
 def _check_metric(task: AnyTask, metric: str) -> None:

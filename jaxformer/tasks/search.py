@@ -344,6 +344,7 @@ def _covering(options: Options, weights: Weights, sources: Sources) -> _Run:
 
 def sampling_transforms(rule: Sample) -> list[decoding.Transform]:
     """Returns the transforms for the sampling settings, in the order of Hugging Face's warpers."""
-    scale = [decoding.temperature(rule.temperature)] if rule.temperature != 1 else []
-    filters = ((decoding.top_k, rule.top_k, 0), (decoding.top_p, rule.top_p, 1), (decoding.min_p, rule.min_p, 0))
-    return scale + [make(value) for make, value, everything in filters if value != everything]
+    transforms = [decoding.temperature(rule.temperature)] if rule.temperature != 1 else []
+    transforms += [decoding.top_k(rule.top_k)] if rule.top_k else []
+    transforms += [decoding.top_p(rule.top_p)] if rule.top_p < 1 else []
+    return transforms + ([decoding.min_p(rule.min_p)] if rule.min_p else [])

@@ -27,10 +27,9 @@ class TextTask(Task[TextConfigT, TextCorpus, BatchT, Tokenizer, PredictorT], Gen
     default_split: ClassVar[str] = "validation"
 
     def check(self, config: TextConfigT) -> None:
-        if config.model.positions == "learned" and config.data.length > config.model.max_positions:
-            raise ConfigError(
-                f"data.length is {config.data.length}, but model.max_positions is {config.model.max_positions}"
-            )
+        limit = config.model.length_limit
+        if limit is not None and config.data.length > limit:
+            raise ConfigError(f"data.length is {config.data.length}, but model.max_positions is {limit}")
 
     def read(self, config: TextConfigT) -> TextCorpus:
         data = config.data

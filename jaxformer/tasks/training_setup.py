@@ -17,6 +17,7 @@ import optax
 from jaxformer import functional, hardware, sharding, targets, training
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError
+from jaxformer.models import choices
 from jaxformer.modules import AttentionFunction, lora, matching
 from jaxformer.modules.lora import ADAPTERS
 from jaxformer.modules.pure import Params
@@ -194,8 +195,9 @@ class TrainingSetup(Generic[BatchT]):
     def _forward(self, shape: tuple[int, ...]) -> Any:
         """Returns the graph of the loss of a batch of this shape, padding included."""
         config = self.config
-        if getattr(getattr(config, "model", None), "feed_forward", "") == "experts":  # as if no expert were ever full
-            config = changed(config, {"model": {"experts": {"capacity_factor": None}}})
+        network = getattr(getattr(config, "model", None), "feed_forward", None)
+        if isinstance(network, choices.Experts):  # as if no expert were ever full
+            config = changed(config, {"model": {"feed_forward": {"capacity_factor": None}}})
         attention = flops.attention if self.attention is None else self.attention
         return _graph(self.network_with(config, attention), shape)
 

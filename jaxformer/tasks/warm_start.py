@@ -17,12 +17,12 @@ from jaxformer.config import flat, to_data
 from jaxformer.errors import ConfigError, first_few
 from jaxformer.files import write_text
 from jaxformer.functional import resize_positions
-from jaxformer.models import EncoderConfig
+from jaxformer.models.config import ImageEncoderConfig, TextConfig
 from jaxformer.models.vision import grid, resized_table
 from jaxformer.modules.lora import ADAPTERS
 from jaxformer.modules.pure import Params
 from jaxformer.multihost import processes
-from jaxformer.tasks import attention_setting, registry, restore
+from jaxformer.tasks import attention_setting, own_attention, registry, restore
 from jaxformer.tasks.base import Say
 from jaxformer.tasks.config import FREE_SETTINGS, TaskConfig
 from jaxformer.tasks.training_setup import TrainingSetup
@@ -97,10 +97,12 @@ def resizer(config: TaskConfig, source: TaskConfig) -> Resize:
         if not name.endswith("embeddings/positions/table"):
             return None
         there, here = (getattr(each, "model", None) for each in (source, config))
-        if isinstance(there, EncoderConfig) and isinstance(here, EncoderConfig) and here.image_size is not None:
+        if isinstance(there, ImageEncoderConfig) and isinstance(here, ImageEncoderConfig):
             return resized_grid(there, here, leaf, other)
-        names = ("max_positions", "position_offset")
-        (old, offset), (new, same) = ([getattr(model, name, 0) for name in names] for model in (there, here))
+        if not isinstance(there, TextConfig) or not isinstance(here, TextConfig):
+            return None
+        old, new = there.max_positions, here.max_positions
+        offset, same = (getattr(model.positions, "offset", 0) for model in (there, here))
         shapes = [(number + offset, leaf.shape[-1]) for number in (old, new)]
         if offset != same or [other.shape, leaf.shape] != shapes:
             return None
@@ -119,11 +121,11 @@ def resizer(config: TaskConfig, source: TaskConfig) -> Resize:
 
 
 def resized_grid(
-    there: EncoderConfig, here: EncoderConfig, leaf: jax.Array, other: jax.Array
+    there: ImageEncoderConfig, here: ImageEncoderConfig, leaf: jax.Array, other: jax.Array
 ) -> tuple[jax.Array, str] | None:
     """Returns the table of positions for images of another size and words about it; None if the patches differ."""
     same = (there.patch_size, there.has_class_vector) == (here.patch_size, here.has_class_vector)
-    if there.image_size is None or here.image_size is None or not same or other.shape[-1] != leaf.shape[-1]:
+    if not same or other.shape[-1] != leaf.shape[-1]:
         return None
     make = lambda table: resized_table(table, there, here).astype(leaf.dtype)
     old, new = ("{} x {}".format(*grid(config)) for config in (there, here))
@@ -205,6 +207,12 @@ def first_state(config: TaskConfig, setup: TrainingSetup, out: pathlib.Path, say
     source, checkpoint = registry.split_init(config.init_from)
     other = registry.read_config(source)
     attention = setup.attention if attention_setting.are_same(config.attention, other.attention) else None
+    if attention is None and other.attention:
+        try:
+            attention = own_attention.load(other.attention, source).attention
+        except ConfigError as error:
+            hint = "with --attention, this run has it, too"
+            raise ConfigError(f"init_from {config.init_from}: {error}; {hint}") from error
     params, _ = restore.load_params(source, checkpoint, setup.config.mesh, attention)
     params = registry.task_of(config).renamed(params, other, there=source, here=out)
     params, about = merge(state.params, params, resizer(config, other))

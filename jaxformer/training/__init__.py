@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from jaxformer.training.checkpoint import Checkpoints as Checkpoints
     from jaxformer.training.checkpoint import save_timeout as save_timeout
     from jaxformer.training.hooks import Hook as Hook
+    from jaxformer.training.hooks import Start as Start
     from jaxformer.training.loop import Progress as Progress
     from jaxformer.training.loop import Result as Result
     from jaxformer.training.loop import fit as fit
-    from jaxformer.training.mlflow_hook import MlflowHook as MlflowHook
     from jaxformer.training.optimizers import averaging as averaging
     from jaxformer.training.optimizers import freeze as freeze
     from jaxformer.training.optimizers import make_optimizer as make_optimizer
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from jaxformer.training.profile import Profile as Profile
     from jaxformer.training.programs import OutOfMemoryError as OutOfMemoryError
     from jaxformer.training.recorder import NonFiniteError as NonFiniteError
-    from jaxformer.training.recorder import Outputs as Outputs
     from jaxformer.training.replicated import make_replicated_step as make_replicated_step
     from jaxformer.training.shapes_and_dtypes import CheckpointError as CheckpointError
     from jaxformer.training.shapes_and_dtypes import OtherModelError as OtherModelError
@@ -40,30 +39,30 @@ if TYPE_CHECKING:
     from jaxformer.training.state import create_sharded as create_sharded
     from jaxformer.training.step import Loss as Loss
     from jaxformer.training.step import make_step as make_step
-    from jaxformer.training.wandb_hook import WandbHook as WandbHook
+    from jaxformer.training.tracking import MlflowHook as MlflowHook
+    from jaxformer.training.tracking import WandbHook as WandbHook
 
 __getattr__ = lazy.members(
     __name__,
     {
         "phase_timer": "PhaseTimer",
         "checkpoint": "Checkpoints save_timeout",
-        "hooks": "Hook",
+        "hooks": "Hook Start",
         "shapes_and_dtypes": "CheckpointError OtherModelError",
         "loop": "Progress Result fit",
         "optimizers": "averaging freeze make_optimizer make_schedule",
         "profile": "Profile",
         "programs": "OutOfMemoryError",
-        "recorder": "NonFiniteError Outputs",
+        "recorder": "NonFiniteError",
         "replicated": "make_replicated_step",
         "state": "TrainState best_params create create_sharded",
         "step": "Loss make_step",
         "schedules": "",
-        "wandb_hook": "WandbHook",
-        "mlflow_hook": "MlflowHook",
+        "tracking": "MlflowHook WandbHook",
         "logging": "",
         "progress": "",
-        "signals": "",
         "watchdog": "",
         "checksums": "",
+        "failed_reads": "",
     },
 )

@@ -16,26 +16,29 @@ import math
 import os
 import pathlib
 import shutil
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from etils import epath  # the paths of Orbax
-from orbax.checkpoint.checkpoint_managers import preservation_policy
+from orbax.checkpoint.checkpoint_managers import preservation_policy as policy
 
 from jaxformer.multihost import processes
-from jaxformer.training.checksums import checksums, is_intact, listed, signed
+from jaxformer.training import failed_reads
+from jaxformer.training.checksums import Json, checksums, is_intact, listed, signed
 from jaxformer.training.shapes_and_dtypes import (
     CheckpointError,
     OtherModelError,
     check_shapes_and_dtypes,
     shapes_and_dtypes,
 )
+from jaxformer.training.state import TrainState, Tree
 
 logger = logging.getLogger(__name__)
+
+TreeT = TypeVar("TreeT")
 
 ADDED = frozenset({"step", "score", "checksums", "kinds", "digest", "run_fingerprint"})
 """The names of the metadata that saves add."""
@@ -104,14 +107,14 @@ class Checkpoints:
                 self._scores[step] = None
         return self._scores[step]
 
-    def about(self, step: int) -> dict[str, Any]:
+    def about(self, step: int) -> Json:
         """Returns the metadata of a step, read without Orbax's manager, which would wait for other processes."""
         about = ocp.JsonCheckpointHandler().restore(epath.Path(self.directory / str(step) / "about"))
         if not is_intact(about):
             raise CheckpointError("damaged: wrong digest of the metadata")
         return dict(about)
 
-    def _read(self, step: int, target: Any, part: bool) -> tuple[Any, dict[str, Any], str]:
+    def _read(self, step: int, target: Tree, part: bool) -> tuple[Tree, Json, str]:
         """Returns the state and metadata of a step as read by this process alone, and the name of the field.
 
         With `part`, `target` describes one field of the state only: the moving average or the parameters.
@@ -134,14 +137,16 @@ class Checkpoints:
             check_shapes_and_dtypes(saved, wanted, field)
         try:
             check_shapes_and_dtypes(shapes_and_dtypes(self._manager.item_metadata(step)["state"]), wanted, field)
-        except OtherModelError as error:  # the files contradict the metadata of the save
-            raise CheckpointError(f"damaged: {error}") if "kinds" in about else error from None
+        except OtherModelError as error:
+            if "kinds" not in about:
+                raise
+            raise CheckpointError(f"damaged: {error}") from None  # the files contradict the metadata of the save
         how = jax.tree.map(_how_to_read, target)
         items = ocp.args.PyTreeRestore(item=target, restore_args=how, partial_restore=part)
         restored = ocp.PyTreeCheckpointHandler().restore(path, args=items)
         return restored[field] if part else restored, about, field
 
-    def save(self, step: int, state: Any, about: Mapping[str, Any], *, score: float | None = None) -> None:
+    def save(self, step: int, state: Tree, about: Mapping[str, object], *, score: float | None = None) -> None:
         """Starts to save `state` and the JSON-serializable metadata `about`, after waiting for any earlier save.
 
         Args:
@@ -160,10 +165,11 @@ class Checkpoints:
         if not processes.all_true(not obstacle):
             raise CheckpointError(f"cannot save step {step}: {obstacle or 'another process cannot write it'}")
         step, score = int(step), float(score) if score is not None and math.isfinite(score) else None
-        own = {"checksums": listed(checksums(state)), "kinds": shapes_and_dtypes(state)}
-        own |= {"run_fingerprint": self._fingerprint} if self._fingerprint else {}
-        about = signed({"step": step, "score": score, **own, **about})
-        items = ocp.args.Composite(state=ocp.args.StandardSave(state), about=ocp.args.JsonSave(about))
+        sums, kinds = listed(checksums(state)), shapes_and_dtypes(state)
+        metadata = {"step": step, "score": score, "checksums": sums, "kinds": kinds, **about}
+        if self._fingerprint:
+            metadata["run_fingerprint"] = self._fingerprint
+        items = ocp.args.Composite(state=ocp.args.StandardSave(state), about=ocp.args.JsonSave(signed(metadata)))
         self._scores[step] = score
         try:
             self._remove_leftovers()
@@ -171,7 +177,7 @@ class Checkpoints:
         except Exception as error:  # Orbax and tensorstore raise many types of error
             raise CheckpointError(f"cannot save step {step} in {self.directory}: {_first_line(error)}") from error
 
-    def _obstacle(self, state: Any) -> str:
+    def _obstacle(self, state: Tree) -> str:
         """Returns the reason why `state` cannot be written now, or an empty string."""
         for path, leaf in jax.tree_util.tree_leaves_with_path(state):
             name = jax.tree_util.keystr(path, simple=True, separator="/")
@@ -206,7 +212,7 @@ class Checkpoints:
         finally:
             self._manager.close()
 
-    def restore(self, step: int, target: Any) -> tuple[Any, dict[str, Any]]:
+    def restore(self, step: int, target: TreeT) -> tuple[TreeT, Json]:
         """Returns the verified state and metadata of one step; all processes must call it, and all succeed or all fail.
 
         Args:
@@ -219,7 +225,7 @@ class Checkpoints:
         """
         return self._restore(step, target)
 
-    def restore_params(self, step: int, params: Any) -> Any:
+    def restore_params(self, step: int, params: TreeT) -> TreeT:
         """Returns the verified parameters of a `TrainState`, or their average if it has one, and reads nothing else.
 
         So the parameters can be used with another optimizer than the run's; see `best_params`.
@@ -232,17 +238,19 @@ class Checkpoints:
         """
         return self._restore(step, params, part=True)[0]
 
-    def _restore(self, step: int, target: Any, *, part: bool = False) -> tuple[Any, dict[str, Any]]:
-        _silence_failed_reads()
+    def _restore(self, step: int, target: TreeT, *, part: bool = False) -> tuple[TreeT, Json]:
         self.wait()
         step_name, restored, problem, kind = f"step {step} in {self.directory}", None, "", CheckpointError
-        try:
-            restored = self._read(step, target, part)
-        except CheckpointError as error:
-            problem, kind = f"{step_name}: {error}", type(error)
-        except Exception as error:  # a damaged file may raise almost any exception
-            problem = f"{step_name} cannot be read: {_first_line(error)}"
-            logger.debug("%s", step_name, exc_info=True)
+        with failed_reads.silent():
+            try:
+                restored = self._read(step, target, part)
+            except CheckpointError as error:
+                problem, kind = f"{step_name}: {error}", type(error)
+            except Exception as error:  # a damaged file may raise almost any exception
+                problem = f"{step_name} cannot be read: {_first_line(error)}"
+                logger.debug("%s", step_name, exc_info=True)
+            if restored is None:
+                failed_reads.wait()
         if not processes.all_true(restored is not None) or restored is None:
             kind = CheckpointError if processes.all_true(kind is not OtherModelError) else OtherModelError
             raise kind(problem or f"{step_name} cannot be read by another process")
@@ -255,7 +263,7 @@ class Checkpoints:
             raise CheckpointError(f"{step_name} is damaged: wrong checksum of {', '.join(wrong[:3])}")
         return state, about
 
-    def restore_latest(self, target: Any) -> tuple[Any, dict[str, Any]] | None:
+    def restore_latest(self, target: TreeT) -> tuple[TreeT, Json] | None:
         """Restores the newest intact step, and warns about newer, damaged ones; returns None if there are no steps.
 
         Damaged steps are renamed to ``damaged-STEP``, so that later steps can use their names. If no step is intact, or
@@ -303,7 +311,7 @@ class Checkpoints:
                 shutil.rmtree(path)
         self._leftovers_removed = True
 
-    def average(self, target: Any, steps: Sequence[int]) -> Any:
+    def average(self, target: TrainState, steps: Sequence[int]) -> Tree:
         """Returns the float32 mean of the parameters over the states of these steps.
 
         Frozen parameters, equal in all steps, keep every bit.
@@ -332,7 +340,7 @@ def later_steps(checkpoints: Checkpoints, step: int) -> str:
     return f"{checkpoints.directory} already holds {those}: {remedy}" if later else ""
 
 
-def save_timeout(state: Any) -> int:
+def save_timeout(state: Tree) -> int:
     """Returns the seconds that a save of `state`, or of its shapes, may take: a minute, plus its bytes at 20 MB/s.
 
     >>> save_timeout({"w": jax.ShapeDtypeStruct((500, 1_000_000), jnp.float32)})
@@ -341,12 +349,12 @@ def save_timeout(state: Any) -> int:
     return 60 + _bytes(state) // 20_000_000
 
 
-def _bytes(state: Any) -> int:
+def _bytes(state: Tree) -> int:
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
 
 
 @dataclasses.dataclass
-class _LastAndBest(preservation_policy.PreservationPolicy):
+class _LastAndBest(policy.PreservationPolicy):
     """Keeps the most recent steps and the best one.
 
     Orbax's own metrics are not used: it reads the metrics of all steps at once, so one damaged file would make all of
@@ -356,43 +364,22 @@ class _LastAndBest(preservation_policy.PreservationPolicy):
     last: int
     best: Callable[[], int | None]
 
-    def should_preserve(self, checkpoints: Any, *, context: Any) -> list[bool]:
+    def should_preserve(self, checkpoints: Sequence[policy.PolicyCheckpointInfo], *, context: object) -> list[bool]:
         """Returns, for each step, oldest first, whether it is kept."""
         del context
         best, num_old = self.best(), len(checkpoints) - self.last
         return [number >= num_old or checkpoint.step == best for number, checkpoint in enumerate(checkpoints)]
 
 
-def _left_out(target: Any) -> set[str]:
+def _left_out(target: Tree) -> set[str]:
     return {jax.tree_util.keystr(path) for path, leaf in jax.tree_util.tree_leaves_with_path(target) if leaf is ...}
 
 
-def _how_to_read(leaf: Any) -> ocp.RestoreArgs:
+def _how_to_read(leaf: Tree) -> ocp.RestoreArgs:
     if leaf is ...:
         return ocp.RestoreArgs()
     sharding = getattr(leaf, "sharding", None) or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     return ocp.ArrayRestoreArgs(sharding=sharding, global_shape=leaf.shape, dtype=leaf.dtype)
-
-
-def _silence_failed_reads() -> None:
-    """Silences the tracebacks of reads that were in progress when another read failed.
-
-    Orbax closes its event loop before they end, so the interpreter reports them at some later time.
-    """
-    previous_hook = sys.unraisablehook
-    if getattr(previous_hook, "silences_failed_reads", False):
-        return
-
-    def hook(unraisable: sys.UnraisableHookArgs, /) -> None:
-        loop_closed = unraisable.object is None and str(unraisable.exc_value) == "Event loop is closed"
-        code = getattr(unraisable.object, "cr_code", None)
-        if loop_closed or (code is not None and "orbax" in pathlib.Path(code.co_filename).parts):
-            logger.debug("left over from a failed read: %s", unraisable.exc_value)
-        else:
-            previous_hook(unraisable)
-
-    hook.silences_failed_reads = True  # pyright: ignore[reportFunctionMemberAccess]
-    sys.unraisablehook = hook
 
 
 def _first_line(error: BaseException) -> str:

@@ -11,9 +11,13 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.functional.dropout import mix32
+from jaxformer.training.state import Tree
+
+Json = dict[str, Any]
+"""A JSON object."""
 
 
-def checksums(tree: Any) -> dict[str, jax.Array]:
+def checksums(tree: Tree) -> dict[str, jax.Array]:
     """Returns a 64-bit checksum of each leaf, as two uint32: bits times hashes of their index, summed mod 2^32.
 
     The order of summation does not matter, so every mesh computes the same checksum. A single flipped bit always
@@ -57,7 +61,7 @@ def _words(leaf: jax.Array) -> jax.Array:
     return jax.lax.bitcast_convert_type(leaf, unsigned).astype(jnp.uint32)
 
 
-def signed(metadata: Mapping[str, Any]) -> dict[str, Any]:
+def signed(metadata: Mapping[str, object]) -> Json:
     """Returns metadata as it is after a round trip through JSON, with a digest of itself under ``"digest"``.
 
     >>> is_intact(signed({"step": 3})), is_intact(signed({"step": 3}) | {"step": 4})
@@ -67,11 +71,11 @@ def signed(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return {**plain, "digest": _digest(plain)}
 
 
-def is_intact(metadata: Mapping[str, Any]) -> bool:
+def is_intact(metadata: Mapping[str, object]) -> bool:
     """Returns True if the digest of the metadata is correct or missing."""
     digest = metadata.get("digest")
     return digest is None or digest == _digest({name: value for name, value in metadata.items() if name != "digest"})
 
 
-def _digest(metadata: Mapping[str, Any]) -> str:
+def _digest(metadata: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(metadata, sort_keys=True).encode()).hexdigest()

@@ -7,23 +7,33 @@ import json
 import math
 import os
 import pathlib
-from typing import Any
+from collections.abc import Mapping
+from typing import IO, TYPE_CHECKING, Any
 
 from jaxformer import files
+from jaxformer.training.hooks import Hook, Means, Start
+
+if TYPE_CHECKING:
+    from tensorboardX import SummaryWriter
 
 
-class JsonLog:
-    """A log with one JSON object per line; opening it at a step removes the lines of later steps.
+class JsonLog(Hook):
+    """A log with one JSON object per line: each step once, and validations.
+
+    At the start of a training, it loses the lines of later steps, and a line truncated by a crash.
 
     Args:
       path: the file; created if it does not exist.
-      step: the step from which training continues; later lines, and a line truncated by a crash, are removed.
+      label_smoothing: that of the training loss, which the line of each step then repeats; validations have none.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, step: int = 0):
-        self._path = pathlib.Path(path)
+    def __init__(self, path: str | os.PathLike[str], *, label_smoothing: float = 0.0):
+        self._path, self._label_smoothing = pathlib.Path(path), label_smoothing
+        self._file: IO[str] | None = None
+
+    def started(self, start: Start) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._open(step)
+        self._open(start.step)
 
     def _open(self, step: int) -> None:
         if self._path.exists():
@@ -31,35 +41,35 @@ class JsonLog:
             files.write_text(self._path, "".join(f"{line}\n" for line in kept))
         self._file = self._path.open("a", encoding="utf-8")
 
-    def rewind(self, step: int) -> None:
-        """Removes the lines after this step."""
-        self._file.close()
-        self._open(step)
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        smoothed = {"label_smoothing": self._label_smoothing} if self._label_smoothing else {}
+        self._write(step, {**metrics, **smoothed})
 
-    def write(self, step: int, **values: Any) -> None:
-        """Appends ``{"step": step, **values}``, which survives a kill only after `flush`.
+    def validated(self, step: int, metrics: Mapping[str, float], better: bool) -> None:
+        self._write(step, {f"validation_{name}": value for name, value in metrics.items()})
+
+    def _write(self, step: int, values: Mapping[str, float]) -> None:
+        """Appends ``{"step": step, **values}``, which a kill of this process does not lose.
 
         NaN and infinity, which JSON lacks, become null.
-        """
-        plain = {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in values.items()}
-        self._file.write(json.dumps({"step": step, **plain}, allow_nan=False) + "\n")
-
-    def flush(self) -> None:
-        """Passes all lines to the operating system, so that none is lost if this process is killed.
 
         Raises:
           OSError: the disk is full; the error names the log.
         """
+        assert self._file is not None
+        plain = {name: value if math.isfinite(value) else None for name, value in values.items()}
         try:
+            self._file.write(json.dumps({"step": step, **plain}, allow_nan=False) + "\n")
             self._file.flush()
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(self._path)) from error
 
-    def close(self) -> None:
-        """Flushes and closes the file."""
-        try:
-            self.flush()
-        finally:
+    def went_back(self, step: int, problem: str) -> None:
+        self.ended(step, problem)
+        self._open(step)
+
+    def ended(self, step: int, reason: str) -> None:
+        if self._file:
             self._file.close()
 
 
@@ -78,40 +88,45 @@ def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     return entries
 
 
-class TensorBoard:
-    """TensorBoard events, through tensorboardX.
+class TensorBoard(Hook):
+    """TensorBoard events in a folder, through tensorboardX: reports and validations.
 
-    Args:
-      directory: the folder of the event files.
-      step: TensorBoard drops events of earlier processes after this step.
+    At the start of a training, TensorBoard drops the events of later steps.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], *, step: int = 0):
+    def __init__(self, directory: str | os.PathLike[str]):
         self._directory, self._num_files = str(directory), 0
-        self._open(step)
+        self._writer: SummaryWriter | None = None
+
+    def started(self, start: Start) -> None:
+        self._open(start.step)
 
     def _open(self, step: int) -> None:
         from tensorboardX import SummaryWriter  # importing it takes half a second
 
         # Files created within one second would have the same name.
         suffix = f".{self._num_files}" if self._num_files else ""
-        self._writer = SummaryWriter(self._directory, purge_step=step + 1, filename_suffix=suffix)
+        # Events wait for a second, not two minutes: a kill after a checkpoint must not lose those that led to it.
+        self._writer = SummaryWriter(self._directory, purge_step=step + 1, flush_secs=1, filename_suffix=suffix)
         self._num_files += 1
 
-    def rewind(self, step: int) -> None:
-        """Goes back to the end of a step: TensorBoard drops later events."""
-        self._writer.close()
-        self._open(step)
+    def reported(self, step: int, metrics: Mapping[str, float], means: Means) -> None:
+        others = {name: value for name, value in metrics.items() if name not in ("loss", "tokens")}
+        rate = means.tokens_per_second
+        self._write(step, {**others, "train/loss": means.loss, "train/tokens_per_second": rate})
 
-    def write(self, step: int, **values: float) -> None:
-        """Adds scalars at a step."""
+    def validated(self, step: int, metrics: Mapping[str, float], better: bool) -> None:
+        self._write(step, {f"validation/{name}": value for name, value in metrics.items()})
+
+    def _write(self, step: int, values: Mapping[str, float]) -> None:
+        assert self._writer is not None
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
 
-    def flush(self) -> None:
-        """Writes buffered events; by default, tensorboardX writes every two minutes."""
-        self._writer.flush()
+    def went_back(self, step: int, problem: str) -> None:
+        self.ended(step, problem)
+        self._open(step)
 
-    def close(self) -> None:
-        """Writes buffered events, and closes the file."""
-        self._writer.close()
+    def ended(self, step: int, reason: str) -> None:
+        if self._writer:
+            self._writer.close()

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import functools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Literal
 
 import jax
 
 from jaxformer.errors import ConfigError
 from jaxformer.multihost import processes
+from jaxformer.multihost.processes import first_request, stop_requests
+from jaxformer.signals import StopRequest
 from jaxformer.training.checkpoint import CheckpointError, Checkpoints, later_steps
 from jaxformer.training.config import TrainConfig
-from jaxformer.training.phase_timer import Part, PhaseTimer
+from jaxformer.training.hooks import Hook
+from jaxformer.training.phase_timer import PhaseTimer
 from jaxformer.training.programs import Programs
-from jaxformer.training.recorder import NonFiniteError, Outputs, Recorder
-from jaxformer.training.signals import StopRequest, first_request, stop_requests
-from jaxformer.training.state import TrainState
+from jaxformer.training.recorder import Dispatched, NonFiniteError, Recorder
+from jaxformer.training.state import TrainState, Tree
 from jaxformer.training.step import TrainStep
-from jaxformer.training.watchdog import Watchdog
 
 Reason = Literal["done", "patience", "time"] | StopRequest
-Batches = Callable[[int], Iterator[Any]]
+Batches = Callable[[int], Iterator[Tree]]
 
 
 @dataclasses.dataclass
@@ -69,9 +70,10 @@ def fit(
     config: TrainConfig,
     validate: Callable[[TrainState], Mapping[str, float]] | None = None,
     maximize: bool = False,
-    flops: Callable[[Any], float] | None = None,
-    outputs: Outputs | None = None,
+    flops: Callable[[Tree], float] = lambda batch: 0.0,
+    checkpoints: Checkpoints | None = None,
     progress: Progress | None = None,
+    hooks: Sequence[Hook] = (),
 ) -> Result:
     """Trains until `config.steps`, until patience or time runs out, or until SIGTERM or Ctrl-C.
 
@@ -84,11 +86,15 @@ def fit(
       validate: a function from a state to metrics, including `config.metric`.
       maximize: True if a higher `config.metric` is better, as with BLEU.
       flops: a function from a batch to the model's FLOPs in a step, for model FLOP utilization; 0 if unknown.
+      checkpoints: where checkpoints are written, and read to go back.
       progress: the progress of a run that is resumed.
+      hooks: the recording: ``JsonLog(path)`` and ``TensorBoard(folder)`` of `training.logging`, the displays of
+        `training.progress`, `Profile`, trackers, and your own; a `PhaseTimer` among them measures the whole work. They
+        are called in this order, and in every process.
 
     Raises:
       NonFiniteError: a loss or gradient was not finite, the step does not skip it, and no rollbacks are left.
-      CheckpointError: a checkpoint could not be written, or `outputs.checkpoints` has later steps than `state`.
+      CheckpointError: a checkpoint could not be written, or `checkpoints` has later steps than `state`.
       OutOfMemoryError: a step needs more memory than there is.
       ConfigError: `config.metric` is not among the metrics of the validation.
       ValueError: `batches` is not a function, or the batches end before the last step.
@@ -106,99 +112,63 @@ def fit(
     ...             state,
     ...             lambda start: itertools.islice(itertools.cycle(data), start, None),
     ...             config=training.TrainConfig(steps=steps, checkpoint_every=2),
-    ...             outputs=training.Outputs(checkpoints),
+    ...             checkpoints=checkpoints,
     ...             progress=training.Progress(**about.get("progress", {})),
     ...         )
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     run(folder, 3).state, run(folder, 5).state
     (TrainState(step=3, 4 parameters), TrainState(step=5, 4 parameters))
     """
-    outputs, progress = outputs or Outputs(), progress or Progress()
-    recorder = Recorder(outputs, start=int(state.step), config=config)
-    run: Any = Programs(step, outputs.timer) if isinstance(step, jax.stages.Wrapped) else step
-    number, rollbacks, clock, target = int(state.step), 0, _Clock(config, outputs.timer), _abstract(state)
+    progress, number, target = progress or Progress(), int(state.step), _abstract(state)
+    recorder = Recorder(hooks, start=number, config=config)
+    run = Programs(step, recorder.timer) if isinstance(step, jax.stages.Wrapped) else step
+    rollbacks, clock = 0, _Clock(config, recorder.timer)
     stream = numbered(batches, number, progress.left_out)
-    reason = _first_reason(number, config, progress, outputs.checkpoints)
-    with stop_requests(outputs.say) as requests, recorder, _Watch(config, recorder) as watch:
+    reason = _first_reason(number, config, progress, checkpoints)
+    with stop_requests(functools.partial(recorder.tell, Hook.say)) as requests, recorder:
         while reason is None:
             number += 1
             try:
-                recorder.profile(number)
-                with watch.waiting(number):
-                    index, batch = _next(stream, number, config)
-                with watch.stepping(number):
-                    state, metrics = run(state, batch)
-                recorder.dispatched(number, index, metrics, flops(batch) if flops else 0.0, watch.waited)
+                index, batch, waited = _next(stream, number, config, recorder)
+                recorder.begin(number, "stepping")
+                with jax.profiler.StepTraceAnnotation("train", step_num=number):
+                    state, sums = run(state, batch)
+                recorder.dispatched(Dispatched(number, index, sums, flops(batch), waited))
 
                 score, better = None, False
                 if validate and _due(number, config.validate_every, last=number == config.steps):
-                    watch.settled(f"validating after step {number}", "validating")
-                    validation = {name: float(value) for name, value in validate(state).items()}  # or a JAX array
-                    score = _score(validation, config.metric, maximize)
+                    recorder.begin(number, "validating")
+                    metrics, score = _scored(validate(state), config.metric, maximize)
                     better = progress.add(number, score)
-                    recorder.validated(number, validation, better)
+                    recorder.tell(Hook.validated, number, metrics, better)
 
                 reason = _reason_to_stop(number, config, progress, first_request(number, requests), clock)
 
-                if outputs.checkpoints and (reason or better or clock.save_due(number)):
-                    watch.settled(f"saving after step {number}", "saving")
-                    outputs.checkpoints.save(number, state, {"progress": dataclasses.asdict(progress)}, score=score)
+                if checkpoints and (reason or better or clock.save_due(number)):
+                    recorder.begin(number, "saving")
+                    checkpoints.save(number, state, {"progress": dataclasses.asdict(progress)}, score=score)
                     clock.saved()
-                    recorder.saved(number)
+                    recorder.saving(checkpoints.directory / str(number))
                     rollbacks = 0
             except NonFiniteError as error:
                 reason, rollbacks = None, rollbacks + 1  # if a step fails while it is saved, training continues
                 if rollbacks > config.rollbacks:
                     raise
-                watch.begin(f"going back from step {error.step}", "starting")
+                recorder.begin(error.step, "starting")
                 del state  # frees its memory for the restored one
-                state, progress = _last_saved(outputs, target, progress, error)
+                state, progress = _last_saved(checkpoints, target, progress, error)
                 number = int(state.step)
                 stream = numbered(batches, number, progress.left_out)
                 recorder.went_back(number, error)
-        watch.settled("waiting for the last checkpoint", "saving")
-        if outputs.checkpoints:  # a signal must not interrupt the last save
-            outputs.checkpoints.wait()
+        recorder.begin(number, "saving")
+        if checkpoints:  # a signal must not interrupt the last save
+            checkpoints.wait()
+            recorder.saving(None)
         recorder.reason = reason
     return Result(state, reason, progress, len(run) if isinstance(run, Programs) else 0, recorder.skipped)
 
 
-class _Watch(Watchdog):
-    """The watchdog of a training run, and its timer."""
-
-    def __init__(self, config: TrainConfig, recorder: Recorder):
-        super().__init__(config.stall_minutes * 60)
-        self._recorder = recorder
-        self.waited = 0.0
-
-    def begin(self, where: str, part: Part, *, together: bool = True) -> None:
-        """Records progress and the next action, `where`, whose time counts for `part`; see `Watchdog.at`."""
-        self.at(where, together=together)
-        self._recorder.look()
-        self._recorder.timer.at(part)
-
-    def settled(self, where: str, part: Part) -> None:
-        """Reads the metrics of all steps, and begins something other than a step."""
-        self._recorder.settle()
-        self.begin(where, part)
-
-    @contextlib.contextmanager
-    def stepping(self, number: int) -> Iterator[None]:
-        """Names the step in a trace."""
-        self.begin(f"in step {number}", "stepping")
-        with jax.profiler.StepTraceAnnotation("train", step_num=number):
-            yield
-
-    @contextlib.contextmanager
-    def waiting(self, number: int) -> Iterator[None]:
-        """Measures the wait for the batch of a step."""
-        self.begin(f"waiting for the batch of step {number}", "waiting for data", together=False)
-        began = time.perf_counter()
-        yield
-        self.waited = time.perf_counter() - began
-
-
-def numbered(batches: Batches, start: int, left_out: list[int]) -> Iterator[tuple[int, Any]]:
+def numbered(batches: Batches, start: int, left_out: list[int]) -> Iterator[tuple[int, Tree]]:
     """Yields the batches from step `start` on with their numbers in the batch plan, except for those in `left_out`.
 
     Raises:
@@ -215,9 +185,14 @@ def numbered(batches: Batches, start: int, left_out: list[int]) -> Iterator[tupl
     return ((index, batch) for index, batch in enumerate(batches(first), first) if index not in left_out)
 
 
-def _next(stream: Iterator[tuple[int, Any]], number: int, config: TrainConfig) -> tuple[int, Any]:
-    for numbered in stream:
-        return numbered
+def _next(
+    stream: Iterator[tuple[int, Tree]], number: int, config: TrainConfig, recorder: Recorder
+) -> tuple[int, Tree, float]:
+    """Returns the number of the next batch in the plan, the batch, and the seconds until it came."""
+    recorder.begin(number, "waiting for data")
+    began = time.perf_counter()
+    for index, batch in stream:
+        return index, batch, time.perf_counter() - began
     raise ValueError(f"the batches ended before step {number:,}; training has {config.steps:,} steps")
 
 
@@ -225,11 +200,12 @@ def _due(number: int, every: int, *, last: bool = False) -> bool:
     return every > 0 and (number % every == 0 or last)
 
 
-def _score(metrics: Mapping[str, float], metric: str, maximize: bool) -> float:
-    """Returns the metric of this name as a score: lower is better."""
-    if metric not in metrics:
-        raise ConfigError(f"the metric must be one of the validation's metrics {sorted(metrics)}, got {metric!r}")
-    return -metrics[metric] if maximize else metrics[metric]
+def _scored(metrics: Mapping[str, float], name: str, maximize: bool) -> tuple[dict[str, float], float]:
+    """Returns metrics, which may be JAX arrays, as numbers, and the metric of this name as a score: lower is better."""
+    if name not in metrics:
+        raise ConfigError(f"the metric must be one of the validation's metrics {sorted(metrics)}, got {name!r}")
+    numbers = {metric: float(value) for metric, value in metrics.items()}
+    return numbers, -numbers[name] if maximize else numbers[name]
 
 
 def _complete(number: int, config: TrainConfig, progress: Progress) -> Reason | None:
@@ -283,13 +259,13 @@ class _Clock:
 
 
 def _last_saved(
-    outputs: Outputs, target: TrainState, progress: Progress, error: NonFiniteError
+    checkpoints: Checkpoints | None, target: TrainState, progress: Progress, error: NonFiniteError
 ) -> tuple[TrainState, Progress]:
     """Returns the last checkpoint, with the failed batch left out; raises the error if there is no checkpoint."""
-    if outputs.checkpoints is None:
+    if checkpoints is None:
         raise error
-    outputs.checkpoints.wait()
-    restored = outputs.checkpoints.restore_latest(target)
+    checkpoints.wait()
+    restored = checkpoints.restore_latest(target)
     if restored is None:
         raise NonFiniteError(error.step, error.batch, error.loss, "; there is no checkpoint to go back to yet")
     state, about = restored

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import jax
 import optax
@@ -86,7 +85,7 @@ def _muon(momentum: float, adam: optax.GradientTransformation, axes: optax.Param
     named = {parameter_name(path): names for path, names in leaves}
     matrices = {name: dims for name, names in named.items() if (dims := matrix_dimensions(names))}
 
-    def kind(path: tuple[Any, ...], _: Any) -> str:
+    def kind(path: jax.tree_util.KeyPath, _: object) -> str:
         if (name := parameter_name(path)) not in named:
             raise ValueError(f"axes do not have the parameter {name}; they have {', '.join(named)}")
         return "muon" if name in matrices else "adam"
@@ -127,7 +126,7 @@ def matrix_dimensions(names: Axes) -> MuonDimensionNumbers | None:
 
 def _sides(shape: tuple[int, ...], dimensions: MuonDimensionNumbers) -> tuple[int, int]:
     """Returns the numbers of rows and columns of the matrices in an array."""
-    side: Any = lambda dims: math.prod(shape[dim] for dim in dims)
+    side = lambda dims: math.prod(shape[dim] for dim in dims)
     return side(dimensions.reduction_axis), side(dimensions.output_axis)
 
 
@@ -151,7 +150,7 @@ def averaging(
 def _decayed(params: optax.Params) -> optax.Params:
     """Returns False for biases, scales and those in `BIASES`, stacked or not, and True for other parameters."""
 
-    def decays(path: tuple[Any, ...], _: Any) -> bool:
+    def decays(path: jax.tree_util.KeyPath, _: object) -> bool:
         name = "/" + parameter_name(path)
         named_so = any(part.endswith(("bias", "scale")) for part in name.split("/"))
         return not named_so and not name.endswith(tuple(f"/{end}" for end in BIASES))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import pathlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Required, TypedDict, TypeGuard, get_args
 
 from jaxformer.files import write_text
+from jaxformer.training.hooks import Hook, Part
 
-Part = Literal["starting", "compiling", "waiting for data", "stepping", "validating", "saving"]
-PARTS: tuple[Part, ...] = ("starting", "compiling", "waiting for data", "stepping", "validating", "saving")
+PARTS: tuple[Part, ...] = get_args(Part)
 
 ENDS = {
     "patience": "stopped by --train.patience",
@@ -39,8 +38,17 @@ def described(reason: str, step: int) -> str:
     return f"{ENDS.get(reason, reason)} at step {step:,}{resumes}"
 
 
-class PhaseTimer:
-    """A clock that assigns all time to one part of the work or another.
+class StartTimes(TypedDict, total=False):
+    """The times of one start of a run, as its file has them."""
+
+    began: str
+    step: int
+    ended: str
+    seconds: Required[Mapping[Part, float]]
+
+
+class PhaseTimer(Hook):
+    """A clock that assigns all time to one part of the work or another; the one among the hooks of `fit` measures it.
 
     Args:
       path: the file with the times of all starts of a run, to which `save` adds this start; None for no file.
@@ -48,6 +56,7 @@ class PhaseTimer:
 
     >>> timer = PhaseTimer()
     >>> timer.at("stepping")
+    'starting'
     >>> sorted(timer.seconds()) == sorted(PARTS)
     True
     """
@@ -58,23 +67,29 @@ class PhaseTimer:
         self._part: Part = "starting"
         self._since = time.monotonic() if began is None else began
         day = time.gmtime(None if began is None else time.time() - (time.monotonic() - began))
-        self._about: dict[str, Any] = {"began": time.strftime("%Y-%m-%dT%H:%M:%SZ", day)}
+        self._start: StartTimes = {"began": time.strftime("%Y-%m-%dT%H:%M:%SZ", day), "seconds": {}}
 
-    def at(self, part: Part) -> None:
-        """Ends the current part of the work, and begins another."""
-        now = time.monotonic()
-        self._seconds[self._part] += now - self._since
-        self._part, self._since = part, now
-
-    @contextlib.contextmanager
-    def during(self, part: Part) -> Iterator[None]:
-        """Assigns the time inside the block to `part`, and then returns to the previous part."""
-        before = self._part
+    def begins(self, step: int, part: Part) -> None:
+        """Begins another part of the work; the times are saved after each validation and save."""
+        if self._part in ("validating", "saving"):
+            self.save()
         self.at(part)
-        try:
-            yield
-        finally:
-            self.at(before)
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Notes the step, for the file."""
+        self._start["step"] = step
+
+    def ended(self, step: int, reason: str) -> None:
+        """Saves the times, the last step and the reason."""
+        self._start["step"], self._start["ended"] = step, reason
+        self.save()
+
+    def at(self, part: Part) -> Part:
+        """Ends the current part of the work, which is returned, and begins another."""
+        now, previous = time.monotonic(), self._part
+        self._seconds[previous] += now - self._since
+        self._part, self._since = part, now
+        return previous
 
     def seconds(self) -> dict[Part, float]:
         """Returns the seconds of each part of this start."""
@@ -95,12 +110,11 @@ class PhaseTimer:
         seconds = self.seconds()
         return sum(seconds.values()) - seconds["starting"] - seconds["compiling"]
 
-    def save(self, **facts: Any) -> None:
-        """Writes the times of this start, with `facts`, after those of earlier starts."""
-        self._about |= facts
+    def save(self) -> None:
+        """Writes the times of this start after those of earlier starts, if there is a file."""
         if self._path:
-            start = {**self._about, "seconds": {part: round(value, 3) for part, value in self.seconds().items()}}
-            write_text(self._path, json.dumps([*self._earlier, start], indent=2) + "\n")
+            self._start["seconds"] = {part: round(value, 3) for part, value in self.seconds().items()}
+            write_text(self._path, json.dumps([*self._earlier, self._start], indent=2) + "\n")
 
     def report(self) -> str:
         """Returns one line with the time of each part over all starts."""
@@ -111,7 +125,7 @@ class PhaseTimer:
         return f"time {duration(sum(sums.values()))}{starts}: {parts}"
 
 
-def read_starts(path: pathlib.Path) -> list[dict[str, Any]]:
+def read_starts(path: pathlib.Path) -> list[StartTimes]:
     """Returns the times of all starts of a run; an empty list if the file is missing or damaged."""
     if not path.is_file():  # a named pipe would block
         return []
@@ -122,7 +136,7 @@ def read_starts(path: pathlib.Path) -> list[dict[str, Any]]:
     return [start for start in starts if _has_times(start)] if isinstance(starts, list) else []
 
 
-def total_seconds(starts: Sequence[Mapping[str, Any]]) -> dict[Part, float]:
+def total_seconds(starts: Sequence[StartTimes]) -> dict[Part, float]:
     """Returns the seconds of each part over starts, as `read_starts` returns them.
 
     >>> total_seconds([{"seconds": {"stepping": 2.0}}, {"seconds": {"stepping": 3.0, "saving": 1.0}}])["stepping"]
@@ -131,7 +145,7 @@ def total_seconds(starts: Sequence[Mapping[str, Any]]) -> dict[Part, float]:
     return {part: sum(start["seconds"].get(part, 0.0) for start in starts) for part in PARTS}
 
 
-def _has_times(start: Any) -> bool:
+def _has_times(start: object) -> TypeGuard[StartTimes]:
     seconds = start.get("seconds") if isinstance(start, dict) else None
     return isinstance(seconds, dict) and all(isinstance(value, int | float) for value in seconds.values())
 

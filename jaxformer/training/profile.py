@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
-from collections.abc import Callable
 
 import jax
 
 from jaxformer.errors import ConfigError
 from jaxformer.multihost import processes
+from jaxformer.training.hooks import Hook, Part, Start
+
+logger = logging.getLogger(__name__)
 
 
-class Profile:
-    """A trace of the steps `first` to `last`, which `before` starts and stops.
+class Profile(Hook):
+    """A trace of some steps, as `profiled_steps` reads them; it continues if training goes back.
 
     Every process of a run has one, so that all of them read their metrics before the same steps; the first one writes
     the trace.
@@ -21,42 +24,42 @@ class Profile:
     Args:
       directory: the folder of the trace. XProf (``xprof --logdir DIR``) and TensorBoard's plugin open it; Perfetto
         (https://ui.perfetto.dev) opens its file ``perfetto_trace.json.gz``.
+      steps: ``FIRST:LAST``, or a number of steps.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], first: int, last: int):
-        self._directory, self._first, self._last = os.fspath(directory), first, last
-        self._running = False
+    def __init__(self, directory: str | os.PathLike[str], steps: str):
+        self._directory, self._steps, self._running = os.fspath(directory), steps, False
 
-    def due(self, number: int) -> bool:
-        """Returns True if the trace starts or stops before step `number`; it continues if training goes back."""
-        return number == (self._last + 1 if self._running else self._first)
+    def started(self, start: Start) -> None:
+        """Finds the steps; if resumed training has already done them, a warning says so."""
+        self._settle, self._first, self._last = start.settle, 0, 0
+        try:
+            self._first, self._last = profiled_steps(self._steps, start=start.step, steps=start.steps)
+        except ConfigError as error:
+            if not start.step:
+                raise
+            if processes.is_first():
+                logger.warning("no trace is written: %s", error)
 
-    def before(self, number: int) -> None:
-        """Starts or stops the trace if it is due; earlier steps must have ended."""
-        if self.due(number) and self._running:
-            self.close()
-        elif self.due(number):
+    def begins(self, step: int, part: Part) -> None:
+        """Starts or stops the trace before the batch of a step, after earlier steps have ended."""
+        due = self._last + 1 if self._running else self._first
+        if part != "waiting for data" or step != due:
+            return
+        self._settle()
+        if self._running:
+            self.ended(step, "")
+        else:
             self._running = True
             if processes.is_first():
                 jax.profiler.start_trace(self._directory, create_perfetto_trace=True)
 
-    def close(self) -> None:
+    def ended(self, step: int, reason: str) -> None:
         """Stops the trace if it still runs, and writes it."""
         if self._running:
             self._running = False
             if processes.is_first():
                 jax.profiler.stop_trace()
-
-
-def open_profile(
-    directory: str | os.PathLike[str], text: str, *, start: int, steps: int, say: Callable[[str], None]
-) -> Profile | None:
-    """Returns the trace of `profiled_steps`; if a resumed run has already done them, reports that and returns None."""
-    try:
-        return Profile(directory, *profiled_steps(text, start=start, steps=steps))
-    except ConfigError as error:
-        say(f"no trace is written: {error}")
-        return None
 
 
 def profiled_steps(text: str, *, start: int, steps: int) -> tuple[int, int]:
@@ -72,7 +75,9 @@ def profiled_steps(text: str, *, start: int, steps: int) -> tuple[int, int]:
     match = re.fullmatch(r"(?:([1-9]\d{0,8}):)?([1-9]\d{0,8})", text)
     if not match:
         raise ConfigError(f"the steps to profile must be a number, or FIRST:LAST such as 100:104, got {text!r}")
-    first, last = (int(match[1]), int(match[2])) if match[1] else (start + 11, start + 10 + int(match[2]))
+    first, last = start + 11, start + 10 + int(match[2])
+    if match[1]:
+        first, last = int(match[1]), int(match[2])
     if not start < first <= last:
         raise ConfigError(f"the steps to profile must be after step {start} and in order, got {text}")
     if first > steps:

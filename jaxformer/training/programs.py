@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Hashable
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +10,7 @@ import jax.numpy as jnp
 from jaxformer import hardware
 from jaxformer.errors import JaxformerError
 from jaxformer.training.phase_timer import PhaseTimer
-from jaxformer.training.state import TrainState
+from jaxformer.training.state import TrainState, Tree
 from jaxformer.training.step import Metrics
 
 
@@ -39,35 +37,34 @@ class Programs:
     def __init__(self, step: jax.stages.Wrapped, timer: PhaseTimer, *, memory: float | None = None):
         self._step, self._timer = step, timer
         self._memory = hardware.host_memory() if memory is None else memory
-        self._programs: dict[Any, Callable[..., tuple[TrainState, Metrics]]] = {}
+        self._programs = dict[tuple[Hashable, ...], jax.stages.Compiled]()
 
-    def __call__(self, state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
+    def __call__(self, state: TrainState, batch: Tree) -> tuple[TrainState, Metrics]:
         """Returns the next state and the metrics of the step."""
         leaves, structure = jax.tree.flatten(batch)
         kind = structure, *map(jax.typeof, leaves)
         if kind not in self._programs:
             jax.block_until_ready(state)
-            with self._timer.during("compiling"):
-                self._programs[kind] = self._compiled(state, batch)
+            previous = self._timer.at("compiling")
+            self._programs[kind] = self._compiled(state, batch)
+            self._timer.at(previous)
         return self._programs[kind](state, batch)
 
     def __len__(self) -> int:
         """The number of compiled programs."""
         return len(self._programs)
 
-    def _compiled(self, state: TrainState, batch: Any) -> jax.stages.Compiled:
+    def _compiled(self, state: TrainState, batch: Tree) -> jax.stages.Compiled:
         program = self._step.lower(state, batch).compile()
-        devices = jax.local_devices()
-        if devices[0].platform == "cpu":
-            needed = 0
-            with contextlib.suppress(AttributeError):  # a program from the cache may lack this analysis
-                memory: Any = program.memory_analysis()
-                sizes = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
-                needed = (sizes - memory.alias_size_in_bytes) * len(state.step.sharding.device_set & set(devices))
-            if needed > self._memory:
-                shape = " x ".join(map(str, max(map(jnp.shape, jax.tree.leaves(batch)))))
-                raise OutOfMemoryError(
-                    f"out of memory: a step on a batch of {shape} needs {needed / 1e9:,.1f} GB, but there are "
-                    f"{self._memory / 1e9:,.1f} GB; choose a smaller batch or model"
-                )
+        devices, memory = jax.local_devices(), program.memory_analysis()
+        if devices[0].platform != "cpu" or memory is None:  # a program from the cache may lack this analysis
+            return program
+        sizes = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
+        needed = (sizes - memory.alias_size_in_bytes) * len(state.step.sharding.device_set & set(devices))
+        if needed > self._memory:
+            shape = " x ".join(map(str, max(map(jnp.shape, jax.tree.leaves(batch)))))
+            raise OutOfMemoryError(
+                f"out of memory: a step on a batch of {shape} needs {needed / 1e9:,.1f} GB, but there are "
+                f"{self._memory / 1e9:,.1f} GB; choose a smaller batch or model"
+            )
         return program

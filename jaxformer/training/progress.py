@@ -6,8 +6,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from jaxformer import hardware
 from jaxformer.multihost import processes
+from jaxformer.training.hooks import Hook, Means, Start
 from jaxformer.training.phase_timer import duration
 
 
@@ -33,97 +33,90 @@ class StderrConsole(Console):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # other code may still write there
 
 
-class Reporter(Protocol):
-    """A sink for the progress of the training loop."""
-
-    def update(self, step: int, *, loss: float, tokens_per_second: float, utilization: float | None) -> None: ...
-
-    def tick(self, step: int, left: float) -> None:
-        """Receives the number of the step that has ended, and the remaining seconds."""
-
-    def say(self, text: str) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class Bar:
-    """A progress bar with loss, tokens (or other units) per second, model FLOP utilization and remaining time."""
-
-    def __init__(self, console: Console, *, start: int, steps: int, unit: str = "tokens", loss: str = "loss"):
-        columns = (
-            "step",
-            f"{loss} [b]{{task.fields[loss]}}[/b]",
-            f"{{task.fields[rate]}} {unit}/s",
-            "{task.fields[mfu]}",
-            "{task.fields[left]}",
-        )
-        text = [TextColumn(column) for column in columns]
-        self._bar = Progress(text[0], MofNCompleteColumn(), BarColumn(), *text[1:], console=console)
-        self._task = self._bar.add_task("", total=steps, completed=start, loss="-", rate="-", mfu="", left="")
-        self._bar.start()
-
-    def update(self, step: int, *, loss: float, tokens_per_second: float, utilization: float | None) -> None:
-        mfu = "" if utilization is None else f"MFU {utilization:.0%}"
-        self._bar.update(self._task, completed=step, loss=f"{loss:.3f}", rate=f"{tokens_per_second:,.0f}", mfu=mfu)
-
-    def tick(self, step: int, left: float) -> None:
-        self._bar.update(self._task, completed=step, left=f"{duration(left)} left")
-
-    def say(self, text: str) -> None:
-        """Prints a line above the bar."""
-        self._bar.console.print(text, highlight=False, markup=False)
-
-    def close(self) -> None:
-        self._bar.stop()
-
-
-class Lines:
-    """Plain lines, at most one every `seconds`, for files, pipes and schedulers."""
-
-    def __init__(
-        self, console: Console, *, steps: int, seconds: float = 10.0, unit: str = "tokens", loss: str = "loss"
-    ):
-        self._console, self._steps, self._seconds, self._unit, self._loss = console, steps, seconds, unit, loss
-        self._left, self._said, self._updated = "", -math.inf, -math.inf
-
-    def update(self, step: int, *, loss: float, tokens_per_second: float, utilization: float | None) -> None:
-        now = time.monotonic()
-        if now - self._updated < self._seconds and step < self._steps:
-            return
-        self._said = self._updated = now
-        mfu = "" if utilization is None else f", MFU {utilization:.0%}"
-        rate = f"{tokens_per_second:,.0f} {self._unit}/s"
-        left = self._left if step < self._steps else ""  # the time left after the step before
-        self.say(f"step {step:,}/{self._steps:,}: {self._loss} {loss:.3f}, {rate}{mfu}{left}")
-
-    def tick(self, step: int, left: float) -> None:
-        self._left = f", {duration(left)} left" if step < self._steps else ""
-        now = time.monotonic()
-        if self._left and now - self._said >= self._seconds:
-            self._said = now
-            self.say(f"step {step:,}/{self._steps:,}{self._left}")
-
-    def say(self, text: str) -> None:
-        print_line(self._console, text)
-
-    def close(self) -> None:
-        """Does nothing: lines need no cleanup."""
-
-
-def reporter(console: Console, *, start: int, steps: int, unit: str = "tokens", smoothing: float = 0.0) -> Reporter:
-    """Returns a bar if the console is a terminal that can redraw a line, unlike TERM=dumb; otherwise lines.
+class Display(Hook):
+    """The progress of a training: a bar on a terminal that can redraw a line, unlike TERM=dumb; elsewhere lines.
 
     Args:
-      unit: the plural name of what the loss is summed over, such as "tokens".
-      smoothing: the label smoothing of the training loss, which is then named so, because that of validations has none.
+      unit: the plural name of what the loss is summed over.
+      label_smoothing: that of the training loss, which is then named so, because that of validations has none.
+      peak_flops: the peak FLOP/s of all devices, for model FLOP utilization.
+      seconds: the least time between lines with means.
     """
-    loss = "smoothed loss" if smoothing else "loss"
-    made = Lines(console, steps=steps, unit=unit, loss=loss)
-    if console.is_interactive:
-        made = Bar(console, start=start, steps=steps, unit=unit, loss=loss)
-    if smoothing:
-        made.say(f"the smoothed loss has label smoothing {smoothing}; the validation loss has none, so it may be lower")
-    return made
+
+    def __init__(
+        self,
+        console: Console,
+        *,
+        unit: str = "tokens",
+        label_smoothing: float = 0.0,
+        peak_flops: float | None = None,
+        seconds: float = 10.0,
+    ):
+        self._console, self._unit, self._label_smoothing = console, unit, label_smoothing
+        self._peak_flops, self._seconds = peak_flops, seconds
+        self._bar: Progress | None = None
+
+    def started(self, start: Start) -> None:
+        self._start, self._left, self._said, self._updated = start, "", -math.inf, -math.inf
+        self._num_done, self._num_skipped, self._has_predicted = 0, 0, False
+        if self._console.is_interactive:
+            columns = (TextColumn(text) for text in ("{task.fields[means]}", "{task.fields[left]}"))
+            self._bar = Progress("step", MofNCompleteColumn(), BarColumn(), *columns, console=self._console)
+            self._bar.add_task("", total=start.steps, completed=start.step, means="", left="")
+            self._bar.start()
+        if self._label_smoothing:
+            self.say(
+                f"the smoothed loss has label smoothing {self._label_smoothing}; the validation loss has none, so it "
+                "may be lower"
+            )
+
+    def reported(self, step: int, metrics: Mapping[str, float], means: Means) -> None:
+        loss = "smoothed loss" if self._label_smoothing else "loss"
+        text = f"{loss} {means.loss:.3f}, {means.tokens_per_second:,.0f} {self._unit}/s"
+        if self._peak_flops and means.flops_per_second:
+            text += f", MFU {means.flops_per_second / self._peak_flops:.0%}"
+        now, is_last = time.monotonic(), step == self._start.steps
+        if self._bar:
+            self._bar.update(self._bar.task_ids[0], completed=step, means=text)
+        elif is_last or now - self._updated >= self._seconds:
+            self._said = self._updated = now
+            left = "" if is_last else self._left  # after the step before
+            self.say(f"step {step:,}/{self._start.steps:,}: {text}{left}")
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Shows the time left, and predicts it once, after three steps or ten seconds."""
+        self._num_done += 1
+        if metrics.get("skipped"):
+            self._num_skipped += 1
+            self.say(f"step {step:,}: not finite, skipped ({self._num_skipped} so far)")
+        worked, remaining = self._start.timer.working(), self._start.steps - step
+        each = worked / self._num_done
+        self._left, now = f", {duration(each * remaining)} left", time.monotonic()
+        if remaining and not self._has_predicted and (self._num_done >= 3 or worked > 10):
+            self._has_predicted = True
+            steps, left = "step takes" if remaining == 1 else "steps take", duration(each * remaining)
+            self.say(f"{remaining:,} more {steps} about {left} on this machine, at {each:.2g} s each")
+        if self._bar:
+            self._bar.update(self._bar.task_ids[0], completed=step, left=self._left.removeprefix(", "))
+        elif remaining and now - self._said >= self._seconds:
+            self._said = now
+            self.say(f"step {step:,}/{self._start.steps:,}{self._left}")
+
+    def validated(self, step: int, metrics: Mapping[str, float], better: bool) -> None:
+        text = ", ".join(f"{name} {value:.3f}" for name, value in metrics.items())
+        self.say(f"step {step:,}: validation {text}{' (best so far)' if better else ''}")
+
+    def went_back(self, step: int, problem: str) -> None:
+        self.say(f"{problem}; back to step {step:,}, without that batch")
+
+    def say(self, text: str) -> None:
+        """Shows a line, above the bar if there is one."""
+        print_line(self._console, text)
+
+    def ended(self, step: int, reason: str) -> None:
+        """Stops the bar, which hides the cursor of the terminal."""
+        if self._bar:
+            self._bar.stop()
 
 
 class Count:

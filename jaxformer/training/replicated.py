@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax
 import optax
 
-from jaxformer.training.state import TrainState
+from jaxformer.training.state import TrainState, Tree
 from jaxformer.training.step import Loss, Metrics, TrainStep, checked_loss, mean_gradient
 
 
@@ -35,7 +34,7 @@ def make_replicated_step(loss: Loss, optimizer: optax.GradientTransformation) ->
     """
 
     @functools.partial(jax.pmap, axis_name="devices", donate_argnums=0)
-    def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
+    def step(state: TrainState, batch: Tree) -> tuple[TrainState, Metrics]:
         if state.ema_params is not None:
             raise ValueError("make_replicated_step keeps no moving average: create the state with ema=False")
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)

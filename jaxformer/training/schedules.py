@@ -1,4 +1,7 @@
-"""Learning rate schedules as functions of the step."""
+"""Learning rate schedules as functions of the step.
+
+Those of optax round otherwise, and a resumed run must repeat the learning rates of its completed steps to the bit.
+"""
 
 from __future__ import annotations
 

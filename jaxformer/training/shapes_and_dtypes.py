@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import numpy as np
 
 from jaxformer.errors import JaxformerError
+from jaxformer.training.state import Tree
+
+Kind = tuple[tuple[int, ...], str] | types.EllipsisType
+"""The shape and the dtype of an array, or ``...`` for one that is left out."""
 
 
 class CheckpointError(JaxformerError, RuntimeError):
@@ -22,7 +26,7 @@ class OtherModelError(CheckpointError):
     exit_code = 2
 
 
-def shapes_and_dtypes(tree: Any) -> dict[str, Any]:
+def shapes_and_dtypes(tree: Tree) -> dict[str, Kind]:
     """Returns the shape and the dtype of each leaf by its path; a leaf ``...`` stays as it is.
 
     >>> shapes_and_dtypes({"w": [np.zeros((2, 3), np.float32), ...]})
@@ -34,7 +38,7 @@ def shapes_and_dtypes(tree: Any) -> dict[str, Any]:
     return {name(path): of_leaf(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
-def check_shapes_and_dtypes(saved: Mapping[str, Any], target: Mapping[str, Any], field: str = "") -> None:
+def check_shapes_and_dtypes(saved: Mapping[str, Kind], target: Mapping[str, Kind], field: str = "") -> None:
     """Checks paths, shapes and dtypes: Orbax would cast a dtype without a warning.
 
     Args:

@@ -15,15 +15,19 @@ if TYPE_CHECKING:
     from jaxformer.sharding import Placement
 
 
+Tree = Any
+"""A pytree of arrays, such as parameters, a batch or a state, or of their shapes; JAX has no type for it."""
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TrainState:
     """Everything that a step reads and writes: a pytree of arrays, saved and sharded as one."""
 
     step: jax.Array  # int32 scalar: the number of completed steps
-    params: Any  # master weights, usually float32
-    optimizer: Any  # optax state
-    ema_params: Any  # exponential moving average of the parameters, at least float32, or None
+    params: Tree  # master weights, usually float32
+    optimizer: Tree  # optax state
+    ema_params: Tree | None  # exponential moving average of the parameters, at least float32, or None
     key: jax.Array  # the run's key, raw uint32; step i uses fold_in(key, i)
 
     def __repr__(self) -> str:
@@ -38,7 +42,7 @@ class TrainState:
 
 
 def create(
-    init: Callable[[jax.Array], Any],
+    init: Callable[[jax.Array], Tree],
     optimizer: optax.GradientTransformation,
     key: jax.Array,
     *,
@@ -90,16 +94,16 @@ class Initialized(Protocol):
     """The parts of a network that `create_sharded` needs; a `Pure` model has them."""
 
     @property
-    def shapes(self) -> Any:
+    def shapes(self) -> Tree:
         """The shapes of the parameters."""
         ...
 
     @property
-    def axes(self) -> Any:
+    def axes(self) -> Tree:
         """The logical axes of the parameters."""
         ...
 
-    def init(self, key: jax.Array) -> Any:
+    def init(self, key: jax.Array) -> Tree:
         """Returns new parameters."""
         ...
 
@@ -129,16 +133,18 @@ def create_sharded(
     return make(shardings=shardings), shardings
 
 
-def best_params(state: TrainState) -> Any:
+def best_params(state: TrainState) -> Tree:
     """Returns the parameters to evaluate: the moving average if the state has one."""
     return state.params if state.ema_params is None else state.ema_params
 
 
-def widened(x: Any) -> Any:
+def widened(x: jax.Array) -> jax.Array:
     """Returns an array in float32 if it has a narrower floating-point dtype, and otherwise as it is.
 
     >>> widened(jnp.ones(2, jnp.bfloat16)).dtype, widened(jnp.ones(2, int)).dtype
     (dtype('float32'), dtype('int32'))
     """
     dtype = jnp.result_type(x)
-    return x.astype(jnp.float32) if jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32 else x
+    if jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32:
+        return x.astype(jnp.float32)
+    return x

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -12,16 +12,16 @@ import optax
 
 from jaxformer.errors import ConfigError
 from jaxformer.training.schedules import Schedule
-from jaxformer.training.state import TrainState, widened
+from jaxformer.training.state import TrainState, Tree, widened
 
 Metrics = dict[str, jax.Array]
 Sums = tuple[jax.Array, jax.Array, Metrics]
-Loss = Callable[[Any, Any, jax.Array], Sums | tuple[jax.Array, jax.Array]]
+Loss = Callable[[Tree, Tree, jax.Array], Sums | tuple[jax.Array, jax.Array]]
 """``loss(params, batch, key) -> (sum, count, metrics)`` or ``(sum, count)``: sums, so that microbatches can be added.
 
 All must be float32, so that devices reduce them together with the gradient; integers would be sent separately.
 """
-TrainStep = Callable[[TrainState, Any], tuple[TrainState, Metrics]]
+TrainStep = Callable[[TrainState, Tree], tuple[TrainState, Metrics]]
 
 
 def make_step(
@@ -78,10 +78,10 @@ def make_step(
     if not 0 <= ema_decay < 1:
         raise ValueError(f"ema_decay must be in [0, 1), got {ema_decay}")
 
-    @functools.partial(
-        jax.jit, donate_argnums=0, out_shardings=None if shardings is None else (shardings, shardings.step)
-    )
-    def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
+    out_shardings = None if shardings is None else (shardings, shardings.step)
+
+    @functools.partial(jax.jit, donate_argnums=0, out_shardings=out_shardings)
+    def step(state: TrainState, batch: Tree) -> tuple[TrainState, Metrics]:
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
         total, count, metrics, gradient = _summed_gradient(loss, state.params, batch, key, num_microbatches)
         gradient = mean_gradient(gradient, count)
@@ -95,19 +95,7 @@ def make_step(
                 jax.tree.map(functools.partial(jnp.where, finite), new, old)
                 for new, old in ((params, state.params), (moments, state.optimizer))
             )
-        ema_params = state.ema_params
-        if (ema_params is None) != (ema_decay == 0):
-            has = "no moving average" if ema_params is None else "a moving average"
-            raise ValueError(
-                f"the state has {has}, but ema_decay is {ema_decay}: create the state with ema={ema_decay > 0}"
-            )
-        if ema_params is not None:
-            # In early steps, a slow average would consist mostly of the initial values.
-            updates_done = state.step.astype(jnp.float32)
-            decay = jnp.minimum(ema_decay, (1 + updates_done) / (10 + updates_done))
-            if nonfinite == "skip":
-                decay = jnp.where(finite, decay, 1.0)
-            ema_params = jax.tree.map(lambda a, p: a + (1 - decay) * (widened(p) - a), ema_params, params)
+        ema_params = _next_average(state, params, ema_decay, finite if nonfinite == "skip" else None)
         metrics = {**metrics, "loss_sum": total, "count": count, "gradient_norm": norm}
         metrics["finite"] = finite.astype(jnp.float32)
         if nonfinite == "skip":
@@ -119,21 +107,44 @@ def make_step(
     return step
 
 
+def _next_average(state: TrainState, params: Tree, ema_decay: float, finite: jax.Array | None) -> Tree | None:
+    """Returns the moving average with new parameters, or the old one if they are not `finite`; None without an average.
+
+    Raises:
+      ValueError: the state has a moving average but no decay, or the reverse.
+    """
+    if (state.ema_params is None) != (ema_decay == 0):
+        has = "no moving average" if state.ema_params is None else "a moving average"
+        raise ValueError(
+            f"the state has {has}, but ema_decay is {ema_decay}: create the state with ema={ema_decay > 0}"
+        )
+    if state.ema_params is None:
+        return None
+    # In early steps, a slow average would consist mostly of the initial values.
+    updates_done = state.step.astype(jnp.float32)
+    decay = jnp.minimum(ema_decay, (1 + updates_done) / (10 + updates_done))
+    if finite is not None:
+        decay = jnp.where(finite, decay, 1.0)
+    return jax.tree.map(lambda a, p: a + (1 - decay) * (widened(p) - a), state.ema_params, params)
+
+
 def _updates_done(state: TrainState) -> jax.Array:
     """Returns the optax state's count of updates, which excludes skipped ones; without one, the count of steps."""
     counts = optax.tree.get_all_with_path(state.optimizer, "count")
     return counts[-1][1] if counts else state.step
 
 
-def checked_loss(loss: Loss) -> Callable[[Any, Any, jax.Array], tuple[jax.Array, tuple[jax.Array, Metrics]]]:
+def checked_loss(loss: Loss) -> Callable[[Tree, Tree, jax.Array], tuple[jax.Array, tuple[jax.Array, Metrics]]]:
     """Returns a loss whose result is checked during tracing: the sum and, as auxiliary data, (count, metrics)."""
 
-    def checked(params: Any, batch: Any, key: jax.Array) -> tuple[jax.Array, tuple[jax.Array, Metrics]]:
-        found: Any = loss(params, batch, key)
-        parts: Any = (*found, {}) if isinstance(found, tuple | list) and len(found) == 2 else found
+    def checked(params: Tree, batch: Tree, key: jax.Array) -> tuple[jax.Array, tuple[jax.Array, Metrics]]:
+        parts: Tree = loss(params, batch, key)
+        result = parts
+        if isinstance(result, tuple | list) and len(result) == 2:
+            parts = [*result, {}]
         fits = isinstance(parts, tuple | list) and len(parts) == 3 and isinstance(parts[2], Mapping)
         if not fits or not all(jax.tree_util.all_leaves([x]) and jnp.shape(x) == () for x in parts[:2]):
-            got = jax.tree.map(lambda x: f"{jnp.result_type(x)}{list(jnp.shape(x))}", found)
+            got = jax.tree.map(lambda x: f"{jnp.result_type(x)}{list(jnp.shape(x))}", result)
             raise ValueError(
                 "loss(params, batch, key) must return (sum, count, metrics) or (sum, count): the sum over the batch "
                 f"and the number of what was summed, both scalars, and a dict of metrics; got {got}"
@@ -143,12 +154,12 @@ def checked_loss(loss: Loss) -> Callable[[Any, Any, jax.Array], tuple[jax.Array,
     return checked
 
 
-def mean_gradient(gradient: Any, count: jax.Array) -> Any:
+def mean_gradient(gradient: Tree, count: jax.Array) -> Tree:
     """Divides the gradient of a sum by its count, or by 1 if the count is 0, as in a batch of padding, in float32."""
     return jax.tree.map(lambda g: widened(g) / jnp.where(count > 0, count, 1.0), gradient)
 
 
-def _summed_gradient(loss: Loss, params: Any, batch: Any, key: jax.Array, num_parts: int):
+def _summed_gradient(loss: Loss, params: Tree, batch: Tree, key: jax.Array, num_parts: int):
     """Returns the sum, the count, the metrics and the gradient of the sum over the whole batch."""
     gradient = jax.value_and_grad(checked_loss(loss), has_aux=True)
     if num_parts == 1:

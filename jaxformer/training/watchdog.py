@@ -11,9 +11,10 @@ import platform
 import sys
 import threading
 import time
-from typing import Self
 
 import jax
+
+from jaxformer.training.hooks import Hook, Part, Start
 
 EXIT_CODE = 70
 """The exit code of a stuck process; a scheduler should restart the process as after a crash."""
@@ -22,37 +23,42 @@ GRACE = 15.0
 """Extra seconds for actions in which all processes take part, and the time allowed for a report."""
 
 
-class Watchdog:
-    """A context in which `at` must be called again within `seconds`; 0 sets no limit.
+ACTIONS: dict[Part, str] = {
+    "starting": "going back from step",
+    "waiting for data": "waiting for the batch of step",
+    "stepping": "in step",
+    "validating": "validating after step",
+    "saving": "saving after step",
+}
 
-    After that time, the watchdog prints the host, the process, its action and the stacks of all threads, and ends the
-    process with `EXIT_CODE`. In a job of many processes, look at one that waits for a batch: the other processes wait
-    for it in the step.
 
-    >>> with Watchdog(60) as watchdog:
-    ...     watchdog.at("in step 1")
+class Watchdog(Hook):
+    """A hook that ends the process if no other action begins within `seconds`; 0 sets no limit.
+
+    It prints the host, the process, its action and the stacks of all threads, and ends the process with `EXIT_CODE`. In
+    a job of many processes, look at one that waits for a batch: the other processes wait for it in the step.
     """
 
     def __init__(self, seconds: float):
         self._seconds, self._done = seconds, threading.Event()
         self._where, self._since, self._limit = "starting", time.monotonic(), seconds
 
-    def at(self, where: str, *, together: bool = False) -> None:
-        """Records progress and the next action, `where`.
-
-        Args:
-          together: True if all processes take part; a process that is stuck elsewhere then has time to report first.
-        """
-        grace = GRACE if together and jax.process_count() > 1 else 0.0
-        self._where, self._since, self._limit = where, time.monotonic(), self._seconds + grace
-
-    def __enter__(self) -> Self:
+    def started(self, start: Start) -> None:
+        """Begins to watch, in another thread."""
+        self._since, self._together = time.monotonic(), self._seconds + GRACE * (jax.process_count() > 1)
         if self._seconds > 0:
-            self.at("starting")
             threading.Thread(target=self._watch, daemon=True, name="watchdog").start()
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def begins(self, step: int, part: Part) -> None:
+        """Notes progress and the next action.
+
+        In all but the wait for a batch, all processes take part; one that is stuck elsewhere then reports first.
+        """
+        self._where, self._since = f"{ACTIONS[part]} {step}", time.monotonic()
+        self._limit = self._seconds if part == "waiting for data" else self._together
+
+    def ended(self, step: int, reason: str) -> None:
+        """Stops watching."""
         self._done.set()
 
     def _watch(self) -> None:

@@ -11,6 +11,7 @@ from jaxformer.cli.arguments import resolved
 TINY = f"{TEXT} --train.steps 3 --train.validate-every 3 --optimizer.warmup_steps 1"
 
 
+@pytest.mark.full
 def test_a_training_is_repeated_bit_for_bit_and_a_change_is_seen(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(KINDS, "tiny", Kind(TINY))
     before, after = tmp_path / "before.json", tmp_path / "after.json"

@@ -1,9 +1,12 @@
 """``jaxformer inspect``: the head that is drawn, the picture and the text."""
 
+import re
+
 import numpy as np
 import pytest
 
 from jaxformer.cli import inspect, main
+from jaxformer.errors import ConfigError
 from jaxformer.inspection import plots
 from jaxformer.tasks.translation import Translator
 from tests.inspection.small import Pieces, rows
@@ -85,9 +88,8 @@ def test_an_unknown_layer_is_one_line(run, capsys):
 
 
 def test_search_settings_with_a_given_translation_are_refused(run, capsys):
-    with pytest.raises(SystemExit, match="2"):
+    with pytest.raises(ConfigError, match=re.escape("with --target there is no search; leave out --decode.beam_size")):
         inspect.main([str(run), "--source", "A dog runs", "--target", "cheval", "--decode.beam_size", "8"])
-    assert "with --target there is no search; leave out --decode.beam_size" in capsys.readouterr().err
 
 
 def test_a_grid_is_a_picture_of_all_heads(run, capsys):
@@ -106,8 +108,7 @@ def test_a_table_of_numbers(run, capsys):
 
 
 def test_a_table_of_a_grid_is_refused(capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main.main(["inspect", "nowhere", "--source", "a", "--grid", "--table"])
+    assert main.main(["inspect", "nowhere", "--source", "a", "--grid", "--table"]) == 2
     assert "leave out --grid or --table" in capsys.readouterr().err
 
 
@@ -121,20 +122,17 @@ def test_a_table_of_a_grid_is_refused(capsys):
 )
 def test_a_choice_that_another_one_overrides_is_refused(run, capsys, words, message):
     """It was ignored without a message."""
-    with pytest.raises(SystemExit, match="2"):
+    with pytest.raises(ConfigError, match=re.escape(message)):
         inspect.main([str(run), "--source", "A dog runs", *words])
-    assert message in capsys.readouterr().err
 
 
 def test_an_empty_source_is_refused(capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main.main(["inspect", "nowhere", "--source", "  "])
+    assert main.main(["inspect", "nowhere", "--source", "  "]) == 2
     assert "--source is empty" in capsys.readouterr().err
 
 
 def test_an_unknown_picture_format_is_refused_before_the_run_is_read(capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main.main(["inspect", "nowhere", "--source", "a", "--out", "map.xyz"])
+    assert main.main(["inspect", "nowhere", "--source", "a", "--out", "map.xyz"]) == 2
     assert "--out: map.xyz: a picture is one of .png, .svg, .pdf" in capsys.readouterr().err
 
 
@@ -143,8 +141,7 @@ def test_a_read_only_run_is_shown_as_text(run, capsys):
     with read_only(run):
         assert main.main(["inspect", str(run), "--source", "A dog runs"]) == 0
         out, err = capsys.readouterr()
-        with pytest.raises(SystemExit, match="2"):
-            main.main(["inspect", "nowhere", "--source", "a", "--out", str(run / "a.png")])
+        assert main.main(["inspect", "nowhere", "--source", "a", "--out", str(run / "a.png")]) == 2
     assert "chien" in out
     assert "attention.png" not in out
     assert err == f"warning: {run / 'attention.png'} is not saved: Permission denied\n"
@@ -154,8 +151,8 @@ def test_a_read_only_run_is_shown_as_text(run, capsys):
 def test_a_grid_of_a_read_only_run_is_refused_before_any_work(run, monkeypatch, capsys):
     """A grid has no output besides its picture."""
     monkeypatch.setattr(inspect, "load", lambda options, config: pytest.fail("the work has begun"))
-    with read_only(run), pytest.raises(SystemExit, match="2"):
-        main.main(["inspect", str(run), "--source", "A dog runs", "--grid"])
+    with read_only(run):
+        assert main.main(["inspect", str(run), "--source", "A dog runs", "--grid"]) == 2
     expected = f"cannot write '{run / 'attention.png'}': Permission denied; name another picture with --out"
     assert expected in capsys.readouterr().err
 
@@ -163,6 +160,5 @@ def test_a_grid_of_a_read_only_run_is_refused_before_any_work(run, monkeypatch, 
 def test_a_grid_is_not_written_through_a_link(tmp_path, capsys):
     """A link in another user's run may point anywhere."""
     (tmp_path / "attention.png").symlink_to(tmp_path / "outside")
-    with pytest.raises(SystemExit, match="2"):
-        main.main(["inspect", str(tmp_path), "--source", "A dog runs", "--grid"])
+    assert main.main(["inspect", str(tmp_path), "--source", "A dog runs", "--grid"]) == 2
     assert "attention.png is a link; name another picture with --out" in capsys.readouterr().err

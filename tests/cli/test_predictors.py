@@ -1,27 +1,11 @@
-"""Settings of the search among other arguments, and commands that do not apply to a run."""
+"""Commands that do not apply to a run."""
 
 import pytest
 
 from jaxformer.cli.main import main
-from jaxformer.cli.predictors import split_settings
 from jaxformer.tasks import rundir
 from jaxformer.tasks.language_model import LanguageModelingConfig
 from jaxformer.tasks.translation import TranslationConfig
-
-
-@pytest.mark.parametrize(
-    ("arguments", "rest", "settings"),
-    [
-        (["run", "--decode.x", "2", "a"], ["run", "a"], ["--decode.x", "2"]),
-        (["run", "--decode.x=2", "a"], ["run", "a"], ["--decode.x=2"]),
-        (["run", "a", "--decode.x", "-1"], ["run", "a"], ["--decode.x", "-1"]),
-        (["--decode.x", "--n-best", "3", "run"], ["--n-best", "3", "run"], ["--decode.x"]),
-        (["run", "--", "--decode.x", "2"], ["run", "--", "--decode.x", "2"], []),
-        ([], [], []),
-    ],
-)
-def test_settings_are_split_off(arguments, rest, settings):
-    assert split_settings(arguments) == (rest, settings)
 
 
 @pytest.mark.parametrize(

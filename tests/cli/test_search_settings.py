@@ -1,10 +1,14 @@
 """Settings of the search by their last names, and the search that they choose."""
 
-import argparse
-
 import pytest
 
-from jaxformer.cli.predictors import SHORT, configured, split_settings
+from jaxformer.cli.caption import Caption
+from jaxformer.cli.command import SHORT, split_settings
+from jaxformer.cli.evaluate import Evaluate
+from jaxformer.cli.generate import Generate
+from jaxformer.cli.predictors import configured
+from jaxformer.cli.score import Score
+from jaxformer.cli.translate import Translate
 from jaxformer.errors import ConfigError
 from jaxformer.tasks import rundir
 from jaxformer.tasks.captioning import CaptioningConfig
@@ -19,8 +23,8 @@ LONG = Beam(beam_size=8, length_penalty=0.6)
 def given(run, config, command, settings, *ensemble):
     """Returns the search of a run with command-line settings."""
     rundir.claim(run, config.task, config, ())
-    options = argparse.Namespace(run=run, command=command, ensemble=ensemble)
-    return configured(options, split_settings(settings.split(), SHORT)[1]).decode
+    kinds = {"translate": Translate, "evaluate": Evaluate, "caption": Caption, "score": Score, "generate": Generate}
+    return configured(kinds[command](run, ensemble=ensemble), split_settings(settings.split(), SHORT)[1]).decode
 
 
 @pytest.mark.parametrize(
@@ -81,17 +85,17 @@ def test_the_searches_of_a_language_model(tmp_path, settings, search):
             TranslationConfig(),
             "translate",
             "--sample --beam-size 8",
-            "beam_size is for search beam or minimum_risk, not s",
+            "beam_size is for search beam, not s",
         ),
-        (CaptioningConfig(), "caption", "--sample --decode.stopping limit", "beam or minimum_risk, not sample"),
+        (CaptioningConfig(), "caption", "--sample --decode.stopping limit", "beam, not sample"),
         (
             TranslationConfig(),
             "translate",
             "--beam-size 5 --top-p .9",
-            "decode.top_p is for search sample or minimum_risk",
+            "decode.top_p is for search sample",
         ),
         (TranslationConfig(), "translate", "--beam-size 5 --top-p .9", "and no search has both"),
-        (TranslationConfig(), "translate", "--seed 1", "decode.seed is for search sample or minimum_risk, not beam"),
+        (TranslationConfig(), "translate", "--seed 1", "decode.seed is for search sample, not beam"),
         (
             TranslationConfig(),
             "translate",
@@ -116,12 +120,17 @@ def test_the_searches_of_a_language_model(tmp_path, settings, search):
             "--sample --mbr 4",
             "--sample and --mbr name two searches, sample and minimum",
         ),
-        (TranslationConfig(), "translate", "--decode.sample False", "--sample takes no value; another search has a name"),
+        (
+            TranslationConfig(),
+            "translate",
+            "--decode.sample False",
+            "--sample takes no value; another search has a name",
+        ),
         (
             TranslationConfig(),
             "translate",
             "--temperature 0 --top-k 5",
-            "decode.top_k is for search sample or minimum_ris",
+            "decode.top_k is for search sample, not greedy",
         ),
         (
             TranslationConfig(),
@@ -140,7 +149,7 @@ def test_the_searches_of_a_language_model(tmp_path, settings, search):
             LanguageModelingConfig(),
             "generate",
             "--decode.renormalize True",
-            "beam or greedy or minimum_risk, not sample",
+            "beam or greedy, not sample",
         ),
         (
             LanguageModelingConfig(),

@@ -123,7 +123,7 @@ def test_short_options_are_settings(monkeypatch):
     monkeypatch.setattr(translate, "configured", lambda options, settings: given.append(list(settings)))
     monkeypatch.setattr(translate, "load_ensemble", lambda options, config: Echo())
     assert translate.main(["run", "--sample", "--top-p=.9", "a", "--seed", "1", "--no-repeat-ngram-size", "3"]) == 0
-    words = ["--decode.sample", "True", "--decode.top_p=.9", "--decode.seed", "1", "--decode.no_repeat_ngram_size", "3"]
+    words = ["--decode.sample", "--decode.top_p=.9", "--decode.seed", "1", "--decode.no_repeat_ngram_size", "3"]
     assert given == [words]
 
 
@@ -132,9 +132,9 @@ def test_short_options_are_settings(monkeypatch):
     [
         (
             "--top-p .9 --beam-size 5",
-            "decode.top_p is for search sample or minimum_risk, decode.beam_size is for search",
+            "decode.top_p is for search sample, decode.beam_size is for search",
         ),
-        ("--seed 1", "decode.seed is for search sample or minimum_risk, not beam"),
+        ("--seed 1", "decode.seed is for search sample, not beam"),
         ("--sample --top-p 0", "top_p must be in (0, 1], got 0.0"),
         ("--sample --temperature 0", "--sample and --temperature 0 name two searches, sample and greedy"),
         ("--mbr 1", "num_candidates must be from 2 to 65,536, got 1"),
@@ -142,7 +142,7 @@ def test_short_options_are_settings(monkeypatch):
         ("--mbr 9 --decode.candidates beam", "num_candidates must be at most candidates.beam_size, 4, got 9"),
         (
             "--sample --decode.coverage_penalty .2",
-            "decode.coverage_penalty is for search beam or minimum_risk, not sample",
+            "decode.coverage_penalty is for search beam, not sample",
         ),
         ("--decode.length_penalty nan", "length_penalty must be at least 0, got nan"),
         ("--decode.length_penalty inf", "length_penalty must be finite in float32, got inf"),

@@ -10,6 +10,7 @@ import pytest
 
 from jaxformer import functional, masks, models, pure, sharding
 from jaxformer.functional.cache import MOST_LANES
+from jaxformer.models import choices
 from tests.models.small import CONFIGS, LANGUAGE_CONFIGS, SOURCES, TARGET, B, Small, V
 from tests.modules.small import drawn, int32, quick
 from tests.selection import first
@@ -41,7 +42,9 @@ HAND = {
 
 
 def config_of(window=W, **options):
-    return dataclasses.replace(LANGUAGE_CONFIGS["tied"], attention_window=window, **{"positions": "rotary"} | options)
+    return dataclasses.replace(
+        LANGUAGE_CONFIGS["tied"], attention_window=window, **{"positions": choices.Rotary()} | options
+    )
 
 
 def loss_of(net, **given):

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import itertools
-import typing
 
 import jax
 import jax.numpy as jnp
@@ -12,16 +11,25 @@ import pytest
 from flax import nnx
 
 from jaxformer import functional, masks, models, modules
-from jaxformer.models.config import Positions, RotaryConfig
+from jaxformer.models import choices
 from tests.models.small import SOURCE, SOURCES, B, Small, V
 from tests.modules.small import drawn, int32, quick
 from tests.selection import first
 
 K, T = 2, 7
 SIZES = {"d_model": 8, "num_heads": 4, "d_ff": 12, "max_positions": 9}
-DISTANCES = {"t5": {"num_buckets": 6, "max_distance": 4}, "relative_keys": {"max_distance": 4}}
-
-POSITIONS = [name for name in typing.get_args(Positions) if name != "normalized"]
+POSITIONS = {
+    "none": None,
+    "sinusoidal": choices.Sinusoidal(),
+    "sinusoidal_halves": choices.Sinusoidal("halves"),
+    "learned": choices.Learned(),
+    "raw": choices.Raw(),
+    "rotary": choices.Rotary(),
+    "alibi": choices.Alibi(),
+    "t5": choices.T5(6, 4),
+    "relative_keys": choices.RelativeKeys(4),
+    "transformer_xl": choices.TransformerXL(),
+}
 ARRANGEMENTS = {
     "post": {"norm_position": "post"},
     "pre": {"norm_position": "pre"},
@@ -29,7 +37,11 @@ ARRANGEMENTS = {
     "deep": {"norm_position": "deep"},
     "post and final": {"norm_position": "post", "final_norm": True},
 }
-NORMS = {name: {"norm": name} for name in ("layer", "rms", "layer_deviation")}
+NORMS = {
+    "layer": {},
+    "rms": {"norm": choices.RMSNorm()},
+    "layer_deviation": {"norm": choices.LayerNorm(form="deviation")},
+}
 HEADS = {
     "one key head for each": {},
     "grouped": {"num_kv_heads": 2},
@@ -37,8 +49,8 @@ HEADS = {
 }
 NETWORKS = {
     "plain": {},
-    "gated": {"feed_forward": "gated", "activation": "silu", "feed_forward_bias": False},
-    "experts": {"feed_forward": "experts", "experts": models.ExpertsConfig(3, 2, capacity_factor=1.0)},
+    "gated": {"feed_forward": choices.Gated(bias=False), "activation": "silu"},
+    "experts": {"feed_forward": choices.Experts(3, 2, capacity_factor=1.0)},
 }
 LOGITS = {
     "plain": {},
@@ -63,11 +75,10 @@ RECURRENT = {
 def small(kind, options):
     if kind is models.Seq2Seq:
         return Small(models.Seq2SeqConfig(V, V, d_model=8, d_hidden=6, **options), kind)
-    distances = DISTANCES.get(options.get("positions", ""), {})
     if kind is models.LanguageModel:
-        return Small(models.LanguageModelConfig(V, **{"num_layers": 2} | SIZES | distances | options), kind)
+        return Small(models.LanguageModelConfig(V, **{"num_layers": 2} | SIZES | options), kind)
     layers = {"num_encoder_layers": 1, "num_decoder_layers": 2}
-    return Small(models.EncoderDecoderConfig(V, V, **layers | SIZES | distances | options), kind)
+    return Small(models.EncoderDecoderConfig(V, V, **layers | SIZES | options), kind)
 
 
 def check_law(kind, options, attention=None):
@@ -112,7 +123,7 @@ def check_law(kind, options, attention=None):
 
 def combined(positions, arrangement, norm, heads, network, logits, window):
     return (
-        {"positions": positions, "attention_window": window}
+        {"positions": POSITIONS[positions], "attention_window": window}
         | ARRANGEMENTS[arrangement]
         | NORMS[norm]
         | HEADS[heads]
@@ -171,11 +182,17 @@ def test_pairs_of_parts(case):
 
 @pytest.mark.full
 @pytest.mark.parametrize("pairs", ["halves", "neighbors"])
-@pytest.mark.parametrize("scaling", ["linear", "ntk", "yarn", "llama3"])
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        choices.LinearScaling(4.0),
+        choices.NTKScaling(4.0),
+        choices.YaRNScaling(4.0, trained_length=3),
+        choices.Llama3Scaling(4.0, trained_length=3),
+    ],
+)
 def test_scaled_rotary_positions(scaling, pairs):
-    trained = {"trained_length": 3} if scaling in ("yarn", "llama3") else {}
-    rotary = RotaryConfig(pairs=pairs, scaling=scaling, factor=4.0, **trained)
-    check_law(models.LanguageModel, {"positions": "rotary", "rotary": rotary, "head_dim": 4})
+    check_law(models.LanguageModel, {"positions": choices.Rotary(pairs=pairs, scaling=scaling), "head_dim": 4})
 
 
 def simple(query, key, value, *, mask=None, bias=None):
@@ -190,7 +207,7 @@ def simple(query, key, value, *, mask=None, bias=None):
 @pytest.mark.parametrize("positions", first(["none", "rotary", "learned", "alibi", "t5"], "rotary", "alibi"))
 def test_an_undecorated_function_decodes(positions):
     """A layer computes masks and biases at positions before it calls attention."""
-    check_law(models.LanguageModel, {"positions": positions, "attention_dropout": 0.0}, attention=simple)
+    check_law(models.LanguageModel, {"positions": POSITIONS[positions], "attention_dropout": 0.0}, attention=simple)
 
 
 class Tempered(nnx.Module):
@@ -207,13 +224,13 @@ class Tempered(nnx.Module):
 
 @pytest.mark.parametrize("kind", first(KINDS, models.LanguageModel))
 def test_modules_of_each_layer_decode(kind):
-    check_law(kind, {"positions": "rotary"}, attention=modules.per_layer(Tempered))
+    check_law(kind, {"positions": choices.Rotary()}, attention=modules.per_layer(Tempered))
 
 
 @pytest.mark.parametrize("kind", first(KINDS, models.LanguageModel))
 def test_a_prefilled_state_crosses_jit(kind):
     """A prefilled state is an argument and a result of compiled functions."""
-    model = small(kind, {"positions": "rotary"})
+    model = small(kind, {"positions": choices.Rotary()})
     memory = None if kind is models.LanguageModel else model.call(kind.encode, model.params, SOURCE)
     sizes = {"beam_size": K, "length": T} | ({"batch_size": B} if memory is None else {})
     given = [] if memory is None else [memory]

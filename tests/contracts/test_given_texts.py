@@ -8,6 +8,7 @@ from jaxformer import decoding, models
 from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.data.sources import Parallel
 from jaxformer.errors import DataError
+from jaxformer.models import choices
 from jaxformer.modules.pure import pure
 from jaxformer.tasks.language_model import Beam, DecodeConfig, TextGenerator
 from jaxformer.tasks.translation import TASK, Translator
@@ -97,7 +98,7 @@ def test_a_long_prompt_leaves_its_neighbors_alone(monkeypatch, threads):
     monkeypatch.setattr(jax.stages.Lowered, "compile", nothing)
     monkeypatch.setattr(TextGenerator, "_num_threads", threads)
     tokenizer = CharacterTokenizer.train(SENTENCES)
-    sizes = {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_layers": 1, "positions": "rotary"}
+    sizes = {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_layers": 1, "positions": choices.Rotary()}
     config = models.LanguageModelConfig(tokenizer.vocab_size, **sizes)
     net = pure(models.LanguageModel, config)
     decode = DecodeConfig(max_tokens=1, search=Beam(beam_size=2))
@@ -110,7 +111,7 @@ def test_a_long_prompt_leaves_its_neighbors_alone(monkeypatch, threads):
 
 def test_attention_of_a_text_that_is_too_long_is_refused():
     """`jaxformer inspect` ended with a traceback."""
-    short = translator(positions="learned", max_positions=12)
+    short = translator(positions=choices.Learned(), max_positions=12)
     for pair in ((LONG, "a"), ("a", LONG)):
         with pytest.raises(DataError, match=r"sentence 1 has .* tokens, but the model takes at most 12; split it"):
             short.attention(*pair)

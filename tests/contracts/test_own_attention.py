@@ -19,6 +19,20 @@ def attend(query, key, value, *, mask=None):
     return F.attention(scores, key, value, mask=mask)
 """
 
+LEARNED = """from flax import nnx
+from jaxformer import functional as F
+import jax.numpy as jnp
+
+class Sharpened(nnx.Module):
+    def __init__(self):
+        self.factor = nnx.Param(jnp.ones(()), axes=())
+
+    def __call__(self, query, key, value, *, mask=None):
+        return F.attention(query * self.factor[...], key, value, mask=mask)
+
+attend = Sharpened()
+"""
+
 SETTINGS = (
     "--data.length 8 --data.batch_size 8 --data.cache cache --model.d_model 12 --model.num-heads 1 --model.d_ff 12 "
     "--model.num-layers 1 --model.dropout 0 --train.steps 2 --optimizer.warmup-steps 1 --train.tensorboard False"
@@ -132,6 +146,32 @@ def test_a_run_with_the_attention_of_the_library_takes_no_other(here, capsys):
         message = error(capsys, *words, "--attention", "mine.py:attend")
         assert "plain was trained with the library's attention, so it takes no other, got 'mine.py:attend'" in message
     assert (here / "plain" / "config.json").read_text() == before
+
+
+@pytest.mark.parametrize("given", ["none", "None", ""])
+def test_no_text_removes_the_attention_of_a_run(here, capsys, given):
+    before = (here / "run" / "config.json").read_text()
+    message = error(capsys, *TRAIN, "--out", "run", "--attention", given)
+    assert "a run keeps its attention when it resumes, and a new run with --init-from RUN can start with" in message
+    assert (here / "run" / "config.json").read_text() == before
+
+
+def test_a_new_run_starts_without_the_attention_of_another(here, capsys):
+    """It says so; and without the file as it was, that run cannot be read."""
+    (here / "mine.py").write_text(LEARNED)
+    assert main([*TRAIN, "--out", "learned", "--attention", "mine.py:attend"]) == 0
+    capsys.readouterr()
+    assert main([*TRAIN, "--init-from", "learned", "--out", "new"]) == 0
+    said = capsys.readouterr().err
+    assert "14 parameters taken, 0 new, 1 of the other run unused\n  unused: decoder/stack/layers/att" in said
+    assert f"attention is {here / 'mine.py'}:attend@{digest(LEARNED)} there and the library's here" in said
+    assert registry.read_config(here / "new").attention == ""
+    (here / "mine.py").write_text(TEXT)
+    message = error(capsys, *TRAIN, "--init-from", "learned", "--out", "other")
+    assert f"init_from learned: {here / 'mine.py'} has changed: its hash is {digest(TEXT)}, that of the" in message
+    assert f" run's attention is {digest(LEARNED)}; --attention " in message
+    assert message.endswith("; with --attention, this run has it, too")
+    assert not (here / "other").exists()
 
 
 def test_other_programs_have_no_such_attention(here, capsys):

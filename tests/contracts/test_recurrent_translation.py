@@ -110,8 +110,8 @@ def test_a_mesh_axis_of_lengths_is_refused_in_one_line(config, tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["--model.attention", "cosine"], "invalid choice 'cosine' for argument '--model.attention'. Expected one of "),
-        (["--model.cell", "elman"], "invalid choice 'elman' for argument '--model.cell'. Expected one of "),
+        (["--model.attention", "cosine"], "model.attention: got 'cosine', expected one of "),
+        (["--model.cell", "elman"], "model.cell: got 'elman', expected one of "),
         (["--model.d_hidden", "33"], "d_hidden must be even, half for each direction of the encoder, got 33"),
         (["--model.d_hidden", "0"], "d_hidden must be at least 1, got 0"),
         (["--model.d_attention", "-1"], "d_attention must be at least 1, got -1"),

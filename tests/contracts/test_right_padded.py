@@ -9,23 +9,24 @@ import numpy as np
 import pytest
 
 from jaxformer import functional, masks, models, pure
+from jaxformer.models import choices
 from tests.models.small import CONFIGS, LANGUAGE_CONFIGS, SOURCES, TARGET, V
 from tests.modules.small import drawn, normal, quick
 from tests.selection import first
 
 LABELS = jnp.asarray([[2, 9, 10, 2, 0], [10, 2, 9, 2, 0]], jnp.int32)
 VALID = jnp.asarray([[1, 1, 1, 1, 0], [1, 1, 0, 0, 0]], bool)
-EXPERTS = models.ExpertsConfig(num_experts=3, num_experts_per_token=2, load_balancing_weight=0.5, capacity_factor=0.6)
+EXPERTS = choices.Experts(num_experts=3, num_experts_per_token=2, load_balancing_weight=0.5, capacity_factor=0.6)
 GRID = models.GridConfig(image_size=(6, 10), widths=(4, 6), num_blocks=1)
 CAPTIONER = {"image": GRID, "vocab_size": V, "d_model": 8, "num_heads": 2, "d_ff": 12, "max_positions": 5}
 MODELS = {
     "translator": (models.EncoderDecoder, CONFIGS["post"]),
-    "translator, t5": (models.EncoderDecoder, dataclasses.replace(CONFIGS["pre"], positions="t5")),
+    "translator, t5": (models.EncoderDecoder, dataclasses.replace(CONFIGS["pre"], positions=choices.T5())),
     "language model": (models.LanguageModel, LANGUAGE_CONFIGS["untied"]),
     "window": (models.LanguageModel, dataclasses.replace(LANGUAGE_CONFIGS["untied"], attention_window=2)),
     "experts": (
         models.LanguageModel,
-        dataclasses.replace(LANGUAGE_CONFIGS["tied"], feed_forward="experts", experts=EXPERTS, dropout=0.0),
+        dataclasses.replace(LANGUAGE_CONFIGS["tied"], feed_forward=EXPERTS, dropout=0.0),
     ),
     "captioner": (models.TransformerCaptioner, models.TransformerCaptionerConfig(**CAPTIONER)),
 }

@@ -62,6 +62,18 @@ def llama() -> str:
     )
 
 
+def unigram(special: Sequence[str], *, pre_tokenizer: pre_tokenizers.PreTokenizer) -> str:
+    """Returns the content of a ``tokenizer.json`` like that of T5, Pegasus or XLM-RoBERTa; "</s>" is after a text."""
+    pieces = [(piece, 0.0) for piece in special] + [("\u2581", -2.0), *((letter, -3.0) for letter in "abx")]
+    tokenizer = Tokenizer(models.Unigram([*pieces, ("\u2581a", -1.0)], unk_id=special.index("<unk>")))
+    tokenizer.pre_tokenizer = pre_tokenizer
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer.add_special_tokens(list(special))
+    pairs = [("</s>", special.index("</s>"))]
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=pairs)
+    return tokenizer.to_str()
+
+
 def write(folder, content, names):
     """Writes the files of a tokenizer into a folder."""
     (folder / "tokenizer.json").write_text(content)

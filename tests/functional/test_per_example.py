@@ -11,6 +11,7 @@ import pytest
 from jaxformer import functional, models, pure
 from jaxformer.data.batch import Batch
 from jaxformer.data.special_tokens import SpecialTokens
+from jaxformer.models import choices
 from tests.modules.small import drawn, quick
 from tests.selection import first
 
@@ -101,7 +102,7 @@ def test_examples_a_few_at_a_time(batch_size):
     """Also where three do not divide into pairs; one at a time, experts without a capacity work, too."""
     config = models.LanguageModelConfig(12, num_layers=1, d_model=8, num_heads=2, d_ff=8, dropout=0.0)
     if batch_size == 1:
-        config = dataclasses.replace(config, feed_forward="experts")
+        config = dataclasses.replace(config, feed_forward=choices.Experts())
     net = pure(models.LanguageModel, config)
     params, tokens = drawn(net.shapes), jnp.asarray(np.random.default_rng(0).integers(1, 12, (3, 5)))
     loss = lambda params, tokens: net.bind(params).loss(tokens[:, :-1], labels=tokens[:, 1:])

@@ -10,7 +10,7 @@ import pytest
 from jaxformer import interop, models, pure
 from jaxformer.errors import ConfigError
 from jaxformer.interop import equivalent
-from jaxformer.models import families
+from jaxformer.models import choices, families
 from tests.interop.small import NETS, drawn
 from tests.modules.small import quick
 from tests.selection import first
@@ -18,7 +18,7 @@ from tests.selection import first
 SIZES = {"d_model": 8, "num_heads": 2, "d_ff": 12}
 PAIR = models.EncoderDecoderConfig(9, 9, **SIZES, num_encoder_layers=1, num_decoder_layers=1)
 STACKED = SIZES | {"num_layers": 1}
-STACK = models.LanguageModelConfig(9, **SIZES, num_layers=1, positions="learned")
+STACK = models.LanguageModelConfig(9, **SIZES, num_layers=1, positions=choices.Learned())
 SOURCE, TARGET = jnp.asarray([[3, 1, 4, 1, 5], [8, 2, 6, 5, 3]]), jnp.asarray([[2, 7, 1], [8, 2, 8]])
 
 FORMS = {
@@ -53,8 +53,17 @@ def test_a_model_of_a_family_is_not_changed(name):
     assert (found.net, found.params) == (net, params)
 
 
+def test_a_model_with_the_biases_of_a_qwen2_is_a_llama():
+    """Whose output has a bias, too: zeros."""
+    net = NETS["qwen2"]
+    params = drawn(net)
+    found = equivalent.fitted(net, params, family="llama")
+    assert found.net.config.attention_output_bias is None
+    np.testing.assert_array_equal(quick(found.net.apply)(found.params, SOURCE), quick(net.apply)(params, SOURCE))
+
+
 def test_a_model_of_no_family_is_refused():
-    net = pure(models.LanguageModel, dataclasses.replace(STACK, positions="alibi"))
+    net = pure(models.LanguageModel, dataclasses.replace(STACK, positions=choices.Alibi()))
     with pytest.raises(ConfigError, match=r"no family of Hugging Face can express this model: gpt2 .*; llama "):
         equivalent.fitted(net, drawn(net))
     net = pure(models.LanguageModel, dataclasses.replace(STACK, embedding_scale=0.0))
@@ -66,7 +75,9 @@ def test_a_model_of_no_family_is_refused():
         equivalent.fitted(NETS["gpt2"], drawn(NETS["gpt2"]), family="gpt3")
     with pytest.raises(ConfigError, match=r"a bart is not a LanguageModel; its families are gpt2, llama"):
         equivalent.fitted(NETS["gpt2"], drawn(NETS["gpt2"]), family="bart")
-    masked = pure(models.MaskedLanguageModel, dataclasses.replace(families.roberta(9, **STACKED), position_offset=0))
+    masked = pure(
+        models.MaskedLanguageModel, dataclasses.replace(families.roberta(9, **STACKED), positions=choices.Learned())
+    )
     with pytest.raises(ConfigError, match=r"^roberta has no settings for this model: its positions start at 0"):
         equivalent.fitted(masked, drawn(masked), family="roberta")
     classifier = NETS["vit classifier"]

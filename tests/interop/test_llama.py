@@ -8,7 +8,8 @@ import pytest
 
 from jaxformer import interop, models, pure
 from jaxformer.errors import DataError
-from jaxformer.models import families
+from jaxformer.models import choices, families
+from jaxformer.models.choices import Rotary
 from tests.interop.small import STACK, arrays, check_refused, drawn, edited, save
 
 D, F, V = 8, 12, 9
@@ -48,30 +49,30 @@ def test_names_and_shapes(tmp_path, name):
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 YARN = {"rope_type": "yarn", "original_max_position_embeddings": 16, "beta_fast": 32.0, "beta_slow": 1.0}
 ROTARY = [
-    ({"rope_theta": 500_000.0}, models.RotaryConfig(base=500_000.0)),
-    ({"rope_theta": 1e6, "rope_scaling": None}, models.RotaryConfig(base=1e6)),
-    ({"rope_scaling": {"type": "linear", "factor": 2.0}}, models.RotaryConfig(scaling="linear", factor=2.0)),
+    ({"rope_theta": 500_000.0}, Rotary(500_000.0)),
+    ({"rope_theta": 1e6, "rope_scaling": None}, Rotary(1e6)),
+    ({"rope_scaling": {"type": "linear", "factor": 2.0}}, Rotary(scaling=choices.LinearScaling(2.0))),
     (
         {"rope_theta": 500_000.0, "rope_scaling": LLAMA3 | {"original_max_position_embeddings": 8192}},
-        models.RotaryConfig(base=500_000.0, scaling="llama3", factor=8.0, trained_length=8192),
+        Rotary(500_000.0, scaling=choices.Llama3Scaling(8.0, 8192)),
     ),
-    ({"rope_parameters": {"rope_type": "default", "rope_theta": 5.0}}, models.RotaryConfig(base=5.0)),
+    ({"rope_parameters": {"rope_type": "default", "rope_theta": 5.0}}, Rotary(5.0)),
     (  # outside of the object; it has priority in transformers 5
         {"rope_parameters": LLAMA3, "original_max_position_embeddings": 16, "max_position_embeddings": 64},
-        models.RotaryConfig(scaling="llama3", factor=8.0, trained_length=16),
+        Rotary(scaling=choices.Llama3Scaling(8.0, 16)),
     ),
     (  # the published Qwen, whose amplitude follows from the factor
         {"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}},
-        models.RotaryConfig(scaling="yarn", factor=4.0, trained_length=16),
+        Rotary(scaling=choices.YaRNScaling(4.0, 16)),
     ),
     (  # a factor from the two lengths
         {"rope_parameters": YARN | {"attention_factor": 1.0693147180559945}, "max_position_embeddings": 32},
-        models.RotaryConfig(scaling="yarn", factor=2.0, trained_length=16),
+        Rotary(scaling=choices.YaRNScaling(2.0, 16)),
     ),
-    ({"rope_theta": 5.0, "rope_scaling": {"type": "linear", "factor": 1.0}}, models.RotaryConfig(base=5.0)),
+    ({"rope_theta": 5.0, "rope_scaling": {"type": "linear", "factor": 1.0}}, Rotary(5.0)),
     (  # as transformers 5 does
         {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_type": "default"}},
-        models.RotaryConfig(scaling="linear", factor=2.0),
+        Rotary(scaling=choices.LinearScaling(2.0)),
     ),
 ]
 
@@ -82,9 +83,9 @@ def test_rotary_positions(tmp_path, settings, rotary):
     cleared = dict.fromkeys(("rope_theta", "rope_scaling", "rope_parameters"))
     edited(tmp_path / "model", settings=cleared | settings)
     found = interop.load_pretrained(tmp_path / "model")
-    assert found.net.config.rotary == rotary
+    assert found.net.config.positions == rotary
     interop.save_pretrained(tmp_path / "again", found.net, found.params, family="llama")
-    assert interop.load_pretrained(tmp_path / "again").net.config.rotary == rotary
+    assert interop.load_pretrained(tmp_path / "again").net.config.positions == rotary
 
 
 @pytest.mark.parametrize(
@@ -180,7 +181,7 @@ def test_settings_without_a_counterpart_are_refused(tmp_path, name, settings):
 
 
 def test_feed_forward_biases(tmp_path):
-    net = pure(models.LanguageModel, families.llama(V, **STACK, feed_forward_bias=True))
+    net = pure(models.LanguageModel, families.llama(V, **STACK, feed_forward=choices.Gated()))
     params = drawn(net)
     interop.save_pretrained(tmp_path / "model", net, params, family="llama")
     shapes = {name: x.shape for name, x in arrays(tmp_path / "model").items() if "mlp" in name and "bias" in name}
@@ -197,10 +198,10 @@ def test_feed_forward_biases(tmp_path):
 def test_older_settings_do_not_contradict_the_model_that_is_written(tmp_path):
     save(tmp_path / "model", "llama")
     edited(tmp_path / "model", settings={"rope_scaling": LLAMA3, "rope_theta": 5.0, "rope_parameters": None})
-    found = interop.load_pretrained(tmp_path / "model", rotary=models.RotaryConfig(base=7.0))
+    found = interop.load_pretrained(tmp_path / "model", positions=Rotary(7.0))
     interop.save_pretrained(tmp_path / "again", found.net, found.params, family="llama", settings=found.settings)
     again = interop.load_pretrained(tmp_path / "again")
-    assert again.net.config.rotary == models.RotaryConfig(base=7.0)
+    assert again.net.config.positions == Rotary(7.0)
     assert (again.settings["rope_scaling"], again.settings["rope_theta"]) == (None, 7.0)
 
 
@@ -208,7 +209,7 @@ def test_a_missing_trained_length_is_the_number_of_positions(tmp_path):
     """As in transformers 5; it was 8192."""
     save(tmp_path / "model", "llama")
     edited(tmp_path / "model", settings={"rope_parameters": LLAMA3, "max_position_embeddings": 64})
-    assert interop.load_pretrained(tmp_path / "model").net.config.rotary.trained_length == 64
+    assert interop.load_pretrained(tmp_path / "model").net.config.positions.scaling.trained_length == 64
     edited(tmp_path / "model", settings={"max_position_embeddings": None})
     with pytest.raises(DataError, match="trained_length must be at least 1, got 0"):
         interop.load_pretrained(tmp_path / "model")

@@ -16,6 +16,7 @@ import safetensors.numpy
 from jaxformer import interop, models, pure, sharding
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.interop import tensors
+from jaxformer.models import choices
 from tests.interop.small import NETS, drawn, edited, save
 
 
@@ -99,8 +100,8 @@ def test_folders_that_do_not_fit_are_refused(tmp_path, case):
 
 
 CANNOT = {
-    "positions": ("gpt2", {"positions": "rotary"}, "positions='rotary'"),
-    "norm": ("gpt2", {"norm": "rms"}, "norm='rms'"),
+    "positions": ("gpt2", {"positions": choices.Rotary()}, "positions=Rotary"),
+    "norm": ("gpt2", {"norm": choices.RMSNorm()}, "norm=RMSNorm"),
     "norm position": ("bart", {"norm_position": "pre"}, "normalize_before"),
     "qk_norm": ("llama", {"qk_norm": True}, "qk_norm=True"),
     "sinks": ("llama", {"attention_sinks": True}, "no tensor is known .*attention.sinks"),
@@ -108,9 +109,9 @@ CANNOT = {
     "window": ("llama", {"attention_window": 3}, "attention_window=3"),
     "window of a translator": ("bart", {"attention_window": 3}, "attention_window=3"),
     "activation": ("t5", {"activation": "silu"}, "no plain feed-forward network with silu"),
-    "rotary": ("llama", {"rotary": models.RotaryConfig(scaling="ntk", factor=2.0)}, "rotary.scaling must be"),
+    "rotary": ("llama", {"positions": choices.Rotary(scaling=choices.NTKScaling())}, "scaling must be"),
     "embedding scale": ("gpt2", {"embedding_scale": 2.0}, "embedding_scale=2.0"),
-    "feed-forward": ("gpt2", {"feed_forward": "gated"}, "feed_forward"),
+    "feed-forward": ("gpt2", {"feed_forward": choices.Gated()}, "feed_forward"),
 }
 
 

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from jaxformer import functional, models, pure
+from jaxformer.models import choices
 from tests.modules.small import drawn, int32, quick
 
 V, B, S, T = 13, 2, 6, 5
@@ -17,7 +18,7 @@ CONFIGS = {
         V,
         tie_embeddings="none",
         norm_position="pre",
-        positions="learned",
+        positions=choices.Learned(),
         max_positions=7,
         activation="gelu",
         **SIZE,
@@ -26,7 +27,7 @@ CONFIGS = {
         V - 1,
         V,
         tie_embeddings="decoder",
-        positions="learned",
+        positions=choices.Learned(),
         max_positions=8,
         attention_bias=True,
         activation="gelu_tanh",
@@ -41,7 +42,7 @@ LANGUAGE_CONFIGS = {
         V,
         tie_embeddings=False,
         norm_position="post",
-        positions="sinusoidal",
+        positions=choices.Sinusoidal(),
         activation="relu",
         attention_bias=True,
         remat=True,

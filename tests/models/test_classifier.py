@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from jaxformer import functional, models, pure
+from jaxformer.models import choices
 from tests.models.small import Small, different, entry
 from tests.modules.small import quick
 
 SIZES = {"d_model": 8, "num_heads": 2, "d_ff": 12, "num_layers": 2, "norm_position": "pre", "dropout": 0.0}
 CONFIG = models.ClassifierConfig(13, num_classes=3, **SIZES)
-PLAIN = dataclasses.replace(CONFIG, num_layers=0, pooling="mean", positions="none", final_norm=False)
+PLAIN = dataclasses.replace(CONFIG, num_layers=0, pooling="mean", positions=None, final_norm=False)
 TOKENS = jnp.asarray([[1, 5, 6, 2, 0, 0], [1, 7, 8, 9, 10, 2]], jnp.int32)
 VALID = TOKENS > 0
 PADDED = functional.Tokens(TOKENS, VALID)
@@ -87,8 +88,8 @@ def test_the_encoder_equals_that_of_the_masked_language_model():
 @pytest.mark.full
 def test_training_balances_the_experts_of_all_layers():
     """By an additional loss, which is 0 without a key, without experts and without layers."""
-    experts = models.ExpertsConfig(num_experts=3, load_balancing_weight=0.5)
-    config = dataclasses.replace(CONFIG, feed_forward="experts", experts=experts)
+    experts = choices.Experts(num_experts=3, load_balancing_weight=0.5)
+    config = dataclasses.replace(CONFIG, feed_forward=experts)
     run = lambda model, **given: model.call(models.Classifier.training_logits, model.params, PADDED, **given)
     model, key = Small(config, models.Classifier), jax.random.key(0)
     logits, balance = run(model, key=key)

@@ -5,10 +5,14 @@ import inspect
 import math
 import typing
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
-from jaxformer import models, pure
+from jaxformer import axes, functional, models, modules, pure
+from jaxformer.models import choices
 from jaxformer.models.config import check_fields
 
 SHAPES = [
@@ -16,13 +20,18 @@ SHAPES = [
     models.ResidualNetworkConfig, models.RecurrentCaptionerConfig, models.TransformerCaptionerConfig,
 ]  # fmt: skip
 FROM_DATA = {"vocab_size", "source_vocab_size", "target_vocab_size", "num_classes"}
-MAY_BE_ZERO = FROM_DATA | {"position_offset", "num_token_types"}
+MAY_BE_ZERO = FROM_DATA | {"num_token_types"}
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_sizes_and_rates(shape):
     for name, kind in typing.get_type_hints(shape).items():
-        least = 0 if name in MAY_BE_ZERO or (name == "num_layers" and issubclass(shape, models.EncoderConfig)) else 1
+        least = (
+            0
+            if name in MAY_BE_ZERO
+            or (name == "num_layers" and issubclass(shape, models.EncoderConfig | models.ImageEncoderConfig))
+            else 1
+        )
         wrong = []
         if kind in (int, int | None):
             wrong = [(least - 1, f"^{name} must be at least {least}, got {least - 1}")]
@@ -43,17 +52,13 @@ def test_choices():
         check_fields(Shape("other"))
 
 
-@pytest.mark.parametrize(
-    ("part", "choice", "message"),
-    [
-        ({"rotary": models.RotaryConfig(base=5e5)}, {"positions": "rotary"}, "rotary .* positions is 'learned'"),
-        ({"experts": models.ExpertsConfig(4)}, {"feed_forward": "experts"}, "experts .* feed_forward is 'plain'"),
-    ],
-)
-def test_settings_of_unused_parts_are_refused(part, choice, message):
-    models.LanguageModelConfig(9, **part, **choice)
-    with pytest.raises(ValueError, match=message):
-        models.LanguageModelConfig(9, **part)
+def test_a_setting_exists_only_in_its_choice():
+    """No model can be given the base of rotary positions beside learned ones."""
+    fields = {field.name for field in dataclasses.fields(models.LanguageModelConfig)}
+    parts = (choices.Rotary, choices.T5, choices.RelativeKeys, choices.Experts, choices.LayerNorm)
+    of_parts = {field.name for part in parts for field in dataclasses.fields(part)}
+    assert {"base", "num_buckets", "num_experts", "epsilon"} <= of_parts
+    assert not fields & of_parts
 
 
 def test_choices_of_a_part():
@@ -72,19 +77,22 @@ def test_choices_of_a_part():
     with pytest.raises(ValueError, match=r"^scaling must be one of \('none', 'yarn'\), got 'dynamic'"):
         check_fields(Shape(Part("dynamic")))
     with pytest.raises(ValueError, match=r"^trained_length must be at least 1, got 0"):
-        models.LanguageModelConfig(9, rotary=models.RotaryConfig(scaling="yarn", factor=2.0, trained_length=0))
+        choices.YaRNScaling(trained_length=0)
 
 
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        (lambda: models.RotaryConfig(scaling="yarn", factor=0.0), "^the factor of rotary .* above 0 .*, got 0.0$"),
-        (lambda: models.RotaryConfig(scaling="ntk", factor=math.nan), "^the factor of rotary .* above 0 .*, got nan$"),
-        (lambda: models.RotaryConfig(factor=4.0), "^the factor of rotary .* 4.0, has no effect: scaling is 'none'$"),
-        (lambda: models.RotaryConfig(scaling="linear"), "^the scaling of rotary .* 'linear', has no effect: .* is 1$"),
-        (lambda: models.RotaryConfig(scaling="yarn", base=1.0), "^the base of rotary .* above 1 .*, got 1.0$"),
-        (lambda: models.ExpertsConfig(capacity_factor=0.0), "^capacity_factor must be above 0 .*, got 0.0$"),
-        (lambda: models.ExpertsConfig(load_balancing_weight=-1.0), "^load_balancing_weight must .* 0 .*, got -1.0$"),
+        (lambda: choices.YaRNScaling(factor=0.0), "^the factor of rotary .* above 0 .*, got 0.0$"),
+        (lambda: choices.NTKScaling(factor=math.nan), "^the factor of rotary .* above 0 .*, got nan$"),
+        (lambda: choices.Rotary(base=1.0), "^the base of rotary .* above 1 .*, got 1.0$"),
+        (lambda: choices.T5(max_distance=16), "max_distance above half of it, got 32 and 16$"),
+        (lambda: choices.RelativeKeys(0), "^max_distance must be at least 1, got 0$"),
+        (lambda: choices.Learned(offset=-1), "^offset must be at least 0, got -1$"),
+        (lambda: choices.Plain(dropout=1.0), r"^dropout must be in \[0, 1\), got 1.0$"),
+        (lambda: choices.Experts(0), "^num_experts must be at least 1, got 0$"),
+        (lambda: choices.Experts(capacity_factor=0.0), "^capacity_factor must be above 0 .*, got 0.0$"),
+        (lambda: choices.Experts(load_balancing_weight=-1.0), "^load_balancing_weight must .* 0 .*, got -1.0$"),
     ],
 )
 def test_numbers_of_a_part(part, message):
@@ -96,30 +104,6 @@ def test_numbers_of_a_part(part, message):
 @pytest.mark.parametrize(
     ("config", "settings", "message"),
     [
-        (models.LanguageModelConfig, {"num_buckets": 8}, "^num_buckets has no effect: positions is .*, not 't5'$"),
-        (
-            models.EncoderConfig,
-            {"max_distance": 8},
-            "^max_distance has .* is 'sinusoidal', not 't5' or 'relative_keys'$",
-        ),
-        (models.EncoderDecoderConfig, {"position_offset": 2}, "^position_offset has no effect: .*, not 'learned'$"),
-        (
-            models.LanguageModelConfig,
-            {"initialization": "xavier", "norm_position": "deep"},
-            "^initialization has no effect: norm_position is 'deep', not 'post' or 'pre' or 'sandwich'$",
-        ),
-        (
-            models.RotaryConfig,
-            {"scaling": "ntk", "trained_length": 9},
-            "^the trained_length .* 9, has no .* is .ntk., ",
-        ),
-        (models.EncoderConfig, {"patch_size": 8}, "^patch_size and num_channels .* no effect: image_size is None$"),
-        (
-            models.ClassifierConfig,
-            {"num_channels": 1},
-            "^patch_size and num_channels .* no effect: image_size is None$",
-        ),
-        (models.VisionTransformerConfig, {"vocab_size": 9}, "^vocab_size is for tokens, not for patches .*, got 9$"),
         (models.GridConfig, {"d_attention": 8}, "^d_attention has no effect: attention is 'none'$"),
         (models.ResidualNetworkConfig, {"attention_stage": 1}, "^attention_stage has no effect: attention is 'none'$"),
         (models.Seq2SeqConfig, {"d_attention": 8, "attention": "dot"}, "^d_attention has no effect: .* is 'dot', not "),
@@ -133,31 +117,25 @@ def test_settings_without_effect(config, settings, message):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"positions": "rope"}, r"^positions must be one of \(.*, got 'rope'; did you mean 'rotary'\?$"),
+        (
+            {"positions": "rope"},
+            r"^positions must be one of Sinusoidal\(\), .*, None, got 'rope'; did you mean Rotary\(\)\?$",
+        ),
         ({"activation": "swish"}, r", got 'swish'; did you mean 'silu'\?$"),
-        ({"norm": "rmsnorm"}, r", got 'rmsnorm'; did you mean 'rms'\?$"),
-        ({"feed_forward": "swiglu"}, r", got 'swiglu'; did you mean 'gated'\?$"),
+        ({"norm": "rmsnorm"}, r"^norm must be one of .*, got 'rmsnorm'; did you mean RMSNorm\(\)\?$"),
+        ({"feed_forward": "swiglu"}, r", got 'swiglu'; did you mean Gated\(\)\?$"),
         ({"compute_dtype": "bf16"}, r", got 'bf16'; did you mean 'bfloat16'\?$"),
         ({"activation": "rope"}, r", got 'rope'$"),
-        ({"positions": None}, r", got None$"),
+        ({"norm": None}, r", got None$"),
     ],
 )
 def test_other_names_of_choices_are_suggested(settings, message):
     """rope is not similar to rotary; a name of another setting is not suggested."""
-
-    @dataclasses.dataclass
-    class Shape:
-        positions: typing.Any = "learned"
-        activation: typing.Any = "relu"
-        norm: typing.Any = "layer"
-        feed_forward: typing.Any = "plain"
-        compute_dtype: typing.Any = "float32"
-
-    # The type checks of the tests would come first.
-    hints = typing.get_type_hints(models.TransformerConfig)
-    Shape.__annotations__ = {name: hints[name] for name in Shape.__annotations__}
+    config = models.LanguageModelConfig(9)
+    for name, value in settings.items():  # the type checks of the tests would come first
+        object.__setattr__(config, name, value)
     with pytest.raises(ValueError, match=message):
-        check_fields(Shape(**settings))
+        config.__post_init__()
 
 
 def test_language_models_differ_from_gpt2_in_two_settings():
@@ -170,23 +148,64 @@ def test_language_models_differ_from_gpt2_in_two_settings():
     assert differ == {"activation", "attention_bias"}
 
 
-@pytest.mark.parametrize("shape", [models.EncoderConfig, models.ClassifierConfig, models.VisionTransformerConfig])
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"positions": "rotary"}, "^the positions of patches must be learned, got 'rotary'"),
-        ({"image_size": (32, 30)}, r"^image_size must be a multiple of patch_size 4, got \(32, 30\)"),
-        ({"position_offset": 2}, "^position_offset is for tokens, not for patches of images, got 2"),
-        ({"embedding_scale": 1.0}, "^embedding_scale is for tokens, not for patches of images, got 1.0"),
-        ({"embedding_norm": True}, "^embedding_norm is for tokens, not for patches of images, got True"),
-        ({"num_token_types": 2}, "^num_token_types is for tokens, not for patches of images, got 2"),
-    ],
-)
-def test_patches_of_images_take_no_settings_of_tokens(shape, settings, message):
-    given = {"image_size": (32, 32), "patch_size": 4, "positions": "learned"}
-    shape(**given)
-    with pytest.raises(ValueError, match=message):
-        shape(**given | settings)
+def test_patches_of_images_take_no_settings_of_tokens():
+    """Nor has an encoder settings of decoders."""
+    names = {field.name for field in dataclasses.fields(models.VisionTransformerConfig)}
+    assert not names & {"vocab_size", "positions", "max_positions", "embedding_scale", "embedding_norm", "output_bias"}
+    names = {field.name for field in dataclasses.fields(models.ClassifierConfig)}
+    assert not names & {"image_size", "patch_size", "num_channels", "output_bias", "output_scale", "attention_window"}
+
+
+class Twice(nnx.Module):
+    """A norm and a feed-forward network of one's own."""
+
+    def __init__(self, *, rngs):
+        self.factor = nnx.Param(jnp.full((), 2.0), axes=())
+
+    def __call__(self, x, *, key=None):
+        return self.factor * x
+
+
+@dataclasses.dataclass(frozen=True)
+class Own:
+    module: type
+
+    def make(self, config, *, rngs):
+        return self.module(rngs=rngs)
+
+
+class Ramp(modules.PositionScheme):
+    def __init__(self, *, rngs):
+        pass
+
+    def rotate(self, x, positions):
+        return functional.rotary(x, positions)
+
+
+def test_parts_of_ones_own():
+    """Objects with `make` in place of a choice: the model is the one with these modules, and has their parameters."""
+    config = models.LanguageModelConfig(
+        9,
+        num_layers=2,
+        d_model=8,
+        num_heads=2,
+        positions=Own(Ramp),
+        norm=Own(Twice),
+        feed_forward=Own(Twice),
+        dropout=0.0,
+    )
+    net = pure(models.LanguageModel, config)
+    params = net.init(jax.random.key(0))
+    names = {axes.parameter_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)}
+    assert {name for name in names if name.endswith("factor")} == {
+        "decoder/norm/factor",
+        *(f"decoder/stack/layers/{part}/factor" for part in ("attention_norm", "feed_forward", "feed_forward_norm")),
+    }
+    tokens = jnp.array([[1, 2, 3]], jnp.int32)
+    plain = pure(models.LanguageModel, dataclasses.replace(config, positions=None)).apply(params, tokens)
+    logits = net.apply(params, tokens)
+    np.testing.assert_array_equal(logits[:, 0], plain[:, 0])
+    assert (logits[:, 1:] != plain[:, 1:]).any()
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -205,12 +224,6 @@ def test_one_table_needs_one_vocabulary():
 def test_a_model_needs_vocabularies():
     with pytest.raises(ValueError, match=r"vocab_size must be at least 1, got \(0, 0\)"):
         pure(models.EncoderDecoder, models.EncoderDecoderConfig()).shapes
-
-
-def test_encoders_refuse_settings_of_decoders():
-    for settings in ({"output_bias": True}, {"output_scale": 0.5}):
-        with pytest.raises(ValueError, match="output_bias and output_scale are for decoders"):
-            models.EncoderConfig(9, **settings)
 
 
 def test_first_token_pooling_needs_layers():

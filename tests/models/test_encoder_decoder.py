@@ -10,6 +10,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from jaxformer import decoding, functional, masks, models, pure
+from jaxformer.models import choices
 from tests.models.small import (
     CONFIGS,
     SOURCE,
@@ -141,7 +142,7 @@ def test_an_empty_source_is_finite():
 @BOTH
 def test_dropout_is_a_function_of_the_key(name):
     """Without a key, the program is that of a model without dropout."""
-    rates = {"dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.1}
+    rates = {"dropout": 0.3, "attention_dropout": 0.2, "feed_forward": choices.Plain(dropout=0.1)}
     noisy = Small(shallow(CONFIGS[name], **rates))
     one, same, other = (noisy.logits(key=jax.random.key(seed)) for seed in (0, 0, 1))
     np.testing.assert_array_equal(one, same)
@@ -150,11 +151,12 @@ def test_dropout_is_a_function_of_the_key(name):
     assert programs[0].as_text() == programs[1].as_text()
 
 
-@pytest.mark.parametrize("rate", ["dropout", "attention_dropout", "activation_dropout"])
+@pytest.mark.parametrize("rate", ["dropout", "attention_dropout", "feed_forward"])
 @pytest.mark.full
 def test_each_dropout_rate_is_used(rate):
     """Each of the three rates alone changes the result."""
-    noisy = Small(dataclasses.replace(CONFIGS["post"], **({"dropout": 0.0} | {rate: 0.4})))
+    value = choices.Plain(dropout=0.4) if rate == "feed_forward" else 0.4
+    noisy = Small(dataclasses.replace(CONFIGS["post"], **({"dropout": 0.0} | {rate: value})))
     assert different(noisy.logits(key=jax.random.key(0)), model("post").logits()).all()
 
 

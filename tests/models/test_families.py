@@ -27,7 +27,7 @@ def test_families_make_models(name):
     shapes = pure(network, config).shapes
     dims = {x.shape[-1] for x in jax.tree.leaves(shapes)}
     assert 8 in dims
-    assert getattr(families, name)(13, **SIZES | {"norm_epsilon": 0.5}).norm_epsilon == 0.5
+    assert getattr(families, name)(13, **SIZES | {"norm_position": "deep"}).norm_position == "deep"
 
 
 def test_sizes_have_the_defaults_of_the_configuration():

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from jaxformer import functional, models, pure
+from jaxformer.models import choices
 from tests.models.small import LANGUAGE_CONFIGS, B, Small, V, different, entry, language_model
 from tests.modules.small import int32, quick
 from tests.selection import first
@@ -132,12 +133,15 @@ def test_steps_equal_the_rows_of_the_full_pass(name):
     np.testing.assert_allclose(run(small.params), expected, atol=3e-5)
 
 
-@pytest.mark.parametrize("rate", ["dropout", "attention_dropout", "activation_dropout"])
+@pytest.mark.parametrize("rate", ["dropout", "attention_dropout", "feed_forward"])
 def test_each_dropout_rate_is_used(rate):
     """Each alone changes the result, as a function of the key; without a key there is no dropout."""
-    none = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
+    none = {"dropout": 0.0, "attention_dropout": 0.0, "feed_forward": choices.Plain()}
     plain = shallow(LANGUAGE_CONFIGS["tied"], **none)
-    noisy = Small(dataclasses.replace(plain, **{rate: 0.4}), models.LanguageModel)
+    noisy = Small(
+        dataclasses.replace(plain, **{rate: choices.Plain(dropout=0.4) if rate == "feed_forward" else 0.4}),
+        models.LanguageModel,
+    )
     one, same, other = (logits(noisy, key=jax.random.key(seed)) for seed in (0, 0, 1))
     np.testing.assert_array_equal(one, same)
     assert different(one, other)[:, 2:].all()
@@ -192,7 +196,7 @@ def test_packed_texts_equal_separate_ones(name):
     """Logits, loss and weights of two texts in a row; relative positions need not restart."""
     given = dict(PACKED)
     if name == "rotary":
-        small = Small(dataclasses.replace(LANGUAGE_CONFIGS["tied"], positions="rotary"), models.LanguageModel)
+        small = Small(dataclasses.replace(LANGUAGE_CONFIGS["tied"], positions=choices.Rotary()), models.LanguageModel)
         del given["positions"]
     else:
         small = language_model(name)

@@ -9,12 +9,20 @@ import numpy as np
 import pytest
 
 from jaxformer import functional, models, pure
+from jaxformer.models import choices
 from tests.models.small import Small, different, entry, replaced
 from tests.modules.small import quick
 
 V = 13
 CONFIG = models.EncoderConfig(
-    V, d_model=8, num_heads=2, d_ff=12, num_layers=2, norm_position="pre", positions="learned", max_positions=9
+    V,
+    d_model=8,
+    num_heads=2,
+    d_ff=12,
+    num_layers=2,
+    norm_position="pre",
+    positions=choices.Learned(),
+    max_positions=9,
 )
 TOKENS = jnp.asarray([[1, 5, 6, 2, 1, 7, 8, 9, 2], [1, 4, 12, 5, 2, 0, 0, 0, 0]], jnp.int32)
 VALID = TOKENS > 0
@@ -87,8 +95,8 @@ def test_cross_entropy_equals_that_of_the_logits():
 @pytest.mark.full
 def test_experts_are_balanced_in_training():
     """The loss includes the balancing losses of all layers, which padding does not change."""
-    experts = models.ExpertsConfig(num_experts=3, load_balancing_weight=0.5)
-    config = dataclasses.replace(CONFIG, feed_forward="experts", experts=experts, dropout=0.0)
+    experts = choices.Experts(num_experts=3, load_balancing_weight=0.5)
+    config = dataclasses.replace(CONFIG, feed_forward=experts, dropout=0.0)
     small = Small(config, models.MaskedLanguageModel)
 
     def loss(tokens=PADDED, **given):
@@ -127,12 +135,6 @@ def test_captured_attention():
     plain = queries(small.params, zeros, zeros)
     assert (plain != queries(small.params, zeros + 1, zeros)).any()
     assert (plain != queries(small.params, zeros, zeros + 1)).any()
-
-
-def test_images_have_no_tokens_to_mask():
-    config = models.EncoderConfig(image_size=(32, 32), positions="learned", d_model=8, num_heads=2)
-    with pytest.raises(ValueError, match=r"reads tokens, got image_size \(32, 32\)"):
-        pure(models.MaskedLanguageModel, config).shapes
 
 
 @pytest.mark.full

@@ -78,7 +78,7 @@ def assert_alike(losses, params):
     return found
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", first(NETWORKS, "language model"))
 def test_an_own_loss_fits_every_network(name):
     """Value, count and gradients are those of its direct value on the logits; padding does not count."""
     kind, config = NETWORKS[name]
@@ -94,6 +94,7 @@ def test_an_own_loss_fits_every_network(name):
     assert float(count) == 8
 
 
+@pytest.mark.full
 def test_an_own_loss_compares_two_passes():
     """Rows and their copies have different dropout; without it they are not apart."""
     small = Small(dataclasses.replace(LANGUAGE_CONFIGS["tied"], num_layers=1, dropout=0.3), models.LanguageModel)

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from jaxformer import functional, models, pure
+from jaxformer.config import kind_of
+from jaxformer.models import choices
 from tests.models.small import (
     CONFIGS,
     LANGUAGE_CONFIGS,
@@ -38,19 +40,16 @@ from tests.selection import first
         ({"d_ff": 0}, "d_ff must be at least 1, got 0"),
         ({"max_positions": 0}, "max_positions must be at least 1, got 0"),
         ({"d_model": 7, "num_heads": 1}, r"sinusoidal positions need an even d_model, got 7"),
-        ({"positions": "sinusodial"}, r"positions must be one of \('none', 'sinusoidal', .*\), got 'sinusodial'"),
         (
             {"norm_position": "before"},
             r"norm_position must be one of \('post', 'pre', 'sandwich', 'deep'\), got 'before'",
         ),
-        ({"positions": "normalized"}, r"must not be 'normalized', t / \(N - 1\), in a decoder"),
-        ({"positions": "rotary", "head_dim": 3}, "rotary positions need an even head dim, got 3"),
-        ({"positions": "t5", "max_distance": 16}, "max_distance above half of it, got 32 and 16"),
+        ({"positions": choices.Normalized()}, r"must not be 'normalized', t / \(N - 1\), in a decoder"),
+        ({"positions": choices.Rotary(), "head_dim": 3}, "rotary positions need an even head dim, got 3"),
         ({"num_kv_heads": 3}, r"num_heads \(2\) must be divisible by num_kv_heads \(3\)"),
         ({"compute_dtype": "float16"}, r"compute_dtype must be one of \('float32', 'bfloat16'\), got 'float16'"),
         ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
         ({"attention_dropout": -0.1}, r"attention_dropout must be in \[0, 1\), got -0.1"),
-        ({"feed_forward": "experts", "activation_dropout": 0.1}, "activation_dropout must be 0 with experts, got 0.1"),
     ],
 )
 def test_invalid_configurations_are_refused(config, change, message):
@@ -109,10 +108,8 @@ def test_the_bias_of_the_loss_is_that_of_logits_in_bfloat16():
 @pytest.mark.full
 def test_experts_are_balanced_in_training(kind):
     """The loss in training includes the balancing losses of all layers; padding takes no place in an expert."""
-    experts = models.ExpertsConfig(
-        num_experts=3, num_experts_per_token=2, load_balancing_weight=0.5, capacity_factor=0.6
-    )
-    options = {"feed_forward": "experts", "experts": experts, "dropout": 0.0}
+    experts = choices.Experts(num_experts=3, num_experts_per_token=2, load_balancing_weight=0.5, capacity_factor=0.6)
+    options = {"feed_forward": experts, "dropout": 0.0}
     if kind is models.LanguageModel:
         small, inputs = language_model(**options), (TARGETS,)
     else:
@@ -121,7 +118,7 @@ def test_experts_are_balanced_in_training(kind):
     (plain, count), (training, _) = loss(), loss(key=jax.random.key(0))
     stacks = 1 if kind is models.LanguageModel else 2
     unlimited = dataclasses.replace(experts, capacity_factor=None)
-    free = Small(dataclasses.replace(small.config, experts=unlimited), kind)
+    free = Small(dataclasses.replace(small.config, feed_forward=unlimited), kind)
     free = free.call(kind.loss, small.params, *inputs, labels=TARGET, key=jax.random.key(0))[0]
     assert 0.9 * stacks * 0.5 * count < free - plain < 3.1 * stacks * 0.5 * count
     assert training != free  # some experts are full
@@ -147,7 +144,9 @@ def test_embeddings_have_types_and_a_norm():
 
 def test_normalized_positions_end_at_the_last_real_token():
     """An encoder may use t / (N - 1): N is the number of real tokens, so padding changes nothing."""
-    config = models.EncoderConfig(V, d_model=8, num_heads=2, num_layers=1, positions="normalized", embedding_scale=1.0)
+    config = models.EncoderConfig(
+        V, d_model=8, num_heads=2, num_layers=1, positions=choices.Normalized(), embedding_scale=1.0
+    )
     small = Small(config, models.make_encoder)
     embed = quick(lambda params: small.net.bind(params).embeddings(SOURCES))
     found = embed(small.params)
@@ -161,7 +160,7 @@ def test_normalized_positions_end_at_the_last_real_token():
 @pytest.mark.parametrize("make", first([models.make_encoder, models.make_decoder], models.make_encoder))
 def test_normalized_positions_end_at_the_last_token_of_each_packed_sequence(make):
     """N was the number of tokens in the row."""
-    shape = {"d_model": 2, "num_heads": 1, "d_ff": 2, "positions": "normalized"}
+    shape = {"d_model": 2, "num_heads": 1, "d_ff": 2, "positions": choices.Normalized()}
     config = models.EncoderConfig(V, num_layers=0, **shape)
     if make is models.make_decoder:
         config = models.DecoderConfig(V, num_layers=1, causal=False, **shape)
@@ -176,7 +175,7 @@ def test_normalized_positions_end_at_the_last_token_of_each_packed_sequence(make
 
 
 def test_decoding_refuses_normalized_positions():
-    net = pure(models.LanguageModel, models.LanguageModelConfig(V, positions="normalized", causal=False))
+    net = pure(models.LanguageModel, models.LanguageModelConfig(V, positions=choices.Normalized(), causal=False))
     start = lambda params: net.bind(params).start(batch_size=1, beam_size=1, length=2)
     with pytest.raises(ValueError, match="N is not known before the end"):
         jax.eval_shape(start, net.shapes)
@@ -195,12 +194,16 @@ def test_decoders_refuse_token_types(model, config):
         pure(model, config).shapes
 
 
-@pytest.mark.parametrize("positions", ["t5", "rotary", "alibi", "relative_keys", "transformer_xl"])
+@pytest.mark.parametrize(
+    "positions",
+    [choices.T5(), choices.Rotary(), choices.Alibi(), choices.RelativeKeys(), choices.TransformerXL()],
+    ids=kind_of,
+)
 def test_positions_in_attention_need_layers(positions):
     config = models.ClassifierConfig(V, num_layers=0, num_classes=2, pooling="mean", positions=positions)
-    with pytest.raises(ValueError, match=f"^{positions} positions .* have no effect without layers"):
+    with pytest.raises(ValueError, match=f"^{kind_of(positions)} positions .* have no effect without layers"):
         pure(models.Classifier, config).shapes
-    for without in ("none", "learned", "sinusoidal", "raw"):
+    for without in (None, choices.Learned(), choices.Sinusoidal(), choices.Raw()):
         pure(models.make_encoder, models.EncoderConfig(V, num_layers=0, positions=without)).shapes
 
 
@@ -229,9 +232,9 @@ def test_initial_kernels():
 @pytest.mark.parametrize(
     "config",
     [
-        models.EncoderDecoderConfig(500, 500, positions="learned"),
+        models.EncoderDecoderConfig(500, 500, positions=choices.Learned()),
         models.LanguageModelConfig(500),
-        models.EncoderConfig(500, positions="learned"),
+        models.EncoderConfig(500, positions=choices.Learned()),
     ],
     ids=lambda c: type(c).__name__,
 )
@@ -251,8 +254,14 @@ def test_parameters_are_float32_under_x64():
     """All of them, as the kernels; biases and norms were float64, and so was the gradient's norm."""
     everything = {"attention_bias": True, "output_bias": True, "qk_norm": True, "attention_sinks": True}
     nets = [
-        pure(models.EncoderDecoder, models.EncoderDecoderConfig(V, V, norm="rms", **everything, **SIZE)),
-        pure(models.LanguageModel, models.LanguageModelConfig(V, positions="transformer_xl", **LANGUAGE_SIZE)),
+        pure(
+            models.EncoderDecoder,
+            models.EncoderDecoderConfig(V, V, norm=choices.RMSNorm(), **everything, **SIZE),
+        ),
+        pure(
+            models.LanguageModel,
+            models.LanguageModelConfig(V, positions=choices.TransformerXL(), **LANGUAGE_SIZE),
+        ),
         pure(models.MaskedLanguageModel, models.EncoderConfig(V, **LANGUAGE_SIZE)),
         pure(models.ResidualNetwork, models.ResidualNetworkConfig(num_classes=2)),
         pure(models.Seq2Seq, models.Seq2SeqConfig(V, V)),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from jaxformer import functional, models, pure
+from jaxformer.models import choices
 from tests.models.small import Small
 from tests.modules.small import normal, quick
 
@@ -57,8 +58,8 @@ def test_capturing_does_not_change_the_logits():
 
 
 def test_training_balances_experts():
-    experts = models.ExpertsConfig(num_experts=3, load_balancing_weight=0.5)
-    config = dataclasses.replace(small().config, feed_forward="experts", experts=experts)
+    experts = choices.Experts(num_experts=3, load_balancing_weight=0.5)
+    config = dataclasses.replace(small().config, feed_forward=experts)
     model = Small(config, models.VisionTransformer)
     train = quick(lambda params, key: model.net.bind(params).training_logits(IMAGES, key=key))
     logits, balance = train(model.params, jax.random.key(0))

@@ -9,7 +9,6 @@ from jaxformer import models
     ("make", "options", "message"),
     [
         (models.VisionTransformerConfig, {"image_size": (30, 32)}, r"multiple of patch_size 4, got \(30, 32\)"),
-        (models.VisionTransformerConfig, {"positions": "rotary"}, "must be learned, got 'rotary'"),
         (models.VisionTransformerConfig, {"pooling": "max"}, "pooling must be one of"),
         (models.ResidualNetworkConfig, {"widths": ()}, "widths must have one number for each stage, got none"),
         (models.ResidualNetworkConfig, {"widths": (8, 0)}, r"widths must be at least 1, got \(8, 0\)"),

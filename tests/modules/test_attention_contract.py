@@ -53,7 +53,7 @@ OWN = {
 }
 
 
-@pytest.mark.parametrize("name", first(OWN, "differential"))
+@pytest.mark.parametrize("name", first(OWN, "reference"))
 def test_own_implementations_keep_the_contract(name):
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # as in the programs of users
         report = check_attention(OWN[name])
@@ -184,7 +184,7 @@ BROKEN = {
 }
 
 
-QUICK = (without_mask, deaf, branching, transposed, square, everything, infinite, rooted, upcasting, rotating)
+QUICK = (without_mask, deaf, branching, transposed, square, everything, infinite)
 
 
 @pytest.mark.parametrize("attention", first(BROKEN, *QUICK), ids=name_of)

@@ -37,6 +37,7 @@ def test_adapters_of_the_named_matrices():
     assert set(axes) == {("layers", None, None)}
 
 
+@pytest.mark.full
 def test_a_new_adapter_changes_nothing():
     params, plain = quick(lambda key: (ADAPTED.init(key), NET.init(key)))(jax.random.key(0))
     base = {name: value for name, value in params.items() if name != "lora"}

@@ -12,7 +12,7 @@ from jaxformer import functional, masks, models, modules, pure, sharding
 from jaxformer.modules import per_layer
 from tests.modules.small import drawn, normal, quick
 
-CONFIG = models.LanguageModelConfig(9, num_layers=3, d_model=8, num_heads=2, d_ff=8, positions="none")
+CONFIG = models.LanguageModelConfig(9, num_layers=3, d_model=8, num_heads=2, d_ff=8, positions=None)
 PAIR = models.EncoderDecoderConfig(9, 9, num_encoder_layers=2, num_decoder_layers=3, d_model=8, num_heads=2, d_ff=8)
 
 
@@ -243,6 +243,7 @@ class Halves(nnx.Module):
         return functional.rms_norm(jnp.einsum("bnts,bsnh->btnh", maps, value), jnp.ones(value.shape[3]))
 
 
+@pytest.mark.full
 def test_a_model_has_maps_of_any_number():
     net = pure(models.EncoderDecoder, PAIR, attention=per_layer(Halves))
     params, tokens = drawn(net.shapes), jnp.ones((2, 4), int)

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.multihost import processes
 
 
@@ -13,7 +14,8 @@ def test_one_process_decides_alone():
     assert not processes.all_true(False)
     assert processes.broadcast(True)
     assert not processes.broadcast(False)
-    assert not processes.asked_to_stop(3)
+    assert processes.first_request(3, ["interrupted"]) == "interrupted"
+    assert processes.first_request(3, []) is None
     processes.barrier("a place")
     assert processes.num_hosts() == 1
 
@@ -31,6 +33,33 @@ def test_all_true(three, others, expected):
     assert processes.all_true(False) is False
 
 
+def fails():
+    raise DataError("mine")
+
+
+def in_all(three, make, mine, others):
+    """`in_all` here, with the answers that two other processes would give, one pair for each exchange."""
+    answers = iter(others)
+    three("process_allgather", lambda here: mine.append(bool(here)) or np.stack([here, *next(answers)]))
+    return processes.in_all(make, "another process failed")
+
+
+def test_what_fails_in_one_process_fails_in_all(three):
+    """With its own message there, and with an error of the same kind elsewhere."""
+    fine, mine = (True, True), []
+    assert in_all(three, lambda: 5, mine, [fine]) == 5
+    with pytest.raises(DataError, match="mine"):
+        in_all(three, fails, mine, [fine, fine, fine])
+    for elsewhere, error in (
+        ([(True, False), (False, True)], ConfigError),
+        ([(True, False), fine, (True, False)], DataError),
+        ([(False, True), fine, fine], OSError),
+    ):
+        with pytest.raises(error, match="another process failed"):
+            in_all(three, lambda: 5, mine, elsewhere)
+    assert mine == [True, False, True, False, *2 * [True], *3 * [True], *3 * [True]]
+
+
 def test_the_first_process_decides(three):
     three("broadcast_one_to_all", lambda mine: np.asarray(True))
     assert processes.broadcast(False) is True
@@ -38,7 +67,7 @@ def test_the_first_process_decides(three):
 
 def test_asked_to_stop(three):
     three("reached_preemption_sync_point", lambda step: step == 5)
-    assert [processes.asked_to_stop(step) for step in (4, 5)] == [False, True]
+    assert [processes.first_request(step, []) for step in (4, 5)] == [None, "terminated"]
 
 
 @pytest.mark.parametrize(("others", "expected"), [(("here", "here"), 1), (("here", "there"), 2), (("a", "b"), 3)])

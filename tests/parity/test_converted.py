@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from tokenizers import pre_tokenizers
 
 import jaxformer
 from jaxformer.tasks import pretrained
@@ -186,6 +187,31 @@ def test_a_llama_has_the_tokens_of_its_class(tmp_path, legacy):
     for text in ("a b", " a", "  a ", "", " ", "a</s>b", "a </s> b", "x ab x", "xabx", "\u2581a"):
         ids = theirs(text, add_special_tokens=False)["input_ids"]
         assert ours.encode([text])[0].tolist() == again(text)["input_ids"] == ids
+
+
+SPACED = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+OTHER = pre_tokenizers.Metaspace(prepend_scheme="first")
+
+
+@pytest.mark.parametrize("pre_tokenizer", [SPACED, OTHER], ids=["published", "other"])
+@pytest.mark.parametrize("family", ["t5", "mt5", "pegasus", "xlm-roberta", "camembert"])
+def test_unigram_families_have_the_tokens_of_their_class(tmp_path, family, pre_tokenizer):
+    """So does a folder that is exported again, which names no such class."""
+    special = ["<pad>", "</s>", "<unk>", "<mask_1>", "<mask_2>", "<s>", "<mask>"]
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
+    names = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+    others = {"t5": {"extra_ids": 0}, "mt5": {"extra_ids": 0}, "pegasus": {"offset": 2}}.get(family, {})
+    tokenizers.write(tmp_path, tokenizers.unigram(special, pre_tokenizer=pre_tokenizer), names | others)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ours, _ = read_tokenizer(tmp_path, {"model_type": family, "decoder_start_token_id": 0})
+    (tmp_path / "out").mkdir()
+    for name, file in tokenizer_files(ours).items():
+        (tmp_path / "out" / name).write_bytes(file)
+    (tmp_path / "out" / "config.json").write_text(json.dumps({"model_type": family}))
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    for text in ("a b", " a", "  ab  x ", "", " ", "a</s>b", "a </s> b\nx", "\u2581a", "a\tb\u00a0x"):
+        ids = theirs(text, add_special_tokens=False)["input_ids"]
+        assert ours.encode([text])[0].tolist() == again(text, add_special_tokens=False)["input_ids"] == ids
 
 
 @pytest.mark.parametrize("lstrip", [False, True])

@@ -8,6 +8,8 @@ import pytest
 
 import jaxformer
 from jaxformer import demo
+from jaxformer.errors import ConfigError
+from jaxformer.models import choices
 from jaxformer.tasks import pretrained
 from tests.contracts.task import quiet
 
@@ -57,6 +59,30 @@ def test_a_language_model_is_a_gpt2(tmp_path, kind):
     np.testing.assert_allclose(own, model(ids[None]).logits[0].detach().numpy(), atol=2e-4)
 
 
+def test_a_language_model_with_the_biases_of_a_qwen2_is_a_llama(tmp_path):
+    """Any tokenizer of a qwen2 gets Qwen's rules in transformers, by which no text would have our tokens."""
+    parts = {
+        "positions": "rotary",
+        "norm": "rms",
+        "embedding_scale": 1.0,
+        "feed_forward": "gated",
+        "activation": "silu",
+    }
+    biases = {"feed_forward_bias": False, "attention_bias": True, "attention_output_bias": False}
+    model = SHAPE | {"num_layers": 1, "tie_embeddings": False} | parts | biases
+    run = trained(tmp_path / "lm", "language_model", model=model, data={"vocab_size": 400})
+    with pytest.raises(ConfigError, match="by the rules of Qwen's vocabulary: leave out --family qwen2"):
+        pretrained.export(run, tmp_path / "out", family="qwen2")
+    assert pretrained.export(run, tmp_path / "out") == "llama"
+    model, tokenizer = theirs(tmp_path / "out", "AutoModelForCausalLM")
+    generator = jaxformer.load(run)
+    for text in TEXTS:
+        assert tokenizer(text)["input_ids"] == generator.tokenizer.encode([text])[0].tolist()
+    (ids,) = tokenizer(TEXTS[:1], return_tensors="pt")["input_ids"]
+    own = generator.net.apply(generator.params, jnp.asarray(ids.numpy()[None]))[0, :, : generator.tokenizer.vocab_size]
+    np.testing.assert_allclose(own, model(ids[None]).logits[0].detach().numpy(), atol=2e-4)
+
+
 @pytest.mark.parametrize("norm_position", ["pre", "post"])
 def test_a_translator_is_a_pegasus_or_a_marian(tmp_path, norm_position):
     """Its dimensions have another order, for the sines of its positions alternate with the cosines."""
@@ -85,8 +111,18 @@ def test_a_translator_is_a_pegasus_or_a_marian(tmp_path, norm_position):
 
 @pytest.mark.parametrize("types", [0, 2])
 def test_a_masked_language_model_is_a_bert(tmp_path, types):
-    model = SHAPE | {"num_layers": 1, "norm_position": "post", "norm_epsilon": 1e-12, "embedding_norm": True}
-    model |= {"embedding_scale": 1.0, "attention_bias": True, "num_token_types": types, "positions": "learned"}
+    model = SHAPE | {
+        "num_layers": 1,
+        "norm_position": "post",
+        "norm": choices.LayerNorm(1e-12),
+        "embedding_norm": True,
+    }
+    model |= {
+        "embedding_scale": 1.0,
+        "attention_bias": True,
+        "num_token_types": types,
+        "positions": choices.Learned(),
+    }
     run = trained(tmp_path / "mlm", "masked_language_model", model=model, data={"vocab_size": 400})
     assert pretrained.export(run, tmp_path / "out") == "bert"
     model, tokenizer = theirs(tmp_path / "out", "AutoModelForMaskedLM")

@@ -25,7 +25,7 @@ def settings(name):
     family, layers = name.partition("-")[0], getattr(config, "num_layers", None)
     if family in ("bert", "roberta"):
         sizes = {"hidden_size": config.d_model, "num_hidden_layers": layers, "num_attention_heads": config.num_heads}
-        more = {"max_position_embeddings": config.max_positions + config.position_offset}
+        more = {"max_position_embeddings": config.max_positions + config.positions.offset}
         types = {"type_vocab_size": config.num_token_types, "intermediate_size": config.d_ff}
         return sizes | more | types | {"vocab_size": config.vocab_size}
     if family == "xlnet":

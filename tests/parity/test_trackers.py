@@ -19,7 +19,7 @@ def test_weights_and_biases(tmp_path, monkeypatch):
     real = wandb.Run.log
     monkeypatch.setattr(wandb.Run, "log", lambda run, data, step: (seen.append((step, data)), real(run, data, step))[1])
     hook = training.WandbHook(every=2, project="p", mode="offline", dir=str(tmp_path))
-    fit(new_state(), 4, outputs=training.Outputs(hooks=[hook]), **OPTIONS)
+    fit(new_state(), 4, hooks=[hook], **OPTIONS)
     assert [step for step, _ in seen] == [2, 4, 4]
     assert seen[-1][1] == {"validation/loss": 1.5}
     (file,) = tmp_path.rglob("*.wandb")
@@ -30,9 +30,9 @@ def test_mlflow(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # a folder, without the database of the full package
     mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed: pip install 'jaxformer[mlflow]'")
     hook = training.MlflowHook(every=2, tracking_uri=(tmp_path / "mlruns").as_uri())
-    fit(new_state(), 4, outputs=training.Outputs(hooks=[hook]), **OPTIONS)
+    fit(new_state(), 4, hooks=[hook], **OPTIONS)
     client = mlflow.MlflowClient()
-    history = client.get_metric_history(hook._run.info.run_id, "train/loss")
+    history = client.get_metric_history(hook.identifier, "train/loss")
     assert [metric.step for metric in history] == [2, 4]
-    run = client.get_run(hook._run.info.run_id)
+    run = client.get_run(hook.identifier)
     assert (run.info.status, run.data.tags["ended"], run.data.metrics["validation/loss"]) == ("FINISHED", "done", 1.5)

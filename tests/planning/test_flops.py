@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import pytest
 
 from jaxformer import masks, models, pure, targets
+from jaxformer.config import kind_of
+from jaxformer.models import choices
 from jaxformer.modules import stack
 from jaxformer.planning import flops
 from jaxformer.planning.graph import products
@@ -36,7 +38,7 @@ def looped(monkeypatch):
     monkeypatch.setattr(stack, "UNROLLED", {})
 
 
-@pytest.mark.parametrize("options", [{}, {"num_kv_heads": 2, "head_dim": 24, "feed_forward": "gated"}])
+@pytest.mark.parametrize("options", [{}, {"num_kv_heads": 2, "head_dim": 24, "feed_forward": choices.Gated()}])
 def test_an_encoder_decoder(options):
     """Projections 4 D (N + K) H, feed-forward network 2 D F for each matrix, attention 4 S N H, logits 2 D V."""
     config = dataclasses.replace(CONFIG, num_encoder_layers=2, num_decoder_layers=3, **options)
@@ -82,9 +84,9 @@ def test_the_keys_of_a_mask():
 @pytest.mark.parametrize("remat", first([False, True], False))
 def test_experts(gated, remat, looped):
     """A backward pass repeats all their products: the gradient of the router needs the outputs of the experts."""
-    experts = models.ExpertsConfig(num_experts=4, num_experts_per_token=2, gated=gated)
+    experts = choices.Experts(num_experts=4, num_experts_per_token=2, gated=gated)
     sizes = {"d_model": 8, "num_heads": 2, "d_ff": 12, "num_layers": 3, "dropout": 0.0, "remat": remat}
-    config = models.LanguageModelConfig(9, **sizes, feed_forward="experts", experts=experts)
+    config = models.LanguageModelConfig(9, **sizes, feed_forward=experts)
     tokens, pairs, networks = 2 * 4, 4 * 4 * 8, 2 * (3 if gated else 2) * 2 * 8 * 12
     block = tokens * (8 * 8**2 + 2 * 8 * 4 + pairs + networks)
     again = block if remat else tokens * (pairs + networks)
@@ -113,7 +115,9 @@ def test_unrolled_layers_recompute_nothing(num_layers, times):
         assert flops.repeated(graph) == times * 4 * 64 * 2 * 16**2
 
 
-@pytest.mark.parametrize("positions", ["relative_keys", "transformer_xl", "t5", "rotary"])
+@pytest.mark.parametrize(
+    "positions", [choices.RelativeKeys(), choices.TransformerXL(), choices.T5(), choices.Rotary()], ids=kind_of
+)
 def test_positions_are_left_out(positions):
     plain = counted(models.LanguageModel, LANGUAGE_CONFIG, (2, 16))
     placed = dataclasses.replace(LANGUAGE_CONFIG, positions=positions)

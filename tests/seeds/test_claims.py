@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxformer import decoding, functional, modules
-from jaxformer.models import EncoderConfig
+from jaxformer.models import EncoderConfig, choices
 from jaxformer.models.encoder import make_encoder
 from jaxformer.modules import pure
 from tests.modules.small import built, drawn, normal, quick
@@ -81,7 +81,7 @@ def test_l10_positions_beyond_training():
     bias = functional.alibi(2).tile(query, jnp.array([100_003]), jnp.array([100_000]))
     np.testing.assert_allclose(bias, functional.alibi(2).tile(query, jnp.array([3]), jnp.array([0])), atol=1e-5)
     assert (np.asarray(bias) < 0).all()
-    net = encoder(positions="learned", max_positions=4)
+    net = encoder(positions=choices.Learned(), max_positions=4)
     with pytest.raises(ValueError, match="no learned position beyond 4"):
         net.apply(drawn(net.shapes), jnp.ones((1, 5), jnp.int32))
 
@@ -129,7 +129,7 @@ def test_l16_sums_of_log_probabilities_prefer_short_outputs():
         assert np.asarray(found.tokens[0, 0]).tolist() == expected
 
 
-@pytest.mark.parametrize(("positions", "same"), [("none", True), ("sinusoidal", False)])
+@pytest.mark.parametrize(("positions", "same"), [(None, True), (choices.Sinusoidal(), False)])
 def test_l18_sets_need_no_positions_and_series_do(positions, same):
     """Without positions the mean state of a series is that of the reversed one, as it should be for a set."""
     net = encoder(positions=positions)

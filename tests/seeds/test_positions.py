@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer import functional, models, modules
+from jaxformer import functional, models, modules, pure
+from jaxformer.config import kind_of
 from jaxformer.functional.positions import check_positions
-from jaxformer.models import families
+from jaxformer.models import choices, families
 from tests.models.small import SOURCE, Small, replaced
 from tests.modules.small import built, count, normal
 from tests.selection import first
@@ -34,7 +35,8 @@ def test_p3_positions_are_added_before_the_first_block():
     """x' = x + p: a model whose learned table holds the sinusoids equals the model with sinusoids."""
     sizes = {"d_model": 8, "num_heads": 2, "d_ff": 8, "num_encoder_layers": 1, "num_decoder_layers": 1}
     sines, learned = [
-        Small(models.EncoderDecoderConfig(13, 13, positions=p, **sizes)) for p in ("sinusoidal", "learned")
+        Small(models.EncoderDecoderConfig(13, 13, positions=p, **sizes))
+        for p in (choices.Sinusoidal(), choices.Learned())
     ]
     params = replaced(learned.params, {"encoder.embeddings.positions.table": jnp.asarray(table(512, 8), jnp.float32)})
     encode = lambda small, p: small.call(models.EncoderDecoder.encode, p, SOURCE).states
@@ -221,22 +223,23 @@ FAMILIES = {
 }
 
 
-SCHEMES = "none", *sorted({config.positions for config in FAMILIES.values()})
+SCHEMES = {"none": None} | {
+    kind_of(config.positions): config.positions for name, config in FAMILIES.items() if name != "ViT"
+}
 
 
 def test_p13_who_uses_what():
     """Sinusoids or a learned table enter at the input, T5's bias and LLaMA's rotations inside the layers."""
-    used = {name: config.positions for name, config in FAMILIES.items()}
-    assert used == {
-        **{"original": "sinusoidal", "T5": "t5", "LLaMA": "rotary"},
-        **dict.fromkeys(("BERT", "GPT", "ViT"), "learned"),
-    }
+    used = {name: kind_of(config.positions) for name, config in FAMILIES.items() if name != "ViT"}
+    assert used == {"original": "sinusoidal", "T5": "t5", "LLaMA": "rotary", "BERT": "learned", "GPT": "learned"}
+    embeddings = pure(models.make_encoder, FAMILIES["ViT"]).shapes["embeddings"]
+    assert embeddings["positions"]["table"].shape == (1 + 2 * 2, SIZES["d_model"])  # patches always have a table
 
 
 @pytest.mark.parametrize("scheme", first(SCHEMES, "none", "rotary", "t5"))
 def test_p13_all_of_them_know_the_order(scheme):
     """Each distinguishes a sentence from its reverse; without any, the encoder is equivariant."""
-    small = Small(models.EncoderConfig(11, num_layers=1, positions=scheme, **SIZES), models.make_encoder)
+    small = Small(models.EncoderConfig(11, num_layers=1, positions=SCHEMES[scheme], **SIZES), models.make_encoder)
     tokens = jnp.array([[3, 4, 5, 6, 7]], jnp.int32)
     forward, backward = (small.apply(small.params, x)[0].states for x in (tokens, tokens[:, ::-1]))
     assert np.allclose(forward, backward[:, ::-1], atol=1e-4) == (scheme == "none")

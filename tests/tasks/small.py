@@ -1,6 +1,7 @@
 """Translation configurations: one whose model is too small for its data, and one that trains in seconds."""
 
 from jaxformer import models
+from jaxformer.models import choices
 from jaxformer.tasks.translation import Beam, DataConfig, DecodeConfig, TranslationConfig
 from jaxformer.training.config import AdamConfig, TrainConfig
 
@@ -20,7 +21,7 @@ def small(**data):
         d_ff=32,
         num_encoder_layers=1,
         num_decoder_layers=1,
-        positions="learned",
+        positions=choices.Learned(),
         max_positions=8,
     )
     return TranslationConfig(model=model, data=DataConfig(**GRAMMAR, **data))

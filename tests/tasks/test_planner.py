@@ -9,6 +9,7 @@ from jaxformer import sharding
 from jaxformer.cli import plan
 from jaxformer.cli.arguments import override
 from jaxformer.errors import ConfigError
+from jaxformer.models import choices
 from jaxformer.planning import graph, topology
 from jaxformer.tasks import planner, registry
 from jaxformer.tasks.config import TuneConfig
@@ -65,7 +66,9 @@ def test_settings_that_training_refuses(here):
     captioning = registry.configure("captioning", model={"kind": "transformer"})
     with pytest.raises(ConfigError, match=r"loss\.doubly_stochastic is 0\.1, but it needs a recurrent model"):
         planner.plan(captioning, "v5e:2x4")
-    learned = dataclasses.replace(CONFIG, model=dataclasses.replace(MODEL, positions="learned", max_positions=48))
+    learned = dataclasses.replace(
+        CONFIG, model=dataclasses.replace(MODEL, positions=choices.Learned(), max_positions=48)
+    )
     with pytest.raises(ConfigError, match="a batch of 24 x 49: a sequence of length 49 has no learned position"):
         planner.plan(learned, "v5e:2x4", shape=(24, 49))
 

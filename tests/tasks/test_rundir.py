@@ -243,7 +243,9 @@ def logged(tmp_path):
 def test_curves_are_drawn_from_the_log_under_the_name_of_the_run(logged, monkeypatch, draw_curves):
     drawn, loss_curves = [], plots.loss_curves
     monkeypatch.setattr(plots, "loss_curves", lambda *log, title: drawn.append(title) or loss_curves(*log, title=title))
-    draw_curves(logged, pytest.fail)
+    draw_curves(rundir.Curves(logged, pytest.fail), 8, "NonFiniteError: step 8")
+    assert not (logged / "curves.png").exists()
+    draw_curves(rundir.Curves(logged, pytest.fail), 8, "done")
     assert (logged / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert drawn == ["digits"]
 
@@ -251,14 +253,14 @@ def test_curves_are_drawn_from_the_log_under_the_name_of_the_run(logged, monkeyp
 def test_curves_that_cannot_be_written_do_not_end_a_training(logged, draw_curves):
     said = []
     with read_only(logged):
-        draw_curves(logged, said.append)
+        draw_curves(rundir.Curves(logged, said.append), 8, "done")
     assert said == [f"warning: {logged / 'curves.png'} is not saved: Permission denied"]
 
 
 def test_curves_are_not_written_through_a_link(logged, draw_curves):
     """A link in another user's run may point anywhere."""
     (logged / "curves.png").symlink_to(logged / "outside")
-    draw_curves(logged, pytest.fail)
+    draw_curves(rundir.Curves(logged, pytest.fail), 8, "done")
     assert not (logged / "outside").exists()
     assert not (logged / "curves.png").is_symlink()
 
@@ -266,7 +268,7 @@ def test_curves_are_not_written_through_a_link(logged, draw_curves):
 @pytest.mark.full
 def test_training_from_python_draws_the_curves(tmp_path, monkeypatch, draw_curves):
     """Only the command did."""
-    monkeypatch.setattr(rundir, "draw_curves", draw_curves)
+    monkeypatch.setattr(rundir.Curves, "ended", draw_curves)
     (tmp_path / "a.txt").write_text("to be or not to be\n" * 20)
     model = {"d_model": 8, "num_heads": 1, "d_ff": 8, "num_layers": 1}
     data = {"text": str(tmp_path / "a.txt"), "length": 8, "cache": str(tmp_path)}

@@ -82,7 +82,7 @@ def test_runs_may_be_links(tmp_path):
 def test_the_state_gives_the_reason_for_the_end(tmp_path, reason):
     rundir.claim(tmp_path, "translation", small(), ())
     (tmp_path / "log.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
-    PhaseTimer(tmp_path / "time.json").save(step=1, ended=reason)
+    PhaseTimer(tmp_path / "time.json").ended(1, reason)
     said = {"patience": "--train.patience", "time": "--train.minutes", "terminated": "SIGTERM", "interrupted": "Ctrl-C"}
     assert read_run(tmp_path).state == ("done" if reason == "done" else f"stopped by {said[reason]}")
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from jaxformer import functional, models, sharding
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError
+from jaxformer.models import choices
 from jaxformer.sharding import Placement
 from jaxformer.tasks import language_model, runner, training_setup
 from jaxformer.tasks.config import TuneConfig
@@ -198,11 +199,12 @@ def test_a_smoothed_training_loss_is_known(shared):
     assert make_training_setup(language_model.TASK, text, 40, placement).label_smoothing == 0.0
 
 
+@pytest.mark.full
 def test_the_operations_of_a_model(shared):
     """Two passes are twice as many; adapters and full experts are not seen, whatever the mesh computes."""
     shape, base = (4, 8, 6), config(shared)
-    experts = models.ExpertsConfig(num_experts=4, capacity_factor=0.5)
-    routed = {"feed_forward": "experts", "experts": experts}
+    experts = choices.Experts(num_experts=4, capacity_factor=0.5)
+    routed = {"feed_forward": experts}
     changes = {
         "loss": changed(base, {"loss": {"r_drop": 4.0}}),
         "adapters": changed(base, {"tune": {"rank": 2, "targets": "*/attention/*"}}),

@@ -8,6 +8,7 @@ import pytest
 from jaxformer import models, pure
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError
+from jaxformer.models import choices
 from jaxformer.tasks import registry, warm_start
 from tests.modules.small import drawn, quick
 from tests.selection import first
@@ -39,7 +40,7 @@ PART = {"language_model": "decoder/", "masked_language_model": "encoder/", "clas
 def with_positions(name, number, **settings):
     """A tiny model of a task with this number of learned positions, two of them for padding."""
     layers = dict.fromkeys(["num_encoder_layers", "num_decoder_layers"] if name == "translation" else ["num_layers"], 1)
-    sizes = {"d_model": 8, "num_heads": 2, "d_ff": 8, "positions": "learned", "position_offset": 2, **layers}
+    sizes = {"d_model": 8, "num_heads": 2, "d_ff": 8, "positions": choices.Learned(2), **layers}
     config = registry.configure(name, model=sizes | {"max_positions": number}, **settings)
     return config, registry.get(name).network(config, (24, 2) if name == "classification" else 24).net
 
@@ -84,7 +85,7 @@ def test_a_table_of_positions_is_resized_after_its_rows_for_padding(method, numb
 def test_only_tables_of_positions_are_resized():
     """Not a table whose rows stand for other positions."""
     config, source = (with_positions("language_model", number)[0] for number in (5, 3))
-    other = changed(source, {"model": {"position_offset": 0, "max_positions": 5}})
+    other = changed(source, {"model": {"positions": {"offset": 0}, "max_positions": 5}})
     tables = jnp.zeros((7, 8)), np.zeros((5, 8))
     assert warm_start.resizer(config, source)(TABLE, *tables) is not None
     assert warm_start.resizer(config, source)("output/kernel", *tables) is None

@@ -49,6 +49,13 @@ def equal(a, b):
 STEP = training.make_step(loss, OPTIMIZER)
 
 
+def start(steps, step=0, worked=0.0):
+    """The start of a training for hooks, with the seconds that its steps have taken."""
+    timer = training.PhaseTimer()
+    timer.working = lambda: worked
+    return training.Start(step, steps, timer, settle=lambda: None)
+
+
 def stream(start):
     return (batch(number) for number in itertools.count(start))
 

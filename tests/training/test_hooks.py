@@ -1,8 +1,13 @@
 """Hooks are called in order."""
 
+import itertools
+import os
+import signal
+
 import pytest
 
 from jaxformer import training
+from jaxformer.training import signals
 from tests.training.small import batch, fit, new_state
 
 
@@ -32,7 +37,8 @@ def test_a_hook_receives_every_event_once(tmp_path):
             new_state(),
             4,
             validate=lambda state: {"loss": 1.0},
-            outputs=training.Outputs(checkpoints, hooks=[told]),
+            checkpoints=checkpoints,
+            hooks=[told],
             config={"validate_every": 4, "checkpoint_every": 2},
         )
     steps = [event for event in told.events if event[0] == "step"]
@@ -45,6 +51,62 @@ def test_a_hook_receives_every_event_once(tmp_path):
     ]
 
 
+class Every(training.Hook):
+    """Every event in one word, with its step."""
+
+    def __init__(self):
+        self.events = []
+
+    def started(self, start):
+        self.events.append(f"started {start.step} {start.steps}")
+
+    def begins(self, step, part):
+        self.events.append(f"{part} {step}")
+
+    def reported(self, step, metrics, means):
+        assert means.loss > 0
+        self.events.append(f"reported {step}")
+
+    def step(self, step, metrics):
+        self.events.append(f"step {step}")
+
+    def went_back(self, step, problem):
+        assert "batch 2" in problem
+        self.events.append(f"went back {step}")
+
+
+def test_the_order_of_events(tmp_path):
+    """The metrics of a step come after the next one begins, and all before a save."""
+    every, bad = Every(), lambda start: (batch(number, nan=number == 2) for number in itertools.count(start))
+    config = {"checkpoint_every": 2, "log_every": 2, "nonfinite": "rollback"}
+    with training.Checkpoints(tmp_path) as checkpoints:
+        fit(new_state(), 4, batches=bad, checkpoints=checkpoints, hooks=[every], config=config)
+    step = lambda number: [f"waiting for data {number}", f"stepping {number}"]
+    assert every.events == [
+        "started 0 4",
+        *step(1),
+        *[*step(2), "step 1", "reported 2", "step 2", "saving 2"],
+        *[*step(3), *step(4), "step 3", "starting 3", "went back 2"],
+        *[*step(3), *step(4), "step 3", "reported 4", "step 4", "saving 4"],
+        "saving 4",
+    ]
+
+
+def test_a_hook_says_what_signals_say():
+    said = []
+
+    class Said(training.Hook):
+        def say(self, text):
+            said.append(text)
+
+        def step(self, step, metrics):
+            if step == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    assert fit(new_state(), 9, hooks=[Said()]).reason == "terminated"
+    assert said == [signals.MESSAGES[signal.SIGTERM]]
+
+
 def test_a_hook_receives_a_failure():
     told = Told()
     with pytest.raises(training.NonFiniteError):
@@ -52,7 +114,7 @@ def test_a_hook_receives_a_failure():
             new_state(),
             4,
             batches=lambda start: iter([batch(0), batch(1, nan=True), batch(2)]),
-            outputs=training.Outputs(hooks=[told]),
+            hooks=[told],
         )
     (*_, last) = told.events
     assert last[:2] == ("ended", 2)
@@ -68,11 +130,11 @@ def test_a_failing_hook_does_not_hide_the_error(caplog):
     """The error of the training has the exit code that tells a launcher whether to try again."""
     told, bad = Told(), lambda start: iter([batch(0), batch(1, nan=True), batch(2)])
     with pytest.raises(training.NonFiniteError):
-        fit(new_state(), 4, batches=bad, outputs=training.Outputs(hooks=[Failing(), told]))
+        fit(new_state(), 4, batches=bad, hooks=[Failing(), told])
     assert told.events[-1][:2] == ("ended", 2)
     assert "at the end of training: ConnectionError: no tracker" in caplog.text
     with pytest.raises(ConnectionError):
-        fit(new_state(), 2, outputs=training.Outputs(hooks=[Failing(), told]))
+        fit(new_state(), 2, hooks=[Failing(), told])
     assert told.events[-1] == ("ended", 2, "done")
 
 
@@ -86,9 +148,9 @@ def test_a_full_disk_at_the_end_does_not_hide_the_error(tmp_path, monkeypatch):
     monkeypatch.setattr(timer, "save", full)
     bad = lambda start: iter([batch(0, nan=True), batch(1)])
     with pytest.raises(training.NonFiniteError):
-        fit(new_state(), 4, batches=bad, outputs=training.Outputs(hooks=[told], timer=timer))
+        fit(new_state(), 4, batches=bad, hooks=[told, timer])
     assert told.events[-1][:2] == ("ended", 1)
 
 
 def test_the_base_class_does_nothing():
-    assert fit(new_state(), 2, outputs=training.Outputs(hooks=[training.Hook()])).reason == "done"
+    assert fit(new_state(), 2, hooks=[training.Hook()]).reason == "done"

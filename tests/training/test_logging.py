@@ -2,23 +2,32 @@
 
 import json
 import pathlib
+import time
 
 import pytest
 
+from jaxformer.training.hooks import Means
 from jaxformer.training.logging import JsonLog, TensorBoard, read_log
+from tests.training.small import start
+
+
+def opened(path, step=0):
+    log = JsonLog(path)
+    log.started(start(steps=100, step=step))
+    return log
 
 
 def test_log_drops_steps_after_the_checkpoint(tmp_path):
     """A process is killed after step 9, its last checkpoint is step 5: the next one writes 6 to 9 again, once."""
     path = tmp_path / "log.jsonl"
-    log = JsonLog(path)
+    log = opened(path)
     for step in range(1, 10):
-        log.write(step, loss=float(step))
-    log.close()
+        log.step(step, {"loss": float(step)})
+    log.ended(9, "done")
     path.write_text(path.read_text() + '{"step": 10, "lo')
-    log = JsonLog(path, step=5)
-    log.write(6, loss=0.5)
-    log.close()
+    log = opened(path, step=5)
+    log.step(6, {"loss": 0.5})
+    log.ended(6, "done")
     assert [entry["step"] for entry in read_log(path)] == [1, 2, 3, 4, 5, 6]
     assert read_log(path)[-1]["loss"] == 0.5
 
@@ -26,39 +35,38 @@ def test_log_drops_steps_after_the_checkpoint(tmp_path):
 def test_a_damaged_line_is_left_out(tmp_path):
     path = tmp_path / "log.jsonl"
     path.write_bytes(b'{"step": 1, "loss": 0.1}\n\0\0\xff\n[]\n{"step": 3, "loss": 0.3}\n{"step": 4, "lo')
-    JsonLog(path, step=3).close()
+    opened(path, step=3).ended(3, "done")
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 3]
 
 
 def test_nan_and_infinity_become_null(tmp_path):
     """JSON lacks both."""
-    log = JsonLog(tmp_path / "folder" / "log.jsonl")
-    log.write(1, loss=float("nan"), rate=float("inf"), count=2)
-    log.close()
+    log = opened(tmp_path / "folder" / "log.jsonl")
+    log.step(1, {"loss": float("nan"), "rate": float("inf"), "count": 2})
+    log.ended(1, "done")
     assert read_log(tmp_path / "folder" / "log.jsonl") == [{"step": 1, "loss": None, "rate": None, "count": 2}]
 
 
 def test_rewind(tmp_path):
     """The file is replaced as a whole: no other file is left."""
-    log = JsonLog(tmp_path / "log.jsonl")
+    log = opened(tmp_path / "log.jsonl")
     for step in (1, 2, 3):
-        log.write(step, loss=float(step))
-    log.rewind(1)
-    log.write(2, loss=0.5)
-    log.close()
+        log.step(step, {"loss": float(step)})
+    log.went_back(1, "NaN")
+    log.step(2, {"loss": 0.5})
+    log.ended(2, "done")
     assert [entry["loss"] for entry in read_log(tmp_path / "log.jsonl")] == [1.0, 0.5]
     assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]
 
 
 def test_a_full_disk_is_named(tmp_path):
-    log = JsonLog(tmp_path / "log.jsonl")
+    log = opened(tmp_path / "log.jsonl")
     log._file.close()
     log._file = pathlib.Path("/dev/full").open("w")  # noqa: SIM115 - the log closes it
-    log.write(1, loss=2.0)
     with pytest.raises(OSError, match=r"No space left on device: .*log\.jsonl"):
-        log.flush()
+        log.step(1, {"loss": 2.0})
     with pytest.raises(OSError, match="No space left"):
-        log.close()
+        log.ended(1, "done")
 
 
 def test_lines_that_are_not_entries_are_left_out(tmp_path):
@@ -66,19 +74,34 @@ def test_lines_that_are_not_entries_are_left_out(tmp_path):
     lines = ['{"step": "1"}', '{"step": null}', '{"step": [1]}', "[]", "7", '{"step": 1, "loss": 2.0}']
     (tmp_path / "log.jsonl").write_text("\n".join(lines))
     assert read_log(tmp_path / "log.jsonl") == [{"step": 1, "loss": 2.0}]
-    JsonLog(tmp_path / "log.jsonl", step=1).close()
+    opened(tmp_path / "log.jsonl", step=1).ended(1, "done")
     assert (tmp_path / "log.jsonl").read_text() == '{"step": 1, "loss": 2.0}\n'
 
 
 def test_tensorboard_drops_undone_steps(tmp_path):
     """An event at the step after the last valid one tells a reader; each file has its own name."""
     board = TensorBoard(tmp_path)
-    board.write(1, loss=1.0)
-    board.write(2, loss=2.0)
-    board.rewind(1)
-    board.write(2, loss=0.5)
-    board.rewind(1)
-    board.close()
+    board.started(start(steps=9))
+    board.validated(1, {"loss": 1.0}, True)
+    board.validated(2, {"loss": 2.0}, False)
+    board.went_back(1, "NaN")
+    board.validated(2, {"loss": 0.5}, True)
+    board.went_back(1, "NaN")
+    board.ended(1, "done")
     names = sorted(path.name for path in tmp_path.iterdir())
     assert len(names) == 3
     assert [name[-2:] for name in names if name.endswith((".1", ".2"))] == [".1", ".2"]
+
+
+def test_tensorboard_events_are_written_at_once(tmp_path):
+    """A kill after a checkpoint lost up to two minutes of the events that led to it."""
+    board = TensorBoard(tmp_path)
+    board.started(start(steps=9))
+    (file,) = tmp_path.iterdir()
+    for name in ("first", "second"):
+        board.reported(1, {"loss": 1.0, "tokens": 5.0, name: 2.0}, Means(3.0, 7.0, 0.0))
+        limit = time.monotonic() + 20
+        while name.encode() not in file.read_bytes() and time.monotonic() < limit:
+            time.sleep(0.05)
+        assert all(tag in file.read_bytes() for tag in (name.encode(), b"train/loss", b"train/tokens_per_second"))
+    board.ended(1, "done")

@@ -1,6 +1,5 @@
 """The loop: what it logs, when it validates, saves and stops; stopping and resuming changes nothing."""
 
-import contextlib
 import dataclasses
 import inspect
 import itertools
@@ -36,16 +35,14 @@ def test_resumed_run_is_the_same_run(tmp_path):
         for steps in (7, 20):
             restored = checkpoints.restore_latest(abstract(new_state()))
             state = new_state() if restored is None else restored[0]
-            out = training.Outputs(checkpoints, JsonLog(log, step=int(state.step)))
-            result = fit(state, steps, outputs=out, config={"checkpoint_every": 5})
-            out.log.close()
+            result = fit(state, steps, checkpoints=checkpoints, hooks=[JsonLog(log)], config={"checkpoint_every": 5})
     assert equal(whole, result.state)
     assert [entry["step"] for entry in read_log(log)] == list(range(1, 21))
 
 
 def test_an_earlier_step_does_not_continue_beside_later_ones(tmp_path):
     """Their folder would mix two trainings, and the later steps would count as the newest."""
-    outputs = lambda checkpoints: {"outputs": training.Outputs(checkpoints), "config": {"checkpoint_every": 2}}
+    outputs = lambda checkpoints: {"checkpoints": checkpoints, "config": {"checkpoint_every": 2}}
     with training.Checkpoints(tmp_path) as checkpoints:
         whole = fit(new_state(), 8, **outputs(checkpoints)).state
         earlier, _ = checkpoints.restore(4, abstract(new_state()))
@@ -74,7 +71,7 @@ def test_patience_and_best(tmp_path):
             new_state(),
             60,
             validate=lambda state: {"loss": next(scores)},
-            outputs=training.Outputs(checkpoints),
+            checkpoints=checkpoints,
             config={"validate_every": 5, "checkpoint_every": 5, "patience": 3},
         )
         assert (result.reason, int(result.state.step)) == ("patience", 25)
@@ -89,11 +86,10 @@ def test_patience_and_best(tmp_path):
 
 def test_metrics_may_be_arrays(tmp_path):
     """As a validation in JAX computes them; the log and the checkpoints hold numbers."""
-    log = JsonLog(tmp_path / "log.jsonl")
-    with training.Checkpoints(tmp_path / "c") as checkpoints, contextlib.closing(log):
-        out = training.Outputs(checkpoints, log)
+    with training.Checkpoints(tmp_path / "c") as checkpoints:
+        outputs = {"checkpoints": checkpoints, "hooks": [JsonLog(tmp_path / "log.jsonl")]}
         given = {"validate": lambda state: {"loss": jnp.float32(0.5)}, "config": {"validate_every": 2}}
-        assert fit(new_state(), 2, outputs=out, **given).progress.best_score == 0.5
+        assert fit(new_state(), 2, **outputs, **given).progress.best_score == 0.5
         assert checkpoints.about(2)["score"] == 0.5
     assert read_log(tmp_path / "log.jsonl")[-1] == {"step": 2, "validation_loss": 0.5}
 
@@ -108,7 +104,7 @@ def test_nonfinite_names_the_step():
 
 def test_a_resumed_run_compiles_once(tmp_path):
     with training.Checkpoints(tmp_path) as checkpoints:
-        fit(new_state(), 3, outputs=training.Outputs(checkpoints))
+        fit(new_state(), 3, checkpoints=checkpoints)
         state, _ = checkpoints.restore_latest(abstract(new_state()))
         step = training.make_step(loss, OPTIMIZER)
         assert training.fit(step, state, stream, config=settings(6)).programs == 1
@@ -132,8 +128,8 @@ def test_a_metric_that_grows(tmp_path):
     metrics = iter([{"bleu": 10.0, "loss": 1.0}, {"bleu": 30.0, "loss": 2.0}, {"bleu": 20.0, "loss": 0.5}])
     config = {"validate_every": 2, "checkpoint_every": 2, "metric": "bleu"}
     with training.Checkpoints(tmp_path, keep_last=1) as checkpoints:
-        out = training.Outputs(checkpoints)
-        result = fit(new_state(), 6, validate=lambda state: next(metrics), maximize=True, outputs=out, config=config)
+        given = {"validate": lambda state: next(metrics), "maximize": True, "checkpoints": checkpoints}
+        result = fit(new_state(), 6, config=config, **given)
         assert (result.progress.best_score, result.progress.best_step) == (-30.0, 4)
         assert (checkpoints.best_step(), checkpoints.steps()) == (4, [4, 6])
     with pytest.raises(ConfigError, match=r"one of the validation's metrics \['accuracy', 'loss'\], got 'bleu'"):
@@ -147,7 +143,7 @@ def test_the_best_step_is_saved_even_between_checkpoints(tmp_path):
             new_state(),
             9,
             validate=lambda state: {"loss": next(scores)},
-            outputs=training.Outputs(checkpoints),
+            checkpoints=checkpoints,
             config={"validate_every": 3, "checkpoint_every": 100},
         )
         assert checkpoints.best_step() == 6
@@ -156,7 +152,7 @@ def test_the_best_step_is_saved_even_between_checkpoints(tmp_path):
 
 def test_the_end_is_saved_without_an_interval(tmp_path):
     with training.Checkpoints(tmp_path) as checkpoints:
-        fit(new_state(), 4, outputs=training.Outputs(checkpoints))
+        fit(new_state(), 4, checkpoints=checkpoints)
         assert checkpoints.steps() == [4]
 
 
@@ -172,7 +168,7 @@ def test_minutes(tmp_path, monkeypatch):
 
     with training.Checkpoints(tmp_path, keep_last=99) as checkpoints:
         config = {"minutes": 0.75, "checkpoint_minutes": 0.25}
-        result = fit(new_state(), 10_000, batches=slow, outputs=training.Outputs(checkpoints), config=config)
+        result = fit(new_state(), 10_000, batches=slow, checkpoints=checkpoints, config=config)
         assert (result.reason, int(result.state.step)) == ("time", 8)
         assert checkpoints.steps() == [3, 6, 8]
 
@@ -180,7 +176,7 @@ def test_minutes(tmp_path, monkeypatch):
 def test_minutes_count_from_the_beginning_of_the_work():
     """Reading and restoring take time of a limited job, too."""
     timer = training.PhaseTimer(began=time.monotonic() - 100)
-    result = fit(new_state(), 9, outputs=training.Outputs(timer=timer), config={"minutes": 1.0})
+    result = fit(new_state(), 9, hooks=[timer], config={"minutes": 1.0})
     assert (result.reason, int(result.state.step)) == ("time", 1)
 
 
@@ -214,9 +210,8 @@ def fit_in(folder, batches, steps=20, nonfinite="rollback", state=None, progress
     with training.Checkpoints(folder / "checkpoints") as checkpoints:
         state = new_state() if state is None else state
         config = settings(steps, checkpoint_every=4, nonfinite=nonfinite)
-        with contextlib.closing(JsonLog(folder / "log.jsonl", step=int(state.step))) as log:
-            out = training.Outputs(checkpoints, log)
-            return training.fit(step, state, batches, config=config, outputs=out, progress=progress)
+        outputs = {"checkpoints": checkpoints, "hooks": [JsonLog(folder / "log.jsonl")]}
+        return training.fit(step, state, batches, config=config, progress=progress, **outputs)
 
 
 @pytest.mark.full
@@ -329,15 +324,14 @@ with training.Checkpoints(out + "/c", keep_last=2) as checkpoints:
     target = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
     if (found := checkpoints.restore_latest(target)) is not None:
         state, progress = found[0], training.Progress(**found[1]["progress"])
-    log = JsonLog(out + "/log.jsonl", step=int(state.step))
     print("started", flush=True)
     training.fit(
         training.make_step(loss, optimizer, ema_decay=0.9), state, batches, progress=progress,
         config=training.TrainConfig(steps, validate_every=50, checkpoint_every=20),
         validate=lambda state: {"loss": float(jnp.square(state.ema_params["w"]).sum())},
-        outputs=training.Outputs(checkpoints, log),
+        checkpoints=checkpoints,
+        hooks=[JsonLog(out + "/log.jsonl")],
     )
-    log.close()
 """
 
 

@@ -13,6 +13,7 @@ from flax import nnx
 
 from jaxformer import models, pure, training
 from jaxformer.errors import ConfigError
+from jaxformer.models import choices
 from jaxformer.training import optimizers
 from tests.modules.small import quick
 
@@ -80,8 +81,11 @@ NETWORKS = [
         pure(models.EncoderDecoder, models.EncoderDecoderConfig(12, 12, positions=positions, **ONE_LAYER, **EVERY))
         for positions in ("learned", "t5", "relative_keys", "transformer_xl")
     ),
-    pure(models.LanguageModel, models.LanguageModelConfig(12, feed_forward="experts", **SIZES)),
-    pure(models.LanguageModel, models.LanguageModelConfig(12, feed_forward="gated", norm="rms", **SIZES)),
+    pure(models.LanguageModel, models.LanguageModelConfig(12, feed_forward=choices.Experts(), **SIZES)),
+    pure(
+        models.LanguageModel,
+        models.LanguageModelConfig(12, feed_forward=choices.Gated(), norm=choices.RMSNorm(), **SIZES),
+    ),
     pure(models.MaskedLanguageModel, models.EncoderConfig(12, num_token_types=2, **SIZES)),
     pure(models.Classifier, models.ClassifierConfig(12, num_classes=3, **SIZES)),
     pure(models.VisionTransformer, models.VisionTransformerConfig(num_classes=3, **SIZES)),

@@ -32,13 +32,14 @@ def test_parts_are_summed_over_starts(clock, tmp_path):
     first = PhaseTimer(path, began=90.0)
     first.at("stepping")
     clock[0] += 20
-    with first.during("compiling"):
-        clock[0] += 5
+    assert first.at("compiling") == "stepping"
+    clock[0] += 5
+    first.at("stepping")
     clock[0] += 1
     first.at("saving")
     clock[0] += 2
     assert (first.stepping(), first.working()) == (21, 23)
-    first.save(step=7, ended="terminated")
+    first.ended(7, "terminated")
     second = PhaseTimer(path)
     clock[0] += 60
     assert second.report() == (
@@ -47,8 +48,23 @@ def test_parts_are_summed_over_starts(clock, tmp_path):
     )
     (saved,) = read_starts(path)
     assert (saved["began"], saved["step"], saved["ended"]) == ("1970-01-01T01:24:50Z", 7, "terminated")
-    second.save(step=8)
+    second.step(8, {})
+    second.save()
     assert [start["step"] for start in read_starts(path)] == [7, 8]
+
+
+def test_times_are_saved_after_validations_and_saves(clock, tmp_path):
+    """A kill loses only the time since."""
+    timer = PhaseTimer(tmp_path / "time.json")
+    for step, part in ((1, "stepping"), (1, "validating"), (1, "saving"), (2, "waiting for data")):
+        timer.begins(step, part)
+        timer.step(step, {})
+        clock[0] += 1
+        times = read_starts(tmp_path / "time.json")
+        assert [start["seconds"][part] for start in times for part in ("validating", "saving")] == {
+            "saving": [1, 0],
+            "waiting for data": [1, 1],
+        }.get(part, [])
 
 
 @pytest.mark.parametrize("text", ["[{", "{}", "7", '[3, {"seconds": 1}, {"seconds": {"stepping": "long"}}]'])
@@ -65,7 +81,8 @@ def test_every_second_of_a_training_belongs_to_a_part(tmp_path):
             new_state(),
             4,
             validate=lambda state: time.sleep(0.02) or {"loss": 1.0},
-            outputs=training.Outputs(checkpoints, timer=clock),
+            checkpoints=checkpoints,
+            hooks=[clock],
             config={"validate_every": 4},
         )
     parts, whole = clock.seconds(), time.monotonic() - began

@@ -11,8 +11,8 @@ import pytest
 from jaxformer import training
 from jaxformer.errors import ConfigError
 from jaxformer.multihost import processes
-from jaxformer.training.profile import open_profile, profiled_steps
-from tests.training.small import OPTIMIZER, batch, fit, loss, new_state, settings, stream
+from jaxformer.training.profile import profiled_steps
+from tests.training.small import OPTIMIZER, batch, fit, loss, new_state, settings, start, stream
 
 
 def test_a_trace_has_the_requested_steps(tmp_path):
@@ -23,8 +23,8 @@ def test_a_trace_has_the_requested_steps(tmp_path):
             total, *rest = loss(params, batch, key)
             return 3.0 * total, *rest  # a program of its own: the compilation cache would give one without the name
 
-    step, outputs = training.make_step(named, OPTIMIZER), training.Outputs(profile=training.Profile(tmp_path, 3, 4))
-    training.fit(step, new_state(), stream, config=settings(6), outputs=outputs)
+    step = training.make_step(named, OPTIMIZER)
+    training.fit(step, new_state(), stream, config=settings(6), hooks=[training.Profile(tmp_path, "3:4")])
     (file,) = tmp_path.rglob("perfetto_trace.json.gz")
     (xplane,) = tmp_path.rglob("*.xplane.pb")
     events = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
@@ -40,11 +40,15 @@ def test_steps_that_cannot_be_traced(text):
 
 
 @pytest.mark.parametrize("text", ["5", "100:104"])
-def test_a_resumed_run_without_these_steps_continues_without_a_trace(tmp_path, text):
-    said = []
-    assert open_profile(tmp_path, text, start=195, steps=200, say=said.append) is None
-    (line,) = said
-    assert line.startswith("no trace is written: the steps to profile must be")
+def test_a_resumed_run_without_these_steps_continues_without_a_trace(tmp_path, text, caplog):
+    profile = training.Profile(tmp_path, text)
+    profile.started(start(step=195, steps=200))
+    for number in range(196, 201):
+        profile.begins(number, "waiting for data")
+    assert caplog.messages[0].startswith("no trace is written: the steps to profile must be")
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ConfigError, match="the steps to profile must be"):
+        training.Profile(tmp_path, "201:202").started(start(steps=200))
 
 
 @pytest.mark.parametrize("bad", [2, 4])
@@ -58,9 +62,8 @@ def test_a_process_that_writes_no_trace_reads_its_metrics_at_the_same_step(tmp_p
             dispatched.append(number)
             yield batch(number, nan=number == bad)
 
-    outputs = training.Outputs(profile=training.Profile(tmp_path, 3, 4))
     with pytest.raises(training.NonFiniteError, match=f"step {bad}"):
-        fit(new_state(), 6, batches=numbers, outputs=outputs)
+        fit(new_state(), 6, batches=numbers, hooks=[training.Profile(tmp_path, "3:4")])
     assert dispatched == list(range(1, bad + 1))
     assert not list(tmp_path.iterdir())
 
@@ -70,8 +73,8 @@ def test_a_trace_continues_while_training_goes_back(tmp_path, monkeypatch):
     calls = []
     monkeypatch.setattr(jax.profiler, "start_trace", lambda *_, **__: calls.append("start"))
     monkeypatch.setattr(jax.profiler, "stop_trace", lambda: calls.append("stop"))
-    profile = training.Profile(tmp_path, 3, 4)
+    profile = training.Profile(tmp_path, "3:4")
+    profile.started(start(steps=9))
     for number in (1, 2, 3, 4, 2, 3, 4, 5, 6):
-        if profile.due(number):
-            profile.before(number)
+        profile.begins(number, "waiting for data")
     assert calls == ["start", "stop"]

@@ -11,6 +11,8 @@ import pytest
 from rich.console import Console
 
 from jaxformer.training import progress
+from jaxformer.training.hooks import Means
+from tests.training.small import fit, new_state, start
 
 
 def console(**options):
@@ -20,41 +22,43 @@ def console(**options):
 def test_lines_have_a_minimum_interval():
     """At most one per interval of seconds, and always the last one."""
     out = console()
-    lines = progress.Lines(out, steps=3, seconds=1000.0)
+    lines = progress.Display(out, seconds=1000.0, peak_flops=2.0)
+    lines.started(start(steps=3))
     for step in (1, 2, 3):
-        lines.update(step, loss=2.5, tokens_per_second=12_345.6, utilization=None if step < 3 else 0.5)
+        lines.reported(step, {}, Means(2.5, 12_345.6, 0.0 if step < 3 else 1.0))
+        lines.step(step, {})
     lines.say("validated")
-    lines.close()
+    lines.ended(3, "done")
     said = out.file.getvalue().splitlines()
     assert said[-1] == "validated"
     assert said[-2] == "step 3/3: loss 2.500, 12,346 tokens/s, MFU 50%"
     assert len(said) <= 3
 
 
-def test_a_terminal_shows_a_bar():
-    assert isinstance(progress.reporter(console(), start=0, steps=2), progress.Lines)
-    dumb = console(force_terminal=True, _environ={"TERM": "dumb"})
-    assert isinstance(progress.reporter(dumb, start=0, steps=2), progress.Lines)  # a bar would never be drawn
-    out = console(force_terminal=True, _environ={"TERM": "xterm"})
-    bar = progress.reporter(out, start=0, steps=2, unit="images")
-    assert isinstance(bar, progress.Bar)
-    bar.update(2, loss=1.25, tokens_per_second=1000.0, utilization=0.25)
-    bar.tick(2, 4000.0)
-    bar.say("above the bar")
-    bar.close()
-    assert "above the bar" in out.file.getvalue()
-    assert "1,000 images/s" in out.file.getvalue()
-    assert "1.250" in out.file.getvalue()
-    assert "MFU 25%" in out.file.getvalue()
-    assert "1:06:40 left" in out.file.getvalue()
+@pytest.mark.parametrize(("terminal", "bar"), [("xterm", True), ("dumb", False), (None, False)])
+def test_a_terminal_shows_a_bar(terminal, bar):
+    """Unlike one that cannot redraw a line, where it would never be drawn, and unlike a file."""
+    out = console(force_terminal=terminal is not None, _environ={"TERM": terminal or ""})
+    display = progress.Display(out, unit="images", peak_flops=100.0)
+    display.started(start(steps=2001, worked=2.0))
+    display.reported(1, {}, Means(1.25, 1000.0, 25.0))
+    display.step(1, {})
+    display.say("above the bar")
+    display.ended(2, "done")
+    said = out.file.getvalue()
+    assert ("━" in said) == ("\x1b[?25h" in said) == bar
+    for text in ("above the bar", "1,000 images/s", "loss 1.250", "MFU 25%"):
+        assert text in said
+    assert ("1:06:40 left" in said) == bar
 
 
 def test_lines_between_reports_have_the_time_left():
     out = console()
-    lines = progress.Lines(out, steps=2000, seconds=0.0, unit="images")
-    lines.tick(1, 75.0)
-    lines.update(10, loss=2.5, tokens_per_second=1.0, utilization=None)
-    lines.update(2000, loss=1.5, tokens_per_second=1.0, utilization=None)
+    lines = progress.Display(out, seconds=0.0, unit="images")
+    lines.started(start(steps=2000, worked=75 / 1999))
+    lines.step(1, {})
+    lines.reported(10, {}, Means(2.5, 1.0, 0.0))
+    lines.reported(2000, {}, Means(1.5, 1.0, 0.0))
     assert out.file.getvalue().splitlines() == [
         "step 1/2,000, 1:15 left",
         "step 10/2,000: loss 2.500, 1 images/s, 1:15 left",
@@ -62,14 +66,33 @@ def test_lines_between_reports_have_the_time_left():
     ]
 
 
+def test_the_time_left_is_shown_from_the_first_step_on():
+    out = console()
+    fit(new_state(), 6, hooks=[progress.Display(out, seconds=0.0)], config={"log_every": 0})
+    lines = re.sub(r"[0-9.]+ s", "T", out.file.getvalue()).splitlines()
+    predicted = "3 more steps take about T on this machine, at T each"
+    assert lines[:2] == ["step 1/6, T left", "step 2/6, T left"]
+    assert lines[2:6] == [predicted, "step 3/6, T left", "step 4/6, T left", "step 5/6, T left"]
+    assert lines[6].startswith("step 6/6: loss ")
+    assert len(lines) == 7
+
+
+def test_a_training_too_short_for_a_prediction_has_none():
+    """After the last of three steps, "0 more steps take about 0.0 s" was predicted."""
+    out = console()
+    fit(new_state(), 3, hooks=[progress.Display(out)])
+    assert "take" not in out.file.getvalue()
+
+
 @pytest.mark.parametrize("terminal", [False, True])
 def test_a_smoothed_loss_is_named_so(terminal):
     """It stands beside the validation loss, which is lower for another reason than the data."""
     for smoothing, name in ((0.1, "smoothed loss 2.500"), (0.0, "loss 2.500")):
         out = console(force_terminal=terminal, _environ={"TERM": "xterm"})
-        made = progress.reporter(out, start=0, steps=1, smoothing=smoothing)
-        made.update(1, loss=2.5, tokens_per_second=1.0, utilization=None)
-        made.close()
+        made = progress.Display(out, label_smoothing=smoothing)
+        made.started(start(steps=1))
+        made.reported(1, {}, Means(2.5, 1.0, 0.0))
+        made.ended(1, "done")
         said = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", out.file.getvalue())
         assert name in said
         assert ("smoothed" in said) == ("the smoothed loss has label smoothing 0.1; the" in said) == bool(smoothing)

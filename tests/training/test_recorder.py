@@ -1,6 +1,6 @@
 """The metrics of steps, recorded in logs and on the screen."""
 
-import contextlib
+import io
 import itertools
 import time
 import types
@@ -9,10 +9,12 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from rich.console import Console
 
 from jaxformer import training
 from jaxformer.training import phase_timer
-from jaxformer.training.logging import JsonLog, read_log
+from jaxformer.training.logging import JsonLog, TensorBoard, read_log
+from jaxformer.training.progress import Display
 from tests.training.small import OPTIMIZER, STEP, batch, fit, init, loss, new_state, settings, stream
 
 
@@ -20,45 +22,24 @@ from tests.training.small import OPTIMIZER, STEP, batch, fit, init, loss, new_st
 def test_reports_tokens_and_utilization(every, steps):
     seen = []
 
-    class Reporter:
-        def update(self, step, *, loss, tokens_per_second, utilization):
-            seen.append((step, tokens_per_second > 0, None if utilization is None else utilization > 0))
-
-        def tick(self, step, left): ...
-        def say(self, text): ...
-        def close(self): ...
+    class Seen(training.Hook):
+        def reported(self, step, metrics, means):
+            seen.append((step, means.tokens_per_second > 0, means.flops_per_second > 0))
 
     for flops in (1e6, 0.0):
         seen.clear()
-        fit(
-            new_state(),
-            10,
-            flops=lambda b, flops=flops: flops,
-            outputs=training.Outputs(reporter=Reporter(), peak_flops=1e12),
-            config={"log_every": every},
-        )
-        assert seen == [(step, True, True if flops else None) for step in steps]
+        fit(new_state(), 10, flops=lambda b, flops=flops: flops, hooks=[Seen()], config={"log_every": every})
+        assert seen == [(step, True, flops > 0) for step in steps]
 
 
 def test_skipped_steps_are_counted_and_reported(tmp_path):
-    said = []
-
-    class Reporter:
-        def update(self, step, **metrics): ...
-        def tick(self, step, left): ...
-        def say(self, text):
-            said.append(text)
-
-        def close(self): ...
-
+    out = io.StringIO()
     step = training.make_step(loss, OPTIMIZER, nonfinite="skip")
     bad = lambda start: (batch(number, nan=number in (2, 4)) for number in itertools.count(start))
-    log = JsonLog(tmp_path / "log.jsonl")
-    out = training.Outputs(log=log, reporter=Reporter())
-    result = training.fit(step, new_state(), bad, config=settings(6), outputs=out)
-    log.close()
+    hooks = [JsonLog(tmp_path / "log.jsonl"), Display(Console(file=out))]
+    result = training.fit(step, new_state(), bad, config=settings(6), hooks=hooks)
     assert result.skipped == 2
-    skipped = [text for text in said if "skipped" in text]
+    skipped = [text for text in out.getvalue().splitlines() if "skipped" in text]
     assert skipped == ["step 3: not finite, skipped (1 so far)", "step 5: not finite, skipped (2 so far)"]
     assert [entry["loss"] is None for entry in read_log(tmp_path / "log.jsonl")] == [s in (3, 5) for s in range(1, 7)]
 
@@ -79,18 +60,16 @@ def test_metrics_are_read_one_step_late():
     """Metrics of step n are read after step n + 1 is dispatched: the device never waits for the host."""
     events = []
 
-    class Log:
-        def write(self, step, **values):
+    class Log(training.Hook):
+        def step(self, step, metrics):
             events.append(("read", step))
-
-        def flush(self): ...
 
     def watched(state, one):
         events.append(("dispatched", int(one["number"])))
         return STEP(state, one["batch"])
 
     numbered = lambda start: ({"number": n + 1, "batch": b} for n, b in enumerate(stream(start), start))
-    training.fit(watched, new_state(), numbered, config=settings(3), outputs=training.Outputs(log=Log()))
+    training.fit(watched, new_state(), numbered, config=settings(3), hooks=[Log()])
     assert events == [("dispatched", 1), ("dispatched", 2), ("read", 1), ("dispatched", 3), ("read", 2), ("read", 3)]
 
 
@@ -101,10 +80,8 @@ def test_the_log_has_the_measurements_of_a_step(tmp_path):
     rate = training.make_schedule(settings_of, steps=100)
     step = training.make_step(loss, optimizer, nonfinite="skip", learning_rate=rate)
     bad = lambda start: (batch(number, nan=number == 1) for number in itertools.count(start))
-    with contextlib.closing(JsonLog(tmp_path / "log.jsonl")) as log:
-        state = training.create(init, optimizer, jax.random.key(0))
-        outputs = training.Outputs(log=log, label_smoothing=0.1)
-        training.fit(step, state, bad, config=settings(4), outputs=outputs)
+    state = training.create(init, optimizer, jax.random.key(0))
+    training.fit(step, state, bad, config=settings(4), hooks=[JsonLog(tmp_path / "log.jsonl", label_smoothing=0.1)])
     entries = read_log(tmp_path / "log.jsonl")
     assert {entry["label_smoothing"] for entry in entries} == {0.1}
     assert [entry["learning_rate"] for entry in entries] == [pytest.approx(0.001 * n) for n in (1, 2, 2, 3)]
@@ -124,8 +101,7 @@ def test_the_time_of_a_step_is_its_own(tmp_path, monkeypatch):
         return jax.block_until_ready(STEP(state, one["batch"]))
 
     numbered = lambda start: ({"number": n + 1, "batch": b} for n, b in enumerate(stream(start), start))
-    with contextlib.closing(JsonLog(tmp_path / "log.jsonl")) as log:
-        training.fit(timed, new_state(), numbered, config=settings(4), outputs=training.Outputs(log=log))
+    training.fit(timed, new_state(), numbered, config=settings(4), hooks=[JsonLog(tmp_path / "log.jsonl")])
     assert [entry["seconds"] for entry in read_log(tmp_path / "log.jsonl")] == [1.0, 2.0, 3.0, 4.0]
 
 
@@ -144,51 +120,22 @@ def test_steps_that_end_unseen_share_the_time(tmp_path, monkeypatch):
         return state, {name: np.asarray(value).view(Later) for name, value in metrics.items()}
 
     numbered = lambda start: ({"number": n + 1, "batch": b} for n, b in enumerate(stream(start), start))
-    with contextlib.closing(JsonLog(tmp_path / "log.jsonl")) as log:
-        training.fit(away, new_state(), numbered, config=settings(2), outputs=training.Outputs(log=log))
+    training.fit(away, new_state(), numbered, config=settings(2), hooks=[JsonLog(tmp_path / "log.jsonl")])
     assert [entry["seconds"] for entry in read_log(tmp_path / "log.jsonl")] == [2.0, 2.0]
-
-
-def test_the_time_left_is_shown_from_the_first_step_on():
-    ticks, said = [], []
-
-    class Reporter:
-        def update(self, step, **metrics): ...
-        def tick(self, step, left):
-            ticks.append((step, left > 0))
-
-        def say(self, text):
-            said.append(text)
-
-        def close(self): ...
-
-    fit(new_state(), 6, outputs=training.Outputs(reporter=Reporter()), config={"log_every": 100})
-    assert ticks == [(1, True), (2, True), (3, True), (4, True), (5, True), (6, False)]
-    (foretold,) = said
-    assert foretold.startswith("3 more steps take about ")
-
-
-def test_a_training_too_short_for_a_prediction_has_none():
-    """After the last of three steps, "0 more steps take about 0.0 s" was predicted."""
-    said = []
-    silent = lambda *_, **__: None
-    reporter: Any = types.SimpleNamespace(update=silent, tick=silent, say=said.append)
-    fit(new_state(), 3, outputs=training.Outputs(reporter=reporter))
-    assert said == []
 
 
 @pytest.mark.parametrize(("scale", "nan"), [(0.001, False), (1.0, True)])
 def test_the_reported_loss_is_a_mean_for_any_weights(tmp_path, scale, nan):
     """Divided by at least one token, it was too small for small weights, and 0 if all steps were skipped."""
     reported = []
-    silent = lambda *_, **__: None
-    update = lambda step, loss, **_: reported.append(loss)
-    reporter: Any = types.SimpleNamespace(update=update, tick=silent, say=silent)
+
+    class Seen(training.Hook):
+        def reported(self, step, metrics, means):
+            reported.append(means.loss)
+
     light = lambda start: (b | {"weight": b["weight"] * np.float32(scale)} for b in iter(lambda: batch(1, nan=nan), 0))
     step = training.make_step(loss, OPTIMIZER, nonfinite="skip")
-    with contextlib.closing(JsonLog(tmp_path / "log.jsonl")) as log:
-        outputs = training.Outputs(reporter=reporter, log=log)
-        training.fit(step, new_state(), light, config=settings(1), outputs=outputs)
+    training.fit(step, new_state(), light, config=settings(1), hooks=[JsonLog(tmp_path / "log.jsonl"), Seen()])
     (logged,) = (entry["loss"] for entry in read_log(tmp_path / "log.jsonl"))
     assert reported == [pytest.approx(np.nan if nan else logged, nan_ok=True)]
 
@@ -203,13 +150,48 @@ def test_a_metric_with_the_name_of_a_logged_value_is_refused(name):
 
 def test_a_full_disk_leaves_no_bar_on_the_screen(tmp_path):
     """A bar hides the cursor of the terminal."""
-    closed = []
-    log = JsonLog(tmp_path / "log.jsonl")
-    log.close()
-    log.close = lambda: (_ for _ in ()).throw(OSError(28, "No space left on device"))
-    reporter: Any = types.SimpleNamespace(close=lambda: closed.append("reporter"))
-    board: Any = types.SimpleNamespace(close=lambda: closed.append("board"))
+    screen = Console(file=io.StringIO(), force_terminal=True, _environ={"TERM": "xterm"})
     with pytest.raises(OSError, match="No space left"):
-        training.Outputs(log=log, board=board, reporter=reporter).close()
-    assert closed == ["board", "reporter"]
-    training.Outputs().close()
+        fit(new_state(), 3, hooks=[Full(tmp_path / "log.jsonl"), Display(screen)])
+    assert screen.file.getvalue().endswith("\x1b[?25h")
+
+
+class Full(JsonLog):
+    def ended(self, step, reason):
+        super().ended(step, reason)
+        raise OSError(28, "No space left on device")
+
+
+def test_hooks_end_even_if_one_cannot_start(tmp_path, caplog):
+    """A tracker would wait for more."""
+    ended = []
+
+    class Late(training.Hook):
+        def ended(self, step, reason):
+            ended.append((step, reason))
+
+    (tmp_path / "file").touch()
+    hooks = [TensorBoard(tmp_path), JsonLog(tmp_path / "file" / "log.jsonl"), Display(Console(quiet=True)), Late()]
+    with pytest.raises(OSError, match="file"):
+        fit(new_state(), 3, hooks=hooks)
+    ((step, reason),) = ended
+    assert step == 0
+    assert reason.startswith(("FileExistsError", "NotADirectoryError"))
+    assert not caplog.records
+
+
+def test_the_time_of_steps_that_are_undone_is_no_other_steps(tmp_path, monkeypatch):
+    """The first step after going back had the time of those before, too."""
+    clock = types.SimpleNamespace(now=0.0, monotonic=lambda: clock.now, strftime=time.strftime, gmtime=time.gmtime)
+    monkeypatch.setattr(phase_timer, "time", clock)
+
+    def timed(state, one):
+        clock.now += 1.0
+        return jax.block_until_ready(STEP(state, one))
+
+    bad = lambda start: (batch(number, nan=number == 2) for number in itertools.count(start))
+    config = settings(4, checkpoint_every=2, nonfinite="rollback")
+    with training.Checkpoints(tmp_path) as checkpoints:
+        log = JsonLog(tmp_path / "log.jsonl")
+        training.fit(timed, new_state(), bad, config=config, checkpoints=checkpoints, hooks=[log])
+    assert [entry["seconds"] for entry in read_log(tmp_path / "log.jsonl")] == [1.0] * 4

@@ -12,6 +12,7 @@ import pytest
 
 from jaxformer.training import watchdog
 from jaxformer.training.watchdog import EXIT_CODE, Watchdog
+from tests.training.small import start
 
 PROGRAM = """
     import itertools, time
@@ -46,8 +47,8 @@ UNREAD = """
     from jaxformer.training import watchdog
 
     watchdog.GRACE = 1.0
-    with watchdog.Watchdog(1.0):
-        os.write(2, b"x" * 2**21)  # more than a pipe holds
+    watchdog.Watchdog(1.0).started(None)
+    os.write(2, b"x" * 2**21)  # more than a pipe holds
 """
 
 
@@ -83,8 +84,10 @@ def test_a_suspended_process_is_not_stuck(monkeypatch, capsys, waits, stuck):
 
 
 def test_progress_resets_the_watchdog():
-    with Watchdog(0.3) as watchdog:
-        for i in range(10):
-            watchdog.at(f"step {i}")
-            time.sleep(0.06)
+    watchdog = Watchdog(0.3)
+    watchdog.started(start(steps=10))
+    for i in range(10):
+        watchdog.begins(i, "stepping")
+        time.sleep(0.06)
+    watchdog.ended(9, "done")
     time.sleep(0.5)  # and it is gone afterward

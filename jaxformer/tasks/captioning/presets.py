@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from jaxformer.models import choices
 from jaxformer.models.captioner_config import RecurrentCaptionerConfig, TransformerCaptionerConfig
 from jaxformer.models.vision_config import GridConfig
 from jaxformer.tasks.captioning.config import CaptioningConfig, DataConfig, DecodeConfig, LossConfig
@@ -56,7 +57,7 @@ def transformer() -> CaptioningConfig:
         image=captioning().model.image,
         num_layers=4,
         norm_position="pre",
-        positions="sinusoidal",
+        positions=choices.Sinusoidal(),
         dropout=0.2,
     )
     return dataclasses.replace(captioning(), name="captioning-transformer", model=model, loss=LossConfig())

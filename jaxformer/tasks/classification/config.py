@@ -97,8 +97,8 @@ class ClassificationConfig(TaskConfig):
         if not isinstance(model, EncoderConfig) or not hasattr(data, "tokenizer"):  # it is refused later
             return self
         tokens = {name: getattr(data, name) for name in ("tokenizer", "vocab_size")}
-        if model.positions == "learned":
-            tokens["max_length"] = min(self.data.max_length, model.max_positions)
+        if model.length_limit is not None:
+            tokens["max_length"] = min(self.data.max_length, model.length_limit)
         shape = {name: getattr(model, name) for name in SHAPE}
         return dataclasses.replace(
             self, model=dataclasses.replace(self.model, **shape), data=dataclasses.replace(self.data, **tokens)

@@ -10,7 +10,7 @@ from jaxformer.tasks.classification.config import ClassificationConfig, DataConf
 from jaxformer.tasks.masked_language_model.presets import SMALL, TINY
 from jaxformer.training.config import AdamConfig, LinearDecay, TrainConfig
 
-AVERAGE: dict[str, Any] = {"num_layers": 0, "positions": "none", "final_norm": False, "pooling": "mean"}
+AVERAGE: dict[str, Any] = {"num_layers": 0, "positions": None, "final_norm": False, "pooling": "mean"}
 """The settings of a model that averages token vectors."""
 
 

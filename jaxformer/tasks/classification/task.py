@@ -104,9 +104,9 @@ class Classification(ClassTask[ClassificationConfig, Examples, DeviceBatch, Clas
     config = ClassificationConfig
 
     def check(self, config: ClassificationConfig) -> None:
-        longest, model = config.data.max_length, config.model
-        if model.positions == "learned" and longest > model.max_positions:
-            raise ConfigError(f"data.max_length is {longest}, but model.max_positions is {model.max_positions}")
+        longest, limit = config.data.max_length, config.model.length_limit
+        if limit is not None and longest > limit:
+            raise ConfigError(f"data.max_length is {longest}, but model.max_positions is {limit}")
         classes.check_names(config.data.classes)
 
     def check_init(self, config: ClassificationConfig, source: TaskConfig) -> None:

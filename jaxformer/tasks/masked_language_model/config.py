@@ -6,6 +6,7 @@ import dataclasses
 from typing import ClassVar, Literal
 
 from jaxformer.errors import ConfigError
+from jaxformer.models import choices
 from jaxformer.models.config import EncoderConfig
 from jaxformer.reprs import brief
 from jaxformer.tasks import language_model
@@ -57,5 +58,5 @@ class MaskedLanguageModelingConfig(TaskConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.model.positions == "normalized":
+        if isinstance(self.model.positions, choices.Normalized):
             raise ConfigError("model.positions must not be 'normalized', t / (N - 1), in rows that hold several texts")

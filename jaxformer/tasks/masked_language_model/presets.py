@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from jaxformer.models import choices
 from jaxformer.models.config import EncoderConfig
 from jaxformer.tasks.masked_language_model.config import DataConfig, MaskedLanguageModelingConfig
 from jaxformer.training.config import AdamConfig, LinearDecay, TrainConfig
 
 ENCODER: dict[str, Any] = {
     "norm_position": "pre",
-    "positions": "learned",
+    "positions": choices.Learned(),
     "max_positions": 128,
     "activation": "gelu",
     "attention_bias": True,

@@ -142,10 +142,10 @@ class MaskedPredictor:
         if not found:
             raise DataError(f"the text has no [MASK]: {text!r}")
         config, length = self.network.net.config, _padded(len(ids))
-        if config.positions == "learned":
-            if len(ids) > config.max_positions:
-                raise DataError(f"the text has {len(ids)} tokens, but the model has {config.max_positions} positions")
-            length = min(length, config.max_positions)
+        if (limit := config.length_limit) is not None:
+            if len(ids) > limit:
+                raise DataError(f"the text has {len(ids)} tokens, but the model has {limit} positions")
+            length = min(length, limit)
         tokens, masked = padded([ids], (1, length), 0), padded([found], (1, _padded(len(found))), 0).ids
         logits = _logits(self.network, self.params, tokens, masked)
         probabilities = np.array(jax.nn.softmax(logits[0, : len(found), : self.network.num_tokens]))

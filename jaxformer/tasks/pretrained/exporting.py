@@ -71,11 +71,18 @@ def export(
     plain = dataclasses.replace(config, tune=TuneConfig())  # adapters are merged
     placement = Placement(sharding.mesh(mesh))
     net = make_training_setup(registry.task_of(config), plain, tokenizer.vocab_size, placement).network.net
-    found = equivalent.fitted(*_with_rows_of(tokenizer, net, params), family=family)
-    if found.family == "roberta" and tokenizer.special.pad + 1 != found.net.config.position_offset:
+    net, params = _with_rows_of(tokenizer, net, params)
+    found = equivalent.fitted(net, params, family=family)
+    if found.family == "qwen2" and not isinstance(tokenizer, PretrainedTokenizer):
+        if family:
+            raise ConfigError(
+                "transformers reads any qwen2 by the rules of Qwen's vocabulary: leave out --family qwen2"
+            )
+        found = equivalent.fitted(net, params, family="llama")
+    if found.family == "roberta" and tokenizer.special.pad + 1 != found.net.config.positions.offset:
         raise ConfigError(
             f"the positions of a roberta start at {tokenizer.special.pad + 1}, the id of its padding token plus 1; "
-            f"those of this model start at {found.net.config.position_offset}"
+            f"those of this model start at {found.net.config.positions.offset}"
         )
     special, start = tokenizer.special, tokenizer.start
     settings: dict[str, Any] = _ids(special, start)
@@ -90,7 +97,7 @@ def export(
         generation |= generation_config.to_generation(config.decode, special, start, longest, never.values())
     elif isinstance(config, LanguageModelingConfig):
         generation |= generation_config.to_text_generation(config.decode)
-        if found.net.config.positions != "learned":  # otherwise transformers takes its default, up to 131,072
+        if found.net.config.length_limit is None:  # otherwise transformers takes its default, up to 131,072
             settings["max_position_embeddings"] = _num_positions(config)
     if rundir.is_pretrained(run):  # otherwise its parameters were trained in float32
         settings["dtype"] = read_json(run / "provenance.json").get("dtype", "float32")

@@ -40,6 +40,11 @@ _NAMES: dict[str, dict[str, str]] = {
 }
 """The special tokens of families whose published files do not name them; they are defaults in transformers."""
 
+_WITH_PREFIX = "XLMRobertaTokenizer", "CamembertTokenizer"
+_CLASSES = dict.fromkeys(("t5", "mt5"), "T5Tokenizer") | {"pegasus": "PegasusTokenizer"}
+_CLASSES |= dict(zip(("xlm-roberta", "camembert"), _WITH_PREFIX, strict=True))
+"""The classes with rules of their own for a unigram vocabulary, by the family for which they are the default."""
+
 _OVERRIDES = {
     ("normalizer", "BertNormalizer"): {
         "do_lower_case": "lowercase",
@@ -133,13 +138,19 @@ def _parsed(rules: Mapping[str, Any], path: pathlib.Path) -> PretrainedTokenizer
 
 
 def _replace_by_class(rules: dict[str, Any], given: Mapping[str, Any], family: str) -> None:
-    """Replaces the rules for spaces by those of the class LlamaTokenizer, if ``tokenizer_config.json`` names it.
+    """Replaces the rules for spaces by those of the class that transformers takes, if it has some of its own.
 
-    With the published rules of Llama 2, a text that begins with a space gets another one.
+    With the published rules of Llama 2, a text that begins with a space gets another one; with those of Pegasus, a text
+    that ends with a space loses it.
     """
-    named = str(given.get("tokenizer_class")).removesuffix("Fast") == "LlamaTokenizer"
-    if not named or family in ("mistral", "qwen2") or not rules["model"].get("byte_fallback"):
-        return  # transformers has other classes for these families, and for vocabularies of bytes
+    named = str(given.get("tokenizer_class") or _CLASSES.get(family)).removesuffix("Fast")
+    if named == "LlamaTokenizer" and rules["model"].get("byte_fallback") and family not in ("mistral", "qwen2"):
+        _replace_by_llama(rules, given)  # transformers has other classes for these families, and for bytes
+    elif named in _CLASSES.values() and rules["model"].get("type") == "Unigram":
+        _replace_by_unigram(rules, named, given)
+
+
+def _replace_by_llama(rules: dict[str, Any], given: Mapping[str, Any]) -> None:
     prefix = given.get("add_prefix_space") is not False
     scheme = ("always" if given.get("legacy") else "first") if prefix else "never"
     space = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
@@ -147,6 +158,22 @@ def _replace_by_class(rules: dict[str, Any], given: Mapping[str, Any], family: s
     rules["normalizer"] = None
     rules["pre_tokenizer"] = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": False}
     rules["decoder"] = {"type": "Sequence", "decoders": [space, {"type": "ByteFallback"}, {"type": "Fuse"}, *strip]}
+
+
+def _replace_by_unigram(rules: dict[str, Any], named: str, given: Mapping[str, Any]) -> None:
+    """Keeps the vocabulary and the precompiled normalization alone."""
+    normalizer = rules.get("normalizer") or {}
+    compiled = [x for x in normalizer.get("normalizers", [normalizer]) if x.get("type") == "Precompiled"][:1]
+    scheme = "never" if given.get("add_prefix_space") is False and named in _WITH_PREFIX else "always"
+    spaces = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": True}
+    rules["model"]["byte_fallback"], rules["decoder"] = False, spaces
+    if named == "PegasusTokenizer":
+        replaced = lambda pattern: {"type": "Replace", "pattern": {"Regex": pattern}, "content": " "}
+        steps = [*(compiled or [replaced("\\n")]), replaced(" {2,}")]
+        rules["normalizer"], rules["pre_tokenizer"] = {"type": "Sequence", "normalizers": steps}, spaces
+        return
+    rules["normalizer"] = compiled[0] if compiled else None
+    rules["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, spaces]}
 
 
 def _added_tokens(

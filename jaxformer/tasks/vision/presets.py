@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from jaxformer.models import choices
 from jaxformer.models.vision_config import ResidualNetworkConfig, VisionTransformerConfig
 from jaxformer.tasks.vision.config import DataConfig, VisionConfig
 from jaxformer.training.config import AdamConfig, CosineDecay, TrainConfig
@@ -42,7 +43,7 @@ def convolution() -> VisionConfig:
 def base() -> VisionConfig:
     """ViT-B/16 (Dosovitskiy et al. 2021), 86 M parameters, for photographs of 224 x 224 pixels on accelerators."""
     sizes: dict[str, Any] = {"d_model": 768, "num_heads": 12, "d_ff": 3072, "num_layers": 12}
-    model = VisionTransformerConfig(image_size=(224, 224), patch_size=16, norm_epsilon=1e-6, **sizes)
+    model = VisionTransformerConfig(image_size=(224, 224), patch_size=16, norm=choices.LayerNorm(1e-6), **sizes)
     return dataclasses.replace(
         vision(),
         name="vision-base",

@@ -16,6 +16,7 @@ from jaxformer.data.captions import CaptionBatch, captions_of
 from jaxformer.data.images import LabeledImages
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.scores import bleu
+from jaxformer.models import choices
 from jaxformer.sharding import Placement, mesh
 from jaxformer.tasks import language_model, vision
 from jaxformer.tasks.captioning import TASK, DecodeConfig, LossConfig
@@ -300,7 +301,7 @@ def test_contradicting_settings_are_refused(tmp_path):
         ):
             TASK.check(config)
         TASK.check(dataclasses.replace(config, model=HARD))
-    config = changed(tiny(tmp_path, model=TRANSFORMER, loss=LossConfig()), {"model": {"positions": "learned"}})
+    config = changed(tiny(tmp_path, model=TRANSFORMER, loss=LossConfig()), {"model": {"positions": choices.Learned()}})
     with pytest.raises(ConfigError, match=r"data\.max_length is 30, but model\.max_positions is 24"):
         TASK.check(changed(config, {"data": {"max_length": 30}}))
     with pytest.raises(ConfigError, match="init_from run is a run of language_model; a captioner with"):

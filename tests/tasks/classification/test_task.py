@@ -16,6 +16,7 @@ from jaxformer.config import changed
 from jaxformer.data.examples import LabeledBatch
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional import Tokens
+from jaxformer.models import choices
 from jaxformer.sharding import Placement
 from jaxformer.tasks import language_model, masked_language_model, registry, runner, vision
 from jaxformer.tasks.classification import TASK, ClassificationConfig, DataConfig, TextClassifier, predictor
@@ -29,7 +30,14 @@ from tests.selection import first
 
 TEXTS = [pair.english for pair in demo.generate(160)]
 LABELS = ["question" if text.endswith("?") else "statement" for text in TEXTS]
-SIZES = {"d_model": 12, "num_heads": 4, "d_ff": 20, "num_layers": 1, "positions": "learned", "max_positions": 48}
+SIZES = {
+    "d_model": 12,
+    "num_heads": 4,
+    "d_ff": 20,
+    "num_layers": 1,
+    "positions": choices.Learned(),
+    "max_positions": 48,
+}
 QUIET = Console(quiet=True)
 
 
@@ -321,7 +329,7 @@ def test_experts_are_balanced_in_training_alone(tmp_path):
     batch = LabeledBatch(Tokens(ids, np.ones((3, 8), bool)), np.array([1, 0, 0], np.int32))
 
     def losses(weight):
-        experts = {"feed_forward": "experts", "experts": {"load_balancing_weight": weight}}
+        experts = {"feed_forward": {"kind": "experts", "load_balancing_weight": weight}}
         network = TASK.network(changed(tiny(tmp_path), {"model": {**experts, "dropout": 0.0}}), (60, 2))
         params = drawn(network.net.shapes)
         loss = quick(lambda batch, key: network.loss(params, batch, key)[0])
@@ -392,7 +400,7 @@ def test_adapters(tmp_path):
 
 @pytest.mark.full
 def test_the_average_of_embeddings_has_no_attention(tmp_path):
-    model = {"num_layers": 0, "positions": "none", "final_norm": False, "pooling": "mean"}
+    model = {"num_layers": 0, "positions": None, "final_norm": False, "pooling": "mean"}
     config = changed(tiny(tmp_path), {"model": model, "train": {"steps": 1}})
     jaxformer.train(config, tmp_path / "run", console=QUIET)
     (result,) = jaxformer.load(tmp_path / "run").classify(["She sings."])

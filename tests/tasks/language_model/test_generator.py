@@ -10,6 +10,7 @@ import pytest
 from jaxformer import demo, models
 from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.models import choices
 from jaxformer.modules.pure import pure
 from jaxformer.tasks.language_model import Beam, DecodeConfig, Greedy, MinimumRisk, Sample, TextGenerator
 from jaxformer.tasks.language_model import generator as module
@@ -213,7 +214,14 @@ def with_settings(generator, **settings):
 def few():
     """A generator of four characters with unequal probabilities, small enough to enumerate."""
     tokenizer = CharacterTokenizer("abcd")
-    shape = {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_layers": 1, "max_positions": 12, "positions": "learned"}
+    shape = {
+        "d_model": 16,
+        "num_heads": 2,
+        "d_ff": 32,
+        "num_layers": 1,
+        "max_positions": 12,
+        "positions": choices.Learned(),
+    }
     net = pure(models.LanguageModel, models.LanguageModelConfig(vocab_size=tokenizer.vocab_size, **shape))
     return TextGenerator(net, drawn(net.shapes, 1.0), tokenizer, DecodeConfig(), window=12)
 

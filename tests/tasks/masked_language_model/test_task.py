@@ -17,6 +17,7 @@ from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional import Tokens
+from jaxformer.models import choices
 from jaxformer.sharding import Placement, mesh
 from jaxformer.tasks.base import Trained
 from jaxformer.tasks.masked_language_model import TASK, DataConfig, MaskedLanguageModelingConfig, MaskedPredictor
@@ -34,7 +35,13 @@ def tiny(folder, **model):
     return MaskedLanguageModelingConfig(
         mesh="data=8",
         model=models.EncoderConfig(
-            d_model=12, num_heads=4, d_ff=20, num_layers=1, positions="learned", max_positions=64, **model
+            d_model=12,
+            num_heads=4,
+            d_ff=20,
+            num_layers=1,
+            positions=choices.Learned(),
+            max_positions=64,
+            **model,
         ),
         data=DataConfig(text=str(path), tokenizer="characters", length=64, batch_size=16, cache=str(folder / "cache")),
         optimizer=AdamConfig(learning_rate=1e-2, warmup_steps=2),
@@ -207,7 +214,7 @@ def test_a_pretrained_vocabulary_has_its_own_rules_for_the_spaces_at_a_mask(tmp_
 def test_positions_that_need_the_length_of_a_text_are_refused():
     """A row holds several texts."""
     with pytest.raises(ConfigError, match=r"model\.positions must not be 'normalized'"):
-        MaskedLanguageModelingConfig(model=models.EncoderConfig(positions="normalized"))
+        MaskedLanguageModelingConfig(model=models.EncoderConfig(positions=choices.Normalized()))
 
 
 @pytest.mark.parametrize("top_k", [0, -1])

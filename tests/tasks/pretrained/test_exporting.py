@@ -13,6 +13,7 @@ from jaxformer.config import changed
 from jaxformer.errors import ConfigError
 from jaxformer.models import families
 from jaxformer.tasks import pretrained, registry, rundir
+from jaxformer.tasks.config import Sample
 from tests.contracts.task import quiet
 from tests.data import marian
 from tests.data import pretrained as tokenizers

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from tokenizers import pre_tokenizers
 
 from jaxformer.data.tokenizer import load_tokenizer
 from jaxformer.errors import DataError
@@ -160,6 +161,31 @@ def test_special_tokens_of_the_settings_are_found_in_texts(tmp_path, given, piec
     named = "<y>" in json.dumps(given)
     assert tokenizer.pieces(tokenizer.encode(["<y>"])[0]) == (["<y>"] if named else ["<unk>"] * 3)
     assert tokenizer.is_special(8) == named
+
+
+SPECIAL = ["<pad>", "</s>", "<mask>", "<unk>"]
+
+
+@pytest.mark.parametrize(
+    ("family", "given", "pieces"),
+    [
+        ("t5", {}, "\u2581a b | \u2581a \u2581 x"),
+        ("mt5", {}, "\u2581a b | \u2581a \u2581 x"),
+        ("pegasus", {}, "\u2581a b \u2581 | \u2581a \u2581 x"),
+        ("xlm-roberta", {}, "\u2581a b | \u2581a \u2581 x"),
+        ("camembert", {"tokenizer_class": "CamembertTokenizerFast"}, "\u2581a b | \u2581a \u2581 x"),
+        ("xlm-roberta", {"add_prefix_space": False}, "a b | a x"),
+        ("bart", {"tokenizer_class": "PegasusTokenizer"}, "\u2581a b \u2581 | \u2581a \u2581 x"),
+        ("pegasus", {"tokenizer_class": "PreTrainedTokenizerFast"}, "\u2581a b \u2581 | \u2581a \u2581 \u2581 x"),
+    ],
+)
+def test_unigram_families_have_the_spaces_of_their_class(tmp_path, family, given, pieces):
+    """It replaces all but the vocabulary and the precompiled normalization."""
+    content = tokenizers.unigram(SPECIAL, pre_tokenizer=pre_tokenizers.Metaspace(prepend_scheme="first"))
+    tokenizers.write(tmp_path, content, {"eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"} | given)
+    tokenizer, _ = read_tokenizer(tmp_path, {"model_type": family, "decoder_start_token_id": 0})
+    found = tokenizer.encode(["ab ", "a  x"])
+    assert " | ".join(" ".join(tokenizer.pieces(ids)) for ids in found) == pieces
 
 
 NEW = {"5": {"content": "<new>", "special": True}}

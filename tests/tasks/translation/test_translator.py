@@ -17,6 +17,7 @@ from jaxformer.data.normalization import TextNormalizer, with_normalizer
 from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional import Tokens
+from jaxformer.models import choices
 from jaxformer.modules import head
 from jaxformer.sharding import Placement
 from jaxformer.tasks.translation import Beam, MinimumRisk, Sample, Translator
@@ -380,7 +381,7 @@ def test_a_cache_of_half_the_size():
 def test_refusals():
     with pytest.raises(ConfigError, match=r"n_best must be at least 1 and at most beam_size = 3, got 4"):
         translator().candidates(SENTENCES, n_best=4)
-    short = translator(beam_size=1, positions="learned", max_positions=12)
+    short = translator(beam_size=1, positions=choices.Learned(), max_positions=12)
     assert len(short.translate(["She sings."])) == 1
     with pytest.raises(DataError, match=r"sentence 2 has .* tokens, but the model takes at most 12; split it"):
         short.translate(["She sings.", "The old man sees the house and the garden and the sea and the hills."])

@@ -240,7 +240,7 @@ def test_experts_are_balanced_in_training(tmp_path):
     batch = ImageBatch(images, labels, np.ones(2, bool))
 
     def loss(weight):
-        experts = {"feed_forward": "experts", "experts": {"load_balancing_weight": weight}}
+        experts = {"feed_forward": {"kind": "experts", "load_balancing_weight": weight}}
         network = TASK.network(changed(tiny(tmp_path), {"model": {**experts, "dropout": 0.0}}), 2)
         return quick(network.loss)(drawn(network.net.shapes), batch, jax.random.key(1))[0]
 
@@ -251,7 +251,7 @@ def test_experts_are_balanced_in_training(tmp_path):
 def test_images_that_fill_up_a_batch_do_not_count(tmp_path, pooling):
     """Neither in the cross entropy nor in the balance of experts."""
     images = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3), np.uint8)
-    model = {"feed_forward": "experts", "experts": {"load_balancing_weight": 1.0}, "dropout": 0.0, "pooling": pooling}
+    model = {"feed_forward": {"kind": "experts", "load_balancing_weight": 1.0}, "dropout": 0.0, "pooling": pooling}
     network = TASK.network(changed(tiny(tmp_path), {"model": model}), 2)
     params, loss = drawn(network.net.shapes), quick(network.loss)
 

@@ -42,6 +42,7 @@ def attend(*inputs, **options):
     return functional.attention(*inputs, implementation="tokamax", **options)
 
 
+@pytest.mark.full
 def test_arguments(calls):
     query, key, value, _ = arrays(2, 2)
     for mask in (None, masks.causal(), masks.window(2), masks.causal(2)):

@@ -6,8 +6,7 @@ import threading
 
 import pytest
 
-from jaxformer import training
-from jaxformer.training import signals
+from jaxformer import signals, training
 from tests.training.small import fit, new_state, stream
 
 
@@ -20,9 +19,7 @@ def test_signals_save_and_stop(tmp_path, number, reason):
             yield one
 
     with training.Checkpoints(tmp_path) as checkpoints:
-        result = fit(
-            new_state(), 50, batches=batches, outputs=training.Outputs(checkpoints), config={"checkpoint_every": 100}
-        )
+        result = fit(new_state(), 50, batches=batches, checkpoints=checkpoints, config={"checkpoint_every": 100})
         assert (result.reason, int(result.state.step)) == (reason, 5)
         assert checkpoints.steps() == [5]
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
@@ -141,7 +138,7 @@ def test_a_signal_during_the_last_save_does_not_cut_it_short(tmp_path):
 
     with training.Checkpoints(tmp_path):
         checkpoints = Slow(tmp_path)
-        assert fit(new_state(), 3, outputs=training.Outputs(checkpoints)).reason == "done"
+        assert fit(new_state(), 3, checkpoints=checkpoints).reason == "done"
         assert checkpoints.steps() == [3]
 
 
@@ -152,7 +149,7 @@ def test_a_signal_after_the_end_is_ignored():
         def ended(self, step, reason):
             os.kill(os.getpid(), signal.SIGTERM)
 
-    assert fit(new_state(), 3, outputs=training.Outputs(hooks=[Late()])).reason == "done"
+    assert fit(new_state(), 3, hooks=[Late()]).reason == "done"
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 

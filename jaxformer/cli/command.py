@@ -1,0 +1,257 @@
+"""Commands as functions of typed options: a frozen dataclass declares the words that a command takes, with their help.
+
+A field is a `word` or an `option`; one of type bool is a flag, and a tuple takes several words.
+``Annotated[TYPE, Word(...)]`` says how a word is read. The docstring of the dataclass is the help of the command, with
+its examples. Settings are split off: `jaxformer.cli.arguments` reads them when their configuration is known.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import functools
+import inspect
+import pathlib
+import re
+import typing
+from collections.abc import Callable, Collection, Sequence
+from typing import Annotated, Any, ClassVar, Literal, NoReturn, TypeVar
+
+from jaxformer.cli import paths
+from jaxformer.errors import ConfigError
+
+OptionsT = TypeVar("OptionsT", bound="Options")
+REQUIRED: Any = dataclasses.MISSING
+
+
+@dataclasses.dataclass(frozen=True)
+class Word:
+    """A word of the command line: its name in the help, and the function that reads it."""
+
+    name: str
+    read: Callable[[str], object] = str
+
+    def value(self, text: str) -> object:
+        """Returns the value of a word, for `argparse`."""
+        try:
+            return self.read(text)
+        except ConfigError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+
+Run = Annotated[pathlib.Path, Word("RUN", paths.local_path)]
+Folder = Annotated[pathlib.Path, Word("FOLDER", paths.local_path)]
+File = Annotated[pathlib.Path, Word("FILE", paths.local_path)]
+OutputFile = Annotated[pathlib.Path, Word("FILE", paths.output_file)]
+OutputFolder = Annotated[pathlib.Path, Word("FOLDER", paths.output_folder)]
+Picture = Annotated[pathlib.Path, Word("FILE", paths.picture)]
+Text = Annotated[str, Word("TEXT", paths.sentence)]
+Name = Annotated[str, Word("NAME")]
+Image = Annotated[str, Word("IMAGE", paths.sentence)]
+Attention = Annotated[str, Word("FILE.py:NAME")]
+
+
+def word(text: str, default: Any = REQUIRED) -> Any:
+    """Returns a field for a positional word, with its help."""
+    return dataclasses.field(default=default, metadata={"help": text})
+
+
+def option(text: str, default: Any = None) -> Any:
+    """Returns a field for an option, with its help; the default `REQUIRED` stands for none."""
+    return dataclasses.field(default=default, kw_only=True, metadata={"help": text})
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The words of a command, except settings."""
+
+    usage: ClassVar[tuple[str, ...]] = ()
+    """Words that the usage shows besides those without a default."""
+    setting_prefix: ClassVar[str] = ""
+    """The beginning of each setting that the command takes: ``--decode.``, or ``--`` for all; empty for none."""
+    short: ClassVar[tuple[str, ...]] = ()
+    """The names in `SHORT` that the command has."""
+
+    @property
+    def command(self) -> str:
+        """The name of the command: that of its module."""
+        return type(self).__module__.rpartition(".")[2]
+
+
+SHORT = {
+    "--sample": ("", "sample instead of searching for the most probable"),
+    "--temperature": ("X", "divide logits by X before sampling"),
+    "--top-k": ("N", "sample from the N most probable tokens"),
+    "--top-p": ("X", "sample from the fewest most probable tokens with total probability X (nucleus)"),
+    "--min-p": ("X", "sample from the tokens at least X times as probable as the most probable one"),
+    "--seed": ("N", "the seed of sampling"),
+    "--beam-size": ("N", "the number of hypotheses that the search keeps"),
+    "--min-length": ("N", "the minimum number of tokens before the end"),
+    "--no-repeat-ngram-size": ("N", "no n-gram of N tokens occurs twice"),
+    "--forbid": ("WORDS", "words or phrases that are never generated, separated by commas"),
+    "--shortlist": ("FILE", "a file of words; only their pieces are generated"),
+    "--mbr": ("N", "the best of N samples by minimum Bayes risk: the one most similar to the others"),
+}
+"""Settings of the search under shorter names, ``--top-p .9`` for ``--decode.top_p .9``: their values and help."""
+
+SETTINGS = "  --decode.NAME VALUE    a setting of the search: see `jaxformer train RUN/config.json --settings`\n\n"
+
+
+def command(function: Callable[..., int]) -> Callable[[Sequence[str]], int]:
+    """Makes a command, which takes words, of a function of options and, if the command has any, settings as words."""
+
+    @functools.wraps(function)
+    def main(words: Sequence[str]) -> int:
+        options, settings = parsed(next(iter(typing.get_type_hints(function).values())), words)
+        return function(options, settings) if options.setting_prefix else function(options)
+
+    return main
+
+
+def parsed(kind: type[OptionsT], words: Sequence[str]) -> tuple[OptionsT, list[str]]:
+    """Returns the options and the settings in the words of a command.
+
+    Raises:
+      ConfigError: an unknown option, or a word that is missing, too many, or wrong.
+    """
+    parser = _parser(kind)
+    settings: list[str] = []
+    if kind.setting_prefix == "--":
+        found, settings = parser.parse_known_args(words)
+        config = list(words).index(found.config) if hasattr(found, "config") else 0
+        if config and words[config - 1] in settings and "=" not in words[config - 1]:  # the word may be its value
+            setting = f"{parser.prog} CONFIG ... {words[config - 1]} ..."
+            raise ConfigError(f"CONFIG comes before its settings: {setting}")
+    else:
+        if kind.setting_prefix:
+            words, settings = split_settings(words, kind.short)
+        found, unknown = parser.parse_known_intermixed_args(words)  # options may stand between positional words
+        if unknown and unknown[0].startswith("-"):
+            option = unknown[0].partition("=")[0]
+            raise ConfigError(f"unknown option {option}{_hint(parser.prog, option, [*parser.options, *kind.short])}")
+        if unknown:
+            raise ConfigError(f"unexpected argument {unknown[0]!r}")
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in vars(found).items()}
+    return kind(**values), settings
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser with the names of its options, whose errors are one line."""
+
+    options: tuple[str, ...] = ()
+
+    def error(self, message: str) -> NoReturn:
+        """Raises the error that the command ends with; only words without a default are missing."""
+        _, is_missing, names = message.partition("the following arguments are required: ")
+        if is_missing:
+            optional = {action.metavar for action in self._actions if action.nargs in ("*", "?")}
+            missing = [name for name in names.split(", ") if name not in optional]
+            message = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
+        message = re.sub(": expected (at least )?one argument$", " needs a value", message)
+        raise ConfigError(message.removeprefix("argument "))
+
+
+def _parser(kind: type[Options]) -> _Parser:
+    """Returns the parser of the fields of a dataclass."""
+    description, _, examples = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")
+    parser = _Parser(
+        prog=f"jaxformer {kind.__module__.rpartition('.')[2]}",
+        description=" ".join(description.split()),
+        epilog=(SETTINGS if kind.setting_prefix == "--decode." else "") + examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    usage = [parser.prog]
+    hints = typing.get_type_hints(kind, include_extras=True)
+    for field in dataclasses.fields(kind):
+        shape: dict[str, Any] = _shape(hints[field.name], is_option=field.kw_only is True)
+        shape |= {"help": field.metadata["help"].replace("%", "%%"), "default": field.default}
+        is_needed = field.default is REQUIRED
+        if field.kw_only:
+            name = f"--{field.name}".replace("_", "-")
+            parser.options += (name,)
+            parser.add_argument(name, required=is_needed, **shape)
+            usage += [f"{name} {shape.get('metavar', field.name.upper())}"] if is_needed else []
+        else:
+            usage.append(("{}" if is_needed else "[{} ...]" if "nargs" in shape else "[{}]").format(shape["metavar"]))
+            if not is_needed:
+                shape.setdefault("nargs", "?")
+            parser.add_argument(field.name, **shape)
+    settings = f"[{kind.setting_prefix}NAME VALUE ...]" if kind.setting_prefix else ""
+    parser.usage = " ".join([*usage, *kind.usage, "[options]", settings]).rstrip()
+    group = parser.add_argument_group("search") if kind.short else parser
+    for name in kind.short:  # only for the help: `split_settings` has taken them
+        value, text = SHORT[name]
+        shape = {"metavar": value} if value else {"action": "store_true"}
+        group.add_argument(name, help=text, default=argparse.SUPPRESS, **shape)
+    return parser
+
+
+def _shape(hint: Any, *, is_option: bool) -> dict[str, Any]:
+    """Returns the arguments of `add_argument` for a type."""
+    members = typing.get_args(hint)
+    if type(None) in members:
+        return _shape(members[0], is_option=is_option)
+    if typing.get_origin(hint) is tuple:
+        return {**_shape(members[0], is_option=True), "nargs": "+" if is_option else "*"}
+    if hint is bool:
+        return {"action": "store_true"}
+    if hint is str:
+        return {}
+    word = Word("N", _whole_number)
+    if typing.get_origin(hint) is Literal:
+        word = Word(f"{{{','.join(members)}}}", functools.partial(_one_of, members))
+    elif typing.get_origin(hint) is Annotated:
+        word = members[1]
+    return {"metavar": word.name, "type": word.value}
+
+
+def _whole_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise ConfigError(f"got {text!r}, expected int") from error
+
+
+def _one_of(names: Sequence[str], text: str) -> str:
+    if text not in names:
+        raise ConfigError(f"got {text!r}, expected one of {', '.join(map(repr, names))}")
+    return text
+
+
+def split_settings(words: Sequence[str], short: Collection[str] = ()) -> tuple[list[str], list[str]]:
+    """Separates the settings of the search, ``--decode.x 1`` or ``--decode.x=1``; returns the other words first.
+
+    Args:
+      short: the options of `SHORT` that the command has.
+    """
+    others: list[str] = []
+    settings: list[str] = []
+    left = list(words)
+    while left:
+        word = left.pop(0)
+        name, equals, value = word.partition("=")
+        if name in short:
+            word = f"--decode.{name[2:].replace('-', '_')}{equals}{value}"
+            if name != "--sample" and not equals and not left:
+                raise ConfigError(f"{name} needs a value")
+        if word.startswith("--decode."):
+            settings.append(word)
+            if not equals and name != "--sample" and left and not left[0].startswith("--"):
+                settings.append(left.pop(0))
+        elif word == "--":  # no options follow
+            return [*others, word, *left], settings
+        else:
+            others.append(word)
+    return others, settings
+
+
+def _hint(program: str, option: str, options: Sequence[str]) -> str:
+    """Returns a hint with the option that an unknown one may mean, such as the name that another toolkit uses."""
+    from jaxformer.cli.arguments import ELSEWHERE
+
+    last = option.removeprefix("--").replace("-", "_")
+    known = [f"--{ours}".replace("_", "-") for ours, theirs in ELSEWHERE.items() if last in theirs]
+    meant = [*({*known} & {*options}), *difflib.get_close_matches(option.replace("_", "-"), options, n=1, cutoff=0.7)]
+    return f"; did you mean {meant[0]}?" if meant else f"; {program} --help lists all"

@@ -1,0 +1,257 @@
+"""The choices in the shape of a model, each with the settings that only it has. Importing them imports no JAX.
+
+On the command line, ``--model.positions rotary`` makes a choice and ``--model.positions.base 5e5`` sets one of its
+settings. In Python, a choice may also be an object of your own: see `Own`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from flax import nnx
+
+
+@runtime_checkable
+class Own(Protocol):
+    """A choice of your own, in Python: an object that makes the part of the model, as the classes here do not.
+
+    In place of `positions`, the part is a `modules.PositionVectors`, which is added to token vectors, or a
+    `modules.PositionScheme` of self-attention; in place of `norm` and `feed_forward`, a module. config.json cannot hold
+    it, so a model with it is trained in your own loop.
+    """
+
+    def make(self, config: Any, *, rngs: nnx.Rngs) -> Any:
+        """Returns the part, with its own parameters, for a model of this shape."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Sinusoidal:
+    """Sines and cosines that are added to token vectors (Vaswani et al. 2017)."""
+
+    kind: ClassVar[str] = "sinusoidal"
+
+    layout: Literal["interleaved", "halves"] = "interleaved"
+    """The order of features: sine and cosine in turns (the paper), or all sines before all cosines (Marian)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Learned:
+    """Learned vectors that are added to token vectors; `max_positions` is the length of their table."""
+
+    kind: ClassVar[str] = "learned"
+
+    offset: int = 0
+    """The row of position 0 in the table; 2 in BART and RoBERTa."""
+
+    def __post_init__(self) -> None:
+        if self.offset < 0:
+            raise ValueError(f"offset must be at least 0, got {self.offset}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Raw:
+    """The number t, added to each feature."""
+
+    kind: ClassVar[str] = "raw"
+
+
+@dataclasses.dataclass(frozen=True)
+class Normalized:
+    """The number t / (N - 1), added to each feature, where N is the length of the sequence."""
+
+    kind: ClassVar[str] = "normalized"
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearScaling:
+    """All positions are divided by the factor (position interpolation)."""
+
+    kind: ClassVar[str] = "linear"
+
+    factor: float = 2.0
+    """The ratio of the longer context to the one in training."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.factor < math.inf:
+            raise ValueError(f"the factor of rotary positions must be above 0 and finite, got {self.factor}")
+
+
+@dataclasses.dataclass(frozen=True)
+class NTKScaling(LinearScaling):
+    """The base grows, so that slow frequencies are scaled and fast ones are not (NTK-aware)."""
+
+    kind: ClassVar[str] = "ntk"
+
+
+@dataclasses.dataclass(frozen=True)
+class YaRNScaling(LinearScaling):
+    """Frequencies are scaled by their wavelength in the trained context, and logits by its ratio (YaRN)."""
+
+    kind: ClassVar[str] = "yarn"
+
+    trained_length: int = 2048
+    """The context that the model was trained on."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.trained_length < 1:
+            raise ValueError(f"trained_length must be at least 1, got {self.trained_length}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Llama3Scaling(YaRNScaling):
+    """Frequencies are scaled by their wavelength in the trained context (Llama 3.1)."""
+
+    kind: ClassVar[str] = "llama3"
+
+
+@dataclasses.dataclass(frozen=True)
+class Rotary:
+    """Rotary positions: queries and keys are rotated (Su et al. 2021)."""
+
+    kind: ClassVar[str] = "rotary"
+
+    base: float = 10_000.0
+    """The base of the frequencies."""
+    pairs: Literal["halves", "neighbors"] = "halves"
+    """The pairs of features that rotate together: k and k + H / 2 (Llama), or neighbors (the paper; "interleaved")."""
+    scaling: LinearScaling | NTKScaling | YaRNScaling | Llama3Scaling | None = None
+    """The scaling of frequencies for contexts longer than in training."""
+
+    def __post_init__(self) -> None:
+        if not 1 < self.base < math.inf:  # at 1 or below, no frequency is slower than the first
+            raise ValueError(f"the base of rotary positions must be above 1 and finite, got {self.base}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Alibi:
+    """A penalty on attention logits that grows with the distance (Press et al. 2022)."""
+
+    kind: ClassVar[str] = "alibi"
+
+
+@dataclasses.dataclass(frozen=True)
+class T5:
+    """A learned bias of attention logits for each bucket of distances, shared by the layers (Raffel et al. 2020)."""
+
+    kind: ClassVar[str] = "t5"
+
+    num_buckets: int = 32
+    """The number of distance buckets."""
+    max_distance: int = 128
+    """The distance beyond which distances are treated alike."""
+
+    def __post_init__(self) -> None:
+        if self.num_buckets < 4 or self.max_distance <= self.num_buckets // 2:
+            got = f"got {self.num_buckets} and {self.max_distance}"
+            raise ValueError(f"t5 positions need num_buckets of at least 4 and a max_distance above half of it, {got}")
+
+
+@dataclasses.dataclass(frozen=True)
+class RelativeKeys:
+    """A learned key for each distance (Shaw et al. 2018)."""
+
+    kind: ClassVar[str] = "relative_keys"
+
+    max_distance: int = 128
+    """The distance beyond which distances are treated alike."""
+
+    def __post_init__(self) -> None:
+        if self.max_distance < 1:
+            raise ValueError(f"max_distance must be at least 1, got {self.max_distance}")
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerXL:
+    """Relative positions with two learned biases (Dai et al. 2019)."""
+
+    kind: ClassVar[str] = "transformer_xl"
+
+
+Positions = Sinusoidal | Learned | Raw | Normalized | Rotary | Alibi | T5 | RelativeKeys | TransformerXL | Own | None
+"""The position scheme: vectors that are added to token vectors, or a scheme inside self-attention, or none."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerNorm:
+    """Layer normalization."""
+
+    kind: ClassVar[str] = "layer"
+
+    epsilon: float = 1e-5
+    """Added to the variance or the standard deviation."""
+    form: Literal["variance", "deviation"] = "variance"
+    """What epsilon is added to."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RMSNorm:
+    """Division by the root mean square (Zhang and Sennrich 2019)."""
+
+    kind: ClassVar[str] = "rms"
+
+    epsilon: float = 1e-5
+    """Added to the mean square."""
+
+
+Norm = LayerNorm | RMSNorm | Own
+"""The norm."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Plain:
+    """Two linear layers with the activation in between."""
+
+    kind: ClassVar[str] = "plain"
+
+    bias: bool = True
+    """Adds biases to the linear layers."""
+    dropout: float = 0.0
+    """The probability of dropping hidden units."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Gated(Plain):
+    """Three linear layers, one of them a gate: GLU; SwiGLU with the activation silu, GEGLU with gelu (Shazeer 2020)."""
+
+    kind: ClassVar[str] = "gated"
+
+
+@dataclasses.dataclass(frozen=True)
+class Experts:
+    """A mixture of experts, which are feed-forward networks without biases."""
+
+    kind: ClassVar[str] = "experts"
+
+    num_experts: int = 8
+    """The number of experts."""
+    num_experts_per_token: int = 2
+    """The number of experts that each token is sent to (top-k routing)."""
+    capacity_factor: float | None = None
+    """The maximum number of tokens per expert in training, relative to an even share; None for no limit, in which case
+    XLA may compute every expert for every token on a GPU."""
+    gated: bool = False
+    """Use gated feed-forward networks (GLU) as experts."""
+    load_balancing_weight: float = 0.01
+    """The weight of the load-balancing loss in training."""
+
+    def __post_init__(self) -> None:
+        for name in ("num_experts", "num_experts_per_token"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.capacity_factor is not None and not 0 < self.capacity_factor < math.inf:
+            raise ValueError(f"capacity_factor must be above 0 and finite, or None, got {self.capacity_factor}")
+        if not 0 <= self.load_balancing_weight < math.inf:
+            raise ValueError(f"load_balancing_weight must be at least 0 and finite, got {self.load_balancing_weight}")
+
+
+FeedForward = Plain | Gated | Experts | Own
+"""The feed-forward network of each block."""
