@@ -145,7 +145,7 @@ def test_translate_evaluate_average_inspect(run):
     assert {"corpus", "source", "reference", "hypothesis", "score", "bleu", "chrf"} < set(examples[0])
     saved = json.loads((run / "scores-test-average-beam_size=2.json").read_text())
     assert saved["steps"] == [3, 6]
-    assert saved["settings"]["decode"]["beam_size"] == 2
+    assert saved["settings"]["decode"]["search"]["beam_size"] == 2
 
     drawn = jaxformer(
         "inspect", run, "--source", "A dog runs.", "--target", "Un chien court.", "--out", "map.svg", cwd=run

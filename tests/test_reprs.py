@@ -125,7 +125,7 @@ def test_one_line_without_values_and_defaults(value, expected):
 def test_every_setting_of_a_run_that_is_not_the_default_is_shown():
     """The repr of a whole configuration was 2,672 characters."""
     config = registry.configure(
-        "translation", seed=7, decode={"beam_size": 3}, data={"source": "my.en", "target": "my.fr"}
+        "translation", seed=7, decode={"search": {"beam_size": 3}}, data={"source": "my.en", "target": "my.fr"}
     )
     text = repr(config)
     assert all(part in text for part in ("TranslationConfig(seed=7", "beam_size=3", "source='my.en', target='my.fr'"))

@@ -53,7 +53,7 @@ def _test(beam: int, batch: int, settings: Settings) -> Mapping[str, Any]:
     if not is_trained(run):
         raise Unfinished("part 4 must train its model first")
     checkpoint = "average" if (run / "average").is_dir() else "best"
-    found = jaxformer.load(run, checkpoint=checkpoint, decode={"beam_size": beam, "batch_size": batch})
+    found = jaxformer.load(run, checkpoint=checkpoint, decode={"search": {"beam_size": beam}, "batch_size": batch})
     assert isinstance(found, Translator)
     config = dataclasses.replace(found.net.config, compute_dtype="bfloat16")
     translator = dataclasses.replace(found, net=pure(models.EncoderDecoder, config))

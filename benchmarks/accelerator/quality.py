@@ -39,7 +39,7 @@ TINY: dict[str, dict[str, Any]] = {
         "model": {**SMALL, "num_encoder_layers": 1, "num_decoder_layers": 1},
         "data": {"vocab_size": 400, "tokens_per_batch": 640, "num_shapes": 1},
         "train": FEW,
-        "decode": {"validation_sentences": 0, "beam_size": 2, "max_ratio": 0.1},
+        "decode": {"validation_sentences": 0, "search": {"beam_size": 2}, "max_ratio": 0.1},
     },
     CHARACTERS: {
         "model": {**SMALL, "num_layers": 1, "max_positions": 16},

@@ -12,14 +12,16 @@ import jaxformer
 from benchmarks.sides.ctranslate2_model import of_run
 from benchmarks.sides.decode_ctranslate2 import product as product
 from benchmarks.sides.decode_ctranslate2 import versions as versions
+from jaxformer.tasks.config import Beam
 
 
 def build(spec):
     lines = pathlib.Path(spec["source"]).read_text(encoding="utf-8").splitlines()
     translator = jaxformer.load(spec["run"])
     tokenizer, decode = translator.tokenizer, translator.decode
-    if decode.normalization != "tokens" or decode.coverage_penalty:
-        raise ValueError("decode.normalization and decode.coverage_penalty must be those of CTranslate2")
+    rule = decode.finder
+    if not isinstance(rule, Beam) or rule.normalization != "tokens" or rule.coverage_penalty:
+        raise ValueError("decode.search must be a beam with the normalization and coverage_penalty of CTranslate2")
     with tempfile.TemporaryDirectory() as folder:
         of_run(translator).save(folder)
         threads = spec.get("threads", os.cpu_count())
@@ -31,7 +33,7 @@ def build(spec):
     longest = max(len(tokens) + 1 for tokens in tokenizer.encode(lines))
     limit = int(longest * decode.max_ratio) + decode.max_extra
     options = {"max_batch_size": spec["batch_size"], "beam_size": spec["beam_size"]}
-    options["length_penalty"] = decode.length_penalty
+    options["length_penalty"] = rule.length_penalty
 
     def once():
         tokens = [tokenizer.pieces(own) for own in tokenizer.encode(lines)]

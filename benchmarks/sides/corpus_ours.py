@@ -11,5 +11,6 @@ from benchmarks.sides.ours import versions as versions
 
 def build(spec):
     lines = pathlib.Path(spec["source"]).read_text(encoding="utf-8").splitlines()
-    translator = jaxformer.load(spec["run"], decode={"beam_size": spec["beam_size"], "batch_size": spec["batch_size"]})
+    decode = {"search": {"beam_size": spec["beam_size"]}, "batch_size": spec["batch_size"]}
+    translator = jaxformer.load(spec["run"], decode=decode)
     return lambda: translator.translate(lines)

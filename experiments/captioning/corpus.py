@@ -127,7 +127,7 @@ def configuration(
             clip_norm=1.0,
         ),
         train=TrainConfig(steps=1000 if is_hard else 3000, validate_every=500, checkpoint_every=100, keep_last=2),
-        decode=DecodeConfig(beam_size=4, max_length=32, validation_images=100),
+        decode=DecodeConfig(max_length=32, validation_images=100),
     )
     return changed(config, changes)
 

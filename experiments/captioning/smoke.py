@@ -16,7 +16,7 @@ CHANGES: dict[str, Any] = {
     "data": {"tokenizer": "characters", "batch_size": 8, "max_length": 64},
     "optimizer": {"warmup_steps": 1},
     "train": {"steps": 4, "validate_every": 4, "checkpoint_every": 4},
-    "decode": {"max_length": 48, "beam_size": 2, "validation_images": 2},
+    "decode": {"max_length": 48, "search": {"beam_size": 2}, "validation_images": 2},
 }
 """The changes of every configuration."""
 CUTOUTS: dict[str, Any] = {

@@ -101,7 +101,7 @@ def exposure(translator: Translator, pairs: Sequence[Pair], say: Say = lambda do
     `free`, and the share `whole` of sentences without an error so far. The accuracies `after` a first error of the free
     translation are those of the positions where the two can differ; None without such positions.
     """
-    greedy = dataclasses.replace(translator, decode=dataclasses.replace(translator.decode, beam_size=1))
+    greedy = dataclasses.replace(translator, decode=translator.decode.greedy)
     sources, gold = [pair.english for pair in pairs], gold_tokens(translator, [pair.french for pair in pairs])
     eos = translator.tokenizer.special.eos
     free = [np.array([*best[0].tokens, eos]) for best in greedy.candidates(sources, progress=say)]

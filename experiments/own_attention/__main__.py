@@ -110,7 +110,7 @@ def translation(name: str, seed: int, scale: Scale, args: argparse.Namespace) ->
     """Trains the demo translator for a fifth of its steps, by the commands' own trainer, and scores its test."""
     steps = 400 if scale == FULL else 4
     settings = {"steps": steps, "validate_every": steps, "checkpoint_every": steps, "tensorboard": False}
-    decode = {"beam_size": 1, "validation_sentences": 20}
+    decode = {"search": {"beam_size": 1}, "validation_sentences": 20}
     change = {"train": settings, "optimizer": {"warmup_steps": steps // 4}, "decode": decode, "seed": seed}
     if scale != FULL:
         data = {"tokens_per_batch": 512, "grammar_pairs": 2000, "vocab_size": 400, "num_shapes": 1}

@@ -160,7 +160,7 @@ def configuration(cell: Cell, scale: Scale, *, data: Mapping[str, Any]) -> Trans
             "patience": 0,
             "tensorboard": False,
         },
-        decode={"validation_sentences": 0, "beam_size": 1, "max_ratio": 1.5},
+        decode={"validation_sentences": 0, "search": {"beam_size": 1}, "max_ratio": 1.5},
     )
     assert isinstance(config, TranslationConfig)
     return dataclasses.replace(config, model=model(cell, scale, num_tokens))

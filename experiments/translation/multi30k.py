@@ -11,7 +11,7 @@ which their results so far have, post-norm learned much more slowly. With the sm
 import dataclasses
 
 from jaxformer.models import EncoderDecoderConfig
-from jaxformer.tasks.translation import DataConfig, DecodeConfig, TranslationConfig
+from jaxformer.tasks.translation import Beam, DataConfig, DecodeConfig, TranslationConfig
 from jaxformer.training.config import AdamConfig, TrainConfig
 
 
@@ -102,5 +102,5 @@ def _config(source: str, target: str) -> TranslationConfig:
         ),
         optimizer=AdamConfig(learning_rate=5e-3, warmup_steps=1000, cooldown=0.5),
         train=TrainConfig(steps=8000, validate_every=300, checkpoint_every=150, keep_last=10, patience=10),
-        decode=DecodeConfig(validation_sentences=200, beam_size=5),
+        decode=DecodeConfig(search=Beam(beam_size=5), validation_sentences=200),
     )

@@ -13,7 +13,7 @@ CHANGES: dict[str, Any] = {
     "data": {"vocab_size": 400, "tokens_per_batch": 1024, "num_shapes": 2},
     "optimizer": {"warmup_steps": 2},
     "train": {"steps": 6, "validate_every": 3, "checkpoint_every": 2, "tensorboard": False},
-    "decode": {"validation_sentences": 4, "beam_size": 2, "max_length": 8},
+    "decode": {"validation_sentences": 4, "search": {"beam_size": 2}, "max_length": 8},
 }
 """The changes of a configuration."""
 

@@ -32,7 +32,14 @@ TRAINED: dict[str, Mapping[str, Any]] = {
 """The changes of a configuration by a method of training."""
 SEARCHES: dict[str, Mapping[str, Any]] = {
     "ensemble": {},
-    "ensemble-mbr": {"beam_size": 16, "mbr": 16, "candidates": "beam", "utility": "bleu"},
+    "ensemble-mbr": {
+        "search": {
+            "kind": "minimum_risk",
+            "num_candidates": 16,
+            "utility": "bleu",
+            "candidates": {"kind": "beam", "beam_size": 16},
+        }
+    },
 }
 """The search of an ensemble of seeds."""
 STUDENT = "distilled"

@@ -43,5 +43,5 @@ def _config(table: str, target: str) -> TranslationConfig:
         ),
         optimizer=AdamConfig(learning_rate=2e-3, warmup_steps=2000),
         train=TrainConfig(steps=20_000, validate_every=500, checkpoint_every=500, keep_last=5, patience=8),
-        decode=DecodeConfig(validation_sentences=300, beam_size=4),
+        decode=DecodeConfig(validation_sentences=300),
     )

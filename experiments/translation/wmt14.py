@@ -9,7 +9,7 @@ about 25,000 source and 25,000 target tokens, as in the paper. Times are from th
 """
 
 from jaxformer.models import EncoderDecoderConfig
-from jaxformer.tasks.translation import DataConfig, DecodeConfig, TranslationConfig
+from jaxformer.tasks.translation import Beam, DataConfig, DecodeConfig, TranslationConfig
 from jaxformer.training.config import AdamConfig, TrainConfig
 from jaxformer.training.schedules import noam_peak
 
@@ -77,5 +77,5 @@ def _config(size: str, target: str, model: EncoderDecoderConfig, *, steps: int) 
         train=TrainConfig(
             steps=steps, validate_every=2000, checkpoint_every=1500, keep_last=5 if size == "base" else 20
         ),
-        decode=DecodeConfig(validation_sentences=500, beam_size=4, length_penalty=0.6, max_ratio=1.0, max_extra=50),
+        decode=DecodeConfig(search=Beam(length_penalty=0.6), validation_sentences=500, max_ratio=1.0, max_extra=50),
     )

@@ -26,7 +26,7 @@ class Evaluate(EnsembleOptions):
 
     examples:
       jaxformer evaluate runs/demo
-      jaxformer evaluate runs/en-de --checkpoint average --decode.beam_size 5
+      jaxformer evaluate runs/en-de --checkpoint average --decode.search.beam_size 5
       jaxformer evaluate runs/en-de --split validation --checkpoint last
       jaxformer evaluate runs/one --ensemble runs/two runs/three  # an ensemble
       jaxformer evaluate runs/en-de --files test_2017.en test_2017.de
@@ -133,11 +133,18 @@ def _changes(config: Any, trained: Any) -> str:
     A value that cannot be part of a name, such as a path, is replaced by its digest, and so are too many changes; the
     file itself holds all settings. The batch size is left out, because it does not affect results.
     """
-    from jaxformer.config import to_data
+    from jaxformer.config import flat, kind_of, to_data
     from jaxformer.digests import short_digest
 
-    old, new = (to_data(getattr(each, "decode", None)) or {} for each in (trained, config))
-    changed = {name: str(value) for name, value in new.items() if value != old.get(name) and name != "batch_size"}
+    decode, before = getattr(config, "decode", None), getattr(trained, "decode", None)
+    if decode is None or before is None:
+        return ""
+    old, new = flat(to_data(before)), flat(to_data(decode))
+    if type(decode.search) is not type(before.search):
+        old |= flat({"search": to_data(type(decode.search)()) | {"kind": kind_of(before.search)}})
+    changed = {
+        name.rpartition(".")[2]: str(x) for name, x in new.items() if x != old.get(name) and name != "batch_size"
+    }
     changes = "".join(f"-{name}={_shown(text)}" for name, text in changed.items())
     return changes if len(changes) <= LONGEST_CHANGES else f"-decode={short_digest([changes])}"
 

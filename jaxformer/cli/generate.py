@@ -18,7 +18,7 @@ class Generate(SearchOptions):
     examples:
       jaxformer generate run "To be"
       jaxformer generate run "To be" --temperature 0  # the most probable token each time
-      jaxformer generate run "To be" --temperature 0 --beam-size 4 --decode.max_tokens 50
+      jaxformer generate run "To be" --beam-size 4 --decode.max_tokens 50
       jaxformer generate run "To be" --mbr 8 --forbid thou,thee
       jaxformer generate run "To be" --ensemble other
       jaxformer generate run "To be" --top-p .9 --n-best 3 --json
@@ -38,6 +38,7 @@ def main(options: Generate, settings: list[str]) -> int:
     config = configured(options, settings)
     from jaxformer.cli import runtime
     from jaxformer.cli.lines import batches
+    from jaxformer.tasks.config import Sample
     from jaxformer.tasks.language_model import TextGenerator
     from jaxformer.training.progress import Count, print_line
 
@@ -48,8 +49,9 @@ def main(options: Generate, settings: list[str]) -> int:
     def lines() -> Iterator[str]:
         for batch in batches(options.inputs, most=generator.batch_size, size=generator.batch_size):
             numbers, prompts = zip(*batch, strict=True)
-            number = generator.decode.mbr or options.n_best if generator.decode.uses_sampling else 1
-            progress = Count(len(prompts) * number * generator.decode.max_tokens, "tokens", say)
+            decode = generator.decode
+            number = decode.num_texts(options.n_best) if isinstance(decode.finder, Sample) else 1
+            progress = Count(len(prompts) * number * decode.max_tokens, "tokens", say)
             sampling = {"n_best": options.n_best, "first": numbers[0] - 1}
             continued = generator.continuations(prompts, **sampling, warn=say, progress=progress)
             for number, prompt, best in zip(numbers, prompts, continued, strict=True):

@@ -59,15 +59,13 @@ def configured(options: RunOptions, settings: Sequence[str]) -> TaskConfig:
       ConfigError: the folder is not a run, a setting is wrong, or the command would ignore a setting.
     """
     from jaxformer.cli.arguments import override
+    from jaxformer.cli.search_settings import placed
     from jaxformer.tasks.attention_setting import replaced
-    from jaxformer.tasks.config import GenerationConfig
     from jaxformer.tasks.registry import read_config
 
-    config: Any = replaced(override(read_config(options.run), settings), options.attention, options.run)
-    if isinstance(getattr(config, "decode", None), GenerationConfig):
-        given = [word.partition("=")[0][len("--decode.") :].replace("-", "_") for word in settings if word[:2] == "--"]
-        config.decode.check_read(given, command=options.command, is_ensemble=bool(getattr(options, "ensemble", ())))
-    return config
+    config, is_ensemble = read_config(options.run), bool(getattr(options, "ensemble", ()))
+    config = override(config, placed(config, settings, command=options.command, is_ensemble=is_ensemble))
+    return replaced(config, options.attention, options.run)
 
 
 def load(options: RunOptions, config: TaskConfig) -> Predictor:

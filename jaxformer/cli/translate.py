@@ -23,7 +23,7 @@ class Translate(SearchOptions):
     examples:
       jaxformer translate runs/demo "The old man does not see the white house."
       jaxformer translate runs/en-de --file test.en --out test.de
-      jaxformer translate runs/en-de --n-best 3 --decode.beam_size 8 "A dog runs."
+      jaxformer translate runs/en-de --n-best 3 --beam-size 8 "A dog runs."
       jaxformer translate runs/en-de --sample --top-p .9 --seed 1 "A dog runs."
       jaxformer translate runs/en-de --file test.en --mbr 32 --json
       jaxformer translate runs/en-de --forbid Hund,Katze "A dog runs."

@@ -79,7 +79,7 @@ class ContextStep(Generic[S, T]):
 
     step: Callable[[jax.Array, S, T], tuple[jax.Array, S]]
     context: T
-    """What steps read and never change, such as the encoder's output for each row."""
+    """The arrays that steps read and never change, such as the encoder's output for each row."""
     select: Callable[[T, jax.Array], T] = _take
     """Selects rows of the context by index."""
 

@@ -1,4 +1,4 @@
-"""What every search shares: where sequences begin and end, how long they may be, and their forced first tokens."""
+"""The limits of every search: where sequences begin and end, how long they may be, and their forced first tokens."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Prefix(Generic[S]):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limits(Generic[S]):
-    """Where sequences begin and end, and how long they may be; a pytree whose leaves are `prefix` and `max_lengths`.
+    """The beginning, the end and the length of sequences; a pytree whose leaves are `prefix` and `max_lengths`.
 
     Raises:
       ConfigError: `max_length` is below 1, or `forced_end` is unknown.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import ClassVar, Literal, Self
 
 from jaxformer.config import LATER, PLACE, at_least, check_choices, check_numbers, check_saved
@@ -86,12 +86,51 @@ MOST_CANDIDATES = 65_536
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GenerationConfig:
-    """The settings of text generation: the distribution of the next token, and the choice among candidates."""
+class Greedy:
+    """The most probable token at every step."""
 
-    without_search: ClassVar[Mapping[str, tuple[str, ...]]] = {"score": ("average", "batch_size")}
-    """The commands that do not generate text, each with the settings that it uses."""
+    kind: ClassVar[str] = "greedy"
+    renormalize: bool = False
+    """Renormalize probabilities after rules have removed tokens, like Hugging Face's ``renormalize_logits``."""
 
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Beam:
+    """The most probable texts that a beam finds."""
+
+    kind: ClassVar[str] = "beam"
+    beam_size: int = 4
+    """The number of live hypotheses per input; 1 is greedy search."""
+    length_penalty: float = 1.0
+    """The exponent of the length by which a hypothesis's log-probability is divided; 0 for no length normalization."""
+    normalization: Literal["tokens", "words", "gnmt"] = "tokens"
+    """The length used in normalization: all tokens, the tokens before the end token, or (5 + tokens) / 6 as in Wu et
+    al. 2016."""
+    coverage_penalty: float = 0.0
+    """The weight of the coverage penalty for input positions that get little attention (Wu et al. 2016)."""
+    stopping: Literal["first", "now", "limit"] = "first"
+    """The rule that stops the search for an input; docs/search.md explains the three."""
+    patience: float = 1.0
+    """The search stops after patience * beam_size finished hypotheses; with stopping "first"."""
+    renormalize: bool = False
+    """Renormalize probabilities after rules have removed tokens, like Hugging Face's ``renormalize_logits``."""
+
+    def __post_init__(self) -> None:
+        at_least(1, self, "beam_size")
+        at_least(0, self, "length_penalty", "coverage_penalty")
+        if not self.patience > 0:
+            raise ValueError(f"patience must be positive, got {self.patience}")
+        if self.patience != 1 and self.stopping != "first":
+            raise ValueError(f"patience {self.patience} is for stopping first, got stopping {self.stopping}")
+        if self.normalization != "tokens" and not self.length_penalty:
+            raise ValueError(f"normalization {self.normalization} has no effect: length_penalty is 0")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sample:
+    """Texts drawn from the model's distribution, which is renormalized after rules have removed tokens."""
+
+    kind: ClassVar[str] = "sample"
     temperature: float = 1.0
     """Logits are divided by this number before sampling."""
     top_k: int = 0
@@ -102,42 +141,72 @@ class GenerationConfig:
     """Sample from the tokens whose probability is at least this fraction of the highest one (min-p sampling)."""
     seed: int = 0
     """The seed of sampling; samples are a function of the seed, the index of the text and the token's position."""
-    repetition_penalty: float = 1.0
-    """The logits of tokens that occurred before, in a prompt too, are divided by this number, or multiplied by it if
-    they are negative (CTRL); 1 for no penalty. Beams change log-probabilities instead, as in Hugging Face."""
-    no_repeat_ngram_size: int = 0
-    """The length, in tokens, of n-grams that must not occur twice; 0 for no limit."""
-    renormalize: bool = False
-    """Renormalize probabilities after rules have removed tokens, like Hugging Face's ``renormalize_logits``; sampling
-    always renormalizes."""
-    forbid: str = ""
-    """Comma-separated words or phrases that are never generated; case-sensitive."""
-    shortlist: str = ""
-    """A file of words; only the subwords of these words are generated (a shortlist)."""
-    mbr: int = 0
-    """The number of candidates among which to choose the one most similar to the others (minimum Bayes risk); 0 for
-    none."""
-    utility: Literal["chrf", "bleu"] = "chrf"
-    """The similarity (utility) of candidates for minimum Bayes risk."""
-    average: Literal["probability", "log"] = "probability"
-    """The average that an ensemble takes: of its models' probabilities, or of their log-probabilities."""
-    cache_dtype: Literal["model", "bfloat16"] = "model"
-    """The dtype of the key-value cache: the dtype of activations, or bfloat16, half the size of float32."""
 
     def __post_init__(self) -> None:
-        at_least(0, self, "temperature", "top_k", "min_p", "no_repeat_ngram_size", "seed", "mbr")
-        if not math.isfinite(self.temperature):
-            raise ValueError(f"temperature must be finite, got {self.temperature}")
+        at_least(0, self, "top_k", "min_p", "seed")
+        if not 0 < self.temperature < math.inf:
+            raise ValueError(f"temperature must be positive and finite, got {self.temperature}; or take search greedy")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p must be in (0, 1], got {self.top_p}")
         if not self.min_p <= 1:
             raise ValueError(f"min_p must be in [0, 1], got {self.min_p}")
         if self.seed >= 2**32:
             raise ValueError(f"seed must be less than 2**32, got {self.seed}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MinimumRisk:
+    """The candidate that is most similar to the others (minimum Bayes risk)."""
+
+    kind: ClassVar[str] = "minimum_risk"
+    num_candidates: int = 32
+    """The number of candidates for each input."""
+    utility: Literal["chrf", "bleu"] = "chrf"
+    """The similarity (utility) of candidates."""
+    candidates: Sample | Beam = Sample()
+    """The search for the candidates: samples, or the best of a beam."""
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        if not 2 <= self.num_candidates <= MOST_CANDIDATES:
+            raise ValueError(f"num_candidates must be from 2 to {MOST_CANDIDATES:,}, got {self.num_candidates}")
+        if isinstance(self.candidates, Beam) and self.num_candidates > self.candidates.beam_size:
+            raise ValueError(
+                f"num_candidates must be at most candidates.beam_size, {self.candidates.beam_size}, got "
+                f"{self.num_candidates}"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GenerationConfig:
+    """The settings of text generation that every search has."""
+
+    without_search: ClassVar[Mapping[str, tuple[str, ...]]] = {"score": ("average", "batch_size")}
+    """The commands that do not generate text, each with the settings that it uses."""
+    of_training: ClassVar[tuple[str, ...]] = ()
+    """The settings that only training uses."""
+
+    search: Beam | Greedy | Sample | MinimumRisk = Beam()
+    """The rule by which text is chosen: a beam, greedy, sample, or minimum_risk."""
+    repetition_penalty: float = 1.0
+    """The logits of tokens that occurred before, in a prompt too, are divided by this number, or multiplied by it if
+    they are negative (CTRL); 1 for no penalty. Beams change log-probabilities instead, as in Hugging Face."""
+    no_repeat_ngram_size: int = 0
+    """The length, in tokens, of n-grams that must not occur twice; 0 for no limit."""
+    forbid: str = ""
+    """Comma-separated words or phrases that are never generated; case-sensitive."""
+    shortlist: str = ""
+    """A file of words; only the subwords of these words are generated (a shortlist)."""
+    average: Literal["probability", "log"] = "probability"
+    """The average that an ensemble takes: of its models' probabilities, or of their log-probabilities."""
+    cache_dtype: Literal["model", "bfloat16"] = "model"
+    """The dtype of the key-value cache: the dtype of activations, or bfloat16, half the size of float32."""
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        at_least(0, self, "no_repeat_ngram_size")
         if not 0 < self.repetition_penalty < math.inf:
             raise ValueError(f"repetition_penalty must be above 0 and finite, got {self.repetition_penalty}")
-        if self.mbr == 1 or self.mbr > MOST_CANDIDATES:
-            raise ValueError(f"mbr must be 0 or from 2 to {MOST_CANDIDATES:,}, got {self.mbr}")
         if self.forbid and not self.forbidden_phrases:
             raise ValueError(f"forbid names no word or phrase, got {self.forbid!r}")
 
@@ -146,54 +215,43 @@ class GenerationConfig:
         """The words and phrases of `forbid`."""
         return words(self.forbid)
 
-    def check_read(self, given: Iterable[str], *, command: str, is_ensemble: bool = False) -> None:
-        """Checks that a command uses the settings that were passed to it; default values are always accepted.
+    @property
+    def finder(self) -> Beam | Sample:
+        """The search that finds texts: that of the candidates, for minimum Bayes risk. Greedy is a beam of one."""
+        search = self.search.candidates if isinstance(self.search, MinimumRisk) else self.search
+        return Beam(beam_size=1, renormalize=search.renormalize) if isinstance(search, Greedy) else search
+
+    @property
+    def coverage_penalty(self) -> float:
+        """The weight of the coverage penalty of a beam; 0 in sampling."""
+        return self.finder.coverage_penalty if isinstance(self.finder, Beam) else 0.0
+
+    def num_texts(self, n_best: int) -> int:
+        """Returns the number of texts to find for each input, so that there are `n_best`.
 
         Raises:
-          ConfigError: the command would ignore a setting.
+          ConfigError: `n_best` is below 1, or above the number that the search finds.
         """
-        unread = self._unread | ({} if is_ensemble else {"average": "it needs --ensemble"})
-        if command in self.without_search:
-            others = {field.name for field in dataclasses.fields(self)} - {*self.without_search[command]}
-            unread |= dict.fromkeys(others, f"{command} generates no text")
-        for name in given:
-            if name in unread and getattr(self, name) != getattr(type(self), name):
-                raise ConfigError(f"decode.{name} has no effect: {unread[name]}")
-
-    @property
-    def _unread(self) -> dict[str, str]:
-        """The settings that this search ignores, each with the reason."""
-        return {} if self.mbr else {"utility": "it needs decode.mbr"}
-
-    @property
-    def _unread_by_draws(self) -> dict[str, str]:
-        """The settings that sampling ignores in all tasks, each with the reason."""
-        return {"renormalize": "sampling always renormalizes"}
+        most, name = None, ""
+        if isinstance(self.search, MinimumRisk):
+            most, name = self.search.num_candidates, "num_candidates"
+        elif isinstance(self.finder, Beam):
+            most, name = self.finder.beam_size, "beam_size"
+        if n_best < 1 or (most is not None and n_best > most):
+            limit = f" and at most {name} = {most}" if most else ""
+            raise ConfigError(f"n_best must be at least 1{limit}, got {n_best}")
+        if isinstance(self.finder, Beam):
+            return self.finder.beam_size
+        return n_best if most is None else most
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SearchConfig(GenerationConfig):
-    """The search for output text given an input: beam search or sampling."""
+    """The search for output text given an input."""
 
-    beam_size: int = 4
-    """The number of live hypotheses per input; 1 is greedy search."""
-    length_penalty: float = 1.0
-    """The exponent of the length by which a hypothesis's log-probability is divided; 0 for no length normalization."""
-    normalization: Literal["tokens", "words", "gnmt"] = "tokens"
-    """The length used in normalization: all tokens, the tokens before the end token, or (5 + tokens) / 6 as in Wu et
-    al. 2016."""
-    coverage_penalty: float = 0.0
-    """The weight of the coverage penalty for input positions that get little attention (Wu et al. 2016)."""
-    stopping: Literal["first", "now", "limit", "patience"] = "first"
-    """The rule that stops the search for an input; docs/search.md explains the four."""
-    patience: float = 1.0
-    """The search stops after patience * beam_size finished hypotheses; only with stopping "patience"."""
     forced_end: Literal["scored", "free", "never"] = "scored"
-    """The log-probability of an end token that is forced at the length limit: the model's, or 0; or none is forced."""
-    sample: bool = False
-    """Sample instead of searching for the most probable output."""
-    candidates: Literal["samples", "beam"] = "samples"
-    """The candidates for minimum Bayes risk: samples, or the best of the beam."""
+    """The log-probability of an end token that is forced at the length limit: the model's (0 in sampling, where it is
+    not drawn), or 0; or none is forced."""
     batch_size: int = 64
     """The number of inputs per batch."""
     max_length: int = 0
@@ -205,48 +263,10 @@ class SearchConfig(GenerationConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, self, "beam_size", "batch_size")
-        at_least(0, self, "length_penalty", "coverage_penalty", "max_length", "min_length")
-        if not self.patience > 0:
-            raise ValueError(f"patience must be positive, got {self.patience}")
-        if not self.temperature:
-            raise ValueError("temperature must be positive, got 0; decode.beam_size 1 is greedy search")
+        at_least(1, self, "batch_size")
+        at_least(0, self, "max_length", "min_length")
         if self.max_length and self.min_length >= self.max_length:
             raise ValueError("min_length must be below max_length")
-        if self.patience != 1 and self.stopping != "patience":
-            raise ValueError("patience needs decode.stopping patience")
-        if not self.uses_sampling and (self.temperature, self.top_k, self.top_p, self.min_p) != (1.0, 0, 1.0, 0.0):
-            raise ValueError(
-                "temperature, top_k, top_p and min_p are for sampling; add decode.sample True or decode.mbr"
-            )
-        if self.uses_sampling and self.coverage_penalty:
-            raise ValueError("coverage_penalty is not for sampling; take 0")
-        if self.candidates == "beam":
-            if not self.mbr:
-                raise ValueError("candidates beam needs decode.mbr")
-            if self.sample:
-                raise ValueError("candidates beam and sample True contradict")
-            if self.mbr > self.beam_size:
-                raise ValueError(
-                    f"mbr must be at most beam_size, {self.beam_size}, with candidates beam, got {self.mbr}"
-                )
-
-    @property
-    def uses_sampling(self) -> bool:
-        """True if sentences are sampled."""
-        return self.sample or (self.mbr > 0 and self.candidates == "samples")
-
-    @property
-    def _unread(self) -> dict[str, str]:
-        of_beams = ("beam_size", "length_penalty", "normalization", "stopping", "patience")
-        if self.uses_sampling:
-            name = "sample" if self.sample else "mbr"
-            unread = dict.fromkeys(of_beams, f"it is for a beam, not for sampling by decode.{name}")
-            return super()._unread | unread | self._unread_by_draws
-        unread = super()._unread | {"seed": "it is for sampling, but this search is greedy or a beam"}
-        if self.beam_size == 1:
-            unread |= dict.fromkeys(("stopping", "patience"), "decode.beam_size 1 is greedy search")
-        return unread if self.length_penalty else unread | {"normalization": "decode.length_penalty is 0"}
 
     @property
     def has_minimum(self) -> bool:
@@ -256,13 +276,16 @@ class SearchConfig(GenerationConfig):
     @property
     def greedy(self) -> Self:
         """The same search made greedy."""
-        plain = {name: getattr(SearchConfig, name) for name in ("temperature", "top_k", "top_p", "min_p", "candidates")}
-        return dataclasses.replace(self, beam_size=1, sample=False, mbr=0, **plain)
+        finder = self.finder
+        return dataclasses.replace(self, search=Greedy(renormalize=isinstance(finder, Beam) and finder.renormalize))
 
     @property
     def static(self) -> Self:
-        """The same search without the settings that do not affect the compiled program."""
-        return dataclasses.replace(self, seed=0, batch_size=1, forbid="", shortlist="")
+        """The search that finds texts, without the settings that do not affect the compiled program."""
+        finder = self.finder
+        if isinstance(finder, Sample):
+            finder = dataclasses.replace(finder, seed=0)
+        return dataclasses.replace(self, search=finder, batch_size=1, forbid="", shortlist="")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

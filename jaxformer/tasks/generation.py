@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import jax
 
@@ -20,7 +20,7 @@ from jaxformer.modules.pure import Params
 from jaxformer.reprs import brief
 from jaxformer.sharding import Placement
 from jaxformer.tasks.batched import batched, in_order
-from jaxformer.tasks.config import GenerationConfig, SearchConfig
+from jaxformer.tasks.config import Beam, GenerationConfig, MinimumRisk, Sample, SearchConfig
 from jaxformer.tasks.minimum_bayes_risk import ranked
 from jaxformer.tasks.search import (
     Candidate,
@@ -55,7 +55,7 @@ class GenerationMixin:
     net: Net
     params: Params
     tokenizer: Tokenizer
-    decode: Any
+    decode: GenerationConfig
     others: tuple[Member, ...]
     """The other models of an ensemble."""
     programs: set[object]
@@ -73,7 +73,7 @@ class GenerationMixin:
         for number, other in enumerate(others, 2):
             if other.tokenizer.fingerprint != self.tokenizer.fingerprint:
                 raise ConfigError(f"the models of an ensemble must have one tokenizer; that of model {number} differs")
-        if others and getattr(self.decode, "coverage_penalty", 0.0):
+        if others and self.decode.coverage_penalty:
             raise ConfigError("coverage_penalty needs the attention of a single model; leave it out of an ensemble")
         members = tuple(member for other in others for member in other._models)
         return dataclasses.replace(self, others=(*self.others, *members))  # pyright: ignore[reportArgumentType] - a dataclass
@@ -83,15 +83,9 @@ class GenerationMixin:
         """The model, and the others of an ensemble."""
         return (Member(self.net, self.params), *self.others)
 
-    @property
-    def _num_shards(self) -> int:
-        """The number of devices that share a batch."""
-        return 1 if self.placement is None else self.placement.num_batch_shards
-
-    @property
-    def _batch_size(self) -> int:
-        """The number of inputs per batch: a multiple of the number of devices that share them."""
-        return self.decode.batch_size + -self.decode.batch_size % self._num_shards
+    def _shared(self, rows: int) -> int:
+        """Returns a number of rows rounded up to a multiple of the devices that share a batch."""
+        return rows if self.placement is None else rows + -rows % self.placement.num_batch_shards
 
     @property
     def _num_threads(self) -> int:
@@ -108,34 +102,22 @@ class GenerationMixin:
     def _limits(self) -> VocabularyLimits:
         return limits_of(self.decode, self.tokenizer)
 
-    def _check_n_best(self, n_best: int) -> None:
-        """Checks that a search returns at least `n_best` texts.
-
-        Raises:
-          ConfigError: the search returns fewer, or `n_best` is below 1.
-        """
-        decode = self.decode
-        most = decode.mbr or (None if decode.uses_sampling else decode.beam_size)
-        if n_best < 1 or (most is not None and n_best > most):
-            name = "decode.mbr" if decode.mbr else "beam_size"
-            limit = f" and at most {name} = {most}" if most else ""
-            raise ConfigError(f"n_best must be at least 1{limit}, got {n_best}")
-
     def _hypotheses(
         self,
         decode: SearchConfig,
         batch: Sources,
-        key: jax.Array,
         *,
-        num_draws: int,
+        number: int,
         max_length: int,
+        rounds: int | None = None,
         is_open: bool = False,
         ends: tuple[int, ...] | None = None,
         prepare: Prepare | None = None,
     ) -> Callable[[], Hypotheses]:
-        """Returns a function that searches a batch, compiled: for `num_draws` draws of each input, or by a beam.
+        """Returns a function that searches a batch, compiled, for `number` hypotheses of each input.
 
         Args:
+          rounds: folded into the key of the draws, if it is given.
           is_open, ends: see `Options`.
           prepare: a function that the program applies to the inputs before the model encodes them.
 
@@ -145,10 +127,13 @@ class GenerationMixin:
         if self.placement is not None:
             here = self.placement.rows_here(len(batch.numbers))
             batch = self.placement.assemble(jax.tree.map(lambda x: x[here], batch))
-        number, vocab_size = num_draws if decode.uses_sampling else decode.beam_size, self.tokenizer.vocab_size
+        vocab_size = self.tokenizer.vocab_size
         if number * vocab_size >= 2**31:
-            name = "decode.mbr or the number of texts" if decode.uses_sampling else "decode.beam_size"
+            name = "the beam's size" if isinstance(decode.finder, Beam) else "the number of texts"
             raise ConfigError(f"{name} times the vocabulary must be below 2**31, got {number} x {vocab_size}")
+        key = jax.random.key(decode.finder.seed if isinstance(decode.finder, Sample) else 0)
+        if rounds is not None:
+            key = jax.random.fold_in(key, rounds)
         nets = tuple(model.net for model in self._models)
         special = self.tokenizer.special
         options = Options(nets, decode.static, special, number, max_length, self._limits, is_open, ends, prepare)
@@ -162,21 +147,23 @@ class GenerationMixin:
         self,
         search: Callable[[list[int]], Callable[[], Hypotheses]],
         lengths: Sequence[int],
+        rows: int,
         n_best: int,
         progress: Callable[[int], None] | None,
     ) -> list[list[Candidate]]:
         """Returns the best texts of each input; `search` returns the search of a batch, from the inputs' indices."""
-        found = batched(search, lengths, self._batch_size, threads=self._num_threads, progress=progress)
+        results = batched(search, lengths, rows, threads=self._num_threads, progress=progress)
         texts = lambda found: [candidate(found, rank, self.tokenizer) for rank in range(len(found.lengths))]
-        return self._ranked(in_order((index, texts(hypotheses)) for index, hypotheses in found), n_best)
+        return self._ranked(in_order((index, texts(found)) for index, found in results), n_best)
 
     def _ranked(self, candidates: list[list[Candidate]], n_best: int) -> list[list[Candidate]]:
         """Returns the best candidates of each input: by score, or by minimum Bayes risk.
 
         A beam that has found fewer, such as all texts of one token, has empty slots with a score of minus infinity.
         """
-        if self.decode.mbr and candidates:
-            candidates = ranked([own[: self.decode.mbr] for own in candidates], self.decode.utility, self.language)
+        risk = self.decode.search
+        if isinstance(risk, MinimumRisk) and candidates:
+            candidates = ranked([own[: risk.num_candidates] for own in candidates], risk.utility, self.language)
         return [[*own[:1], *(c for c in own[1:n_best] if c.score > -math.inf)] for own in candidates]
 
 

@@ -17,7 +17,7 @@ from jaxformer.decoding import Hypotheses
 from jaxformer.errors import ConfigError
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.sharding import Placement
-from jaxformer.tasks.config import GenerationConfig, SearchConfig
+from jaxformer.tasks.config import Beam, Sample, SearchConfig
 
 Net = Pure[Any, Any]
 """A model to search with: it has the methods `encode` (except for language models), `start`, `step` and `prefill`."""
@@ -164,12 +164,10 @@ def _search(
     options: Options, alone: bool, weights: tuple[Weights, ...], sources: Sources, key: jax.Array
 ) -> Hypotheses:
     """Searches; `alone` is True if no other device shares the inputs, so that complete rows may be dropped."""
-    decode, special = options.decode, options.special
+    decode, special, rule = options.decode, options.special, options.decode.finder
     run = _start(options, weights, sources)
     step = run.step if alone else lambda tokens, state: run.step(tokens, state)
     has_room = getattr(run.state, "capacity", None) is not None
-    # A forced end token is not drawn, and a filter may have removed it.
-    is_free = decode.uses_sampling and decode.forced_end == "scored"
     limits = decoding.Limits(
         max_length=options.max_length,
         bos=None if options.is_open else special.bos,
@@ -177,29 +175,28 @@ def _search(
         pad=special.pad,
         prefix=decoding.Prefix(sources.prefix, sources.prefix_lengths, run.read) if sources.prefix.shape[1] else None,
         max_lengths=sources.max_lengths,
-        forced_end="free" if is_free else decode.forced_end,
+        forced_end=None if decode.forced_end == "scored" else decode.forced_end,  # "free" in sampling
         capacities=_capacities(options, sources) if has_room else (),
     )
     transforms = _rules(options, sources)
-    if decode.uses_sampling:
+    if isinstance(rule, Sample):
         keys = jax.vmap(lambda numbers: functools.reduce(jax.random.fold_in, numbers, key))(sources.numbers)
-        transforms += sampling_transforms(decode)
+        transforms += sampling_transforms(rule)
         found = decoding.sample(step, run.state, limits, key=keys, transforms=transforms)
         return decoding.rerank(found, found.scores)
     penalties = {
-        "tokens": lambda: decoding.LengthPenalty(decode.length_penalty, count_prefix=not options.is_open),
-        "words": lambda: decoding.LengthPenalty(decode.length_penalty, count_eos=False),
-        "gnmt": lambda: decoding.GNMTPenalty(decode.length_penalty),
+        "tokens": decoding.LengthPenalty(rule.length_penalty, count_prefix=not options.is_open),
+        "words": decoding.LengthPenalty(rule.length_penalty, count_eos=False),
+        "gnmt": decoding.GNMTPenalty(rule.length_penalty),
     }
-    stopping = decoding.Patience(decode.patience) if decode.stopping == "patience" else decode.stopping
-    stopping = "first" if options.num_hypotheses == 1 else stopping  # another rule would continue after the greedy text
+    stopping = rule.stopping if rule.patience == 1 else decoding.Patience(rule.patience)
     return decoding.beam_search(
         step,
         run.state,
         limits,
-        beam_size=options.num_hypotheses,
-        length_penalty=penalties[decode.normalization](),
-        stopping=stopping,
+        beam_size=rule.beam_size,
+        length_penalty=penalties[rule.normalization],
+        stopping="first" if rule.beam_size == 1 else stopping,  # another would continue after the greedy text
         transforms=transforms,
     )
 
@@ -224,21 +221,21 @@ def _ends(options: Options) -> tuple[int, ...]:
 
 def _rules(options: Options, sources: Sources) -> list[decoding.Transform]:
     """Returns the transforms that remove tokens from a search."""
-    decode, special = options.decode, options.special
-    lost: dict[str, Any] = {"normalized": not decode.renormalize}
-    found: list[decoding.Transform] = []
+    decode, special, rule = options.decode, options.special, options.decode.finder
+    loses = isinstance(rule, Sample) or not rule.renormalize  # `decoding.for_sampling` renormalizes
+    rules: list[decoding.Transform] = []
     if decode.repetition_penalty != 1:  # Hugging Face counts the token that a decoder begins with
         before = () if options.is_open else (special.bos,)
-        of_beam = not decode.uses_sampling and decode.beam_size > 1
-        found.append(decoding.repetition_penalty(decode.repetition_penalty, before=before, normalized=of_beam))
+        of_beam = isinstance(rule, Beam) and rule.beam_size > 1
+        rules.append(decoding.repetition_penalty(decode.repetition_penalty, before=before, normalized=of_beam))
     if decode.has_minimum:
-        found.append(decoding.min_length(sources.min_lengths, eos=_ends(options), **lost))
-    found += options.limits.transforms(**lost)
+        rules.append(decoding.min_length(sources.min_lengths, eos=_ends(options), normalized=loses))
+    rules += options.limits.transforms(normalized=loses)
     if decode.no_repeat_ngram_size:
-        found.append(decoding.no_repeat_ngram(decode.no_repeat_ngram_size, **lost))
-    if decode.renormalize:  # the search itself removes them after log-softmax
-        found.append(decoding.forbid(sorted({special.pad, special.bos} - {*_ends(options)}), **lost))
-    return found
+        rules.append(decoding.no_repeat_ngram(decode.no_repeat_ngram_size, normalized=loses))
+    if not loses:  # the search itself removes them after log-softmax
+        rules.append(decoding.forbid(sorted({special.pad, special.bos} - {*_ends(options)}), normalized=False))
+    return rules
 
 
 class _Run(NamedTuple):
@@ -281,16 +278,20 @@ def _start(options: Options, weights: tuple[Weights, ...], sources: Sources) -> 
 def _begun(net: Net, options: Options, weights: Weights, sources: Sources) -> Any:
     """Returns the encoder's memory of the inputs, and the model's context and state at the start."""
     model: Any = net.bind(weights.params)
-    given: dict[str, Any] = {"beam_size": options.num_hypotheses, "length": _capacities(options, sources)[0]}
-    given |= {} if weights.steps is None else {"weights": weights.steps}
-    if options.decode.cache_dtype == "bfloat16":
-        if not net.config.has_cache:
-            raise ConfigError("cache_dtype needs a Transformer: a recurrent decoder keeps no keys and values")
-        given["cache_dtype"] = jnp.bfloat16
+    cache_dtype = jnp.bfloat16 if options.decode.cache_dtype == "bfloat16" else None
+    if cache_dtype and not net.config.has_cache:
+        raise ConfigError("cache_dtype needs a Transformer: a recurrent decoder keeps no keys and values")
+    start = functools.partial(
+        model.start,
+        beam_size=options.num_hypotheses,
+        length=_capacities(options, sources)[0],
+        weights=weights.steps,
+        cache_dtype=cache_dtype,
+    )
     if options.is_open:
-        return None, *model.start(batch_size=len(sources.prefix), **given)
+        return None, *start(batch_size=len(sources.prefix))
     memory = model.encode(options.prepare(sources.inputs) if options.prepare else sources.inputs)
-    return memory, *model.start(memory, **given)
+    return memory, *start(memory)
 
 
 def _one(net: Net, options: Options, weights: Weights, sources: Sources) -> _Run:
@@ -341,15 +342,9 @@ def _covering(options: Options, weights: Weights, sources: Sources) -> _Run:
     return _Run(decoding.ContextStep(step, context), start, None)
 
 
-def sampling_transforms(decode: GenerationConfig) -> list[decoding.Transform]:
+def sampling_transforms(rule: Sample) -> list[decoding.Transform]:
     """Returns the transforms for the sampling settings, in the order of Hugging Face's warpers."""
-    transforms: list[decoding.Transform] = []
-    if decode.temperature not in (0, 1):
-        transforms.append(decoding.temperature(decode.temperature))
-    if decode.top_k:
-        transforms.append(decoding.top_k(decode.top_k))
-    if decode.top_p < 1:
-        transforms.append(decoding.top_p(decode.top_p))
-    if decode.min_p:
-        transforms.append(decoding.min_p(decode.min_p))
-    return transforms
+    transforms = [decoding.temperature(rule.temperature)] if rule.temperature != 1 else []
+    transforms += [decoding.top_k(rule.top_k)] if rule.top_k else []
+    transforms += [decoding.top_p(rule.top_p)] if rule.top_p < 1 else []
+    return transforms + ([decoding.min_p(rule.min_p)] if rule.min_p else [])

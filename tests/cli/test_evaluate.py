@@ -14,7 +14,7 @@ from jaxformer.evaluation.scores import Score
 from jaxformer.tasks import rundir, runner
 from jaxformer.tasks.classification import ClassificationConfig
 from jaxformer.tasks.language_model import LanguageModelingConfig
-from jaxformer.tasks.translation import DecodeConfig, TranslationConfig
+from jaxformer.tasks.translation import Beam, DecodeConfig, TranslationConfig
 from tests.permissions import read_only
 
 EXAMPLES = [{"hypothesis": "été", "bleu": 50.0}, {"image": os.fsdecode(b"\xff.png"), "bleu": 0.0}]
@@ -57,7 +57,7 @@ def test_the_split_is_that_of_the_task(asked, monkeypatch, tmp_path, config, opt
 
 
 def test_scores_are_printed_and_saved_with_their_settings(asked, monkeypatch, capsys, tmp_path):
-    config = TranslationConfig(decode=DecodeConfig(beam_size=7))
+    config = TranslationConfig(decode=DecodeConfig(search=Beam(beam_size=7)))
     predictor = types.SimpleNamespace(steps=(4, 6))
     loaded = []
     configured = lambda options, settings: (loaded.append(settings), config if settings else TranslationConfig())[1]
@@ -69,7 +69,7 @@ def test_scores_are_printed_and_saved_with_their_settings(asked, monkeypatch, ca
     saved = json.loads((tmp_path / "scores-test-average-beam_size=7.json").read_text())
     assert saved["corpus"] == [{"name": "BLEU", "value": 12.345, "signature": "tok:13a", "decimals": 2}]
     assert (saved["steps"], saved["settings"]["checkpoint"]) == ([4, 6], "average")
-    assert saved["settings"]["decode"]["beam_size"] == 7
+    assert saved["settings"]["decode"]["search"]["beam_size"] == 7
     lines = (tmp_path / "examples-test-average-beam_size=7.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == [
         {"corpus": "corpus", "number": number, **example} for number, example in enumerate(EXAMPLES, 1)
@@ -93,7 +93,7 @@ def test_json_is_what_is_saved_and_nothing_else(asked, monkeypatch, capsys, tmp_
 
 def test_each_search_has_its_own_files(asked, monkeypatch, tmp_path):
     """Settings that differ from those of training are in the file name; other values have a digest."""
-    rundir.claim(tmp_path, "translation", TranslationConfig(decode=DecodeConfig(beam_size=2)), ())
+    rundir.claim(tmp_path, "translation", TranslationConfig(decode=DecodeConfig(search=Beam(beam_size=2))), ())
     monkeypatch.setattr(evaluate, "load_ensemble", lambda options, config: types.SimpleNamespace(steps=(4,)))
 
     def saved(*settings):

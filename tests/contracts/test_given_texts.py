@@ -10,7 +10,7 @@ from jaxformer.data.sources import Parallel
 from jaxformer.errors import DataError
 from jaxformer.models import choices
 from jaxformer.modules.pure import pure
-from jaxformer.tasks.language_model import DecodeConfig, TextGenerator
+from jaxformer.tasks.language_model import Beam, DecodeConfig, TextGenerator
 from jaxformer.tasks.translation import TASK, Translator
 from jaxformer.tasks.translation import translator as implementation
 from jaxformer.tasks.translation.corpora import Corpora
@@ -26,7 +26,7 @@ def test_a_long_sentence_leaves_its_neighbors_alone(monkeypatch):
     one, shapes, length = with_settings(translator(), batch_size=4), [], implementation.BUCKETS[-1]
     texts = [*SENTENCES, LONG]
 
-    def hypotheses(self, decode, batch, key, **options):
+    def hypotheses(self, decode, batch, **options):
         shapes.append(batch.inputs.shape)
         empty = np.zeros((len(batch.numbers), 1, 1), np.int32)
         return lambda: decoding.Hypotheses(empty, empty[..., 0], *np.zeros((2, len(empty), 1)), 0.0 * empty)
@@ -101,7 +101,7 @@ def test_a_long_prompt_leaves_its_neighbors_alone(monkeypatch, threads):
     sizes = {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_layers": 1, "positions": choices.Rotary()}
     config = models.LanguageModelConfig(tokenizer.vocab_size, **sizes)
     net = pure(models.LanguageModel, config)
-    decode = DecodeConfig(max_tokens=1, temperature=0, beam_size=2)
+    decode = DecodeConfig(max_tokens=1, search=Beam(beam_size=2))
     own = TextGenerator(net, drawn(net.shapes), tokenizer, decode, window=1024)
     prompts = ["The old man", LONG[:900], "S"]
     given = [best[0].tokens for best in own.continuations(prompts)]

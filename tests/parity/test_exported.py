@@ -49,7 +49,7 @@ def test_a_language_model_is_a_gpt2(tmp_path, kind):
     run = trained(tmp_path / "lm", "language_model", model=SHAPE | {"num_layers": 2}, data=data)
     assert pretrained.export(run, tmp_path / "out") == "gpt2"
     model, tokenizer = theirs(tmp_path / "out", "AutoModelForCausalLM")
-    generator = jaxformer.load(run, decode={"temperature": 0.0, "max_tokens": 6})
+    generator = jaxformer.load(run, decode={"search": "greedy", "max_tokens": 6})
     for text in TEXTS:
         (ids,) = generator.tokenizer.encode([text])
         assert tokenizer(text)["input_ids"] == ids.tolist()
@@ -97,7 +97,7 @@ def test_a_translator_is_a_pegasus_or_a_marian(tmp_path, norm_position):
             *translator.tokenizer.encode([text])[0],
             translator.tokenizer.special.eos,
         ]
-    translator = jaxformer.load(run, decode={"beam_size": 3, "forced_end": "never"})
+    translator = jaxformer.load(run, decode={"search": {"beam_size": 3}, "forced_end": "never"})
     ((*found,),) = translator.candidates(TEXTS[:1], n_best=3)
     source = tokenizer(TEXTS[:1], return_tensors="pt")["input_ids"]
     given = {"num_return_sequences": 3, "return_dict_in_generate": True, "output_scores": True, "num_beams": 3}
@@ -155,5 +155,5 @@ def test_sampling_is_read_and_used(tmp_path):
     assert (found.do_sample, found.temperature, found.top_k, found.top_p) == (True, 0.7, 0, 1e-6)
     model, tokenizer = theirs(tmp_path / "out", "AutoModelForCausalLM")
     ids = tokenizer(TEXTS[:1], return_tensors="pt")["input_ids"]
-    (text,) = jaxformer.load(run, decode={"temperature": 0.0, "max_tokens": 5, "top_p": 1.0}).generate(TEXTS[:1])
+    (text,) = jaxformer.load(run, decode={"search": "greedy", "max_tokens": 5}).generate(TEXTS[:1])
     assert tokenizer.decode(model.generate(ids)[0], skip_special_tokens=True) == text

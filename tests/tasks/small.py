@@ -2,7 +2,7 @@
 
 from jaxformer import models
 from jaxformer.models import choices
-from jaxformer.tasks.translation import DataConfig, DecodeConfig, TranslationConfig
+from jaxformer.tasks.translation import Beam, DataConfig, DecodeConfig, TranslationConfig
 from jaxformer.training.config import AdamConfig, TrainConfig
 
 GRAMMAR = {
@@ -37,6 +37,8 @@ def tiny(cache, **changes):
         data=DataConfig(**GRAMMAR, cache=str(cache), **data),
         optimizer=AdamConfig(learning_rate=1e-2, warmup_steps=2),
         train=TrainConfig(steps=6, validate_every=3, checkpoint_every=2, tensorboard=False),
-        decode=DecodeConfig(beam_size=2, batch_size=64, max_extra=0, max_ratio=1.0, validation_sentences=8),
+        decode=DecodeConfig(
+            search=Beam(beam_size=2), batch_size=64, max_extra=0, max_ratio=1.0, validation_sentences=8
+        ),
         **changes,
     )

@@ -5,7 +5,7 @@ import threading
 import jax.numpy as jnp
 import pytest
 
-from jaxformer.tasks.batched import concurrently
+from jaxformer.tasks.batched import batched, concurrently, in_order
 
 TIMEOUT = 60
 
@@ -52,3 +52,19 @@ def test_an_error_is_raised_and_nothing_else_begins(threads):
     assert raised.traceback  # it keeps the threads, unless they have been joined
     assert threading.active_count() == before
     assert len(begun) <= 2 + threads
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_texts_of_similar_length_share_a_batch_and_results_are_in_order(threads):
+    """A batch of five rows holds two texts here; only their rows are read, and only when they are asked for."""
+    batches, told = [], []
+
+    def run(batch):
+        batches.append(batch)
+        return lambda: {"index": jnp.array([*batch, -1, -1, -1][:5]), "none": None}
+
+    found = batched(run, [5, 900, 7, 6], 2, threads=threads, progress=told.append)
+    assert batches == []
+    assert [int(row["index"]) for row in in_order(found)] == [0, 1, 2, 3]
+    assert (batches, told) == ([[0, 3], [2], [1]], [2, 1, 1])
+    assert list(batched(run, [], 2)) == []

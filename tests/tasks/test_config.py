@@ -1,5 +1,6 @@
 """Importing the settings of a task imports nothing else of it."""
 
+import math
 import subprocess
 import sys
 
@@ -9,7 +10,17 @@ from jaxformer.cli.arguments import override
 from jaxformer.config import changed, from_data, to_data
 from jaxformer.errors import ConfigError
 from jaxformer.tasks import registry
-from jaxformer.tasks.config import GenerationConfig, SearchConfig, TaskConfig, TuneConfig, split_classes, words
+from jaxformer.tasks.config import (
+    Beam,
+    Greedy,
+    MinimumRisk,
+    Sample,
+    SearchConfig,
+    TaskConfig,
+    TuneConfig,
+    split_classes,
+    words,
+)
 
 
 @pytest.mark.parametrize("name", registry.TASKS)
@@ -34,29 +45,57 @@ def test_words_in_a_setting():
 @pytest.mark.parametrize("text", [",", " , ,", " "])
 def test_forbidding_nothing_is_refused(text):
     with pytest.raises(ValueError, match="forbid names no word or phrase"):
-        GenerationConfig(forbid=text)
-    assert GenerationConfig(forbid="").forbidden_phrases == ()
+        SearchConfig(forbid=text)
+    assert SearchConfig(forbid="").forbidden_phrases == ()
 
 
 @pytest.mark.parametrize("number", [1, 65_537, 2_000_000_000])
 def test_the_number_of_candidates_is_limited(number):
     """Too many ended the process inside XLA."""
-    with pytest.raises(ValueError, match=f"mbr must be 0 or from 2 to 65,536, got {number}$"):
-        GenerationConfig(mbr=number)
+    with pytest.raises(ValueError, match=f"num_candidates must be from 2 to 65,536, got {number}$"):
+        MinimumRisk(num_candidates=number)
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("make", "message"),
     [
-        ({"temperature": 0.0}, "temperature must be positive, got 0; decode.beam_size 1 is greedy search"),
-        ({"candidates": "beam"}, "candidates beam needs decode.mbr"),
-        ({"candidates": "beam", "mbr": 4, "sample": True}, "candidates beam and sample True contradict"),
-        ({"candidates": "beam", "mbr": 5}, "mbr must be at most beam_size, 4, with candidates beam, got 5"),
+        (lambda: Sample(temperature=0.0), "temperature must be positive and finite, got 0.0; or take search greedy"),
+        (lambda: Sample(temperature=math.inf), "temperature must be positive and finite, got inf"),
+        (lambda: Sample(top_p=0.0), r"top_p must be in \(0, 1\], got 0.0"),
+        (lambda: Sample(seed=2**32), r"seed must be less than 2\*\*32, got 4294967296"),
+        (lambda: Beam(beam_size=0), "beam_size must be at least 1, got 0"),
+        (lambda: Beam(patience=2.0, stopping="limit"), "patience 2.0 is for stopping first, got stopping limit"),
+        (
+            lambda: Beam(length_penalty=0.0, normalization="words"),
+            "normalization words has no effect: length_penalty is",
+        ),
+        (
+            lambda: SearchConfig(search="beam"),
+            r"search must be one of Beam\(\), Greedy\(\), Sample\(\), MinimumRisk\(\)",
+        ),
+        (
+            lambda: MinimumRisk(num_candidates=5, candidates=Beam()),
+            "num_candidates must be at most candidates.beam_size, 4, got 5",
+        ),
     ],
 )
-def test_settings_of_a_search_that_contradict_are_refused(settings, message):
+def test_settings_of_a_search_without_a_meaning_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
-        SearchConfig(**settings)
+        make()
+
+
+def test_a_search_has_its_own_settings_in_plain_data():
+    """Another search drops them; minimum Bayes risk holds those of its candidates."""
+    risk = MinimumRisk(num_candidates=3, candidates=Beam(beam_size=6))
+    config = SearchConfig(search=risk, max_length=9)
+    data = to_data(config)["search"]
+    assert (data["kind"], data["candidates"]["kind"], data["candidates"]["beam_size"]) == ("minimum_risk", "beam", 6)
+    assert from_data(SearchConfig, to_data(config)) == config
+    assert changed(config, {"search": "greedy"}) == SearchConfig(search=Greedy(), max_length=9)
+    assert (config.finder, config.greedy.finder) == (Beam(beam_size=6), Beam(beam_size=1))
+    assert [SearchConfig(search=x).num_texts(2) for x in (Sample(), Beam(), MinimumRisk())] == [2, 4, 32]
+    seeds = {SearchConfig(search=MinimumRisk(candidates=Sample(seed=seed))).static for seed in (0, 1)}
+    assert seeds == {SearchConfig(search=Sample(), batch_size=1)}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from jaxformer import demo
 from jaxformer.data.normalization import TextNormalizer
 from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.errors import ConfigError
-from jaxformer.tasks.config import GenerationConfig, SearchConfig
+from jaxformer.tasks.config import Beam, Sample, SearchConfig
 from jaxformer.tasks.generation import GenerationMixin, limits_of
 from jaxformer.tasks.search import Candidate
 
@@ -18,25 +18,25 @@ from jaxformer.tasks.search import Candidate
 def test_forbidden_words_in_any_segmentation(kind):
     """After a space or not; each sequence spells the word, and every sampled segmentation is among them."""
     tokenizer = SubwordTokenizer.train([p.english for p in demo.generate(300)], vocab_size=380, kind=kind)
-    found = set(limits_of(GenerationConfig(forbid="house, old man"), tokenizer).sequences)
+    found = set(limits_of(SearchConfig(forbid="house, old man"), tokenizer).sequences)
     assert {tokenizer.decode(ids) for ids in found} == {"house", " house", "old man", " old man"}
     alpha = 0.1 if kind == "unigram" else 0.5
     drawn = {tuple(tokenizer.sample([" house"], seed=seed, alpha=alpha)[0].tolist()) for seed in range(50)}
     assert len(drawn) > 1
     assert drawn <= found
     with pytest.raises(ConfigError, match=r"can be segmented in more than 4,096 ways"):
-        limits_of(GenerationConfig(forbid="the old man sees the house and the sea " * 3), tokenizer)
+        limits_of(SearchConfig(forbid="the old man sees the house and the sea " * 3), tokenizer)
 
 
 def test_the_pieces_of_a_shortlist(tmp_path, monkeypatch):
     tokenizer = SubwordTokenizer.train([p.english for p in demo.generate(300)], vocab_size=380)
     (tmp_path / "words").write_text("house man\n")
-    allowed = limits_of(GenerationConfig(shortlist=str(tmp_path / "words")), tokenizer).allowed
+    allowed = limits_of(SearchConfig(shortlist=str(tmp_path / "words")), tokenizer).allowed
     pieces = {int(t) for text in ("house", " house", "man", " man") for t in tokenizer.encode([text])[0]}
     assert set(allowed) == pieces | {tokenizer.special.eos}
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert limits_of(GenerationConfig(shortlist="~/words"), tokenizer).allowed == allowed
-    assert limits_of(GenerationConfig(), tokenizer) == ((), (), ())
+    assert limits_of(SearchConfig(shortlist="~/words"), tokenizer).allowed == allowed
+    assert limits_of(SearchConfig(), tokenizer) == ((), (), ())
 
 
 def test_limits_are_of_the_text_that_a_tokenizer_sees(tmp_path):
@@ -45,7 +45,7 @@ def test_limits_are_of_the_text_that_a_tokenizer_sees(tmp_path):
     lines = normalizer([p.french for p in demo.generate(300)], "target")
     tokenizer = SubwordTokenizer.train(lines, vocab_size=380, normalizer=normalizer)
     (tmp_path / "words").write_text("L'HOMME\n")
-    decode = GenerationConfig(forbid="L'HOMME", shortlist=str(tmp_path / "words"))
+    decode = SearchConfig(forbid="L'HOMME", shortlist=str(tmp_path / "words"))
     limits = limits_of(decode, tokenizer)
     assert {tokenizer.normalized(ids) for ids in limits.sequences} == {"l' homme", " l' homme"}
     pieces = {int(t) for ids in tokenizer.encode_normalized(["l' homme", " l' homme"]) for t in ids}
@@ -54,7 +54,7 @@ def test_limits_are_of_the_text_that_a_tokenizer_sees(tmp_path):
 
 def test_empty_slots_of_a_beam_are_left_out():
     """Only as many texts as exist; the first stays, so that each input has one."""
-    predictor = types.SimpleNamespace(decode=types.SimpleNamespace(mbr=0))
+    predictor = types.SimpleNamespace(decode=SearchConfig())
     scores = [[-1.0, -2.0, -math.inf], [-1.0, -2.0, -3.0], [-math.inf, -math.inf, -math.inf]]
     found = [[Candidate("a", score, ()) for score in own] for own in scores]
     best = GenerationMixin._ranked(predictor, found, 3)
@@ -63,17 +63,13 @@ def test_empty_slots_of_a_beam_are_left_out():
 
 
 @pytest.mark.parametrize(
-    ("settings", "num_draws", "message"),
+    ("search", "number", "message"),
     [
-        (
-            {"beam_size": 2**27},
-            1,
-            r"^decode\.beam_size times the vocabulary must be below 2.*, got 134217728 x 16$",
-        ),
-        ({"sample": True}, 2**30, r"^decode\.mbr or the number of texts times the vocabulary .*, got 1073741824 x 16$"),
+        (Beam(beam_size=2**27), 2**27, r"^the beam's size times the vocabulary must be below 2.*, got 134217728 x 16$"),
+        (Sample(), 2**30, r"^the number of texts times the vocabulary .*, got 1073741824 x 16$"),
     ],
 )
-def test_more_scores_than_can_be_numbered(settings, num_draws, message):
+def test_more_scores_than_can_be_numbered(search, number, message):
     predictor = types.SimpleNamespace(placement=None, tokenizer=types.SimpleNamespace(vocab_size=16))
     with pytest.raises(ConfigError, match=message):
-        GenerationMixin._hypotheses(predictor, SearchConfig(**settings), None, None, num_draws=num_draws, max_length=2)
+        GenerationMixin._hypotheses(predictor, SearchConfig(search=search), None, number=number, max_length=2)

@@ -11,15 +11,15 @@ from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.decoding.limits import well_formed
 from jaxformer.errors import ConfigError
 from jaxformer.tasks import search
-from jaxformer.tasks.config import GenerationConfig
+from jaxformer.tasks.config import Beam, Sample
 from jaxformer.tasks.search import Scored, VocabularyLimits, sampling_transforms
 from jaxformer.tasks.translation.config import DecodeConfig
 
 
 def test_settings_are_transforms_in_the_order_of_hugging_face():
     """Temperature, then the filters; none for values without an effect."""
-    assert sampling_transforms(GenerationConfig()) == []
-    made = sampling_transforms(GenerationConfig(min_p=0.1, top_p=0.9, top_k=3, temperature=0.5))
+    assert sampling_transforms(Sample()) == []
+    made = sampling_transforms(Sample(min_p=0.1, top_p=0.9, top_k=3, temperature=0.5))
     assert made == [decoding.temperature(0.5), decoding.top_k(3), decoding.top_p(0.9), decoding.min_p(0.1)]
     history = decoding.History(jnp.zeros((1, 1, 1), jnp.int32), jnp.zeros((1, 1), jnp.int32), jnp.arange(1))
     probs = np.exp(decoding.chain(*made)(jnp.log(jnp.array([[[0.4, 0.3, 0.2, 0.1]]])), history))
@@ -37,7 +37,7 @@ def test_the_probability_of_removed_tokens(renormalize):
     """Of padding, the begin token and the end before the minimum: lost, or shared by the others."""
     special = SpecialTokens()
     logits = jnp.asarray([[[1.0, 0.5, 2.0, 0.0, 1.5, -1.0]]])
-    decode = DecodeConfig(min_length=3, renormalize=renormalize)
+    decode = DecodeConfig(search=Beam(renormalize=renormalize), min_length=3)
     options = SimpleNamespace(decode=decode, special=special, limits=VocabularyLimits(), ends=None)
     sources = SimpleNamespace(min_lengths=jnp.asarray([4]))
     history = decoding.History(jnp.zeros((1, 1, 4), jnp.int32), jnp.zeros((1, 1), jnp.int32), jnp.arange(1))

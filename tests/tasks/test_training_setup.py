@@ -18,7 +18,7 @@ from jaxformer.sharding import Placement
 from jaxformer.tasks import language_model, runner, training_setup
 from jaxformer.tasks.config import TuneConfig
 from jaxformer.tasks.training_setup import TrainingSetup, make_training_setup
-from jaxformer.tasks.translation import TASK, DataConfig, DecodeConfig, TranslationConfig, Translator
+from jaxformer.tasks.translation import TASK, Beam, DataConfig, DecodeConfig, TranslationConfig, Translator
 from jaxformer.tasks.translation.corpora import Corpora
 from jaxformer.tasks.translation.task import TranslationData
 from jaxformer.tasks.validation import Validation
@@ -48,7 +48,9 @@ def config(cache, **train):
         data=DataConfig(corpus="grammar", grammar_pairs=4_000, vocab_size=400, cache=str(cache), **data),
         optimizer=AdamConfig(learning_rate=1e-2, warmup_steps=2),
         train=TrainConfig(tensorboard=False, **options),
-        decode=DecodeConfig(beam_size=3, batch_size=12, max_extra=0, max_ratio=1.0, validation_sentences=8),
+        decode=DecodeConfig(
+            search=Beam(beam_size=3), batch_size=12, max_extra=0, max_ratio=1.0, validation_sentences=8
+        ),
     )
 
 

@@ -12,6 +12,10 @@ from jaxformer.tasks.captioning.config import CaptioningConfig as CaptioningConf
 from jaxformer.tasks.captioning.config import DataConfig as DataConfig
 from jaxformer.tasks.captioning.config import DecodeConfig as DecodeConfig
 from jaxformer.tasks.captioning.config import LossConfig as LossConfig
+from jaxformer.tasks.config import Beam as Beam
+from jaxformer.tasks.config import Greedy as Greedy
+from jaxformer.tasks.config import MinimumRisk as MinimumRisk
+from jaxformer.tasks.config import Sample as Sample
 
 if TYPE_CHECKING:
     from jaxformer.tasks.captioning.predictor import ImageCaptioner as ImageCaptioner

@@ -105,6 +105,8 @@ class LossConfig:
 class DecodeConfig(SearchConfig):
     """The search for captions."""
 
+    of_training: ClassVar[tuple[str, ...]] = ("validation_images",)
+
     max_length: int = 50
     """The maximum number of tokens of a caption, end token included."""
     validation_images: int = 0
@@ -116,10 +118,6 @@ class DecodeConfig(SearchConfig):
         super().__post_init__()
         at_least(1, self, "max_length")
         at_least(0, self, "validation_images")
-
-    @property
-    def _unread(self) -> dict[str, str]:
-        return super()._unread | {"validation_images": "it is for training"}
 
     @property
     def static(self) -> Self:

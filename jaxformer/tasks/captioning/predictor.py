@@ -85,9 +85,9 @@ class ImageCaptioner(ImagePredictor, GenerationMixin):
           ValueError: the images have another size or dtype.
         """
         self._check(images)
-        self._check_n_best(n_best)
-        search = lambda batch: self._search(images[batch], first + batch[0], self.decode.mbr or n_best)
-        return self._best(search, [1] * len(images), n_best, progress)
+        number, rows = self.decode.num_texts(n_best), self._shared(self.decode.batch_size)
+        search = lambda batch: self._search(images[batch], first + batch[0], number)
+        return self._best(search, [1] * len(images), rows, n_best, progress)
 
     def attention(self, images: np.ndarray, captions: Sequence[str]) -> list[AttentionWeights]:
         """Returns the attention of each caption's pieces, and of its end token, to the grid of its image, row by row.
@@ -124,10 +124,10 @@ class ImageCaptioner(ImagePredictor, GenerationMixin):
         padded = length + -length % 16
         return max(length, min(padded, self.net.config.length_limit or padded))
 
-    def _search(self, images: np.ndarray, first: int, num_draws: int) -> Callable[[], Hypotheses]:
+    def _search(self, images: np.ndarray, first: int, number: int) -> Callable[[], Hypotheses]:
         """Returns the hypotheses of images; `first` is the number of the first one."""
         decode = self.decode
-        num_rows = min(self._batch_size, len(images) + -len(images) % self._num_shards)
+        num_rows = min(self._shared(decode.batch_size), self._shared(len(images)))
         max_length = min(
             decode.max_length, *(model.net.config.length_limit or decode.max_length for model in self._models)
         )
@@ -140,8 +140,7 @@ class ImageCaptioner(ImagePredictor, GenerationMixin):
             prefix_lengths=whole(0),
             numbers=np.arange(first, first + num_rows, dtype=np.int32)[:, None],
         )
-        key = jax.random.key(decode.seed)
-        return self._hypotheses(decode, batch, key, num_draws=num_draws, max_length=max_length, prepare=normalized)
+        return self._hypotheses(decode, batch, number=number, max_length=max_length, prepare=normalized)
 
 
 @functools.partial(jax.jit, static_argnums=0)

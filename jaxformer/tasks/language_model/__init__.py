@@ -8,6 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jaxformer import lazy
+from jaxformer.tasks.config import Beam as Beam
+from jaxformer.tasks.config import Greedy as Greedy
+from jaxformer.tasks.config import MinimumRisk as MinimumRisk
+from jaxformer.tasks.config import Sample as Sample
 from jaxformer.tasks.language_model.config import DataConfig as DataConfig
 from jaxformer.tasks.language_model.config import DecodeConfig as DecodeConfig
 from jaxformer.tasks.language_model.config import LanguageModelingConfig as LanguageModelingConfig

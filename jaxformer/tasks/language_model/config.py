@@ -12,7 +12,16 @@ from jaxformer.data.special_tokens import MIN_SUBWORDS
 from jaxformer.files import local_path
 from jaxformer.models.config import LanguageModelConfig
 from jaxformer.reprs import brief
-from jaxformer.tasks.config import GenerationConfig, SearchConfig, TaskConfig, words
+from jaxformer.tasks.config import (
+    Beam,
+    GenerationConfig,
+    Greedy,
+    MinimumRisk,
+    Sample,
+    SearchConfig,
+    TaskConfig,
+    words,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,15 +64,13 @@ class DecodeConfig(GenerationConfig):
 
     without_search: ClassVar[Mapping[str, tuple[str, ...]]] = {"score": ("average",), "evaluate": ()}
 
+    search: Beam | Greedy | Sample | MinimumRisk = Sample(temperature=0.8)
+    """The rule by which text is chosen: sample, greedy, a beam, or minimum_risk."""
     max_tokens: int = 200
     """The maximum number of tokens to add to a prompt."""
-    temperature: float = 0.8
-    """Logits are divided by this number before sampling; 0 searches for the most probable continuation."""
-    beam_size: int = 1
-    """The number of live hypotheses; 1 is greedy search."""
     stop_at_end: bool = False
     """Ends a continuation when the model predicts the end token, as with pretrained models. A model trained on running
-    text has never seen one. Beam search then compares log-probabilities per token."""
+    text has never seen one. Without it, all texts of a beam have one length, which is not penalized."""
     eos_token_ids: str = ""
     """The comma-separated ids of the tokens that end a continuation, with stop_at_end; by default, the vocabulary's end
     token."""
@@ -72,22 +79,14 @@ class DecodeConfig(GenerationConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, self, "max_tokens", "beam_size")
+        at_least(1, self, "max_tokens")
         ids = words(self.eos_token_ids)
         if self.eos_token_ids and not (ids and all(word.isdecimal() for word in ids)):
             raise ValueError(f"eos_token_ids must be ids of tokens, separated by commas, got {self.eos_token_ids!r}")
-        if self.uses_sampling and self.beam_size > 1:
-            raise ValueError(f"beam_size {self.beam_size} needs temperature 0")
-        if self.mbr and not self.uses_sampling:
-            raise ValueError("mbr needs sampling, but temperature is 0")
-        if not self.uses_sampling and (self.top_k, self.top_p, self.min_p) != (0, 1.0, 0.0):
-            raise ValueError("top_k, top_p and min_p are for sampling, but temperature is 0")
-
-    @property
-    def _unread(self) -> dict[str, str]:
-        ends = {} if self.stop_at_end else {"eos_token_ids": "decode.stop_at_end is False"}
-        seed = {"seed": "it is for sampling, but decode.temperature is 0"}
-        return super()._unread | ends | (self._unread_by_draws if self.uses_sampling else seed)
+        if self.eos_token_ids and not self.stop_at_end:
+            raise ValueError(f"eos_token_ids {self.eos_token_ids} has no effect: stop_at_end is False")
+        if self.coverage_penalty:
+            raise ValueError("coverage_penalty has no effect: a language model has no input to cover")
 
     @property
     def end_tokens(self) -> tuple[int, ...]:
@@ -95,16 +94,24 @@ class DecodeConfig(GenerationConfig):
         return tuple(map(int, words(self.eos_token_ids)))
 
     @property
-    def uses_sampling(self) -> bool:
-        """True if continuations are sampled."""
-        return self.temperature > 0
+    def finder(self) -> Beam | Sample:
+        """See `GenerationConfig`; without `stop_at_end`, a beam has no length penalty."""
+        finder = super().finder
+        if isinstance(finder, Beam) and not self.stop_at_end:
+            finder = dataclasses.replace(finder, length_penalty=0.0, normalization="tokens")
+        return finder
 
     @property
-    def search(self) -> SearchConfig:
-        """These settings as a `SearchConfig`."""
-        shared = {field.name: getattr(self, field.name) for field in dataclasses.fields(GenerationConfig)}
-        shared |= {"beam_size": self.beam_size, "sample": self.uses_sampling, "temperature": self.temperature or 1.0}
-        return SearchConfig(length_penalty=float(self.stop_at_end), forced_end="never", **shared)
+    def rules(self) -> SearchConfig:
+        """The settings that a search reads, as in other tasks."""
+        return SearchConfig(
+            search=self.finder,
+            forced_end="never",
+            repetition_penalty=self.repetition_penalty,
+            no_repeat_ngram_size=self.no_repeat_ngram_size,
+            average=self.average,
+            cache_dtype=self.cache_dtype,
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.reprs import brief_with_methods
 from jaxformer.tasks.batched import batched, column, in_order, padded
+from jaxformer.tasks.config import Beam, Sample
 from jaxformer.tasks.generation import GenerationMixin, Member, limits_of
 from jaxformer.tasks.language_model.config import DecodeConfig
 from jaxformer.tasks.search import Candidate, Scored, Sources, VocabularyLimits
@@ -112,17 +113,18 @@ class TextGenerator(GenerationMixin):
         if isinstance(prompts, str):  # each of its characters would be a prompt
             raise TypeError("prompts must be a sequence of texts, got one text; write [text]")
         decode = self.decode
-        self._check_n_best(n_best)
-        number = decode.mbr or n_best if decode.uses_sampling else 1
+        found = decode.num_texts(n_best)
+        is_beam = isinstance(decode.finder, Beam) and decode.finder.beam_size > 1
+        number = found if isinstance(decode.finder, Sample) else 1
         texts = [
             _Text(first + i, draw, list(own), [], len(own) + decode.max_tokens)
             for i, own in enumerate(self._encode(*pair, warn) for pair in enumerate(prompts, first + 1))
             for draw in range(number)
         ]
-        if warn and decode.beam_size == 1:
+        if warn and not is_beam:
             self._warn_of_cuts(texts, warn)
-        extend = self._grown if decode.beam_size == 1 else self._beam
-        penalty = 0.0 if decode.uses_sampling else decode.search.length_penalty
+        extend = self._beam if is_beam else self._grown
+        penalty = 0.0 if isinstance(decode.finder, Sample) else decode.finder.length_penalty
         done = [
             Candidate(
                 self._decoded(text, prompts[text.prompt - first]),
@@ -173,11 +175,11 @@ class TextGenerator(GenerationMixin):
         if (longest := max((text.end for text in texts), default=0)) > self.window + 1:
             raise ConfigError(
                 f"a prompt with its continuation by a beam may have {self.window + 1} tokens, the model's window, got "
-                f"{longest}; lower decode.max_tokens, or take decode.beam_size 1"
+                f"{longest}; lower decode.max_tokens, or take decode.search greedy"
             )
         hypotheses = []
         for text, given, found in self._search(texts, [text.ids for text in texts], 0):
-            for rank in range(self.decode.beam_size):
+            for rank in range(len(found.lengths)):
                 length = found.lengths[rank] or text.end
                 ids, own = found.tokens[rank, :length].copy(), found.token_log_probs[rank, :length]
                 if not found.lengths[rank]:  # there are fewer continuations than beam slots
@@ -272,7 +274,7 @@ class TextGenerator(GenerationMixin):
         self, texts: list[_Text], contexts: list[list[int]], shape: tuple[int, int], rounds: int
     ) -> Callable[[], decoding.Hypotheses]:
         """Returns the search for texts with their contexts, in a batch of this number of rows and padded length."""
-        decode, prefix = self.decode.search, padded(contexts, shape, self.tokenizer.special.pad)
+        prefix = padded(contexts, shape, self.tokenizer.special.pad)
         ends = [len(ids) + text.end - len(text.ids) for text, ids in zip(texts, contexts, strict=True)]
         batch = Sources(
             inputs=None,
@@ -282,9 +284,11 @@ class TextGenerator(GenerationMixin):
             prefix_lengths=column(map(len, contexts), shape[0], 1),
             numbers=column([(text.prompt, text.draw) for text in texts], shape[0], (0, 0)),
         )
-        key = jax.random.fold_in(jax.random.key(decode.seed), rounds)
-        length = self.window + 1
-        return self._hypotheses(decode, batch, key, num_draws=1, max_length=length, is_open=True, ends=self._ends)
+        rules, length = self.decode.rules, self.window + 1
+        number = rules.finder.beam_size if isinstance(rules.finder, Beam) else 1  # each draw has a row
+        return self._hypotheses(
+            rules, batch, number=number, max_length=length, rounds=rounds, is_open=True, ends=self._ends
+        )
 
     @functools.cached_property
     def _limits(self) -> VocabularyLimits:

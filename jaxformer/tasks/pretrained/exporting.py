@@ -100,7 +100,7 @@ def export(
             (temporary / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n", encoding="utf-8")
     decode = None if isinstance(config, MaskedLanguageModelingConfig) else config.decode
     if decode and (lost := generation_config.without_counterpart(decode, never)):
-        named = ", ".join(f"decode.{name} {getattr(decode, name)}" for name in lost)
+        named = ", ".join(f"decode.{name} {value}" for name, value in lost.items())
         say(f"the folder does not have {named}, which transformers lacks; texts that they end or change differ")
     return found.family
 

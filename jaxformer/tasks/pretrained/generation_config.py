@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from jaxformer.data.pretrained_tokenizer import PretrainedTokenizer
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import DataError
-from jaxformer.tasks.config import GenerationConfig, SearchConfig
+from jaxformer.tasks.config import Beam, GenerationConfig, Greedy, MinimumRisk, Sample, SearchConfig
 from jaxformer.tasks.language_model.config import DecodeConfig as TextDecodeConfig
 from jaxformer.tasks.translation.config import DecodeConfig
 
-STOPPING = {True: "first", False: "now", "never": "limit"}
+STOPPING: Mapping[bool | str, Literal["first", "now", "limit"]] = {True: "first", False: "now", "never": "limit"}
 """The rules of `decode.stopping` by the values of ``early_stopping``."""
 
 MOST = 512
@@ -59,9 +59,6 @@ _NEUTRAL_IN_TEXTS: dict[str, Any] = {
 }
 """The same, for settings that only translators have here."""
 
-_NEUTRAL_IN_BEAMS: dict[str, Any] = {"length_penalty": 1.0, "early_stopping": True}
-"""The same, for the beams of language models."""
-
 _PROBABILITIES = {"temperature": 1.0, "top_p": 1.0, "min_p": 0.0}
 """The other settings of sampling that searches here have, by the same names, with the values that change nothing."""
 
@@ -69,14 +66,20 @@ _TOP_K = 50
 """The ``top_k`` of transformers if a folder has none."""
 
 _NAMES = (
-    {*_NEUTRAL, *_NEUTRAL_IN_SAMPLING, *_NEUTRAL_IN_TEXTS, *_NEUTRAL_IN_BEAMS, *_PROBABILITIES}
-    | {"do_sample", "top_k", "max_length", "max_new_tokens", "no_repeat_ngram_size", "renormalize_logits"}
+    {*_NEUTRAL, *_NEUTRAL_IN_SAMPLING, *_NEUTRAL_IN_TEXTS, *_PROBABILITIES}
+    | {
+        "do_sample",
+        "top_k",
+        "length_penalty",
+        "early_stopping",
+        "max_length",
+        "max_new_tokens",
+        "no_repeat_ngram_size",
+        "renormalize_logits",
+    }
     | {f"{name}_token_id" for name in ("pad", "bos", "eos", "decoder_start")}
 )
 """The settings of a search."""
-
-_OURS = "mbr coverage_penalty normalization patience forbid shortlist min_ratio".split()
-"""Settings that transformers does not have, and that change a search where they are not the default."""
 
 
 def of_model(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,19 +98,11 @@ def from_generation(settings: Mapping[str, Any], special: SpecialTokens, start: 
     """
     given = {name: value for name, value in settings.items() if value is not None}
     _check_counterparts(given, special, start)
-    beams = _integer(given, "num_beams", 1)
-    found: dict[str, Any] = _sampling(given) | {
-        "beam_size": beams,
+    found: dict[str, Any] = {
         "no_repeat_ngram_size": _integer(given, "no_repeat_ngram_size", 0),
         "repetition_penalty": _penalty(given),
-        "renormalize": given.get("renormalize_logits", False) is True,
         "forced_end": "free" if "forced_eos_token_id" in given else "never",
     }
-    if beams != 1:
-        rule = given.get("early_stopping", False)
-        if not isinstance(rule, bool | str) or rule not in STOPPING:
-            raise DataError(f"early_stopping must be true, false or 'never', got {rule!r}")
-        found["stopping"] = STOPPING[rule]
     # Lengths of transformers count the token that the decoder begins with, except those of new tokens.
     if "max_new_tokens" in given:
         found["max_length"] = _integer(given, "max_new_tokens", 0, least=1)
@@ -118,11 +113,23 @@ def from_generation(settings: Mapping[str, Any], special: SpecialTokens, start: 
     elif "min_length" in given:
         found["min_length"] = max(0, _integer(given, "min_length", 0) - 1)
     try:
-        if beams != 1 and "length_penalty" in given:
-            found["length_penalty"] = float(given["length_penalty"])
-        return DecodeConfig(**found)
+        return DecodeConfig(search=_search(given), **found)
     except (TypeError, ValueError) as error:
         raise DataError(f"the settings of generation cannot be used: {error}") from None
+
+
+def _search(given: Mapping[str, Any]) -> Beam | Greedy | Sample:
+    """Returns the rule by which tokens are chosen."""
+    if _samples(given):
+        return _sample(given)
+    beams, renormalize = _integer(given, "num_beams", 1), given.get("renormalize_logits", False) is True
+    if beams == 1:
+        return Greedy(renormalize=renormalize)
+    rule = given.get("early_stopping", False)
+    if not isinstance(rule, bool | str) or rule not in STOPPING:
+        raise DataError(f"early_stopping must be true, false or 'never', got {rule!r}")
+    penalty = float(given.get("length_penalty", 1.0))
+    return Beam(beam_size=beams, stopping=STOPPING[rule], length_penalty=penalty, renormalize=renormalize)
 
 
 def from_text_generation(settings: Mapping[str, Any], tokenizer: Tokenizer) -> tuple[TextDecodeConfig, dict[str, Any]]:
@@ -130,7 +137,7 @@ def from_text_generation(settings: Mapping[str, Any], tokenizer: Tokenizer) -> t
 
     Missing settings have the defaults of `DecodeConfig`, which samples. Lengths that count the prompt, and end tokens
     that the vocabulary lacks, are ignored. Also returns the other settings without a counterpart, which are ignored
-    too; with beams, a missing ``early_stopping`` is one of them, because transformers then takes False.
+    too.
 
     Raises:
       DataError: a value is wrong.
@@ -145,46 +152,39 @@ def from_text_generation(settings: Mapping[str, Any], tokenizer: Tokenizer) -> t
     found: dict[str, Any] = {"stop_at_end": True, "eos_token_ids": "" if ends == [eos] else ",".join(map(str, ends))}
     if settings.get("eos_token_id", eos) is None:  # an end of null, as `to_text_generation` writes it, ends no text
         found["stop_at_end"] = False
-    neutral = _NEUTRAL | _NEUTRAL_IN_TEXTS
-    if given.get("do_sample"):
-        neutral |= _NEUTRAL_IN_SAMPLING
-        sampling = _sampling({name: value for name, value in given.items() if name not in neutral})
-        found |= {name: value for name, value in sampling.items() if name != "sample"}
-    elif "do_sample" in given or "num_beams" in given:
-        beams = _integer(given, "num_beams", 1, least=1)
-        found |= {"temperature": 0.0, "beam_size": beams}
-        if beams > 1:
-            neutral |= _NEUTRAL_IN_BEAMS
-            given = {"early_stopping": False} | given
+    neutral = _NEUTRAL | _NEUTRAL_IN_TEXTS | (_NEUTRAL_IN_SAMPLING if given.get("do_sample") else {})
     lost = {name: given[name] for name, value in neutral.items() if given.get(name, value) != value}
     if "max_new_tokens" in given:
         found["max_tokens"] = _integer(given, "max_new_tokens", 0, least=1)
     found["repetition_penalty"] = _penalty(given)
     found["no_repeat_ngram_size"] = _integer(given, "no_repeat_ngram_size", 0)
-    found["renormalize"] = given.get("renormalize_logits", False) is True
     try:
+        if "do_sample" in given or "num_beams" in given:
+            found["search"] = _search({name: value for name, value in given.items() if name not in lost})
         return TextDecodeConfig(**found), lost
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise DataError(f"the settings of generation cannot be used: {error}") from None
 
 
-def _sampling(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of sampling, if texts are sampled.
+def _samples(given: Mapping[str, Any]) -> bool:
+    sample = given.get("do_sample", False)
+    if not isinstance(sample, bool):
+        raise DataError(f"do_sample must be true or false, got {sample!r}")
+    return sample
+
+
+def _sample(given: Mapping[str, Any]) -> Sample:
+    """Returns the settings of sampling.
 
     Raises:
       DataError: a value is wrong, or has no counterpart here.
     """
-    sample = given.get("do_sample", False)
-    if not isinstance(sample, bool):
-        raise DataError(f"do_sample must be true or false, got {sample!r}")
-    if not sample:
-        return {}
     _check_neutral(given, _NEUTRAL_IN_SAMPLING, "in the settings of sampling")
     probabilities = {name: given.get(name, neutral) for name, neutral in _PROBABILITIES.items()}
     for name, value in probabilities.items():
         if type(value) not in (int, float):
             raise DataError(f"{name} must be a number, got {value!r}")
-    return {"sample": True, "top_k": _integer(given, "top_k", _TOP_K), **probabilities}
+    return Sample(top_k=_integer(given, "top_k", _TOP_K), **probabilities)
 
 
 def _integer(given: Mapping[str, Any], name: str, default: int, *, least: int = 0) -> int:
@@ -292,11 +292,11 @@ def to_text_generation(decode: TextDecodeConfig) -> dict[str, Any]:
     ends: dict[str, Any] = {"eos_token_id": list(decode.end_tokens)} if decode.eos_token_ids else {}
     if not decode.stop_at_end:
         ends = {"eos_token_id": None}
-    return _choice(decode.search) | {"max_new_tokens": decode.max_tokens} | ends
+    return _choice(decode.rules) | {"max_new_tokens": decode.max_tokens} | ends
 
 
-def without_counterpart(decode: GenerationConfig, words: Collection[str] = ()) -> list[str]:
-    """Returns the names of settings that change this search and that transformers does not have.
+def without_counterpart(decode: GenerationConfig, words: Collection[str] = ()) -> dict[str, object]:
+    """Returns the settings that change this search and that transformers does not have.
 
     They include the bounds of every translation's length, even the default ones, and an end token that the length limit
     forces with the model's log-probability.
@@ -304,27 +304,34 @@ def without_counterpart(decode: GenerationConfig, words: Collection[str] = ()) -
     Args:
       words: the names of `special_words`, which transformers can forbid.
     """
-    found = [name for name in _OURS if getattr(decode, name, None) != getattr(type(decode), name, None)]
-    if "forbid" in found and {*decode.forbidden_phrases} <= {*words}:
-        found.remove("forbid")
-    of_beams = isinstance(decode, SearchConfig) and not decode.sample and decode.beam_size > 1
-    found = [name for name in found if of_beams or name not in ("normalization", "patience")]
+    found: dict[str, object] = {}
+    if isinstance(decode.search, MinimumRisk):
+        found["search"] = decode.search.kind
+    rule = decode.finder
+    if isinstance(rule, Beam):
+        found["search.coverage_penalty"] = rule.coverage_penalty or None
+        if rule.beam_size > 1:
+            found["search.normalization"] = rule.normalization if rule.normalization != "tokens" else None
+            found["search.patience"] = rule.patience if rule.patience != 1 else None
+    found["forbid"] = decode.forbid if not {*decode.forbidden_phrases} <= {*words} else None
+    found["shortlist"] = decode.shortlist or None
     if isinstance(decode, DecodeConfig):
-        found += ["forced_end"] if decode.forced_end == "scored" and not decode.uses_sampling else []
-        found += ["max_ratio", "max_extra"]
-    return found
+        found["min_ratio"] = decode.min_ratio or None
+        found["forced_end"] = decode.forced_end if decode.forced_end == "scored" and isinstance(rule, Beam) else None
+        found |= {"max_ratio": decode.max_ratio, "max_extra": decode.max_extra}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _choice(decode: SearchConfig) -> dict[str, Any]:
     """Returns the settings that determine how tokens are chosen."""
     shared: dict[str, Any] = {"no_repeat_ngram_size": decode.no_repeat_ngram_size}
     shared |= {} if decode.repetition_penalty == 1 else {"repetition_penalty": decode.repetition_penalty}
-    shared["renormalize_logits"] = decode.renormalize
-    if decode.sample:
-        sampling = {name: getattr(decode, name) for name in ("top_k", *_PROBABILITIES)}
-        return shared | {"do_sample": True, "num_beams": 1} | sampling
-    if decode.beam_size == 1:
-        return shared | {"num_beams": 1}
+    rule = decode.finder
+    if isinstance(rule, Sample):
+        sampling = {name: getattr(rule, name) for name in ("top_k", *_PROBABILITIES)}
+        return shared | {"renormalize_logits": False, "do_sample": True, "num_beams": 1} | sampling
+    shared |= {"renormalize_logits": rule.renormalize, "num_beams": rule.beam_size}
+    if rule.beam_size == 1:
+        return shared
     rules = {ours: theirs for theirs, ours in STOPPING.items()}
-    of_beams = {"length_penalty": decode.length_penalty, "early_stopping": rules.get(decode.stopping, True)}
-    return shared | {"num_beams": decode.beam_size} | of_beams
+    return shared | {"length_penalty": rule.length_penalty, "early_stopping": rules[rule.stopping]}

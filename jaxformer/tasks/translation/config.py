@@ -136,6 +136,8 @@ class LossConfig:
 class DecodeConfig(SearchConfig):
     """The search for translations."""
 
+    of_training: ClassVar[tuple[str, ...]] = ("validation_sentences",)
+
     max_ratio: float = 2.0
     """A translation has at most max_ratio * source length + max_extra tokens, end token included; see also
     max_length."""
@@ -154,10 +156,6 @@ class DecodeConfig(SearchConfig):
         for name, most in (("max_ratio", 100), ("max_extra", 10_000)):  # bounds for a model that never ends
             if not getattr(self, name) <= most:
                 raise ValueError(f"{name} must be at most {most:,}, got {getattr(self, name):,}")
-
-    @property
-    def _unread(self) -> dict[str, str]:
-        return super()._unread | {"validation_sentences": "it is for training"}
 
     @property
     def has_minimum(self) -> bool:

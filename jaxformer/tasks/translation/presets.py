@@ -33,7 +33,7 @@ def demo() -> TranslationConfig:
         ),
         optimizer=AdamConfig(learning_rate=3e-3, schedule=CosineDecay(), warmup_steps=200),
         train=TrainConfig(steps=2000, validate_every=500, checkpoint_every=500, keep_last=2),
-        decode=DecodeConfig(beam_size=4, validation_sentences=200),
+        decode=DecodeConfig(validation_sentences=200),
     )
 
 

@@ -108,7 +108,7 @@ class Translator(GenerationMixin):
             raise TypeError("sentences must be a sequence of texts, got one text; write [text]")
         if prefixes is not None and len(prefixes) != len(sentences):
             raise ValueError(f"there must be a prefix for each of {len(sentences)} sentences, got {len(prefixes)}")
-        self._check_n_best(n_best)
+        number = self.decode.num_texts(n_best)
         tokens = self._tokens(sentences, "source", first, warn)
         start = np.asarray(self.tokenizer.start, np.int32)
         words = encode_texts(self.tokenizer, prefixes, "target") if prefixes else [start] * len(sentences)
@@ -117,8 +117,9 @@ class Translator(GenerationMixin):
             _Input(tokens[i], words[i], self._limit(tokens[i], words[i], first + i), first + i) for i in not_blank
         ]
         best = self._best(
-            lambda batch: self._search([inputs[i] for i in batch], self.decode.mbr or n_best),
+            lambda batch: self._search([inputs[i] for i in batch], number),
             [len(one.source) for one in inputs],
+            self._rows,
             n_best,
             progress,
         )
@@ -277,10 +278,9 @@ class Translator(GenerationMixin):
         """The maximum number of source tokens; most models have no limit themselves."""
         return min(model.net.config.length_limit or LONGEST for model in self._models)
 
-    def _search(self, inputs: Sequence[_Input], num_draws: int) -> Callable[[], Hypotheses]:
+    def _search(self, inputs: Sequence[_Input], number: int) -> Callable[[], Hypotheses]:
         decode, pad = self.decode, self.tokenizer.special.pad
-        rows = few_rows(len(inputs), self._batch_size)
-        rows += -rows % self._num_shards
+        rows = self._shared(few_rows(len(inputs), self._rows))
         sources, prefixes, limits, numbers = zip(*inputs, strict=True)
         size, width = self._bucket(max(map(len, sources))), max(map(len, prefixes))
         longest = min(math.ceil(size * decode.max_ratio) + decode.max_extra, self._max_positions)
@@ -295,7 +295,12 @@ class Translator(GenerationMixin):
             prefix_lengths=column(map(len, prefixes), rows, 0),
             numbers=column(numbers, rows, 0)[:, None],
         )
-        return self._hypotheses(decode, batch, jax.random.key(decode.seed), num_draws=num_draws, max_length=longest)
+        return self._hypotheses(decode, batch, number=number, max_length=longest)
+
+    @property
+    def _rows(self) -> int:
+        """The number of sentences in a full batch."""
+        return self._shared(self.decode.batch_size)
 
     def _bucket(self, length: int) -> int:
         """Returns the padded length of sequences: the smallest of the `BUCKETS` that holds them."""

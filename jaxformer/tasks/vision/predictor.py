@@ -24,8 +24,8 @@ from jaxformer.tasks.images import ImagePredictor, normalized, with_rows
 ROWS = 64
 """The largest number of images per batch."""
 MOST_WEIGHTS = 1 << 28
-"""The largest number of attention weights that a batch for maps may hold: 1 GB, of which two exist at a time. A large
-grid has fewer images."""
+"""The largest number of attention weights that a batch for maps may hold: 1 GB, and two batches exist at a time. A
+large grid has fewer images."""
 
 VisionModel = models.VisionTransformer | models.ResidualNetwork
 VisionModelConfig = models.VisionTransformerConfig | models.ResidualNetworkConfig

@@ -1,7 +1,7 @@
 """Dark and light pictures with captions, and a tiny configuration that captions them."""
 
 from jaxformer.models import GridConfig, RecurrentCaptionerConfig, TransformerCaptionerConfig
-from jaxformer.tasks.captioning import CaptioningConfig, DataConfig, DecodeConfig, LossConfig
+from jaxformer.tasks.captioning import Beam, CaptioningConfig, DataConfig, DecodeConfig, LossConfig
 from jaxformer.training.config import AdamConfig, TrainConfig
 from tests.data.pictures import encoded, write_zip
 from tests.tasks.vision.small import picture
@@ -33,6 +33,6 @@ def tiny(folder, *, model=RECURRENT, loss=LOSS, **changes):
         loss=loss,
         optimizer=AdamConfig(learning_rate=1e-3, warmup_steps=2),
         train=TrainConfig(steps=6, validate_every=3, checkpoint_every=2, tensorboard=False),
-        decode=DecodeConfig(beam_size=2, batch_size=8, max_length=20, validation_images=8),
+        decode=DecodeConfig(search=Beam(beam_size=2), batch_size=8, max_length=20, validation_images=8),
         **changes,
     )

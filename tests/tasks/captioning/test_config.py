@@ -21,7 +21,6 @@ from jaxformer.tasks.captioning import DataConfig, DecodeConfig, LossConfig
         (LossConfig, {"soft_attention_rate": 1.1}, "soft_attention_rate must be from 0 to 1, got 1.1"),
         (LossConfig, {"baseline_decay": 1.0}, "baseline_decay must be less than 1"),
         (DecodeConfig, {"max_length": 0}, "max_length must be at least 1"),
-        (DecodeConfig, {"top_k": 3}, "are for sampling; add decode.sample True or decode.mbr$"),
         (DecodeConfig, {"min_length": 50}, "min_length must be below max_length"),
         (RecurrentCaptionerConfig, {"num_layers": 0}, "num_layers must be at least 1, got 0"),
         (RecurrentCaptionerConfig, {"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),

@@ -10,7 +10,16 @@ import pytest
 from jaxformer import decoding
 from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.tasks.captioning import TASK, CaptioningConfig, DecodeConfig, ImageCaptioner, predictor
+from jaxformer.tasks.captioning import (
+    TASK,
+    Beam,
+    CaptioningConfig,
+    DecodeConfig,
+    ImageCaptioner,
+    MinimumRisk,
+    Sample,
+    predictor,
+)
 from jaxformer.tasks.images import normalized
 from tests.data.pictures import encoded
 from tests.modules.small import drawn, quick
@@ -24,7 +33,7 @@ IMAGES = np.stack([np.asarray(picture(i)) for i in range(3)])
 def captioner(model):
     tokenizer = CharacterTokenizer.train(["a dark and light picture"])
     net = TASK.network(CaptioningConfig(model=model), tokenizer.vocab_size).net
-    decode = DecodeConfig(beam_size=3, batch_size=2, max_length=6)
+    decode = DecodeConfig(search=Beam(beam_size=3), batch_size=2, max_length=6)
     return ImageCaptioner(net, drawn(net.shapes, 0.5), tokenizer, decode)
 
 
@@ -59,9 +68,9 @@ def test_pixels_are_sent_as_bytes_and_normalized_in_the_search(monkeypatch):
     """A batch is searched while the previous one is read."""
     done, hypotheses = [], ImageCaptioner._hypotheses
 
-    def spy(self, decode, batch, key, **options):
+    def spy(self, decode, batch, **options):
         done.append((type(batch.inputs), batch.inputs.dtype.name))
-        return hypotheses(self, decode, batch, key, **options)
+        return hypotheses(self, decode, batch, **options)
 
     monkeypatch.setattr(ImageCaptioner, "_hypotheses", spy)
     captioner(RECURRENT).candidates(IMAGES, progress=done.append)
@@ -71,7 +80,7 @@ def test_pixels_are_sent_as_bytes_and_normalized_in_the_search(monkeypatch):
 @pytest.mark.full
 def test_draws_follow_the_seed_and_the_number_of_the_image():
     own = captioner(RECURRENT)
-    drawn = dataclasses.replace(own, decode=DecodeConfig(sample=True, batch_size=3, max_length=6, seed=1))
+    drawn = dataclasses.replace(own, decode=DecodeConfig(search=Sample(seed=1), batch_size=3, max_length=6))
     texts = [[c.text for c in best] for best in drawn.candidates(IMAGES, n_best=2)]
     again = [[c.text for c in best] for best in drawn.candidates(IMAGES[1:2], n_best=2, first=2)]
     assert again == [texts[1]]
@@ -148,7 +157,7 @@ def test_ensembles(model):
         own.ensemble_with([dataclasses.replace(own, net=net)])
     with pytest.raises(ConfigError, match="must have one tokenizer; that of model 2 differs"):
         own.ensemble_with([dataclasses.replace(own, tokenizer=CharacterTokenizer("abc"))])
-    covered = dataclasses.replace(own, decode=dataclasses.replace(own.decode, coverage_penalty=0.1))
+    covered = dataclasses.replace(own, decode=dataclasses.replace(own.decode, search=Beam(coverage_penalty=0.1)))
     with pytest.raises(ConfigError, match="coverage_penalty needs the attention of a single model"):
         covered.ensemble_with([own])
 
@@ -158,7 +167,7 @@ def test_an_ensemble_has_the_shortest_limit_of_its_models():
     """In any order: one model has learned positions of 4 tokens, the other has no limit."""
     limited = captioner(dataclasses.replace(TRANSFORMER, max_positions=4))
     for own, other in ((captioner(RECURRENT), limited), (limited, captioner(RECURRENT))):
-        long = dataclasses.replace(own, decode=DecodeConfig(beam_size=2, max_length=9, min_length=8))
+        long = dataclasses.replace(own, decode=DecodeConfig(search=Beam(beam_size=2), max_length=9, min_length=8))
         (best,) = long.ensemble_with([other]).candidates(IMAGES[:1])
         assert len(best[0].tokens) == 3  # and the end
 
@@ -179,20 +188,23 @@ def test_captions_of_many_lengths_share_a_program(model, monkeypatch):
 
 @pytest.mark.full
 def test_minimum_bayes_risk_ranks_the_draws():
-    own, settings = captioner(RECURRENT), {"max_length": 6, "batch_size": 3, "seed": 2}
-    draws = dataclasses.replace(own, decode=DecodeConfig(sample=True, **settings)).candidates(IMAGES, n_best=4)
-    ranked = dataclasses.replace(own, decode=DecodeConfig(mbr=4, **settings)).candidates(IMAGES, n_best=4)
+    own, settings = captioner(RECURRENT), {"max_length": 6, "batch_size": 3}
+    risk = MinimumRisk(num_candidates=4, candidates=Sample(seed=2))
+    draws = dataclasses.replace(own, decode=DecodeConfig(search=Sample(seed=2), **settings)).candidates(
+        IMAGES, n_best=4
+    )
+    ranked = dataclasses.replace(own, decode=DecodeConfig(search=risk, **settings)).candidates(IMAGES, n_best=4)
     for some, best in zip(draws, ranked, strict=True):
         assert sorted(one.text for one in some) == sorted(one.text for one in best)
         assert [one.score for one in best] == sorted((one.score for one in best), reverse=True)
-    with pytest.raises(ConfigError, match=r"at most decode\.mbr = 4, got 5"):
-        dataclasses.replace(own, decode=DecodeConfig(mbr=4)).candidates(IMAGES, n_best=5)
+    with pytest.raises(ConfigError, match=r"at most num_candidates = 4, got 5"):
+        dataclasses.replace(own, decode=DecodeConfig(search=risk)).candidates(IMAGES, n_best=5)
 
 
 @pytest.mark.full
 def test_only_a_transformer_has_a_cache_dtype():
     half = lambda model: dataclasses.replace(
-        captioner(model), decode=DecodeConfig(beam_size=2, max_length=6, cache_dtype="bfloat16")
+        captioner(model), decode=DecodeConfig(search=Beam(beam_size=2), max_length=6, cache_dtype="bfloat16")
     )
     assert len(half(TRANSFORMER).candidates(IMAGES)) == 3
     with pytest.raises(ConfigError, match="cache_dtype needs a Transformer: a recurrent decoder keeps no keys"):

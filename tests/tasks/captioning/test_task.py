@@ -213,7 +213,7 @@ class Knowing:
     decode: DecodeConfig
 
     def candidates(self, images):
-        assert self.decode.beam_size == 1
+        assert self.decode.finder.beam_size == 1
         return [[Candidate(self.texts[image.tobytes()], 0.0, ())] for image in images]
 
 

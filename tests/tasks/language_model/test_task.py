@@ -12,7 +12,17 @@ from jaxformer.data.pipeline import prepare_tokenizer
 from jaxformer.data.text import Text
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.modules.pure import pure
-from jaxformer.tasks.language_model import TASK, DecodeConfig, LanguageModelingConfig, TextGenerator
+from jaxformer.tasks.config import SearchConfig
+from jaxformer.tasks.language_model import (
+    TASK,
+    Beam,
+    DecodeConfig,
+    Greedy,
+    LanguageModelingConfig,
+    MinimumRisk,
+    Sample,
+    TextGenerator,
+)
 from jaxformer.tasks.language_model import task as language_model
 from tests.contracts.task import TaskContract
 from tests.modules.small import drawn
@@ -42,7 +52,7 @@ class TestContract(TaskContract):
 
 def test_a_seed_that_32_bits_cannot_hold_is_refused():
     with pytest.raises(ValueError, match=r"seed must be less than 2\*\*32, got 4294967296"):
-        DecodeConfig(seed=2**32)
+        DecodeConfig(search=Sample(seed=2**32))
 
 
 def test_a_comma_after_the_last_file_names_no_file(tmp_path):
@@ -87,31 +97,31 @@ def test_a_plan_needs_the_size_of_the_vocabulary():
 
 
 @pytest.mark.parametrize(
-    "settings",
+    "make",
     [
-        {"temperature": float("inf")},
-        {"temperature": -1.0},
-        {"max_tokens": 0},
-        {"beam_size": 0},
-        {"mbr": 1},
+        lambda: DecodeConfig(max_tokens=0),
+        lambda: DecodeConfig(search=Beam(beam_size=0)),
+        lambda: DecodeConfig(search=MinimumRisk(num_candidates=1)),
+        lambda: DecodeConfig(search="beam"),
     ],
 )
-def test_decode_settings_without_an_effect_are_refused(settings):
+def test_decode_settings_without_an_effect_are_refused(make):
     with pytest.raises(ValueError, match="must be"):
-        DecodeConfig(**settings)
+        make()
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("search", "stops", "finder"),
     [
-        ({"beam_size": 4}, "beam_size 4 needs temperature 0"),
-        ({"temperature": 0, "mbr": 4}, "mbr needs sampling, but temperature is 0"),
-        ({"temperature": 0, "top_p": 0.9}, "are for sampling, but temperature is 0"),
+        (Greedy(), False, Beam(beam_size=1, length_penalty=0.0)),
+        (Beam(beam_size=3, renormalize=True), True, Beam(beam_size=3, length_penalty=1.0, renormalize=True)),
+        (MinimumRisk(candidates=Sample(seed=3)), False, Sample(seed=3)),
     ],
 )
-def test_contradicting_decode_settings_are_refused(settings, said):
-    with pytest.raises(ValueError, match=said):
-        DecodeConfig(**settings)
+def test_texts_are_found_as_in_other_tasks(search, stops, finder):
+    """A beam compares log-probabilities per token if texts may end."""
+    decode = DecodeConfig(search=search, stop_at_end=stops, no_repeat_ngram_size=3)
+    assert decode.rules == SearchConfig(search=finder, forced_end="never", no_repeat_ngram_size=3)
 
 
 def test_unknown_characters_of_a_held_out_text_are_counted(tmp_path):

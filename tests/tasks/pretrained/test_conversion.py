@@ -16,6 +16,7 @@ from jaxformer.config import changed
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.models import families
 from jaxformer.tasks import pretrained, registry, runs
+from jaxformer.tasks.config import Beam, Greedy
 from jaxformer.tasks.pretrained import conversion
 from tests.contracts.task import quiet
 from tests.data import marian
@@ -71,7 +72,7 @@ def test_a_continuation_stops_at_the_end_token(tmp_path):
     """The fourth token of a greedy continuation is made the end token: three tokens of text precede it."""
     gpt2(tmp_path / "gpt2")
     pretrained.convert(tmp_path / "gpt2", tmp_path / "run")
-    greedy = {"temperature": 0.0, "max_tokens": 8, "no_repeat_ngram_size": 1}
+    greedy = {"search": "greedy", "max_tokens": 8, "no_repeat_ngram_size": 1}
     generator = jaxformer.load(tmp_path / "run", decode=greedy)
     ((whole,),) = generator.continuations([TEXT])
     assert len(whole.tokens) == 8
@@ -80,7 +81,7 @@ def test_a_continuation_stops_at_the_end_token(tmp_path):
     piece = Tokenizer.from_file(str(tmp_path / "gpt2" / "tokenizer.json")).id_to_token(end)
     tokenizers.write(tmp_path / "gpt2", tokenizers.byte_level(), GPT2 | {"eos_token": piece})
     pretrained.convert(tmp_path / "gpt2", tmp_path / "stops")
-    for options in ({}, {"beam_size": 2}):
+    for options in ({}, {"search": {"kind": "beam", "beam_size": 2}}):
         generator = jaxformer.load(tmp_path / "stops", decode=greedy | options)
         ((found,),) = generator.continuations([TEXT])
         if not options:
@@ -201,8 +202,8 @@ def test_a_marian_translates(tmp_path, tied):
     for name, data in files.items():
         (tmp_path / "opus" / name).write_bytes(data)
     decode = pretrained.convert(tmp_path / "opus", tmp_path / "run").decode
-    assert (decode.beam_size, decode.length_penalty, decode.max_length) == (3, 0.5, 8)
-    assert (decode.stopping, decode.forced_end) == ("now", "free")
+    assert decode.search == Beam(beam_size=3, length_penalty=0.5, stopping="now")
+    assert (decode.max_length, decode.forced_end) == (8, "free")
     translator = jaxformer.load(tmp_path / "run")
     assert (translator.tokenizer.special.bos, translator.tokenizer.special.pad) == (pad, pad)
     text, translation = marian.PAIRS[0].english, marian.PAIRS[0].french
@@ -225,7 +226,7 @@ def test_a_pegasus_is_a_translator(tmp_path):
     tokenizers.write(tmp_path / "pegasus", tokenizers.byte_level(pad="<pad>"), names)
     (tmp_path / "pegasus" / "generation_config.json").write_text(json.dumps({"min_length": 4, "num_beams": None}))
     decode = pretrained.convert(tmp_path / "pegasus", tmp_path / "run").decode
-    assert (decode.beam_size, decode.stopping, decode.min_length, decode.forced_end) == (1, "first", 3, "never")
+    assert (decode.search, decode.min_length, decode.forced_end) == (Greedy(), 3, "never")
 
 
 def test_a_masked_language_model(tmp_path):

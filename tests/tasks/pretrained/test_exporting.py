@@ -13,6 +13,7 @@ from jaxformer.config import changed
 from jaxformer.errors import ConfigError
 from jaxformer.models import families
 from jaxformer.tasks import pretrained, registry, rundir
+from jaxformer.tasks.config import Sample
 from tests.contracts.task import quiet
 from tests.data import marian
 from tests.data import pretrained as tokenizers
@@ -77,11 +78,11 @@ def test_the_settings_of_a_search_stay_what_they_were(tmp_path, generation):
     if generation:
         (tmp_path / "in" / "generation_config.json").write_text(json.dumps(generation))
     config = pretrained.convert(tmp_path / "in", tmp_path / "run")
-    assert config.decode.uses_sampling
+    assert config.decode.search == Sample(temperature=0.8)
     pretrained.export(tmp_path / "run", tmp_path / "out")
     ids = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0}
     assert json.loads((tmp_path / "out" / "generation_config.json").read_text()) == ids | (generation or {})
-    config = changed(config, {"decode": {"top_k": 7}})
+    config = changed(config, {"decode": {"search": {"top_k": 7}}})
     rundir.write_config(tmp_path / "run", config.task, config)
     pretrained.export(tmp_path / "run", tmp_path / "changed")
     written = json.loads((tmp_path / "changed" / "generation_config.json").read_text())
@@ -207,11 +208,12 @@ def test_exporting_inverts_conversion_of_a_marian(tmp_path):
     configs = [registry.read_config(tmp_path / run) for run in ("run", "again")]
     assert changed(configs[1], {"name": configs[0].name}) == configs[0]
     written = json.loads((tmp_path / "run" / "config.json").read_text())
-    written["config"]["decode"] |= {"coverage_penalty": 0.2, "forbid": "no"}
+    written["config"]["decode"] |= {"forbid": "no"}
+    written["config"]["decode"]["search"]["coverage_penalty"] = 0.2
     (tmp_path / "run" / "config.json").write_text(json.dumps(written))
     said = []
     pretrained.export(tmp_path / "run", tmp_path / "poorer", say=said.append)
-    lost = "decode.coverage_penalty 0.2, decode.forbid no, decode.max_ratio 2.0, decode.max_extra 10"
+    lost = "decode.search.coverage_penalty 0.2, decode.forbid no, decode.max_ratio 2.0, decode.max_extra 10"
     differ = "which transformers lacks; texts that they end or change differ"
     assert said == [f"the folder does not have {lost}, {differ}"]
 

@@ -9,6 +9,7 @@ from jaxformer.data.pretrained_tokenizer import PretrainedTokenizer
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.errors import DataError
 from jaxformer.tasks import language_model
+from jaxformer.tasks.config import Beam, Greedy, MinimumRisk, Sample
 from jaxformer.tasks.pretrained.generation_config import (
     from_generation,
     from_text_generation,
@@ -27,9 +28,9 @@ VOCABULARY = SimpleNamespace(special=SPECIAL, vocab_size=20)
 
 def test_missing_settings_have_the_defaults_of_transformers():
     decode = from_generation({}, SPECIAL, ())
-    assert (decode.beam_size, decode.forced_end, decode.max_length, decode.min_length) == (1, "never", 0, 0)
+    assert decode == DecodeConfig(search=Greedy(), forced_end="never")
     decode = from_generation({"num_beams": 4, "length_penalty": None}, SPECIAL, ())
-    assert (decode.beam_size, decode.stopping, decode.length_penalty, decode.renormalize) == (4, "now", 1.0, False)
+    assert decode.search == Beam(beam_size=4, stopping="now", length_penalty=1.0)
 
 
 def test_new_tokens_take_precedence_over_lengths():
@@ -94,7 +95,7 @@ def test_writing_and_reading_restores_a_search(start):
     given |= {"max_length": 30, "min_length": 2, "renormalize_logits": True, "bad_words_ids": [[5]]}
     given |= {"forced_eos_token_id": 0} | ({"forced_bos_token_id": start[0]} if start else {})
     decode = from_generation(given, SPECIAL, start)
-    assert decode.renormalize
+    assert decode.search.renormalize
     assert to_generation(decode, SPECIAL, start, 511) == given
 
 
@@ -119,12 +120,12 @@ def test_special_tokens_that_are_forbidden_become_phrases():
     begin = tokenizer.id_of("<s>")
     kept, forbid = without_special_words({"bad_words_ids": [[2], [begin], [9], [7, 8]]}, tokenizer)
     assert (kept["bad_words_ids"], forbid) == ([[2], [9], [7, 8]], "<s>")
-    decode = DecodeConfig(forbid=forbid, beam_size=1, forced_end="free")
+    decode = DecodeConfig(search=Greedy(), forbid=forbid, forced_end="free")
     words = special_words(decode, tokenizer)
     assert words == {"<s>": begin}
     written = to_generation(decode, tokenizer.special, (), 511, words.values())
     assert written["bad_words_ids"] == sorted([[2], [begin]])
-    assert without_counterpart(decode, words) == RATIO
+    assert list(without_counterpart(decode, words)) == RATIO
     assert "forbid" in without_counterpart(dataclasses.replace(decode, forbid="<s>,house"), words)
 
 
@@ -137,16 +138,16 @@ def test_a_search_without_a_limit_gets_one():
 def test_writing_and_reading_restores_sampling():
     given = {"do_sample": True, "num_beams": 1, "temperature": 0.7, "top_k": 0, "top_p": 0.9, "min_p": 0.1}
     decode = from_generation(given, SPECIAL, ())
-    assert (decode.sample, decode.temperature, decode.top_k, decode.top_p, decode.min_p) == (True, 0.7, 0, 0.9, 0.1)
+    assert decode.search == Sample(temperature=0.7, top_k=0, top_p=0.9, min_p=0.1)
     assert given.items() <= to_generation(decode, SPECIAL, (), 511).items()
-    assert from_generation({"do_sample": True}, SPECIAL, ()).top_k == 50  # as in transformers
+    assert from_generation({"do_sample": True}, SPECIAL, ()).search.top_k == 50  # as in transformers
 
 
 def test_the_search_of_a_language_model():
-    found = to_text_generation(language_model.DecodeConfig(temperature=0.7, top_p=0.9, max_tokens=30))
+    found = to_text_generation(language_model.DecodeConfig(search=Sample(temperature=0.7, top_p=0.9), max_tokens=30))
     expected = {"do_sample": True, "temperature": 0.7, "top_k": 0, "top_p": 0.9, "min_p": 0.0, "max_new_tokens": 30}
     assert expected.items() <= found.items()
-    found = to_text_generation(language_model.DecodeConfig(temperature=0, beam_size=3))
+    found = to_text_generation(language_model.DecodeConfig(search=Beam(beam_size=3)))
     assert found["num_beams"] == 3
     assert "do_sample" not in found
 
@@ -155,10 +156,10 @@ def test_the_search_of_a_language_model():
     "decode",
     [
         language_model.DecodeConfig(
-            temperature=0.7, top_k=9, top_p=0.9, max_tokens=30, stop_at_end=True, eos_token_ids="2,7"
+            search=Sample(temperature=0.7, top_k=9, top_p=0.9), max_tokens=30, stop_at_end=True, eos_token_ids="2,7"
         ),
-        language_model.DecodeConfig(temperature=0, beam_size=3, no_repeat_ngram_size=2, stop_at_end=True),
-        language_model.DecodeConfig(temperature=0, renormalize=True, stop_at_end=True, repetition_penalty=1.2),
+        language_model.DecodeConfig(search=Beam(beam_size=3), no_repeat_ngram_size=2, stop_at_end=True),
+        language_model.DecodeConfig(search=Greedy(renormalize=True), stop_at_end=True, repetition_penalty=1.2),
     ],
 )
 def test_writing_and_reading_restores_the_search_of_a_language_model(decode):
@@ -173,20 +174,20 @@ def test_a_language_model_samples_by_default():
     assert from_text_generation(of_class, VOCABULARY) == (ours, {})
     given = {"eos_token_id": [9, 2, 50256], "do_sample": True, "top_p": 0.8, "penalty_alpha": 0.5, "num_beams": 2}
     found, lost = from_text_generation(given, VOCABULARY)
-    assert found == dataclasses.replace(ours, eos_token_ids="9,2", temperature=1.0, top_k=50, top_p=0.8)
+    assert found == dataclasses.replace(ours, eos_token_ids="9,2", search=Sample(top_k=50, top_p=0.8))
     assert lost == {"penalty_alpha": 0.5, "num_beams": 2}
     for ends in ([], "x", [2, -1], [True]):
         with pytest.raises(DataError, match="eos_token_id must be a token or a list of tokens, got"):
             from_text_generation({"eos_token_id": ends}, VOCABULARY)
 
 
-def test_beams_of_a_language_model_stop_in_one_way():
-    """The default of transformers, ``early_stopping`` False, is another; a single beam has neither setting."""
+def test_beams_of_a_language_model():
+    """The default of transformers is ``early_stopping`` False; a single beam has no such setting."""
     given = {"num_beams": 2, "length_penalty": 0.5, "min_length": 3}
-    _, lost = from_text_generation(given, VOCABULARY)
-    assert lost == {"min_length": 3, "length_penalty": 0.5, "early_stopping": False}
-    _, lost = from_text_generation(given | {"early_stopping": True, "length_penalty": 1}, VOCABULARY)
-    assert lost == {"min_length": 3}
+    found, lost = from_text_generation(given, VOCABULARY)
+    assert (found.search, lost) == (Beam(beam_size=2, length_penalty=0.5, stopping="now"), {"min_length": 3})
+    found, _ = from_text_generation(given | {"early_stopping": True, "length_penalty": 1}, VOCABULARY)
+    assert found.search == Beam(beam_size=2)
     for greedy in ({"num_beams": 1}, {"do_sample": False}):
         unused = {"length_penalty": 0.5, "early_stopping": False}
         assert from_text_generation(greedy | unused, VOCABULARY)[1] == {}
@@ -195,7 +196,7 @@ def test_beams_of_a_language_model_stop_in_one_way():
 @pytest.mark.parametrize("stops", [False, True])
 def test_a_search_that_goes_on_after_the_end_is_kept(stops):
     """transformers stops at no token only if ``eos_token_id`` is null: it does not read that of ``config.json``."""
-    decode = language_model.DecodeConfig(temperature=0.7, stop_at_end=stops)
+    decode = language_model.DecodeConfig(search=Sample(temperature=0.7), stop_at_end=stops)
     written = {"eos_token_id": VOCABULARY.special.eos} | to_text_generation(decode)
     assert (written["eos_token_id"] is None) == (not stops)
     assert from_text_generation(written, VOCABULARY)[0].stop_at_end == stops
@@ -210,14 +211,17 @@ RATIO = ["max_ratio", "max_extra"]
         (DecodeConfig(), ["forced_end", *RATIO]),
         (DecodeConfig(forced_end="free"), RATIO),
         (
-            DecodeConfig(normalization="words", stopping="patience", patience=2, forced_end="never"),
-            ["normalization", "patience", *RATIO],
+            DecodeConfig(search=Beam(normalization="words", patience=2.0), forced_end="never"),
+            ["search.normalization", "search.patience", *RATIO],
         ),
-        (DecodeConfig(normalization="words", beam_size=1, forced_end="never"), RATIO),
-        (DecodeConfig(coverage_penalty=0.2, forbid="no"), ["coverage_penalty", "forbid", "forced_end", *RATIO]),
-        (DecodeConfig(mbr=4, temperature=0.5), ["mbr", *RATIO]),
-        (language_model.DecodeConfig(mbr=4, shortlist="words.txt"), ["mbr", "shortlist"]),
+        (DecodeConfig(search=Beam(normalization="words", beam_size=1), forced_end="never"), RATIO),
+        (
+            DecodeConfig(search=Beam(coverage_penalty=0.2), forbid="no"),
+            ["search.coverage_penalty", "forbid", "forced_end", *RATIO],
+        ),
+        (DecodeConfig(search=MinimumRisk(candidates=Sample(temperature=0.5))), ["search", *RATIO]),
+        (language_model.DecodeConfig(search=MinimumRisk(), shortlist="words.txt"), ["search", "shortlist"]),
     ],
 )
 def test_settings_that_a_folder_cannot_hold_are_named(decode, names):
-    assert without_counterpart(decode) == names
+    assert list(without_counterpart(decode)) == names

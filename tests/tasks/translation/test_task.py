@@ -21,7 +21,7 @@ from jaxformer.sharding import Placement
 from jaxformer.tasks import runner
 from jaxformer.tasks.search import Candidate
 from jaxformer.tasks.training_setup import make_training_setup
-from jaxformer.tasks.translation import TASK, DataConfig, DecodeConfig, TranslationConfig, task
+from jaxformer.tasks.translation import TASK, Beam, DataConfig, DecodeConfig, TranslationConfig, task
 from jaxformer.tasks.validation import Validation
 from jaxformer.training.config import TrainConfig
 from tests.contracts.task import TaskContract, quiet
@@ -264,7 +264,9 @@ def test_an_unknown_metric_is_refused(tmp_path):
 
 
 def test_a_coverage_penalty_without_attention_is_refused(tmp_path):
-    config = TranslationConfig(model=Seq2SeqConfig(attention="none"), decode=DecodeConfig(coverage_penalty=0.2))
+    config = TranslationConfig(
+        model=Seq2SeqConfig(attention="none"), decode=DecodeConfig(search=Beam(coverage_penalty=0.2))
+    )
     with pytest.raises(ConfigError, match=r"decode\.coverage_penalty needs attention, but the model has model\.att"):
         jaxformer.train(config, tmp_path / "run", console=quiet())
     assert not (tmp_path / "run").exists()

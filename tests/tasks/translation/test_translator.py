@@ -20,7 +20,7 @@ from jaxformer.functional import Tokens
 from jaxformer.models import choices
 from jaxformer.modules import head
 from jaxformer.sharding import Placement
-from jaxformer.tasks.translation import Translator
+from jaxformer.tasks.translation import Beam, MinimumRisk, Sample, Translator
 from jaxformer.tasks.translation import translator as implementation
 from tests.modules.small import drawn, int32, quick
 from tests.tasks.translation.translators import SENTENCES, translator, with_settings
@@ -75,7 +75,8 @@ def test_every_device_has_a_sentence():
 @pytest.mark.full
 def test_draws_with_a_prefix_and_lengths():
     """A draw is a function of the seed and the sentence's number; prefix, lengths and repeats follow the settings."""
-    settings = {"sample": True, "top_p": 0.9, "min_length": 4, "max_length": 12, "no_repeat_ngram_size": 1, "seed": 3}
+    draws = Sample(top_p=0.9, seed=3)
+    settings = {"search": draws, "min_length": 4, "max_length": 12, "no_repeat_ngram_size": 1}
     one, prefix = with_settings(translator(), **settings), "The "
     together = one.candidates(SENTENCES, n_best=2, prefixes=[prefix] * 5)
     alone = one.candidates([SENTENCES[3]], n_best=2, first=4, prefixes=[prefix])
@@ -93,7 +94,9 @@ def test_draws_with_a_prefix_and_lengths():
         assert len(set(c.tokens)) == len(c.tokens)
         assert len(c.token_log_probs) == len(c.tokens) + 1
         np.testing.assert_allclose(sum(c.token_log_probs), c.log_prob, rtol=1e-4)
-    other = with_settings(one, seed=4).candidates(SENTENCES[3:4], n_best=2, first=4, prefixes=[prefix])
+    other = with_settings(one, search=dataclasses.replace(draws, seed=4)).candidates(
+        SENTENCES[3:4], n_best=2, first=4, prefixes=[prefix]
+    )
     assert [c.tokens for c in other[0]] != [c.tokens for c in alone[0]]
 
 
@@ -108,9 +111,10 @@ def test_a_prefix_that_leaves_no_room_is_refused():
 def test_minimum_bayes_risk_equals_sacrebleu(utility):
     """Scores are the mean utility with every candidate as reference, of draws and of a beam."""
     metric = sacrebleu.CHRF() if utility == "chrf" else sacrebleu.BLEU(effective_order=True)
-    for settings in ({"mbr": 5, "candidates": "samples"}, {"mbr": 3, "candidates": "beam"}):
-        one = with_settings(translator(), utility=utility, **settings)
-        for best in (x for x in one.candidates(SENTENCES, n_best=settings["mbr"]) if x[0].text):
+    for number, candidates in ((5, Sample()), (3, Beam(beam_size=3))):
+        risk = MinimumRisk(num_candidates=number, utility=utility, candidates=candidates)
+        one = with_settings(translator(), search=risk)
+        for best in (x for x in one.candidates(SENTENCES, n_best=number) if x[0].text):
             texts = [c.text for c in best]
             expected = [np.mean([metric.sentence_score(text, [r]).score for r in texts]) for text in texts]
             np.testing.assert_allclose([c.score for c in best], expected, rtol=1e-3, atol=1e-2)
@@ -160,7 +164,7 @@ def test_an_ensemble_needs_one_tokenizer():
     with pytest.raises(ConfigError, match="must have one tokenizer; that of model 2 differs"):
         one.ensemble_with([dataclasses.replace(one, tokenizer=lower)])
     with pytest.raises(ConfigError, match="coverage_penalty needs the attention of a single model"):
-        with_settings(one, coverage_penalty=0.1).ensemble_with([one])
+        with_settings(one, search=Beam(coverage_penalty=0.1)).ensemble_with([one])
 
 
 @pytest.mark.full
@@ -281,12 +285,15 @@ def test_unusual_sentences_give_one_line_each():
 @pytest.mark.full
 def test_a_beam_of_one_is_greedy_for_every_stopping_rule():
     """Another rule would continue with the best token that is not the end, which is probable here."""
-    one = with_settings(translator(beam_size=1, output_bias=True), length_penalty=3.0)
+    one = with_settings(translator(output_bias=True), search=Beam(beam_size=1, length_penalty=3.0))
     decoder = one.params["decoder"]
     likely = decoder["output_bias"].at[one.tokenizer.special.eos].add(4.0)
     one = dataclasses.replace(one, params=one.params | {"decoder": decoder | {"output_bias": likely}})
     plain = one.candidates(SENTENCES)
-    assert with_settings(one, stopping="limit").candidates(SENTENCES) == plain
+    assert (
+        with_settings(one, search=Beam(beam_size=1, length_penalty=3.0, stopping="limit")).candidates(SENTENCES)
+        == plain
+    )
 
 
 @pytest.mark.full
@@ -305,9 +312,9 @@ def test_coverage_changes_scores():
     """A penalty of 0 is the plain search; one above lowers every score by the coverage of its own tokens."""
     one = with_settings(translator(), max_length=4)  # too few to attend to all of the source
     plain = one.candidates(SENTENCES[:1], n_best=3)[0]
-    covered = with_settings(one, coverage_penalty=1e-6).candidates(SENTENCES[:1], n_best=3)[0]
+    covered = with_settings(one, search=Beam(beam_size=3, coverage_penalty=1e-6)).candidates(SENTENCES[:1], n_best=3)[0]
     assert [c.tokens for c in plain] == [c.tokens for c in covered]
-    heavy = with_settings(one, coverage_penalty=1.0).candidates(SENTENCES[:1], n_best=3)[0]
+    heavy = with_settings(one, search=Beam(beam_size=3, coverage_penalty=1.0)).candidates(SENTENCES[:1], n_best=3)[0]
     assert all(c.score < c.log_prob / (len(c.tokens) + 1) - 1 for c in heavy)
 
 
@@ -343,7 +350,7 @@ def test_attention_of_a_pair_is_the_same_in_a_batch():
 
 @pytest.mark.full
 def test_forbidden_words_and_shortlists(tmp_path):
-    one = with_settings(translator(), sample=True, temperature=2.0, max_ratio=4.0)
+    one = with_settings(translator(), search=Sample(temperature=2.0), max_ratio=4.0)
     draws = lambda own: [c.tokens for best in own.candidates(SENTENCES, n_best=8) for c in best]
     has = lambda tokens, part: any(tokens[i : i + len(part)] == part for i in range(len(tokens)))
     special = one.tokenizer.special.ids

@@ -7,7 +7,7 @@ import jax
 
 from jaxformer import demo, models, pure
 from jaxformer.data.subword_tokenizer import SubwordTokenizer
-from jaxformer.tasks.translation import DecodeConfig, Translator
+from jaxformer.tasks.translation import Beam, DecodeConfig, Translator
 from tests.modules.small import quick
 
 SENTENCES = ["The old man sees the house.", "", "She sings.", "Why did she sing?", "  "]
@@ -25,7 +25,8 @@ def trained(**options):
 
 
 def translator(beam_size=3, **options):
-    return Translator(*trained(**options), DecodeConfig(beam_size=beam_size, batch_size=2, max_ratio=1.0, max_extra=5))
+    decode = DecodeConfig(search=Beam(beam_size=beam_size), batch_size=2, max_ratio=1.0, max_extra=5)
+    return Translator(*trained(**options), decode)
 
 
 def with_settings(one, **settings):
