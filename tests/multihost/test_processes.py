@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import ConfigError, DataError, JaxformerError
 from jaxformer.multihost import processes
 
 
@@ -94,3 +94,24 @@ def test_barrier_passes_its_name(three):
 def test_the_first_process_writes(monkeypatch):
     monkeypatch.setattr(jax, "process_index", lambda: 2)
     assert not processes.is_first()
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (AssertionError(), ConfigError, "JAX finds no device, JAX_PLATFORMS=cuda"),
+        (RuntimeError("'abacus' is not in the list of known backends"), ConfigError, "'abacus' is not in the list"),
+        (RuntimeError("the device is busy"), JaxformerError, "the device is busy"),
+    ],
+)
+def test_a_platform_without_devices_is_an_error_for_users(monkeypatch, error, kind, message):
+    """A missing one is a wrong setting; one that does not respond may respond later."""
+
+    def devices():
+        raise error
+
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    monkeypatch.setattr(jax, "devices", devices)
+    with pytest.raises(JaxformerError, match=f"^{message}") as caught:
+        processes.find_devices()
+    assert (type(caught.value), caught.value.exit_code) == (kind, 2 if kind is ConfigError else 1)
