@@ -75,7 +75,7 @@ CAPTIONS += " --data.batch_size 8 --decode.validation_images 0 --train.metric lo
 CAPTIONS += " --model.image.image_size 32 32 --model.image.widths 8 16"
 
 KINDS: dict[str, Kind] = {
-    "demo": Kind(f"demo {SHORT} --train.steps 200 --train.validate-every 200 --optimizer.decay_steps 2000"
+    "demo": Kind(f"demo {SHORT} --train.steps 200 --train.validate-every 200 --optimizer.schedule.decay_steps 2000"
                  " --optimizer.warmup_steps 200 --decode.validation_sentences 0", optimized=True),
     "translation": Kind(TRANSLATION),
     "sharded": Kind(f"{TRANSLATION} --model.dropout 0.1 --mesh data=4,tensor=2", devices=8),
