@@ -144,9 +144,13 @@ def test_one_file_renames_temporary_files():
     assert {path for path, functions in renames.items() if functions} == allowed
 
 
+LONG = 400
+"""The lines of a file that are advice; a file of up to a tenth more need not be cut or squeezed."""
+
+
 def test_files_are_short():
     lengths = {name(path): len(path.read_text(encoding="utf-8").splitlines()) for path in EVERYTHING}
-    assert {path: length for path, length in lengths.items() if length > 400} == {}
+    assert {path: length for path, length in lengths.items() if length > 1.1 * LONG} == {}
 
 
 def code_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:

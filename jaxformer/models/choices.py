@@ -185,7 +185,7 @@ class LayerNorm:
     epsilon: float = 1e-5
     """Added to the variance or the standard deviation."""
     form: Literal["variance", "deviation"] = "variance"
-    """What epsilon is added to."""
+    """The statistic that epsilon is added to."""
 
 
 @dataclasses.dataclass(frozen=True)

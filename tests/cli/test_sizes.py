@@ -44,7 +44,7 @@ def test_json(capsys):
     assert data["t5-11b"]["parameters"] == data["t5-11b"]["released"] == 11_307_321_344
     assert data["gopher-280b"]["run"]["device_hours"] == 3_735_552
     assert data["gopher-280b"]["total_bytes"]["training"]["float32"] == 16 * data["gopher-280b"]["parameters"]
-    assert data["gopher-280b"]["config"]["positions"] == "transformer_xl"
+    assert data["gopher-280b"]["config"]["positions"] == {"kind": "transformer_xl"}
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ import signal
 
 import pytest
 
-from jaxformer import training
-from jaxformer.training import signals
+from jaxformer import signals, training
 from tests.training.small import batch, fit, new_state
 
 

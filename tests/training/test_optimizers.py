@@ -79,7 +79,7 @@ GRID = models.GridConfig(image_size=(8, 8), widths=(4, 8), num_blocks=1)
 NETWORKS = [
     *(
         pure(models.EncoderDecoder, models.EncoderDecoderConfig(12, 12, positions=positions, **ONE_LAYER, **EVERY))
-        for positions in ("learned", "t5", "relative_keys", "transformer_xl")
+        for positions in (choices.Learned(), choices.T5(), choices.RelativeKeys(), choices.TransformerXL())
     ),
     pure(models.LanguageModel, models.LanguageModelConfig(12, feed_forward=choices.Experts(), **SIZES)),
     pure(

@@ -227,7 +227,7 @@ def test_validation_metrics_are_those_of_the_predictor(tmp_path):
 
 def test_runs_that_cannot_be_a_start_are_refused(tmp_path):
     config = tiny(tmp_path, init_from="run")
-    with pytest.raises(ConfigError, match=r"is a run of language_model; this is a run of vision with model\.kind t"):
+    with pytest.raises(ConfigError, match=r"is a run of language_model; this is a run of vision with --model t"):
         TASK.check_init(config, language_model.LanguageModelingConfig())
     with pytest.raises(ConfigError, match=r"is a run of vision with model\.kind convolution; this is a run of vision"):
         TASK.check_init(config, tiny(tmp_path, model=CONVOLUTION))
