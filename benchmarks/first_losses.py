@@ -95,7 +95,8 @@ KINDS: dict[str, Kind] = {
     "muon": Kind(f"{TRANSLATION} --optimizer muon"),
     "segmentations": Kind(f"{TRANSLATION} --data.num_segmentations 0"),
     "recurrent": Kind(RECURRENT),
-    "recurrent-luong": Kind(f"{RECURRENT} --model.cell gru --model.attention general --model.input_feeding True"
+    "recurrent-luong": Kind(f"{RECURRENT} --model.cell gru --model.attention general"
+                            " --model.attention.input_feeding True"
                             " --model.dropout 0.1 --model.state_dropout 0.1 --model.num_encoder_layers 2"
                             " --model.num_decoder_layers 2 --model.tie_embeddings none"),
     "recurrent-no-attention": Kind(f"{RECURRENT} --model.cell rnn --model.attention none"),

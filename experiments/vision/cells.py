@@ -41,7 +41,7 @@ SIDE = 16
 CONVOLUTION = {"kind": "convolution", "widths": (20, 36, 74), "num_blocks": 1, "dropout": 0.1}
 MODELS: dict[str, dict[str, Any]] = {
     "CNN": CONVOLUTION,
-    "CNN with attention": CONVOLUTION | {"attention": "gain", "attention_stage": 2, "d_attention": 8},
+    "CNN with attention": CONVOLUTION | {"attention": {"kind": "gain", "stage": 2, "d_attention": 8}},
     "ViT": {"kind": "transformer", "d_model": 64, "num_heads": 4, "d_ff": 128, "num_layers": 3, "dropout": 0.1},
 }
 """The networks, each of about 105,000 parameters; the patches of the ViT have 4 x 4 pixels."""

@@ -25,7 +25,7 @@ NUMBERS = (20, 0)
 RATES = cells.RATES[:2]
 MODELS: dict[str, dict[str, Any]] = {
     "CNN": {"widths": (4, 8), "num_blocks": 1},
-    "CNN with attention": {"widths": (4, 8), "num_blocks": 1, "d_attention": 2},
+    "CNN with attention": {"widths": (4, 8), "num_blocks": 1, "attention": {"kind": "gain", "d_attention": 2}},
     "ViT": {"d_model": 8, "num_heads": 2, "d_ff": 16, "num_layers": 1},
 }
 

@@ -255,3 +255,70 @@ class Experts:
 
 FeedForward = Plain | Gated | Experts | Own
 """The feed-forward network of each block."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Additive:
+    """Additive attention of a recurrent decoder, whose query is the previous state (Bahdanau et al. 2015).
+
+    Its result enters the next state.
+    """
+
+    kind: ClassVar[str] = "additive"
+
+    d_attention: int | None = None
+    """A, the dimension inside the attention; None for the state's dimension."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Dot:
+    """Attention of a recurrent decoder, whose query is the new state, by dot products (Luong et al. 2015)."""
+
+    kind: ClassVar[str] = "dot"
+
+    input_feeding: bool = False
+    """Feeds the output of the attention into the next state."""
+
+
+@dataclasses.dataclass(frozen=True)
+class General(Dot):
+    """Luong's attention by dot products with projected keys."""
+
+    kind: ClassVar[str] = "general"
+
+
+@dataclasses.dataclass(frozen=True)
+class Concat(Dot):
+    """Luong's attention by a small network of the new state and the key."""
+
+    kind: ClassVar[str] = "concat"
+
+    d_attention: int | None = None
+    """A, the dimension inside the attention; None for the state's dimension."""
+
+
+RecurrentAttention = Additive | Dot | General | Concat | None
+"""The recurrent decoder's view of the source: attention, or one fixed vector."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ScaledAttention:
+    """Self-attention over a grid of features, with logits divided by sqrt(C') and a plain residual sum."""
+
+    kind: ClassVar[str] = "scaled"
+
+    stage: int = 2
+    """The stage, counted from 1, that attention follows."""
+    d_attention: int | None = None
+    """C', the dimension of queries, keys and values; None for an eighth of the stage's features."""
+
+
+@dataclasses.dataclass(frozen=True)
+class GainAttention(ScaledAttention):
+    """Self-attention over a grid with unscaled logits and a learned gain that starts at 0 (SAGAN, Zhang et al. 2019)."""
+
+    kind: ClassVar[str] = "gain"
+
+
+GridAttention = ScaledAttention | GainAttention | None
+"""Self-attention over the grid of a residual network."""

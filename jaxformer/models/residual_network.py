@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from jaxformer import functional
 from jaxformer.functional.dropout import fold_in_name
+from jaxformer.models import choices
 from jaxformer.models.token_model import check_names
 from jaxformer.models.vision_config import GridConfig, ResidualNetworkConfig
 from jaxformer.modules import AttentionFunction, CapturedAttention, Convolution, GridAttention, LayerNorm, Linear
@@ -62,8 +63,16 @@ class FeatureGrid(nnx.Module):
                 stride = 2 if stage and i == 0 else 1
                 blocks[f"{stage + 1}_{i + 1}"] = ResidualBlock(before, width, stride=stride, rngs=rngs)
         self.blocks, self.order = nnx.Dict(blocks), tuple(blocks)
-        self.attended = f"{config.attention_stage}_{config.num_blocks}"
-        self.attention = None if config.attention == "none" else _attention(config, attention, rngs)
+        self.attended, self.attention = "", None
+        if config.attention is not None:
+            self.attended = f"{config.attention.stage}_{config.num_blocks}"
+            self.attention = GridAttention(
+                widths[config.attention.stage - 1],
+                config.attention_dim,
+                form="gain" if isinstance(config.attention, choices.GainAttention) else "scaled",
+                attention=attention,
+                rngs=rngs,
+            )
         self.norm = LayerNorm(widths[-1])
         self.dtype = jnp.dtype(dtype)
 
@@ -131,9 +140,3 @@ class ResidualNetwork(FeatureGrid):
         return self.output(
             functional.dropout(pooled, rate=self.dropout, key=fold_in_name(key, "pooled"))
         ), intermediates
-
-
-def _attention(config: GridConfig, attention: AttentionFunction, rngs: nnx.Rngs) -> GridAttention:
-    form = "gain" if config.attention == "gain" else "scaled"
-    width = config.widths[config.attention_stage - 1]
-    return GridAttention(width, config.attention_dim, form=form, attention=attention, rngs=rngs)

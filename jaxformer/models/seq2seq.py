@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Collection
 
 import jax
@@ -9,6 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from jaxformer.functional.dropout import fold_in_name
+from jaxformer.models import choices
 from jaxformer.models.decoding_model import MemoryDecodingModel
 from jaxformer.models.encoder import Memory
 from jaxformer.models.recurrent_decoder import (
@@ -22,6 +24,7 @@ from jaxformer.models.recurrent_decoder import (
 from jaxformer.models.seq2seq_config import Seq2SeqConfig
 from jaxformer.models.token_model import Input
 from jaxformer.modules import Alignment, Embedding, Embeddings, Linear, RecurrentStack
+from jaxformer.modules.alignment import AlignmentKind
 from jaxformer.modules.captured import Intermediates
 
 
@@ -58,8 +61,10 @@ class Seq2Seq(MemoryDecodingModel[RecurrentContext, RecurrentDecoderState]):
         stack = RecurrentStack(d_model + fed_size(config), d_hidden, config.num_decoder_layers, **layers)
         bridge = Linear(d_hidden, config.num_state_vectors * d_hidden, axes=("model", "hidden"), rngs=rngs)
         alignment = None
-        if attention != "none":
-            alignment = Alignment(d_hidden, d_hidden, config.d_attention or d_hidden, kind=attention, rngs=rngs)
+        if attention is not None:
+            inner = getattr(attention, "d_attention", None) or d_hidden
+            kind = typing.cast(AlignmentKind, attention.kind)
+            alignment = Alignment(d_hidden, d_hidden, inner, kind=kind, rngs=rngs)
         readout = Linear(2 * d_hidden, d_model, bias=False, axes=("hidden", "model"), rngs=rngs)
         untied = config.tie_embeddings in ("none", "inputs")
         axes = ("model", "vocab")
@@ -107,9 +112,9 @@ class Seq2Seq(MemoryDecodingModel[RecurrentContext, RecurrentDecoderState]):
 
 def feed_of(config: Seq2SeqConfig) -> Feed:
     """Returns the kind of input that a decoder step has besides its token."""
-    if config.attention in ("none", "additive"):
-        return "context"
-    return "output" if config.input_feeding else "nothing"
+    if isinstance(config.attention, choices.Dot):
+        return "output" if config.attention.input_feeding else "nothing"
+    return "context"
 
 
 def fed_size(config: Seq2SeqConfig) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar, Literal
 
+from jaxformer.config import check_choices
+from jaxformer.models import choices
 from jaxformer.models.config import CellName, check_fields, check_tied_vocabularies
 from jaxformer.reprs import brief
 
@@ -20,18 +22,12 @@ class Seq2SeqConfig:
     kind: ClassVar[str] = "recurrent"
     cell: CellName = "lstm"
     """The cell: Elman's network, gated recurrent unit, or long short-term memory."""
-    attention: Literal["none", "additive", "dot", "general", "concat"] = "additive"
-    """The decoder's view of the source: one fixed vector (none), or attention. Bahdanau's (additive) uses the previous
-    state as the query, and its result enters the next state; Luong's (dot, general, concat) use the new state as the
-    query."""
-    input_feeding: bool = False
-    """Feeds the output of Luong's attention into the next state (input feeding)."""
+    attention: choices.RecurrentAttention = choices.Additive()
+    """The decoder's view of the source: one fixed vector (none), or attention."""
     d_model: int = 512
     """D, the dimension of token vectors and of the decoder's output."""
     d_hidden: int | None = None
     """H, the dimension of the decoder's state; each direction of the encoder has half of it. None for `d_model`."""
-    d_attention: int | None = None
-    """A, the dimension inside additive and concat attention; None for the state's dimension."""
     num_encoder_layers: int = 1
     """The number of bidirectional encoder layers."""
     num_decoder_layers: int = 1
@@ -49,16 +45,10 @@ class Seq2SeqConfig:
     __repr__ = brief
 
     def __post_init__(self) -> None:
+        check_choices(self)
         check_fields(self)
         if self.hidden_size % 2:
             raise ValueError(f"d_hidden must be even, half for each direction of the encoder, got {self.hidden_size}")
-        if self.input_feeding and self.attention in ("none", "additive"):
-            raise ValueError(
-                f"input_feeding is for attention dot, general or concat, got {self.attention!r}, whose context always "
-                "enters the next state"
-            )
-        if self.d_attention is not None and self.attention not in ("additive", "concat"):
-            raise ValueError(f"d_attention has no effect: attention is {self.attention!r}, not 'additive' or 'concat'")
         check_tied_vocabularies(self.tie_embeddings, self.source_vocab_size, self.target_vocab_size)
 
     has_cache: ClassVar[bool] = False
@@ -66,7 +56,7 @@ class Seq2SeqConfig:
     @property
     def has_attention(self) -> bool:
         """True if the decoder attends to the encoder's states."""
-        return self.attention != "none"
+        return self.attention is not None
 
     @property
     def hidden_size(self) -> int:

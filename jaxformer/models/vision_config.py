@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar, Literal
 
+from jaxformer.config import check_choices
+from jaxformer.models import choices
 from jaxformer.models.config import Activation, ImageEncoderConfig, NormPosition, PoolingConfig, check_fields
 from jaxformer.reprs import brief
 
@@ -56,35 +58,28 @@ class GridConfig:
     """The number of features of each stage; every stage except the first halves height and width."""
     num_blocks: int = 2
     """The number of residual blocks per stage, with two convolutions each."""
-    attention: Literal["none", "scaled", "gain"] = "none"
-    """Self-attention over the grid: with logits divided by sqrt(C') and a plain residual sum, or with unscaled logits
-    and a learned gain that starts at 0 (Zhang et al. 2019, SAGAN)."""
-    attention_stage: int = 2
-    """The stage, counted from 1, that attention follows."""
-    d_attention: int | None = None
-    """C', the dimension of queries, keys and values; None for an eighth of the stage's features."""
+    attention: choices.GridAttention = None
+    """Self-attention over the grid."""
 
     __repr__ = brief
 
     def __post_init__(self) -> None:
+        check_choices(self)
         check_fields(self)
         for name, sizes in (("image_size", self.image_size), ("widths", self.widths)):
             if min(sizes, default=1) < 1:
                 raise ValueError(f"{name} must be at least 1, got {sizes}")
         if not self.widths:
             raise ValueError("widths must have one number for each stage, got none")
-        for name in ("attention_stage", "d_attention"):
-            if self.attention == "none" and getattr(self, name) != getattr(GridConfig, name):
-                raise ValueError(f"{name} has no effect: attention is 'none'")
-        if self.attention_stage > len(self.widths) and self.attention != "none":
-            raise ValueError(
-                f"attention_stage must be one of the {len(self.widths)} stages, got {self.attention_stage}"
-            )
+        if self.attention is not None and self.attention.stage > len(self.widths):
+            raise ValueError(f"stage must be one of the {len(self.widths)} stages, got {self.attention.stage}")
 
     @property
     def attention_dim(self) -> int:
-        """C', the dimension of queries, keys and values."""
-        return self.d_attention or max(1, self.widths[self.attention_stage - 1] // 8)
+        """C', the dimension of queries, keys and values; 0 without attention."""
+        if self.attention is None:
+            return 0
+        return self.attention.d_attention or max(1, self.widths[self.attention.stage - 1] // 8)
 
     @property
     def grid_size(self) -> tuple[int, int]:

@@ -7,7 +7,7 @@ import pytest
 
 from jaxformer.cli import arguments
 from jaxformer.errors import ConfigError
-from jaxformer.models import Seq2SeqConfig
+from jaxformer.models import Seq2SeqConfig, choices
 from jaxformer.tasks import registry
 from jaxformer.tasks.language_model import LanguageModelingConfig
 from jaxformer.tasks.translation import TranslationConfig
@@ -59,9 +59,10 @@ def test_the_length_of_a_generated_text_is_not_that_of_the_data(name):
 
 @pytest.mark.parametrize("kind", [["--model", "recurrent"], ["--model=recurrent"]])
 def test_the_kind_of_the_model_comes_first(kind):
-    config = arguments.override(TranslationConfig(), ["--model.attention", "general", *kind, "--model.input_feeding"])
+    words = ["--model.attention", "general", *kind, "--model.attention.input_feeding"]
+    config = arguments.override(TranslationConfig(), words)
     expected = {"d_model": 512, "num_encoder_layers": 6, "num_decoder_layers": 6}
-    assert config.model == Seq2SeqConfig(attention="general", input_feeding=True, **expected)
+    assert config.model == Seq2SeqConfig(attention=choices.General(input_feeding=True), **expected)
     assert arguments.override(config, kind) == config
     with pytest.raises(ConfigError, match=r"^unknown setting --model\.num_heads"):
         arguments.override(TranslationConfig(), [*kind, "--model.num_heads", "4"])

@@ -122,7 +122,7 @@ def test_it_scores_translates_and_draws_the_head_that_aligns_best(tmp_path, monk
 
 def test_without_attention_no_word_is_aligned(tmp_path, capsys, shows):
     """One line reports it; the scores are still shown."""
-    shows(pure(models.Seq2Seq, models.Seq2SeqConfig(350, 350, d_model=8, d_hidden=8, attention="none")))
+    shows(pure(models.Seq2Seq, models.Seq2SeqConfig(350, 350, d_model=8, d_hidden=8, attention=None)))
     assert demo._show(tmp_path) == 0
     out = capsys.readouterr().out
     assert re.search(r"unseen sentences \(6\) +100\.00 ", out), out

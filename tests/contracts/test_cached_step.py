@@ -64,11 +64,11 @@ PARTS = (POSITIONS, ARRANGEMENTS, NORMS, HEADS, NETWORKS, LOGITS, WINDOWS, KINDS
 
 
 RECURRENT = {
-    "none": {"cell": "rnn"},
+    "none": {"attention": None, "cell": "rnn"},
     "additive": {"cell": "gru", "num_decoder_layers": 2, "tie_embeddings": "none"},
-    "dot": {"cell": "lstm", "num_decoder_layers": 2},
-    "general": {"cell": "gru", "tie_embeddings": "inputs"},
-    "concat": {"cell": "lstm", "d_attention": 5},
+    "dot": {"attention": choices.Dot(), "cell": "lstm", "num_decoder_layers": 2},
+    "general": {"attention": choices.General(), "cell": "gru", "tie_embeddings": "inputs"},
+    "concat": {"attention": choices.Concat(d_attention=5), "cell": "lstm"},
 }
 
 
@@ -168,9 +168,10 @@ def test_steps_and_prefixes_equal_the_full_pass(case):
 @pytest.mark.parametrize("attention", first(RECURRENT, "additive"))
 def test_recurrent_steps_and_prefixes_equal_the_full_pass(attention):
     """A fixed context and each kind of attention, with input feeding if that is an option."""
-    for input_feeding in (False, True)[: 1 if attention in ("none", "additive") else 2]:
-        options = {"attention": attention, "input_feeding": input_feeding}
-        check_law(models.Seq2Seq, RECURRENT[attention] | options)
+    settings = RECURRENT[attention]
+    check_law(models.Seq2Seq, settings)
+    if isinstance(luong := settings.get("attention"), choices.Dot):
+        check_law(models.Seq2Seq, settings | {"attention": dataclasses.replace(luong, input_feeding=True)})
 
 
 @pytest.mark.full

@@ -90,7 +90,7 @@ def test_a_model_without_attention_has_none_to_show(config, run):
 
 
 def without_attention(net):
-    return dataclasses.replace(net, config=dataclasses.replace(net.config, attention="none"))
+    return dataclasses.replace(net, config=dataclasses.replace(net.config, attention=None))
 
 
 @pytest.mark.full
@@ -114,8 +114,11 @@ def test_a_mesh_axis_of_lengths_is_refused_in_one_line(config, tmp_path, monkeyp
         (["--model.cell", "elman"], "model.cell: got 'elman', expected one of "),
         (["--model.d_hidden", "33"], "d_hidden must be even, half for each direction of the encoder, got 33"),
         (["--model.d_hidden", "0"], "d_hidden must be at least 1, got 0"),
-        (["--model.d_attention", "-1"], "d_attention must be at least 1, got -1"),
-        (["--model.input_feeding"], "input_feeding is for attention dot, general or concat, got 'additive', "),
+        (["--model.attention.d_attention", "-1"], "d_attention must be at least 1, got -1"),
+        (
+            ["--model.attention.input_feeding"],
+            "there is 'model.attention.input_feeding' with --model.attention dot or ",
+        ),
         (["--model.num_heads", "4"], "unknown setting --model.num_heads"),
     ],
 )

@@ -104,7 +104,7 @@ def language_model():
 
 
 def seq2seq():
-    config = models.Seq2SeqConfig(small.V, small.V, d_model=8, d_hidden=6, attention="additive", cell="gru")
+    config = models.Seq2SeqConfig(small.V, small.V, d_model=8, d_hidden=6, cell="gru")
     net = pure(models.Seq2Seq, config)
     loss = lambda params: net.bind(params).loss(small.SOURCE, small.TARGET, labels=small.TARGET)[0]
     return loss, drawn(net.shapes, 0.3)

@@ -15,6 +15,7 @@ from jaxformer import decoding, functional, models, pure
 from jaxformer.data.batch import Batch
 from jaxformer.errors import ConfigError
 from jaxformer.interop import export
+from jaxformer.models import choices
 from tests.models import small
 from tests.modules.small import quick
 from tests.selection import first
@@ -119,7 +120,7 @@ def test_states_of_every_search_as_bytes():
     """Of recurrent models, linear attention, ensembles and coverage."""
     pytest.importorskip("flatbuffers")
     config = models.Seq2SeqConfig(
-        source_vocab_size=8, target_vocab_size=8, d_model=4, input_feeding=True, attention="dot"
+        source_vocab_size=8, target_vocab_size=8, d_model=4, attention=choices.Dot(input_feeding=True)
     )
     net = pure(models.Seq2Seq, config)
 

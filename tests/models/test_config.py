@@ -102,19 +102,6 @@ def test_numbers_of_a_part(part, message):
 
 
 @pytest.mark.parametrize(
-    ("config", "settings", "message"),
-    [
-        (models.GridConfig, {"d_attention": 8}, "^d_attention has no effect: attention is 'none'$"),
-        (models.ResidualNetworkConfig, {"attention_stage": 1}, "^attention_stage has no effect: attention is 'none'$"),
-        (models.Seq2SeqConfig, {"d_attention": 8, "attention": "dot"}, "^d_attention has no effect: .* is 'dot', not "),
-    ],
-)
-def test_settings_without_effect(config, settings, message):
-    with pytest.raises(ValueError, match=message):
-        config(**settings)
-
-
-@pytest.mark.parametrize(
     ("settings", "message"),
     [
         (

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from jaxformer import functional, models
+from jaxformer.config import kind_of
+from jaxformer.models import choices
 from tests.models.small import Small
 from tests.modules.small import normal, quick
 
@@ -15,12 +17,12 @@ SIZES = {"widths": (4, 6), "num_blocks": 1, "num_classes": 3, "image_size": (8, 
 
 
 @functools.cache
-def small(attention="none"):
-    config = models.ResidualNetworkConfig(**SIZES, attention=attention, d_attention=None if attention == "none" else 2)
+def small(attention=None):
+    config = models.ResidualNetworkConfig(**SIZES, attention=attention)
     return Small(config, models.ResidualNetwork)
 
 
-@pytest.mark.parametrize("attention", ["none", "scaled"])
+@pytest.mark.parametrize("attention", [None, choices.ScaledAttention(d_attention=2)], ids=kind_of)
 def test_a_shifted_picture_is_the_same_to_it(attention):
     """By an even number of pixels, away from the borders; attention and the mean know no positions."""
     model = small(attention)
@@ -70,7 +72,7 @@ def test_examples_are_independent():
 @pytest.mark.full
 def test_attention_is_added_after_its_stage():
     """The rest is the network without it: with an output of zeros it changes nothing."""
-    model, plain, images = small("scaled"), small(), normal(2, 8, 8, 3)
+    model, plain, images = small(choices.ScaledAttention(d_attention=2)), small(), normal(2, 8, 8, 3)
     params = dict(model.params)
     attention = params.pop("attention")
     assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, plain.params)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from jaxformer import decoding, functional, models, pure
+from jaxformer.models import choices
 from jaxformer.models.recurrent_decoder import CapturedWeights
 from tests.models.small import SOURCE, SOURCE_VALID, SOURCES, TARGET, TARGET_VALID, TARGETS, B, S, Small, T, V
 from tests.modules.small import int32, quick
@@ -19,10 +20,10 @@ from tests.selection import first
 
 near = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
 KINDS = {
-    "none": {"attention": "none", "cell": "lstm"},
-    "additive": {"attention": "additive", "cell": "gru", "num_encoder_layers": 2, "tie_embeddings": "none"},
-    "dot": {"attention": "dot", "cell": "lstm", "num_decoder_layers": 2},
-    "fed": {"attention": "general", "cell": "rnn", "input_feeding": True, "tie_embeddings": "decoder"},
+    "none": {"attention": None, "cell": "lstm"},
+    "additive": {"cell": "gru", "num_encoder_layers": 2, "tie_embeddings": "none"},
+    "dot": {"attention": choices.Dot(), "cell": "lstm", "num_decoder_layers": 2},
+    "fed": {"attention": choices.General(input_feeding=True), "cell": "rnn", "tie_embeddings": "decoder"},
 }
 
 
@@ -204,9 +205,8 @@ def test_dropout_depends_on_its_key_and_bfloat16_is_kept():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"attention": "bilinear"}, r"attention must be one of \('none', .*\), got 'bilinear'"),
+        ({"attention": "bilinear"}, r"attention must be one of Additive\(\), .*, None, got 'bilinear'"),
         ({"d_hidden": 5}, "d_hidden must be even, half for each direction of the encoder, got 5"),
-        ({"input_feeding": True}, "input_feeding is for attention dot, general or concat, got 'additive'"),
         ({"num_decoder_layers": 0}, "num_decoder_layers must be at least 1, got 0"),
         ({"state_dropout": 1.0}, r"state_dropout must be in \[0, 1\), got 1.0"),
         ({"source_vocab_size": 4}, "shares one table, so vocabularies must be equal"),

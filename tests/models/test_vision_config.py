@@ -3,6 +3,7 @@
 import pytest
 
 from jaxformer import models
+from jaxformer.models import choices
 
 
 @pytest.mark.parametrize(
@@ -16,7 +17,7 @@ from jaxformer import models
         (models.ResidualNetworkConfig, {"num_classes": -1}, "num_classes must be at least 0, got -1"),
         (models.ResidualNetworkConfig, {"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
         (models.ResidualNetworkConfig, {"attention": "all"}, "attention must be one of"),
-        (models.ResidualNetworkConfig, {"attention": "gain", "attention_stage": 4}, "one of the 3 stages, got 4"),
+        (models.ResidualNetworkConfig, {"attention": choices.GainAttention(4)}, "one of the 3 stages, got 4"),
     ],
 )
 def test_refusals(make, options, message):
@@ -29,7 +30,7 @@ def test_refusals(make, options, message):
 
 
 def test_derived_sizes():
-    assert models.ResidualNetworkConfig(attention="gain").attention_dim == 8  # an eighth of 64
-    assert models.ResidualNetworkConfig(attention="gain", d_attention=3).attention_dim == 3
+    assert models.ResidualNetworkConfig(attention=choices.GainAttention()).attention_dim == 8  # an eighth of 64
+    assert models.ResidualNetworkConfig(attention=choices.ScaledAttention(d_attention=3)).attention_dim == 3
     assert models.VisionTransformerConfig().has_class_vector
     assert not models.VisionTransformerConfig(pooling="mean").has_class_vector

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from jaxformer import functional, models, modules, pure
+from jaxformer.config import kind_of
+from jaxformer.models import choices
 from tests.modules.small import built, drawn
 from tests.parity.tensors import array, close, leaf
 
@@ -88,14 +90,15 @@ def attend(x, params, gain):
     return x + (float(params["gain"]) if gain else 1) * y
 
 
-@pytest.mark.parametrize("attention", ["none", "scaled", "gain"])
+@pytest.mark.parametrize(
+    "attention", [None, choices.ScaledAttention(d_attention=2), choices.GainAttention(d_attention=2)], ids=kind_of
+)
 def test_a_residual_network(attention):
     config = models.ResidualNetworkConfig(
         widths=(4, 6),
         num_blocks=2,
         num_classes=3,
         attention=attention,
-        d_attention=None if attention == "none" else 2,
     )
     net = pure(models.ResidualNetwork, config)
     params, images = drawn(net.shapes), array(2, 8, 8, 3)

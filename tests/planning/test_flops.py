@@ -127,7 +127,8 @@ def test_positions_are_left_out(positions):
 @pytest.mark.parametrize("cell", first(["rnn", "gru", "lstm"], "gru"))
 def test_a_recurrent_model(cell):
     """The matrices of cells, of additive attention, and of outputs; a bidirectional encoder halves its states."""
-    sizes = {"d_model": 8, "d_hidden": 6, "d_attention": 5, "num_encoder_layers": 1, "num_decoder_layers": 1}
+    sizes = {"d_model": 8, "d_hidden": 6, "num_encoder_layers": 1, "num_decoder_layers": 1}
+    sizes |= {"attention": choices.Additive(d_attention=5)}
     net = pure(models.Seq2Seq, models.Seq2SeqConfig(11, 13, cell=cell, tie_embeddings="decoder", **sizes))
     tokens = [jax.ShapeDtypeStruct((2, length), jnp.int32) for length in (7, 4)]
     gates, vectors = {"rnn": (1, 1), "gru": (3, 1), "lstm": (4, 2)}[cell]

@@ -51,7 +51,7 @@ def test_the_probability_of_removed_tokens(renormalize):
 
 def test_coverage_needs_attention():
     """The error is about a setting, so another try cannot help."""
-    config = models.Seq2SeqConfig(12, 12, attention="none")
+    config = models.Seq2SeqConfig(12, 12, attention=None)
     options = SimpleNamespace(nets=[SimpleNamespace(config=config)])
     with pytest.raises(ConfigError, match=r"needs attention, and this model has model\.attention none"):
         search._covering(options, None, None)

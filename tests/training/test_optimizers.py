@@ -89,10 +89,13 @@ NETWORKS = [
     pure(models.MaskedLanguageModel, models.EncoderConfig(12, num_token_types=2, **SIZES)),
     pure(models.Classifier, models.ClassifierConfig(12, num_classes=3, **SIZES)),
     pure(models.VisionTransformer, models.VisionTransformerConfig(num_classes=3, **SIZES)),
-    pure(models.ResidualNetwork, models.ResidualNetworkConfig(widths=(4, 8), attention="gain", num_classes=3)),
+    pure(
+        models.ResidualNetwork,
+        models.ResidualNetworkConfig(widths=(4, 8), attention=choices.GainAttention(), num_classes=3),
+    ),
     *(
         pure(models.Seq2Seq, models.Seq2SeqConfig(12, 12, attention=kind, tie_embeddings="none"))
-        for kind in ("additive", "general", "none")
+        for kind in (choices.Additive(), choices.General(), None)
     ),
     pure(models.RecurrentCaptioner, models.RecurrentCaptionerConfig(vocab_size=12, image=GRID, attention="hard")),
     pure(models.RecurrentCaptioner, models.RecurrentCaptionerConfig(vocab_size=12, image=GRID, context_gate=True)),

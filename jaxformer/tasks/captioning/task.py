@@ -266,12 +266,11 @@ def _convolutions(source: TaskConfig) -> models.ResidualNetworkConfig | None:
 
 def _grid_shape(config: models.GridConfig) -> dict[str, str]:
     """Returns the settings on which the parameters of a `FeatureGrid` depend, in the form of command line arguments."""
-    shape = {field.name: getattr(config, field.name) for field in dataclasses.fields(models.GridConfig)}
-    for name in ("image_size", *(("attention_stage", "d_attention") if config.attention == "none" else ())):
-        del shape[name]
-    if "d_attention" in shape:
-        shape["d_attention"] = config.attention_dim  # which may be the same without being given
-    return {name: " ".join(map(str, x)) if isinstance(x, tuple) else str(x) for name, x in shape.items()}
+    names = {field.name for field in dataclasses.fields(models.GridConfig)} - {"image_size"}
+    shape = {name: x for name, x in flat(to_data(config)).items() if name.partition(".")[0] in names}
+    if "attention.d_attention" in shape:
+        shape["attention.d_attention"] = config.attention_dim  # which may be the same without being given
+    return {name: " ".join(map(str, x)) if isinstance(x, list) else str(x).lower() for name, x in shape.items()}
 
 
 TASK = Captioning()

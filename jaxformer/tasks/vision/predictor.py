@@ -133,9 +133,11 @@ class ImageClassifier(ImagePredictor):
     def _grid(self) -> tuple[int, int]:
         """The height and width of the grid that the network attends to."""
         config = self.net.config
-        convolves = isinstance(config, models.ResidualNetworkConfig)
         height, width = config.image_size
-        side = 2 ** (config.attention_stage - 1) if convolves else config.patch_size
+        if isinstance(config, models.ResidualNetworkConfig):
+            side = 2 ** (config.attention.stage - 1) if config.attention else 1
+        else:
+            side = config.patch_size
         return -(-height // side), -(-width // side)
 
     @property
@@ -143,7 +145,7 @@ class ImageClassifier(ImagePredictor):
         """The number of images in a batch for maps."""
         config = self.net.config
         if isinstance(config, models.ResidualNetworkConfig):
-            tokens, matrices = math.prod(self._grid), 2 * (config.attention != "none")
+            tokens, matrices = math.prod(self._grid), 2 * (config.attention is not None)
         else:  # of each layer, those of all heads and their mean
             tokens = math.prod(self._grid) + config.has_class_vector
             matrices = config.num_layers * (config.num_heads + 1)

@@ -317,11 +317,12 @@ def test_contradicting_settings_are_refused(tmp_path):
         TASK.check_init(config, vision.VisionConfig(model=network))
     network = dataclasses.replace(network, widths=(6, 12))
     TASK.check_init(config, vision.VisionConfig(model=network))
-    attending = vision.VisionConfig(model=dataclasses.replace(network, attention="gain"))
-    options = " ".join(f"--model.image.{text}" for text in ("attention gain", "attention_stage 2", "d_attention 1"))
+    attending = vision.VisionConfig(model=dataclasses.replace(network, attention=choices.GainAttention()))
+    texts = ("attention gain", "attention.stage 2", "attention.d_attention 1")
+    options = " ".join(f"--model.image.{text}" for text in texts)
     with pytest.raises(ConfigError, match=f"attention is gain in that run and none in these settings; add {options}$"):
         TASK.check_init(config, attending)
-    given = {"attention": "gain", "attention_stage": 2, "d_attention": 1}
+    given = {"attention": {"kind": "gain", "stage": 2, "d_attention": 1}}
     TASK.check_init(changed(config, {"model": {"image": given}}), attending)
     message = (
         r"is a run of vision with model\.kind transformer; a captioner with model\.kind transformer starts from another"

@@ -265,7 +265,7 @@ def test_an_unknown_metric_is_refused(tmp_path):
 
 def test_a_coverage_penalty_without_attention_is_refused(tmp_path):
     config = TranslationConfig(
-        model=Seq2SeqConfig(attention="none"), decode=DecodeConfig(search=Beam(coverage_penalty=0.2))
+        model=Seq2SeqConfig(attention=None), decode=DecodeConfig(search=Beam(coverage_penalty=0.2))
     )
     with pytest.raises(ConfigError, match=r"decode\.coverage_penalty needs attention, but the model has model\.att"):
         jaxformer.train(config, tmp_path / "run", console=quiet())

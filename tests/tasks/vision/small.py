@@ -3,7 +3,7 @@
 import numpy as np
 from PIL import Image
 
-from jaxformer.models import ResidualNetworkConfig, VisionTransformerConfig
+from jaxformer.models import ResidualNetworkConfig, VisionTransformerConfig, choices
 from jaxformer.tasks.vision import DataConfig, VisionConfig
 from jaxformer.training.config import AdamConfig, TrainConfig
 from tests.data.pictures import encoded, write_zip
@@ -11,7 +11,9 @@ from tests.data.pictures import encoded, write_zip
 TRANSFORMER = VisionTransformerConfig(
     image_size=(8, 8), patch_size=4, d_model=12, num_heads=2, d_ff=20, num_layers=2, dropout=0.0
 )
-CONVOLUTION = ResidualNetworkConfig(image_size=(8, 8), widths=(4, 6), num_blocks=1, attention="gain", d_attention=4)
+CONVOLUTION = ResidualNetworkConfig(
+    image_size=(8, 8), widths=(4, 6), num_blocks=1, attention=choices.GainAttention(d_attention=4)
+)
 
 
 def picture(number, size=8):

@@ -88,7 +88,7 @@ def steps_of(config, run, text, number=3):
 
 @pytest.mark.full
 def test_a_convolutional_network_on_eight_devices(tmp_path):
-    config = tiny(tmp_path, model=changed(CONVOLUTION, {"attention": "none", "d_attention": None}))
+    config = tiny(tmp_path, model=changed(CONVOLUTION, {"attention": None}))
     one, eight = (steps_of(config, tmp_path, text) for text in ("data=1", "data=2,fsdp=2,tensor=2"))
     np.testing.assert_allclose(eight, one, rtol=1e-5)
 
