@@ -115,7 +115,7 @@ KINDS: dict[str, Kind] = {
     "blockwise": Kind(f"{TEXT} --data.length 256 --data.batch_size 2 --model.attention_dropout 0.1"),
     "experts": Kind(f"{TEXT} --model.feed_forward experts --model.feed_forward.num_experts 4"),
     "experts-capacity": Kind(f"{TEXT} --model.feed_forward experts --model.feed_forward.num_experts 4"
-                             " --model.experts.gated True --model.experts.capacity_factor 1.25"),
+                             " --model.feed_forward.gated True --model.feed_forward.capacity_factor 1.25"),
     "adapters": Kind(f"{TEXT} --tune.adapters lora --tune.adapters.rank 2 --tune.frozen decoder/*", start="learned"),
     "masked": Kind(MASKED),
     "classification": Kind(f"{CLASSES} --model.pooling mean"),

@@ -315,7 +315,7 @@ class ScaledAttention:
 
 @dataclasses.dataclass(frozen=True)
 class GainAttention(ScaledAttention):
-    """Self-attention over a grid with unscaled logits and a learned gain that starts at 0 (SAGAN, Zhang et al. 2019)."""
+    """Attention over a grid with unscaled logits and a learned gain that begins at 0 (SAGAN, Zhang et al. 2019)."""
 
     kind: ClassVar[str] = "gain"
 

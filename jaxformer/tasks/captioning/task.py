@@ -15,6 +15,7 @@ import numpy as np
 from jaxformer import functional, models
 from jaxformer.axes import AxisName
 from jaxformer.caches import data_cache
+from jaxformer.config import flat, to_data
 from jaxformer.data.captions import CaptionBatch, PlannedCaptions, caption_plan, captions_of, read_captions
 from jaxformer.data.image_batches import Augmentation
 from jaxformer.data.images import LabeledImages, read_images
