@@ -176,11 +176,11 @@ def test_the_other_processes_end_like_the_first(tmp_path, monkeypatch, error):
     """They hold no lock, and receive the error."""
     monkeypatch.setattr(processes, "is_first", lambda: False)
     enter_here = run_lock.held(tmp_path / "run")
-    monkeypatch.setattr(processes, "broadcast", lambda _: True)
+    monkeypatch.setattr(processes, "all_true", lambda _: True)
     with enter_here:
         assert not (tmp_path / "run").exists()
-    answers = iter([False, error is ConfigError, False])
-    monkeypatch.setattr(processes, "broadcast", lambda _: next(answers))
+    answers = iter([False, error is not ConfigError, True])
+    monkeypatch.setattr(processes, "all_true", lambda _: next(answers))
     with pytest.raises(error, match="process 0 cannot use"):
         enter(tmp_path / "run")
 
