@@ -75,6 +75,8 @@ def holds_run(out: pathlib.Path) -> bool:
     if any("\ud800" <= character <= "\udfff" for character in str(out.absolute())):
         raise ConfigError(f"{str(out.absolute())!a} is not UTF-8, as the names of checkpoints must be")
     try:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            os.stat(out / "config.json")  # since Python 3.14, `exists` is False where it raised an OSError
         if is_pretrained(out):
             raise ConfigError(f"{out} holds a converted model; train in another directory, with --init-from {out}")
         if (out / "config.json").exists():
