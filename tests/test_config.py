@@ -61,8 +61,18 @@ def test_bad_data_names_the_setting(data, message):
 @pytest.mark.parametrize(
     ("part", "name", "value", "message"),
     [
-        ("decode", "length_penalty", math.inf, r"decode\.length_penalty must be finite in float32, got inf"),
-        ("decode", "length_penalty", 1e39, r"decode\.length_penalty must be finite in float32, got 1e\+39"),
+        (
+            "decode",
+            "search",
+            {"length_penalty": math.inf},
+            r"decode\.search\.length_penalty must be finite in float32, got inf",
+        ),
+        (
+            "decode",
+            "search",
+            {"length_penalty": 1e39},
+            r"decode\.search\.length_penalty must be .* in float32, got 1e\+39",
+        ),
         ("loss", "z_loss", math.inf, r"loss\.z_loss must be finite in float32, got inf"),
         ("data", "segmentation_alpha", math.nan, r"data: segmentation_alpha must be at least 0, got nan"),
         ("model", "d_ff", 10**10, r"model\.d_ff must be less than 2\*\*31, got 10000000000"),

@@ -9,12 +9,12 @@ from typing import Any
 
 import jaxformer
 from jaxformer import pure
-from jaxformer.models import EncoderDecoder, Seq2Seq
+from jaxformer.models import EncoderDecoder, Seq2Seq, choices
 from jaxformer.models.config import CellName, EncoderDecoderConfig
 from jaxformer.models.seq2seq_config import Seq2SeqConfig
 from jaxformer.tasks.translation import TranslationConfig
 
-ATTENTIONS = {"fixed": "none", "additive": "additive", "multiplicative": "general"}
+ATTENTIONS = {"fixed": None, "additive": choices.Additive(), "multiplicative": choices.General()}
 KINDS = (*ATTENTIONS, "transformer")
 TARGETS = {"multi30k": "de", "grammar": "fr", "tatoeba": "fr", "tatoeba fr-en": "en"}
 

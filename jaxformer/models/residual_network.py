@@ -63,16 +63,17 @@ class FeatureGrid(nnx.Module):
                 stride = 2 if stage and i == 0 else 1
                 blocks[f"{stage + 1}_{i + 1}"] = ResidualBlock(before, width, stride=stride, rngs=rngs)
         self.blocks, self.order = nnx.Dict(blocks), tuple(blocks)
-        self.attended, self.attention = "", None
+        self.attended, layer = "", None
         if config.attention is not None:
             self.attended = f"{config.attention.stage}_{config.num_blocks}"
-            self.attention = GridAttention(
+            layer = GridAttention(
                 widths[config.attention.stage - 1],
                 config.attention_dim,
                 form="gain" if isinstance(config.attention, choices.GainAttention) else "scaled",
                 attention=attention,
                 rngs=rngs,
             )
+        self.attention = layer
         self.norm = LayerNorm(widths[-1])
         self.dtype = jnp.dtype(dtype)
 

@@ -278,16 +278,14 @@ def _start(options: Options, weights: tuple[Weights, ...], sources: Sources) -> 
 def _begun(net: Net, options: Options, weights: Weights, sources: Sources) -> Any:
     """Returns the encoder's memory of the inputs, and the model's context and state at the start."""
     model: Any = net.bind(weights.params)
-    cache_dtype = jnp.bfloat16 if options.decode.cache_dtype == "bfloat16" else None
-    if cache_dtype and not net.config.has_cache:
-        raise ConfigError("cache_dtype needs a Transformer: a recurrent decoder keeps no keys and values")
-    start = functools.partial(
-        model.start,
-        beam_size=options.num_hypotheses,
-        length=_capacities(options, sources)[0],
-        weights=weights.steps,
-        cache_dtype=cache_dtype,
-    )
+    length = _capacities(options, sources)[0]
+    start = functools.partial(model.start, beam_size=options.num_hypotheses, length=length)
+    if weights.steps is not None:
+        start = functools.partial(start, weights=weights.steps)
+    if options.decode.cache_dtype == "bfloat16":
+        if not net.config.has_cache:
+            raise ConfigError("cache_dtype needs a Transformer: a recurrent decoder keeps no keys and values")
+        start = functools.partial(start, cache_dtype=jnp.bfloat16)
     if options.is_open:
         return None, *start(batch_size=len(sources.prefix))
     memory = model.encode(options.prepare(sources.inputs) if options.prepare else sources.inputs)

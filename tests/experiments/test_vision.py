@@ -26,6 +26,7 @@ from experiments.vision.cells import (
     whole,
 )
 from experiments.vision.report import draw, report
+from jaxformer.config import kind_of
 from jaxformer.data.idx import read_idx, write_idx
 from jaxformer.tasks.vision import TASK
 
@@ -38,7 +39,7 @@ def test_networks_have_equal_parameters_and_budgets():
         assert len({(c.train, c.data, c.optimizer) for c in configs.values()}) == 1
         for config in configs.values():
             TASK.check(config)
-        assert [getattr(config.model, "attention", "") for config in configs.values()] == ["none", "gain", ""]
+        assert [kind_of(getattr(config.model, "attention", "")) for config in configs.values()] == ["none", "gain", ""]
 
 
 def test_cells():

@@ -104,7 +104,7 @@ def test_a_search_has_its_own_settings_in_plain_data():
         ({"adapters": {"kind": "lora", "rank": 0}}, "rank must be at least 1, got 0"),
         ({"adapters": {"kind": "lora", "targets": " ,"}}, "targets names no matrix, got ' ,'"),
         ({"adapters": {"kind": "lora", "alpha": 0.0}}, "alpha must be more than 0, got 0.0"),
-        ({"adapters": {"kind": "dora"}}, "adapters: got 'dora', expected one of 'none', 'lora'"),
+        ({"adapters": {"kind": "dora"}}, "adapters: got 'dora', expected one of 'lora', 'none'"),
         ({"frozen": ","}, "frozen names no parameter, got ','"),
     ],
 )

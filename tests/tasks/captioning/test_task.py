@@ -324,9 +324,7 @@ def test_contradicting_settings_are_refused(tmp_path):
         TASK.check_init(config, attending)
     given = {"attention": {"kind": "gain", "stage": 2, "d_attention": 1}}
     TASK.check_init(changed(config, {"model": {"image": given}}), attending)
-    message = (
-        r"is a run of vision with model\.kind transformer; a captioner with model\.kind transformer starts from another"
-    )
+    message = r"is a run of vision with --model transformer; a captioner with --model transformer starts from another"
     with pytest.raises(ConfigError, match=message):
         TASK.check_init(config, vision.VisionConfig())
     with pytest.raises(ConfigError, match="the number of characters is not known without the captions"):

@@ -229,7 +229,7 @@ def test_runs_that_cannot_be_a_start_are_refused(tmp_path):
     config = tiny(tmp_path, init_from="run")
     with pytest.raises(ConfigError, match=r"is a run of language_model; this is a run of vision with --model t"):
         TASK.check_init(config, language_model.LanguageModelingConfig())
-    with pytest.raises(ConfigError, match=r"is a run of vision with model\.kind convolution; this is a run of vision"):
+    with pytest.raises(ConfigError, match=r"is a run of vision with --model convolution; this is a run of vision"):
         TASK.check_init(config, tiny(tmp_path, model=CONVOLUTION))
     TASK.check_init(config, tiny(tmp_path))
 
