@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxformer import functional, pure, training
-from jaxformer.models import EncoderDecoder, EncoderDecoderConfig, Seq2Seq, Seq2SeqConfig
+from jaxformer.models import EncoderDecoder, EncoderDecoderConfig, Seq2Seq, Seq2SeqConfig, choices
 from jaxformer.planning import graph
 from tests.modules.small import drawn, quick
 from tests.training import copying
@@ -83,7 +83,7 @@ def test_l5_reordering_is_aligned_without_supervision(cross_attention):
 @pytest.mark.full
 def test_l6_r3_attention_beats_one_fixed_vector():
     """The same recurrent translator learns the reversal with attention long before it does with one fixed vector."""
-    assert loss_of(recurrent("additive"), 300) < 0.6 * loss_of(recurrent("none"), 300) < 0.6 * CHANCE
+    assert loss_of(recurrent(choices.Additive()), 300) < 0.6 * loss_of(recurrent(None), 300) < 0.6 * CHANCE
 
 
 def test_l7_additive_scores_cost_more():
@@ -131,11 +131,11 @@ def test_l15_r3_a_summary_reaches_the_whole_text():
 
     attention = effects(copying.NET)
     assert min(attention) > max(attention) / 10
-    first, middle, last = effects(recurrent("none"))
+    first, middle, last = effects(recurrent(None))
     assert middle < min(first, last) / 1e3
 
 
-@pytest.mark.parametrize(("net", "grows"), [(copying.NET, False), (recurrent("none"), True)])
+@pytest.mark.parametrize(("net", "grows"), [(copying.NET, False), (recurrent(None), True)])
 def test_l17_a_transformer_trains_all_positions_at_once(net, grows):
     """The products of a training step that wait for one another are as many for 64 words as for 8; a recurrence's grow.
 

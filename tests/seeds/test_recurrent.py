@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from jaxformer import functional, models
+from jaxformer.config import kind_of
+from jaxformer.models import choices
 from jaxformer.planning.graph import products
 from tests.models.small import SOURCE_VALID, SOURCES, TARGET, Small
 from tests.modules.small import normal
@@ -33,7 +35,7 @@ def step_by_step(params, states, valid, summary, target, *, attention):
     return np.stack(logits)
 
 
-@pytest.mark.parametrize("attention", ["none", "additive"])
+@pytest.mark.parametrize("attention", [None, choices.Additive()], ids=kind_of)
 def test_r1_r2_the_decoder_by_its_equations(attention):
     """R1: s_0 and one fixed c from the last states, c given in every step. R2: a new c_t from s_(t-1) in every step."""
     small = Small(models.Seq2SeqConfig(13, 13, d_model=8, d_hidden=H, cell="rnn", attention=attention), models.Seq2Seq)
@@ -42,7 +44,7 @@ def test_r1_r2_the_decoder_by_its_equations(attention):
     for row, length in enumerate(np.asarray(SOURCE_VALID).sum(1)):
         summary = np.concatenate([states[row, length - 1, : H // 2], states[row, 0, H // 2 :]])  # of each direction
         given = states[row], np.asarray(SOURCE_VALID[row]), summary, np.asarray(TARGET[row])
-        expected = step_by_step(small.params, *given, attention=attention == "additive")
+        expected = step_by_step(small.params, *given, attention=attention is not None)
         np.testing.assert_allclose(logits[row], expected, atol=1e-5)
 
 
