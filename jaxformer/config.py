@@ -60,7 +60,7 @@ def from_data(kind: type[T], data: object, *, path: str = "") -> T:
     """
     if not isinstance(data, Mapping):
         raise ConfigError(f"{path or kind.__name__} must be a table of settings, got {data!r}")
-    hints, defaults = typing.get_type_hints(kind), defaults_of(kind)
+    hints, defaults = types_of(kind), defaults_of(kind)
     values = {}
     for key, value in data.items():
         setting = f"{path}.{key}" if path else str(key)
@@ -110,14 +110,10 @@ def _merged(hint: Any, data: object, changes: object) -> object:
     before = dict(data) if isinstance(data, dict) else {}
     old = choices.get(str(before.get("kind", "none")), hint)
     new = choices.get(str(changes.get("kind", before.get("kind", "none"))), hint)
-    hints = _hints(new)
+    hints = types_of(new)
     if new is not old:
-        before = {name: x for name, x in before.items() if name in hints and hints[name] == _hints(old).get(name)}
+        before = {name: x for name, x in before.items() if name in hints and hints[name] == types_of(old).get(name)}
     return before | {name: _merged(hints.get(name), before.get(name), value) for name, value in changes.items()}
-
-
-def _hints(kind: Any) -> dict[str, Any]:
-    return typing.get_type_hints(kind) if dataclasses.is_dataclass(kind) else {}
 
 
 def comparable(config: Any) -> dict[str, Any]:
@@ -201,7 +197,7 @@ def choices_of(hint: Any) -> dict[str, type]:
     own, which have no name.
     """
     members = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else ()
-    members = [member for member in members if not getattr(member, "_is_protocol", False)]
+    members = [member for member in members if not _is_protocol(member)]
     choices = {"none" if member is types.NoneType else getattr(member, "kind", ""): member for member in members}
     return choices if all(choices) and any(map(dataclasses.is_dataclass, members)) else {}
 
@@ -214,15 +210,13 @@ def check_choices(config: object) -> None:
     Raises:
       ConfigError: a choice is something else, such as the name of one.
     """
-    for name, hint in typing.get_type_hints(type(config)).items():
+    for name, value, hint in _foreign(config):
         choices = choices_of(hint)
-        value = getattr(config, name)
-        own = any(getattr(member, "_is_protocol", False) and hasattr(value, "make") for member in typing.get_args(hint))
-        if choices and type(value) not in choices.values() and not own:
+        if not (hasattr(value, "make") and any(map(_is_protocol, typing.get_args(hint)))):
             classes = ", ".join("None" if kind == "none" else f"{each.__name__}()" for kind, each in choices.items())
             known = choices.get(OTHER_NAMES.get(str(value), str(value)))
-            hint = f"; did you mean {known.__name__}()?" if known else ""
-            raise ConfigError(f"{name} must be one of {classes}, got {value!r}{hint}")
+            meant = f"; did you mean {known.__name__}()?" if known else ""
+            raise ConfigError(f"{name} must be one of {classes}, got {value!r}{meant}")
 
 
 def check_saved(config: object, path: str = "") -> None:
@@ -231,14 +225,32 @@ def check_saved(config: object, path: str = "") -> None:
     Raises:
       ConfigError: one is.
     """
-    for name, hint in _hints(type(config)).items():
-        value, choices = getattr(config, name), choices_of(hint)
+    for name, value, _ in _foreign(config):
+        raise ConfigError(
+            f"{path}{name} is your own {value!r}, which config.json cannot hold; train its model in your own loop"
+        )
+    for name in types_of(type(config)):
+        check_saved(getattr(config, name), f"{path}{name}.")
+
+
+def _foreign(config: object) -> Iterator[tuple[str, object, Any]]:
+    """Yields the name, value and type of each choice of a configuration that has a value of another class."""
+    for name, hint in types_of(type(config)).items():
+        choices, value = choices_of(hint), getattr(config, name)
         if choices and type(value) not in choices.values():
-            raise ConfigError(
-                f"{path}{name} is your own {value!r}, which config.json cannot hold; train its model in your own loop"
-            )
-        if dataclasses.is_dataclass(value):
-            check_saved(value, f"{path}{name}.")
+            yield name, value, hint
+
+
+def _is_protocol(member: object) -> bool:
+    return getattr(member, "_is_protocol", False)
+
+
+def types_of(kind: Any) -> dict[str, Any]:
+    """Returns the type of each field of a dataclass; nothing for other types."""
+    if not dataclasses.is_dataclass(kind):
+        return {}
+    hints = typing.get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
 def kind_of(config: object) -> str:

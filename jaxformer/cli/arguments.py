@@ -17,7 +17,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, cast
 
-from jaxformer.config import changed, choices_of, defaults_of, kind_of
+from jaxformer.config import changed, choices_of, defaults_of, kind_of, types_of
 from jaxformer.errors import ConfigError
 from jaxformer.tasks import attention_setting
 from jaxformer.tasks.registry import resolve, started
@@ -74,7 +74,7 @@ def override(config: C, arguments: Sequence[str]) -> C:
     """
     if not arguments:
         return config
-    words = _words(arguments)
+    words = words_of(arguments)
     types_of = _types(type(config), config, words)
     changes: dict[str, object] = {}
     for written, (argument, *values) in words.items():
@@ -86,7 +86,7 @@ def override(config: C, arguments: Sequence[str]) -> C:
     return changed(config, changes)
 
 
-def _words(arguments: Sequence[str]) -> dict[str, list[str]]:
+def words_of(arguments: Sequence[str]) -> dict[str, list[str]]:
     """Returns each ``--name`` as it was written with the words after it, the last one if a name is repeated."""
     words: dict[str, list[str]] = {}
     current: list[str] | None = None
@@ -104,11 +104,9 @@ def _words(arguments: Sequence[str]) -> dict[str, list[str]]:
 def _types(kind: Any, config: object, words: Mapping[str, list[str]], prefix: str = "") -> dict[str, Any]:
     """Returns the type of every setting by its dotted name, with the choices of `words` or else `config`."""
     found: dict[str, Any] = {}
-    if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
-        return found
-    defaults = defaults_of(kind)
-    for name, hint in _field_types(kind).items():
-        path, part, choices = f"{prefix}{name}", getattr(config, name, defaults[name]), choices_of(hint)
+    for name, hint in types_of(kind).items():
+        path, choices = f"{prefix}{name}", choices_of(hint)
+        part = getattr(config, name) if config is not None else defaults_of(kind)[name]
         if choices:
             part_kind = choices.get(words.get(path, ["", kind_of(part)])[-1], types.NoneType)
         else:
@@ -117,11 +115,6 @@ def _types(kind: Any, config: object, words: Mapping[str, list[str]], prefix: st
             found[path] = hint
         found |= _types(part_kind, part if type(part) is part_kind else None, words, f"{path}.")
     return found
-
-
-def _field_types(kind: type) -> dict[str, Any]:
-    names = defaults_of(kind)
-    return {name: hint for name, hint in typing.get_type_hints(kind).items() if name in names}
 
 
 def _setting(name: str, argument: str, values: list[str], settings: Mapping[str, Any]) -> tuple[str, list[str]]:
@@ -256,7 +249,7 @@ def _docstring(config: Any, path: str) -> str:
 def paths(config: Any, prefix: str = "") -> dict[str, tuple[Any, str]]:
     """Returns the value and the docstring of every setting, by its dotted name; the value of a choice is its kind."""
     settings: dict[str, tuple[Any, str]] = {}
-    texts, hints = field_docstrings(type(config)), _field_types(type(config))
+    texts, hints = field_docstrings(type(config)), types_of(type(config))
     for name, hint in hints.items():
         value, path = getattr(config, name), f"{prefix}{name}"
         if choices_of(hint):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-import typing
 from collections.abc import Mapping, Sequence
 
-from jaxformer.config import choices_of, defaults_of, kind_of
+from jaxformer.cli.arguments import words_of
+from jaxformer.config import choices_of, defaults_of, kind_of, types_of
 from jaxformer.errors import ConfigError
 from jaxformer.tasks.config import GenerationConfig, MinimumRisk, TaskConfig
 
@@ -25,7 +25,7 @@ def placed(config: TaskConfig, arguments: Sequence[str], *, command: str, is_ens
       ConfigError: no search has all of the settings, or the command would ignore one.
     """
     decode = getattr(config, "decode", None)
-    words = _words(arguments)
+    words = {name.removeprefix("decode."): values for name, values in words_of(arguments).items()}
     if not isinstance(decode, GenerationConfig) or not words:
         return list(arguments)
     _check_used(decode, words, command, is_ensemble)
@@ -46,18 +46,6 @@ def placed(config: TaskConfig, arguments: Sequence[str], *, command: str, is_ens
     for name, (written, *values) in words.items():
         result += [f"--decode.{settings[name]}" if name in names else written, *values]
     return result
-
-
-def _words(arguments: Sequence[str]) -> dict[str, list[str]]:
-    """Returns the words of each setting by its name in `decode`; the first word is its name as it was written."""
-    words: dict[str, list[str]] = {}
-    for argument in arguments:
-        if argument.startswith("--"):
-            written, equals, value = argument.partition("=")
-            words[written.removeprefix("--decode.").replace("-", "_")] = [written, *([value] if equals else [])]
-        elif words:
-            next(reversed(words.values())).append(argument)
-    return words
 
 
 def _chosen(words: dict[str, list[str]]) -> Form:
@@ -86,10 +74,10 @@ def _chosen(words: dict[str, list[str]]) -> Form:
 def _forms(decode: GenerationConfig) -> dict[Form, dict[str, str]]:
     """Returns the dotted names of the settings of every search, by their last names."""
     forms: dict[Form, dict[str, str]] = {}
-    for kind, search in choices_of(typing.get_type_hints(type(decode))["search"]).items():
+    for kind, search in choices_of(types_of(type(decode))["search"]).items():
         settings = {name: f"search.{name}" for name in defaults_of(search)}
         forms[kind,] = settings
-        for each, part in choices_of(typing.get_type_hints(search).get("candidates")).items():
+        for each, part in choices_of(types_of(search).get("candidates")).items():
             forms[kind, each] = settings | {name: f"search.candidates.{name}" for name in defaults_of(part)}
             forms.pop((kind,), None)
     return forms

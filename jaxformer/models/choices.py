@@ -10,6 +10,8 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
+from jaxformer.config import at_least
+
 if TYPE_CHECKING:
     from flax import nnx
 
@@ -48,8 +50,7 @@ class Learned:
     """The row of position 0 in the table; 2 in BART and RoBERTa."""
 
     def __post_init__(self) -> None:
-        if self.offset < 0:
-            raise ValueError(f"offset must be at least 0, got {self.offset}")
+        at_least(0, self, "offset")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,8 +99,7 @@ class YaRNScaling(LinearScaling):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.trained_length < 1:
-            raise ValueError(f"trained_length must be at least 1, got {self.trained_length}")
+        at_least(1, self, "trained_length")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,8 +161,7 @@ class RelativeKeys:
     """The distance beyond which distances are treated alike."""
 
     def __post_init__(self) -> None:
-        if self.max_distance < 1:
-            raise ValueError(f"max_distance must be at least 1, got {self.max_distance}")
+        at_least(1, self, "max_distance")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -244,9 +243,7 @@ class Experts:
     """The weight of the load-balancing loss in training."""
 
     def __post_init__(self) -> None:
-        for name in ("num_experts", "num_experts_per_token"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        at_least(1, self, "num_experts", "num_experts_per_token")
         if self.capacity_factor is not None and not 0 < self.capacity_factor < math.inf:
             raise ValueError(f"capacity_factor must be above 0 and finite, or None, got {self.capacity_factor}")
         if not 0 <= self.load_balancing_weight < math.inf:

@@ -226,16 +226,18 @@ class PoolingConfig(TransformerConfig):
     pooling: Literal["class_token", "mean"] = "class_token"
     """The vector that is classified: the state of the first token, or the mean of the states of all tokens that are not
     padding."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class ClassifierConfig(PoolingConfig, EncoderConfig):
-    """The shape of a classifier: an encoder, and a linear layer on one vector of the sequence."""
+    num_layers: int = 6
+    """The number of blocks; 0 for embeddings only."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.num_layers == 0 and self.pooling == "class_token":
             raise ValueError("without layers, the first token's state depends on no other token; set pooling='mean'")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class ClassifierConfig(PoolingConfig, EncoderConfig):
+    """The shape of a classifier: an encoder, and a linear layer on one vector of the sequence."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -210,16 +210,14 @@ def _arrangement(config: TransformerConfig, deep: DeepNormGains) -> Arrangement:
 
 
 def _initial_gains(config: TransformerConfig, num_layers: int, deep: DeepNormGains) -> Gains:
-    match config.initialization:
+    match config.initialization or ("deepnet" if config.norm_position == "deep" else "scaled"):
         case "fairseq":
             return FAIRSEQ_GAINS
         case "xavier":
             return UNIT_GAINS
-        case None if config.norm_position != "deep":
-            return scaled_gains(num_layers, after_residual=config.norm_position == "post")
         case "scaled":
             return scaled_gains(num_layers, after_residual=config.norm_position in ("post", "deep"))
-        case _:  # the gains of DeepNet; for queries and keys they are 1
+        case "deepnet":  # for queries and keys, the gains of DeepNet are 1
             return Gains(value=deep.beta, output=deep.beta, up=deep.beta, down=deep.beta)
 
 

@@ -35,11 +35,6 @@ class VisionTransformerConfig(PoolingConfig, ImageEncoderConfig):
 
     __repr__ = brief
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.num_layers == 0 and self.pooling == "class_token":
-            raise ValueError("without layers, the first token's state depends on no other token; set pooling='mean'")
-
     @property
     def has_class_vector(self) -> bool:
         """True if a class token comes before the patches of an image: the one that is classified."""

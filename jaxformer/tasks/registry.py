@@ -154,8 +154,8 @@ def read_config(path: pathlib.Path) -> TaskConfig:
         provenance = path.with_name("provenance.json")
         if saved.get("format") == FORMAT or not provenance.exists():
             raise ConfigError(f"{path}: {error}") from error
-        starts = read_json(provenance).get("starts")
-        commit = starts[-1].get("commit") if starts else None
+        start = (read_json(provenance).get("starts") or [{}])[-1]
+        commit = start.get("commit")
         reader = f"that of commit {commit}" if commit else "the one that wrote it"
         raise ConfigError(f"{path} is of another version of jaxformer; {reader} reads it ({error})") from error
 
