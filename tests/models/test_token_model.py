@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from jaxformer import functional, models
+from jaxformer.models import choices
 from jaxformer.models.token_model import TokenModel, check_names, of_part, part_of
 from tests.models.small import (
     CONFIGS,
@@ -185,7 +186,8 @@ def packed(rows, length):
 @pytest.mark.parametrize("name", first(["post", "pre", "rotary", "t5"], "post"))
 def test_packed_training_of_a_translator(name):
     """Segments and positions on both sides give the loss and the gradients of the sentences in rows of their own."""
-    config = shallow(name) if name in CONFIGS else shallow("pre", positions=name)
+    schemes = {"rotary": choices.Rotary(), "t5": choices.T5()}
+    config = shallow(name) if name in CONFIGS else shallow("pre", positions=schemes[name])
     small = Small(config)
     read = lambda row: [source for source, _ in row]
     said = lambda row: [target for _, target in row]

@@ -65,10 +65,10 @@ def test_a_language_model_with_the_biases_of_a_qwen2_is_a_llama(tmp_path):
         "positions": "rotary",
         "norm": "rms",
         "embedding_scale": 1.0,
-        "feed_forward": "gated",
+        "feed_forward": {"kind": "gated", "bias": False},
         "activation": "silu",
     }
-    biases = {"feed_forward_bias": False, "attention_bias": True, "attention_output_bias": False}
+    biases = {"attention_bias": True, "attention_output_bias": False}
     model = SHAPE | {"num_layers": 1, "tie_embeddings": False} | parts | biases
     run = trained(tmp_path / "lm", "language_model", model=model, data={"vocab_size": 400})
     with pytest.raises(ConfigError, match="by the rules of Qwen's vocabulary: leave out --family qwen2"):
