@@ -84,6 +84,7 @@ def folder(tmp_path_factory):
 def test_wrong_commands_give_these_messages(folder, monkeypatch):
     """Whole texts are compared, so that a failure shows every message that differs."""
     monkeypatch.chdir(folder)
+    monkeypatch.delenv("JAXFORMER_DATA", raising=False)  # a missing file is also looked for there, and the message says so
     expected = [entry for entry in entries() if entry.startswith("$ ")]
     found = [f"{line}\n{outcome(line, folder)}" for line in commands()]
     assert found == expected
@@ -113,5 +114,6 @@ if __name__ == "__main__":
         sys.exit("usage: python -m tests.test_wrong_commands --write")
     from tests import conftest  # noqa: F401  # eight devices, as in the test
 
+    os.environ.pop("JAXFORMER_DATA", None)
     write()
     os._exit(0)

@@ -36,7 +36,7 @@ def test_gpt2_generates_and_scores(tmp_path):
     names = dict.fromkeys(("eos_token", "bos_token", "unk_token", "pad_token"), tokenizers.END)
     tokenizer = saved(tmp_path / "gpt2", model, tokenizers.byte_level(), names)
     pretrained.convert(tmp_path / "gpt2", tmp_path / "run")
-    decode = {"temperature": 0.0, "max_tokens": 12}
+    decode = {"search": "greedy", "max_tokens": 12}
     generator = jaxformer.load(tmp_path / "run", decode=decode)
     ids = tokenizer(TEXT, return_tensors="pt")["input_ids"]
     theirs = model.generate(ids, max_new_tokens=12, do_sample=False, bad_words_ids=[[0]], pad_token_id=0)
@@ -58,7 +58,7 @@ def test_gpt2_stops(tmp_path, beams):
     names["eos_token"] = tokenizer.convert_ids_to_tokens(end)
     tokenizers.write(tmp_path / "gpt2", tokenizers.byte_level(), names)
     pretrained.convert(tmp_path / "gpt2", tmp_path / "run")
-    decode = {"temperature": 0.0, "max_tokens": 12, "beam_size": beams}
+    decode = {"search": {"kind": "beam", "beam_size": beams}, "max_tokens": 12}
     ((found,),) = jaxformer.load(tmp_path / "run", decode=decode).continuations([TEXT])
     more = {"num_beams": beams, "early_stopping": True, "eos_token_id": end, "length_penalty": 1.0}
     theirs = model.generate(ids, **options, **more, return_dict_in_generate=True, output_scores=True)
@@ -90,7 +90,8 @@ def test_t5_translates(tmp_path):
     model = t5("1.1", vocab_size=325, **ids)
     tokenizer = saved(tmp_path / "t5", model, tokenizers.byte_level(pad="<pad>"), names)
     pretrained.convert(tmp_path / "t5", tmp_path / "run")
-    decode = {"beam_size": 3, "length_penalty": 1.0, "max_length": 12, "forced_end": "never"}
+    search = {"beam_size": 3, "length_penalty": 1.0}
+    decode = {"search": search, "max_length": 12, "forced_end": "never"}
     ((*found,),) = jaxformer.load(tmp_path / "run", decode=decode).candidates([TEXT], n_best=3)
     source = torch.cat([tokenizer(TEXT, return_tensors="pt")["input_ids"], torch.tensor([[0]])], 1)
     options = {"max_new_tokens": 12, "num_beams": 3, "num_return_sequences": 3, "early_stopping": True}

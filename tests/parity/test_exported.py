@@ -149,7 +149,8 @@ def test_sampling_is_read_and_used(tmp_path):
     data = {"tokenizer": "characters"}
     run = trained(tmp_path / "lm", "language_model", model=SHAPE | {"num_layers": 1}, data=data)
     written = json.loads((run / "config.json").read_text())
-    written["config"]["decode"] |= {"temperature": 0.7, "top_p": 1e-6, "max_tokens": 5}
+    search = {"kind": "sample", "temperature": 0.7, "top_p": 1e-6}
+    written["config"]["decode"] |= {"search": search, "max_tokens": 5}
     (run / "config.json").write_text(json.dumps(written))
     pretrained.export(run, tmp_path / "out")
     found = transformers.GenerationConfig.from_pretrained(tmp_path / "out")
