@@ -125,9 +125,9 @@ KINDS: dict[str, Kind] = {
     "convolution-attention": Kind(f"vision:convolution {IMAGES} --model.widths 8 16 --model.num_blocks 1"
                                   " --model.attention gain"),
     "captions": Kind(CAPTIONS),
-    "captions-hard": Kind(f"{CAPTIONS} --model.attention hard --model.context_gate True --loss.doubly_stochastic 0"),
+    "captions-hard": Kind(f"{CAPTIONS} --model.attention hard --model.context_gate True"),
     "captions-transformer": Kind(f"{CAPTIONS} --model transformer --model.num_layers 1 --model.num_heads 4"
-                                 " --model.d_ff 64 --loss.doubly_stochastic 0"),
+                                 " --model.d_ff 64"),
 }  # fmt: skip
 """Every kind by name. Where a setting gets another name, its words change, and nothing else."""
 

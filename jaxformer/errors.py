@@ -27,6 +27,14 @@ class DataError(JaxformerError, ValueError):
     exit_code = 2
 
 
+class UnknownSizeError(ConfigError):
+    """Only the data determine the size of a vocabulary; `smallest` is the smallest one that the settings allow."""
+
+    def __init__(self, message: str, smallest: int | tuple[int, ...]):
+        super().__init__(message)
+        self.smallest = smallest
+
+
 def did_you_mean(word: str, names: Iterable[str]) -> str:
     """Returns ``"; did you mean 'x'?"`` for the most similar name, or the list of all names if none is similar.
 

@@ -16,6 +16,7 @@ from examples import differential_attention, minimal, own_attention, own_model, 
 from jaxformer import functional, masks, models, modules, pure, sharding
 from jaxformer.cli.main import main
 from jaxformer.config import changed
+from jaxformer.data.text import Text
 from jaxformer.models import choices
 from jaxformer.tasks import registry
 from tests.contracts.task import TaskContract
@@ -273,7 +274,7 @@ class TestOwnTask(TaskContract):
     refused = (
         ({"data": {"text": ""}}, "no text: give --data.text"),
         ({"data": {"text": "nowhere.txt"}}, "nowhere.txt"),
-        ({"data": {"length": 200}}, "has 1,320 bytes, too few for windows of 200"),
+        ({"data": {"length": 1200}}, "the text has 1,188 tokens, fewer than a window of 1,200"),
     )
 
     @pytest.fixture(scope="class")
@@ -282,25 +283,14 @@ class TestOwnTask(TaskContract):
         return truecase(tmp_path_factory.mktemp("text"))
 
     def change_training_data(self, config, patch):
-        patch.setattr(own_task.TruecaseTask, "read", lambda self, config: own_task.Splits(*[own_task.Part(BYTES)] * 2))
+        patch.setattr(own_task, "split_text", lambda text, **options: (Text("a"), Text("b")))
 
 
-BYTES = np.frombuffer(TEXT.encode(), np.uint8)
-
-
-def test_windows_hold_every_byte_once_and_know_its_case():
-    windows = own_task.Windows(BYTES, own_task.DataConfig(length=16, batch_size=8))
-    batches = [windows.batch(i) for i in range(windows.steps_per_epoch)]
-    arrays = [(batch.tokens.ids, batch.capital, batch.tokens.valid) for batch in batches]
-    tokens, capital, valid = (np.concatenate([x.ravel() for x in each]) for each in zip(*arrays, strict=True))
-    assert bytes(tokens[valid].astype(np.uint8)).decode() == TEXT.lower()
-    assert bytes((tokens - 32 * capital)[valid].astype(np.uint8)).decode() == TEXT
-    parts = [windows.batch(1, rows=lambda n, half=half: np.arange(n + 2)[half::2]) for half in (0, 1)]
-    # two processes, whose rows beyond the batch are empty
-    for one, other, whole in zip(*map(jax.tree.leaves, (*parts, batches[1])), strict=True):
-        both = np.stack([one, other], 1).reshape(10, 16)
-        np.testing.assert_array_equal(both[:8], whole)
-        assert not both[8:].any()
+def test_windows_hold_every_byte_once():
+    config = own_task.TruecaseConfig(data=own_task.DataConfig(length=16, batch_size=8))
+    windows = own_task.windows(own_task.OrderedWindows, Text(TEXT), config)
+    tokens = [windows.batch(i).tokens for i in range(windows.steps_per_epoch)]
+    assert bytes(np.concatenate([x.ids[x.valid] for x in tokens]).astype(np.uint8)).decode() == TEXT
 
 
 def test_a_run_of_an_own_task_is_loaded_and_used(tmp_path):

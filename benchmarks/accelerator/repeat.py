@@ -37,7 +37,8 @@ def cases(settings: Settings) -> list[Case]:
 def _train(tiny: bool, settings: Settings) -> Mapping[str, Any]:
     config = configuration("base", tiny=tiny)
     setup = planner.planned_setup(config, one_device())
-    lowered, shape = setup.lower(*shape_of(TINY_TOKENS if tiny else TOKENS, tiny=tiny))
+    shape = shape_of(TINY_TOKENS if tiny else TOKENS, tiny=tiny)
+    lowered, _ = setup.lower(*shape)
     program, state = lowered.compile(), setup.new_state()
     batches = random_batches(setup, shape, config.data.vocab_size)  # type: ignore[attr-defined]
     losses, began = [], 0.0

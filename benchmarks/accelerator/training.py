@@ -75,7 +75,7 @@ class Compiled:
         return self.program
 
 
-def random_batches(setup: TrainingSetup, shape: tuple[int, ...], vocab_size: int) -> Iterator[Any]:
+def random_batches(setup: TrainingSetup, shape: tuple[int, int], vocab_size: int) -> Iterator[Any]:
     """Yields full batches of random tokens, the same ones every time."""
     for seed in range(1 << 20):
         draw = np.random.default_rng(seed)
@@ -84,7 +84,7 @@ def random_batches(setup: TrainingSetup, shape: tuple[int, ...], vocab_size: int
             values = np.ones(leaf.shape, bool) if leaf.dtype == bool else draw.integers(4, vocab_size, leaf.shape)
             return jax.device_put(values.astype(leaf.dtype), leaf.sharding)
 
-        yield jax.tree.map(fill, setup.network.abstract_batch(shape, setup.placement.rows))
+        yield jax.tree.map(fill, setup.abstract_batch(*shape))
 
 
 def one_device() -> jax.sharding.Mesh:
@@ -96,10 +96,11 @@ def _measure(size: str, tokens: int, settings: Settings) -> Mapping[str, Any]:
     config = configuration(size, tiny=settings.tiny)
     setup = planner.planned_setup(config, one_device())
     began = time.perf_counter()
-    lowered, shape = setup.lower(*shape_of(tokens, tiny=settings.tiny))
+    shape = shape_of(tokens, tiny=settings.tiny)
+    lowered, abstract = setup.lower(*shape)
     traced = time.perf_counter() - began
     compiled = Compiled(lowered)
-    costs = setup.costs(shape)
+    costs = setup.costs(abstract)
     chip = chip_name()
     expected = forecast(Workload(compiled, setup.abstract_state(), costs), f"{chip or 'h100'}:1x1", one_device())  # type: ignore[arg-type]
     state = setup.new_state()

@@ -16,7 +16,8 @@ from jaxformer import functional, models, training
 from jaxformer.data.image_batches import Augmentation, ImageBatch, PlannedImages, image_plan
 from jaxformer.data.pipeline import batches
 from jaxformer.modules import pure
-from jaxformer.tasks.vision.task import VisionNetwork
+from jaxformer.tasks.base import Network
+from jaxformer.tasks.vision.task import loss
 from jaxformer.training.config import AdamConfig
 from jaxformer.training.optimizers import make_optimizer
 
@@ -37,7 +38,7 @@ def training_step(spec):
     rates = {"schedule": "constant", "warmup_steps": 0, "b2": 0.99, "epsilon": 1e-8, "weight_decay": 0.05}
     optimizer = make_optimizer(AdamConfig(learning_rate=1e-3, clip_norm=1.0, **rates), steps=100_000)
     state = training.create(lambda key: params, optimizer, jax.random.key(0))
-    step = training.make_step(VisionNetwork(net, (spec["batch"], 1)).loss, optimizer)
+    step = training.make_step(Network(net, loss, lambda length: None, (spec["batch"], 1)).sums, optimizer)
     pixels, labels = images(spec)
     batch = ImageBatch(jnp.asarray(pixels), jnp.asarray(labels), jnp.ones(len(labels), bool))
 

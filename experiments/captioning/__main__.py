@@ -176,7 +176,7 @@ def measure(config: CaptioningConfig, model: str, out: pathlib.Path) -> dict[str
         **scored(said, corpus.test, objects(corpus.test)),
         "entropies": entropies(maps),
         "movement": movement(maps, grid),
-        "parameters": TASK.network(config, captioner.tokenizer.vocab_size).num_parameters,
+        "parameters": captioner.net.num_parameters,
     }
 
 

@@ -18,7 +18,7 @@ from jaxformer.data.sources import read_lines
 from jaxformer.errors import DataError
 from jaxformer.files import write_text
 from jaxformer.models import GridConfig, RecurrentCaptionerConfig, TransformerCaptionerConfig, choices
-from jaxformer.tasks.captioning import CaptioningConfig, DataConfig, DecodeConfig, LossConfig
+from jaxformer.tasks.captioning import CaptioningConfig, DataConfig, DecodeConfig
 from jaxformer.tasks.config import TuneConfig
 from jaxformer.training.config import AdamConfig, CosineDecay, TrainConfig
 
@@ -34,8 +34,8 @@ HELD_OUT = 0.08
 GRID = GridConfig(image_size=(50, 200), widths=(8, 24, 48, 64), num_blocks=1)
 SIZES: dict[str, Any] = {"image": GRID, "grid_positions": True, "d_model": 128, "dropout": 0.1}
 MODELS = {
-    "soft": RecurrentCaptionerConfig(**SIZES),
-    "hard": RecurrentCaptionerConfig(**SIZES, attention="hard"),
+    "soft": RecurrentCaptionerConfig(**SIZES, attention=choices.SoftAttention(doubly_stochastic=0.001)),
+    "hard": RecurrentCaptionerConfig(**SIZES, attention=choices.HardAttention()),
     "transformer": TransformerCaptionerConfig(
         **SIZES, num_heads=4, d_ff=384, num_layers=2, norm_position="pre", positions=choices.Sinusoidal()
     ),
@@ -117,7 +117,6 @@ def configuration(
             vocab_size=400,
             max_length=32,
         ),
-        loss=LossConfig(doubly_stochastic=0.001 if model == "soft" else 0.0),
         optimizer=AdamConfig(
             learning_rate=1e-3 if is_hard else 3e-3,
             schedule=CosineDecay(),

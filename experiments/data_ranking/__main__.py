@@ -118,8 +118,8 @@ class Ranking:
             raise DataError(f"lines are counted, so none may be left out, but these are: {skipped[:5]}")
         data: Any = registry.task_of(config).prepare(config, self.corpus, run)
         tokens = data.train.tokens
-        network = registry.task_of(config).network(config, data.vocabulary.vocab_size)
-        self.loss = lambda params, batch: network.validation_loss(params, batch)[:2]
+        network = registry.task_of(config).network(config, data.vocabulary.vocab_size, functional.attention)
+        self.loss = lambda params, batch: network.validation_sums(params, batch)[:2]
         self.num_parameters = network.num_parameters
         self._batches = functools.partial(data.validation_batches, np.arange)
         # Few pairs at a time: each has a gradient as large as the model.

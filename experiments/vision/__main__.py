@@ -146,7 +146,7 @@ def measure(config: VisionConfig, run: pathlib.Path) -> dict[str, Any]:
         found = [scores(labels, classifier.probabilities(shifted(images, *move)))[0].value for move in moves]
         by_shift[str(shift)] = float(np.mean(found))
     validation = jaxformer.evaluate(run, split="validation", say=lambda text: None)["validation"][0].value
-    parameters = TASK.network(config, len(classifier.vocabulary.names)).num_parameters
+    parameters = classifier.net.num_parameters
     return {"accuracy": by_shift["0"], "by_shift": by_shift, "validation": validation, "parameters": parameters}
 
 

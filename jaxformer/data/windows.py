@@ -31,6 +31,12 @@ class TextBatch(Generic[ArrayT]):
 
     __repr__ = brief
 
+    @staticmethod
+    def row(length: int) -> TextBatch[np.ndarray]:
+        """Returns a batch of one empty window."""
+        ids = np.zeros((1, length), np.int32)
+        return TextBatch(Tokens(ids, ids > 0, right_padded=True), ids)
+
 
 @dataclasses.dataclass(frozen=True)
 class TokenStream:

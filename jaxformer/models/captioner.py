@@ -15,6 +15,7 @@ from jaxformer import functional
 from jaxformer.functional.losses import LogitLoss
 from jaxformer.functional.sums import add_shared
 from jaxformer.functional.tokens import as_tokens
+from jaxformer.models import choices
 from jaxformer.models.captioner_config import RecurrentCaptionerConfig, TransformerCaptionerConfig
 from jaxformer.models.config import DecoderConfig, LanguageModelConfig
 from jaxformer.models.decoder import make_decoder
@@ -128,6 +129,7 @@ class RecurrentCaptioner(Captioner[RecurrentContext, RecurrentDecoderState]):
         d_model, d_hidden, d_memory = config.d_model, config.hidden_size, config.image.widths[-1]
         layers = {"cell": config.cell, "dropout": config.dropout, "state_dropout": config.state_dropout}
         linear = functools.partial(Linear, bias=False, rngs=rngs)
+        is_hard = isinstance(config.attention, choices.HardAttention)
         untied = None if config.tie_embeddings else linear(d_model, config.vocab_size, axes=("model", "vocab"))
         tokens = Embedding(config.vocab_size, d_model, rngs=rngs)
         self.decoder = RecurrentDecoder(
@@ -140,11 +142,11 @@ class RecurrentCaptioner(Captioner[RecurrentContext, RecurrentDecoderState]):
             gate=Linear(d_hidden, 1, axes=("hidden", None), rngs=rngs) if config.context_gate else None,
             feed="context",
             summary=_mean_feature,
-            hard=config.attention == "hard",
+            hard=is_hard,
             dropout=config.dropout,
         )
         # The moving average of the log-probability of a token, which only `reinforced_loss` reads.
-        self.baseline = nnx.Param(jnp.zeros((), jnp.float32), axes=()) if config.attention == "hard" else None
+        self.baseline = nnx.Param(jnp.zeros((), jnp.float32), axes=()) if is_hard else None
 
     def states(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar, Literal
 
+from jaxformer.models import choices
 from jaxformer.models.config import CellName, LanguageModelConfig, check_fields
 from jaxformer.models.vision_config import GridConfig
 from jaxformer.reprs import brief
@@ -27,9 +28,8 @@ class RecurrentCaptionerConfig:
     """The number of token ids; 0 is replaced by the tokenizer's before the model is built."""
     cell: CellName = "lstm"
     """The cell: Elman's network, gated recurrent unit, or long short-term memory."""
-    attention: Literal["soft", "hard"] = "soft"
-    """Soft attention (the weighted mean of the grid) or hard (one position: drawn in training, otherwise the most
-    probable)."""
+    attention: choices.CaptionAttention = choices.SoftAttention()
+    """The attention to the grid: soft, its weighted mean, or hard, one position."""
     context_gate: bool = False
     """Multiplies the context by a gate between 0 and 1 that is computed from the last state: beta of Xu et al. 2015."""
     d_model: int = 256

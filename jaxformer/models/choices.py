@@ -319,3 +319,43 @@ class GainAttention(ScaledAttention):
 
 GridAttention = ScaledAttention | GainAttention | None
 """Self-attention over the grid of a residual network."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SoftAttention:
+    """The mean of an image's grid, weighted by attention (Xu et al. 2015, 4.2)."""
+
+    kind: ClassVar[str] = "soft"
+
+    doubly_stochastic: float = 0.0
+    """The weight, in training, of the squared difference between 1 and the total attention that a position gets over a
+    caption (doubly stochastic attention); Xu et al. 2015 use 1."""
+
+    def __post_init__(self) -> None:
+        at_least(0, self, "doubly_stochastic")
+
+
+@dataclasses.dataclass(frozen=True)
+class HardAttention:
+    """One position of an image's grid: drawn in training, otherwise the most probable one (Xu et al. 2015, 4.1)."""
+
+    kind: ClassVar[str] = "hard"
+
+    entropy: float = 0.002
+    """The weight, in training, of an entropy bonus on the attention of each step, as in the code of Xu et al. 2015."""
+    soft_attention_rate: float = 0.5
+    """The fraction of captions, drawn again in each step, that use soft attention in training; one half in the paper.
+    With 0, all attention gradients are estimates with a large variance."""
+    baseline_decay: float = 0.9
+    """The decay of the moving average of a token's log-probability, the REINFORCE baseline."""
+
+    def __post_init__(self) -> None:
+        at_least(0, self, "entropy", "baseline_decay")
+        if not 0 <= self.soft_attention_rate <= 1:
+            raise ValueError(f"soft_attention_rate must be from 0 to 1, got {self.soft_attention_rate}")
+        if self.baseline_decay >= 1:
+            raise ValueError(f"baseline_decay must be less than 1, got {self.baseline_decay}")
+
+
+CaptionAttention = SoftAttention | HardAttention
+"""The attention of a recurrent captioner to the grid of an image."""

@@ -1,30 +1,30 @@
-"""The interface of a task: its data, its network and its predictor.
+"""A task as a record: how its data are read, its network and loss, its predictor and its scores.
 
 A task reads a corpus, prepares batches, builds a network with its loss, and makes a predictor from trained parameters.
 The runner does the work that all tasks share: run directories, meshes, checkpoints, training, validation, averaging,
-planning. A new task is one module with a configuration (a `TaskConfig`), these classes, and the value ``TASK``;
-`registry` lists its name.
+planning. A new task is one module with a configuration (a `TaskConfig`), a few functions, and the value ``TASK``, the
+`Task` that lists them; `registry` lists its name.
 """
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import functools
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import jax
 import numpy as np
 
-from jaxformer import functional, sharding
+from jaxformer import sharding
 from jaxformer.axes import AxisName
 from jaxformer.data.batch import Rows
 from jaxformer.data.pipeline import batches
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.scores import Score
+from jaxformer.functional.tokens import Tokens
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.sharding import Placement
@@ -34,16 +34,15 @@ from jaxformer.tasks.config import TaskConfig
 Say = Callable[[str], None]
 """A function that shows one line to the user."""
 
-OnExamples = Callable[[str, Sequence[Mapping[str, Any]]], None]
-"""A function that takes the name of a corpus and one row per example: its prediction and its scores."""
-
-
 LossSums = tuple[jax.Array, jax.Array, dict[str, jax.Array]]
 """The loss summed over a batch, the number of its terms, and additional sums."""
 
+Sums = Mapping[str, np.ndarray]
+"""The sums of a loss over several batches: "loss", "count", and the additional ones."""
 
-def sum_losses(results: Iterable[LossSums]) -> dict[str, Any]:
-    """Adds the results of `Network.validation_loss` over batches, in float64: "loss", "count", and the additional sums.
+
+def sum_losses(results: Iterable[LossSums]) -> dict[str, np.ndarray]:
+    """Adds the results of `Network.validation_sums` over batches, in float64: "loss", "count", and the additional sums.
 
     Each result is read only after the next one has been requested, so that the device need not wait for the host.
 
@@ -52,7 +51,7 @@ def sum_losses(results: Iterable[LossSums]) -> dict[str, Any]:
     >>> {name: float(value) for name, value in sums.items()}
     {'loss': 6.0, 'count': 4.0, 'correct': 2.0}
     """
-    sums: dict[str, Any] = {}
+    sums: dict[str, np.ndarray] = {}
     for result in one_behind(results):
         total, count, others = jax.device_get(result)
         for name, value in {"loss": total, "count": count, **others}.items():
@@ -103,7 +102,7 @@ class Vocabulary(Protocol):
 
     @property
     def vocab_size(self) -> Any:
-        """The number of outputs, or a tuple of such numbers: the `vocab_size` of `Task.network`."""
+        """The number of outputs, or a tuple of such numbers, as `Task.network` takes them."""
         ...
 
     @property
@@ -121,130 +120,139 @@ class Predictor(Protocol):
         ...
 
 
-ConfigT = TypeVar("ConfigT", bound=TaskConfig)
-CorpusT = TypeVar("CorpusT", bound=Corpus)
-VocabularyT = TypeVar("VocabularyT", bound=Vocabulary)
-PredictorT = TypeVar("PredictorT", bound=Predictor)
-BatchT = TypeVar("BatchT")
-
-
-class Data(abc.ABC, Generic[VocabularyT]):
-    """A corpus prepared for training: batches as pure functions of their number."""
-
-    vocabulary: VocabularyT
+class Planned(Protocol):
+    """Examples with a batch plan: batch i is a pure function of the examples and of i, so that runs can resume."""
 
     @property
-    @abc.abstractmethod
-    def report(self) -> Sequence[str]:
-        """Lines that describe the data, including skipped examples."""
+    def steps_per_epoch(self) -> int:
+        """The number of batches in one pass over all examples."""
+        ...
 
-    @property
-    def lengths(self) -> Sequence[int]:
-        """The padded lengths of batches; by default empty, for data without a length."""
-        return ()
-
-    @abc.abstractmethod
-    def batches(self, start: int, rows: Rows) -> Iterator[object]:
-        """Yields training batches ``start, start + 1, ...`` without end, as pytrees of numpy arrays.
+    def batch(self, step: int, *, rows: Rows | None = None) -> Any:
+        """Returns batch number `step`, a pytree of numpy arrays.
 
         Args:
           rows: the rows to make: ``rows(B)`` gives the sorted indices of those that this process needs of a batch of B
-            rows. Indices from B on fill up the batch for the mesh: they are empty rows, without loss.
+            rows; by default all. Indices from B on fill up the batch for the mesh: they are empty rows, without loss.
         """
-
-    @abc.abstractmethod
-    def validation_batches(self, rows: Rows) -> Iterator[object]:
-        """Yields batches that hold each validation example once; `rows` as in `batches`."""
+        ...
 
 
-class Planned(Protocol):
-    """Examples with a batch plan."""
-
-    @property
-    def steps_per_epoch(self) -> int: ...
-
-    def batch(self, step: int, *, rows: Rows | None = None) -> object: ...
+PlannedT = TypeVar("PlannedT", bound=Planned)
 
 
-class PlannedData(Data[VocabularyT]):
-    """Data whose training and validation examples have batch plans."""
+@dataclasses.dataclass(frozen=True)
+class Data(Generic[PlannedT]):
+    """A corpus prepared for training."""
 
-    train: Planned
-    validation: Planned
+    train: PlannedT
+    validation: PlannedT
+    vocabulary: Vocabulary
+    report: Sequence[str] = ()
+    """Lines that describe the data, including skipped examples."""
+    lengths: Sequence[int] = ()
+    """The padded lengths of batches; empty for data without a length."""
 
     def batches(self, start: int, rows: Rows) -> Iterator[Any]:
+        """Yields training batches ``start, start + 1, ...`` without end; for `rows`, see `Planned.batch`."""
         return batches(functools.partial(self.train.batch, rows=rows), start=start)
 
     def validation_batches(self, rows: Rows) -> Iterator[Any]:
+        """Yields batches that hold each validation example once."""
         return batches(functools.partial(self.validation.batch, rows=rows), stop=self.validation.steps_per_epoch)
 
 
-class Network(abc.ABC, Generic[BatchT]):
-    """A model with its loss, and the shapes of its batches."""
+ModelT = TypeVar("ModelT", bound=Any)
+BatchT = TypeVar("BatchT", bound=Any)
 
-    net: Pure[Any, Any]
+
+@dataclasses.dataclass(frozen=True)
+class Network(Generic[ModelT, BatchT]):
+    """A model with its loss. Shapes, costs and abstract batches follow from one row of a batch."""
+
+    net: Pure[ModelT, Any]
+    loss: Callable[[ModelT, BatchT, jax.Array | None], LossSums]
+    """Function from the model, a batch and the key of dropout to the training loss, summed over the batch, the number
+    of its terms, and additional sums for the log. Without a key, there is no dropout."""
+    row: Callable[[int], Any]
+    """Function from a length to a batch of one row, of which only shapes and dtypes are read; rows are the first
+    dimension of all arrays."""
     largest_batch: tuple[int, int]
     """The number of rows and the length of the batch that needs the most memory."""
-    unit: ClassVar[str] = "tokens"
-    """The plural name of the terms that the loss counts, such as "tokens"."""
+    validation_loss: Callable[[ModelT, BatchT], LossSums] | None = None
+    """The loss by which models are compared, with sums for `Task.measure`; by default `loss` without dropout."""
+    unit: str = "tokens"
+    """The plural name of the terms that the loss counts."""
+    has_term_per_row: bool = False
+    """True if the loss has a term for each row, not for each position."""
+    sharded_axes: tuple[AxisName, ...] = ("batch", "length")
+    """The dimensions of activations that a mesh may shard, in addition to those of parameters."""
+    averages: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """The decay of each parameter that is a moving average and not trained by Adam: see `training.averaging`."""
 
     @property
     def num_parameters(self) -> int:
         """The number of parameters."""
         return self.net.num_parameters
 
-    def bound(self, params: Params, batch: BatchT) -> Any:
-        """Returns the model with these parameters, for the loss of a batch: see `sharding.with_copies`."""
-        return self.net.bind(sharding.with_copies(params, self.net.axes, batch, dtype=self.net.config.compute_dtype))
-
-    @property
-    def sharded_axes(self) -> tuple[AxisName, ...]:
-        """The dimensions of activations that a mesh may shard, in addition to those of parameters."""
-        return "batch", "length"
-
-    @property
-    def averages(self) -> Mapping[str, float]:
-        """The decay of each parameter that is a moving average and not trained by Adam: see `training.averaging`."""
-        return {}
-
     @property
     def compute_dtype(self) -> str:
-        """The dtype of the matrix products' operands; by default, the model's setting of the same name."""
+        """The dtype of the matrix products' operands, the model's setting of the same name."""
         return self.net.config.compute_dtype
 
-    @abc.abstractmethod
-    def loss(self, params: Params, batch: BatchT, key: jax.Array | None) -> LossSums:
-        """Returns the training loss summed over a batch, the number of its terms, and additional sums for the log."""
+    def sums(self, params: Params, batch: BatchT, key: jax.Array | None) -> LossSums:
+        """Returns the `loss` of these parameters."""
+        return self.loss(self._bound(params, batch), batch, key)
 
-    def validation_loss(self, params: Params, batch: BatchT) -> LossSums:
-        """Returns the loss by which models are compared, as sum and number of terms, and sums for `validation_metrics`.
+    def validation_sums(self, params: Params, batch: BatchT) -> LossSums:
+        """Returns the `validation_loss` of these parameters."""
+        if self.validation_loss is None:
+            return self.sums(params, batch, None)
+        return self.validation_loss(self._bound(params, batch), batch)
 
-        By default it is `loss` without dropout.
-        """
-        return self.loss(params, batch, None)
+    def _bound(self, params: Params, batch: BatchT) -> ModelT:
+        """Returns the model with these parameters, for the loss of a batch: see `sharding.with_copies`."""
+        return self.net.bind(sharding.with_copies(params, self.net.axes, batch, dtype=self.compute_dtype))
 
-    def shape(self, batch: Any) -> tuple[int, ...]:
-        """Returns the number of rows of a batch, then its lengths, with the predicted sequence's length last.
+    def abstract_batch(self, num_rows: int, length: int, place: jax.sharding.Sharding) -> BatchT:
+        """Returns a batch of ``jax.ShapeDtypeStruct``, placed by `place`, whose sequences all have this length."""
+        make = lambda x: jax.ShapeDtypeStruct((num_rows, *x.shape[1:]), x.dtype, sharding=place)
+        return jax.tree.map(make, self.row(length))
 
-        By default, it is the shape of ``batch.tokens``.
-        """
-        return batch.tokens.shape
+    def num_terms(self, batch: BatchT) -> int:
+        """Returns the number of terms of a batch's loss, padding included."""
+        num_rows, *lengths = batch_shape(batch)
+        return num_rows if self.has_term_per_row else num_rows * lengths[-1]
 
-    def planned_shape(self, num_rows: int, length: int) -> tuple[int, ...]:
-        """Returns the `shape` of a batch of `num_rows` rows whose sequences all have this length."""
-        return num_rows, length
 
-    @abc.abstractmethod
-    def abstract_batch(self, shape: tuple[int, ...], rows: jax.sharding.Sharding) -> object:
-        """Returns a batch of ``jax.ShapeDtypeStruct`` of this shape, placed by `rows`."""
+def batch_shape(batch: object) -> tuple[int, ...]:
+    """Returns the number of rows of a batch and the lengths of its sequences in order; 1 if it has none.
 
-    def describe(self, shape: tuple[int, ...]) -> str:
-        """Returns the size of a batch in words; by default such as "64 x 128 tokens"."""
-        return " x ".join(map(str, shape)) + " tokens"
+    >>> batch_shape({"source": Tokens(np.zeros((64, 48))), "target": Tokens(np.zeros((64, 32)))})
+    (64, 48, 32)
+    """
+    leaves = jax.tree.leaves(batch, is_leaf=_is_tokens)
+    return leaves[0].shape[0], *([x.shape[1] for x in leaves if isinstance(x, Tokens)] or [1])
 
-    def num_terms(self, shape: tuple[int, ...]) -> int:
-        """Returns the number of terms of a batch's loss, padding included; by default rows x last length."""
-        return shape[0] * shape[-1]
+
+def describe_batch(batch: object) -> str:
+    """Returns the size of a batch in words: those of its sequences and images.
+
+    >>> describe_batch({"source": Tokens(np.zeros((64, 48))), "target": Tokens(np.zeros((64, 32)))})
+    '64 x 48 source tokens and 64 x 32 target tokens'
+    """
+    words = []
+    for path, x in jax.tree_util.tree_leaves_with_path(batch, is_leaf=_is_tokens):
+        if isinstance(x, Tokens):
+            name = jax.tree_util.keystr(path[-1:], simple=True)
+            words.append(" x ".join(map(str, x.shape)) + f" {name} tokens".replace(" tokens tokens", " tokens"))
+        elif len(x.shape) == 4:
+            words.append("{} images of {} x {} pixels".format(*x.shape))
+    return " and ".join(words)
+
+
+def _is_tokens(x: object) -> bool:
+    return isinstance(x, Tokens)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -259,122 +267,65 @@ class Trained:
     """The training steps whose parameters these are; several if they were averaged."""
 
 
-class Task(abc.ABC, Generic[ConfigT, CorpusT, BatchT, VocabularyT, PredictorT]):
+@dataclasses.dataclass(frozen=True)
+class Scored:
+    """The scores of a corpus and, for a task that scores single examples, a row of each: its prediction and scores."""
+
+    corpus: str
+    """The name of the corpus."""
+    scores: list[Score]
+    examples: Sequence[Mapping[str, object]] | None = None
+
+
+def _refuse_files(config: TaskConfig, files: Sequence[str | os.PathLike[str]]) -> Any:
+    raise ConfigError(f"a run of {config.task} is scored on its own data, not on other files")
+
+
+ConfigT = TypeVar("ConfigT", bound=TaskConfig)
+CorpusT = TypeVar("CorpusT", bound=Corpus)
+PredictorT = TypeVar("PredictorT", bound=Predictor)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Task(Generic[ConfigT, CorpusT, PredictorT]):
     """A kind of experiment; see the docstring of this module."""
 
-    name: ClassVar[str]
-    commands: ClassVar[tuple[str, ...]] = ()
-    """The subcommands that use the task's predictor, besides those of every task."""
-    vocabulary_files: ClassVar[tuple[str, ...]] = ("tokenizer.model", "tokenizer.json")
-    """The names that a saved vocabulary may have in a run directory."""
-    metrics: ClassVar[Mapping[str, bool]] = {}
-    """The validation metrics besides the loss; True if a higher value is better."""
-    default_split: ClassVar[str] = "test"
-    """The split that is scored by default."""
     config: type[ConfigT]
+    """The class of its settings, whose `task` is the task's name."""
+    read: Callable[[ConfigT], CorpusT]
+    """Reads or generates the corpus; raises a DataError if a file is missing, malformed or not named."""
+    prepare: Callable[[ConfigT, CorpusT, pathlib.Path], Data[Any]]
+    """Learns or loads the vocabulary of the run in a folder, saves it there, and plans batches; raises a DataError if
+    the corpus does not fit the settings."""
+    vocabulary: Callable[[pathlib.Path], Vocabulary]
+    """Loads the vocabulary of a run."""
+    vocab_size: Callable[[ConfigT], Any]
+    """Returns the `Vocabulary.vocab_size` that the settings determine, for plans without data; raises an
+    UnknownSizeError if only the data do."""
+    network: Callable[[ConfigT, Any, AttentionFunction], Network[Any, Any]]
+    """Builds the network for a vocabulary size, with the attention function of its model: `functional.attention`, that
+    of a mesh, or `planning.flops.attention`. Nothing is allocated."""
+    predictor: Callable[[ConfigT, Any, Trained], PredictorT]
+    """Makes a predictor from the vocabulary and a trained network."""
+    score: Callable[[ConfigT, CorpusT, PredictorT, str, Say], Iterable[Scored]]
+    """Scores a split, "test" or "validation"; raises a DataError if there is no such split."""
+    metrics: Mapping[str, bool] = dataclasses.field(default_factory=dict)
+    """The validation metrics besides the loss; True if a higher value is better."""
+    measure: Callable[[ConfigT, CorpusT, Data[Any], PredictorT, Sums], Mapping[str, float]] = lambda *args: {}
+    """Returns the `metrics` of a validation, from the results of `sum_losses` over the validation data."""
+    default_split: str = "test"
+    """The split that is scored by default."""
+    read_test: Callable[[ConfigT, Sequence[str | os.PathLike[str]]], CorpusT] = _refuse_files
+    """Reads files as a corpus with only a test part; by default, this is not supported (a ConfigError)."""
+    renamed: Callable[[Params, TaskConfig, pathlib.Path, pathlib.Path], Params] = lambda params, *runs: params
+    """Returns the parameters of the run that `init_from` names, nested as in this one; from its configuration, its
+    folder, and the folder of this run."""
+    commands: tuple[str, ...] = ()
+    """The subcommands that use the task's predictor, besides those of every task."""
+    vocabulary_files: tuple[str, ...] = ("tokenizer.model", "tokenizer.json")
+    """The names that a saved vocabulary may have in a run directory."""
 
-    def check(self, config: ConfigT) -> None:
-        """Checks that settings are compatible with each other, before anything is read.
-
-        Raises:
-          ConfigError: two settings contradict each other; the message names both.
-        """
-        del config
-
-    def check_init(self, config: ConfigT, source: TaskConfig) -> None:
-        """Checks that settings are compatible with the run that `init_from` names, before anything is read.
-
-        Raises:
-          ConfigError: this run cannot start from that one.
-        """
-        del config, source
-
-    def renamed(self, params: Params, source: TaskConfig, *, there: pathlib.Path, here: pathlib.Path) -> Params:
-        """Returns the parameters of the run in `there`, which `init_from` names, nested as in this one, in `here`."""
-        del source, there, here
-        return params
-
-    @abc.abstractmethod
-    def read(self, config: ConfigT) -> CorpusT:
-        """Reads or generates the corpus.
-
-        Raises:
-          DataError: a file is missing, malformed or not named.
-        """
-
-    def read_test(self, config: ConfigT, files: Sequence[str | os.PathLike[str]]) -> CorpusT:
-        """Reads files as a corpus with only a test part; by default, this is not supported.
-
-        Raises:
-          ConfigError: the task does not support this, or takes another number of files.
-          DataError: a file is missing or malformed.
-        """
-        del config, files
-        raise ConfigError(f"a run of {self.name} is scored on its own data, not on other files")
-
-    @abc.abstractmethod
-    def prepare(self, config: ConfigT, corpus: CorpusT, run: pathlib.Path) -> Data[VocabularyT]:
-        """Learns or loads the run's vocabulary, saves it in `run`, and plans batches.
-
-        Raises:
-          DataError: the corpus does not fit the settings.
-        """
-
-    @abc.abstractmethod
-    def vocabulary(self, run: pathlib.Path) -> VocabularyT:
-        """Loads the vocabulary of a run."""
-
-    def min_vocab_size(self, config: ConfigT) -> Any:
-        """Returns the smallest possible vocabulary size, to check settings before the data determine it."""
-        del config
-        return 1
-
-    @abc.abstractmethod
-    def planned_vocab_size(self, config: ConfigT) -> Any:
-        """Returns the vocabulary size that the settings determine, for plans without data.
-
-        Raises:
-          ConfigError: the settings do not determine it.
-        """
-
-    def smaller_batch(self, config: ConfigT, num_rows: int) -> str:
-        """Returns the option for batches of `num_rows` rows; an empty string by default or if training rejects it."""
-        del config, num_rows
-        return ""
-
-    @abc.abstractmethod
-    def network(
-        self, config: ConfigT, vocab_size: Any, attention: AttentionFunction = functional.attention
-    ) -> Network[BatchT]:
-        """Builds the network without allocating parameters.
-
-        Args:
-          attention: the attention of its model: `functional.attention`, that of a mesh, or `planning.flops.attention`.
-        """
-
-    @abc.abstractmethod
-    def predictor(self, config: ConfigT, vocabulary: VocabularyT, trained: Trained) -> PredictorT:
-        """Makes a predictor from a trained network."""
-
-    def validation_metrics(
-        self, config: ConfigT, corpus: CorpusT, data: Any, predictor: PredictorT, sums: Mapping[str, Any]
-    ) -> Mapping[str, float]:
-        """Returns the metrics of a validation besides the loss; none by default.
-
-        Args:
-          sums: the results of `Network.validation_loss`, summed over the validation data by `sum_losses`.
-        """
-        del config, corpus, data, predictor, sums
-        return {}
-
-    @abc.abstractmethod
-    def evaluate(
-        self, config: ConfigT, corpus: CorpusT, predictor: PredictorT, *, split: str, say: Say, on_examples: OnExamples
-    ) -> dict[str, list[Score]]:
-        """Returns the scores of a split ("test" or "validation"), by name of the corpus.
-
-        A task that scores single examples passes their rows to `on_examples`.
-
-        Raises:
-          DataError: there is no such split.
-        """
+    @property
+    def name(self) -> str:
+        """The name of the task, which is saved in a run's config.json."""
+        return self.config.task

@@ -6,8 +6,8 @@ import collections
 import dataclasses
 import json
 import pathlib
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -16,14 +16,14 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import functional
 from jaxformer.digests import short_digest
-from jaxformer.errors import ConfigError, DataError, first_few
+from jaxformer.errors import DataError, UnknownSizeError, first_few
 from jaxformer.evaluation.classification import accuracy, matthews, matthews_of_counts
 from jaxformer.evaluation.scores import Score
 from jaxformer.files import write_text
 from jaxformer.modules.pure import Params
 from jaxformer.multihost import processes, storage
-from jaxformer.tasks.base import BatchT, ConfigT, LossSums, PredictorT, Splits, Task, VocabularyT
-from jaxformer.tasks.config import split_classes
+from jaxformer.tasks.base import LossSums, Scored, Splits, Sums
+from jaxformer.tasks.config import TaskConfig
 from jaxformer.tasks.rundir import holds_run
 
 if TYPE_CHECKING:
@@ -34,16 +34,7 @@ FILE = "classes.json"
 """The file of a run directory that holds the names of the classes."""
 
 
-def check_names(setting: str) -> None:
-    """Checks the setting `data.classes`.
-
-    Raises:
-      ConfigError: the setting names only one class, or a class twice.
-    """
-    names = split_classes(setting)
-    if len(names) != len(set(names)) or len(names) == 1:
-        raise ConfigError(f"data.classes must be two or more different names, got {setting!r}")
-
+Named = Iterable[Mapping[str, object]]
 
 LabeledT = TypeVar("LabeledT", bound="Examples | LabeledImages")
 
@@ -82,21 +73,6 @@ class LabeledCorpus(Splits[LabeledT]):
                 listed = f"{len(missing):,} of {len(self.classes):,} classes without {what} data: {first_few(missing)}"
                 lines.append(f"WARNING: {listed}")
         return lines
-
-
-class ClassTask(
-    Task[ConfigT, LabeledCorpus[LabeledT], BatchT, VocabularyT, PredictorT],
-    Generic[ConfigT, LabeledT, BatchT, VocabularyT, PredictorT],
-):
-    """A task whose examples each have a class."""
-
-    metrics: ClassVar[Mapping[str, bool]] = {"accuracy": True, "matthews": True}
-
-    def renamed(self, params, source, *, there, here):
-        return renamed(params, there, here)
-
-    def validation_metrics(self, config, corpus, data, predictor, sums):
-        return metrics(sums)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,7 +134,7 @@ def load(run: pathlib.Path) -> tuple[str, ...]:
         raise DataError(f"{path} is damaged: it holds no names of classes") from error
 
 
-def renamed(params: Params, there: pathlib.Path, here: pathlib.Path) -> Params:
+def renamed(params: Params, source: TaskConfig, there: pathlib.Path, here: pathlib.Path) -> Params:
     """Returns the parameters of the run `there`, its output layer under another name if `here` has other classes.
 
     Two runs may have equally many classes: other ones, or the same ones in another order.
@@ -169,7 +145,7 @@ def renamed(params: Params, there: pathlib.Path, here: pathlib.Path) -> Params:
 
 
 def losses(logits: Float[Array, "B C"], labels: Int[Array, " B"], where: Bool[Array, " B"]) -> LossSums:
-    """Returns the cross entropy of the correct classes as (sum, count), and sums for `metrics`.
+    """Returns the cross entropy of the correct classes as (sum, count), and sums for `measure`.
 
     Args:
       where: True for examples to count; other rows only fill up a batch.
@@ -181,7 +157,11 @@ def losses(logits: Float[Array, "B C"], labels: Int[Array, " B"], where: Bool[Ar
     return total, count, {"correct": correct, "labels": number(labels), "predictions": number(predictions)}
 
 
-def metrics(sums: Mapping[str, np.ndarray]) -> dict[str, float]:
+METRICS = {"accuracy": True, "matthews": True}
+"""The metrics of a validation; True if a higher value is better."""
+
+
+def measure(config: TaskConfig, corpus: object, data: object, predictor: object, sums: Sums) -> dict[str, float]:
     """Returns accuracy and Matthews correlation from the sums of `losses`."""
     correct, count = float(sums["correct"]), float(sums["labels"].sum())
     correlation = matthews_of_counts(correct, sums["labels"], sums["predictions"])
@@ -190,5 +170,37 @@ def metrics(sums: Mapping[str, np.ndarray]) -> dict[str, float]:
 
 def scores(labels: np.ndarray, probabilities: np.ndarray) -> list[Score]:
     """Returns accuracy and Matthews correlation, from class probabilities ``[examples, classes]``."""
-    predictions = probabilities.argmax(1)
-    return [accuracy(float((labels == predictions).sum()), len(labels)), matthews(labels, predictions)]
+    guesses = probabilities.argmax(1)
+    return [accuracy(float((labels == guesses).sum()), len(labels)), matthews(labels, guesses)]
+
+
+def scored(split: str, corpus: LabeledCorpus, labels: np.ndarray, probabilities: np.ndarray, whats: Named) -> Scored:
+    """Returns accuracy and Matthews correlation of a split, and the guess for each of its examples.
+
+    Args:
+      labels: the class index of each example.
+      probabilities: ``[examples, classes]``.
+      whats: what each example is, such as ``{"text": "..."}``.
+    """
+    examples = [
+        {
+            **what,
+            "label": corpus.classes[label],
+            "guess": corpus.classes[guess],
+            "probability": round(float(by_class[label]), 4),
+        }
+        for what, label, guess, by_class in zip(whats, labels, probabilities.argmax(1), probabilities, strict=True)
+    ]
+    return Scored(split, scores(labels, probabilities), examples)
+
+
+def num_classes(setting: int, names: Sequence[str], smallest: int | tuple[int, ...]) -> int:
+    """Returns the number of classes that settings determine: `model.num_classes`, or that of the names in `data`.
+
+    Raises:
+      UnknownSizeError: only the data determine it; with the `smallest` size.
+    """
+    if not setting and not names:
+        message = "the number of classes is not known without the data: give --model.num_classes N"
+        raise UnknownSizeError(message, smallest)
+    return setting or len(names)

@@ -71,6 +71,16 @@ class TuneConfig:
         return words(self.frozen)
 
 
+def check_length(name: str, length: int, limit: int | None) -> None:
+    """Checks that the positions of a model are enough for the longest texts of its training.
+
+    Raises:
+      ConfigError: they are too few.
+    """
+    if limit is not None and length > limit:
+        raise ConfigError(f"{name} is {length}, but model.max_positions is {limit}")
+
+
 def words(text: str) -> tuple[str, ...]:
     """Returns the comma-separated words of a setting."""
     return tuple(word.strip() for word in text.split(",") if word.strip())
@@ -79,6 +89,17 @@ def words(text: str) -> tuple[str, ...]:
 def split_classes(text: str) -> tuple[str, ...]:
     """Returns the comma-separated names of classes in a setting, normalized (NFC) as labels are."""
     return words(unicodedata.normalize("NFC", text))
+
+
+def check_classes(setting: str) -> None:
+    """Checks the setting `classes`.
+
+    Raises:
+      ConfigError: the setting names only one class, or a class twice.
+    """
+    names = split_classes(setting)
+    if len(names) != len(set(names)) or len(names) == 1:
+        raise ConfigError(f"classes must be two or more different names, got {setting!r}")
 
 
 MOST_CANDIDATES = 65_536
@@ -324,6 +345,20 @@ class TaskConfig:
         """Returns these settings, with the ones that must agree taken from `source`, the run that `init_from` names."""
         del source
         return self
+
+    def check(self) -> None:
+        """Checks that settings are compatible with each other, before anything is read.
+
+        Raises:
+          ConfigError: two settings contradict each other; the message names both.
+        """
+
+    def check_init(self, source: TaskConfig) -> None:
+        """Checks that settings are compatible with the run that `init_from` names, before anything is read.
+
+        Raises:
+          ConfigError: this run cannot start from that one.
+        """
 
     def __post_init__(self) -> None:
         check_numbers(self)

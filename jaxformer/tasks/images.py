@@ -13,7 +13,6 @@ import numpy as np
 from jaxformer.caches import data_cache
 from jaxformer.data.image_batches import decode_all
 from jaxformer.data.images import LabeledImages, decode, pixels, read_file
-from jaxformer.errors import ConfigError
 from jaxformer.modules.pure import Pure
 
 
@@ -21,22 +20,6 @@ def image_shape(model: Any) -> tuple[int, int, int]:
     """Returns the height, width and channels of a model's images, from its configuration or its `image` part."""
     own = getattr(model, "image", model)
     return *own.image_size, own.num_channels
-
-
-def check_images(config: Any) -> None:
-    """Checks the settings of a task whose `data` have `shift`.
-
-    Raises:
-      ConfigError: the images have neither 1 nor 3 channels, or `shift` is not below their shorter side.
-    """
-    *size, num_channels = image_shape(config.model)
-    if num_channels not in (1, 3):
-        name = "model.image.num_channels" if hasattr(config.model, "image") else "model.num_channels"
-        raise ConfigError(f"{name} must be 1 (gray) or 3 (RGB), got {num_channels}")
-    if config.data.shift >= min(size):
-        raise ConfigError(
-            f"data.shift must be below {min(size)}, the shorter side of the images, got {config.data.shift}"
-        )
 
 
 def decode_images(config: Any, images: LabeledImages) -> np.ndarray:

@@ -167,7 +167,7 @@ def probe(query: Any, key: Any, value: Any, **options: Any) -> NoReturn:
     raise _Reached
 
 
-def _reaches(make: Callable[[Any], Network[Any]], trace: Callable[[Network[Any]], Any]) -> bool:
+def _reaches(make: Callable[[Any], Network[Any, Any]], trace: Callable[[Network[Any, Any]], Any]) -> bool:
     try:
         trace(make(probe))
     except _Reached:
@@ -182,7 +182,9 @@ def _check_steps(net: Pure, params: Params) -> None:
         decoder.stack.blocks(decoder.stack.unstacked())[0].check_steps()
 
 
-def checked(make: Callable[[Any], Network[Any]], attention: Any, trace: Callable[[Network[Any]], Any]) -> Network[Any]:
+def checked(
+    make: Callable[[Any], Network[Any, Any]], attention: Any, trace: Callable[[Network[Any, Any]], Any]
+) -> Network[Any, Any]:
     """Returns the network with a user's attention, whose loss is traced, so that its errors are raised now.
 
     Args:

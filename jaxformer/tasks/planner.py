@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from jax.sharding import Mesh
 
+from jaxformer import functional
+from jaxformer.config import changed
 from jaxformer.errors import ConfigError
 from jaxformer.planning import topology
 from jaxformer.planning.forecast import Forecast, Workload, forecast
 from jaxformer.planning.forecast import remedies as remedies_of
 from jaxformer.sharding import Placement
 from jaxformer.tasks import registry
+from jaxformer.tasks.base import Network
 from jaxformer.tasks.config import TaskConfig
 from jaxformer.tasks.training_setup import TrainingSetup, make_training_setup
 
@@ -30,7 +35,8 @@ def plan(config: TaskConfig, name: str, *, shape: RowsAndLength | None = None) -
       ConfigError: an unknown topology, a mesh that does not fit it or the model, no compiler for it, or settings that
         training would refuse.
     """
-    registry.task_of(config).check(config)
+    registry.task_of(config)
+    config.check()
     mesh = topology.mesh(name, config.mesh)
     result = forecast(workload(config, mesh, shape=shape), name, mesh)
     return result, [] if result.memory.fits else remedies(config, result, shape=shape)
@@ -39,7 +45,7 @@ def plan(config: TaskConfig, name: str, *, shape: RowsAndLength | None = None) -
 def planned_setup(config: TaskConfig, mesh: Mesh) -> TrainingSetup:
     """Returns the training setup of a configuration without its data: the settings give the vocabulary size."""
     task = registry.task_of(config)
-    return make_training_setup(task, config, task.planned_vocab_size(config), Placement(mesh))
+    return make_training_setup(task, config, task.vocab_size(config), Placement(mesh))
 
 
 def workload(config: TaskConfig, mesh: Mesh, *, shape: RowsAndLength | None = None) -> Workload:
@@ -51,8 +57,8 @@ def workload(config: TaskConfig, mesh: Mesh, *, shape: RowsAndLength | None = No
     setup = planned_setup(config, mesh)
     num_rows, length = shape or setup.network.largest_batch
     try:
-        lowered, batch_shape = setup.lower(num_rows, length)
-        return Workload(lowered, setup.abstract_state(), setup.costs(batch_shape))
+        lowered, batch = setup.lower(num_rows, length)
+        return Workload(lowered, setup.abstract_state(), setup.costs(batch))
     except ConfigError:
         raise
     except ValueError as error:
@@ -61,12 +67,11 @@ def workload(config: TaskConfig, mesh: Mesh, *, shape: RowsAndLength | None = No
 
 def remedies(config: TaskConfig, result: Forecast, *, shape: RowsAndLength | None = None) -> list[str]:
     """Returns changes that would make the step fit, as options of the command line with their arithmetic."""
-    task = registry.task_of(config)
-    network = task.network(config, task.planned_vocab_size(config))
+    network = _network(config)
     num_rows, length = shape or network.largest_batch
 
     def smaller_batch(rows: int) -> str:
-        return f"--batch {rows}x{length}" if shape else task.smaller_batch(config, rows)
+        return f"--batch {rows}x{length}" if shape else _batch_option(config, rows, length)
 
     return remedies_of(
         result,
@@ -75,3 +80,18 @@ def remedies(config: TaskConfig, result: Forecast, *, shape: RowsAndLength | Non
         remat=getattr(network.net.config, "remat", True),
         smaller_batch=smaller_batch,
     )
+
+
+def _network(config: TaskConfig) -> Network[Any, Any]:
+    task = registry.task_of(config)
+    return task.network(config, task.vocab_size(config), functional.attention)
+
+
+def _batch_option(config: TaskConfig, num_rows: int, length: int) -> str:
+    """Returns the option for batches of this number of rows; an empty text if there is none or training refuses it."""
+    data = getattr(config, "data", None)
+    for name, value in {"batch_size": num_rows, "tokens_per_batch": num_rows * length}.items():
+        if hasattr(data, name):
+            smaller = _network(changed(config, {"data": {name: value}}))
+            return f"--data.{name} {value}" if smaller.largest_batch == (num_rows, length) else ""
+    return ""

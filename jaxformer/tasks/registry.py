@@ -60,7 +60,7 @@ BUILTIN = {"demo": "jaxformer.tasks.translation.presets"} | {
 GROUP = "jaxformer.tasks"
 """The group of entry points by which other packages add tasks."""
 
-AnyTask: TypeAlias = "Task[Any, Any, Any, Any, Any]"
+AnyTask: TypeAlias = "Task[Any, Any, Any]"
 
 
 def get(name: str) -> AnyTask:
@@ -74,16 +74,13 @@ def get(name: str) -> AnyTask:
         own = "your own is found by an entry point of the group jaxformer.tasks, or a line in registry.TASKS"
         raise ConfigError(f"unknown task {name!r}{did_you_mean(name, TASKS)}; {own}")
     task = importlib.import_module(TASKS[name]).TASK
-    kind, config = type(task).__name__, task.config
-    if config.task != name:
+    if task.name != name:
+        config = task.config.__name__
         raise ConfigError(
-            f"the task {name!r} of {TASKS[name]} takes a {config.__name__}, whose task is {config.task!r}, which would "
-            f"be trained; give {kind} its own configuration, config = MyConfig, where MyConfig({config.__name__}) has "
-            f'the line task = "{name}"'
+            f"the task {name!r} of {TASKS[name]} takes a {config}, whose task is {task.name!r}, which would be "
+            f"trained; give it its own configuration, config=MyConfig, where MyConfig({config}) has the line "
+            f'task = "{name}"'
         )
-    if (found := getattr(task, "name", "")) != name:
-        where = f"the task {name!r} of {TASKS[name]}"
-        raise ConfigError(f'{where} has the name {found!r}; give {kind} the line name = "{name}"')
     return task
 
 

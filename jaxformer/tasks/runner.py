@@ -9,7 +9,7 @@ import os
 import pathlib
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -17,14 +17,14 @@ from rich.console import Console
 from jaxformer import lazy, sharding, training
 from jaxformer.config import changed, fingerprint
 from jaxformer.digests import short_digest
-from jaxformer.errors import ConfigError, JaxformerError, did_you_mean
+from jaxformer.errors import ConfigError, JaxformerError, UnknownSizeError, did_you_mean
 from jaxformer.evaluation.scores import Score
 from jaxformer.files import local_path
 from jaxformer.modules import AttentionFunction
 from jaxformer.multihost import cluster, processes, storage
 from jaxformer.sharding import Placement
 from jaxformer.tasks import own_attention, registry, restore, resume, run_lock, rundir
-from jaxformer.tasks.base import Corpus, Data, OnExamples, Predictor, Say, Trained
+from jaxformer.tasks.base import Corpus, Data, Predictor, Say, Trained
 from jaxformer.tasks.config import TaskConfig
 from jaxformer.tasks.own_attention import Own
 from jaxformer.tasks.registry import AnyTask
@@ -38,6 +38,9 @@ from jaxformer.training.progress import Display, StderrConsole, peak_flops, prin
 from jaxformer.training.tracking import tracker
 
 Path = str | os.PathLike[str]
+
+OnExamples = Callable[[str, Sequence[Mapping[str, object]]], None]
+"""A function that takes the name of a corpus and one row per example: its prediction and its scores."""
 
 
 def train(
@@ -79,7 +82,7 @@ def train(
         lazy.require(tracked, what=f"train.log_to {tracked} needs", extra=tracked)
     if profile:
         profiled_steps(profile, start=0, steps=config.train.steps)
-    task.check(config)
+    config.check()
     storage.wait_for_run(out, _files(task))
     # Refuses a folder of other files before anything is written there.
     saved = registry.read_config(out) if rundir.holds_run(out) else None
@@ -111,7 +114,7 @@ class _Start:
         task, config, out = self.task, self.config, self.out
         saved, earlier = registry.read_config(out) if rundir.holds_run(out) else None, rundir.config_bytes(out)
         if config.init_from and saved is None:
-            _check_init(task, config)
+            _check_init(config)
         if saved is not None:
             rundir.check_config(out, saved, config)
         read = functools.partial(task.read, config)
@@ -174,7 +177,7 @@ class _Start:
         say(self.timer.report())
         return result
 
-    def _hooks(self, setup: TrainingSetup[Any], done: int, peak: float) -> list[training.Hook]:
+    def _hooks(self, setup: TrainingSetup[Any, Any], done: int, peak: float) -> list[training.Hook]:
         """Returns the hooks of a run that has `done` steps: those of every process and, in the first one, all others.
 
         Args:
@@ -206,9 +209,9 @@ def _check_metric(task: AnyTask, metric: str) -> None:
 def _check_memory(task: AnyTask, config: TaskConfig, placement: Placement, own: Own | None) -> None:
     """Checks that a model and a batch of these settings fit into memory, before data are read."""
     try:
-        vocab_size = task.planned_vocab_size(config)
-    except ConfigError:  # only the data determine it
-        vocab_size = task.min_vocab_size(config)
+        vocab_size = task.vocab_size(config)
+    except UnknownSizeError as error:  # only the data determine it
+        vocab_size = error.smallest
     check_memory(make_training_setup(task, config, vocab_size, placement, own and own.attention))
 
 
@@ -273,10 +276,10 @@ def _write_provenance(
     )
 
 
-def _check_init(task: AnyTask, config: TaskConfig) -> None:
+def _check_init(config: TaskConfig) -> None:
     """Checks that the run, checkpoint and vocabulary of `init_from` exist, and that the task can start from them."""
     run, checkpoint = registry.split_init(config.init_from)
-    task.check_init(config, source := registry.read_config(run))
+    config.check_init(source := registry.read_config(run))
     restore.check(run, checkpoint)
     registry.task_of(source).vocabulary(run)  # checked here, because an error would remove its copy
 
@@ -364,7 +367,7 @@ def evaluate(
     files: Sequence[Path] = (),
     data_dir: Path = "",
     say: Say | None = None,
-    on_examples: OnExamples = lambda name, rows: None,
+    on_examples: OnExamples = lambda corpus, examples: None,
 ) -> dict[str, list[Score]]:
     """Returns the scores of a run on a split of its data, by name of the corpus.
 
@@ -389,4 +392,9 @@ def evaluate(
             config = changed(config, {"data": {"directory": data_dir}})
         corpus, split = task.read(config), split or task.default_split
         rundir.check_data(run, corpus.fingerprints)
-    return task.evaluate(config, corpus, predictor or load(run), split=split, say=say or print, on_examples=on_examples)
+    scores = {}
+    for scored in task.score(config, corpus, predictor or load(run), split, say or print):
+        if scored.examples is not None:
+            on_examples(scored.corpus, scored.examples)
+        scores[scored.corpus] = scored.scores
+    return scores

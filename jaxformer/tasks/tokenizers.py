@@ -10,7 +10,7 @@ from jaxformer.data.pipeline import prepare_tokenizer
 from jaxformer.data.sources import Parallel
 from jaxformer.data.text import Text
 from jaxformer.data.tokenizer import Tokenizer, load_tokenizer
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import ConfigError, DataError, UnknownSizeError
 from jaxformer.multihost import processes, storage
 
 FILES = ("tokenizer.model", "tokenizer.json")
@@ -79,15 +79,26 @@ def make_run_tokenizer(
     return tokenizer
 
 
-def planned_vocab_size(config: Any, text: str = "text") -> int:
+def planned_vocab_size(config: Any, text: str = "text", smallest: int | tuple[int, ...] = 1) -> int:
     """Returns the vocabulary size that a task's settings determine; `text` names the task's data in the error.
 
     Raises:
-      ConfigError: the tokens are characters, whose number only the data determine.
+      UnknownSizeError: the tokens are characters, whose number only the data determine; with the `smallest` size.
     """
     if not config.model.vocab_size and config.data.tokenizer == "characters":
-        raise ConfigError(f"the number of characters is not known without the {text}: give --model.vocab_size N")
+        message = f"the number of characters is not known without the {text}: give --model.vocab_size N"
+        raise UnknownSizeError(message, smallest)
     return config.model.vocab_size or config.data.vocab_size
+
+
+def check_vocab_size(name: str, setting: int, found: int, what: str = "tokenizer has") -> None:
+    """Checks a size in the settings of a model, 0 for the one that is found.
+
+    Raises:
+      DataError: they differ.
+    """
+    if setting not in (0, found):
+        raise DataError(f"model.{name} is {setting}, but the {what} {found}")
 
 
 def table_size(vocab_size: int) -> int:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import logging
 import math
-import typing
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic
 
 import jax
 import numpy as np
 import optax
+from jax.extend.core import ClosedJaxpr
 
 from jaxformer import functional, hardware, sharding, targets, training
 from jaxformer.config import changed
@@ -25,20 +26,21 @@ from jaxformer.planning import flops
 from jaxformer.planning.forecast import Costs
 from jaxformer.sharding import Placement
 from jaxformer.tasks import own_attention
-from jaxformer.tasks.base import BatchT, LossSums, Network, Say, Task
+from jaxformer.tasks.base import BatchT, LossSums, ModelT, Network, Say, batch_shape, describe_batch
 from jaxformer.tasks.config import LowRank, TaskConfig
+from jaxformer.tasks.registry import AnyTask
 
 logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainingSetup(Generic[BatchT]):
+class TrainingSetup(Generic[ModelT, BatchT]):
     """A network, its optimizer and their placement on a mesh; making one allocates nothing."""
 
     config: TaskConfig
-    network: Network[BatchT]
+    network: Network[ModelT, BatchT]
     placement: Placement
-    network_with: Callable[[TaskConfig, AttentionFunction], Network[BatchT]]
+    network_with: Callable[[TaskConfig, AttentionFunction], Network[ModelT, BatchT]]
     """The network of a configuration with an attention function, without adapters."""
     attention: Any = None
     """A user's own attention; None for the library's."""
@@ -142,32 +144,35 @@ class TrainingSetup(Generic[BatchT]):
         if self.frozen is not None:
             stop = lambda x, frozen: jax.lax.stop_gradient(x) if frozen else x
             params = jax.tree.map(stop, params, self.frozen)
-        return self.network.loss(params, batch, key)
+        return self.network.sums(params, batch, key)
 
-    def lower(self, num_rows: int, length: int) -> tuple[jax.stages.Lowered, tuple[int, ...]]:
+    def abstract_batch(self, num_rows: int, length: int) -> BatchT:
+        """Returns a batch of ``jax.ShapeDtypeStruct`` on the mesh, whose sequences all have this length."""
+        return self.network.abstract_batch(num_rows, length, self.placement.rows)
+
+    def lower(self, num_rows: int, length: int) -> tuple[jax.stages.Lowered, BatchT]:
         """Lowers the training step for the devices of the mesh, which need not exist on this machine.
 
-        Also returns the shape of its batch, with the rows padded as in training.
+        Also returns its abstract batch, with the rows padded as in training.
         """
         num_rows += -num_rows % (self.placement.num_batch_shards * self.config.train.num_microbatches)
-        shape = self.network.planned_shape(num_rows, length)
-        batch = self.network.abstract_batch(shape, self.placement.rows)
-        with targets.compiling_for(self.placement.mesh.devices.flatten().tolist()):
-            return self.step().lower(self.abstract_state(), batch), shape
+        batch = self.abstract_batch(num_rows, length)
+        with self._targets():
+            return self.step().lower(self.abstract_state(), batch), batch
 
-    def costs(self, shape: tuple[int, ...]) -> Costs:
-        """Returns the size and arithmetic of a step on a batch of this shape, on the devices of the mesh.
+    def costs(self, batch: BatchT) -> Costs:
+        """Returns the size and arithmetic of a step on a batch of these shapes, on the devices of the mesh.
 
         Raises:
           ValueError: a loop over matrix products runs until a condition holds, so their number is unknown.
         """
-        network, graph = self.network, self._countable(shape)
-        with targets.compiling_for(self.placement.mesh.devices.flatten().tolist()):
+        network, graph = self.network, self._countable(batch)
+        with self._targets():
             again = self.placement.with_axis_rules(flops.repeated)(graph)
         return Costs(
-            batch=shape,
-            description=network.describe(shape),
-            tokens=network.num_terms(shape),
+            batch=batch_shape(batch),
+            description=describe_batch(batch),
+            tokens=network.num_terms(batch),
             parameters=network.num_parameters,
             flops=3 * flops.flops(graph),
             computed_flops=3 * flops.flops(graph) + again,
@@ -176,30 +181,33 @@ class TrainingSetup(Generic[BatchT]):
             has_frozen=self.frozen is not None,
         )
 
-    def training_flops(self, shape: tuple[int, ...]) -> int:
-        """Returns the `flops` of `costs`, in less time."""
-        return 3 * flops.flops(self._forward(shape))
+    def _targets(self) -> contextlib.AbstractContextManager[None]:
+        return targets.compiling_for(self.placement.mesh.devices.flatten().tolist())
 
-    def _countable(self, shape: tuple[int, ...]) -> Any:
+    def training_flops(self, batch: BatchT) -> int:
+        """Returns the `flops` of `costs`, in less time."""
+        return 3 * flops.flops(self._forward(batch))
+
+    def _countable(self, batch: BatchT) -> ClosedJaxpr:
         """Returns `_forward`; with the library's attention if a user's own has products that cannot be counted."""
-        graph = self._forward(shape)
+        graph = self._forward(batch)
         if self.attention is None:
             return graph
         try:
             flops.flops(graph)
         except ValueError as error:
             logger.warning("your attention is counted as if it were the library's: %s", error)
-            return dataclasses.replace(self, attention=None)._forward(shape)
+            return dataclasses.replace(self, attention=None)._forward(batch)
         return graph
 
-    def _forward(self, shape: tuple[int, ...]) -> Any:
-        """Returns the graph of the loss of a batch of this shape, padding included."""
+    def _forward(self, batch: BatchT) -> ClosedJaxpr:
+        """Returns the graph of the loss of a batch of these shapes, padding included."""
         config = self.config
         network = getattr(getattr(config, "model", None), "feed_forward", None)
         if isinstance(network, choices.Experts):  # as if no expert were ever full
             config = changed(config, {"model": {"feed_forward": {"capacity_factor": None}}})
         attention = flops.attention if self.attention is None else self.attention
-        return _graph(self.network_with(config, attention), shape)
+        return _graph(self.network_with(config, attention), batch)
 
     def rows(self, num_rows: int) -> np.ndarray:
         """Returns the indices of a batch's rows that this process reads."""
@@ -220,21 +228,22 @@ class TrainingSetup(Generic[BatchT]):
         return training.create(self.network.net.init, self.optimizer, key, ema=ema, **options)
 
 
-def _graph(network: Network[Any], shape: tuple[int, ...] | None = None) -> Any:
-    """Returns the graph of the loss of a network for a batch of this shape, by default of a row of the largest."""
-    shape = network.planned_shape(1, network.largest_batch[1]) if shape is None else shape
-    batch = network.abstract_batch(shape, jax.sharding.SingleDeviceSharding(jax.devices()[0]))
-    loss = lambda params, batch: network.loss(params, batch, jax.random.key(0))[0]
+def _graph(network: Network[ModelT, BatchT], batch: BatchT) -> ClosedJaxpr:
+    """Returns the graph of the loss of a network for a batch of these shapes."""
+    place = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), batch)
+    loss = lambda params, batch: network.sums(params, batch, jax.random.key(0))[0]
     return flops.forward(loss, network.net.shapes, batch)
 
 
+def _graph_of_a_row(network: Network[Any, Any]) -> ClosedJaxpr:
+    """Returns the graph of the loss of the longest row."""
+    return _graph(network, network.row(network.largest_batch[1]))
+
+
 def make_training_setup(
-    task: Task[Any, Any, BatchT, Any, Any],
-    config: TaskConfig,
-    vocab_size: Any,
-    placement: Placement,
-    attention: Any = None,
-) -> TrainingSetup[BatchT]:
+    task: AnyTask, config: TaskConfig, vocab_size: Any, placement: Placement, attention: Any = None
+) -> TrainingSetup[Any, Any]:
     """Builds the training setup of a configuration for a vocabulary size.
 
     Args:
@@ -251,7 +260,7 @@ def make_training_setup(
         network = network_with(config, attention_on(placement))
         network.net.shapes  # noqa: B018 - builds the model abstractly, so that its errors are raised here
         if attention is not None:
-            network = own_attention.checked(functools.partial(network_with, config), attention, _graph)
+            network = own_attention.checked(functools.partial(network_with, config), attention, _graph_of_a_row)
         if config.tune.adapters:
             network = _with_adapters(network, config.tune.adapters)
     except ConfigError:
@@ -263,8 +272,8 @@ def make_training_setup(
     return setup
 
 
-def _with_adapters(network: Network[BatchT], adapters: LowRank) -> Network[BatchT]:
-    """Returns the network with adapters; every network is a dataclass with a field `net`.
+def _with_adapters(network: Network[ModelT, BatchT], adapters: LowRank) -> Network[ModelT, BatchT]:
+    """Returns the network with adapters.
 
     Raises:
       ConfigError: the targets match no matrix.
@@ -274,32 +283,33 @@ def _with_adapters(network: Network[BatchT], adapters: LowRank) -> Network[Batch
         net.shapes  # noqa: B018
     except ValueError as error:
         raise ConfigError(f"tune.adapters.targets: {error}") from error
-    return dataclasses.replace(typing.cast(Any, network), net=net)
+    return dataclasses.replace(network, net=net)
 
 
-def batch_flops(setup: TrainingSetup[BatchT], say: Say) -> Callable[[BatchT], float]:
+def batch_flops(setup: TrainingSetup[ModelT, BatchT], say: Say) -> Callable[[BatchT], float]:
     """Returns a function from a batch to the model's operations in a step, counted once for each shape.
 
     It returns 0 if they are unknown, or if frozen parameters save some.
     """
-
+    counts: dict[tuple[tuple[int, ...], ...], float] = {}
     refused = list[str]()
 
-    @functools.cache
-    def count(shape: tuple[int, ...]) -> float:
+    def count(batch: BatchT) -> float:
+        shapes = tuple(x.shape for x in jax.tree.leaves(batch))
         if setup.frozen is not None or refused:
             return 0.0
-        try:
-            return setup.training_flops(shape)
-        except ValueError as error:
-            refused.append(str(error))
-            say(f"no model FLOP utilization: {error}")
-            return 0.0
+        if shapes not in counts:
+            try:
+                counts[shapes] = setup.training_flops(batch)
+            except ValueError as error:
+                refused.append(str(error))
+                say(f"no model FLOP utilization: {error}")
+        return counts.get(shapes, 0.0)
 
-    return lambda batch: count(setup.network.shape(batch))
+    return count
 
 
-def check_memory(setup: TrainingSetup[BatchT]) -> None:
+def check_memory(setup: TrainingSetup[ModelT, BatchT]) -> None:
     """Checks, before anything is allocated, that the devices can hold the training state and a batch.
 
     This is a lower bound: it counts only parameters, their gradient and moments if they are trained, and the batch, all
@@ -310,16 +320,15 @@ def check_memory(setup: TrainingSetup[BatchT]) -> None:
     """
     network, placement = setup.network, setup.placement
     devices = placement.mesh.devices.flatten().tolist()
-    shape, params = network.planned_shape(*network.largest_batch), network.net.shapes
+    batch, params = setup.abstract_batch(*network.largest_batch), network.net.shapes
     trained = (
         params if setup.frozen is None else jax.tree.map(lambda x, kept: None if kept else x, params, setup.frozen)
     )
     state = _bytes(params) + _bytes(trained) + _bytes(jax.eval_shape(setup.optimizer.init, params))
-    batch = _bytes(network.abstract_batch(shape, placement.rows))
-    needed, available = state + batch, total_memory(devices)
+    needed, available = state + _bytes(batch), total_memory(devices)
     if needed > available:
-        what = f"a batch of {network.describe(shape)}"
-        if state > batch:
+        what = f"a batch of {describe_batch(batch)}"
+        if state > _bytes(batch):
             what = f"a model of {network.num_parameters:,} parameters, with gradient and moments of those trained,"
         raise ConfigError(
             f"{what} needs at least {needed / 1e9:,.1f} GB of memory, but there are {available / 1e9:,.1f} GB on "

@@ -21,7 +21,7 @@ class Validation:
         self._task, self._config, self._corpus, self._data, self._setup = task, config, corpus, data, setup
         placement = setup.placement
         self._loss = jax.jit(
-            placement.with_axis_rules(setup.network.validation_loss), out_shardings=placement.replicated
+            placement.with_axis_rules(setup.network.validation_sums), out_shardings=placement.replicated
         )
 
     def __call__(self, state: training.TrainState) -> Mapping[str, float]:
@@ -30,6 +30,6 @@ class Validation:
         sums = sum_losses(self._loss(params, batch) for batch in batches)
         trained = Trained(setup.network.net, params, setup.placement, (int(state.step),))
         predictor = self._task.predictor(self._config, self._data.vocabulary, trained)
-        metrics = self._task.validation_metrics(self._config, self._corpus, self._data, predictor, sums)
+        metrics = self._task.measure(self._config, self._corpus, self._data, predictor, sums)
         loss = sums["loss"] / sums["count"]
         return {name: float(value) for name, value in {"loss": loss, **metrics}.items()}

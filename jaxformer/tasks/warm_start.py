@@ -214,7 +214,7 @@ def first_state(config: TaskConfig, setup: TrainingSetup, out: pathlib.Path, say
             hint = "with --attention, this run has it, too"
             raise ConfigError(f"init_from {config.init_from}: {error}; {hint}") from error
     params, _ = restore.load_params(source, checkpoint, setup.config.mesh, attention)
-    params = registry.task_of(config).renamed(params, other, there=source, here=out)
+    params = registry.task_of(config).renamed(params, other, source, out)
     params, about = merge(state.params, params, resizer(config, other))
     check(config, about)
     for line in (f"starting from {config.init_from}:", *about.report(), *differences(config, other)):

@@ -20,6 +20,7 @@ from jaxformer.config import changed
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.sharding import Placement, mesh
 from jaxformer.tasks import registry, runner
+from jaxformer.tasks.base import batch_shape
 from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.training.recorder import MEASURED
 
@@ -127,11 +128,11 @@ class TaskContract:
     def test_the_step_can_be_planned(self, config, run):
         """The step compiles from shapes alone, and its costs are counted."""
         setup = self.setup_on(config, run, "data=2,fsdp=2,tensor=2")
-        lowered, shape = setup.lower(*setup.network.largest_batch)
-        assert shape[0] % setup.placement.num_batch_shards == 0
+        lowered, batch = setup.lower(*setup.network.largest_batch)
+        assert batch_shape(batch)[0] % setup.placement.num_batch_shards == 0
         assert lowered.compile().memory_analysis() is not None
-        costs = setup.costs(shape)
-        assert costs.computed_flops >= costs.flops == setup.training_flops(shape) > 0
+        costs = setup.costs(batch)
+        assert costs.computed_flops >= costs.flops == setup.training_flops(batch) > 0
         counted = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(setup.network.net.shapes))
         assert setup.network.num_parameters == counted
 

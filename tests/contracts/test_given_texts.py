@@ -71,7 +71,7 @@ def test_evaluation_reads_the_beginning_of_a_long_sentence(monkeypatch):
     pairs = Parallel((SENTENCES[0], LONG * 9), (SENTENCES[0], SENTENCES[0]))
     corpora, number = Corpora(Parallel((), ()), pairs, {"few": pairs}), len(one.tokenizer.encode([LONG * 9])[0]) + 1
     for split, name in (("test", "few"), ("validation", "validation")):
-        TASK.evaluate(small(), corpora, one, split=split, say=said.append, on_examples=lambda name, rows: None)
+        list(TASK.score(small(), corpora, one, split, said.append))
         assert f"{name}: sentence 2 has {number:,} tokens; only the first 1,024 are read" in said
     assert searched == [[12], [1024]] * 2
 

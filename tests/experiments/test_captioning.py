@@ -283,8 +283,8 @@ def test_configurations(tmp_path):
     smoke.prepare(tmp_path)
     found = {model: configuration(model, str(tmp_path / "images.zip"), tmp_path, tmp_path, {}) for model in MODELS}
     for model, config in found.items():
-        TASK.check(config)
-        TASK.check_init(config, found["soft"] if model == "hard" else cutouts.configuration(tmp_path, {}))
+        config.check()
+        config.check_init(found["soft"] if model == "hard" else cutouts.configuration(tmp_path, {}))
         assert config.init_from == str(tmp_path / ("soft:last" if model == "hard" else "cutouts"))
         assert 4e5 < TASK.network(config, 600).num_parameters < 8e5
     store = read_images(tmp_path / "images.zip")

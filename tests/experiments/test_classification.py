@@ -19,7 +19,7 @@ def test_the_cells_and_their_configurations():
     for cell in every:
         if cell.way != BAG and cell.seed == 0:
             config = configuration(cell, "data", "run", {})
-            TASK.check(config)
+            config.check()
             assert bool(config.init_from) == (cell.way not in ("scratch", "average"))
             network = TASK.network(config, (config.data.vocab_size, 2))
             assert (network.net.config.num_layers == 0) == (cell.way == "average")

@@ -38,7 +38,7 @@ def test_networks_have_equal_parameters_and_budgets():
         assert max(sizes) < 1.02 * min(sizes)
         assert len({(c.train, c.data, c.optimizer) for c in configs.values()}) == 1
         for config in configs.values():
-            TASK.check(config)
+            config.check()
         assert [kind_of(getattr(config.model, "attention", "")) for config in configs.values()] == ["none", "gain", ""]
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from jaxformer import decoding, functional, models, pure
+from jaxformer.models import choices
 from tests.decoding import searches
 from tests.models.small import TARGET, TARGET_VALID, TARGETS, B, Small, T, V
 from tests.modules.small import int32, normal, quick
@@ -22,7 +23,7 @@ S = 3 * 5
 RECURRENT = {"image": GRID, "vocab_size": V, "d_model": 8, "d_hidden": 6, "d_attention": 5}
 CONFIGS = {
     "soft": models.RecurrentCaptionerConfig(**RECURRENT, num_layers=2, grid_positions=True, tie_embeddings=False),
-    "hard": models.RecurrentCaptionerConfig(**RECURRENT, attention="hard", cell="gru"),
+    "hard": models.RecurrentCaptionerConfig(**RECURRENT, attention=choices.HardAttention(), cell="gru"),
     "transformer": models.TransformerCaptionerConfig(
         image=GRID, vocab_size=V, d_model=8, num_heads=2, d_ff=12, max_positions=T
     ),
@@ -219,7 +220,7 @@ def enumerable():
     """A grid of 1 x 3 positions and 3 tokens: 27 ways to look at them."""
     grid = models.GridConfig(image_size=(1, 3), widths=(4,), num_blocks=1)
     sizes = {"d_model": 4, "d_hidden": 4, "grid_positions": True}
-    config = models.RecurrentCaptionerConfig(image=grid, vocab_size=5, attention="hard", **sizes)
+    config = models.RecurrentCaptionerConfig(image=grid, vocab_size=5, attention=choices.HardAttention(), **sizes)
     model = Small(config, models.RecurrentCaptioner)
     model.params = jax.tree.map(lambda x: 3 * np.asarray(x), model.params) | {"baseline": jnp.float32(-0.6)}
     return model
@@ -326,7 +327,7 @@ def test_the_value_of_the_reinforced_loss_is_the_cross_entropy_and_the_entropy()
 def test_rows_of_the_mean_are_trained_as_by_soft_attention():
     """Loss and gradients are the sum of those of a soft captioner on these rows and of hard attention on the others."""
     hard = enumerable()
-    soft = Small(dataclasses.replace(hard.config, attention="soft"), models.RecurrentCaptioner)
+    soft = Small(dataclasses.replace(hard.config, attention=choices.SoftAttention()), models.RecurrentCaptioner)
     _, noise, images, tokens, labels = (x[9:13] for x in enumerated())
     mean = np.array([True, False, True, True])
     only = lambda rows: [x[np.flatnonzero(rows)] for x in (images, tokens)]

@@ -265,7 +265,9 @@ def test_parameters_are_float32_under_x64():
         pure(models.MaskedLanguageModel, models.EncoderConfig(V, **LANGUAGE_SIZE)),
         pure(models.ResidualNetwork, models.ResidualNetworkConfig(num_classes=2)),
         pure(models.Seq2Seq, models.Seq2SeqConfig(V, V)),
-        pure(models.RecurrentCaptioner, models.RecurrentCaptionerConfig(vocab_size=V, attention="hard")),
+        pure(
+            models.RecurrentCaptioner, models.RecurrentCaptionerConfig(vocab_size=V, attention=choices.HardAttention())
+        ),
     ]
     with jax.enable_x64(True):
         for net in nets:

@@ -9,13 +9,12 @@ import types
 import jax
 import pytest
 
-from jaxformer import models
 from jaxformer.cli.main import main
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.sharding import mesh
-from jaxformer.tasks import base, registry
-from jaxformer.tasks.base import Splits, Task, sum_losses
+from jaxformer.tasks import base, planner, registry
+from jaxformer.tasks.base import Splits, sum_losses
 from jaxformer.tasks.config import TaskConfig
 from jaxformer.tasks.language_model import TASK, LanguageModelingConfig
 from jaxformer.tasks.planner import planned_setup
@@ -32,25 +31,20 @@ def test_a_seed_is_32_bits(kind):
             kind(seed=seed)
 
 
-def test_a_task_cannot_be_made_without_its_parts():
-    with pytest.raises(TypeError, match=r"abstract methods? .*network"):
-        type("Half", (Task,), {"name": "half"})()
-
-
 @pytest.mark.parametrize("config", CONFIGS)
 def test_costs_are_those_of_the_largest_batch(config):
     """Tokens are the predicted ones: rows times the last length."""
     setup = planned_setup(config, mesh("data=1", jax.devices()[:1]))
     network = setup.network
     num_rows, length = network.largest_batch
-    costs = setup.costs(network.planned_shape(num_rows, length))
+    costs = setup.costs(setup.abstract_batch(num_rows, length))
     assert costs.batch[0] == num_rows
     assert set(costs.batch[1:]) == {length}
     assert costs.tokens == num_rows * length
     assert costs.parameters == network.num_parameters
     assert 0 < costs.flops <= costs.computed_flops
     assert str(num_rows) in costs.description
-    double = setup.costs(network.planned_shape(2 * num_rows, length))
+    double = setup.costs(setup.abstract_batch(2 * num_rows, length))
     assert (double.flops, double.tokens) == (2 * costs.flops, 2 * costs.tokens)
 
 
@@ -60,7 +54,8 @@ def test_costs_are_those_of_the_largest_batch(config):
 def test_costs_count_the_terms_of_the_loss(name, shape, counted):
     """A classifier has one term for each text or image of any length."""
     config = registry.configure(name, model={"num_classes": 2})
-    costs = planned_setup(config, mesh("data=1", jax.devices()[:1])).costs(shape)
+    setup = planned_setup(config, mesh("data=1", jax.devices()[:1]))
+    costs = setup.costs(setup.abstract_batch(*shape))
     assert (costs.tokens, costs.unit) == counted
 
 
@@ -68,24 +63,20 @@ def test_costs_count_the_terms_of_the_loss(name, shape, counted):
 def test_commands_and_metrics_of_a_task_are_known(config):
     """Its commands exist; a run may choose models by its metrics."""
     task = registry.task_of(config)
-    task.check(config)
+    config.check()
     assert isinstance(config, task.config)
     assert all(importlib.util.find_spec(f"jaxformer.cli.{command}") for command in task.commands)
     assert task.default_split in ("test", "validation")
     assert task.vocabulary_files
 
 
-def test_defaults_of_a_network():
-    shape = models.LanguageModelConfig(d_model=8, num_heads=2, d_ff=8, num_layers=1, compute_dtype="bfloat16")
-    network = TASK.network(LanguageModelingConfig(model=shape), 8)
-    assert network.compute_dtype == "bfloat16"
-    assert network.planned_shape(3, 5) == (3, 5)
-
-
-def test_no_smaller_batch_is_suggested_by_default():
-    config = LanguageModelingConfig()
-    assert Task.smaller_batch(TASK, config, 4) == ""
-    assert TASK.smaller_batch(config, 4) == "--data.batch_size 4"
+def test_a_smaller_batch_is_suggested_if_training_accepts_it():
+    """Batches of a token budget have multiples of 8 rows."""
+    config = changed(LanguageModelingConfig(), {"model": {"vocab_size": 8}})
+    assert planner._batch_option(config, 4, 256) == "--data.batch_size 4"
+    assert planner._batch_option(TranslationConfig(), 16, 256) == "--data.tokens_per_batch 4096"
+    assert planner._batch_option(TranslationConfig(), 4, 256) == ""
+    assert planner._batch_option(TaskConfig(), 4, 256) == ""
 
 
 def test_a_task_is_registered_from_outside_the_package(monkeypatch, tmp_path):
@@ -130,42 +121,30 @@ def test_a_task_of_another_package_is_an_entry_point(monkeypatch):
 
 
 OWN_TASK = """
-from jaxformer.tasks.language_model.config import LanguageModelingConfig
-from jaxformer.tasks.language_model.task import LanguageModeling
+import dataclasses
+from jaxformer.tasks.language_model import TASK, LanguageModelingConfig
 
 class OwnConfig(LanguageModelingConfig):
     task = {task}
 
-class Own(LanguageModeling):
-    {lines}
-
 def tiny():
     return OwnConfig()
 
-TASK = Own()
+TASK = dataclasses.replace(TASK, config={config})
 """
 
 
 @pytest.mark.parametrize(
-    ("reference", "task", "lines", "message"),
+    ("reference", "task", "config", "message"),
     [
-        (
-            "own",
-            "'own'",
-            "name = 'own'",
-            r"LanguageModelingConfig, whose task is 'language_model', .* task = \"own\"",
-        ),
-        ("own", "'own'", "config = OwnConfig", r"has the name 'language_model'; give Own the line name = \"own\""),
-        (
-            "own_task:tiny",
-            "LanguageModelingConfig.task",
-            "name, config = 'own', OwnConfig",
-            "OwnConfig the line task =",
-        ),
+        ("own", "'own'", "LanguageModelingConfig", r"whose task is 'language_model', .* task = \"own\""),
+        ("own_task:tiny", "LanguageModelingConfig.task", "OwnConfig", "OwnConfig the line task ="),
     ],
 )
-def test_a_task_that_would_train_another_one_is_refused(tmp_path, monkeypatch, capsys, reference, task, lines, message):
-    (tmp_path / "own_task.py").write_text(OWN_TASK.format(task=task, lines=lines))
+def test_a_task_that_would_train_another_one_is_refused(
+    tmp_path, monkeypatch, capsys, reference, task, config, message
+):
+    (tmp_path / "own_task.py").write_text(OWN_TASK.format(task=task, config=config))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "own_task", raising=False)
     monkeypatch.setitem(registry.TASKS, "own", "own_task")

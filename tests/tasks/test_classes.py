@@ -11,6 +11,7 @@ from jaxformer.data.examples import Examples
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.tasks import classes, classification, rundir, vision
 from jaxformer.tasks.classification import ClassificationConfig
+from jaxformer.tasks.config import TaskConfig
 
 EXAMPLES = Examples(("x", "y", "z"), ("b", "a", "b"))
 
@@ -39,14 +40,14 @@ def test_the_output_layer_of_other_classes_is_not_taken(tmp_path):
     there, here, params = tmp_path / "there", tmp_path / "here", {"encoder": np.zeros(1), "output": np.zeros(2)}
     there.mkdir()
     classes.save(here, ("a", "b"))
-    assert classes.renamed(params, there, here) is params
+    assert classes.renamed(params, TaskConfig(), there, here) is params
     classes.save(there, ("a", "b"))
     for task in (vision.TASK, classification.TASK):
-        assert task.renamed(params, task.config(), there=there, here=here) == params
+        assert task.renamed(params, task.config(), there, here) == params
     for other in (("b", "a"), ("a", "c")):
         classes.save(there, other)
         for task in (vision.TASK, classification.TASK):
-            found = task.renamed(params, task.config(), there=there, here=here)
+            found = task.renamed(params, task.config(), there, here)
             assert found == {"encoder": params["encoder"], "output_of_other_classes": params["output"]}
 
 

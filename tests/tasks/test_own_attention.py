@@ -265,19 +265,16 @@ def looping(query, key, value, *, mask=None):
 
 def test_the_operations_of_an_attention_are_counted(caplog):
     """With products that cannot be counted, a plan counts the library's, and training reports none, once."""
-    shape, sizes = (4, 32), {"batch": 4, "length": 32, "layers": 2, "d_model": 8}
+    batch, sizes = setup().abstract_batch(4, 32), {"batch": 4, "length": 32, "layers": 2, "d_model": 8}
     products = 3 * 2 * 2 * sizes["batch"] * sizes["length"] ** 2 * sizes["layers"] * sizes["d_model"]
-    plain, of_doubled, of_twice = (setup(x).costs(shape).flops for x in (None, doubled, twice))
+    plain, of_doubled, of_twice = (setup(x).costs(batch).flops for x in (None, doubled, twice))
     assert (of_doubled, of_twice) == (plain, plain + products)
     with caplog.at_level(logging.WARNING):
-        assert setup(looping).costs(shape).flops == plain
+        assert setup(looping).costs(batch).flops == plain
     assert "your attention is counted as if it were the library's: the products of a while loop" in caplog.text
     said = []
     count = batch_flops(setup(looping), said.append)
-    batches = [
-        setup().network.abstract_batch((rows, 32), jax.sharding.SingleDeviceSharding(jax.devices()[0]))
-        for rows in (4, 8)
-    ]
+    batches = [setup().abstract_batch(rows, 32) for rows in (4, 8)]
     assert [count(batch) for batch in batches] == [0.0, 0.0]
     assert len(said) == 1
 

@@ -29,7 +29,7 @@ def test_the_longest_batch(here):
     """16 rows of 1000 / 48, in multiples of 8; padded for 4 devices and 3 parts."""
     step = workload(CONFIG, topology.mesh("v5e:2x4", CONFIG.mesh))
     assert step.costs.batch == (24, 48, 48)
-    assert step.costs.description == "24 x 48 source and 24 x 48 target tokens"
+    assert step.costs.description == "24 x 48 source tokens and 24 x 48 target tokens"
     assert step.costs.tokens == 24 * 48
 
 
@@ -38,7 +38,8 @@ def test_recomputed_operations_of_a_plan():
     deep = dataclasses.replace(CONFIG, mesh="", model=dataclasses.replace(MODEL, num_decoder_layers=5))
     found = []
     for config, number in ((CONFIG, 1), (CONFIG, 8), (deep, 1)):
-        costs = planner.planned_setup(config, sharding.mesh("data=*", jax.devices()[:number])).costs((24, 48, 48))
+        setup = planner.planned_setup(config, sharding.mesh("data=*", jax.devices()[:number]))
+        costs = setup.costs(setup.abstract_batch(24, 48))
         found.append(costs.computed_flops - costs.flops)
     pairs = 4 * MODEL.d_model * 24 * 48**2
     layers = MODEL.num_encoder_layers + 2 * MODEL.num_decoder_layers
@@ -51,8 +52,8 @@ def test_a_plan_tells_that_parameters_are_frozen():
     for frozen in ("", "encoder/*"):
         config = dataclasses.replace(CONFIG, mesh="", tune=TuneConfig(frozen=frozen))
         setup = planner.planned_setup(config, sharding.mesh("data=1", jax.devices()[:1]))
-        batch = setup.network.abstract_batch((24, 48, 48), setup.placement.rows)
-        costs = setup.costs((24, 48, 48))
+        batch = setup.abstract_batch(24, 48)
+        costs = setup.costs(batch)
         assert costs.has_frozen == bool(frozen)
         found.append((costs.flops, graph.products(setup.step(), setup.abstract_state(), batch).flops))
     (counted, full), (same, less) = found
@@ -63,8 +64,8 @@ def test_a_plan_tells_that_parameters_are_frozen():
 
 def test_settings_that_training_refuses(here):
     """Contradicting settings, and a batch that the model cannot take, give an error for users."""
-    captioning = registry.configure("captioning", model={"kind": "transformer"})
-    with pytest.raises(ConfigError, match=r"loss\.doubly_stochastic is 0\.1, but it needs a recurrent model"):
+    captioning = registry.configure("captioning", decode={"validation_images": 0})
+    with pytest.raises(ConfigError, match=r"decode\.validation_images is 0"):
         planner.plan(captioning, "v5e:2x4")
     learned = dataclasses.replace(
         CONFIG, model=dataclasses.replace(MODEL, positions=choices.Learned(), max_positions=48)

@@ -16,6 +16,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.models import choices
 from jaxformer.sharding import Placement
 from jaxformer.tasks import language_model, runner, training_setup
+from jaxformer.tasks.base import batch_shape
 from jaxformer.tasks.config import TuneConfig
 from jaxformer.tasks.training_setup import TrainingSetup, make_training_setup
 from jaxformer.tasks.translation import TASK, Beam, DataConfig, DecodeConfig, TranslationConfig, Translator
@@ -229,21 +230,19 @@ def test_operations_are_counted_once_for_each_shape(shared, monkeypatch):
     placement, said, shapes = Placement(sharding.mesh("", jax.devices()[:1])), [], []
     tuned = dataclasses.replace(config(shared), tune=TuneConfig(frozen="decoder/*"))
     whole, partly = (make_training_setup(TASK, one, 400, placement) for one in (config(shared), tuned))
-    batch = lambda *shape: jax.tree.map(
-        lambda x: np.zeros(x.shape, x.dtype), whole.network.abstract_batch(shape, placement.rows)
-    )
-    count, expected = training_setup.batch_flops(whole, said.append), whole.training_flops((4, 8, 6))
+    batch = lambda *shape: jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), whole.abstract_batch(*shape))
+    count, expected = training_setup.batch_flops(whole, said.append), whole.training_flops(batch(4, 8))
     training_flops = TrainingSetup.training_flops
-    record = lambda setup, shape: shapes.append(shape) or training_flops(setup, shape)
+    record = lambda setup, batch: shapes.append(batch_shape(batch)) or training_flops(setup, batch)
     monkeypatch.setattr(TrainingSetup, "training_flops", record)
-    assert count(batch(4, 8, 6)) == count(batch(4, 8, 6)) == expected
-    assert count(batch(2, 8, 6)) == expected / 2
-    assert shapes == [(4, 8, 6), (2, 8, 6)]
-    assert training_setup.batch_flops(partly, said.append)(batch(4, 8, 6)) == 0
+    assert count(batch(4, 8)) == count(batch(4, 8)) == expected
+    assert count(batch(2, 8)) == expected / 2
+    assert shapes == [(4, 8, 8), (2, 8, 8)]
+    assert training_setup.batch_flops(partly, said.append)(batch(4, 8)) == 0
     blockwise = functools.partial(functional.attention, implementation="blockwise")
     monkeypatch.setattr(training_setup.flops, "attention", blockwise)
     count = training_setup.batch_flops(whole, said.append)
-    assert count(batch(4, 8, 6)) == count(batch(4, 8, 6)) == 0
+    assert count(batch(4, 8)) == count(batch(4, 8)) == 0
     (line,) = said
     assert line.startswith("no model FLOP utilization: the products of a while loop have no known number")
 

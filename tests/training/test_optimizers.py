@@ -97,7 +97,10 @@ NETWORKS = [
         pure(models.Seq2Seq, models.Seq2SeqConfig(12, 12, attention=kind, tie_embeddings="none"))
         for kind in (choices.Additive(), choices.General(), None)
     ),
-    pure(models.RecurrentCaptioner, models.RecurrentCaptionerConfig(vocab_size=12, image=GRID, attention="hard")),
+    pure(
+        models.RecurrentCaptioner,
+        models.RecurrentCaptionerConfig(vocab_size=12, image=GRID, attention=choices.HardAttention()),
+    ),
     pure(models.RecurrentCaptioner, models.RecurrentCaptionerConfig(vocab_size=12, image=GRID, context_gate=True)),
     pure(models.TransformerCaptioner, models.TransformerCaptionerConfig(12, image=GRID, **SIZES)),
 ]

@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar, Literal, Self
 
-from jaxformer.config import PLACE, at_least
+from jaxformer.config import PLACE, at_least, flat, to_data
 from jaxformer.data.sources import check_held_out
 from jaxformer.data.special_tokens import MIN_SUBWORDS
 from jaxformer.errors import ConfigError
 from jaxformer.files import local_path
 from jaxformer.models.captioner_config import RecurrentCaptionerConfig, TransformerCaptionerConfig
+from jaxformer.models.vision_config import GridConfig, ResidualNetworkConfig
 from jaxformer.reprs import brief
-from jaxformer.tasks.config import SearchConfig, TaskConfig
+from jaxformer.tasks.config import SearchConfig, TaskConfig, check_length
+from jaxformer.tasks.vision.config import VisionConfig, check_images
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,32 +75,17 @@ class DataConfig:
 
 @dataclasses.dataclass(frozen=True)
 class LossConfig:
-    """The training loss: cross entropy of the next token, and terms for attention."""
+    """The training loss: cross entropy of the next token. See also `model.attention`."""
 
     label_smoothing: float = 0.0
     """The weight of the uniform distribution in the training targets."""
-    doubly_stochastic: float = 0.0
-    """The weight of the squared difference between 1 and the total attention that a position gets over a caption
-    (doubly stochastic attention); only for soft attention of a recurrent decoder. Xu et al. 2015 use 1."""
-    entropy: float = 0.002
-    """The weight of an entropy bonus on the attention of each step, as in the code of Xu et al. 2015; only for hard
-    attention."""
-    soft_attention_rate: float = 0.5
-    """The fraction of captions, drawn again in each step, that use soft attention in training; only for hard attention.
-    Xu et al. 2015, 4.1, use one half. With 0, all attention gradients are estimates with a large variance."""
-    baseline_decay: float = 0.9
-    """The decay of the moving average of a token's log-probability, the REINFORCE baseline; only for hard attention."""
 
     __repr__ = brief
 
     def __post_init__(self) -> None:
-        at_least(0, self, "label_smoothing", "doubly_stochastic", "entropy", "baseline_decay")
-        if not 0 <= self.soft_attention_rate <= 1:
-            raise ConfigError(f"soft_attention_rate must be from 0 to 1, got {self.soft_attention_rate}")
+        at_least(0, self, "label_smoothing")
         if self.label_smoothing >= 1:
             raise ConfigError(f"label_smoothing must be less than 1, got {self.label_smoothing}")
-        if self.baseline_decay >= 1:
-            raise ConfigError(f"baseline_decay must be less than 1, got {self.baseline_decay}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -143,3 +130,52 @@ class CaptioningConfig(TaskConfig):
     """The search for captions."""
 
     __repr__ = brief
+
+    def check(self) -> None:
+        check_images("model.image", self.model.image, self.data.shift)
+        if self.train.metric == "bleu" and not self.decode.validation_images:
+            raise ConfigError("train.metric is bleu, but decode.validation_images is 0: nothing is described")
+        check_length("data.max_length", self.data.max_length, self.model.length_limit)
+
+    def check_init(self, source: TaskConfig) -> None:
+        network = image_network(source)
+        if network is not None:
+            self._check_grid(network)
+        elif not isinstance(source, CaptioningConfig) or source.model.kind != self.model.kind:
+            what = f"a run of {source.task}"
+            if isinstance(source, CaptioningConfig | VisionConfig):
+                what += f" with --model {source.model.kind}"
+            raise ConfigError(
+                f"init_from {self.init_from} is {what}; a captioner with --model {self.model.kind} starts from "
+                "another one or from a run of vision with --model convolution"
+            )
+
+    def _check_grid(self, network: GridConfig) -> None:
+        """Checks that the image network of this model has the parameters of another one."""
+        there, here = _grid_shape(network), _grid_shape(self.model.image)
+        different = [name for name in there if there[name] != here.get(name)]
+        if different:
+            what = ", ".join(
+                f"{name} is {there[name]} in that run and {here[name]} in these settings"
+                for name in different
+                if name in here
+            )
+            options = " ".join(f"--model.image.{name} {there[name]}" for name in different)
+            raise ConfigError(
+                f"init_from {self.init_from} has another image network than model.image: {what}; add {options}"
+            )
+
+
+def image_network(source: TaskConfig) -> ResidualNetworkConfig | None:
+    """Returns the convolutional network of an image classification run, which a captioner can start from, or None."""
+    model = source.model if isinstance(source, VisionConfig) else None
+    return model if isinstance(model, ResidualNetworkConfig) else None
+
+
+def _grid_shape(config: GridConfig) -> dict[str, str]:
+    """Returns the settings on which the parameters of a `FeatureGrid` depend, in the form of command line arguments."""
+    names = {field.name for field in dataclasses.fields(GridConfig)} - {"image_size"}
+    shape = {name: x for name, x in flat(to_data(config)).items() if name.partition(".")[0] in names}
+    if "attention.d_attention" in shape:
+        shape["attention.d_attention"] = config.attention_dim  # which may be the same without being given
+    return {name: " ".join(map(str, x)) if isinstance(x, list) else str(x).lower() for name, x in shape.items()}

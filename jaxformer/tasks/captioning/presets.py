@@ -11,7 +11,7 @@ import dataclasses
 from jaxformer.models import choices
 from jaxformer.models.captioner_config import RecurrentCaptionerConfig, TransformerCaptionerConfig
 from jaxformer.models.vision_config import GridConfig
-from jaxformer.tasks.captioning.config import CaptioningConfig, DataConfig, DecodeConfig, LossConfig
+from jaxformer.tasks.captioning.config import CaptioningConfig, DataConfig, DecodeConfig
 from jaxformer.training.config import AdamConfig, CosineDecay, TrainConfig
 
 
@@ -19,10 +19,12 @@ def captioning() -> CaptioningConfig:
     """Captions by soft attention (Xu et al. 2015), at the size `small`: give --data.train and --data.images."""
     return CaptioningConfig(
         model=RecurrentCaptionerConfig(
-            image=GridConfig(image_size=(128, 128), widths=(32, 64, 128, 256), num_blocks=2), d_model=256, dropout=0.2
+            image=GridConfig(image_size=(128, 128), widths=(32, 64, 128, 256), num_blocks=2),
+            attention=choices.SoftAttention(doubly_stochastic=0.1),
+            d_model=256,
+            dropout=0.2,
         ),
         data=DataConfig(resize="fit"),
-        loss=LossConfig(doubly_stochastic=0.1),
         optimizer=AdamConfig(
             learning_rate=1e-3, schedule=CosineDecay(), warmup_steps=200, weight_decay=0.01, clip_norm=1.0
         ),
@@ -36,7 +38,10 @@ def captioning() -> CaptioningConfig:
 def tiny() -> CaptioningConfig:
     """The smallest captioner, for two CPU cores: images of 64 x 64, a grid of 16 x 16, D = 128; 0.6 M parameters."""
     model = RecurrentCaptionerConfig(
-        image=GridConfig(image_size=(64, 64), widths=(16, 32, 64), num_blocks=1), d_model=128, dropout=0.1
+        image=GridConfig(image_size=(64, 64), widths=(16, 32, 64), num_blocks=1),
+        attention=choices.SoftAttention(doubly_stochastic=0.1),
+        d_model=128,
+        dropout=0.1,
     )
     return dataclasses.replace(
         captioning(),
@@ -60,4 +65,4 @@ def transformer() -> CaptioningConfig:
         positions=choices.Sinusoidal(),
         dropout=0.2,
     )
-    return dataclasses.replace(captioning(), name="captioning-transformer", model=model, loss=LossConfig())
+    return dataclasses.replace(captioning(), name="captioning-transformer", model=model)

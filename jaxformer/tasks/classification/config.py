@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar, Literal, Self
+import operator
+from typing import ClassVar, Literal, Self, TypeGuard
 
 from jaxformer.config import PLACE, at_least
 from jaxformer.data.sources import check_held_out
@@ -12,7 +13,8 @@ from jaxformer.errors import ConfigError
 from jaxformer.files import local_path
 from jaxformer.models.config import ClassifierConfig, EncoderConfig
 from jaxformer.reprs import brief
-from jaxformer.tasks.config import FREE_SETTINGS, TaskConfig, split_classes
+from jaxformer.tasks.config import FREE_SETTINGS, TaskConfig, check_classes, check_length, split_classes
+from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingConfig
 
 SHAPE = tuple(field.name for field in dataclasses.fields(EncoderConfig) if field.name not in FREE_SETTINGS)
 """The model settings that must agree with those of the run that training starts from."""
@@ -61,6 +63,7 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         local_path(self.cache)
+        check_classes(self.classes)
         at_least(0, self, "max_examples")
         at_least(1, self, "tokens_per_batch", "num_shapes")
         at_least(MIN_SUBWORDS if self.tokenizer in ("unigram", "bpe") else 1, self, "vocab_size")
@@ -92,14 +95,36 @@ class ClassificationConfig(TaskConfig):
 
     __repr__ = brief
 
+    def check(self) -> None:
+        check_length("data.max_length", self.data.max_length, self.model.length_limit)
+
+    def check_init(self, source: TaskConfig) -> None:
+        if not _has_encoder(source):
+            raise ConfigError(
+                f"init_from {self.init_from} is a run of {source.task}; a classifier starts from one of "
+                "masked_language_model or classification"
+            )
+        fixed = [f"model.{name}" for name in SHAPE if name != "max_positions"]  # see init_positions
+        tokens = ["data.tokenizer"] if source.data.tokenizer == "characters" else ["data.tokenizer", "data.vocab_size"]
+        there, here = (operator.attrgetter(*fixed, *tokens)(config) for config in (source, self))
+        different = [x for x in zip([*fixed, *tokens], there, here, strict=True) if x[1] != x[2]]
+        if different:
+            what = ", ".join(f"{name} is {old} in that run and {new} in these settings" for name, old, new in different)
+            options = " ".join(f"--{name} {old}" for name, old, _ in different)
+            raise ConfigError(f"init_from {self.init_from} has another encoder or vocabulary: {what}; add {options}")
+
     def with_settings_of(self, source: TaskConfig) -> Self:
-        model, data = getattr(source, "model", None), getattr(source, "data", None)
-        if not isinstance(model, EncoderConfig) or not hasattr(data, "tokenizer"):  # it is refused later
+        if not _has_encoder(source):  # it is refused later
             return self
-        tokens = {name: getattr(data, name) for name in ("tokenizer", "vocab_size")}
-        if model.length_limit is not None:
-            tokens["max_length"] = min(self.data.max_length, model.length_limit)
-        shape = {name: getattr(model, name) for name in SHAPE}
+        tokens = {name: getattr(source.data, name) for name in ("tokenizer", "vocab_size")}
+        if source.model.length_limit is not None:
+            tokens["max_length"] = min(self.data.max_length, source.model.length_limit)
+        shape = {name: getattr(source.model, name) for name in SHAPE}
         return dataclasses.replace(
             self, model=dataclasses.replace(self.model, **shape), data=dataclasses.replace(self.data, **tokens)
         )
+
+
+def _has_encoder(source: TaskConfig) -> TypeGuard[ClassificationConfig | MaskedLanguageModelingConfig]:
+    """Returns True for a run with an encoder of texts and a tokenizer."""
+    return isinstance(source, ClassificationConfig | MaskedLanguageModelingConfig)

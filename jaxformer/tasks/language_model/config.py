@@ -20,6 +20,7 @@ from jaxformer.tasks.config import (
     Sample,
     SearchConfig,
     TaskConfig,
+    check_length,
     words,
 )
 
@@ -130,3 +131,6 @@ class LanguageModelingConfig(TaskConfig):
     """Text generation."""
 
     __repr__ = brief
+
+    def check(self) -> None:
+        check_length("data.length", self.data.length, self.model.length_limit)

@@ -10,7 +10,7 @@ from jaxformer.models import choices
 from jaxformer.models.config import EncoderConfig
 from jaxformer.reprs import brief
 from jaxformer.tasks import language_model
-from jaxformer.tasks.config import TaskConfig
+from jaxformer.tasks.config import TaskConfig, check_length
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,3 +60,6 @@ class MaskedLanguageModelingConfig(TaskConfig):
         super().__post_init__()
         if isinstance(self.model.positions, choices.Normalized):
             raise ConfigError("model.positions must not be 'normalized', t / (N - 1), in rows that hold several texts")
+
+    def check(self) -> None:
+        check_length("data.length", self.data.length, self.model.length_limit)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -23,63 +22,87 @@ from jaxformer.data.text import Text
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import DataError
 from jaxformer.evaluation.classification import accuracy
-from jaxformer.evaluation.scores import Score, nats_per_token, perplexity
+from jaxformer.evaluation.scores import nats_per_token, perplexity
 from jaxformer.functional.dropout import fold_in_name
 from jaxformer.functional.tokens import Tokens
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.reprs import brief_with_methods
-from jaxformer.tasks.base import Network, OnExamples, PlannedData, Say, Trained, sum_losses
+from jaxformer.tasks import text
+from jaxformer.tasks.base import Data, LossSums, Network, Say, Scored, Sums, Task, Trained, sum_losses
 from jaxformer.tasks.batched import padded
 from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingConfig
-from jaxformer.tasks.text import TextCorpus, TextTask
-from jaxformer.tasks.tokenizers import make_run_tokenizer, table_size
+from jaxformer.tasks.text import TextCorpus
+from jaxformer.tasks.tokenizers import (
+    check_vocab_size,
+    make_run_tokenizer,
+    planned_vocab_size,
+    run_tokenizer,
+    table_size,
+)
 
 LENGTH_STEP = 16
 """Texts to fill are padded to multiples of this length, so that few programs are compiled."""
 
+Model = models.MaskedLanguageModel
 DeviceBatch = PackedBatch[jax.Array]
 
 
-@dataclasses.dataclass(frozen=True)
-class MaskedData(PlannedData[Tokenizer]):
-    """Lines of the texts, packed into rows."""
+def read(config: MaskedLanguageModelingConfig) -> TextCorpus:
+    """Reads the texts; lines of the training text are held out if no other is named."""
 
-    corpus: TextCorpus
-    vocabulary: Tokenizer
-    train: PackedTexts
-    validation: PackedTexts
+    def split(whole: Text) -> Iterator[Text]:
+        lines = _lines(whole)
+        # Every seed holds out the same lines, so that runs are comparable.
+        number = num_held_out(config.data.held_out, len(lines))
+        parts = split_by_source(Parallel(lines, lines), held_out=[number], seed=0)
+        return (Text("\n".join(part.source)) for part in parts)
 
-    @property
-    def report(self) -> Sequence[str]:
-        train = self.train
-        return (
-            f"training text: {len(train.texts):,} lines, {len(train.texts.tokens):,} tokens; "
-            f"validation: {len(self.validation.texts):,} lines, {len(self.validation.texts.tokens):,} tokens",
-            f"a vocabulary of {self.vocabulary.vocab_size:,} tokens; {train.num_rows:,} rows of {train.length} tokens, "
-            f"{train.fill:.0%} full, {train.num_cut:,} lines cut; {train.steps_per_epoch:,} batches an epoch",
+    return text.read(config.data, split)
+
+
+def _lines(whole: Text) -> tuple[str, ...]:
+    return tuple(line for line in whole.characters.split("\n") if line.strip())
+
+
+def prepare(config: MaskedLanguageModelingConfig, corpus: TextCorpus, run: pathlib.Path) -> Data[PackedTexts]:
+    """Tokenizes the lines and packs them into rows."""
+    data, cache = config.data, data_cache(config.data.cache)
+    tokenizer = make_run_tokenizer(run, corpus.train, cache, kind=data.tokenizer, vocab_size=data.vocab_size)
+    train = _packed(config, corpus.train, tokenizer, shuffle=True)
+    validation = _packed(config, corpus.validation, tokenizer, shuffle=False)
+    report = (
+        f"training text: {len(train.texts):,} lines, {len(train.texts.tokens):,} tokens; "
+        f"validation: {len(validation.texts):,} lines, {len(validation.texts.tokens):,} tokens",
+        f"a vocabulary of {tokenizer.vocab_size:,} tokens; {train.num_rows:,} rows of {train.length} tokens, "
+        f"{train.fill:.0%} full, {train.num_cut:,} lines cut; {train.steps_per_epoch:,} batches an epoch",
+    )
+    return Data(train, validation, tokenizer, report, [train.length])
+
+
+def _packed(config: MaskedLanguageModelingConfig, text: Text, tokenizer: Tokenizer, *, shuffle: bool) -> PackedTexts:
+    data = config.data
+    texts = tokenize_lines(_lines(text), tokenizer, data_cache(data.cache))
+    seed = config.seed if shuffle else 0  # of the rows, and so of the masked tokens: runs of all seeds are comparable
+    packed = PackedTexts(texts, tokenizer.special, data.length, data.batch_size, seed, shuffle)
+    special = sorted(tokenizer.special.ids)
+    if all(np.isin(texts[i], special).all() for i in range(len(texts))):  # none can be hidden, so there is no loss
+        part = "training" if shuffle else "validation"
+        raise DataError(
+            f"the {part} text has no token that the tokenizer knows, only {len(texts.tokens):,} unknown ones"
         )
-
-    @property
-    def lengths(self) -> Sequence[int]:
-        return (self.train.length,)
+    return packed
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskedLanguageModelNetwork(Network[DeviceBatch]):
-    """An encoder with the cross entropy of masked tokens."""
+class Masking:
+    """The choice of the tokens to predict, a new one for each key."""
 
-    net: Pure[models.MaskedLanguageModel, models.EncoderConfig]
-    largest_batch: tuple[int, int]
     num_tokens: int
     """The size of the tokenizer's vocabulary; this number is the mask token's id."""
     rate: float
 
-    def loss(self, params: Params, batch: DeviceBatch, key: jax.Array | None):
-        seen, masked_positions, labels, where = self.hidden(batch, key)
-        return *self.bound(params, batch).loss(seen, masked_positions, labels=labels, where=where, key=key), {}
-
-    def hidden(
+    def __call__(
         self, batch: DeviceBatch, key: jax.Array | None
     ) -> tuple[Tokens[jax.Array], jax.Array, jax.Array, jax.Array]:
         """Returns masked tokens ``[B, T]``, and the positions ``[B, P]`` to predict, their labels and a padding mask.
@@ -103,22 +126,41 @@ class MaskedLanguageModelNetwork(Network[DeviceBatch]):
         labels, where = (jnp.take_along_axis(x, masked_positions, 1) for x in (tokens.ids, chosen))
         return dataclasses.replace(tokens, ids=seen), masked_positions, labels, where
 
-    def validation_loss(self, params: Params, batch: DeviceBatch):
-        seen, masked_positions, labels, where = self.hidden(batch, None)
-        logits = self.net.apply(params, seen, masked_positions)
+    def loss(self, model: Model, batch: DeviceBatch, key: jax.Array | None) -> LossSums:
+        """Returns the cross entropy of the masked tokens."""
+        seen, masked_positions, labels, where = self(batch, key)
+        return *model.loss(seen, masked_positions, labels=labels, where=where, key=key), {}
+
+    def validation_loss(self, model: Model, batch: DeviceBatch) -> LossSums:
+        """Returns the cross entropy, and the number of masked tokens that are guessed."""
+        seen, masked_positions, labels, where = self(batch, None)
+        logits = model(seen, masked_positions)
         total, count = functional.cross_entropy(logits, labels, where=where)
         return total, count, {"correct": (where & (logits.argmax(-1) == labels)).astype(jnp.float32).sum()}
 
-    def abstract_batch(self, shape: tuple[int, ...], rows: jax.sharding.Sharding) -> PackedBatch[jax.ShapeDtypeStruct]:
-        integers, valid = (jax.ShapeDtypeStruct(shape, dtype, sharding=rows) for dtype in (jnp.int32, jnp.bool_))
-        return PackedBatch(Tokens(integers, valid, integers, integers, right_padded=True), SpecialTokens())
+
+def row(length: int) -> PackedBatch[np.ndarray]:
+    """Returns an empty row."""
+    ids = np.zeros((1, length), np.int32)
+    return PackedBatch(Tokens(ids, ids > 0, ids, ids, right_padded=True), SpecialTokens())
+
+
+def network(
+    config: MaskedLanguageModelingConfig, vocab_size: int, attention: AttentionFunction = functional.attention
+) -> Network[Model, DeviceBatch]:
+    """Returns an encoder with the cross entropy of masked tokens."""
+    check_vocab_size("vocab_size", config.model.vocab_size, vocab_size)
+    net = pure(Model, dataclasses.replace(config.model, vocab_size=table_size(vocab_size)), attention=attention)
+    masking = Masking(vocab_size, config.data.mask_rate)
+    largest = config.data.batch_size, config.data.length
+    return Network(net, masking.loss, row, largest, masking.validation_loss)
 
 
 @dataclasses.dataclass(frozen=True)
 class MaskedPredictor:
     """A masked language model, its parameters and its tokenizer."""
 
-    network: MaskedLanguageModelNetwork
+    net: Pure[models.MaskedLanguageModel, models.EncoderConfig]
     params: Params
     tokenizer: Tokenizer
     steps: tuple[int, ...] = ()
@@ -138,17 +180,17 @@ class MaskedPredictor:
         if top_k < 1:
             raise ValueError(f"top_k must be at least 1, got {top_k}")
         ids = [self.tokenizer.special.bos, *self._masked(text), self.tokenizer.special.eos]
-        found = [place for place, token in enumerate(ids) if token == self.network.num_tokens]
+        found = [place for place, token in enumerate(ids) if token == self.tokenizer.vocab_size]
         if not found:
             raise DataError(f"the text has no [MASK]: {text!r}")
-        config, length = self.network.net.config, _padded(len(ids))
+        config, length = self.net.config, _padded(len(ids))
         if (limit := config.length_limit) is not None:
             if len(ids) > limit:
                 raise DataError(f"the text has {len(ids)} tokens, but the model has {limit} positions")
             length = min(length, limit)
         tokens, masked = padded([ids], (1, length), 0), padded([found], (1, _padded(len(found))), 0).ids
-        logits = _logits(self.network, self.params, tokens, masked)
-        probabilities = np.array(jax.nn.softmax(logits[0, : len(found), : self.network.num_tokens]))
+        logits = _logits(self.net, self.params, tokens, masked)
+        probabilities = np.array(jax.nn.softmax(logits[0, : len(found), : self.tokenizer.vocab_size]))
         best = np.argsort(-probabilities)[:, :top_k]
         return [
             [(self.tokenizer.pieces([token])[0], float(row[token])) for token in tokens]
@@ -157,7 +199,7 @@ class MaskedPredictor:
 
     def _masked(self, text: str) -> list[int]:
         """Returns the tokens of a text with ``[MASK]``; the id of the mask token is the first after the vocabulary."""
-        tokenizer, mask = self.tokenizer, self.network.num_tokens
+        tokenizer, mask = self.tokenizer, self.tokenizer.vocab_size
         if isinstance(tokenizer, PretrainedTokenizer) and (name := tokenizer.mask):  # it has rules for the spaces there
             (ids,) = tokenizer.encode([text.replace("[MASK]", name)])
             return np.where(ids == tokenizer.id_of(name), mask, ids).tolist()
@@ -167,114 +209,59 @@ class MaskedPredictor:
         first, *others = (part.tolist() for part in tokenizer.encode(parts))
         return first + [token for part in others for token in (mask, *part)]
 
-    def scores(self, batches: Iterable[PackedBatch[np.ndarray]]) -> list[Score]:
-        """Returns nats per masked token, perplexity and accuracy over all batches."""
-        sums = sum_losses(_validation_loss(self.network, self.params, batch) for batch in batches)
-        total, count, correct = (float(sums[name]) for name in ("loss", "count", "correct"))
-        return [nats_per_token(total, count), perplexity(total, count), accuracy(correct, count)]
-
 
 def _padded(length: int) -> int:
     return -(-length // LENGTH_STEP) * LENGTH_STEP
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _logits(network: MaskedLanguageModelNetwork, params: Params, tokens: Tokens[jax.Array], masked: jax.Array):
-    return network.net.apply(params, tokens, masked)
+def _logits(net: Pure[Model, models.EncoderConfig], params: Params, tokens: Tokens[jax.Array], masked: jax.Array):
+    return net.apply(params, tokens, masked)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _validation_loss(network: MaskedLanguageModelNetwork, params: Params, batch: DeviceBatch):
-    return network.validation_loss(params, batch)
+def predictor(config: MaskedLanguageModelingConfig, vocabulary: Tokenizer, trained: Trained) -> MaskedPredictor:
+    """Returns the predictor of a run."""
+    return MaskedPredictor(trained.net, trained.params, vocabulary, trained.steps)
 
 
-class MaskedLanguageModeling(TextTask[MaskedLanguageModelingConfig, DeviceBatch, MaskedPredictor]):
-    """Prediction of masked tokens from bidirectional context."""
-
-    name = "masked_language_model"
-    commands = ("fill",)
-    metrics: ClassVar[Mapping[str, bool]] = {"perplexity": False, "accuracy": True}
-    config = MaskedLanguageModelingConfig
-
-    def split(self, config: MaskedLanguageModelingConfig, text: Text) -> TextCorpus:
-        lines = tuple(_lines(text))
-        # Every seed holds out the same lines, so that runs are comparable.
-        number = num_held_out(config.data.held_out, len(lines))
-        parts = split_by_source(Parallel(lines, lines), held_out=[number], seed=0)
-        return TextCorpus(*(Text("\n".join(part.source)) for part in parts))
-
-    def prepare(self, config: MaskedLanguageModelingConfig, corpus: TextCorpus, run: pathlib.Path) -> MaskedData:
-        data, cache = config.data, data_cache(config.data.cache)
-        tokenizer = make_run_tokenizer(run, corpus.train, cache, kind=data.tokenizer, vocab_size=data.vocab_size)
-        return MaskedData(
-            corpus,
-            tokenizer,
-            _packed(config, corpus.train, tokenizer, shuffle=True),
-            _packed(config, corpus.validation, tokenizer, shuffle=False),
-        )
-
-    def network(
-        self, config: MaskedLanguageModelingConfig, vocab_size: int, attention: AttentionFunction = functional.attention
-    ) -> MaskedLanguageModelNetwork:
-        if config.model.vocab_size not in (0, vocab_size):
-            raise DataError(f"model.vocab_size is {config.model.vocab_size}, but the tokenizer has {vocab_size}")
-        shape = dataclasses.replace(config.model, vocab_size=table_size(vocab_size))
-        net = pure(models.MaskedLanguageModel, shape, attention=attention)
-        return MaskedLanguageModelNetwork(
-            net, (config.data.batch_size, config.data.length), vocab_size, config.data.mask_rate
-        )
-
-    def predictor(
-        self, config: MaskedLanguageModelingConfig, vocabulary: Tokenizer, trained: Trained
-    ) -> MaskedPredictor:
-        network = dataclasses.replace(self.network(config, vocabulary.vocab_size), net=trained.net)
-        return MaskedPredictor(network, trained.params, vocabulary, trained.steps)
-
-    def validation_metrics(
-        self,
-        config: MaskedLanguageModelingConfig,
-        corpus: TextCorpus,
-        data: MaskedData,
-        predictor: MaskedPredictor,
-        sums: Mapping[str, Any],
-    ) -> Mapping[str, float]:
-        total, count, correct = (float(sums[name]) for name in ("loss", "count", "correct"))
-        return {"perplexity": perplexity(total, count).value, "accuracy": accuracy(correct, count).value}
-
-    def evaluate(
-        self,
-        config: MaskedLanguageModelingConfig,
-        corpus: TextCorpus,
-        predictor: MaskedPredictor,
-        *,
-        split: str,
-        say: Say,
-        on_examples: OnExamples,
-    ) -> dict[str, list[Score]]:
-        del on_examples  # a text has no examples, only tokens
-        if split != "validation":
-            raise DataError(f"a masked language model has no {split} data: use --split validation")
-        packed = _packed(config, corpus.validation, predictor.tokenizer, shuffle=False)
-        say(f"held-out text: {len(packed.texts):,} lines, {len(packed.texts.tokens):,} tokens")
-        return {"held-out text": predictor.scores(map(packed.batch, range(packed.steps_per_epoch)))}
+def measure(
+    config: MaskedLanguageModelingConfig,
+    corpus: TextCorpus,
+    data: Data[PackedTexts],
+    masked: MaskedPredictor,
+    sums: Sums,
+) -> Mapping[str, float]:
+    """Returns perplexity and accuracy of the masked tokens."""
+    total, count, correct = (float(sums[name]) for name in ("loss", "count", "correct"))
+    return {"perplexity": perplexity(total, count).value, "accuracy": accuracy(correct, count).value}
 
 
-def _lines(text: Text) -> list[str]:
-    return [line for line in text.characters.split("\n") if line.strip()]
+def score(
+    config: MaskedLanguageModelingConfig, corpus: TextCorpus, masked: MaskedPredictor, split: str, say: Say
+) -> Iterator[Scored]:
+    """Scores the held-out lines by nats per masked token, perplexity and accuracy."""
+    if split != "validation":
+        raise DataError(f"a masked language model has no {split} data: use --split validation")
+    packed = _packed(config, corpus.validation, masked.tokenizer, shuffle=False)
+    say(f"held-out text: {len(packed.texts):,} lines, {len(packed.texts.tokens):,} tokens")
+    whole = dataclasses.replace(network(config, masked.tokenizer.vocab_size), net=masked.net)
+    loss_of = jax.jit(whole.validation_sums)
+    sums = sum_losses(loss_of(masked.params, packed.batch(step)) for step in range(packed.steps_per_epoch))
+    total, count, correct = (float(sums[name]) for name in ("loss", "count", "correct"))
+    yield Scored("held-out text", [nats_per_token(total, count), perplexity(total, count), accuracy(correct, count)])
 
 
-def _packed(config: MaskedLanguageModelingConfig, text: Text, tokenizer: Tokenizer, *, shuffle: bool) -> PackedTexts:
-    data = config.data
-    texts = tokenize_lines(_lines(text), tokenizer, data_cache(data.cache))
-    seed = config.seed if shuffle else 0  # of the rows, and so of the masked tokens: runs of all seeds are comparable
-    packed = PackedTexts(texts, tokenizer.special, data.length, data.batch_size, seed, shuffle)
-    special = sorted(tokenizer.special.ids)
-    if all(np.isin(texts[i], special).all() for i in range(len(texts))):  # none can be hidden, so there is no loss
-        part = "training" if shuffle else "validation"
-        raise DataError(
-            f"the {part} text has no token that the tokenizer knows, only {len(texts.tokens):,} unknown ones"
-        )
-    return packed
-
-
-TASK = MaskedLanguageModeling()
+TASK = Task(
+    config=MaskedLanguageModelingConfig,
+    read=read,
+    prepare=prepare,
+    vocabulary=run_tokenizer,
+    vocab_size=planned_vocab_size,
+    network=network,
+    predictor=predictor,
+    metrics={"perplexity": False, "accuracy": True},
+    measure=measure,
+    score=score,
+    default_split="validation",
+    commands=("fill",),
+)

@@ -9,6 +9,7 @@ from jaxformer.config import PLACE, at_least
 from jaxformer.data.languages import check_language
 from jaxformer.data.sources import check_held_out
 from jaxformer.data.special_tokens import MIN_SUBWORDS
+from jaxformer.errors import ConfigError
 from jaxformer.files import local_path
 from jaxformer.models.config import EncoderDecoderConfig
 from jaxformer.models.seq2seq_config import Seq2SeqConfig
@@ -186,3 +187,14 @@ class TranslationConfig(TaskConfig):
     """The search for translations."""
 
     __repr__ = brief
+
+    def check(self) -> None:
+        if self.train.metric == "bleu" and not self.decode.validation_sentences:
+            raise ConfigError("train.metric is bleu, but decode.validation_sentences is 0: nothing is translated")
+        if self.decode.coverage_penalty and not self.model.has_attention:
+            raise ConfigError("decode.coverage_penalty needs attention, but the model has model.attention none")
+        if self.loss.r_drop and not any(rate for name, rate in vars(self.model).items() if name.endswith("dropout")):
+            raise ConfigError(
+                f"loss.r_drop {self.loss.r_drop} compares two passes with different dropout, but model.dropout is 0; "
+                "raise model.dropout or set loss.r_drop to 0"
+            )

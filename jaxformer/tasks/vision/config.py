@@ -9,9 +9,9 @@ from jaxformer.config import PLACE, at_least
 from jaxformer.data.sources import check_held_out
 from jaxformer.errors import ConfigError
 from jaxformer.files import local_path
-from jaxformer.models.vision_config import ResidualNetworkConfig, VisionTransformerConfig
+from jaxformer.models.vision_config import GridConfig, ResidualNetworkConfig, VisionTransformerConfig
 from jaxformer.reprs import brief
-from jaxformer.tasks.config import TaskConfig, split_classes
+from jaxformer.tasks.config import TaskConfig, check_classes, split_classes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +59,7 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         local_path(self.cache)
+        check_classes(self.classes)
         at_least(1, self, "batch_size")
         at_least(0, self, "max_images", "shift")
         check_held_out(self.held_out)
@@ -88,3 +89,28 @@ class VisionConfig(TaskConfig):
     """Images and labels."""
 
     __repr__ = brief
+
+    def check(self) -> None:
+        check_images("model", self.model, self.data.shift)
+
+    def check_init(self, source: TaskConfig) -> None:
+        this = f"a run of vision with --model {self.model.kind}"
+        if not isinstance(source, VisionConfig):
+            raise ConfigError(f"init_from {self.init_from} is a run of {source.task}; this is {this}")
+        if source.model.kind != self.model.kind:
+            raise ConfigError(
+                f"init_from {self.init_from} is a run of vision with --model {source.model.kind}; this is {this}"
+            )
+
+
+def check_images(part: str, model: VisionTransformerConfig | GridConfig, shift: int) -> None:
+    """Checks the images of a model, and the setting `data.shift`.
+
+    Raises:
+      ConfigError: the images have neither 1 nor 3 channels, or `shift` is not below their shorter side.
+    """
+    if model.num_channels not in (1, 3):
+        raise ConfigError(f"{part}.num_channels must be 1 (gray) or 3 (RGB), got {model.num_channels}")
+    side = min(model.image_size)
+    if shift >= side:
+        raise ConfigError(f"data.shift must be below {side}, the shorter side of the images, got {shift}")

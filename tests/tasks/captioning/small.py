@@ -1,15 +1,15 @@
 """Dark and light pictures with captions, and a tiny configuration that captions them."""
 
-from jaxformer.models import GridConfig, RecurrentCaptionerConfig, TransformerCaptionerConfig
-from jaxformer.tasks.captioning import Beam, CaptioningConfig, DataConfig, DecodeConfig, LossConfig
+from jaxformer.models import GridConfig, RecurrentCaptionerConfig, TransformerCaptionerConfig, choices
+from jaxformer.tasks.captioning import Beam, CaptioningConfig, DataConfig, DecodeConfig
 from jaxformer.training.config import AdamConfig, TrainConfig
 from tests.data.pictures import encoded, write_zip
 from tests.tasks.vision.small import picture
 
 GRID = GridConfig(image_size=(8, 8), widths=(6, 12), num_blocks=1)
-RECURRENT = RecurrentCaptionerConfig(image=GRID, d_model=12, d_hidden=12, dropout=0.1)
+SOFT = choices.SoftAttention(doubly_stochastic=0.1)
+RECURRENT = RecurrentCaptionerConfig(image=GRID, attention=SOFT, d_model=12, d_hidden=12, dropout=0.1)
 TRANSFORMER = TransformerCaptionerConfig(image=GRID, d_model=12, num_heads=2, d_ff=20, num_layers=1, max_positions=24)
-LOSS = LossConfig(doubly_stochastic=0.1)
 WORDS = {0: ("a dark picture", "this is dark."), 1: ("a light picture", "this is light.")}
 
 
@@ -18,7 +18,7 @@ def table(number):
     return "".join(f"{i}.png\t{caption}\n" for i in range(number) for caption in WORDS[i % 2][: 2 if i % 4 < 2 else 1])
 
 
-def tiny(folder, *, model=RECURRENT, loss=LOSS, **changes):
+def tiny(folder, *, model=RECURRENT, **changes):
     """The configuration of 6 steps on 60 pictures in an archive."""
     write_zip(folder / "my.zip", {f"{i}.png": encoded(picture(i)) for i in range(60)})
     (folder / "my.tsv").write_text(table(60))
@@ -30,7 +30,6 @@ def tiny(folder, *, model=RECURRENT, loss=LOSS, **changes):
         mesh="data=8",
         model=model,
         data=data,
-        loss=loss,
         optimizer=AdamConfig(learning_rate=1e-3, warmup_steps=2),
         train=TrainConfig(steps=6, validate_every=3, checkpoint_every=2, tensorboard=False),
         decode=DecodeConfig(search=Beam(beam_size=2), batch_size=8, max_length=20, validation_images=8),

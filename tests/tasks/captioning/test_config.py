@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxformer.models import RecurrentCaptionerConfig, TransformerCaptionerConfig
+from jaxformer.models import RecurrentCaptionerConfig, TransformerCaptionerConfig, choices
 from jaxformer.tasks.captioning import DataConfig, DecodeConfig, LossConfig
 
 
@@ -17,9 +17,9 @@ from jaxformer.tasks.captioning import DataConfig, DecodeConfig, LossConfig
         (DataConfig, {"columns": (1, 1)}, r"columns must be two different numbers from 0, got \(1, 1\)"),
         (DataConfig, {"test_images": "x"}, "test_images is x, but test names no captions"),
         (LossConfig, {"label_smoothing": 1.0}, "label_smoothing must be less than 1"),
-        (LossConfig, {"doubly_stochastic": -1.0}, "doubly_stochastic must be at least 0"),
-        (LossConfig, {"soft_attention_rate": 1.1}, "soft_attention_rate must be from 0 to 1, got 1.1"),
-        (LossConfig, {"baseline_decay": 1.0}, "baseline_decay must be less than 1"),
+        (choices.SoftAttention, {"doubly_stochastic": -1.0}, "doubly_stochastic must be at least 0"),
+        (choices.HardAttention, {"soft_attention_rate": 1.1}, "soft_attention_rate must be from 0 to 1, got 1.1"),
+        (choices.HardAttention, {"baseline_decay": 1.0}, "baseline_decay must be less than 1"),
         (DecodeConfig, {"max_length": 0}, "max_length must be at least 1"),
         (DecodeConfig, {"min_length": 50}, "min_length must be below max_length"),
         (RecurrentCaptionerConfig, {"num_layers": 0}, "num_layers must be at least 1, got 0"),

@@ -12,7 +12,7 @@ from jaxformer.tasks.captioning import TASK, CaptioningConfig, presets
 )
 def test_sizes(preset, millions):
     config = preset()
-    TASK.check(config)
+    config.check()
     assert from_data(CaptioningConfig, to_data(config)) == config
     parameters = TASK.network(config, config.data.vocab_size).num_parameters
     assert round(parameters / 1e6, 1) == millions

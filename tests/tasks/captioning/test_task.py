@@ -19,6 +19,7 @@ from jaxformer.evaluation.scores import bleu
 from jaxformer.models import choices
 from jaxformer.sharding import Placement, mesh
 from jaxformer.tasks import language_model, vision
+from jaxformer.tasks.base import describe_batch
 from jaxformer.tasks.captioning import TASK, DecodeConfig, LossConfig
 from jaxformer.tasks.search import Candidate
 from jaxformer.tasks.training_setup import make_training_setup
@@ -43,7 +44,6 @@ class TestContract(TaskContract):
         ({"model": {"image": {"num_channels": 2}}}, r"num_channels must be 1 \(gray\) or 3 \(RGB\), got 2"),
         ({"model": {"image": {"image_size": [16, 16]}}}, r"my.zip/.*png is 8 x 8 pixels, but images must be 16 x 16"),
         ({"data": {"shift": 8}}, "data.shift must be below 8, the shorter side of the images, got 8"),
-        ({"model": {"attention": "hard"}}, "doubly_stochastic is 0.1, but it needs a recurrent model with soft"),
         (
             {"train": {"metric": "bleu"}, "decode": {"validation_images": 0}},
             "train.metric is bleu, but decode.validation_images is 0",
@@ -104,7 +104,11 @@ def steps_of(config, run, text="data=1", number=3):
     return losses, state
 
 
-HARD = dataclasses.replace(RECURRENT, attention="hard", grid_positions=True)
+HARD = dataclasses.replace(RECURRENT, attention=choices.HardAttention(), grid_positions=True)
+
+
+def hard(**settings):
+    return dataclasses.replace(HARD, attention=choices.HardAttention(**settings))
 
 
 @pytest.mark.full
@@ -128,7 +132,7 @@ def test_starting_from_the_convolutions_of_a_classifier(tmp_path):
 @pytest.mark.parametrize("model", [HARD, TRANSFORMER], ids=["hard", "transformer"])
 def test_other_models_on_eight_devices(tmp_path, model):
     """Draws do not depend on the mesh either."""
-    config = tiny(tmp_path, model=model, loss=LossConfig())
+    config = tiny(tmp_path, model=model)
     (one, _), (eight, _) = (steps_of(config, tmp_path, text) for text in ("data=1", "data=2,fsdp=2,tensor=2"))
     np.testing.assert_allclose(eight, one, rtol=1e-4)
 
@@ -136,8 +140,8 @@ def test_other_models_on_eight_devices(tmp_path, model):
 @pytest.mark.full
 def test_hard_attention_learns_and_keeps_its_baseline_in_the_state(tmp_path):
     """The moving average of a token's log-probability, with the decay of the settings."""
-    config = changed(tiny(tmp_path, model=HARD, loss=LossConfig()), {"optimizer": {"learning_rate": 1e-2}})
-    losses, state = steps_of(changed(config, {"loss": {"entropy": 0.0, "baseline_decay": 0.8}}), tmp_path, number=6)
+    config = tiny(tmp_path, model=hard(entropy=0.0, baseline_decay=0.8))
+    losses, state = steps_of(changed(config, {"optimizer": {"learning_rate": 1e-2}}), tmp_path, number=6)
     average = 0.0
     for loss in losses:
         average = 0.8 * average - 0.2 * loss
@@ -166,10 +170,11 @@ def batch_of(number):
 
 
 def test_soft_attention_is_trained_by_the_settings_and_validated_without(tmp_path, monkeypatch):
-    network = TASK.network(tiny(tmp_path, loss=LossConfig(label_smoothing=0.1, doubly_stochastic=0.3)), 30)
+    model = dataclasses.replace(RECURRENT, attention=choices.SoftAttention(doubly_stochastic=0.3))
+    network = TASK.network(tiny(tmp_path, model=model, loss=LossConfig(label_smoothing=0.1)), 30)
     asked, batch, key = Asked(monkeypatch, "loss", "doubly_stochastic_loss"), batch_of(3), jax.random.key(0)
     params = drawn(network.net.shapes)
-    assert network.loss(params, batch, key)[:2] == network.validation_loss(params, batch)[:2] == (1, 2)
+    assert network.sums(params, batch, key)[:2] == network.validation_sums(params, batch)[:2] == (1, 2)
     training, validation = asked.options
     both = {"tokens": batch.tokens, "labels": batch.labels, "noise": None}
     given = {"loss": functional.CrossEntropy(smoothing=0.1), "key": key, "weight": 0.3}
@@ -179,11 +184,11 @@ def test_soft_attention_is_trained_by_the_settings_and_validated_without(tmp_pat
 
 def test_hard_attention_draws_for_each_word_in_each_step(tmp_path, monkeypatch):
     """Without a key nothing is drawn."""
-    network = TASK.network(tiny(tmp_path, model=HARD, loss=LossConfig(label_smoothing=0.1, entropy=0.2)), 30)
+    network = TASK.network(tiny(tmp_path, model=hard(entropy=0.2), loss=LossConfig(label_smoothing=0.1)), 30)
     asked, batch = Asked(monkeypatch, "loss", "reinforced_loss"), batch_of(200)
     params = drawn(network.net.shapes)
     for key in (jax.random.key(0), jax.random.key(1), None):
-        network.loss(params, batch, key)
+        network.sums(params, batch, key)
     *drawn_twice, without = asked.options
     given = {"tokens": batch.tokens, "labels": batch.labels, "loss": functional.CrossEntropy(smoothing=0.1)}
     assert without == given | {"key": None, "noise": None, "name": "loss"}
@@ -199,10 +204,10 @@ def test_hard_attention_draws_for_each_word_in_each_step(tmp_path, monkeypatch):
 
 
 def test_with_a_soft_attention_rate_of_0_every_caption_is_drawn(tmp_path, monkeypatch):
-    network = TASK.network(tiny(tmp_path, model=HARD, loss=LossConfig(soft_attention_rate=0.0)), 30)
+    network = TASK.network(tiny(tmp_path, model=hard(soft_attention_rate=0.0)), 30)
     asked = Asked(monkeypatch, "reinforced_loss")
-    network.loss(drawn(network.net.shapes), batch_of(2), jax.random.key(0))
-    assert "mean" not in asked.options[0]
+    network.sums(drawn(network.net.shapes), batch_of(2), jax.random.key(0))
+    assert asked.options[0]["mean"] is None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,7 +229,7 @@ def test_validation_captions_the_first_images(tmp_path):
     data = TASK.prepare(config, corpus, tmp_path)
     captions = captions_of(corpus.validation)  # the last one, as BLEU needs four words
     texts = {image.tobytes(): own[-1] for image, own in zip(data.validation.images, captions, strict=True)}
-    found = TASK.validation_metrics(config, corpus, data, Knowing(texts, config.decode), {})
+    found = TASK.measure(config, corpus, data, Knowing(texts, config.decode), {})
     assert found == {"bleu": pytest.approx(100)}
 
 
@@ -287,54 +292,46 @@ def test_mistakes_give_one_line_and_leave_no_files(tmp_path, capsys, captions, a
 
 
 def test_contradicting_settings_are_refused(tmp_path):
-    config = tiny(tmp_path, model=TRANSFORMER, loss=LossConfig(doubly_stochastic=1.0))
-    with pytest.raises(ConfigError, match="needs a recurrent model with soft attention; give 0"):
-        TASK.check(config)
     with pytest.raises(ConfigError, match=r"data\.shift must be below 8, the shorter side of the images, got 8"):
-        TASK.check(changed(tiny(tmp_path), {"data": {"shift": 8}}))
-    for model, changes in itertools.product(
-        (RECURRENT, TRANSFORMER), ({"entropy": 0.5}, {"soft_attention_rate": 0.2}, {"baseline_decay": 0.5})
-    ):
-        config = tiny(tmp_path, model=model, loss=LossConfig(**changes))
-        with pytest.raises(
-            ConfigError, match=rf"loss\.{min(changes)} has no effect: it needs a recurrent model with hard"
-        ):
-            TASK.check(config)
-        TASK.check(dataclasses.replace(config, model=HARD))
-    config = changed(tiny(tmp_path, model=TRANSFORMER, loss=LossConfig()), {"model": {"positions": choices.Learned()}})
+        changed(tiny(tmp_path), {"data": {"shift": 8}}).check()
+    for name in ("entropy", "soft_attention_rate", "baseline_decay"):  # settings of hard attention only
+        with pytest.raises(ConfigError, match=rf"{name}.*hard"):
+            changed(tiny(tmp_path), {"model": {"attention": {name: 0.5}}})
+    config = changed(tiny(tmp_path, model=TRANSFORMER), {"model": {"positions": choices.Learned()}})
     with pytest.raises(ConfigError, match=r"data\.max_length is 30, but model\.max_positions is 24"):
-        TASK.check(changed(config, {"data": {"max_length": 30}}))
+        changed(config, {"data": {"max_length": 30}}).check()
     with pytest.raises(ConfigError, match="init_from run is a run of language_model; a captioner with"):
-        TASK.check_init(changed(config, {"init_from": "run"}), language_model.LanguageModelingConfig())
+        changed(config, {"init_from": "run"}).check_init(language_model.LanguageModelingConfig())
     with pytest.raises(ConfigError, match=r"is a run of captioning with --model recurrent; a captioner with --model t"):
-        TASK.check_init(changed(config, {"init_from": "run"}), tiny(tmp_path))
-    TASK.check_init(config, config)
+        changed(config, {"init_from": "run"}).check_init(tiny(tmp_path))
+    config.check_init(config)
     network = models.ResidualNetworkConfig(widths=(8, 32), num_blocks=1)
     message = (
         r"than model\.image: widths is 8 32 in that run and 6 12 in these settings; add --model\.image\.widths 8 32$"
     )
     with pytest.raises(ConfigError, match=message):
-        TASK.check_init(config, vision.VisionConfig(model=network))
+        config.check_init(vision.VisionConfig(model=network))
     network = dataclasses.replace(network, widths=(6, 12))
-    TASK.check_init(config, vision.VisionConfig(model=network))
+    config.check_init(vision.VisionConfig(model=network))
     attending = vision.VisionConfig(model=dataclasses.replace(network, attention=choices.GainAttention()))
     texts = ("attention gain", "attention.stage 2", "attention.d_attention 1")
     options = " ".join(f"--model.image.{text}" for text in texts)
     with pytest.raises(ConfigError, match=f"attention is gain in that run and none in these settings; add {options}$"):
-        TASK.check_init(config, attending)
+        config.check_init(attending)
     given = {"attention": {"kind": "gain", "stage": 2, "d_attention": 1}}
-    TASK.check_init(changed(config, {"model": {"image": given}}), attending)
+    changed(config, {"model": {"image": given}}).check_init(attending)
     message = r"is a run of vision with --model transformer; a captioner with --model transformer starts from another"
     with pytest.raises(ConfigError, match=message):
-        TASK.check_init(config, vision.VisionConfig())
+        config.check_init(vision.VisionConfig())
     with pytest.raises(ConfigError, match="the number of characters is not known without the captions"):
-        TASK.planned_vocab_size(config)
-    assert TASK.planned_vocab_size(changed(config, {"data": {"tokenizer": "bpe", "vocab_size": 500}})) == 500
+        TASK.vocab_size(config)
+    assert TASK.vocab_size(changed(config, {"data": {"tokenizer": "bpe", "vocab_size": 500}})) == 500
 
 
 def test_words_and_costs_of_a_batch(tmp_path):
     placement = Placement(mesh("data=1", jax.devices()[:1]))
     for model in (RECURRENT, HARD, TRANSFORMER):
-        setup = make_training_setup(TASK, tiny(tmp_path, model=model, loss=LossConfig()), 30, placement)
-        assert setup.network.describe((16, 9)) == "16 images of 8 x 8 pixels with captions of 9 tokens"
-        assert setup.training_flops((16, 9)) == 16 * setup.training_flops((1, 9)) > 0
+        setup = make_training_setup(TASK, tiny(tmp_path, model=model), 30, placement)
+        one, many = (setup.abstract_batch(rows, 9) for rows in (1, 16))
+        assert describe_batch(many) == "16 images of 8 x 8 pixels and 16 x 9 tokens"
+        assert setup.training_flops(many) == 16 * setup.training_flops(one) > 0

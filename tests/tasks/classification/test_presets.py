@@ -13,10 +13,10 @@ from jaxformer.tasks.masked_language_model import presets as masked
 )
 def test_encoders(preset, source):
     config = preset()
-    TASK.check(config)
+    config.check()
     assert from_data(ClassificationConfig, to_data(config)) == config
     if source is not None:
-        TASK.check_init(config, source())
+        config.check_init(source())
     else:
         assert list(TASK.network(config, (100, 2)).net.shapes["encoder"]) == ["embeddings"]
 

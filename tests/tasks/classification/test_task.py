@@ -155,7 +155,7 @@ def test_truncated_texts_are_counted(tmp_path, monkeypatch):
     assert messages == [f"text {n} has {size} tokens; only the first 18 are read" for n, size in ((4, 23), (6, 19))]
     assert vocabulary.tokenizer.encode(["She sees the old h"])[0].tolist() in read[0].reshape(3, 20)[:, 1:-1].tolist()
     said, long = list[str](), sum(len(text) > 18 for text in corpus.validation.texts)
-    TASK.evaluate(config, corpus, classifier, split="validation", say=said.append, on_examples=lambda *_: None)
+    list(TASK.score(config, corpus, classifier, "validation", said.append))
     assert f"{long} of {len(corpus.validation)} texts are cut to their first 18 tokens" in said
 
 
@@ -231,12 +231,12 @@ def test_the_encoder_and_the_tokens_are_those_of_the_other_run(pretrained, capsy
     config = jaxformer.configure(reference, init_from=f"{pretrained}:last")
     assert all(getattr(config.model, name) == getattr(source.model, name) for name in SHAPE)
     assert (config.data.tokenizer, config.data.max_length) == ("characters", min(128, source.model.max_positions))
-    TASK.check_init(config, source)
-    TASK.check_init(changed(config, {"model": {"max_positions": 96}}), source)  # its table is extended
+    config.check_init(source)
+    changed(config, {"model": {"max_positions": 96}}).check_init(source)  # its table is extended
     assert config.model.dropout == jaxformer.configure(reference).model.dropout
     given = jaxformer.configure(reference, init_from=str(pretrained), model={"d_model": 24})
     with pytest.raises(ConfigError, match="d_model is 12 in that run and 24 in"):
-        TASK.check_init(given, source)
+        given.check_init(source)
     for option in (["--init-from", str(pretrained)], [f"--init_from={pretrained}"]):
         assert main(["train", reference, *option, "--settings"]) == 0
         assert "--model.d_model 12" in capsys.readouterr().out
@@ -293,7 +293,7 @@ def test_another_task_is_refused(tmp_path):
     config = tiny(tmp_path, init_from="run")
     for source in (language_model.LanguageModelingConfig(), vision.VisionConfig()):
         with pytest.raises(ConfigError, match=f"init_from run is a run of {source.task}; a classifier starts from"):
-            TASK.check_init(config, source)
+            config.check_init(source)
 
 
 def test_frozen_adapters_are_refused(tmp_path):
@@ -311,7 +311,7 @@ def test_padding_changes_no_loss(tmp_path):
     """For any tokens in it; rows that pad a batch count neither as examples nor as correct."""
     network = TASK.network(tiny(tmp_path), (60, 2))
     params = network.net.init(jax.random.key(0))
-    loss = jax.jit(lambda batch: jax.tree.leaves(network.loss(params, batch, None)))
+    loss = jax.jit(lambda batch: jax.tree.leaves(network.sums(params, batch, None)))
     ids = np.random.default_rng(0).integers(4, 60, (3, 8)).astype(np.int32)
     valid, labels = np.arange(8) < np.array([[8], [5], [0]]), np.array([1, 0, 0], np.int32)
     expected = loss(LabeledBatch(Tokens(ids, valid), labels))
@@ -332,7 +332,7 @@ def test_experts_are_balanced_in_training_alone(tmp_path):
         experts = {"feed_forward": {"kind": "experts", "load_balancing_weight": weight}}
         network = TASK.network(changed(tiny(tmp_path), {"model": {**experts, "dropout": 0.0}}), (60, 2))
         params = drawn(network.net.shapes)
-        loss = quick(lambda batch, key: network.loss(params, batch, key)[0])
+        loss = quick(lambda batch, key: network.sums(params, batch, key)[0])
         return loss(batch, jax.random.key(1)), loss(batch, None)
 
     (plain, without_key), (balanced, same) = losses(0.0), losses(2.0)

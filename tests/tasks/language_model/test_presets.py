@@ -26,7 +26,7 @@ from tests.modules.small import quick
 )
 def test_sizes(preset, vocab_size, layers, millions):
     config = preset()
-    TASK.check(config)
+    config.check()
     assert from_data(LanguageModelingConfig, to_data(config)) == config
     assert config.model.num_layers == layers
     assert TASK.network(config, vocab_size).num_parameters == pytest.approx(millions * 1e6, rel=0.05)

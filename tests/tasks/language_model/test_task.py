@@ -91,9 +91,9 @@ def test_unknown_characters_of_a_training_text_are_counted(tmp_path):
 def test_a_plan_needs_the_size_of_the_vocabulary():
     config = LanguageModelingConfig()
     with pytest.raises(ConfigError, match=r"give --model\.vocab_size N"):
-        TASK.planned_vocab_size(config)
-    assert TASK.planned_vocab_size(changed(config, {"model": {"vocab_size": 80}})) == 80
-    assert TASK.planned_vocab_size(changed(config, {"data": {"tokenizer": "bpe", "vocab_size": 500}})) == 500
+        TASK.vocab_size(config)
+    assert TASK.vocab_size(changed(config, {"model": {"vocab_size": 80}})) == 80
+    assert TASK.vocab_size(changed(config, {"data": {"tokenizer": "bpe", "vocab_size": 500}})) == 500
 
 
 @pytest.mark.parametrize(
@@ -132,11 +132,10 @@ def test_unknown_characters_of_a_held_out_text_are_counted(tmp_path):
     net = pure(models.LanguageModel, dataclasses.replace(config.model, vocab_size=tokenizer.vocab_size))
     predictor = TextGenerator(net, drawn(net.shapes), tokenizer, DecodeConfig(), window=16)
     said = []
-    given = {"split": "validation", "on_examples": lambda *_: None, "say": said.append}
-    scores = TASK.evaluate(config, corpus, predictor, **given)["held-out text"]
+    (scored,) = TASK.score(config, corpus, predictor, "validation", said.append)
     assert said[-1] == "held-out text: 11 tokens, 11 characters; 2 tokens are unknown, and are scored as such"
-    assert len(scores) == 3
-    TASK.evaluate(config, dataclasses.replace(corpus, validation=Text("abc")), predictor, **given)
+    assert len(scored.scores) == 3
+    list(TASK.score(config, dataclasses.replace(corpus, validation=Text("abc")), predictor, "validation", said.append))
     assert said[-1] == "held-out text: 3 tokens, 3 characters"
 
 
@@ -144,6 +143,4 @@ def test_a_text_is_not_scored_by_an_ensemble():
     """The loss would be that of the first model only."""
     several = types.SimpleNamespace(others=("another",))
     with pytest.raises(ConfigError, match="scored by one language model"):
-        TASK.evaluate(
-            LanguageModelingConfig(), None, several, split="validation", say=print, on_examples=lambda *_: None
-        )
+        list(TASK.score(LanguageModelingConfig(), None, several, "validation", print))

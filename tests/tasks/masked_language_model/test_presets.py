@@ -12,8 +12,8 @@ from jaxformer.tasks.masked_language_model import TASK, MaskedLanguageModelingCo
 )
 def test_sizes(preset, layers, millions):
     config = preset()
-    TASK.check(config)
+    config.check()
     assert from_data(MaskedLanguageModelingConfig, to_data(config)) == config
     assert config.model.num_layers == layers
-    network = TASK.network(config, TASK.planned_vocab_size(config))
+    network = TASK.network(config, TASK.vocab_size(config))
     assert network.num_parameters == pytest.approx(millions * 1e6, rel=0.05)

@@ -75,7 +75,8 @@ class TestContract(TaskContract):
         data = TASK.prepare(config, TASK.read(config), run)
         network = TASK.network(config, data.vocabulary.vocab_size)
         batch = jax.tree.map(jnp.asarray, data.train.batch(0))
-        masked, *others = network.hidden(batch, jax.random.key(0))
+        choose = masked_language_model.Masking(data.vocabulary.vocab_size, config.data.mask_rate)
+        masked, *others = choose(batch, jax.random.key(0))
         seen, places, labels, where = (np.asarray(x) for x in (masked.ids, *others))
         tokens, special = np.asarray(batch.tokens.ids), sorted(data.vocabulary.special.ids)
         share = where.sum() / (~np.isin(tokens, special)).sum()
@@ -87,7 +88,7 @@ class TestContract(TaskContract):
         np.testing.assert_array_equal(seen[~hidden], tokens[~hidden])
         assert data.vocabulary.vocab_size in seen
         assert network.net.config.vocab_size > data.vocabulary.vocab_size
-        assert (np.asarray(network.hidden(batch, jax.random.key(1))[1]) != places).any()
+        assert (np.asarray(choose(batch, jax.random.key(1))[1]) != places).any()
 
     def test_lines_are_held_out_whole(self, config):
         """No validation line is a training line, and blank lines are left out."""
@@ -102,11 +103,11 @@ class TestContract(TaskContract):
         (first, second), again = predictor.fill("The ol[MASK] m[MASK]n", top_k=3), predictor.fill("a[MASK]")
         assert [len(first), len(second), len(again[0])] == [3, 3, 5]
         assert all(a >= b for best in (first, second) for (_, a), (_, b) in itertools.pairwise(best))
-        network, mask = predictor.network, predictor.network.num_tokens
+        net, mask = predictor.net, predictor.tokenizer.vocab_size
         ids = [x.tolist() for x in predictor.tokenizer.encode(["The ol", " m", "n"])]
         special = predictor.tokenizer.special
         tokens = jnp.asarray([[special.bos, *ids[0], mask, *ids[1], mask, *ids[2], special.eos]])
-        logits = network.net.apply(predictor.params, tokens)[0, :, :mask]  # without padding
+        logits = net.apply(predictor.params, tokens)[0, :, :mask]  # without padding
         expected = jax.nn.softmax(logits[np.flatnonzero(tokens[0] == mask)])
         np.testing.assert_allclose([first[0][1], second[0][1]], expected.max(1), rtol=1e-5)
         with pytest.raises(DataError, match=r"the text has no \[MASK\]: 'The'"):
@@ -151,9 +152,9 @@ def test_scores_are_those_of_all_logits(tmp_path):
     positions = jnp.asarray([range(16), [*range(3), *range(13)], range(16)], jnp.int32)
     tokens = Tokens(ids, segments > 0, positions, segments)
     batch = masked_language_model.PackedBatch(tokens, SpecialTokens())
-    total, count, sums = network.validation_loss(params, batch)
+    total, count, sums = network.validation_sums(params, batch)
     total, count, correct = float(total), float(count), float(sums["correct"])
-    seen, places, labels, where = network.hidden(batch, None)
+    seen, places, labels, where = masked_language_model.Masking(30, 0.15)(batch, None)
     logits = jax.nn.log_softmax(network.net.apply(params, dataclasses.replace(tokens, ids=seen.ids)))
     log_p = [
         float(logits[b, place, label])
@@ -164,9 +165,10 @@ def test_scores_are_those_of_all_logits(tmp_path):
     assert count == len(log_p) == 5
     assert total == pytest.approx(-sum(log_p), rel=1e-5)
     assert 0 <= correct <= 5
-    same = network.loss(params, batch, None)
+    same = network.sums(params, batch, None)
     assert (float(same[0]), float(same[1])) == (pytest.approx(total, rel=1e-5), 5)
-    assert dataclasses.replace(network, rate=1.0).validation_loss(params, batch)[1] == 37
+    every = TASK.network(changed(tiny(tmp_path), {"data": {"mask_rate": 1.0}}), 30)
+    assert every.validation_sums(params, batch)[1] == 37
 
 
 @pytest.mark.full
@@ -175,7 +177,7 @@ def test_a_mask_after_a_space_is_the_first_token_of_a_word(tmp_path):
     lines = TEXT.split("\n")
     tokenizer = SubwordTokenizer.train(lines, vocab_size=500)
     network = TASK.network(tiny(tmp_path), tokenizer.vocab_size)
-    predictor = MaskedPredictor(network, quick(network.net.init)(jax.random.key(0)), tokenizer)
+    predictor = MaskedPredictor(network.net, quick(network.net.init)(jax.random.key(0)), tokenizer)
     whole_words = lambda pieces: [
         i for i, pair in enumerate(itertools.pairwise(pieces)) if all(len(x) > 2 and x[0] == "▁" for x in pair)
     ]
@@ -185,10 +187,10 @@ def test_a_mask_after_a_space_is_the_first_token_of_a_word(tmp_path):
     assert len(chosen) > 1
     text = "".join(" [MASK]" if i in chosen else piece.replace("▁", " ") for i, piece in enumerate(pieces))
     for i in chosen:
-        whole[i] = network.num_tokens
+        whole[i] = tokenizer.vocab_size
     special = tokenizer.special
     logits = quick(network.net.apply)(predictor.params, jnp.asarray([[special.bos, *whole, special.eos]]))
-    expected = jax.nn.softmax(logits[0, jnp.asarray(chosen) + 1, : network.num_tokens]).max(1)
+    expected = jax.nn.softmax(logits[0, jnp.asarray(chosen) + 1, : tokenizer.vocab_size]).max(1)
     found = predictor.fill(text, top_k=1)
     np.testing.assert_allclose([best[0][1] for best in found], expected, rtol=1e-5)
 
@@ -206,9 +208,9 @@ def test_a_pretrained_vocabulary_has_its_own_rules_for_the_spaces_at_a_mask(tmp_
     no_logits = lambda network, params, tokens, masked: seen.append(tokens.ids[tokens.valid]) or np.zeros((1, 16, 8))
     monkeypatch.setattr(masked_language_model, "_logits", no_logits)
     for text in ("a [MASK] b", "[MASK]b", "a[MASK] [MASK]", " a b [MASK]"):
-        assert len(MaskedPredictor(network, {}, tokenizer).fill(text)) == text.count("[MASK]")
+        assert len(MaskedPredictor(network.net, {}, tokenizer).fill(text)) == text.count("[MASK]")
         ids = theirs.encode(text.replace("[MASK]", "<mask>")).ids
-        assert seen.pop()[1:-1].tolist() == [network.num_tokens if token == 3 else token for token in ids]
+        assert seen.pop()[1:-1].tolist() == [tokenizer.vocab_size if token == 3 else token for token in ids]
 
 
 def test_positions_that_need_the_length_of_a_text_are_refused():
@@ -221,6 +223,6 @@ def test_positions_that_need_the_length_of_a_text_are_refused():
 def test_at_least_one_token_is_asked_for(tmp_path, top_k):
     """With -1, all tokens except the least probable one came back."""
     tokenizer = CharacterTokenizer("abc")
-    predictor = MaskedPredictor(TASK.network(tiny(tmp_path), tokenizer.vocab_size), {}, tokenizer)
+    predictor = MaskedPredictor(TASK.network(tiny(tmp_path), tokenizer.vocab_size).net, {}, tokenizer)
     with pytest.raises(ValueError, match=f"top_k must be at least 1, got {top_k}"):
         predictor.fill("a [MASK]", top_k=top_k)

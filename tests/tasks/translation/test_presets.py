@@ -14,7 +14,7 @@ PRESETS = [presets.demo, presets.translation, presets.tiny, presets.small, prese
 def test_a_preset_is_a_configuration_of_the_task(preset):
     config = preset()
     assert config.name.rpartition("-")[2] == preset.__name__
-    TASK.check(config)
+    config.check()
     assert from_data(TranslationConfig, to_data(config)) == config
     assert preset() == config
 
@@ -34,7 +34,7 @@ def test_sizes(preset, layers, d_model, millions):
     config = preset()
     assert config.model.num_encoder_layers == config.model.num_decoder_layers == layers
     assert config.model.d_model == d_model
-    network = TASK.network(config, TASK.planned_vocab_size(config))
+    network = TASK.network(config, TASK.vocab_size(config))
     assert network.num_parameters == pytest.approx(millions * 1e6, rel=0.05)
 
 

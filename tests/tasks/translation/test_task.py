@@ -110,18 +110,17 @@ def test_a_run_in_lower_case_of_moses_words(tmp_path):
         assert text == tokenizer.normalizer(part.target[5:6], "target")[0] != part.target[5]
     parts = [corpora.validation, *corpora.tests.values()]
     perfect = Perfect(tokenizer, {s: t for part in parts for s, t in zip(part.source, part.target, strict=True)})
-    kept = {}
-    scores = TASK.evaluate(config, corpora, perfect, split="test", say=str, on_examples=kept.__setitem__)
-    for name, (one, other, words) in scores.items():
+    for scored in TASK.score(config, corpora, perfect, "test", str):
+        one, other, words = scored.scores
         assert min(one.value, other.value, words.value) == pytest.approx(100)
         assert "case:lc" in one.signature
         assert "case:lc" in other.signature
         assert "words of the system" in words.signature
-        assert {row["bleu"] for row in kept[name]} == {100.0}
-        assert kept[name][0]["hypothesis"] == kept[name][0]["reference"].lower()
+        assert {row["bleu"] for row in scored.examples} == {100.0}
+        assert scored.examples[0]["hypothesis"] == scored.examples[0]["reference"].lower()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(task.dataclasses, "replace", lambda predictor, **_: predictor)
-        assert TASK.validation_metrics(config, corpora, prepared, perfect, {})["bleu"] == pytest.approx(100)
+        assert TASK.measure(config, corpora, prepared, perfect, {})["bleu"] == pytest.approx(100)
 
 
 def test_a_perfect_run_of_cased_moses_words(tmp_path):
@@ -132,8 +131,8 @@ def test_a_perfect_run_of_cased_moses_words(tmp_path):
     part = Parallel(corpora.validation.source[:9], (*corpora.validation.target[:8], "Le chien court. Il voit le chat."))
     corpora = dataclasses.replace(corpora, tests={"few": part})
     perfect = Perfect(tokenizer, dict(zip(part.source, part.target, strict=True)))
-    scores = TASK.evaluate(config, corpora, perfect, split="test", say=str, on_examples=lambda name, rows: None)
-    assert [score.value for score in scores["few"]] == pytest.approx([100, 100, 100])
+    (scored,) = TASK.score(config, corpora, perfect, "test", str)
+    assert [score.value for score in scored.scores] == pytest.approx([100, 100, 100])
 
 
 def test_moses_bleu_needs_the_language(tmp_path):
@@ -147,10 +146,8 @@ def test_moses_bleu_needs_the_language(tmp_path):
     moses = ["BLEU", "chrF2", "BLEU (lower-cased Moses)"]
     for language, names in (("fr", moses), ("", ["BLEU", "chrF2"]), ("zh", ["BLEU", "chrF2"])):
         said, config = [], changed(config, {"data": {"target_language": language}})
-        scores = TASK.evaluate(
-            config, corpora, perfect, split="test", say=said.append, on_examples=lambda name, rows: None
-        )
-        assert [score.name for score in scores["few"]] == names
+        (scored,) = TASK.score(config, corpora, perfect, "test", said.append)
+        assert [score.name for score in scored.scores] == names
         assert any("data.target_language is not set" in line for line in said) == (not language)
         assert any("zh, the run's data.target_language, is written without" in x for x in said) == (language == "zh")
 
@@ -196,7 +193,7 @@ def test_validation_leaves_out_pairs_longer_than_the_positions(tmp_path):
 
 def some_batch(network, placement, seed=0):
     """Sentences of up to 6 tokens, the last row of padding."""
-    abstract = network.abstract_batch((16, 6, 6), placement.rows)
+    abstract = network.abstract_batch(16, 6, placement.rows)
     draw = np.random.default_rng(seed)
     lengths = np.append(draw.integers(1, 7, 15), 0)
     valid = np.arange(6) < lengths[:, None]
@@ -223,14 +220,14 @@ def test_r_drop_is_the_loss_of_two_passes(model, tmp_path):
         given = {"where": batch.target.valid, "smoothing": 0.1, "weight": 4.0}
         return functional.r_drop(logits[::2], logits[1::2], batch.labels, **given)
 
-    value = lambda params: network.loss(params, batch, key)[:2]
+    value = lambda params: network.sums(params, batch, key)[:2]
     (found, count), slope = quick(jax.value_and_grad(value, has_aux=True))(params)
     (expected, same), expected_slope = quick(jax.value_and_grad(direct, has_aux=True))(params)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     assert int(count) == int(same) == int(batch.target.valid.sum())
     for a, b in zip(jax.tree.leaves(slope), jax.tree.leaves(expected_slope), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
-    validation = [quick(one.validation_loss)(params, batch)[0] for one in (network, plain)]
+    validation = [quick(one.validation_sums)(params, batch)[0] for one in (network, plain)]
     assert float(validation[0]) == float(validation[1])
 
 
@@ -294,4 +291,4 @@ def test_no_test_data(tmp_path):
     data = DataConfig(source="a", target="a", validation_source="a", validation_target="a", held_out=0)
     config = TranslationConfig(data=dataclasses.replace(data, directory=str(tmp_path)))
     with pytest.raises(DataError, match=r"no test data: the run's data\.held_out is 0"):
-        TASK.evaluate(config, TASK.read(config), object(), split="test", say=print, on_examples=lambda name, rows: None)
+        list(TASK.score(config, TASK.read(config), object(), "test", print))

@@ -12,7 +12,7 @@ from jaxformer.tasks.vision import TASK, VisionConfig, presets
 )
 def test_sizes(preset, millions):
     config = preset()
-    TASK.check(config)
+    config.check()
     assert from_data(VisionConfig, to_data(config)) == config
     parameters = TASK.network(config, 10).num_parameters
     assert round(parameters / 1e6, 1 if millions < 10 else None) == millions

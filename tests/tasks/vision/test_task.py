@@ -15,7 +15,7 @@ from jaxformer.data.images import LabeledImages
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.sharding import Placement, mesh
 from jaxformer.tasks import classes, language_model, validation
-from jaxformer.tasks.base import Trained
+from jaxformer.tasks.base import Trained, describe_batch
 from jaxformer.tasks.images import normalized
 from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.tasks.vision import TASK
@@ -193,7 +193,7 @@ def test_rows_that_fill_up_a_batch_count_nothing(tmp_path):
     images = np.stack([np.asarray(picture(number)) for number in range(5)])
     labels = np.array([0, 1, 0, 1, 0], np.int32)
     valid = np.arange(5) < 3
-    loss = quick(lambda batch: network.loss(params, batch, None))
+    loss = quick(lambda batch: network.sums(params, batch, None))
     total, count, metrics = loss(ImageBatch(images, labels, valid))
     logits = quick(lambda images: network.net.apply(params, normalized(images)))(images)
     probabilities = np.asarray(jax.nn.softmax(logits))[:3]
@@ -228,10 +228,10 @@ def test_validation_metrics_are_those_of_the_predictor(tmp_path):
 def test_runs_that_cannot_be_a_start_are_refused(tmp_path):
     config = tiny(tmp_path, init_from="run")
     with pytest.raises(ConfigError, match=r"is a run of language_model; this is a run of vision with --model t"):
-        TASK.check_init(config, language_model.LanguageModelingConfig())
+        config.check_init(language_model.LanguageModelingConfig())
     with pytest.raises(ConfigError, match=r"is a run of vision with --model convolution; this is a run of vision"):
-        TASK.check_init(config, tiny(tmp_path, model=CONVOLUTION))
-    TASK.check_init(config, tiny(tmp_path))
+        config.check_init(tiny(tmp_path, model=CONVOLUTION))
+    config.check_init(tiny(tmp_path))
 
 
 @pytest.mark.full
@@ -242,7 +242,7 @@ def test_experts_are_balanced_in_training(tmp_path):
     def loss(weight):
         experts = {"feed_forward": {"kind": "experts", "load_balancing_weight": weight}}
         network = TASK.network(changed(tiny(tmp_path), {"model": {**experts, "dropout": 0.0}}), 2)
-        return quick(network.loss)(drawn(network.net.shapes), batch, jax.random.key(1))[0]
+        return quick(network.sums)(drawn(network.net.shapes), batch, jax.random.key(1))[0]
 
     assert loss(2.0) > loss(0.0) + 2 * 2.0 * 0.99
 
@@ -253,7 +253,7 @@ def test_images_that_fill_up_a_batch_do_not_count(tmp_path, pooling):
     images = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3), np.uint8)
     model = {"feed_forward": {"kind": "experts", "load_balancing_weight": 1.0}, "dropout": 0.0, "pooling": pooling}
     network = TASK.network(changed(tiny(tmp_path), {"model": model}), 2)
-    params, loss = drawn(network.net.shapes), quick(network.loss)
+    params, loss = drawn(network.net.shapes), quick(network.sums)
 
     def mean(images, valid):
         batch = ImageBatch(images, np.zeros(len(images), np.int32), np.array(valid))
@@ -268,11 +268,11 @@ def test_images_that_fill_up_a_batch_do_not_count(tmp_path, pooling):
 def test_costs_and_words_of_a_batch(tmp_path):
     for config in (tiny(tmp_path), tiny(tmp_path, model=CONVOLUTION)):
         setup = make_training_setup(TASK, config, 2, Placement(mesh("data=1", jax.devices()[:1])))
-        network = setup.network
-        assert (network.describe((16, 1)), network.unit) == ("16 images of 8 x 8 pixels", "images")
-        assert setup.training_flops((16, 1)) == 16 * setup.training_flops((1, 1)) > 0
-        with pytest.raises(ConfigError, match="images have no length: a batch is --batch 4x1, got 4x2"):
-            network.planned_shape(4, 2)
+        one, many = (setup.abstract_batch(rows, 1) for rows in (1, 16))
+        assert (describe_batch(many), setup.network.unit) == ("16 images of 8 x 8 pixels", "images")
+        assert setup.training_flops(many) == 16 * setup.training_flops(one) > 0
+        with pytest.raises(ConfigError, match="images have no length: a batch is --batch ROWSx1, got --batch ROWSx2"):
+            setup.abstract_batch(4, 2)
     with pytest.raises(ConfigError, match="the number of classes is not known without the data"):
-        TASK.planned_vocab_size(config)
-    assert TASK.planned_vocab_size(changed(config, {"data": {"classes": "a,b,c"}})) == 3
+        TASK.vocab_size(config)
+    assert TASK.vocab_size(changed(config, {"data": {"classes": "a,b,c"}})) == 3
