@@ -32,7 +32,7 @@ from jaxformer.evaluation.scores import Score
 from jaxformer.models import choices
 from jaxformer.modules.pure import Pure
 from jaxformer.tasks import registry
-from jaxformer.tasks.base import Data, Network, Scored, Splits, Task, sum_losses
+from jaxformer.tasks.base import CorpusScores, Data, Network, Splits, Task, sum_losses
 from jaxformer.tasks.config import TaskConfig
 from jaxformer.training.config import AdamConfig, CosineDecay, MuonConfig, TrainConfig
 
@@ -84,7 +84,7 @@ def windows(make, text, config: TruecaseConfig, *seed: int):
 
 
 def prepare(config: TruecaseConfig, corpus: Splits, run) -> Data:
-    """Plans batches, pure functions of the text, the seed and their number, so that a stopped run goes on with them."""
+    """Plans batches, pure functions of the text, the seed and their number, so that a stopped run can continue."""
     train = windows(RandomWindows, corpus.train, config, config.seed)
     return Data(train, windows(OrderedWindows, corpus.validation, config), Bytes())
 
@@ -107,7 +107,7 @@ def loss(model: Truecasing, batch: TextBatch, key):
     ids, valid = batch.tokens.ids, batch.tokens.valid
     capital = (ids >= ord("A")) & (ids <= ord("Z")) & valid
     letter = capital | ((ids >= ord("a")) & (ids <= ord("z")) & valid)
-    logits = model(dataclasses.replace(batch.tokens, ids=ids + 32 * capital), key=key)
+    logits = model(dataclasses.replace(batch.tokens, ids=jnp.where(capital, ids + 32, ids)), key=key)
     losses = jnp.where(letter, optax.sigmoid_binary_cross_entropy(logits, capital.astype(jnp.float32)), 0)
     found, count = (logits > 0) & letter, lambda where: where.sum(dtype=jnp.float32)
     sums = {"found": count(found), "right": count(found & capital), "capitals": count(capital)}
@@ -132,7 +132,7 @@ class Truecaser:
         """Returns a text with the capitals that the network finds; other letters become lower-case."""
         lower = np.frombuffer(text.encode().lower(), np.uint8).astype(np.int32)
         letter = (lower >= ord("a")) & (lower <= ord("z"))
-        capital = letter & np.asarray(self.net.apply(self.params, lower[None])[0] > 0)
+        capital = letter & np.asarray(self.net.apply(self.params, jnp.asarray(lower[None]))[0] > 0)
         return (lower - 32 * capital).astype(np.uint8).tobytes().decode()
 
 
@@ -147,7 +147,7 @@ def score(config: TruecaseConfig, corpus: Splits, truecaser: Truecaser, split: s
     batches = windows(OrderedWindows, corpus.part(split), config)
     step = jax.jit(dataclasses.replace(network(config, 256), net=truecaser.net).validation_sums)
     sums = sum_losses(step(truecaser.params, batches.batch(i)) for i in range(batches.steps_per_epoch))
-    yield Scored("text", [Score(name, value, "of capital letters") for name, value in percentages(sums).items()])
+    yield CorpusScores("text", [Score(name, value, "of capital letters") for name, value in percentages(sums).items()])
 
 
 TASK = Task(

@@ -175,8 +175,8 @@ class Network(Generic[ModelT, BatchT]):
     """Function from the model, a batch and the key of dropout to the training loss, summed over the batch, the number
     of its terms, and additional sums for the log. Without a key, there is no dropout."""
     row: Callable[[int], Any]
-    """Function from a length to a batch of one row, of which only shapes and dtypes are read; rows are the first
-    dimension of all arrays."""
+    """Function from a length to a batch of one row; only shapes and dtypes are read, and rows are the first dimension
+    of all arrays."""
     largest_batch: tuple[int, int]
     """The number of rows and the length of the batch that needs the most memory."""
     validation_loss: Callable[[ModelT, BatchT], LossSums] | None = None
@@ -268,7 +268,7 @@ class Trained:
 
 
 @dataclasses.dataclass(frozen=True)
-class Scored:
+class CorpusScores:
     """The scores of a corpus and, for a task that scores single examples, a row of each: its prediction and scores."""
 
     corpus: str
@@ -307,7 +307,7 @@ class Task(Generic[ConfigT, CorpusT, PredictorT]):
     of a mesh, or `planning.flops.attention`. Nothing is allocated."""
     predictor: Callable[[ConfigT, Any, Trained], PredictorT]
     """Makes a predictor from the vocabulary and a trained network."""
-    score: Callable[[ConfigT, CorpusT, PredictorT, str, Say], Iterable[Scored]]
+    score: Callable[[ConfigT, CorpusT, PredictorT, str, Say], Iterable[CorpusScores]]
     """Scores a split, "test" or "validation"; raises a DataError if there is no such split."""
     metrics: Mapping[str, bool] = dataclasses.field(default_factory=dict)
     """The validation metrics besides the loss; True if a higher value is better."""

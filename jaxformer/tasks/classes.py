@@ -22,7 +22,7 @@ from jaxformer.evaluation.scores import Score
 from jaxformer.files import write_text
 from jaxformer.modules.pure import Params
 from jaxformer.multihost import processes, storage
-from jaxformer.tasks.base import LossSums, Scored, Splits, Sums
+from jaxformer.tasks.base import CorpusScores, LossSums, Splits, Sums
 from jaxformer.tasks.config import TaskConfig
 from jaxformer.tasks.rundir import holds_run
 
@@ -174,7 +174,9 @@ def scores(labels: np.ndarray, probabilities: np.ndarray) -> list[Score]:
     return [accuracy(float((labels == guesses).sum()), len(labels)), matthews(labels, guesses)]
 
 
-def scored(split: str, corpus: LabeledCorpus, labels: np.ndarray, probabilities: np.ndarray, whats: Named) -> Scored:
+def corpus_scores(
+    split: str, corpus: LabeledCorpus, labels: np.ndarray, probabilities: np.ndarray, whats: Named
+) -> CorpusScores:
     """Returns accuracy and Matthews correlation of a split, and the guess for each of its examples.
 
     Args:
@@ -191,7 +193,7 @@ def scored(split: str, corpus: LabeledCorpus, labels: np.ndarray, probabilities:
         }
         for what, label, guess, by_class in zip(whats, labels, probabilities.argmax(1), probabilities, strict=True)
     ]
-    return Scored(split, scores(labels, probabilities), examples)
+    return CorpusScores(split, scores(labels, probabilities), examples)
 
 
 def num_classes(setting: int, names: Sequence[str], smallest: int | tuple[int, ...]) -> int:

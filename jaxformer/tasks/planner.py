@@ -88,7 +88,7 @@ def _network(config: TaskConfig) -> Network[Any, Any]:
 
 
 def _batch_option(config: TaskConfig, num_rows: int, length: int) -> str:
-    """Returns the option for batches of this number of rows; an empty text if there is none or training refuses it."""
+    """Returns the option for batches of this number of rows; an empty text without one, or if training refuses it."""
     data = getattr(config, "data", None)
     for name, value in {"batch_size": num_rows, "tokens_per_batch": num_rows * length}.items():
         if hasattr(data, name):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,12 +15,15 @@ from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.decoding import Hypotheses
 from jaxformer.errors import ConfigError
+from jaxformer.functional.tokens import ArrayT
+from jaxformer.models.decoder_state import StepWeights
+from jaxformer.models.decoding_model import DecodingModel
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.sharding import Placement
 from jaxformer.tasks.config import Beam, Sample, SearchConfig
 
-Net = Pure[Any, Any]
-"""A model to search with: it has the methods `encode` (except for language models), `start`, `step` and `prefill`."""
+Net = Pure[DecodingModel[Any, Any], Any]
+"""A model to search with."""
 
 Prepare = Callable[[jax.Array], jax.Array]
 """A hashable function of what a model's `encode` reads."""
@@ -93,22 +96,24 @@ def candidate(hypotheses: Hypotheses, rank: int, tokenizer: Tokenizer) -> Candid
     )
 
 
-class Sources(NamedTuple):
+class Sources(NamedTuple, Generic[ArrayT]):
     """The inputs of a search, and the arguments that differ between them."""
 
     inputs: Any  # what the model's `encode` reads, [B, ...]: tokens or images; None for a language model
-    max_lengths: Any  # int32 [B]: the maximum number of output tokens
-    min_lengths: Any  # int32 [B]: the minimum, end token included
-    prefix: Any  # int32 [B, P]: the first tokens of each output
-    prefix_lengths: Any  # int32 [B]
-    numbers: Any  # int32 [B, M]: folded into the sampling key: the number of the input, and perhaps of the draw
+    max_lengths: ArrayT  # int32 [B]: the maximum number of output tokens
+    min_lengths: ArrayT  # int32 [B]: the minimum, end token included
+    prefix: ArrayT  # int32 [B, P]: the first tokens of each output
+    prefix_lengths: ArrayT  # int32 [B]
+    numbers: (
+        jax.Array | np.ndarray
+    )  # int32 [B, M]: folded into the sampling key: the number of the input, and perhaps of the draw
 
 
 class Weights(NamedTuple):
     """The parameters of a model."""
 
     params: Params
-    steps: Any = None
+    steps: StepWeights | None = None
     """The weights that steps read (`models.Decoder.step_weights`), computed once; if None, they are computed in each
     search."""
 
@@ -132,7 +137,11 @@ class Options(NamedTuple):
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def search(
-    options: Options, placement: Placement | None, weights: tuple[Weights, ...], sources: Sources, key: jax.Array
+    options: Options,
+    placement: Placement | None,
+    weights: tuple[Weights, ...],
+    sources: Sources[jax.Array],
+    key: jax.Array,
 ) -> Hypotheses:
     """Returns the hypotheses, replicated on every device; each device searches its own rows."""
     run = functools.partial(_search, options, placement is None or placement.num_batch_shards == 1)
@@ -156,12 +165,12 @@ def on_one_device(placement: Placement | None) -> bool:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _step_weights(net: Net, params: Params) -> Any:
+def _step_weights(net: Net, params: Params) -> StepWeights | None:
     return net.bind(params).step_weights()
 
 
 def _search(
-    options: Options, alone: bool, weights: tuple[Weights, ...], sources: Sources, key: jax.Array
+    options: Options, alone: bool, weights: tuple[Weights, ...], sources: Sources[jax.Array], key: jax.Array
 ) -> Hypotheses:
     """Searches; `alone` is True if no other device shares the inputs, so that complete rows may be dropped."""
     decode, special, rule = options.decode, options.special, options.decode.finder
@@ -201,7 +210,7 @@ def _search(
     )
 
 
-def _capacities(options: Options, sources: Sources) -> tuple[int, ...]:
+def _capacities(options: Options, sources: Sources[jax.Array]) -> tuple[int, ...]:
     """Returns the numbers of positions for which caches have room in turn.
 
     The last one is the limit. Most texts end long before it, so a batch begins with half of the room, or less if there
@@ -219,7 +228,7 @@ def _ends(options: Options) -> tuple[int, ...]:
     return (options.special.eos,) if options.ends is None else options.ends
 
 
-def _rules(options: Options, sources: Sources) -> list[decoding.Transform]:
+def _rules(options: Options, sources: Sources[jax.Array]) -> list[decoding.Transform]:
     """Returns the transforms that remove tokens from a search."""
     decode, special, rule = options.decode, options.special, options.decode.finder
     loses = isinstance(rule, Sample) or not rule.renormalize  # `decoding.for_sampling` renormalizes
@@ -253,7 +262,7 @@ def _are_stacked(nets: tuple[Net, ...]) -> bool:
     return len(nets) > 1 and len(set(nets)) == 1
 
 
-def _start(options: Options, weights: tuple[Weights, ...], sources: Sources) -> _Run:
+def _start(options: Options, weights: tuple[Weights, ...], sources: Sources[jax.Array]) -> _Run:
     """Returns the start of a search with one or several models."""
     if options.decode.coverage_penalty:
         return _covering(options, weights[0], sources)
@@ -275,7 +284,7 @@ def _start(options: Options, weights: tuple[Weights, ...], sources: Sources) -> 
     )
 
 
-def _begun(net: Net, options: Options, weights: Weights, sources: Sources) -> Any:
+def _begun(net: Net, options: Options, weights: Weights, sources: Sources[jax.Array]) -> Any:
     """Returns the encoder's memory of the inputs, and the model's context and state at the start."""
     model: Any = net.bind(weights.params)
     length = _capacities(options, sources)[0]
@@ -292,26 +301,26 @@ def _begun(net: Net, options: Options, weights: Weights, sources: Sources) -> An
     return memory, *start(memory)
 
 
-def _one(net: Net, options: Options, weights: Weights, sources: Sources) -> _Run:
-    model: Any = net.bind(weights.params)
+def _one(net: Net, options: Options, weights: Weights, sources: Sources[jax.Array]) -> _Run:
+    model = net.bind(weights.params)
     _, context, state = _begun(net, options, weights, sources)
     read = lambda tokens, state, lengths: model.prefill(tokens, state, context, lengths=lengths)[1]
     return _Run(decoding.ContextStep(model.step, context), state, read)
 
 
-def _stacked(options: Options, weights: Weights, sources: Sources) -> _Run:
+def _stacked(options: Options, weights: Weights, sources: Sources[jax.Array]) -> _Run:
     """Returns the start of models of equal shapes, whose parameters have a leading dimension of models."""
     net, params = options.nets[0], weights.params
     contexts, states = jax.vmap(lambda own: _begun(net, options, own, sources)[1:])(weights)
 
     def step(one: tuple[Params, Any], tokens: jax.Array, state: Any) -> Any:
         own, context = one
-        model: Any = net.bind(own)
+        model = net.bind(own)
         return model.step(tokens, state, context)
 
     def read(tokens: jax.Array, state: decoding.StackedState, lengths: jax.Array) -> decoding.StackedState:
         def prefill(own: Params, context: Any, state: Any) -> Any:
-            model: Any = net.bind(own)
+            model = net.bind(own)
             return model.prefill(tokens, state, context, lengths=lengths)[1]
 
         return decoding.StackedState(jax.vmap(prefill)(params, contexts, state.states))
@@ -324,7 +333,7 @@ def _stacked(options: Options, weights: Weights, sources: Sources) -> _Run:
     return _Run(together, decoding.StackedState(states), read)
 
 
-def _covering(options: Options, weights: Weights, sources: Sources) -> _Run:
+def _covering(options: Options, weights: Weights, sources: Sources[jax.Array]) -> _Run:
     """Returns the start of a model whose steps sum up the attention that each position of the input has received."""
     if not options.nets[0].config.has_attention:
         raise ConfigError("coverage_penalty needs attention, and this model has model.attention none")

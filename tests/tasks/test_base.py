@@ -138,16 +138,16 @@ TASK = dataclasses.replace(TASK, config={config})
     ("reference", "task", "config", "message"),
     [
         ("own", "'own'", "LanguageModelingConfig", r"whose task is 'language_model', .* task = \"own\""),
-        ("own_task:tiny", "LanguageModelingConfig.task", "OwnConfig", "OwnConfig the line task ="),
+        ("my_own_task:tiny", "LanguageModelingConfig.task", "OwnConfig", "OwnConfig the line task ="),
     ],
 )
 def test_a_task_that_would_train_another_one_is_refused(
     tmp_path, monkeypatch, capsys, reference, task, config, message
 ):
-    (tmp_path / "own_task.py").write_text(OWN_TASK.format(task=task, config=config))
+    (tmp_path / "my_own_task.py").write_text(OWN_TASK.format(task=task, config=config))
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "own_task", raising=False)
-    monkeypatch.setitem(registry.TASKS, "own", "own_task")
+    monkeypatch.delitem(sys.modules, "my_own_task", raising=False)
+    monkeypatch.setitem(registry.TASKS, "own", "my_own_task")
     words = ["train", reference, "--out", str(tmp_path / "run"), "--data.text", str(tmp_path / "nowhere.txt")]
     assert main(words) == 2
     assert re.search(message, capsys.readouterr().err)

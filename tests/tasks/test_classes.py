@@ -11,7 +11,7 @@ from jaxformer.data.examples import Examples
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.tasks import classes, classification, rundir, vision
 from jaxformer.tasks.classification import ClassificationConfig
-from jaxformer.tasks.config import TaskConfig
+from jaxformer.tasks.config import TaskConfig, check_classes
 
 EXAMPLES = Examples(("x", "y", "z"), ("b", "a", "b"))
 
@@ -71,10 +71,10 @@ def test_names_come_from_the_settings_or_the_data():
 
 @pytest.mark.parametrize("setting", ["a", "a,b,a", "caf\u00e9, cafe\u0301"])
 def test_names_are_two_or_more_and_different(setting):
-    classes.check_names("")
-    classes.check_names("a, b")
+    check_classes("")
+    check_classes("a, b")
     with pytest.raises(ConfigError, match="must be two or more different names, got"):
-        classes.check_names(setting)
+        check_classes(setting)
 
 
 def test_a_corpus_counts_its_classes():

@@ -9,7 +9,7 @@ from jaxformer.config import changed
 from jaxformer.data.images import label_images, read_images
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.tasks import captioning, vision
-from jaxformer.tasks.images import ImagePredictor, check_images, decode_images, image_shape, normalized
+from jaxformer.tasks.images import ImagePredictor, decode_images, image_shape, normalized
 from tests.data.pictures import write_folder
 from tests.tasks.vision.small import picture
 
@@ -25,11 +25,11 @@ def sized(part, **changes):
 def test_settings(part):
     config = sized(part, image_size=(12, 8), num_channels=1)
     assert image_shape(config.model) == (12, 8, 1)
-    check_images(changed(config, {"data": {"shift": 7}}))
+    changed(config, {"data": {"shift": 7}}).check()
     with pytest.raises(ConfigError, match=r"data\.shift must be below 8, the shorter side of the images, got 8"):
-        check_images(changed(config, {"data": {"shift": 8}}))
+        changed(config, {"data": {"shift": 8}}).check()
     with pytest.raises(ConfigError, match=rf"^{part}\.num_channels must be 1 \(gray\) or 3 \(RGB\), got 2"):
-        check_images(sized(part, num_channels=2))
+        sized(part, num_channels=2).check()
 
 
 def test_pixels(tmp_path):

@@ -24,7 +24,7 @@ from jaxformer.functional.tokens import Tokens
 from jaxformer.models import choices
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, pure
-from jaxformer.tasks.base import Data, LossSums, Network, Say, Scored, Splits, Sums, Task, Trained
+from jaxformer.tasks.base import CorpusScores, Data, LossSums, Network, Say, Splits, Sums, Task, Trained
 from jaxformer.tasks.captioning.config import CaptioningConfig, image_network
 from jaxformer.tasks.captioning.predictor import ImageCaptioner
 from jaxformer.tasks.config import TaskConfig
@@ -189,7 +189,7 @@ def measure(
 
 def score(
     config: CaptioningConfig, corpus: CaptionCorpus, captioner: ImageCaptioner, split: str, say: Say
-) -> Iterator[Scored]:
+) -> Iterator[CorpusScores]:
     """Captions the images of a split."""
     images = corpus.part(split)
     progress = Count(len(images), "images", say)
@@ -199,7 +199,7 @@ def score(
         {"image": images.place(i), "references": list(captions), "hypothesis": found.text, "score": found.score}
         for i, (captions, found) in enumerate(zip(references, best, strict=True))
     ]
-    yield Scored(split, [bleu([found.text for found in best], references)], examples)
+    yield CorpusScores(split, [bleu([found.text for found in best], references)], examples)
 
 
 TASK = Task(

@@ -21,7 +21,7 @@ from jaxformer.functional.tokens import Tokens
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import pure
 from jaxformer.tasks import classes, tokenizers
-from jaxformer.tasks.base import Data, LossSums, Network, Say, Scored, Task, Trained
+from jaxformer.tasks.base import CorpusScores, Data, LossSums, Network, Say, Task, Trained
 from jaxformer.tasks.classes import LabeledCorpus
 from jaxformer.tasks.classification.config import ClassificationConfig
 from jaxformer.tasks.classification.predictor import ClassVocabulary, TextClassifier
@@ -143,7 +143,7 @@ def predictor(config: ClassificationConfig, vocabulary: ClassVocabulary, trained
 
 def score(
     config: ClassificationConfig, corpus: LabeledCorpus[Examples], classifier: TextClassifier, split: str, say: Say
-) -> Iterator[Scored]:
+) -> Iterator[CorpusScores]:
     """Classifies the texts of a split."""
     examples, cut = corpus.part(split), list[str]()
     progress = Count(len(examples), "texts", say)
@@ -151,7 +151,7 @@ def score(
     if cut:
         say(f"{len(cut):,} of {len(examples):,} texts are cut to their first {classifier.max_length - 2} tokens")
     texts = ({"text": text} for text in examples.texts)
-    yield classes.scored(split, corpus, corpus.indices(examples), probabilities, texts)
+    yield classes.corpus_scores(split, corpus, corpus.indices(examples), probabilities, texts)
 
 
 TASK = Task(

@@ -20,7 +20,7 @@ from jaxformer.evaluation.scores import bits_per_character, nats_per_token, perp
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import pure
 from jaxformer.tasks import text
-from jaxformer.tasks.base import Data, LossSums, Network, Say, Scored, Task, Trained, sum_losses
+from jaxformer.tasks.base import CorpusScores, Data, LossSums, Network, Say, Task, Trained, sum_losses
 from jaxformer.tasks.language_model.config import LanguageModelingConfig
 from jaxformer.tasks.language_model.generator import TextGenerator
 from jaxformer.tasks.text import TextCorpus
@@ -81,7 +81,7 @@ def predictor(config: LanguageModelingConfig, vocabulary: Tokenizer, trained: Tr
 
 def score(
     config: LanguageModelingConfig, corpus: TextCorpus, generator: TextGenerator, split: str, say: Say
-) -> Iterator[Scored]:
+) -> Iterator[CorpusScores]:
     """Scores the held-out text by nats per token, perplexity and bits per character."""
     if generator.others:
         raise ConfigError("a held-out text is scored by one language model; `jaxformer score` takes an ensemble")
@@ -103,7 +103,7 @@ def score(
     lost = f"; {unknown:,} tokens are unknown, and are scored as such" if unknown else ""
     say(f"held-out text: {int(count):,} tokens, {len(corpus.validation):,} characters{lost}")
     bits = bits_per_character(total, len(corpus.validation))
-    yield Scored("held-out text", [nats_per_token(total, count), perplexity(total, count), bits])
+    yield CorpusScores("held-out text", [nats_per_token(total, count), perplexity(total, count), bits])
 
 
 def _counted(stream: TokenStream) -> str:

@@ -29,7 +29,7 @@ from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.reprs import brief_with_methods
 from jaxformer.tasks import text
-from jaxformer.tasks.base import Data, LossSums, Network, Say, Scored, Sums, Task, Trained, sum_losses
+from jaxformer.tasks.base import CorpusScores, Data, LossSums, Network, Say, Sums, Task, Trained, sum_losses
 from jaxformer.tasks.batched import padded
 from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingConfig
 from jaxformer.tasks.text import TextCorpus
@@ -238,7 +238,7 @@ def measure(
 
 def score(
     config: MaskedLanguageModelingConfig, corpus: TextCorpus, masked: MaskedPredictor, split: str, say: Say
-) -> Iterator[Scored]:
+) -> Iterator[CorpusScores]:
     """Scores the held-out lines by nats per masked token, perplexity and accuracy."""
     if split != "validation":
         raise DataError(f"a masked language model has no {split} data: use --split validation")
@@ -248,7 +248,9 @@ def score(
     loss_of = jax.jit(whole.validation_sums)
     sums = sum_losses(loss_of(masked.params, packed.batch(step)) for step in range(packed.steps_per_epoch))
     total, count, correct = (float(sums[name]) for name in ("loss", "count", "correct"))
-    yield Scored("held-out text", [nats_per_token(total, count), perplexity(total, count), accuracy(correct, count)])
+    yield CorpusScores(
+        "held-out text", [nats_per_token(total, count), perplexity(total, count), accuracy(correct, count)]
+    )
 
 
 TASK = Task(

@@ -25,7 +25,7 @@ from jaxformer.errors import DataError
 from jaxformer.evaluation.scores import Score, bleu, bleu_words, chrf, moses_bleu, sentence_scores
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import pure
-from jaxformer.tasks.base import Data, LossSums, Network, Say, Scored, Sums, Task, Trained
+from jaxformer.tasks.base import CorpusScores, Data, LossSums, Network, Say, Sums, Task, Trained
 from jaxformer.tasks.search import Candidate
 from jaxformer.tasks.tokenizers import check_vocab_size, make_run_tokenizer, run_tokenizer
 from jaxformer.tasks.translation.config import LossConfig, TranslationConfig
@@ -156,7 +156,9 @@ def measure(
     return {"bleu": bleu(found, pairs.target, lowercase=lowercase, language=language).value}
 
 
-def score(config: TranslationConfig, corpus: Corpora, translator: Translator, split: str, say: Say) -> Iterator[Scored]:
+def score(
+    config: TranslationConfig, corpus: Corpora, translator: Translator, split: str, say: Say
+) -> Iterator[CorpusScores]:
     """Translates and scores each test corpus, or the validation pairs."""
     parts = {"validation": corpus.validation} if split == "validation" else corpus.tests
     if not all(map(len, parts.values())):
@@ -177,7 +179,7 @@ def score(config: TranslationConfig, corpus: Corpora, translator: Translator, sp
         yield _scored(name, best, part, translator.tokenizer, language)
 
 
-def _scored(name: str, best: list[Candidate], part: Parallel, tokenizer: Tokenizer, language: str) -> Scored:
+def _scored(name: str, best: list[Candidate], part: Parallel, tokenizer: Tokenizer, language: str) -> CorpusScores:
     """Returns the scores of translations and, for each of them, its own."""
     lowercase, texts = tokenizer.normalizer.lowercase, [candidate.text for candidate in best]
     scores: list[Score] = [
@@ -193,7 +195,7 @@ def _scored(name: str, best: list[Candidate], part: Parallel, tokenizer: Tokeniz
         {"source": source, "reference": target, "hypothesis": candidate.text, "score": candidate.score, **values}
         for candidate, source, target, values in zip(best, part.source, part.target, by_sentence, strict=True)
     ]
-    return Scored(name, scores, examples)
+    return CorpusScores(name, scores, examples)
 
 
 TASK = Task(

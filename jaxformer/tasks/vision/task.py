@@ -17,7 +17,7 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import pure
 from jaxformer.tasks import classes
-from jaxformer.tasks.base import Data, LossSums, Network, Say, Scored, Task, Trained
+from jaxformer.tasks.base import CorpusScores, Data, LossSums, Network, Say, Task, Trained
 from jaxformer.tasks.classes import Classes, LabeledCorpus
 from jaxformer.tasks.images import decode_images, image_shape, normalized
 from jaxformer.tasks.tokenizers import check_vocab_size
@@ -113,13 +113,13 @@ def predictor(config: VisionConfig, vocabulary: Classes, trained: Trained) -> Im
 
 def score(
     config: VisionConfig, corpus: ImageCorpus, classifier: ImageClassifier, split: str, say: Say
-) -> Iterator[Scored]:
+) -> Iterator[CorpusScores]:
     """Classifies the images of a split."""
     images = corpus.part(split, source="PATH")
     decoded = decode_images(config, images)
     probabilities = classifier.probabilities(decoded, progress=Count(len(images), "images", say))
     places = ({"image": images.place(number)} for number in range(len(images)))
-    yield classes.scored(split, corpus, corpus.indices(images), probabilities, places)
+    yield classes.corpus_scores(split, corpus, corpus.indices(images), probabilities, places)
 
 
 TASK = Task(
