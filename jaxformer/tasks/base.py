@@ -162,8 +162,11 @@ class Data(Generic[PlannedT]):
         return batches(functools.partial(self.validation.batch, rows=rows), stop=self.validation.steps_per_epoch)
 
 
-ModelT = TypeVar("ModelT", bound=Any)
-BatchT = TypeVar("BatchT", bound=Any)
+AnyNet = Pure[Any, Any]
+"""Any model as pure functions."""
+
+ModelT = TypeVar("ModelT", bound=Callable[..., Any])
+BatchT = TypeVar("BatchT")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -255,11 +258,15 @@ def _is_tokens(x: object) -> bool:
     return isinstance(x, Tokens)
 
 
+AnyNetwork = Network[Any, Any]
+"""The network of any task."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Trained:
     """A network with trained parameters."""
 
-    net: Pure[Any, Any]
+    net: AnyNet
     params: Params = dataclasses.field(repr=False)
     placement: Placement
     """The mesh whose devices share the work."""
@@ -302,7 +309,7 @@ class Task(Generic[ConfigT, CorpusT, PredictorT]):
     vocab_size: Callable[[ConfigT], Any]
     """Returns the `Vocabulary.vocab_size` that the settings determine, for plans without data; raises an
     UnknownSizeError if only the data do."""
-    network: Callable[[ConfigT, Any, AttentionFunction], Network[Any, Any]]
+    network: Callable[[ConfigT, Any, AttentionFunction], AnyNetwork]
     """Builds the network for a vocabulary size, with the attention function of its model: `functional.attention`, that
     of a mesh, or `planning.flops.attention`. Nothing is allocated."""
     predictor: Callable[[ConfigT, Any, Trained], PredictorT]

@@ -13,7 +13,7 @@ import numpy as np
 from jaxformer.caches import data_cache
 from jaxformer.data.image_batches import decode_all
 from jaxformer.data.images import LabeledImages, decode, pixels, read_file
-from jaxformer.modules.pure import Pure
+from jaxformer.tasks.base import AnyNet
 
 
 def image_shape(model: Any) -> tuple[int, int, int]:
@@ -41,7 +41,7 @@ def with_rows(images: np.ndarray, num_rows: int) -> np.ndarray:
 class ImagePredictor:
     """A predictor that reads images from files."""
 
-    net: Pure[Any, Any]
+    net: AnyNet
 
     @property
     def shape(self) -> tuple[int, int, int]:

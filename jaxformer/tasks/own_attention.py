@@ -15,18 +15,19 @@ import os
 import pathlib
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, TypeVar, cast
+from typing import NoReturn, TypeVar, cast
 
 import jax
 
 from jaxformer import models
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.files import write_text
+from jaxformer.modules import AttentionFunction
 from jaxformer.modules.attention_function import check_partial, name_of
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.tasks import source_file
 from jaxformer.tasks.attention_setting import DIGITS, PYTHON, check_outside, parse
-from jaxformer.tasks.base import Network
+from jaxformer.tasks.base import AnyNetwork
 from jaxformer.tasks.config import TaskConfig
 
 FILE = "attention.json"
@@ -41,13 +42,17 @@ class Own:
 
     text: str
     """The setting by which a run remembers it; ``python:NAME`` if it has no file."""
-    attention: Any
+    attention: AttentionFunction
     """A function, an ``nnx.Module`` or `modules.per_layer`."""
-    record: Mapping[str, Any] = dataclasses.field(repr=False)
+    record: Mapping[str, object] = dataclasses.field(repr=False)
 
 
 def settle(
-    config: ConfigT, run: pathlib.Path, attention: Any = None, *, saved: TaskConfig | None = None
+    config: ConfigT,
+    run: pathlib.Path,
+    attention: AttentionFunction | str | None = None,
+    *,
+    saved: TaskConfig | None = None,
 ) -> tuple[ConfigT, Own | None]:
     """Returns a configuration with the full text of its attention, and that attention; None for the library's.
 
@@ -106,10 +111,10 @@ def load(text: str, run: pathlib.Path | None = None) -> Own:
     return _loaded[full.text]
 
 
-def _of_file(path: pathlib.Path, name: str, source: bytes, attention: Any) -> Own:
+def _of_file(path: pathlib.Path, name: str, source: bytes, attention: AttentionFunction | None) -> Own:
     sha256 = hashlib.sha256(source).hexdigest()
     record = {"path": str(path), "name": name, "sha256": sha256, "text": source.decode(errors="replace")}
-    return Own(f"{path}:{name}@{sha256[:DIGITS]}", attention, record)
+    return Own(f"{path}:{name}@{sha256[:DIGITS]}", cast(AttentionFunction, attention), record)
 
 
 def write_record(run: pathlib.Path, own: Own) -> None:
@@ -117,7 +122,7 @@ def write_record(run: pathlib.Path, own: Own) -> None:
     write_text(run / FILE, json.dumps(own.record, indent=2) + "\n")
 
 
-def _run(path: pathlib.Path, source: bytes, name: str, digest: str) -> Any:
+def _run(path: pathlib.Path, source: bytes, name: str, digest: str) -> AttentionFunction:
     module_name = f"jaxformer_attention_{digest}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:DIGITS]}"
     module = sys.modules.get(module_name)
     if module is None:
@@ -132,17 +137,17 @@ def _run(path: pathlib.Path, source: bytes, name: str, digest: str) -> Any:
     return getattr(module, name)
 
 
-def _check_kind(attention: Any, where: str) -> None:
+def _check_kind(attention: object, where: str) -> None:
     """Checks that an object is a function or module, or `modules.per_layer`, which can be called too."""
     if not callable(attention):
         raise ConfigError(f"{where} must be a function or a module, got {attention!r}")
     try:
-        check_partial(cast(Any, attention))
+        check_partial(cast(AttentionFunction, attention))
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{where}: {error}") from error
 
 
-def _described(attention: Any) -> Own:
+def _described(attention: AttentionFunction) -> Own:
     """Returns an object with the file and name under which an imported module holds it, if there is one."""
     _check_kind(attention, "attention")
     module = sys.modules.get(getattr(attention, "__module__", None) or "")
@@ -158,16 +163,22 @@ def _described(attention: Any) -> Own:
     return Own(f"{PYTHON}{name}", attention, {"path": None, "name": name, "sha256": None, "text": text})
 
 
+MakeNetwork = Callable[[AttentionFunction], AnyNetwork]
+"""Makes a network with an attention function."""
+Trace = Callable[[AnyNetwork], object]
+"""Traces the loss of a network."""
+
+
 class _Reached(Exception):
     """A model calls its attention function."""
 
 
-def probe(query: Any, key: Any, value: Any, **options: Any) -> NoReturn:
+def probe(query: object, key: object, value: object, **options: object) -> NoReturn:
     """Stops the tracing of a model at its first call of attention."""
     raise _Reached
 
 
-def _reaches(make: Callable[[Any], Network[Any, Any]], trace: Callable[[Network[Any, Any]], Any]) -> bool:
+def _reaches(make: MakeNetwork, trace: Trace) -> bool:
     try:
         trace(make(probe))
     except _Reached:
@@ -182,9 +193,7 @@ def _check_steps(net: Pure, params: Params) -> None:
         decoder.stack.blocks(decoder.stack.unstacked())[0].check_steps()
 
 
-def checked(
-    make: Callable[[Any], Network[Any, Any]], attention: Any, trace: Callable[[Network[Any, Any]], Any]
-) -> Network[Any, Any]:
+def checked(make: MakeNetwork, attention: AttentionFunction, trace: Trace) -> AnyNetwork:
     """Returns the network with a user's attention, whose loss is traced, so that its errors are raised now.
 
     Args:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from jax.sharding import Mesh
 
 from jaxformer import functional
@@ -14,7 +12,7 @@ from jaxformer.planning.forecast import Forecast, Workload, forecast
 from jaxformer.planning.forecast import remedies as remedies_of
 from jaxformer.sharding import Placement
 from jaxformer.tasks import registry
-from jaxformer.tasks.base import Network
+from jaxformer.tasks.base import AnyNetwork
 from jaxformer.tasks.config import TaskConfig
 from jaxformer.tasks.training_setup import TrainingSetup, make_training_setup
 
@@ -82,7 +80,7 @@ def remedies(config: TaskConfig, result: Forecast, *, shape: RowsAndLength | Non
     )
 
 
-def _network(config: TaskConfig) -> Network[Any, Any]:
+def _network(config: TaskConfig) -> AnyNetwork:
     task = registry.task_of(config)
     return task.network(config, task.vocab_size(config), functional.attention)
 

@@ -8,7 +8,7 @@ import pathlib
 import shlex
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxformer import sharding, training
 from jaxformer.axes import parameter_name
 from jaxformer.errors import ConfigError, first_few
-from jaxformer.modules import LoRA
+from jaxformer.modules import AttentionFunction, LoRA
 from jaxformer.modules.pure import Params
 from jaxformer.multihost import processes
 from jaxformer.sharding import Placement
@@ -32,7 +32,9 @@ REMOVAL = 0.5
 """The seconds after which a step whose removal has begun is no longer listed."""
 
 
-def load_params(run: pathlib.Path, checkpoint: str, mesh: str, attention: Any = None) -> tuple[Params, tuple[int, ...]]:
+def load_params(
+    run: pathlib.Path, checkpoint: str, mesh: str, attention: AttentionFunction | None = None
+) -> tuple[Params, tuple[int, ...]]:
     """Returns the parameters of a run, adapters merged into them, and their steps; see `make_training_setup`."""
     config = registry.read_config(run)
     task = registry.task_of(config)

@@ -42,9 +42,13 @@ from jaxformer import inspection
 from jaxformer.config import difference, lasting, to_data
 from jaxformer.errors import ConfigError
 from jaxformer.files import TEMPORARY, remove_abandoned, write_bytes, write_text
+from jaxformer.tasks.config import TaskConfig
 from jaxformer.training.hooks import Hook
 from jaxformer.training.logging import read_log
 from jaxformer.training.phase_timer import FINISHED
+
+JsonObject = dict[str, Any]
+"""The contents of a JSON file."""
 
 FORMAT = 2
 """The format of config.json: the names of settings. A run of another format is read by the commit that made it."""
@@ -118,7 +122,7 @@ def _is_leftover(path: pathlib.Path) -> bool:
     return path.name == LOCK or path.name.startswith(TEMPORARY)
 
 
-def check_config(out: pathlib.Path, saved: Any, config: Any) -> None:
+def check_config(out: pathlib.Path, saved: TaskConfig, config: TaskConfig) -> None:
     """Checks that a run to be resumed has this configuration, except for settings marked `PLACE` or `LATER`.
 
     Raises:
@@ -167,7 +171,7 @@ def run_fingerprint(out: pathlib.Path) -> str:
     return str(read_json(path).get("run") or "") if path.exists() else ""
 
 
-def claim(out: pathlib.Path, task: str, config: Any, vocabulary_files: Iterable[str]) -> None:
+def claim(out: pathlib.Path, task: str, config: TaskConfig, vocabulary_files: Iterable[str]) -> None:
     """Makes `out` the run of this configuration by writing config.json; removes the files of an earlier attempt."""
     for name in vocabulary_files:
         (out / name).unlink(missing_ok=True)
@@ -175,7 +179,7 @@ def claim(out: pathlib.Path, task: str, config: Any, vocabulary_files: Iterable[
     write_config(out, task, config)
 
 
-def write_config(out: pathlib.Path, task: str, config: Any) -> None:
+def write_config(out: pathlib.Path, task: str, config: TaskConfig) -> None:
     """Writes config.json."""
     saved = {"format": FORMAT, "task": task, "config": to_data(config)}
     text = json.dumps(saved, indent=2, ensure_ascii=False)
@@ -214,7 +218,7 @@ def release(out: pathlib.Path, vocabulary_files: Iterable[str], earlier: bytes |
         (out / "checkpoints").rmdir()
 
 
-def read_json(path: pathlib.Path) -> dict[str, Any]:
+def read_json(path: pathlib.Path) -> JsonObject:
     """Reads a JSON object.
 
     Raises:
@@ -231,7 +235,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     return data
 
 
-def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _table(pairs: list[tuple[str, object]]) -> JsonObject:
     """Returns a JSON object; rejects a repeated name, for which Python would keep the last value."""
     table = dict(pairs)
     if len(table) < len(pairs):
@@ -240,7 +244,7 @@ def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return table
 
 
-def write_provenance(out: pathlib.Path, *, start: Mapping[str, Any] | None = None, **facts: Any) -> None:
+def write_provenance(out: pathlib.Path, *, start: Mapping[str, object] | None = None, **facts: object) -> None:
     """Saves the facts that are needed to repeat the run: versions, platform, and `facts`.
 
     Args:
@@ -288,7 +292,7 @@ class Curves(Hook):
             self._say(f"warning: {path} is not saved: {error.strerror or error}")
 
 
-def _code() -> dict[str, Any]:
+def _code() -> dict[str, object]:
     """Returns the git commit and state of this package's source, or else of the working directory's repository.
 
     The state is None (unknown) if determining it would run a filter program that the repository configures.

@@ -177,7 +177,7 @@ class _Start:
         say(self.timer.report())
         return result
 
-    def _hooks(self, setup: TrainingSetup[Any, Any], done: int, peak: float) -> list[training.Hook]:
+    def _hooks(self, setup: TrainingSetup, done: int, peak: float) -> list[training.Hook]:
         """Returns the hooks of a run that has `done` steps: those of every process and, in the first one, all others.
 
         Args:
@@ -231,7 +231,7 @@ def _claim(out: pathlib.Path, task: AnyTask, config: TaskConfig) -> None:
                     shutil.copyfile(source / name, out / name)
 
 
-def _prepare(task: AnyTask, config: TaskConfig, corpus: Corpus, out: pathlib.Path, say: Say) -> Data[Any]:
+def _prepare(task: AnyTask, config: TaskConfig, corpus: Corpus, out: pathlib.Path, say: Say) -> Data:
     """Returns the prepared data of the task, and reports it."""
     began = time.perf_counter()
     data = task.prepare(config, corpus, out)
@@ -243,13 +243,14 @@ def _prepare(task: AnyTask, config: TaskConfig, corpus: Corpus, out: pathlib.Pat
     return data
 
 
-def _report_shapes(config: Any, data: Data[Any], placement: Placement, say: Say) -> None:
+def _report_shapes(config: TaskConfig, data: Data, placement: Placement, say: Say) -> None:
     """Reports how many programs the batch shapes need, and the batch lengths that the mesh does not divide."""
+    data_settings = getattr(config, "data", None)
     if (count := len(set(data.lengths))) > 1:
-        fewer = "; fewer: --data.num-shapes" if hasattr(config.data, "num_shapes") else ""
+        fewer = "; fewer: --data.num-shapes" if hasattr(data_settings, "num_shapes") else ""
         say(f"{count} training programs are compiled, one for each batch shape, at its first batch{fewer}")
     num_shards = placement.num_length_shards
-    remedy = f"; with --data.length-multiple {num_shards} it does" if hasattr(config.data, "length_multiple") else ""
+    remedy = f"; with --data.length-multiple {num_shards} it does" if hasattr(data_settings, "length_multiple") else ""
     if uneven := [length for length in data.lengths if length % num_shards]:
         say(
             f"outside attention, batches of lengths {', '.join(map(str, uneven))} are not sharded, because "
@@ -257,14 +258,14 @@ def _report_shapes(config: Any, data: Data[Any], placement: Placement, say: Say)
         )
 
 
-def _fingerprint(config: TaskConfig, corpus: Corpus, data: Data[Any]) -> str:
+def _fingerprint(config: TaskConfig, corpus: Corpus, data: Data) -> str:
     """Returns a hash of what a run is trained with, by which its checkpoints differ from those of other runs."""
     hashes = {**corpus.fingerprints, "config": fingerprint(config), "tokenizer": data.vocabulary.fingerprint}
     return short_digest([json.dumps(hashes, sort_keys=True)])
 
 
 def _write_provenance(
-    out: pathlib.Path, config: TaskConfig, corpus: Corpus, data: Data[Any], placement: Placement, run: str
+    out: pathlib.Path, config: TaskConfig, corpus: Corpus, data: Data, placement: Placement, run: str
 ) -> None:
     rundir.write_provenance(
         out,
@@ -313,7 +314,12 @@ def load(
 
 
 def predictor(
-    run: pathlib.Path, config: TaskConfig, *, checkpoint: str = "best", mesh: str = "", attention: Any = None
+    run: pathlib.Path,
+    config: TaskConfig,
+    *,
+    checkpoint: str = "best",
+    mesh: str = "",
+    attention: AttentionFunction | str | None = None,
 ) -> Predictor:
     """Returns the predictor of a run with a configuration that may differ from the saved one in `decode` only.
 

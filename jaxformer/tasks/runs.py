@@ -8,11 +8,10 @@ import json
 import os
 import pathlib
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from jaxformer.config import flat
 from jaxformer.errors import ConfigError
-from jaxformer.tasks.rundir import LOCK, is_pretrained, read_json
+from jaxformer.tasks.rundir import LOCK, JsonObject, is_pretrained, read_json
 from jaxformer.training.logging import read_log
 from jaxformer.training.phase_timer import ENDS, read_starts
 
@@ -30,8 +29,8 @@ class Run:
     steps: int
     results: Mapping[str, float]
     """The last training loss, the lowest validation loss, and the scores that `evaluate` saved."""
-    settings: Mapping[str, Any]
-    provenance: Mapping[str, Any]
+    settings: JsonObject
+    provenance: JsonObject
 
 
 def read_run(path: pathlib.Path) -> Run:
@@ -139,7 +138,7 @@ def _locked(path: pathlib.Path) -> str:
     return "killed"
 
 
-def _results(log: list[dict[str, Any]]) -> dict[str, float]:
+def _results(log: list[JsonObject]) -> dict[str, float]:
     losses = [entry["loss"] for entry in log if entry.get("loss") is not None]
     validated = [entry["validation_loss"] for entry in log if entry.get("validation_loss") is not None]
     results = {"loss": float(losses[-1])} if losses else {}
@@ -158,7 +157,7 @@ def _scores(path: pathlib.Path) -> dict[str, float]:
     return scores
 
 
-def _versions(provenance: Mapping[str, Any]) -> dict[str, Any]:
+def _versions(provenance: JsonObject) -> JsonObject:
     """Returns a run's package versions, and the commit and devices of its last start."""
     start = (provenance.get("starts") or [{}])[-1]
     facts = {name: json.dumps(start[name]) for name in ("commit", "dirty", "devices", "mesh", "flags") if name in start}

@@ -104,9 +104,7 @@ class Sources(NamedTuple, Generic[ArrayT]):
     min_lengths: ArrayT  # int32 [B]: the minimum, end token included
     prefix: ArrayT  # int32 [B, P]: the first tokens of each output
     prefix_lengths: ArrayT  # int32 [B]
-    numbers: (
-        jax.Array | np.ndarray
-    )  # int32 [B, M]: folded into the sampling key: the number of the input, and perhaps of the draw
+    numbers: ArrayT  # int32 [B, M]: folded into the sampling key: the input's number, and perhaps the draw's
 
 
 class Weights(NamedTuple):

@@ -26,7 +26,7 @@ from jaxformer.planning import flops
 from jaxformer.planning.forecast import Costs
 from jaxformer.sharding import Placement
 from jaxformer.tasks import own_attention
-from jaxformer.tasks.base import BatchT, LossSums, ModelT, Network, Say, batch_shape, describe_batch
+from jaxformer.tasks.base import AnyNetwork, BatchT, LossSums, ModelT, Network, Say, batch_shape, describe_batch
 from jaxformer.tasks.config import LowRank, TaskConfig
 from jaxformer.tasks.registry import AnyTask
 
@@ -42,7 +42,7 @@ class TrainingSetup(Generic[ModelT, BatchT]):
     placement: Placement
     network_with: Callable[[TaskConfig, AttentionFunction], Network[ModelT, BatchT]]
     """The network of a configuration with an attention function, without adapters."""
-    attention: Any = None
+    attention: AttentionFunction | None = None
     """A user's own attention; None for the library's."""
 
     @functools.cached_property
@@ -236,13 +236,13 @@ def _graph(network: Network[ModelT, BatchT], batch: BatchT) -> ClosedJaxpr:
     return flops.forward(loss, network.net.shapes, batch)
 
 
-def _graph_of_a_row(network: Network[Any, Any]) -> ClosedJaxpr:
+def _graph_of_a_row(network: AnyNetwork) -> ClosedJaxpr:
     """Returns the graph of the loss of the longest row."""
     return _graph(network, network.row(network.largest_batch[1]))
 
 
 def make_training_setup(
-    task: AnyTask, config: TaskConfig, vocab_size: Any, placement: Placement, attention: Any = None
+    task: AnyTask, config: TaskConfig, vocab_size: Any, placement: Placement, attention: AttentionFunction | None = None
 ) -> TrainingSetup[Any, Any]:
     """Builds the training setup of a configuration for a vocabulary size.
 
@@ -345,7 +345,7 @@ def total_memory(devices: Sequence[Any]) -> float:
     return float(stats["bytes_limit"] * len(devices)) if stats and "bytes_limit" in stats else math.inf
 
 
-def _bytes(shapes: Any) -> int:
+def _bytes(shapes: object) -> int:
     return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(shapes))
 
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from jaxformer.models.config import ClassifierConfig
 from jaxformer.tasks.classification.config import ClassificationConfig, DataConfig
-from jaxformer.tasks.masked_language_model.presets import SMALL, TINY
 from jaxformer.training.config import AdamConfig, LinearDecay, TrainConfig
 
-AVERAGE: dict[str, Any] = {"num_layers": 0, "positions": None, "final_norm": False, "pooling": "mean"}
-"""The settings of a model that averages token vectors."""
+SMALL, TINY = ClassifierConfig(**vars(encoders.SMALL)), ClassifierConfig(**vars(encoders.TINY))
 
 
 def classification() -> ClassificationConfig:
     """Classification of your own texts, from the encoder of `masked_language_model`: give --data.train, --init-from."""
     return ClassificationConfig(
-        model=ClassifierConfig(**SMALL),
+        model=SMALL,
         optimizer=AdamConfig(
             learning_rate=1e-3, schedule=LinearDecay(), warmup_steps=30, epsilon=1e-6, weight_decay=0.01, clip_norm=1.0
         ),
@@ -27,9 +24,7 @@ def classification() -> ClassificationConfig:
 
 def tiny() -> ClassificationConfig:
     """Classification from the encoder of `masked_language_model:tiny` (2 layers, D = 128)."""
-    return dataclasses.replace(
-        classification(), name="classification-tiny", model=ClassifierConfig(**TINY), data=DataConfig(num_shapes=3)
-    )
+    return dataclasses.replace(classification(), name="classification-tiny", model=TINY, data=DataConfig(num_shapes=3))
 
 
 def average() -> ClassificationConfig:
@@ -38,6 +33,6 @@ def average() -> ClassificationConfig:
     return dataclasses.replace(
         config,
         name="classification-average",
-        model=ClassifierConfig(**SMALL | AVERAGE),
+        model=dataclasses.replace(SMALL, num_layers=0, positions=None, final_norm=False, pooling="mean"),
         optimizer=dataclasses.replace(config.optimizer, learning_rate=2e-3),
     )

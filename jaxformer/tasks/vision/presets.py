@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from jaxformer.models import choices
 from jaxformer.models.vision_config import ResidualNetworkConfig, VisionTransformerConfig
@@ -42,8 +41,15 @@ def convolution() -> VisionConfig:
 
 def base() -> VisionConfig:
     """ViT-B/16 (Dosovitskiy et al. 2021), 86 M parameters, for photographs of 224 x 224 pixels on accelerators."""
-    sizes: dict[str, Any] = {"d_model": 768, "num_heads": 12, "d_ff": 3072, "num_layers": 12}
-    model = VisionTransformerConfig(image_size=(224, 224), patch_size=16, norm=choices.LayerNorm(1e-6), **sizes)
+    model = VisionTransformerConfig(
+        image_size=(224, 224),
+        patch_size=16,
+        norm=choices.LayerNorm(1e-6),
+        d_model=768,
+        num_heads=12,
+        d_ff=3072,
+        num_layers=12,
+    )
     return dataclasses.replace(
         vision(),
         name="vision-base",
