@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any
 
 from jaxformer import models
 from jaxformer.errors import DataError
@@ -66,7 +65,7 @@ def _has_head(net: Pure) -> bool:
     return net.model is models.MaskedLanguageModel
 
 
-def _settings(kind: str, net: Pure) -> dict[str, Any]:
+def _settings(kind: str, net: Pure) -> Settings:
     config, name = net.config, {"bert": "Bert", "roberta": "Roberta"}[kind]
     if kind == "roberta" and not config.positions.offset:
         raise ValueError("its positions start at 0, but those of a roberta start after the id of the padding token")
@@ -136,9 +135,9 @@ FAMILIES = {
 """The families of this file by their ``model_type``."""
 
 
-def _of_another_name(name: str, net: Pure) -> dict[str, Any]:
+def _of_another_name(name: str, net: Pure) -> Settings:
     written = _settings("roberta", net)
-    return written | {"architectures": [text.replace("Roberta", name) for text in written["architectures"]]}
+    return {**written, "architectures": [text.replace("Roberta", name) for text in written["architectures"]]}
 
 
 for _kind, _name in (("xlm-roberta", "XLMRoberta"), ("camembert", "Camembert")):

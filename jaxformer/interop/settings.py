@@ -47,7 +47,7 @@ def get(settings: Settings, name: str, default: T) -> T:
     return value
 
 
-def require(settings: Settings, **values: Any) -> None:
+def require(settings: Settings, **values: object) -> None:
     """Checks settings for which this library supports a single value; missing or null settings have that value.
 
     Raises:
@@ -68,10 +68,10 @@ def renamed(settings: Settings, names: Mapping[str, str]) -> Settings:
       DataError: a setting has different values under its two names.
     """
     result = {name: value for name, value in settings.items() if value is not None}
-    for second, own in names.items():
+    for second, main in names.items():
         value = settings.get(second)
-        if value is not None and result.setdefault(own, value) != value:
-            raise DataError(f"{second} and {own} in config.json must be equal, got {value!r} and {result[own]!r}")
+        if value is not None and result.setdefault(main, value) != value:
+            raise DataError(f"{second} and {main} in config.json must be equal, got {value!r} and {result[main]!r}")
     return result
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 from jaxformer import models
 from jaxformer.errors import DataError
@@ -49,7 +48,7 @@ def _has_head(net: Pure) -> bool:
     return net.model is models.VisionTransformer
 
 
-def _settings(net: Pure) -> dict[str, Any]:
+def _settings(net: Pure) -> Settings:
     config = net.config
     height, width = config.image_size
     labels = {str(i): f"LABEL_{i}" for i in range(config.num_classes)} if _has_head(net) else {}
