@@ -197,10 +197,14 @@ def choices_of(hint: object) -> dict[str, type]:
     A setting that belongs to one of them cannot be given to another. A protocol in the union stands for objects of your
     own, which have no name.
     """
-    members = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else ()
-    members = [member for member in members if not _is_protocol(member)]
+    members = [member for member in union_members(hint) if not _is_protocol(member)]
     choices = {"none" if member is types.NoneType else getattr(member, "kind", ""): member for member in members}
     return choices if all(choices) and any(map(dataclasses.is_dataclass, members)) else {}
+
+
+def union_members(hint: object) -> tuple[type, ...]:
+    """Returns the types of a union, nothing for other types."""
+    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else ()
 
 
 def check_choices(config: object) -> None:

@@ -10,7 +10,6 @@ import pathlib
 import platform
 import signal
 import sys
-from typing import Any
 
 import jax
 from rich.console import Console
@@ -63,7 +62,7 @@ def start(*, compile_cache: bool = True) -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
-def join(config: Any, out: pathlib.Path, *, devices: int | None = None) -> None:
+def join(config: object, out: pathlib.Path, *, devices: int | None = None) -> None:
     """Connects the processes of one run, reports them, and checks that they agree on settings, code and versions."""
     this_process = cluster.initialize(devices=devices)
     print(this_process, file=sys.stderr, flush=True)
@@ -74,6 +73,13 @@ def join(config: Any, out: pathlib.Path, *, devices: int | None = None) -> None:
     versions = {"python": platform.python_version(), "jax": jax.__version__, "code": code.hexdigest(), **flags}
     settings = {name: json.dumps(value) for name, value in flat(to_data(config)).items()}
     cluster.check_equal({**settings, **versions, "--out": str(out)})
+
+
+def say(text: str) -> None:
+    """Prints a line on the console."""
+    from jaxformer.training.progress import print_line
+
+    print_line(console(), text)
 
 
 def console() -> Console:
