@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxformer.data.batch import Rows, Sequences
 from jaxformer.data.batch_plan import BatchPlan
-from jaxformer.data.sources import Parallel, check_columns, num_held_out, read_lines, split_by_source
+from jaxformer.data.sources import Parallel, cells_of, num_held_out, read_rows, split_by_source
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.token_cache import Ragged
 from jaxformer.digests import short_digest
@@ -59,8 +59,8 @@ class Examples:
             parts = split_by_source(pairs, held_out=[num_held_out(held_out, len(self))], seed=0)
         except DataError as error:
             raise DataError(f"{self.file or 'examples'}: {error}") from error
-        rest, part = (Examples(x.source, x.target, self.file) for x in parts)
-        return rest, part
+        kept, part = (Examples(x.source, x.target, self.file) for x in parts)
+        return kept, part
 
     def first(self, number: int) -> Examples:
         """Returns `number` examples chosen by a hash, or all if there are fewer; larger sets contain smaller ones."""
@@ -92,16 +92,10 @@ def read_examples(
         text, an empty label or text, or an unknown label. The message has the file and the line.
     """
     texts, labels, most = [], [], 1 if separator == " " else -1
-    rows = [line.split(separator, most) if line.strip() else [] for line in read_lines(path)]
-    for number, cells in enumerate(rows, 1):
-        if not cells:
-            continue
-        if len(cells) <= max(columns):
-            raise DataError(
-                f"{path}, line {number}: {len(cells)} column(s), but the label is in column {columns[0]} and the text "
-                f"in column {columns[1]}, counted from 0; see --data.columns and --data.separator"
-            )
-        label, text = cells[columns[0]].strip(), cells[columns[1]].strip()
+    rows, remedy = read_rows(path, separator, most), " and --data.separator"
+    what = "the label is in column {} and the text in column {}"
+    for number, label, text in cells_of(rows, path, columns, what, remedy=remedy, separator=separator):
+        label, text = label.strip(), text.strip()
         if label_end:
             label = label.partition(label_end)[0].rstrip()
         label = unicodedata.normalize("NFC", label)
@@ -115,7 +109,6 @@ def read_examples(
         texts.append(text)
     if not texts:
         raise DataError(f"{path} holds no example")
-    check_columns(rows, str(path), separator)
     return Examples(tuple(texts), tuple(labels), str(path))
 
 
@@ -164,7 +157,7 @@ def pad_texts(texts: Sequences, shape: tuple[int, int], special: SpecialTokens) 
     >>> pad_texts([np.array([7, 8, 9])], (2, 4), SpecialTokens()).ids.tolist()
     [[1, 7, 8, 2], [0, 0, 0, 0]]
     """
-    ragged = texts if isinstance(texts, Ragged) else Ragged.join(texts)
+    ragged = Ragged.join(texts)
     rows, columns = np.arange(len(ragged)), np.arange(shape[1])
     lengths = np.minimum(ragged.lengths, shape[1] - 2)
     places = ragged.offsets[:-1, None] + columns - 1

@@ -168,11 +168,11 @@ def decode_all(
         with images.store.reading() as read:
 
             def chunk(number: int) -> list[np.ndarray]:
-                found = []
+                decoded = []
                 for i in range(number * CHUNK, min(len(images), (number + 1) * CHUNK)):
                     image = read(images.indices[i])
-                    found.append(pixels(image, shape, resize=resize, place=images.place(i)).ravel())
-                return found
+                    decoded.append(pixels(image, shape, resize=resize, place=images.place(i)).ravel())
+                return decoded
 
             threads = min(16, num_cores())
             chunks = batches(chunk, stop=-(-len(images) // CHUNK), read_ahead=2 * threads, num_threads=threads)
