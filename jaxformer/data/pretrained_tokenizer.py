@@ -53,12 +53,7 @@ class PretrainedTokenizer:
     """Further settings."""
 
     def __init__(
-        self,
-        content: str,
-        special: SpecialTokens,
-        *,
-        clean_up: bool = False,
-        settings: TokenizerSettings | None = None,
+        self, content: str, special: SpecialTokens, *, clean_up: bool = False, settings: TokenizerSettings | None = None
     ):
         self.content, self.special, self.clean_up, self.settings = content, special, clean_up, settings or {}
         self._tokenizer = _parsed(content)

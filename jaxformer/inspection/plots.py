@@ -99,10 +99,7 @@ def head_grid(attention: AttentionWeights) -> Figure:
 
 
 def image_maps(
-    pictures: Sequence[np.ndarray],
-    maps: Sequence[Mapping[str, np.ndarray]],
-    *,
-    titles: Sequence[str],
+    pictures: Sequence[np.ndarray], maps: Sequence[Mapping[str, np.ndarray]], *, titles: Sequence[str]
 ) -> Figure:
     """Draws images, uint8 ``[h, w, C]``, one per row, and beside each its maps, overlaid on a gray copy.
 
@@ -122,11 +119,7 @@ def image_maps(
 
 
 def caption_sheet(
-    pictures: Sequence[np.ndarray],
-    captions: Sequence[AttentionMap],
-    *,
-    grid: tuple[int, int],
-    titles: Sequence[str],
+    pictures: Sequence[np.ndarray], captions: Sequence[AttentionMap], *, grid: tuple[int, int], titles: Sequence[str]
 ) -> Figure:
     """Draws each image, uint8 ``[h, w, C]``, and beside it a gray copy for each word, overlaid with its attention.
 

@@ -150,13 +150,7 @@ def save_pretrained(
 
 
 def write(
-    folder: pathlib.Path,
-    net: Pure,
-    params: Params,
-    *,
-    family: str,
-    settings: Settings,
-    shard_bytes: int = 5 * 10**9,
+    folder: pathlib.Path, net: Pure, params: Params, *, family: str, settings: Settings, shard_bytes: int = 5 * 10**9
 ) -> None:
     """Writes a model into an empty folder; see `save_pretrained`."""
     written = config_json(net, family, settings)

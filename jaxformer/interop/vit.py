@@ -82,10 +82,7 @@ def _table(net: Pure) -> Table:
             "layers": {
                 "attention": self_attention(query, key, value, f"{layer}.attention.output.dense"),
                 "attention_norm": norm(f"{layer}.layernorm_before"),
-                "feed_forward": {
-                    "up": linear(f"{layer}.intermediate.dense"),
-                    "down": linear(f"{layer}.output.dense"),
-                },
+                "feed_forward": {"up": linear(f"{layer}.intermediate.dense"), "down": linear(f"{layer}.output.dense")},
                 "feed_forward_norm": norm(f"{layer}.layernorm_after"),
             }
         },
