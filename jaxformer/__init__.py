@@ -45,10 +45,7 @@ __version__ = "0.1.0"
 _MEMBERS = {
     "pure": "jaxformer.modules.pure",
     "configure": "jaxformer.tasks.registry",
-    "train": "jaxformer.tasks.runner",
-    "load": "jaxformer.tasks.runner",
-    "evaluate": "jaxformer.tasks.runner",
-    "average": "jaxformer.tasks.runner",
+    **dict.fromkeys(("train", "load", "evaluate", "average"), "jaxformer.tasks.runner"),
 }
 
 __all__ = [

@@ -22,11 +22,9 @@ T = TypeVar("T")
 PLACE = {"place": True}
 """Metadata of a setting that only affects where a run is computed: a run may be resumed with another value."""
 
-
 LATER = {"later": True}
 """Metadata of a setting that may differ in a resumed run, because it changes no completed step. Settings of the
 learning rate are checked: the rates of the completed steps must be the same."""
-
 
 LARGEST_FLOAT = 3.4e38
 """The largest float32; larger numbers would be infinite in models."""
@@ -197,14 +195,14 @@ def choices_of(hint: object) -> dict[str, type]:
     A setting that belongs to one of them cannot be given to another. A protocol in the union stands for objects of your
     own, which have no name.
     """
-    members = [member for member in union_members(hint) if not _is_protocol(member)]
+    members = [member for member in members_of(hint) if member is not hint and not _is_protocol(member)]
     choices = {"none" if member is types.NoneType else getattr(member, "kind", ""): member for member in members}
     return choices if all(choices) and any(map(dataclasses.is_dataclass, members)) else {}
 
 
-def union_members(hint: object) -> tuple[type, ...]:
-    """Returns the types of a union, nothing for other types."""
-    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else ()
+def members_of(hint: object) -> tuple[Any, ...]:
+    """Returns the types of a union, or the type alone."""
+    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
 
 
 def check_choices(config: object) -> None:

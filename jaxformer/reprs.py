@@ -5,10 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeGuard
-
-if TYPE_CHECKING:
-    import numpy as np
+from typing import Any
 
 LONGEST = 80
 """The number of characters after which only the class of a value is named, unless it is text."""
@@ -64,11 +61,11 @@ def _default(field: dataclasses.Field[object]) -> object:
     return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
-def _is_array(value: object) -> TypeGuard[np.ndarray]:
+def _is_array(value: object) -> bool:
     return hasattr(value, "shape") and hasattr(value, "dtype")
 
 
-def _shown(value: object) -> str:
+def _shown(value: Any) -> str:
     """Returns a value as one line."""
     if _is_array(value):
         return f"{value.dtype}{list(value.shape)}"
@@ -92,7 +89,7 @@ def _shown(value: object) -> str:
     return f"<{type(value).__name__}>"
 
 
-def _sizes(tree: Mapping[object, object]) -> Iterator[int]:
+def _sizes(tree: Mapping[Any, Any]) -> Iterator[int]:
     """Yields the number of values of each array of a nested mapping."""
     for item in tree.values():
         if isinstance(item, Mapping):

@@ -84,7 +84,9 @@ def folder(tmp_path_factory):
 def test_wrong_commands_give_these_messages(folder, monkeypatch):
     """Whole texts are compared, so that a failure shows every message that differs."""
     monkeypatch.chdir(folder)
-    monkeypatch.delenv("JAXFORMER_DATA", raising=False)  # a missing file is also looked for there, and the message says so
+    monkeypatch.delenv(
+        "JAXFORMER_DATA", raising=False
+    )  # a missing file is also looked for there, and the message says so
     expected = [entry for entry in entries() if entry.startswith("$ ")]
     found = [f"{line}\n{outcome(line, folder)}" for line in commands()]
     assert found == expected

@@ -17,7 +17,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from jaxformer.config import changed, choices_of, defaults_of, kind_of, types_of, union_members
+from jaxformer.config import changed, choices_of, defaults_of, kind_of, members_of, types_of
 from jaxformer.errors import ConfigError
 from jaxformer.tasks import attention_setting
 from jaxformer.tasks.registry import resolve, started
@@ -129,7 +129,7 @@ def _setting(name: str, argument: str, values: list[str], settings: Mapping[str,
     """
     part, dot, last = name.rpartition(".")
     for plain in (name.removeprefix("no_"), f"{part}{dot}{last.removeprefix('no_')}"):
-        if name not in settings and bool in _members(settings.get(plain)) and not values:
+        if name not in settings and bool in members_of(settings.get(plain)) and not values:
             return plain, ["False"]
     if last == "kind" and part in settings:
         raise ConfigError(f"{argument} is --{part}: --{part} {' '.join(values) or 'NAME'}")
@@ -138,19 +138,14 @@ def _setting(name: str, argument: str, values: list[str], settings: Mapping[str,
     return name, values
 
 
-def _members(hint: object) -> tuple[object, ...]:
-    """Returns the types of a union, or the type alone."""
-    return union_members(hint) or (hint,)
-
-
 def _parsed(hint: object, words: list[str], argument: str) -> object:
     """Returns the value of a setting as plain data.
 
     Raises:
       ConfigError: the words are no value of this type.
     """
-    members = [member for member in _members(hint) if member is not types.NoneType]
-    if len(words) == 1 and words[0].lower() == "none" and types.NoneType in _members(hint) and not choices_of(hint):
+    members = [member for member in members_of(hint) if member is not types.NoneType]
+    if len(words) == 1 and words[0].lower() == "none" and types.NoneType in members_of(hint) and not choices_of(hint):
         return None
     for member in members:
         if typing.get_origin(member) is tuple and words:
@@ -167,7 +162,7 @@ def _parsed(hint: object, words: list[str], argument: str) -> object:
         raise ConfigError(f"unexpected argument {words[1]!r} after {argument} {words[0]}")
     if bool in members:
         if words[0].lower() not in ("true", "false"):
-            none = " or None" * (types.NoneType in _members(hint))
+            none = " or None" * (types.NoneType in members_of(hint))
             raise ConfigError(f"{argument}: got {words[0]!r}, expected True or False{none}")
         return words[0].lower() == "true"
     numbers = [member for member in (int, float) if member in members]

@@ -30,7 +30,7 @@ def main(args: Average) -> int:
 
     runtime.start()
     steps = runner.average(args.run, last=args.last, mesh=args.mesh, attention=args.attention)
-    fewer = f" (the run keeps fewer than {args.last} checkpoints)" if len(steps) < args.last else ""
+    fewer = f" (the run keeps fewer than {args.last} checkpoints)" * (len(steps) < args.last)
     s = "s" * (len(steps) != 1)
     numbers = ", ".join(map(str, steps))
     print(f"averaged {len(steps)} checkpoint{s}, step{s} {numbers}{fewer}; use it with --checkpoint average")

@@ -8,6 +8,7 @@ from typing import Literal
 
 from jaxformer.cli.command import Name, Options, OutputFolder, command, option, word
 from jaxformer.errors import ConfigError
+from jaxformer.files import write_text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +53,6 @@ def _write_grammar(out: pathlib.Path) -> int:
       ConfigError: a file exists, and holds another text.
     """
     from jaxformer import demo
-    from jaxformer.files import write_text
 
     parts = demo.splits()
     pairs = {name: getattr(parts, name) for name in ("train", "validation", "seen", "unseen")}

@@ -41,7 +41,7 @@ def main(args: Diff) -> int:
         print(as_indented_json({**rows, "comparisons": tests}))
         return code
     for section, rows in differing.items():
-        print(f"{section}:" if rows else f"{section}: the same")
+        print(f"{section}:{' the same' * (not rows)}")
         for name, first, second in rows:
             print(shown(f"  {name}: {first} | {second}"))
     for name, comparison in compared.items():

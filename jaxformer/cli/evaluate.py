@@ -14,7 +14,10 @@ from jaxformer.cli.command import File, Folder, command, option
 from jaxformer.cli.output import as_indented_json, as_json
 from jaxformer.cli.paths import save_besides
 from jaxformer.cli.predictors import EnsembleOptions, configured, load_ensemble
+from jaxformer.config import flat, kind_of, to_data
+from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError
+from jaxformer.files import write_text
 
 if TYPE_CHECKING:
     from jaxformer.tasks.config import TaskConfig
@@ -55,7 +58,6 @@ def main(args: Evaluate, settings: list[str]) -> int:
         raise ConfigError("--files names the data, so --split and --data-dir have no effect")
     config = configured(args, settings)
     from jaxformer.cli import runtime
-    from jaxformer.config import to_data
     from jaxformer.multihost import cluster, processes
     from jaxformer.tasks import own_attention, registry, runner
 
@@ -70,10 +72,7 @@ def main(args: Evaluate, settings: list[str]) -> int:
         examples.extend({"corpus": name, "number": number, **row} for number, row in enumerate(rows, 1))
 
     evaluate = functools.partial(runner.evaluate, args.run, predictor, say=runtime.say, on_examples=on_examples)
-    if args.files:
-        scores = evaluate(files=args.files)
-    else:
-        scores = evaluate(split=split, data_dir=str(args.data_dir or ""))
+    scores = evaluate(split=split, files=args.files, data_dir=str(args.data_dir or ""))
     if not processes.is_first():
         return 0
     used: dict[str, object] = {"decode": to_data(getattr(config, "decode", None)), "checkpoint": args.checkpoint}
@@ -97,8 +96,6 @@ def main(args: Evaluate, settings: list[str]) -> int:
 
 def _save(run: pathlib.Path, name: str, about: Mapping[str, object], examples: Sequence[Mapping[str, object]]) -> None:
     """Saves scores, and the examples if there are any, in files of this name."""
-    from jaxformer.files import write_text
-
     if examples:
         lines = "".join(as_json(example) + "\n" for example in examples)
         save_besides(run / f"examples-{name}.jsonl", lambda path: write_text(path, lines))
@@ -108,8 +105,6 @@ def _save(run: pathlib.Path, name: str, about: Mapping[str, object], examples: S
 
 def _contents(examples: Sequence[Mapping[str, object]]) -> str:
     """Returns the part of a file's name that identifies test data, because files in two folders may have one name."""
-    from jaxformer.digests import short_digest
-
     pairs = ([example.get(side) for side in ("source", "reference")] for example in examples)
     return f"-{short_digest(map(json.dumps, pairs))[:8]}"
 
@@ -119,8 +114,6 @@ def _ensemble(others: Sequence[pathlib.Path]) -> str:
 
     The digest is computed from the paths of `others`, whose order does not affect results.
     """
-    from jaxformer.digests import short_digest
-
     if not others:
         return ""
     paths = json.dumps(sorted(str(run.resolve()) for run in others))
@@ -133,9 +126,6 @@ def _changes(config: TaskConfig, trained: TaskConfig) -> str:
     A value that cannot be part of a name, such as a path, is replaced by its digest, and so are too many changes; the
     file itself holds all settings. The batch size is left out, because it does not affect results.
     """
-    from jaxformer.config import flat, kind_of, to_data
-    from jaxformer.digests import short_digest
-
     decode, before = getattr(config, "decode", None), getattr(trained, "decode", None)
     if decode is None or before is None:
         return ""
@@ -163,8 +153,6 @@ def _attention(args: Evaluate) -> str:
 
 def _shown(text: str) -> str:
     """Returns a text if it can be part of a file's name, otherwise its digest."""
-    from jaxformer.digests import short_digest
-
     return text if re.fullmatch(r"[a-zA-Z0-9_.+-]{1,30}", text) else short_digest([text])
 
 

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from jaxformer.files import write_text
+
 if TYPE_CHECKING:
     from jaxformer.cli.predictors import SearchOptions
     from jaxformer.data.tokenizer import Tokenizer
@@ -31,8 +33,6 @@ def shown(text: str) -> str:
 
 def put(lines: Iterable[str], out: pathlib.Path | None = None) -> None:
     """Prints each line as it comes, or writes all to a file."""
-    from jaxformer.files import write_text
-
     if out is not None:
         write_text(out, "".join(f"{line}\n" for line in lines))
         return

@@ -119,7 +119,7 @@ def report(name: str, forecast: Forecast, hints: Sequence[str], *, rows: int = 1
         )
     lines += ["", *_traffic(forecast, rows), "", arithmetic]
     best = forecast.estimate
-    least = "at least " if forecast.uncounted_loops else ""
+    least = "at least " * bool(forecast.uncounted_loops)
     lines += [
         "estimate (a roofline from data sheets, NOT a measurement), milliseconds a step",
         f"  compute {1e3 * best.compute:.2f}, memory at least {1e3 * best.memory:.2f}, "
@@ -139,7 +139,7 @@ def _traffic(forecast: Forecast, rows: int) -> list[str]:
     sent = sum(collective.bytes_sent * collective.count for collective in groups)
     loops = forecast.uncounted_loops
     lines = [
-        f"collectives of a step: {'at least ' if loops else ''}{sent / MIB:,.1f} MiB sent by each device",
+        f"collectives of a step: {'at least ' * bool(loops)}{sent / MIB:,.1f} MiB sent by each device",
         "        MiB   times   sends MiB",
     ]
     lines += [

@@ -33,8 +33,7 @@ def main(args: Replay) -> int:
     same = 0
     for step in replay(args.run, steps=args.steps, attention=args.attention):
         same += step.same
-        print(
-            f"step {step.step}: {step.loss!r} " + ("the same" if step.same else f"IS NOT {step.logged!r}"), flush=True
-        )
+        verdict = "the same" if step.same else f"IS NOT {step.logged!r}"
+        print(f"step {step.step}: {step.loss!r} {verdict}", flush=True)
     print(f"{same} of {args.steps} losses equal the logged ones bit for bit")
     return int(same != args.steps)

@@ -21,6 +21,7 @@ from jaxformer.cli.output import shown
 from jaxformer.config import flat, to_data
 from jaxformer.multihost import cluster, processes
 from jaxformer.training.hooks import Hook
+from jaxformer.training.progress import StderrConsole, print_line
 
 EXIT_CODES = {"terminated": 85, "time": 85, "interrupted": 130}
 """The exit codes of a training run that was stopped and saved, by reason; the same command resumes it."""
@@ -77,13 +78,9 @@ def join(config: object, out: pathlib.Path, *, devices: int | None = None) -> No
 
 def say(text: str) -> None:
     """Prints a line on the console."""
-    from jaxformer.training.progress import print_line
-
     print_line(console(), text)
 
 
 def console() -> Console:
     """Returns a console on standard error, so that results can be piped; it is quiet except in the first process."""
-    from jaxformer.training.progress import StderrConsole
-
     return StderrConsole(quiet=not processes.is_first())

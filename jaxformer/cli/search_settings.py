@@ -34,7 +34,7 @@ def placed(config: TaskConfig, arguments: Sequence[str], *, command: str, is_ens
         current += (kind_of(decode.search.candidates),)
     known = {name for form in forms.values() for name in form} - {*defaults_of(type(decode))}
     names = [name for name in words if name in known]
-    form = current if not (names or chosen) else _fitting(forms, current, names, chosen)
+    form = _fitting(forms, current, names, chosen)
     settings = forms[form]
     result: list[str] = []
     if form != current:

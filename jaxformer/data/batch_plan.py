@@ -44,10 +44,9 @@ class BatchPlan:
     def batch(self, step: int, *, rows: Rows | None = None) -> tuple[BatchShape, np.ndarray, int]:
         """Returns the shape, the pairs and the epoch of batch `step`, for any ``step >= 0``, or of some of its rows."""
         epoch, position = divmod(step, self.steps_per_epoch)
-        order = epoch * self.shuffle
-        bucket, start = self._order(order)[position]
+        bucket, start = self._order(epoch * self.shuffle)[position]
         num_rows, source, target = self.shapes[bucket]
-        pairs = self._members(order)[bucket][start : start + num_rows]
+        pairs = self._members(epoch * self.shuffle)[bucket][start : start + num_rows]
         indices = (rows or np.arange)(num_rows)
         return (len(indices), source, target), pairs[indices[indices < len(pairs)]], epoch
 
@@ -78,6 +77,17 @@ class BatchPlan:
         if not self.shuffle:
             return order
         return np.random.default_rng((self.seed, epoch, 1)).permutation(order)
+
+
+class Planned:
+    """Batches by a plan: batch i is a pure function of the data, the plan and i."""
+
+    plan: BatchPlan
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """The number of batches in one pass over all data."""
+        return self.plan.steps_per_epoch
 
 
 def make_batch_plan(

@@ -63,7 +63,8 @@ def captions_of(images: LabeledImages) -> list[tuple[str, ...]]:
 def _from_table(path: str | os.PathLike[str], columns: tuple[int, int]) -> Iterator[tuple[str, str, str]]:
     """Yields the place, the name of an image and a caption."""
     rows = read_rows(path)
-    for line, name, caption in cells_of(rows, path, columns, "the image is in column {} and the caption in column {}"):
+    what = "the image is in column {} and the caption in column {}, counted from 0; see --data.columns"
+    for line, name, caption in cells_of(rows, path, columns, what):
         yield f"{path}, line {line}", name.strip(), caption
 
 

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from jaxformer.data.batch import Rows, Sequences
-from jaxformer.data.batch_plan import BatchPlan
+from jaxformer.data.batch_plan import BatchPlan, Planned
 from jaxformer.data.sources import Parallel, cells_of, num_held_out, read_rows, split_by_source
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.token_cache import Ragged
@@ -91,10 +91,10 @@ def read_examples(
       DataError: the file is missing, not UTF-8 or without an example; or a line has too few columns, a separator in a
         text, an empty label or text, or an unknown label. The message has the file and the line.
     """
-    texts, labels, most = [], [], 1 if separator == " " else -1
-    rows, remedy = read_rows(path, separator, most), " and --data.separator"
-    what = "the label is in column {} and the text in column {}"
-    for number, label, text in cells_of(rows, path, columns, what, remedy=remedy, separator=separator):
+    texts, labels, most = [], [], {" ": 1}.get(separator, -1)
+    rows, what = read_rows(path, separator, most), "the label is in column {} and the text in column {}, counted from 0"
+    what += "; see --data.columns and --data.separator"
+    for number, label, text in cells_of(rows, path, columns, what, separator):
         label, text = label.strip(), text.strip()
         if label_end:
             label = label.partition(label_end)[0].rstrip()
@@ -124,7 +124,7 @@ class LabeledBatch(Generic[ArrayT]):
 
 
 @dataclasses.dataclass(frozen=True)
-class PlannedTexts:
+class PlannedTexts(Planned):
     """Tokenized texts with their classes, and the plan of their batches. Batch i is a pure function of these and i."""
 
     tokens: Ragged
@@ -133,11 +133,6 @@ class PlannedTexts:
     plan: BatchPlan
 
     __repr__ = brief
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """The number of batches in one pass over all texts."""
-        return self.plan.steps_per_epoch
 
     def batch(self, step: int, *, rows: Rows | None = None) -> LabeledBatch[np.ndarray]:
         """Makes batch number `step`; `rows` selects the rows to make, by default all.

@@ -27,6 +27,9 @@ BUSY = 408, 429
 """HTTP status codes below 500 that are worth a retry: a timeout, and too many requests."""
 
 
+_BROKEN = OSError, EOFError, KeyError, RuntimeError, ValueError, zlib.error, lzma.LZMAError, zipfile.BadZipFile
+
+
 class FetchError(JaxformerError):
     """A corpus could not be downloaded, or it is not the expected one."""
 
@@ -164,16 +167,7 @@ def _unpack(file: File, data: bytes) -> bytes:
             with gzip.open(io.BytesIO(data)) as stream:
                 return _limited(file.url, stream.read)
         return data
-    except (
-        OSError,
-        EOFError,
-        KeyError,
-        RuntimeError,
-        ValueError,
-        zlib.error,
-        lzma.LZMAError,
-        zipfile.BadZipFile,
-    ) as error:
+    except _BROKEN as error:
         raise FetchError(f"{file.url} cannot be unpacked: {error}") from error
 
 

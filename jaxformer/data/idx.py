@@ -57,11 +57,9 @@ def read_idx(path: str | os.PathLike[str]) -> np.ndarray:
             sizes = stream.read(4 * head[3])
             shape = tuple(np.frombuffer(sizes[: len(sizes) // 4 * 4], ">u4").tolist())
             size = math.prod(shape)
-            data = b""
-            if len(shape) == head[3]:
-                if size > LARGEST:
-                    raise DataError(f"{path} claims {size:,} bytes in shape {list(shape)}; the most are {LARGEST:,}")
-                data = stream.read(size + 1)
+            if len(shape) == head[3] and size > LARGEST:
+                raise DataError(f"{path} claims {size:,} bytes in shape {list(shape)}; the most are {LARGEST:,}")
+            data = stream.read(size + 1) if len(shape) == head[3] else b""
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path} is broken: {error}") from error
     except OSError as error:

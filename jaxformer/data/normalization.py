@@ -76,7 +76,7 @@ class TextNormalizer:
         return ["".join(line.split()) for line in self(words, side)]
 
     def _language(self, side: Side) -> str:
-        return self.source_language if side == "source" else self.target_language
+        return {"source": self.source_language, "target": self.target_language}[side]
 
 
 def check_texts(texts: Iterable[str]) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxformer.data import moses
 from jaxformer.data.batch import Batch, Rows
-from jaxformer.data.batch_plan import BatchPlan
+from jaxformer.data.batch_plan import BatchPlan, Planned
 from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.data.normalization import TextNormalizer
 from jaxformer.data.sources import Parallel
@@ -187,16 +187,11 @@ def prepare(
 
 
 @dataclasses.dataclass(frozen=True)
-class PlannedPairs:
+class PlannedPairs(Planned):
     """Tokenized pairs and the plan of their batches. Batch i is a pure function of both and of i."""
 
     tokens: TokenizedPairs
     plan: BatchPlan
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """The number of batches in one pass over all pairs."""
-        return self.plan.steps_per_epoch
 
     def batch(self, step: int, *, rows: Rows | None = None) -> Batch[np.ndarray]:
         """Makes batch number `step`; `rows` selects the rows to make, by default all.

@@ -106,10 +106,10 @@ def read_table(
         left.
     """
     rows = read_rows(path)
-    what = "the sentence is in column {} and its translation in column {}"
-    remedy = ", or name the file of the translations, too"
+    what = "the sentence is in column {} and its translation in column {}, counted from 0; see --data.columns, or name "
+    what += "the file of the translations, too"
     sources, targets = [""] * len(rows), [""] * len(rows)
-    for number, source, target in cells_of(rows, path, columns, what, remedy=remedy):
+    for number, source, target in cells_of(rows, path, columns, what):
         sources[number - 1], targets[number - 1] = source, target
     return _pairs(sources, targets, max_characters, str(path))
 
@@ -120,23 +120,16 @@ def read_rows(path: str | os.PathLike[str], separator: str = "\t", most: int = -
 
 
 def cells_of(
-    rows: Sequence[Sequence[str]],
-    path: str | os.PathLike[str],
-    columns: tuple[int, int],
-    what: str,
-    *,
-    remedy: str = "",
-    separator: str = "\t",
+    rows: list[list[str]], path: str | os.PathLike[str], columns: tuple[int, int], what: str, separator: str = "\t"
 ) -> Iterator[tuple[int, str, str]]:
     """Yields the number of each row with cells, from 1, and those in two columns; then checks all (`check_columns`).
 
     Raises:
-      DataError: a row has too few columns; the message has `what`, with the columns, and the `remedy`.
+      DataError: a row has too few columns; the message has `what`, with the columns.
     """
     for number, row in enumerate(rows, 1):
         if row and len(row) <= max(columns):
-            place = f"{path}, line {number}: {len(row)} column(s), but {what.format(*columns)}"
-            raise DataError(f"{place}, counted from 0; see --data.columns{remedy}")
+            raise DataError(f"{path}, line {number}: {len(row)} column(s), but {what.format(*columns)}")
         if row:
             yield number, row[columns[0]], row[columns[1]]
     check_columns(rows, str(path), separator)

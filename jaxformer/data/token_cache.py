@@ -60,8 +60,7 @@ class Ragged:
         if isinstance(sequences, Ragged):
             return sequences
         lengths = [len(ids) for ids in sequences]
-        tokens = np.concatenate(sequences) if lengths else np.zeros(0, np.int32)
-        return Ragged(tokens, _offsets(lengths))
+        return Ragged(np.concatenate([*sequences] or [np.zeros(0, np.int32)]), _offsets(lengths))
 
     def take(self, indices: np.ndarray) -> Ragged:
         """Returns copies of these sequences in this order, without a loop over them."""

@@ -17,8 +17,6 @@ from jaxformer.data import moses
 from jaxformer.data.languages import UNSPACED, check_language
 from jaxformer.errors import ConfigError
 
-LOWER_CASED = " (lower-cased)"
-
 
 @dataclasses.dataclass(frozen=True)
 class Score:
@@ -55,7 +53,7 @@ def bleu(
     metric = _bleu(language, lowercase=lowercase)
     several = [[texts] if isinstance(texts, str) else texts for texts in references]
     value = metric.corpus_score(list(hypotheses), [list(column) for column in itertools.zip_longest(*several)]).score
-    return Score("BLEU" + LOWER_CASED * lowercase, value, str(metric.get_signature()))
+    return Score(f"BLEU{' (lower-cased)' * lowercase}", value, str(metric.get_signature()))
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> Score:
@@ -63,7 +61,7 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: boo
     _check(hypotheses, references)
     metric = sacrebleu.CHRF(lowercase=lowercase)
     value = metric.corpus_score(list(hypotheses), [list(references)]).score
-    return Score("chrF2" + LOWER_CASED * lowercase, value, str(metric.get_signature()))
+    return Score(f"chrF2{' (lower-cased)' * lowercase}", value, str(metric.get_signature()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +102,7 @@ def paired_bootstrap(
     """
     for hypotheses in (baseline, system):
         _check(hypotheses, references)
-    name, metric = "BLEU" + LOWER_CASED * lowercase, _bleu(language, lowercase=lowercase)
+    name, metric = f"BLEU{' (lower-cased)' * lowercase}", _bleu(language, lowercase=lowercase)
     systems: list[tuple[str, Sequence[str]]] = [("baseline", list(baseline)), ("system", list(system))]
     test: Any = PairedTest(systems, {"bleu": metric}, [list(references)], "bs", n_samples=draws)
     signatures, results = test()

@@ -316,9 +316,11 @@ def _choose_fonts(axes: Sequence[Axes], texts: Sequence[Text]) -> None:
     missing = {character for text in texts for character in text.get_text()} - {" ", "\n"}
     missing -= _characters(font_manager.findfont(DEFAULT_FONT))
     families = [DEFAULT_FONT]
-    for font in font_manager.fontManager.ttflist if missing else ():
-        placeholders = font.name.startswith("Last Resort")  # it has a placeholder box for every character
-        if not placeholders and font.name not in families and (held := missing & _characters(font.fname)):
+    for font in font_manager.fontManager.ttflist:
+        # "Last Resort" has a placeholder box for every character.
+        if not missing or font.name in families or font.name.startswith("Last Resort"):
+            continue
+        if held := missing & _characters(font.fname):
             families.append(font.name)
             missing -= held
     names = str.maketrans({character: f"U+{ord(character):04X}" for character in missing})

@@ -57,13 +57,16 @@ def fitted(net: Pure, params: Params, *, family: str = "") -> Fitted:
     known, kind = CANDIDATES.get(net.model, ()), net.model.__name__
     if not known:
         raise ConfigError(f"no family of Hugging Face is known for a {kind}")
-    if family and family not in FAMILIES:
-        raise ConfigError(f"family {family!r} is not known{did_you_mean(family, FAMILIES)}")
-    if family and family not in known:
-        raise ConfigError(f"a {family} is not a {kind}; its families are {', '.join(known)}")
+    about = "no family of Hugging Face can express this model: "
+    if family:
+        if family not in FAMILIES:
+            raise ConfigError(f"family {family!r} is not known{did_you_mean(family, FAMILIES)}")
+        if family not in known:
+            raise ConfigError(f"a {family} is not a {kind}; its families are {', '.join(known)}")
+        known, about = (family,), ""
     reasons: dict[str, str] = {}
     for changes in ((), _CHANGES):  # unchanged, if possible
-        for name in (family,) if family else known:
+        for name in known:
             changed = _changed(net, params, name, changes)
             try:
                 config_json(changed.net, name)
@@ -71,7 +74,6 @@ def fitted(net: Pure, params: Params, *, family: str = "") -> Fitted:
                 reasons[name] = str(error)
             else:
                 return changed
-    about = "" if family else "no family of Hugging Face can express this model: "
     raise ConfigError(about + "; ".join(reasons.values()))
 
 

@@ -127,7 +127,7 @@ def _rotary(settings: Settings) -> choices.Rotary:
         require(scaling, low_freq_factor=1.0, high_freq_factor=4.0)
     if get(settings, name, trained) != trained:
         raise DataError(f"{name} in config.json must be the one of rope_parameters, {trained}, got {settings[name]}")
-    of_kind = choices.YaRNScaling if kind == "yarn" else choices.Llama3Scaling
+    of_kind = {"yarn": choices.YaRNScaling, "llama3": choices.Llama3Scaling}[kind]
     return choices.Rotary(base, scaling=of_kind(factor, trained))
 
 

@@ -10,13 +10,11 @@ A model family is described by a table: a tree like the parameters' tree, whose 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import jax
 import numpy as np
-
-from jaxformer.modules.pure import Params
 
 Shape = tuple[int, ...]
 Tensor = jax.Array | np.ndarray
@@ -57,7 +55,7 @@ class Source:
 
     def num_layers(self, leaf: Leaf) -> int:
         """Returns the number of sets of tensors."""
-        return math.prod(leaf.shape[: self.stacked])
+        return int(np.prod(leaf.shape[: self.stacked]))
 
     def by_layer(self, parameter: np.ndarray) -> np.ndarray:
         """Returns a parameter with a first dimension of layers."""
@@ -161,7 +159,7 @@ def cross_attention(query: str, key: str, value: str, output: str) -> Table:
     }
 
 
-def matched(table: Table, leaves: Params, path: str = "") -> Iterator[tuple[Leaf, Source]]:
+def matched(table: Table, leaves: Mapping[str, Any], path: str = "") -> Iterator[tuple[Leaf, Source]]:
     """Yields each parameter's shape and its source; sources without a parameter in the model are skipped.
 
     Args:
@@ -172,9 +170,9 @@ def matched(table: Table, leaves: Params, path: str = "") -> Iterator[tuple[Leaf
     """
     for name, leaf in leaves.items():
         source, place = table.get(name), f"{path}{name}"
-        if isinstance(leaf, dict) and isinstance(source, Mapping):
+        if isinstance(leaf, Mapping) and isinstance(source, Mapping):
             yield from matched(source, leaf, f"{place}.")
-        elif isinstance(source, Source) and not isinstance(leaf, dict):
+        elif isinstance(source, Source) and not isinstance(leaf, Mapping):
             yield leaf, source
         else:
             raise ValueError(f"no tensor is known for the parameter {place}")

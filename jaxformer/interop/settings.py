@@ -21,7 +21,8 @@ _ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
-_THEIR_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "silu": "silu"}
+their_activation = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "silu": "silu"}.__getitem__
+"""Returns Hugging Face's name for one of our activations."""
 
 _MAX_SIZE = 2**24
 
@@ -97,8 +98,3 @@ def activation(settings: Settings, name: str, default: str) -> str:
     if value not in _ACTIVATIONS:
         raise DataError(f"{name} in config.json must be one of {', '.join(_ACTIVATIONS)}, got {value!r}")
     return _ACTIVATIONS[value]
-
-
-def their_activation(name: str) -> str:
-    """Returns Hugging Face's name for one of our activations."""
-    return _THEIR_ACTIVATIONS[name]

@@ -71,8 +71,7 @@ def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
         num_encoder_layers=layers,
         num_decoder_layers=get(settings, "num_decoder_layers", layers),
         positions=choices.T5(
-            get(settings, "relative_attention_num_buckets", 32),
-            get(settings, "relative_attention_max_distance", 128),
+            get(settings, "relative_attention_num_buckets", 32), get(settings, "relative_attention_max_distance", 128)
         ),
         norm=choices.RMSNorm(get(settings, "layer_norm_epsilon", 1e-6)),
         feed_forward=feed_forward(bias=False),

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import jax
 import numpy as np
@@ -86,7 +86,8 @@ def initialize(
     global _this_process
     cluster = detect(os.environ, coordinator, num_processes, process_id)
     if cluster.num_processes > 1:
-        _this_process, sys.excepthook = cluster, _leave_after(sys.excepthook)
+        _this_process, report = cluster, sys.excepthook
+        sys.excepthook = lambda *about: (report(*about), exit_process(1))
     if cluster.coordinator:
         _connect(cluster)
     processes.find_devices()
@@ -299,7 +300,7 @@ def _alone(environment: Mapping[str, str]) -> Cluster:
     """Returns a single process; raises a ConfigError if it is one of several, which would all write the same run."""
     for name, launcher in PROCESS_COUNTS.items():
         if (_number(environment, name) or 1) > 1:
-            start = "start it with srun" if launcher == "SLURM" else "set JAX_COORDINATOR_ADDRESS and JAX_PROCESS_ID"
+            start = {"SLURM": "start it with srun"}.get(launcher, "set JAX_COORDINATOR_ADDRESS and JAX_PROCESS_ID")
             text = f"{launcher} has {environment[name]} processes ({name}), but their addresses are unknown"
             raise ConfigError(f"{text}: {start}, or JAX_NUM_PROCESSES=1 for one process alone")
     return Cluster("alone")
@@ -359,10 +360,6 @@ def _seconds(environment: Mapping[str, str], name: str, default: int) -> int:
     if _number(environment, name) == 0:
         raise ConfigError(f"{name} must be at least 1, got 0")
     return _number(environment, name) or default
-
-
-def _leave_after(hook: Callable[..., object]) -> Callable[..., object]:
-    return lambda *about: (hook(*about), exit_process(1))
 
 
 def _digest(text: str) -> bytes:

@@ -17,7 +17,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, jaxpr_as_fun
 from jaxformer import axes, functional, masks, targets
 from jaxformer.masks import Mask
 from jaxformer.modules.stack import is_unrolled
-from jaxformer.planning.graph import dtype_of, flops, inner, shape_of, times
+from jaxformer.planning.graph import array_of, flops, inner, times
 
 
 class _Accelerator(NamedTuple):
@@ -90,7 +90,7 @@ def _recomputed(equation: JaxprEqn) -> int:
     params = equation.params
     function = jaxpr_as_fun(ClosedJaxpr(params["jaxpr"], ()))
     checkpointed = jax.checkpoint(function, policy=params["policy"], prevent_cse=params["prevent_cse"])
-    args = [jax.ShapeDtypeStruct(shape_of(v), dtype_of(v)) for v in equation.invars]
+    args = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in map(array_of, equation.invars)]
     learned = [i for i, x in enumerate(args) if jnp.issubdtype(x.dtype, jnp.floating)]
 
     def count(run: Callable[..., Sequence[jax.Array]]) -> int:

@@ -6,11 +6,15 @@ XLA's own cost analysis counts the body of a loop once; here each product is cou
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import jax
-from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var
+from jax.extend.core import Jaxpr, JaxprEqn
+
+array_of = operator.attrgetter("aval")
+"""Returns the shape and dtype of an input or output of an operation."""
 
 PRODUCTS = ("dot_general", "ragged_dot_general", "conv_general_dilated")
 
@@ -43,25 +47,15 @@ def products(function: Callable[..., object], *args: object, **kwargs: object) -
 
 def flops(jaxpr: Jaxpr) -> int:
     """Returns the operations of all products in a graph: see `Products`."""
-    padded = {id(e.outvars[0]): shape_of(e.invars[0]) for e in jaxpr.eqns if e.primitive.name == "pad"}
+    padded = {id(e.outvars[0]): array_of(e.invars[0]).shape for e in jaxpr.eqns if e.primitive.name == "pad"}
     return sum(_own_flops(equation, padded) + _inner_flops(equation) for equation in jaxpr.eqns)
-
-
-def shape_of(variable: Var | Literal) -> tuple[int, ...]:
-    """Returns the shape of an input or output of an operation."""
-    return variable.aval.shape  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def dtype_of(variable: Var | Literal) -> jax.numpy.dtype:
-    """Returns its dtype."""
-    return variable.aval.dtype  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _own_flops(equation: JaxprEqn, padded: Mapping[int, tuple[int, ...]]) -> int:
     if equation.primitive.name not in PRODUCTS:
         return 0
-    left, right = map(shape_of, equation.invars[:2])
-    size = math.prod(shape_of(equation.outvars[0]))
+    left, right = (array_of(v).shape for v in equation.invars[:2])
+    size = math.prod(array_of(equation.outvars[0]).shape)
     if equation.primitive.name == "dot_general":
         (contracted, _), _ = equation.params["dimension_numbers"]
         return 2 * size * math.prod(left[i] for i in contracted)
@@ -69,7 +63,7 @@ def _own_flops(equation: JaxprEqn, padded: Mapping[int, tuple[int, ...]]) -> int
         numbers = equation.params["ragged_dot_dimension_numbers"]
         (contracted, _), _ = numbers.dot_dimension_numbers
         is_sum_by_group = set(numbers.lhs_ragged_dimensions) & set(contracted)  # the gradient of the kernels
-        num_groups = shape_of(equation.invars[2])[-1] if is_sum_by_group else 1
+        num_groups = array_of(equation.invars[2]).shape[-1] if is_sum_by_group else 1
         return 2 * size * math.prod(left[i] for i in contracted) // num_groups
     kernel: tuple[int, ...] = padded.get(id(equation.invars[1]), right)
     return 2 * size * math.prod(kernel) // kernel[equation.params["dimension_numbers"].rhs_spec[0]]
@@ -133,7 +127,7 @@ def _outputs(equation: JaxprEqn, depths: list[int]) -> list[int]:
 def _through_loop(equation: JaxprEqn, body: Jaxpr, depths: list[int]) -> list[int]:
     # An array that a loop iterates over has one more dimension outside the body than inside. (The names of the loop's
     # parameters depend on the version of JAX.)
-    alike = lambda outer, inner: sum(len(shape_of(o)) == len(shape_of(i)) for o, i in zip(outer, inner, strict=True))
+    alike = lambda outer, inner: sum(array_of(o).ndim == array_of(i).ndim for o, i in zip(outer, inner, strict=True))
     num_carry, num_kept = alike(equation.outvars, body.outvars), alike(equation.invars, body.invars)
     num_consts = num_kept - num_carry
     consts, carry, rows = depths[:num_consts], depths[num_consts:num_kept], depths[num_kept:]

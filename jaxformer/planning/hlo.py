@@ -179,9 +179,7 @@ def _turns(program: dict[str, Computation], caller: Computation, line: str) -> i
     step = next(filter(None, steps), None)
     start = _constant(_element(caller, caller[carried[1]], int(index[1])))
     stop = _constant(_source(condition, compare[2]))
-    if start is None or step is None or stop is None:
-        return None
-    return max(0, -(-(stop - start) // step))
+    return None if start is None or step is None or stop is None else max(0, -(-(stop - start) // step))
 
 
 def _last(lines: Computation) -> str:

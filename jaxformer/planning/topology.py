@@ -72,7 +72,7 @@ class Topology:
     @property
     def num_devices(self) -> int:
         """The number of JAX's devices."""
-        return self.size * (2 if self.kind == "tpu7x" else 1)
+        return self.size * {"tpu7x": 2}.get(self.kind, 1)
 
     @property
     def gpus_per_host(self) -> int | None:
@@ -121,12 +121,10 @@ def parse(name: str) -> Topology:
         raise ConfigError(f"unknown topology {name!r}{_nearest(kind, shape)} (chips: {', '.join(SIZES)})")
     topology, largest = Topology(kind, tuple(map(int, shape.split("x")))), SIZES[kind].largest
     if not 1 <= topology.size <= largest:
-        many, further = "a slice", "; several slices are an axis of the mesh: slice=2,..."
-        if topology.chip.gpu:
-            many, further = "a cluster", ""
-        raise ConfigError(
-            f"topology {name!r} has {topology.size} chips, but {many} of {kind} has 1 to {largest}{further}"
-        )
+        limits = f"a cluster of {kind} has 1 to {largest}"
+        if not topology.chip.gpu:
+            limits = f"a slice of {kind} has 1 to {largest}; several slices are an axis of the mesh: slice=2,..."
+        raise ConfigError(f"topology {name!r} has {topology.size} chips, but {limits}")
     if topology.gpus_per_host and topology.gpus_per_host > _GPUS_OF_A_HOST:
         raise ConfigError(
             f"topology {name!r} must be hosts x GPUs of a host, at most {_GPUS_OF_A_HOST}, got {topology.gpus_per_host}"
@@ -176,9 +174,7 @@ def _tpus(topology: Topology, slices: int) -> Sequence[Device]:
         raise ConfigError(f"compiling for {name} needs libtpu, but no TPU: pip install '{wanted_libtpu()}'")
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # otherwise libtpu queries the cloud for the TPU type
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # a TPU has one process; compiling for one needs no TPU
-    description: dict[str, str | int] = {}
-    if slices > 1:
-        description["num_slices"] = slices
+    description: dict[str, str | int] = {"num_slices": slices} if slices > 1 else {}
     if topology.kind == "v4":
         description["chip_config_name"] = "megacore"  # the two cores of a chip are one device, as on a real slice
     try:

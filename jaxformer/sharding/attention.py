@@ -20,7 +20,7 @@ from jaxformer.functional.attention.weights import WeightOptions, attention_weig
 from jaxformer.functional.bias import Bias, DenseBias, terms
 from jaxformer.functional.dropout import Dropout
 from jaxformer.masks import Mask
-from jaxformer.sharding.rules import RULES, Rules, fitting, mesh_axes, shards_of, spec
+from jaxformer.sharding.rules import RULES, MeshAxes, Rules, fitting, mesh_axes, shards_of, spec
 
 
 class Options(WeightOptions, total=False):
@@ -28,9 +28,6 @@ class Options(WeightOptions, total=False):
 
     dropout: Dropout | None
 
-
-MeshAxes = str | tuple[str, ...] | None
-"""The mesh axes over which a dimension is sharded; None if it is replicated."""
 
 PARTITIONED_BY_XLA = ("reference", "xla", "cudnn")
 """Implementations that the compiler can shard along batch and heads. The others contain loops or kernels, and the

@@ -51,7 +51,7 @@ def num_slices(text: str) -> int:
     >>> num_slices("slice=2,fsdp=*"), num_slices("data=8")
     (2, 1)
     """
-    slices = _sizes(text).get("slice", 1) if text else 1
+    slices = _sizes(text or "slice=1").get("slice", 1)
     if not slices:
         raise ConfigError(f"mesh {text!r}: give the number of slices, such as slice=2; a topology describes one slice")
     return slices

@@ -15,18 +15,7 @@ from jaxtyping import PyTree
 from jaxformer.axes import Axes, parameter_name
 from jaxformer.errors import ConfigError
 from jaxformer.sharding.mesh import AXES
-from jaxformer.sharding.rules import (
-    RULES,
-    P,
-    Rules,
-    T,
-    mesh_axes,
-    shardings_like,
-    shards_of,
-    spec,
-    state_shardings,
-    with_axis_rules,
-)
+from jaxformer.sharding.rules import RULES, F, Rules, shardings_like, shards_of, spec, state_shardings, with_axis_rules
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,13 +149,11 @@ class Placement:
         lines = ("  ".join(map(str.ljust, row[:-1], sizes)) + "  " + row[-1].rjust(sizes[-1]) for row in rows)
         return "\n".join(lines)
 
-    def state(
-        self, make: Callable[[], PyTree], params: PyTree[NamedSharding], optimizer: optax.GradientTransformation
-    ) -> PyTree[NamedSharding]:
+    def state(self, make: Callable[[], PyTree], params: PyTree, optimizer: optax.GradientTransformation) -> PyTree:
         """Returns the shardings of the training state that `make()` makes; `params` are its parameters' shardings."""
         return state_shardings(jax.eval_shape(make), params, optimizer, self.mesh)
 
-    def with_axis_rules(self, function: Callable[P, T]) -> Callable[P, T]:
+    def with_axis_rules(self, function: F) -> F:
         """Returns `function` with its activations placed, for use inside ``jax.jit``; see `rules.with_axis_rules`."""
         return function if self.mesh.size == 1 else with_axis_rules(self.rules, self.mesh)(function)
 
@@ -178,4 +165,4 @@ def _as_text(sharding: jax.sharding.Sharding, num_dims: int) -> str:
     if not isinstance(sharding, NamedSharding):
         return type(sharding).__name__
     entries = (*sharding.spec, *[None] * num_dims)[:num_dims]
-    return ", ".join(" x ".join(mesh_axes(axes)) or "-" for axes in entries)
+    return ", ".join(" x ".join((axes,) if isinstance(axes, str) else axes or "-") for axes in entries)

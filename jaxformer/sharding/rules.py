@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import ParamSpec, TypeVar
+from typing import TypeVar
 
 import jax
 import optax
@@ -23,11 +23,13 @@ from jaxformer import axes
 from jaxformer.axes import Axes, AxisName
 from jaxformer.errors import ConfigError
 
+MeshAxes = str | tuple[str, ...] | None
+"""The mesh axes over which a dimension is sharded; None if it is replicated."""
+
 Rules = Mapping[AxisName, tuple[str, ...]]
 """The mesh axes over which each logical axis is sharded, outermost first."""
 
-P = ParamSpec("P")
-T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., object])
 
 RULES: Rules = {
     "batch": ("slice", "data", "fsdp"),
@@ -87,7 +89,7 @@ def shardings_like(shapes: PyTree, names: PyTree[Axes], rules: Rules, mesh: Mesh
     return jax.tree_util.tree_map_with_path(place, shapes, names)
 
 
-def _remedy(size: int, entry: str | tuple[str, ...] | None, shards: int) -> str:
+def _remedy(size: int, entry: MeshAxes, shards: int) -> str:
     """Returns the settings with which a dimension of this size can be sharded."""
     sizes = f"take a size that {shards} divides, such as {size + -size % shards}"
     if not isinstance(entry, str):
@@ -96,24 +98,22 @@ def _remedy(size: int, entry: str | tuple[str, ...] | None, shards: int) -> str:
     return f"{sizes}, or a mesh with {entry}={common}" if common > 1 else f"{sizes}, or a mesh without {entry}"
 
 
-def shards_of(entry: str | tuple[str, ...] | None, mesh: Mesh) -> int:
+def shards_of(entry: MeshAxes, mesh: Mesh) -> int:
     """Returns the number of shards of a dimension with this entry of a `PartitionSpec`."""
     return math.prod(mesh.shape[axis] for axis in mesh_axes(entry))
 
 
-def mesh_axes(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:
+def mesh_axes(entry: MeshAxes) -> tuple[str, ...]:
     """Returns the mesh axes in an entry of a `PartitionSpec`."""
     return (entry,) if isinstance(entry, str) else entry or ()
 
 
-def fitting(entry: str | tuple[str, ...] | None, size: int, mesh: Mesh) -> str | tuple[str, ...] | None:
+def fitting(entry: MeshAxes, size: int, mesh: Mesh) -> MeshAxes:
     """Returns an entry of a `PartitionSpec` if its shards divide a dimension of this size, or else None."""
     return entry if size % shards_of(entry, mesh) == 0 else None
 
 
-def state_shardings(
-    state: PyTree, params: PyTree[NamedSharding], optimizer: optax.GradientTransformation, mesh: Mesh
-) -> PyTree[NamedSharding]:
+def state_shardings(state: PyTree, params: PyTree, optimizer: optax.GradientTransformation, mesh: Mesh) -> PyTree:
     """Returns the shardings of a `TrainState`: moments and averages are placed like parameters, the rest is replicated.
 
     Moments of another shape than their parameter, such as the rows and columns of Adafactor or SM3, are replicated.
@@ -143,7 +143,7 @@ def state_shardings(
     return type(state)(step=replicated, params=params, optimizer=moments, ema_params=ema_params, key=replicated)
 
 
-def with_axis_rules(rules: Rules, mesh: Mesh) -> Callable[[Callable[P, T]], Callable[P, T]]:
+def with_axis_rules(rules: Rules, mesh: Mesh) -> Callable[[F], F]:
     """Returns a decorator for functions that call `axes.constrain`: it places their activations during tracing.
 
     `axes.constrain` is like `flax.linen.with_logical_constraint`; the rules are like those of
@@ -160,12 +160,12 @@ def with_axis_rules(rules: Rules, mesh: Mesh) -> Callable[[Callable[P, T]], Call
     def count_shards(names: Axes) -> int:
         return math.prod(shards_of(entry, mesh) for entry in spec(names, rules, mesh))
 
-    def wrap(function: Callable[P, T]) -> Callable[P, T]:
+    def wrap(function: F) -> F:
         @functools.wraps(function)
-        def placed(*args: P.args, **kwargs: P.kwargs) -> T:
+        def placed(*args: object, **kwargs: object) -> object:
             with axes.placing(place, count_shards):
                 return function(*args, **kwargs)
 
-        return placed
+        return placed  # type: ignore[return-value]
 
     return wrap

@@ -258,9 +258,7 @@ class Checkpoints:
         sums, saved = listed(checksums(state)), about["checksums"]
         if part:
             sums = {f".{field}{path}": value for path, value in sums.items()}
-        expected = set(sums)
-        if not part:
-            expected |= saved.keys() - _left_out(target)
+        expected = sums.keys() if part else sums.keys() | saved.keys() - _left_out(target)
         if wrong := sorted(path for path in expected if sums.get(path) != saved.get(path)):
             raise CheckpointError(f"{step_name} is damaged: wrong checksum of {', '.join(wrong[:3])}")
         return state, about
@@ -386,5 +384,5 @@ def _how_to_read(leaf: Tree) -> ocp.RestoreArgs:
 
 
 def _first_line(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0][:300] if text else ''}"
+    text = next(iter(str(error).strip().splitlines()), "")
+    return f"{type(error).__name__}: {text[:300]}"
