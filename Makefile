@@ -45,9 +45,10 @@ test-parity: $(STAMP) ## compare with jax.nn and flax, and with PyTorch, transfo
 test-faults: $(STAMP) ## kill processes, damage files, fill disks
 	@$(BIN)/python -m pytest -n 2 --max-worker-restart=0 --dist loadfile -q -m faults
 
-lint: $(STAMP) ## run ruff, pyright and import-linter
+lint: $(STAMP) ## run ruff, typos, pyright and import-linter
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/typos
 	@$(BIN)/pyright
 	@$(BIN)/lint-imports
 

@@ -13,7 +13,7 @@ Submodules are imported when they are first used; `functional`, `masks`, `module
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from jaxformer import (
@@ -45,10 +45,7 @@ __version__ = "0.1.0"
 _MEMBERS = {
     "pure": "jaxformer.modules.pure",
     "configure": "jaxformer.tasks.registry",
-    "train": "jaxformer.tasks.runner",
-    "load": "jaxformer.tasks.runner",
-    "evaluate": "jaxformer.tasks.runner",
-    "average": "jaxformer.tasks.runner",
+    **dict.fromkeys(("train", "load", "evaluate", "average"), "jaxformer.tasks.runner"),
 }
 
 __all__ = [
@@ -79,7 +76,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in _MEMBERS:
         return getattr(importlib.import_module(_MEMBERS[name]), name)
     if name in __all__:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import jax
 import jax.core
@@ -51,7 +51,9 @@ CountShards: TypeAlias = Callable[[Axes], int]
 
 TreeT = TypeVar("TreeT")
 
-_active: contextvars.ContextVar[tuple[Place, CountShards] | None] = contextvars.ContextVar("place", default=None)
+UNPLACED: tuple[Place, CountShards] = (lambda x, names: x), (lambda names: 1)
+"""The placement with no rules active."""
+_active: contextvars.ContextVar[tuple[Place, CountShards]] = contextvars.ContextVar("place", default=UNPLACED)
 
 
 def constrain(x: jax.Array, *names: AxisName | None) -> jax.Array:
@@ -62,22 +64,20 @@ def constrain(x: jax.Array, *names: AxisName | None) -> jax.Array:
     """
     if len(names) != x.ndim:
         raise ValueError(f"constrain must get one axis name for each dimension, got {names} for shape {x.shape}")
-    active = _active.get()
-    return x if active is None else active[0](x, names)
+    return _active.get()[0](x, names)
 
 
 def placed() -> bool:
     """Returns True if a rule table is active, so that activations may be sharded in any dimension."""
-    return _active.get() is not None
+    return _active.get() is not UNPLACED
 
 
 def num_shards(*names: AxisName) -> int:
     """Returns the number of shards of an array of these dimensions by the active rule table; 1 without one."""
-    active = _active.get()
-    return 1 if active is None else active[1](names)
+    return _active.get()[1](names)
 
 
-def parameter_name(path: tuple[Any, ...]) -> str:
+def parameter_name(path: jax.tree_util.KeyPath) -> str:
     """Returns the path of a parameter as text, such as "encoder/norm/scale".
 
     In an ``nnx.State``, such as ``nnx.Optimizer`` has, the last key is the attribute of a variable, and left out.

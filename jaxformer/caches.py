@@ -51,8 +51,9 @@ def _base() -> pathlib.Path | None:
     if shared.is_absolute():
         return shared / "jaxformer"
     home = pathlib.Path(os.path.expanduser("~"))
-    usable = home.is_absolute() and home != home.parent and home.is_dir()
-    return home / ".cache" / "jaxformer" if usable else None
+    if home.is_absolute() and home != home.parent and home.is_dir():
+        return home / ".cache" / "jaxformer"
+    return None
 
 
 def _problem(folder: pathlib.Path) -> str:
@@ -71,5 +72,6 @@ def _problem(folder: pathlib.Path) -> str:
             return f"the group can write in {folder}"
     except (OSError, RuntimeError) as error:  # before Python 3.13, a cycle of links raises a RuntimeError
         return f"cannot make {folder}: {getattr(error, 'strerror', None) or error}"
-    writable = os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids)
-    return "" if writable else f"no permission to write in {folder}"
+    if not os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+        return f"no permission to write in {folder}"
+    return ""

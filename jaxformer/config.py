@@ -22,28 +22,26 @@ T = TypeVar("T")
 PLACE = {"place": True}
 """Metadata of a setting that only affects where a run is computed: a run may be resumed with another value."""
 
-
 LATER = {"later": True}
 """Metadata of a setting that may differ in a resumed run, because it changes no completed step. Settings of the
 learning rate are checked: the rates of the completed steps must be the same."""
-
 
 LARGEST_FLOAT = 3.4e38
 """The largest float32; larger numbers would be infinite in models."""
 
 
-def to_data(config: Any, *, without: Collection[str] = ()) -> Any:
+def to_data(config: object, *, without: Collection[str] = ()) -> Any:
     """Returns a dataclass as dicts, lists and scalars, ready for JSON; scalars and arrays of numpy become Python's.
 
     Args:
       without: marks, such as ``"place"``: settings with one of them in their metadata are left out.
     """
-    if hasattr(config, "tolist"):
-        return config.tolist()
+    if tolist := getattr(config, "tolist", None):
+        return tolist()
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
         fields = [field for field in dataclasses.fields(config) if not field.metadata.keys() & {*without}]
-        kind = {"kind": kind_of(config)} if kind_of(config) else {}
-        return kind | {field.name: to_data(getattr(config, field.name), without=without) for field in fields}
+        data = {field.name: to_data(getattr(config, field.name), without=without) for field in fields}
+        return {"kind": kind_of(config)} | data if kind_of(config) else data
     if isinstance(config, tuple | list):
         return [to_data(item, without=without) for item in config]
     return config
@@ -63,7 +61,7 @@ def from_data(kind: type[T], data: object, *, path: str = "") -> T:
     hints, defaults = types_of(kind), defaults_of(kind)
     values = {}
     for key, value in data.items():
-        setting = f"{path}.{key}" if path else str(key)
+        setting = f"{path}.{key}".removeprefix(".")
         if key not in defaults:
             raise ConfigError(f"unknown setting {setting!r}{did_you_mean(str(key), defaults)}")
         if choices := choices_of(hints[key]):
@@ -100,14 +98,14 @@ def changed(config: T, changes: Mapping[str, object]) -> T:
     return from_data(type(config), _merged(type(config), to_data(config), changes))
 
 
-def _merged(hint: Any, data: object, changes: object) -> object:
+def _merged(hint: object, data: object, changes: object) -> object:
     """Returns plain data of the type `hint` with changes."""
     choices = choices_of(hint)
     if choices and (changes is None or isinstance(changes, str)):
         changes = {"kind": changes or "none"}
     if not isinstance(changes, Mapping):
         return os.fspath(changes) if isinstance(changes, os.PathLike) else to_data(changes)
-    before = dict(data) if isinstance(data, dict) else {}
+    before = {**data} if isinstance(data, dict) else {}
     old = choices.get(str(before.get("kind", "none")), hint)
     new = choices.get(str(changes.get("kind", before.get("kind", "none"))), hint)
     hints = types_of(new)
@@ -116,23 +114,23 @@ def _merged(hint: Any, data: object, changes: object) -> object:
     return before | {name: _merged(hints.get(name), before.get(name), value) for name, value in changes.items()}
 
 
-def comparable(config: Any) -> dict[str, Any]:
+def comparable(config: object) -> dict[str, object]:
     """Returns a configuration as plain data, without the settings that are marked `PLACE`."""
     return to_data(config, without=PLACE)
 
 
-def lasting(config: Any) -> dict[str, Any]:
+def lasting(config: object) -> dict[str, object]:
     """Returns a configuration as plain data, without the settings that are marked `PLACE` or `LATER`."""
     return to_data(config, without=PLACE | LATER)
 
 
-def fingerprint(config: Any) -> str:
+def fingerprint(config: object) -> str:
     """Returns a hash of every setting, except those that are marked `PLACE`."""
     text = json.dumps(comparable(config), sort_keys=True, separators=(",", ":"))
     return short_digest([text])
 
 
-def flat(data: Any, path: str = "") -> dict[str, Any]:
+def flat(data: object, path: str = "") -> dict[str, Any]:
     """Returns nested dictionaries as one, with dotted names; the `kind` of a choice has the name of the choice.
 
     >>> flat({"a": {"kind": "x", "b": 1}, "c": [2]})
@@ -140,7 +138,7 @@ def flat(data: Any, path: str = "") -> dict[str, Any]:
     """
     if not isinstance(data, dict):
         return {path: data}
-    names = {name: f"{path}.{name}" if path else name for name in data}
+    names = {name: f"{path}.{name}".removeprefix(".") for name in data}
     if path and "kind" in data:
         names["kind"] = path
     return {key: x for name, part in data.items() for key, x in flat(part, names[name]).items()}
@@ -151,8 +149,8 @@ def difference(old: object, new: object, path: str = "") -> str:
     if isinstance(old, dict) and isinstance(new, dict):
         for key in dict.fromkeys([*old, *new]):
             if old.get(key) != new.get(key):
-                name = f"{path}.{key}" if path else str(key)
-                return difference(old.get(key), new.get(key), path if path and key == "kind" else name)
+                name = path if path and key == "kind" else f"{path}.{key}".removeprefix(".")
+                return difference(old.get(key), new.get(key), name)
     return f"{path} was {old!r}, now {new!r}"
 
 
@@ -186,20 +184,25 @@ def _numbers(config: object, path: str = "") -> Iterator[tuple[str, int | float]
         if dataclasses.is_dataclass(value):
             yield from _numbers(value, f"{name}.")
         else:
-            yield from ((name, x) for x in (value if isinstance(value, tuple) else (value,)) if type(x) in (int, float))
+            members = value if isinstance(value, tuple) else (value,)
+            yield from ((name, x) for x in members if type(x) in (int, float))
 
 
-def choices_of(hint: Any) -> dict[str, type]:
+def choices_of(hint: object) -> dict[str, type]:
     """Returns the classes of a choice by their kinds; for other types, nothing.
 
     A choice is a union of frozen dataclasses, each with its name as ``kind: ClassVar[str]``, and perhaps None ("none").
     A setting that belongs to one of them cannot be given to another. A protocol in the union stands for objects of your
     own, which have no name.
     """
-    members = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else ()
-    members = [member for member in members if not _is_protocol(member)]
+    members = [member for member in members_of(hint) if member is not hint and not _is_protocol(member)]
     choices = {"none" if member is types.NoneType else getattr(member, "kind", ""): member for member in members}
     return choices if all(choices) and any(map(dataclasses.is_dataclass, members)) else {}
+
+
+def members_of(hint: object) -> tuple[Any, ...]:
+    """Returns the types of a union, or the type alone."""
+    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
 
 
 def check_choices(config: object) -> None:
@@ -233,7 +236,7 @@ def check_saved(config: object, path: str = "") -> None:
         check_saved(getattr(config, name), f"{path}{name}.")
 
 
-def _foreign(config: object) -> Iterator[tuple[str, object, Any]]:
+def _foreign(config: object) -> Iterator[tuple[str, object, object]]:
     """Yields the name, value and type of each choice of a configuration that has a value of another class."""
     for name, hint in types_of(type(config)).items():
         choices, value = choices_of(hint), getattr(config, name)
@@ -245,7 +248,7 @@ def _is_protocol(member: object) -> bool:
     return getattr(member, "_is_protocol", False)
 
 
-def types_of(kind: Any) -> dict[str, Any]:
+def types_of(kind: object) -> dict[str, object]:
     """Returns the type of each field of a dataclass; nothing for other types."""
     if not dataclasses.is_dataclass(kind):
         return {}
@@ -255,8 +258,10 @@ def types_of(kind: Any) -> dict[str, Any]:
 
 def kind_of(config: object) -> str:
     """Returns the name of a choice, as on the command line: "none" for None, "" for what is not a choice."""
+    if config is None:
+        return "none"
     kind = getattr(type(config), "kind", "")
-    return "none" if config is None else kind if isinstance(kind, str) else ""
+    return kind if isinstance(kind, str) else ""
 
 
 def defaults_of(kind: type) -> dict[str, object]:
@@ -273,7 +278,7 @@ OTHER_NAMES = {
 """Values of settings by the different names that other libraries use for them."""
 
 
-def _checked(hint: Any, value: object, path: str) -> object:
+def _checked(hint: object, value: object, path: str) -> object:
     """Returns `value`, checked against a type annotation."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
@@ -283,9 +288,11 @@ def _checked(hint: Any, value: object, path: str) -> object:
             return value
         raise _not_one_of(arguments, value, path)
     if origin in (typing.Union, types.UnionType):
+        if type(value) in arguments:
+            return value
         others = [argument for argument in arguments if argument is not type(None)]
-        if type(value) in arguments or len(others) == 1:
-            return value if type(value) in arguments else _checked(others[0], value, path)
+        if len(others) == 1:
+            return _checked(others[0], value, path)
     if origin is tuple and isinstance(value, tuple | list):
         kinds = [arguments[0]] * len(value) if arguments[-1] is Ellipsis else arguments
         if len(kinds) == len(value):
@@ -303,5 +310,5 @@ def _checked(hint: Any, value: object, path: str) -> object:
 def _not_one_of(values: Iterable[object], value: object, path: str) -> ConfigError:
     names = [str(name) for name in values]
     near = difflib.get_close_matches(OTHER_NAMES.get(str(value), str(value)), names, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = "".join(f"; did you mean {name!r}?" for name in near)
     return ConfigError(f"{path}: got {value!r}, expected one of {', '.join(map(repr, values))}{hint}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 
 def resolve_head_dim(d_model: int, num_heads: int, num_kv_heads: int, head_dim: int | None = None) -> int:
     """Returns `head_dim`, by default ``d_model / num_heads``, after checking the numbers of heads.
@@ -18,7 +16,7 @@ def resolve_head_dim(d_model: int, num_heads: int, num_kv_heads: int, head_dim: 
     return d_model // num_heads if head_dim is None else head_dim
 
 
-def check_rank(name: str, x: Any, dims: str) -> None:
+def check_rank(name: str, x: object, dims: str) -> None:
     """Checks that `x` is an array with as many dimensions as `dims` names, such as "B T".
 
     Raises:
@@ -26,7 +24,8 @@ def check_rank(name: str, x: Any, dims: str) -> None:
       TypeError: it is not an array.
     """
     expected = f"[{', '.join(dims.split())}]"
-    if not hasattr(x, "shape"):
+    shape = getattr(x, "shape", None)
+    if shape is None:
         raise TypeError(f"{name} must be an array {expected}, got a {type(x).__name__}; jnp.asarray makes an array")
-    if len(x.shape) != len(dims.split()):
-        raise ValueError(f"{name} must be {expected}, got shape {list(x.shape)}")
+    if len(shape) != len(dims.split()):
+        raise ValueError(f"{name} must be {expected}, got shape {list(shape)}")

@@ -38,7 +38,7 @@ class UnknownSizeError(ConfigError):
 def did_you_mean(word: str, names: Iterable[str]) -> str:
     """Returns ``"; did you mean 'x'?"`` for the most similar name, or the list of all names if none is similar.
 
-    >>> did_you_mean("widht", ["width", "depth"])
+    >>> did_you_mean("wide", ["width", "depth"])
     "; did you mean 'width'?"
     >>> did_you_mean("color", ["width", "depth"])
     '; there are depth, width'

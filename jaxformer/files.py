@@ -92,10 +92,10 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
       OSError: the file cannot be written; the error names `path`.
     """
     target = _followed(pathlib.Path(path))
-    regular = not _is_stream(target)
+    folder, regular = pathlib.Path(tempfile.gettempdir()), not _is_stream(target)
     if regular:
-        target.parent.mkdir(parents=True, exist_ok=True)
-    folder = target.parent if regular else pathlib.Path(tempfile.gettempdir())
+        folder = target.parent
+        folder.mkdir(parents=True, exist_ok=True)
     # matplotlib chooses a format by the suffix
     temporary = _temporary(folder, target.name[-40:])
     try:

@@ -115,7 +115,7 @@ def _limits_of_groups() -> list[pathlib.Path]:
         group = pathlib.PurePosixPath(path)
         for controller, root, name in GROUP_LIMITS:
             if controller in controllers.split(","):
-                files += [pathlib.Path(root, *own.parts[1:], name) for own in (group, *group.parents)]
+                files += [pathlib.Path(root, *folder.parts[1:], name) for folder in (group, *group.parents)]
     return files
 
 
@@ -153,4 +153,5 @@ def by_device_kind(kind: str) -> Chip | None:
         for part in chip.device_kinds
         if re.search(rf"\b{part}\b", kind)
     ]
-    return CHIPS[max(matches)[1]] if matches else None
+    _, name = max(matches, default=(0, ""))
+    return CHIPS.get(name)

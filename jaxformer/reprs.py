@@ -46,22 +46,22 @@ def _fields(value: Any) -> Iterator[str]:
     else:
         shown = [field for field in dataclasses.fields(value) if field.repr]
         pairs = [(field.name, getattr(value, field.name), _default(field)) for field in shown]
-    for name, found, default in pairs:
-        if found is not default and not (type(found) is type(default) and not _is_array(found) and found == default):
-            yield f"{name}={_shown(found)}"
+    for name, item, default in pairs:
+        if item is not default and not (type(item) is type(default) and not _is_array(item) and item == default):
+            yield f"{name}={_shown(item)}"
 
 
-def _names(value: Any) -> tuple[str, ...]:
+def _names(value: object) -> tuple[str, ...]:
     """Returns the names of the fields of a named tuple."""
     return getattr(value, "_fields", ())
 
 
-def _default(field: dataclasses.Field[Any]) -> Any:
+def _default(field: dataclasses.Field[object]) -> object:
     """Returns the default of a field, or `dataclasses.MISSING`."""
     return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
-def _is_array(value: Any) -> bool:
+def _is_array(value: object) -> bool:
     return hasattr(value, "shape") and hasattr(value, "dtype")
 
 
@@ -75,9 +75,12 @@ def _shown(value: Any) -> str:
         return brief(value)
     if isinstance(value, tuple | list):
         items = [_shown(item) for item in value[:SHOWN]]
-        items += [f"... {len(value):,} in all"] if len(value) > SHOWN else []
+        if len(value) > SHOWN:
+            items.append(f"... {len(value):,} in all")
         text = ", ".join(items)
-        return f"[{text}]" if isinstance(value, list) else f"({text},)" if len(value) == 1 else f"({text})"
+        if isinstance(value, list):
+            return f"[{text}]"
+        return f"({text},)" if len(value) == 1 else f"({text})"
     if isinstance(value, Mapping) and (sizes := list(_sizes(value))):
         return f"<{sum(sizes):,} values in {len(sizes)} arrays>"
     text = getattr(value, "__qualname__", None) or repr(value)  # a function's repr is its address

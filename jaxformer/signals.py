@@ -141,7 +141,7 @@ def _handled(
         for number, handler in previous.items():
             if restored is None or number in restored:
                 # None stands for a handler that was not installed by Python and cannot be restored.
-                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+                signal.signal(number, handler or signal.SIG_DFL)
 
 
 @contextlib.contextmanager

@@ -15,12 +15,15 @@ import textwrap
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
-from jaxformer.config import changed, choices_of, defaults_of, kind_of, types_of
+from jaxformer.config import changed, choices_of, defaults_of, kind_of, members_of, types_of
 from jaxformer.errors import ConfigError
 from jaxformer.tasks import attention_setting
 from jaxformer.tasks.registry import resolve, started
+
+if TYPE_CHECKING:
+    from jaxformer.tasks.config import TaskConfig
 
 C = TypeVar("C")
 
@@ -92,8 +95,8 @@ def words_of(arguments: Sequence[str]) -> dict[str, list[str]]:
     current: list[str] | None = None
     for argument in arguments:
         if argument.startswith("--"):
-            written, equals, value = argument.partition("=")
-            current = words[written[2:].replace("-", "_")] = [written, *([value] if equals else [])]
+            current = argument.split("=", 1)
+            words[current[0][2:].replace("-", "_")] = current
         elif current is None:
             raise ConfigError(f"unexpected argument {argument!r}; settings begin with --")
         else:
@@ -101,23 +104,24 @@ def words_of(arguments: Sequence[str]) -> dict[str, list[str]]:
     return words
 
 
-def _types(kind: Any, config: object, words: Mapping[str, list[str]], prefix: str = "") -> dict[str, Any]:
-    """Returns the type of every setting by its dotted name, with the choices of `words` or else `config`."""
-    found: dict[str, Any] = {}
+def _types(kind: type, config: object, words: Mapping[str, list[str]], prefix: str = "") -> dict[str, object]:
+    """Returns the type of every setting by its dotted name, with the choices of `words`, `config` or the defaults."""
+    types_by_name: dict[str, object] = {}
     for name, hint in types_of(kind).items():
         path, choices = f"{prefix}{name}", choices_of(hint)
-        part = getattr(config, name) if config is not None else defaults_of(kind)[name]
+        part = getattr(config, name) if type(config) is kind else defaults_of(kind)[name]
         if choices:
             part_kind = choices.get(words.get(path, ["", kind_of(part)])[-1], types.NoneType)
         else:
             part_kind = hint
         if choices or not dataclasses.is_dataclass(part_kind):
-            found[path] = hint
-        found |= _types(part_kind, part if type(part) is part_kind else None, words, f"{path}.")
-    return found
+            types_by_name[path] = hint
+        if isinstance(part_kind, type):
+            types_by_name |= _types(part_kind, part, words, f"{path}.")
+    return types_by_name
 
 
-def _setting(name: str, argument: str, values: list[str], settings: Mapping[str, Any]) -> tuple[str, list[str]]:
+def _setting(name: str, argument: str, values: list[str], settings: Mapping[str, object]) -> tuple[str, list[str]]:
     """Returns the setting that an argument names, and its words; ``--no-x`` and ``--a.no-x`` are ``--x False``.
 
     Raises:
@@ -125,7 +129,7 @@ def _setting(name: str, argument: str, values: list[str], settings: Mapping[str,
     """
     part, dot, last = name.rpartition(".")
     for plain in (name.removeprefix("no_"), f"{part}{dot}{last.removeprefix('no_')}"):
-        if name not in settings and bool in _members(settings.get(plain)) and not values:
+        if name not in settings and bool in members_of(settings.get(plain)) and not values:
             return plain, ["False"]
     if last == "kind" and part in settings:
         raise ConfigError(f"{argument} is --{part}: --{part} {' '.join(values) or 'NAME'}")
@@ -134,19 +138,14 @@ def _setting(name: str, argument: str, values: list[str], settings: Mapping[str,
     return name, values
 
 
-def _members(hint: Any) -> tuple[Any, ...]:
-    """Returns the types of a union, or the type alone."""
-    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
-
-
-def _parsed(hint: Any, words: list[str], argument: str) -> object:
+def _parsed(hint: object, words: list[str], argument: str) -> object:
     """Returns the value of a setting as plain data.
 
     Raises:
       ConfigError: the words are no value of this type.
     """
-    members = [member for member in _members(hint) if member is not types.NoneType]
-    if len(words) == 1 and words[0].lower() == "none" and types.NoneType in _members(hint) and not choices_of(hint):
+    members = [member for member in members_of(hint) if member is not types.NoneType]
+    if len(words) == 1 and words[0].lower() == "none" and types.NoneType in members_of(hint) and not choices_of(hint):
         return None
     for member in members:
         if typing.get_origin(member) is tuple and words:
@@ -163,7 +162,7 @@ def _parsed(hint: Any, words: list[str], argument: str) -> object:
         raise ConfigError(f"unexpected argument {words[1]!r} after {argument} {words[0]}")
     if bool in members:
         if words[0].lower() not in ("true", "false"):
-            none = " or None" if types.NoneType in _members(hint) else ""
+            none = " or None" * (types.NoneType in members_of(hint))
             raise ConfigError(f"{argument}: got {words[0]!r}, expected True or False{none}")
         return words[0].lower() == "true"
     numbers = [member for member in (int, float) if member in members]
@@ -177,7 +176,7 @@ def _parsed(hint: Any, words: list[str], argument: str) -> object:
     return words[0]
 
 
-def _hint(name: str, settings: Mapping[str, Any]) -> str:
+def _hint(name: str, settings: Mapping[str, object]) -> str:
     """Returns a hint with the settings that an unknown name may mean, such as the name used in another toolkit.
 
     >>> _hint("batch_size", {"data.tokens_per_batch": int, "data.separator": str})
@@ -207,7 +206,7 @@ def _hint(name: str, settings: Mapping[str, Any]) -> str:
     return f"; did you mean {' or '.join(known[setting] for setting in alike)}?"
 
 
-def resolved(reference: str, arguments: Sequence[str], out: pathlib.Path | None = None) -> Any:
+def resolved(reference: str, arguments: Sequence[str], out: pathlib.Path | None = None) -> TaskConfig:
     """Returns a named configuration with settings from the arguments and from the run that it starts from.
 
     Args:
@@ -223,7 +222,7 @@ def resolved(reference: str, arguments: Sequence[str], out: pathlib.Path | None 
     return config if like is config else override(like, arguments)
 
 
-def settings_help(config: Any) -> str:
+def settings_help(config: object) -> str:
     """Returns the help text of all settings by section: argument, value, choices and docstring."""
     sections: dict[str, list[str]] = {}
     hints = _types(type(config), config, {})
@@ -240,15 +239,15 @@ def settings_help(config: Any) -> str:
     return "\n".join(line for lines in sections.values() for line in lines)
 
 
-def _docstring(config: Any, path: str) -> str:
+def _docstring(config: object, path: str) -> str:
     """Returns the docstring of the part of a configuration at this dotted name."""
     *parents, name = path.split(".")
     return field_docstrings(type(functools.reduce(getattr, parents, config))).get(name, "")
 
 
-def paths(config: Any, prefix: str = "") -> dict[str, tuple[Any, str]]:
+def paths(config: object, prefix: str = "") -> dict[str, tuple[object, str]]:
     """Returns the value and the docstring of every setting, by its dotted name; the value of a choice is its kind."""
-    settings: dict[str, tuple[Any, str]] = {}
+    settings: dict[str, tuple[object, str]] = {}
     texts, hints = field_docstrings(type(config)), types_of(type(config))
     for name, hint in hints.items():
         value, path = getattr(config, name), f"{prefix}{name}"
@@ -266,9 +265,9 @@ def field_docstrings(kind: type) -> dict[str, str]:
     texts: dict[str, str] = {}
     for ancestor in reversed(kind.__mro__[:-1]):
         (definition,) = ast.parse(textwrap.dedent(inspect.getsource(ancestor))).body
-        for field, text in itertools.pairwise(definition.body if isinstance(definition, ast.ClassDef) else []):
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
-                docstring = text.value.value if isinstance(text.value, ast.Constant) else None
-                if isinstance(docstring, str):
-                    texts[field.target.id] = " ".join(docstring.split())
+        assert isinstance(definition, ast.ClassDef)
+        for pair in itertools.pairwise(definition.body):
+            match pair:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(docstring))):
+                    texts[name] = " ".join(docstring.split())
     return texts

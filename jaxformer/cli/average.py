@@ -23,17 +23,18 @@ class Average(OneRun):
 
 
 @command
-def main(options: Average) -> int:
+def main(args: Average) -> int:
     """Averages checkpoints into the run's ``average`` folder."""
     from jaxformer.cli import runtime
     from jaxformer.tasks import rundir, runner
 
     runtime.start()
-    steps = runner.average(options.run, last=options.last, mesh=options.mesh, attention=options.attention)
-    fewer = f" (the run keeps fewer than {options.last} checkpoints)" if len(steps) < options.last else ""
-    number = "1 checkpoint, step" if len(steps) == 1 else f"{len(steps)} checkpoints, steps"
-    print(f"averaged {number} {', '.join(map(str, steps))}{fewer}; use it with --checkpoint average")
-    saved = {path.name: rundir.read_json(path) for path in sorted(options.run.glob("scores-*-average*.json"))}
+    steps = runner.average(args.run, last=args.last, mesh=args.mesh, attention=args.attention)
+    fewer = f" (the run keeps fewer than {args.last} checkpoints)" * (len(steps) < args.last)
+    s = "s" * (len(steps) != 1)
+    numbers = ", ".join(map(str, steps))
+    print(f"averaged {len(steps)} checkpoint{s}, step{s} {numbers}{fewer}; use it with --checkpoint average")
+    saved = {path.name: rundir.read_json(path) for path in sorted(args.run.glob("scores-*-average*.json"))}
     # The name of a test set, or a setting of an ensemble, may also be "average".
     saved = {name: about for name, about in saved.items() if about.get("settings", {}).get("checkpoint") == "average"}
     if old := [name for name, about in saved.items() if about.get("steps") != list(steps)]:

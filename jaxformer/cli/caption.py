@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import pathlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -47,36 +46,35 @@ class Caption(SearchOptions):
 
 
 @command
-def main(options: Caption, settings: list[str]) -> int:
+def main(args: Caption, settings: list[str]) -> int:
     """Prints the captions of images, named by arguments or by the lines of a file."""
-    if bool(options.inputs) == bool(options.file):
+    if bool(args.inputs) == bool(args.file):
         raise ConfigError("give the names of images, or --file")
-    config = configured(options, settings)
+    config = configured(args, settings)
     from jaxformer.cli import runtime
     from jaxformer.cli.lines import image_names
     from jaxformer.tasks.captioning import ImageCaptioner
-    from jaxformer.training.progress import Count, print_line
+    from jaxformer.training.progress import Count
 
-    captioner = load_ensemble(options, config)
+    captioner = load_ensemble(args, config)
     assert isinstance(captioner, ImageCaptioner)
-    names = image_names(options.file) if options.file else options.inputs
+    names = image_names(args.file) if args.file else args.inputs
     images = captioner.read_all(names)
-    say = functools.partial(print_line, runtime.console())
-    found = captioner.candidates(images, n_best=options.n_best, progress=Count(len(names), "images", say))
-    if options.picture and names:
-        _draw(captioner, images[:MOST], [best[0].text for best in found[:MOST]], names[:MOST], options.picture)
+    candidates = captioner.candidates(images, n_best=args.n_best, progress=Count(len(names), "images", runtime.say))
+    if args.picture and names:
+        _draw(captioner, images[:MOST], [best[0].text for best in candidates[:MOST]], names[:MOST], args.picture)
 
     def lines() -> Iterator[str]:
-        for number, (name, best) in enumerate(zip(names, found, strict=True), 1):
-            if options.json:
+        for number, (name, best) in enumerate(zip(names, candidates, strict=True), 1):
+            if args.json:
                 captions = [as_data(candidate, captioner.tokenizer) for candidate in best]
                 yield as_json({"number": number, "image": name, "captions": captions})
                 continue
             for candidate in best:
-                yield as_columns(number, candidate, options)
+                yield as_columns(number, candidate, args)
 
-    put(lines(), options.out)
-    if options.file:
+    put(lines(), args.out)
+    if args.file:
         say_programs(captioner.programs)
     return 0
 

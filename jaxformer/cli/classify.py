@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jaxformer.cli.command import File, OutputFile, Picture, Text, command, option, word
 from jaxformer.cli.output import as_json, put
@@ -52,52 +51,50 @@ class Classify(RunOptions):
 
 
 @command
-def main(options: Classify) -> int:
+def main(args: Classify) -> int:
     """Prints the classes of arguments, of the lines of a file, or of the lines of standard input."""
-    if options.inputs and options.file:
+    if args.inputs and args.file:
         raise ConfigError("give inputs or --file, not both")
-    if (options.words or 0) < 0:
-        raise ConfigError(f"--words must be at least 0, got {options.words}")
-    if options.words is not None and options.json:
+    if (args.words or 0) < 0:
+        raise ConfigError(f"--words must be at least 0, got {args.words}")
+    if args.words is not None and args.json:
         raise ConfigError("--json prints all words of a text, so --words has no effect")
-    if options.picture and not (options.inputs or options.file):
+    if args.picture and not (args.inputs or args.file):
         raise ConfigError("--picture needs the names of images, or --file")
-    config = configured(options, ())
-    for name, value, task in (("words", options.words, "classification"), ("picture", options.picture, "vision")):
+    config = configured(args, ())
+    for name, value, task in (("words", args.words, "classification"), ("picture", args.picture, "vision")):
         if value is not None and config.task != task:
             raise ConfigError(f"--{name} is for a run of {task}")
     from jaxformer.cli.lines import batches, image_names
     from jaxformer.data.sources import read_lines
 
-    predictor = load(options, config)
+    predictor = load(args, config)
     read, most = (image_names, 1) if config.task == "vision" else (read_lines, TEXTS)
-    found = batches(options.inputs, options.file, most=most, read=read)
-    put((line for batch in found for line in _lines(predictor, options, *zip(*batch, strict=True))), options.out)
+    numbered = batches(args.inputs, args.file, most=most, read=read)
+    put((line for batch in numbered for line in _lines(predictor, args, *zip(*batch, strict=True))), args.out)
     return 0
 
 
-def _lines(predictor: Predictor, options: Classify, numbers: Sequence[int], inputs: Sequence[str]) -> Iterator[str]:
+def _lines(predictor: Predictor, args: Classify, numbers: Sequence[int], inputs: Sequence[str]) -> Iterator[str]:
     """Yields the lines for inputs with consecutive numbers; those of another package's task are texts."""
     from jaxformer.cli import runtime
     from jaxformer.tasks.classification import TextClassifier
     from jaxformer.tasks.vision import ImageClassifier
-    from jaxformer.training.progress import print_line
 
     if isinstance(predictor, ImageClassifier):
         images = predictor.classify(inputs)
-        if options.picture and images:
-            _draw(images[:MOST], inputs[:MOST], options.picture)
+        if args.picture and images:
+            _draw(images[:MOST], inputs[:MOST], args.picture)
         for name, image in zip(inputs, images, strict=True):
             shares = _by_weight(image.probabilities.items())
-            yield as_json({"image": name, **_named(image)}) if options.json else f"{image.label}\t{shares}\t{name}"
+            yield as_json({"image": name, **_named(image)}) if args.json else f"{image.label}\t{shares}\t{name}"
         return
     assert isinstance(predictor, TextClassifier)
-    warn = functools.partial(print_line, runtime.console())
-    for text, result in zip(inputs, predictor.classify(inputs, first=numbers[0], warn=warn), strict=True):
-        if options.json:
+    for text, result in zip(inputs, predictor.classify(inputs, first=numbers[0], warn=runtime.say), strict=True):
+        if args.json:
             yield as_json({"text": text, **_named(result), "words": list(map(list, result.words))})
         else:
-            words = _by_weight(result.words, 5 if options.words is None else options.words)
+            words = _by_weight(result.words, 5 if args.words is None else args.words)
             yield f"{result.label}\t{_by_weight(result.probabilities.items())}\t{words}"
 
 
@@ -109,7 +106,7 @@ def _draw(images: Sequence[ClassifiedImage], names: Sequence[str], path: pathlib
     plots.save(plots.image_maps([x.image for x in images], [x.attention_maps for x in images], titles=titles), path)
 
 
-def _named(result: Classified | ClassifiedImage) -> dict[str, Any]:
+def _named(result: Classified | ClassifiedImage) -> dict[str, object]:
     return {"label": result.label, "probabilities": dict(result.probabilities)}
 
 

@@ -22,7 +22,7 @@ from jaxformer.cli import paths
 from jaxformer.errors import ConfigError
 
 OptionsT = TypeVar("OptionsT", bound="Options")
-REQUIRED: Any = dataclasses.MISSING
+REQUIRED = dataclasses.MISSING
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,12 +52,12 @@ Image = Annotated[str, Word("IMAGE", paths.sentence)]
 Attention = Annotated[str, Word("FILE.py:NAME")]
 
 
-def word(text: str, default: Any = REQUIRED) -> Any:
+def word(text: str, default: object = REQUIRED) -> Any:
     """Returns a field for a positional word, with its help."""
     return dataclasses.field(default=default, metadata={"help": text})
 
 
-def option(text: str, default: Any = None) -> Any:
+def option(text: str, default: object = None) -> Any:
     """Returns a field for an option, with its help; the default `REQUIRED` stands for none."""
     return dataclasses.field(default=default, kw_only=True, metadata={"help": text})
 
@@ -103,8 +103,8 @@ def command(function: Callable[..., int]) -> Callable[[Sequence[str]], int]:
 
     @functools.wraps(function)
     def main(words: Sequence[str]) -> int:
-        options, settings = parsed(next(iter(typing.get_type_hints(function).values())), words)
-        return function(options, settings) if options.setting_prefix else function(options)
+        args, settings = parsed(next(iter(typing.get_type_hints(function).values())), words)
+        return function(args, settings) if args.setting_prefix else function(args)
 
     return main
 
@@ -118,28 +118,28 @@ def parsed(kind: type[OptionsT], words: Sequence[str]) -> tuple[OptionsT, list[s
     parser = _parser(kind)
     settings: list[str] = []
     if kind.setting_prefix == "--":
-        found, settings = parser.parse_known_args(words)
-        config = list(words).index(found.config) if hasattr(found, "config") else 0
+        read, settings = parser.parse_known_args(words)
+        config = list(words).index(read.config) if hasattr(read, "config") else 0
         if config and words[config - 1] in settings and "=" not in words[config - 1]:  # the word may be its value
             setting = f"{parser.prog} CONFIG ... {words[config - 1]} ..."
             raise ConfigError(f"CONFIG comes before its settings: {setting}")
     else:
         if kind.setting_prefix:
             words, settings = split_settings(words, kind.short)
-        found, unknown = parser.parse_known_intermixed_args(words)  # options may stand between positional words
+        read, unknown = parser.parse_known_intermixed_args(words)  # options may stand between positional words
         if unknown and unknown[0].startswith("-"):
             option = unknown[0].partition("=")[0]
-            raise ConfigError(f"unknown option {option}{_hint(parser.prog, option, [*parser.options, *kind.short])}")
+            raise ConfigError(f"unknown option {option}{_hint(parser.prog, option, [*parser.names, *kind.short])}")
         if unknown:
             raise ConfigError(f"unexpected argument {unknown[0]!r}")
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in vars(found).items()}
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in vars(read).items()}
     return kind(**values), settings
 
 
 class _Parser(argparse.ArgumentParser):
     """A parser with the names of its options, whose errors are one line."""
 
-    options: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
     def error(self, message: str) -> NoReturn:
         """Raises the error that the command ends with; only words without a default are missing."""
@@ -170,16 +170,21 @@ def _parser(kind: type[Options]) -> _Parser:
         is_needed = field.default is REQUIRED
         if field.kw_only:
             name = f"--{field.name}".replace("_", "-")
-            parser.options += (name,)
+            parser.names += (name,)
             parser.add_argument(name, required=is_needed, **shape)
-            usage += [f"{name} {shape.get('metavar', field.name.upper())}"] if is_needed else []
-        else:
-            usage.append(("{}" if is_needed else "[{} ...]" if "nargs" in shape else "[{}]").format(shape["metavar"]))
-            if not is_needed:
-                shape.setdefault("nargs", "?")
+            if is_needed:
+                usage.append(f"{name} {shape.get('metavar', field.name.upper())}")
+        elif is_needed:
+            usage.append(shape["metavar"])
             parser.add_argument(field.name, **shape)
-    settings = f"[{kind.setting_prefix}NAME VALUE ...]" if kind.setting_prefix else ""
-    parser.usage = " ".join([*usage, *kind.usage, "[options]", settings]).rstrip()
+        else:
+            usage.append(("[{} ...]" if "nargs" in shape else "[{}]").format(shape["metavar"]))
+            shape.setdefault("nargs", "?")
+            parser.add_argument(field.name, **shape)
+    usage += [*kind.usage, "[options]"]
+    if kind.setting_prefix:
+        usage.append(f"[{kind.setting_prefix}NAME VALUE ...]")
+    parser.usage = " ".join(usage)
     group = parser.add_argument_group("search") if kind.short else parser
     for name in kind.short:  # only for the help: `split_settings` has taken them
         value, text = SHORT[name]
@@ -188,7 +193,7 @@ def _parser(kind: type[Options]) -> _Parser:
     return parser
 
 
-def _shape(hint: Any, *, is_option: bool) -> dict[str, Any]:
+def _shape(hint: object, *, is_option: bool) -> dict[str, Any]:
     """Returns the arguments of `add_argument` for a type."""
     members = typing.get_args(hint)
     if type(None) in members:
@@ -247,11 +252,11 @@ def split_settings(words: Sequence[str], short: Collection[str] = ()) -> tuple[l
     return others, settings
 
 
-def _hint(program: str, option: str, options: Sequence[str]) -> str:
+def _hint(program: str, option: str, names: Sequence[str]) -> str:
     """Returns a hint with the option that an unknown one may mean, such as the name that another toolkit uses."""
     from jaxformer.cli.arguments import ELSEWHERE
 
     last = option.removeprefix("--").replace("-", "_")
     known = [f"--{ours}".replace("_", "-") for ours, theirs in ELSEWHERE.items() if last in theirs]
-    meant = [*({*known} & {*options}), *difflib.get_close_matches(option.replace("_", "-"), options, n=1, cutoff=0.7)]
+    meant = [*({*known} & {*names}), *difflib.get_close_matches(option.replace("_", "-"), names, n=1, cutoff=0.7)]
     return f"; did you mean {meant[0]}?" if meant else f"; {program} --help lists all"

@@ -19,7 +19,7 @@ class Configs(Options):
 
 
 @command
-def main(options: Configs) -> int:
+def main(args: Configs) -> int:
     """Lists configurations with the first lines of their docstrings."""
     from jaxformer.tasks.registry import catalog
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import shlex
 
 from jaxformer.cli.command import REQUIRED, Folder, Options, Run, command, option, word
@@ -37,18 +36,16 @@ class Convert(Options):
 
 
 @command
-def main(options: Convert) -> int:
+def main(args: Convert) -> int:
     """Makes a run from a pretrained model."""
-    if options.length < 0:
-        raise ConfigError(f"--length must be at least 0, got {options.length}")
+    if args.length < 0:
+        raise ConfigError(f"--length must be at least 0, got {args.length}")
     from jaxformer.cli import runtime
     from jaxformer.tasks.pretrained import convert
-    from jaxformer.training.progress import print_line
 
     runtime.start()
-    say = functools.partial(print_line, runtime.console())
-    config = convert(options.folder, options.out, length=options.length, say=say)
+    config = convert(args.folder, args.out, length=args.length, say=runtime.say)
     used = {"language_model": "generate", "masked_language_model": "fill", "translation": "translate"}[config.task]
-    run = shlex.quote(str(options.out))
-    print(f"{options.out} is a run of {config.task} now; try: jaxformer {used} {run} TEXT")
+    run = shlex.quote(str(args.out))
+    print(f"{args.out} is a run of {config.task} now; try: jaxformer {used} {run} TEXT")
     return 0

@@ -8,6 +8,7 @@ from typing import Literal
 
 from jaxformer.cli.command import Name, Options, OutputFolder, command, option, word
 from jaxformer.errors import ConfigError
+from jaxformer.files import write_text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,21 +27,21 @@ class Data(Options):
 
 
 @command
-def main(options: Data) -> int:
+def main(args: Data) -> int:
     """Downloads a known corpus, or writes the built-in one."""
-    if options.name and options.action != "fetch":
-        raise ConfigError(f"{options.action} takes no name, got {options.name!r}; a folder is given by --out")
-    if options.action == "grammar":
-        return _write_grammar(options.out)
+    if args.name and args.action != "fetch":
+        raise ConfigError(f"{args.action} takes no name, got {args.name!r}; a folder is given by --out")
+    if args.action == "grammar":
+        return _write_grammar(args.out)
     from jaxformer.data import fetch
 
-    if options.action == "list":
+    if args.action == "list":
         for name, corpus in fetch.CATALOG.items():
             print(f"{name:12} {corpus.about}")
         return 0
-    if not options.name:
+    if not args.name:
         raise ConfigError("fetch needs the name of a corpus; `jaxformer data list` shows them")
-    for path in fetch.fetch(options.name, options.out, say=print):
+    for path in fetch.fetch(args.name, args.out, say=print):
         print(path)
     return 0
 
@@ -52,7 +53,6 @@ def _write_grammar(out: pathlib.Path) -> int:
       ConfigError: a file exists, and holds another text.
     """
     from jaxformer import demo
-    from jaxformer.files import write_text
 
     parts = demo.splits()
     pairs = {name: getattr(parts, name) for name in ("train", "validation", "seen", "unseen")}

@@ -31,16 +31,16 @@ class Demo(Options):
 
 
 @command
-def main(options: Demo, settings: list[str]) -> int:
+def main(args: Demo, settings: list[str]) -> int:
     """Trains the built-in translator, scores it, translates five sentences and draws an attention map."""
     from jaxformer.cli import STARTED
     from jaxformer.cli.arguments import override
     from jaxformer.tasks.translation.presets import demo
 
     config = override(demo(), settings)
-    given = any(word.startswith(("--optimizer.warmup_steps", "--optimizer.warmup-steps")) for word in settings)
+    is_set = any(word.startswith(("--optimizer.warmup_steps", "--optimizer.warmup-steps")) for word in settings)
     warmup, steps = config.optimizer.warmup_steps, config.train.steps
-    if shortened := warmup >= steps and not given:
+    if shortened := warmup >= steps and not is_set:
         shorter = dataclasses.replace(config.optimizer, warmup_steps=steps // 10)
         config = dataclasses.replace(config, optimizer=shorter)
     from jaxformer.cli import runtime
@@ -50,10 +50,10 @@ def main(options: Demo, settings: list[str]) -> int:
     if shortened:
         steps, shorter = f"{steps:,} steps", config.optimizer.warmup_steps
         runtime.console().print(f"the demo's warm-up of {warmup} steps does not fit in {steps}: it has {shorter}")
-    result = runner.train(config, options.out, console=runtime.console(), began=STARTED)
+    result = runner.train(config, args.out, console=runtime.console(), began=STARTED)
     if result.reason in runtime.EXIT_CODES:
         return runtime.EXIT_CODES[result.reason]
-    return _show(options.out)
+    return _show(args.out)
 
 
 def _show(run: pathlib.Path) -> int:

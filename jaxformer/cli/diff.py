@@ -27,22 +27,23 @@ class Diff(Options):
 
 
 @command
-def main(options: Diff) -> int:
+def main(args: Diff) -> int:
     """Shows how two runs differ; returns 0 if settings, versions, data and results are the same, else 1."""
     from jaxformer.tasks.runs import differences, read_run
     from jaxformer.tasks.significance import comparisons
 
-    a, b = read_run(options.run), read_run(options.other)
-    found, compared = differences(a, b), comparisons(a, b)
-    if options.json:
-        rows = {section: {name: values for name, *values in rows} for section, rows in found.items()}
+    a, b = read_run(args.run), read_run(args.other)
+    differing, compared = differences(a, b), comparisons(a, b)
+    code = int(any(differing.values()))
+    if args.json:
+        rows = {section: {name: values for name, *values in rows} for section, rows in differing.items()}
         tests = {name: dataclasses.asdict(comparison) for name, comparison in compared.items()}
         print(as_indented_json({**rows, "comparisons": tests}))
-        return 1 if any(found.values()) else 0
-    for section, rows in found.items():
-        print(f"{section}:" if rows else f"{section}: the same")
+        return code
+    for section, rows in differing.items():
+        print(f"{section}:{' the same' * (not rows)}")
         for name, first, second in rows:
             print(shown(f"  {name}: {first} | {second}"))
     for name, comparison in compared.items():
         print(shown(f"{name}: {comparison} (paired bootstrap)"))
-    return 1 if any(found.values()) else 0
+    return code

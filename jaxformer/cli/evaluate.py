@@ -8,13 +8,19 @@ import json
 import pathlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from jaxformer.cli.command import File, Folder, command, option
 from jaxformer.cli.output import as_indented_json, as_json
 from jaxformer.cli.paths import save_besides
 from jaxformer.cli.predictors import EnsembleOptions, configured, load_ensemble
+from jaxformer.config import flat, kind_of, to_data
+from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError
+from jaxformer.files import write_text
+
+if TYPE_CHECKING:
+    from jaxformer.tasks.config import TaskConfig
 
 LONGEST_CHANGES = 120
 """The maximum number of characters; a whole file name may have 255."""
@@ -46,61 +52,50 @@ class Evaluate(EnsembleOptions):
 
 
 @command
-def main(options: Evaluate, settings: list[str]) -> int:
+def main(args: Evaluate, settings: list[str]) -> int:
     """Prints the scores of a run and saves them in it; scores of another search are saved in a separate file."""
-    if options.files and (options.split or options.data_dir):
+    if args.files and (args.split or args.data_dir):
         raise ConfigError("--files names the data, so --split and --data-dir have no effect")
-    config = configured(options, settings)
+    config = configured(args, settings)
     from jaxformer.cli import runtime
-    from jaxformer.config import to_data
     from jaxformer.multihost import cluster, processes
     from jaxformer.tasks import own_attention, registry, runner
-    from jaxformer.training.progress import print_line
 
     cluster.initialize()
-    if not options.files:
-        _check_data(options.run, options.ensemble)
-    predictor = load_ensemble(options, config)
-    split = options.split or registry.task_of(config).default_split
-    say = functools.partial(print_line, runtime.console())
+    if not args.files:
+        _check_data(args.run, args.ensemble)
+    predictor = load_ensemble(args, config)
+    split = args.split or registry.task_of(config).default_split
     examples: list[dict[str, object]] = []
 
     def on_examples(name: str, rows: Sequence[Mapping[str, object]]) -> None:
         examples.extend({"corpus": name, "number": number, **row} for number, row in enumerate(rows, 1))
 
-    evaluate = functools.partial(runner.evaluate, options.run, predictor, say=say, on_examples=on_examples)
-    if options.files:
-        scores = evaluate(files=options.files)
-    else:
-        scores = evaluate(split=split, data_dir=str(options.data_dir or ""))
+    evaluate = functools.partial(runner.evaluate, args.run, predictor, say=runtime.say, on_examples=on_examples)
+    scores = evaluate(split=split, files=args.files, data_dir=str(args.data_dir or ""))
     if not processes.is_first():
         return 0
-    about: dict[str, object] = {
-        **{name: [dataclasses.asdict(score) for score in found] for name, found in scores.items()},
-        "settings": {
-            "decode": to_data(getattr(config, "decode", None)),
-            "checkpoint": options.checkpoint,
-            "ensemble": [str(run) for run in options.ensemble],
-            **({"files": [str(file) for file in options.files]} if options.files else {}),
-            **({"attention": own_attention.load(config.attention).text} if config.attention else {}),
-        },
-        "steps": list(predictor.steps),
-    }
-    if options.json:
+    used: dict[str, object] = {"decode": to_data(getattr(config, "decode", None)), "checkpoint": args.checkpoint}
+    used["ensemble"] = [str(run) for run in args.ensemble]
+    if args.files:
+        used["files"] = [str(file) for file in args.files]
+    if config.attention:
+        used["attention"] = own_attention.load(config.attention).text
+    about = {name: [dataclasses.asdict(score) for score in values] for name, values in scores.items()}
+    about |= {"settings": used, "steps": list(predictor.steps)}
+    if args.json:
         print(as_indented_json(about))
     else:
         for name, corpus_scores in scores.items():
             print("\n  ".join(map(str, (name, *corpus_scores))))
-    changes = _changes(config, configured(options, ()) if settings else config) + _attention(options)
-    what = f"file-{_shown(options.files[0].name)}{_contents(examples)}" if options.files else split
-    _save(options.run, f"{what}-{options.checkpoint}{_ensemble(options.ensemble)}{changes}", about, examples)
+    changes = _changes(config, configured(args, ())) + _attention(args)
+    what = f"file-{_shown(args.files[0].name)}{_contents(examples)}" if args.files else split
+    _save(args.run, f"{what}-{args.checkpoint}{_ensemble(args.ensemble)}{changes}", about, examples)
     return 0
 
 
 def _save(run: pathlib.Path, name: str, about: Mapping[str, object], examples: Sequence[Mapping[str, object]]) -> None:
     """Saves scores, and the examples if there are any, in files of this name."""
-    from jaxformer.files import write_text
-
     if examples:
         lines = "".join(as_json(example) + "\n" for example in examples)
         save_besides(run / f"examples-{name}.jsonl", lambda path: write_text(path, lines))
@@ -110,8 +105,6 @@ def _save(run: pathlib.Path, name: str, about: Mapping[str, object], examples: S
 
 def _contents(examples: Sequence[Mapping[str, object]]) -> str:
     """Returns the part of a file's name that identifies test data, because files in two folders may have one name."""
-    from jaxformer.digests import short_digest
-
     pairs = ([example.get(side) for side in ("source", "reference")] for example in examples)
     return f"-{short_digest(map(json.dumps, pairs))[:8]}"
 
@@ -121,21 +114,18 @@ def _ensemble(others: Sequence[pathlib.Path]) -> str:
 
     The digest is computed from the paths of `others`, whose order does not affect results.
     """
-    from jaxformer.digests import short_digest
-
+    if not others:
+        return ""
     paths = json.dumps(sorted(str(run.resolve()) for run in others))
-    return f"-ensemble-of-{len(others) + 1}-{short_digest([paths])[:8]}" if others else ""
+    return f"-ensemble-of-{len(others) + 1}-{short_digest([paths])[:8]}"
 
 
-def _changes(config: Any, trained: Any) -> str:
+def _changes(config: TaskConfig, trained: TaskConfig) -> str:
     """Returns the part of a file's name that identifies a search other than the run's own, such as "-beam_size=8".
 
     A value that cannot be part of a name, such as a path, is replaced by its digest, and so are too many changes; the
     file itself holds all settings. The batch size is left out, because it does not affect results.
     """
-    from jaxformer.config import flat, kind_of, to_data
-    from jaxformer.digests import short_digest
-
     decode, before = getattr(config, "decode", None), getattr(trained, "decode", None)
     if decode is None or before is None:
         return ""
@@ -149,20 +139,20 @@ def _changes(config: Any, trained: Any) -> str:
     return changes if len(changes) <= LONGEST_CHANGES else f"-decode={short_digest([changes])}"
 
 
-def _attention(options: Evaluate) -> str:
+def _attention(args: Evaluate) -> str:
     """Returns the part of a file's name that identifies an attention other than the one that the run remembers."""
     from jaxformer.tasks import attention_setting, own_attention, registry
 
-    if not options.attention:
+    if not args.attention:
         return ""
-    given, remembered = own_attention.load(options.attention).text, registry.read_config(options.run).attention
-    return "" if given == remembered else f"-attention={attention_setting.parse(given).digest}"
+    attention = own_attention.load(args.attention).text
+    if attention == registry.read_config(args.run).attention:
+        return ""
+    return f"-attention={attention_setting.parse(attention).digest}"
 
 
 def _shown(text: str) -> str:
     """Returns a text if it can be part of a file's name, otherwise its digest."""
-    from jaxformer.digests import short_digest
-
     return text if re.fullmatch(r"[a-zA-Z0-9_.+-]{1,30}", text) else short_digest([text])
 
 
@@ -176,6 +166,6 @@ def _check_data(run: pathlib.Path, others: Sequence[pathlib.Path]) -> None:
 
     path = run / "provenance.json"
     hashes = rundir.read_json(path).get("data", {}) if path.exists() else {}
-    held_out = {part: found for part, found in hashes.items() if part != "train"}
+    held_out = {part: digest for part, digest in hashes.items() if part != "train"}
     for other in others:
         rundir.check_data(other, held_out)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Annotated
 
 from jaxformer.cli.command import REQUIRED, Options, OutputFolder, Run, Word, command, option, word
@@ -33,14 +32,12 @@ class Export(Options):
 
 
 @command
-def main(options: Export) -> int:
+def main(args: Export) -> int:
     """Writes a run as a Hugging Face folder."""
     from jaxformer.cli import runtime
     from jaxformer.tasks.pretrained import export
-    from jaxformer.training.progress import print_line
 
     runtime.start()
-    given = {"checkpoint": options.checkpoint, "family": options.family, "mesh": options.mesh}
-    family = export(options.run, options.out, **given, say=functools.partial(print_line, runtime.console()))
-    print(f"{options.out} is now a Hugging Face folder of model_type {family}")
+    family = export(args.run, args.out, checkpoint=args.checkpoint, family=args.family, mesh=args.mesh, say=runtime.say)
+    print(f"{args.out} is now a Hugging Face folder of model_type {family}")
     return 0

@@ -37,27 +37,27 @@ class Fill(RunOptions):
 
 
 @command
-def main(options: Fill) -> int:
+def main(args: Fill) -> int:
     """Prints the most probable tokens at each ``[MASK]`` of arguments, of the lines of a file, or of standard input."""
-    if options.inputs and options.file:
+    if args.inputs and args.file:
         raise ConfigError("give texts or --file, not both")
-    if options.top_k < 1:
-        raise ConfigError(f"--top-k must be at least 1, got {options.top_k}")
-    config = configured(options, ())
+    if args.top_k < 1:
+        raise ConfigError(f"--top-k must be at least 1, got {args.top_k}")
+    config = configured(args, ())
     from jaxformer.cli.lines import batches
     from jaxformer.tasks.masked_language_model.task import MaskedPredictor
 
-    predictor = load(options, config)
+    predictor = load(args, config)
     assert isinstance(predictor, MaskedPredictor)
-    place = "text" if options.inputs else f"{options.file or 'standard input'}, line"
+    place = "text" if args.inputs else f"{args.file or 'standard input'}, line"
 
     def lines() -> Iterator[str]:
-        for number, text in (line for batch in batches(options.inputs, options.file) for line in batch):
+        for number, text in (line for batch in batches(args.inputs, args.file) for line in batch):
             try:
-                filled = predictor.fill(text, top_k=options.top_k)
+                filled = predictor.fill(text, top_k=args.top_k)
             except DataError as error:
                 raise DataError(f"{place} {number}: {error}") from error
-            if options.json:
+            if args.json:
                 # A list, because two tokens may look alike, such as bytes of characters.
                 masks = [[{"token": piece, "probability": share} for piece, share in best] for best in filled]
                 yield as_json({"text": text, "masks": masks})
@@ -65,5 +65,5 @@ def main(options: Fill) -> int:
                 shown = [[f"{piece.translate(_BREAKS)} {share:.1%}" for piece, share in best] for best in filled]
                 yield "\t".join(map(", ".join, shown))
 
-    put(lines(), options.out)
+    put(lines(), args.out)
     return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterator
 
 from jaxformer.cli.command import SHORT, OutputFile, Text, command, option, word
@@ -33,36 +32,36 @@ class Generate(SearchOptions):
 
 
 @command
-def main(options: Generate, settings: list[str]) -> int:
+def main(args: Generate, settings: list[str]) -> int:
     """Prints each prompt with its continuation."""
-    config = configured(options, settings)
+    config = configured(args, settings)
     from jaxformer.cli import runtime
     from jaxformer.cli.lines import batches
     from jaxformer.tasks.config import Sample
     from jaxformer.tasks.language_model import TextGenerator
-    from jaxformer.training.progress import Count, print_line
+    from jaxformer.training.progress import Count
 
-    generator = load_ensemble(options, config)
+    generator = load_ensemble(args, config)
     assert isinstance(generator, TextGenerator)
-    say = functools.partial(print_line, runtime.console())
 
     def lines() -> Iterator[str]:
-        for batch in batches(options.inputs, most=generator.batch_size, size=generator.batch_size):
+        for batch in batches(args.inputs, most=generator.batch_size, size=generator.batch_size):
             numbers, prompts = zip(*batch, strict=True)
             decode = generator.decode
-            number = decode.num_texts(options.n_best) if isinstance(decode.finder, Sample) else 1
-            progress = Count(len(prompts) * number * decode.max_tokens, "tokens", say)
-            sampling = {"n_best": options.n_best, "first": numbers[0] - 1}
-            continued = generator.continuations(prompts, **sampling, warn=say, progress=progress)
+            number = decode.num_texts(args.n_best) if isinstance(decode.finder, Sample) else 1
+            progress = Count(len(prompts) * number * decode.max_tokens, "tokens", runtime.say)
+            continued = generator.continuations(
+                prompts, n_best=args.n_best, first=numbers[0] - 1, warn=runtime.say, progress=progress
+            )
             for number, prompt, best in zip(numbers, prompts, continued, strict=True):
-                if options.json:
+                if args.json:
                     shown = [as_data(one, generator.tokenizer) for one in best]
                     yield as_json({"number": number, "prompt": prompt, "continuations": shown})
                     continue
                 for one in best:
-                    yield as_columns(number, one, options)
+                    yield as_columns(number, one, args)
 
-    put(lines(), options.out)
-    if not options.inputs:
+    put(lines(), args.out)
+    if not args.inputs:
         say_programs(generator.programs)
     return 0

@@ -41,42 +41,42 @@ class Inspect(RunOptions):
 
 
 @command
-def main(options: Inspect, settings: list[str]) -> int:
+def main(args: Inspect, settings: list[str]) -> int:
     """Draws the cross-attention between a sentence and its translation."""
-    if not options.source.strip():
+    if not args.source.strip():
         raise ConfigError("--source is empty")
-    if settings and options.target is not None:
+    if settings and args.target is not None:
         raise ConfigError(f"with --target there is no search; leave out {settings[0]}")
-    chosen = [f"--{name}" for name in ("layer", "head") if getattr(options, name) is not None]
+    chosen = [f"--{name}" for name in ("layer", "head") if getattr(args, name) is not None]
     others = " and ".join(chosen or ["--mean"])
-    if options.mean and chosen:
+    if args.mean and chosen:
         raise ConfigError(f"--mean averages all layers and heads; leave out --mean or {others}")
-    if options.grid and (chosen or options.mean):
+    if args.grid and (chosen or args.mean):
         raise ConfigError(f"--grid draws every head of every layer; leave out --grid or {others}")
-    if options.grid and options.table:
+    if args.grid and args.table:
         raise ConfigError("--grid draws every head and writes no text; leave out --grid or --table")
-    if options.grid and options.out is None:
-        options = dataclasses.replace(options, out=_default_picture(options.run))
-    config = configured(options, settings)
+    if args.grid and args.out is None:
+        args = dataclasses.replace(args, out=_default_picture(args.run))
+    config = configured(args, settings)
     from jaxformer.inspection import attention_maps, plots
     from jaxformer.tasks.translation import Translator
 
-    translator = load(options, config)
+    translator = load(args, config)
     assert isinstance(translator, Translator)
-    pieces = translator.attention(options.source, options.target)
-    out = options.out or options.run / DEFAULT_PICTURE
-    if options.grid:
+    pieces = translator.attention(args.source, args.target)
+    out = args.out or args.run / DEFAULT_PICTURE
+    if args.grid:
         print(plots.save(plots.head_grid(pieces), out))
         return 0
-    layer, head = options.layer, options.head
-    if layer is None and head is None and not options.mean:
+    layer, head = args.layer, args.head
+    if layer is None and head is None and not args.mean:
         layer, head = attention_maps.most_aligned(pieces)
         if pieces.weights.shape[:2] != (1, 1):  # there is a choice
             print(f"decoder layer {layer}, head {head}, which aligns most words (see --layer, --head, --mean)")
     words = attention_maps.by_word(attention_maps.select(pieces, layer=layer, head=head))
-    print(attention_maps.as_table(words) if options.table else attention_maps.as_text(words))
+    print(attention_maps.as_table(words) if args.table else attention_maps.as_text(words))
     figure = plots.attention_map(words, title=_title(pieces, layer, head))
-    if options.out:
+    if args.out:
         plots.save(figure, out)
     elif not save_besides(out, lambda path: plots.save(figure, path)):
         return 0
@@ -88,8 +88,9 @@ def _title(pieces: AttentionWeights, layer: int | None, head: int | None) -> str
     """Returns a description of a layer and a head; a negative index is shown as the one it means."""
     from jaxformer.tasks.translation.alignment import describe
 
-    num_layers, num_heads = pieces.weights.shape[:2]
-    return describe((None if layer is None else layer % num_layers, None if head is None else head % num_heads))
+    chosen = zip((layer, head), pieces.weights.shape, strict=False)
+    layer, head = (None if index is None else index % number for index, number in chosen)
+    return describe((layer, head))
 
 
 def _default_picture(run: pathlib.Path) -> pathlib.Path:

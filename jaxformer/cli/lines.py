@@ -96,8 +96,8 @@ class _Lines:
 
     def _read(self) -> None:
         data = self._stream.read(1 << 16) if self._descriptor is None else os.read(self._descriptor, 1 << 16)
-        *lines, rest = (self._rest + data).split(b"\n")
+        *lines, self._rest = (self._rest + data).split(b"\n")
         self._lines.extend(line + b"\n" for line in lines)
-        self._rest, self._ended = rest, not data
-        if self._ended and rest:
-            self._lines.append(rest)
+        self._ended = not data
+        if self._ended and self._rest:
+            self._lines.append(self._rest)

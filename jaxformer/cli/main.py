@@ -177,7 +177,7 @@ def _outcome(error: Exception) -> tuple[int, str] | None:
             return 2, "the working directory no longer exists; change to another"
         if error.errno == errno.EBADF:
             return 1, "standard output is closed"
-        return 2 if error.errno in (errno.ENAMETOOLONG, errno.ELOOP) else 1, text
+        return {errno.ENAMETOOLONG: 2, errno.ELOOP: 2}.get(error.errno or 0, 1), text
     # JAX was not imported to the end, because of a variable, such as a word in JAX_NUM_CPU_DEVICES.
     refused = "jax" not in sys.modules and any(name.startswith("jax.") for name in sys.modules)
     return (2, text) if refused and isinstance(error, ValueError) else None

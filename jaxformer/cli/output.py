@@ -8,7 +8,9 @@ import pathlib
 import re
 import sys
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from jaxformer.files import write_text
 
 if TYPE_CHECKING:
     from jaxformer.cli.predictors import SearchOptions
@@ -31,8 +33,6 @@ def shown(text: str) -> str:
 
 def put(lines: Iterable[str], out: pathlib.Path | None = None) -> None:
     """Prints each line as it comes, or writes all to a file."""
-    from jaxformer.files import write_text
-
     if out is not None:
         write_text(out, "".join(f"{line}\n" for line in lines))
         return
@@ -46,14 +46,17 @@ def say_programs(programs: Collection[object]) -> None:
     print(f"used {count} compiled search program{'s' * (count != 1)}", file=sys.stderr)
 
 
-def as_columns(number: int, candidate: Candidate, options: SearchOptions, *more: str) -> str:
+def as_columns(number: int, candidate: Candidate, args: SearchOptions, *more: str) -> str:
     """Returns a text, preceded by the columns of ``--n-best`` and ``--scores``, and followed by more columns."""
-    first = [str(number)] if options.n_best > 1 else []
-    first += [f"{candidate.score:.4f}"] if options.n_best > 1 or options.scores else []
-    return "\t".join([*first, candidate.text, *more])
+    columns = [candidate.text, *more]
+    if args.n_best > 1 or args.scores:
+        columns.insert(0, f"{candidate.score:.4f}")
+    if args.n_best > 1:
+        columns.insert(0, str(number))
+    return "\t".join(columns)
 
 
-def as_data(candidate: Candidate, tokenizer: Tokenizer) -> dict[str, Any]:
+def as_data(candidate: Candidate, tokenizer: Tokenizer) -> dict[str, object]:
     """Returns a text as data for `as_json`, with the pieces and the scores of its tokens."""
     end = [tokenizer.special.eos] * (len(candidate.token_log_probs) - len(candidate.tokens))
     return {
@@ -65,7 +68,7 @@ def as_data(candidate: Candidate, tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-def as_json(data: Mapping[str, Any]) -> str:
+def as_json(data: Mapping[str, object]) -> str:
     """Returns data on one line; a number that JSON lacks, such as the logarithm of 0, is null.
 
     Numbers and arrays of NumPy and JAX become plain numbers and lists. The bytes of a file name that is not UTF-8 have
@@ -75,16 +78,16 @@ def as_json(data: Mapping[str, Any]) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def as_indented_json(data: Mapping[str, Any]) -> str:
+def as_indented_json(data: Mapping[str, object]) -> str:
     """Returns data on several lines of ASCII, with the same values as `as_json`."""
     return json.dumps(_plain(data), indent=2)
 
 
-def _plain(data: Any) -> Any:
+def _plain(data: object) -> object:
     if isinstance(data, Mapping):
         return {name: _plain(value) for name, value in data.items()}
     if isinstance(data, list | tuple):
         return [_plain(value) for value in data]
-    if hasattr(data, "tolist"):  # of NumPy or JAX
-        return _plain(data.tolist())
+    if tolist := getattr(data, "tolist", None):  # of NumPy or JAX
+        return _plain(tolist())
     return None if isinstance(data, float) and not math.isfinite(data) else data

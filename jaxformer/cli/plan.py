@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from jaxformer.cli.command import REQUIRED, Options, Word, command, option, word
 from jaxformer.errors import ConfigError
@@ -47,22 +47,23 @@ class Plan(Options):
 
 
 @command
-def main(options: Plan, settings: list[str]) -> int:
+def main(args: Plan, settings: list[str]) -> int:
     """Prints the memory and communication of a step; returns 0 if it fits, 2 if it does not or cannot be compiled."""
-    shape = _shape(options.batch)
+    shape = _shape(args.batch)
     from jaxformer.cli.arguments import resolved
 
-    mesh = [] if options.mesh is None else ["--mesh", options.mesh]
-    config = resolved(options.config, [*settings, *mesh])
+    if args.mesh is not None:
+        settings = [*settings, "--mesh", args.mesh]
+    config = resolved(args.config, settings)
     import jax
     from rich.console import Console
 
     jax.config.update("jax_platforms", "cpu")  # leaves this machine's TPU free for other processes
     from jaxformer.tasks import planner
 
-    with Console(stderr=True).status(f"compiling the training step for {options.topology}: a minute or two"):
-        forecast, hints = planner.plan(config, options.topology, shape=shape)
-    print(json.dumps(as_data(forecast, hints)) if options.json else report(config.name, forecast, hints))
+    with Console(stderr=True).status(f"compiling the training step for {args.topology}: a minute or two"):
+        forecast, hints = planner.plan(config, args.topology, shape=shape)
+    print(json.dumps(as_data(forecast, hints)) if args.json else report(config.name, forecast, hints))
     return 0 if forecast.memory.fits else 2
 
 
@@ -75,7 +76,7 @@ def _shape(text: str | None) -> tuple[int, int] | None:
     return int(match[1]), int(match[2])
 
 
-def as_data(forecast: Forecast, hints: Sequence[str]) -> dict[str, Any]:
+def as_data(forecast: Forecast, hints: Sequence[str]) -> dict[str, object]:
     """Returns a forecast as plain data, in bytes and seconds; `hints` are changes that would make the step fit."""
     data = dataclasses.asdict(forecast) | {"fits": forecast.memory.fits, "remedies": list(hints)}
     data["uncounted_loops"] = forecast.uncounted_loops
@@ -118,7 +119,7 @@ def report(name: str, forecast: Forecast, hints: Sequence[str], *, rows: int = 1
         )
     lines += ["", *_traffic(forecast, rows), "", arithmetic]
     best = forecast.estimate
-    least = "at least " if forecast.uncounted_loops else ""
+    least = "at least " * bool(forecast.uncounted_loops)
     lines += [
         "estimate (a roofline from data sheets, NOT a measurement), milliseconds a step",
         f"  compute {1e3 * best.compute:.2f}, memory at least {1e3 * best.memory:.2f}, "
@@ -138,7 +139,7 @@ def _traffic(forecast: Forecast, rows: int) -> list[str]:
     sent = sum(collective.bytes_sent * collective.count for collective in groups)
     loops = forecast.uncounted_loops
     lines = [
-        f"collectives of a step: {'at least ' if loops else ''}{sent / MIB:,.1f} MiB sent by each device",
+        f"collectives of a step: {'at least ' * bool(loops)}{sent / MIB:,.1f} MiB sent by each device",
         "        MiB   times   sends MiB",
     ]
     lines += [

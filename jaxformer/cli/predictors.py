@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jaxformer.cli.command import SHORT, Attention, Options, Run, option, word
 from jaxformer.errors import ConfigError
@@ -52,7 +52,7 @@ class SearchOptions(EnsembleOptions):
     json: bool = option("Print one JSON object per line, with scores of each token.", False)
 
 
-def configured(options: RunOptions, settings: Sequence[str]) -> TaskConfig:
+def configured(args: RunOptions, settings: Sequence[str]) -> TaskConfig:
     """Returns the configuration of a run with these settings of its search. It imports neither JAX nor a task.
 
     Raises:
@@ -63,12 +63,12 @@ def configured(options: RunOptions, settings: Sequence[str]) -> TaskConfig:
     from jaxformer.tasks.attention_setting import replaced
     from jaxformer.tasks.registry import read_config
 
-    config, is_ensemble = read_config(options.run), bool(getattr(options, "ensemble", ()))
-    config = override(config, placed(config, settings, command=options.command, is_ensemble=is_ensemble))
-    return replaced(config, options.attention, options.run)
+    config, is_ensemble = read_config(args.run), bool(getattr(args, "ensemble", ()))
+    config = override(config, placed(config, settings, command=args.command, is_ensemble=is_ensemble))
+    return replaced(config, args.attention, args.run)
 
 
-def load(options: RunOptions, config: TaskConfig) -> Predictor:
+def load(args: RunOptions, config: TaskConfig) -> Predictor:
     """Returns the predictor of a run, with the configuration from `configured`.
 
     Raises:
@@ -77,17 +77,17 @@ def load(options: RunOptions, config: TaskConfig) -> Predictor:
     from jaxformer.cli import runtime
     from jaxformer.tasks import registry, runner
 
-    task, command = registry.task_of(config), options.command
+    task, command = registry.task_of(config), args.command
     if command != "evaluate" and command not in task.commands:
         others = ", ".join(("evaluate", *task.commands))
         raise ConfigError(
-            f"{options.run} is a run of {task.name}, which `{command}` cannot use; its own commands are {others}"
+            f"{args.run} is a run of {task.name}, which `{command}` cannot use; its own commands are {others}"
         )
     runtime.start()
-    return runner.predictor(options.run, config, checkpoint=options.checkpoint, mesh=options.mesh)
+    return runner.predictor(args.run, config, checkpoint=args.checkpoint, mesh=args.mesh)
 
 
-def load_ensemble(options: EnsembleOptions, config: TaskConfig) -> Predictor:
+def load_ensemble(args: EnsembleOptions, config: TaskConfig) -> Predictor:
     """Returns the predictor of a run, or of an ensemble of it and the runs of ``--ensemble``.
 
     Raises:
@@ -95,16 +95,17 @@ def load_ensemble(options: EnsembleOptions, config: TaskConfig) -> Predictor:
     """
     from jaxformer.tasks.attention_setting import are_same, replaced
 
-    first: Any = load(options, config)
-    if options.ensemble and not hasattr(first, "ensemble_with"):
-        raise ConfigError(f"{options.run} is a run of {config.task}, which has no ensembles; leave out --ensemble")
+    first = load(args, config)
+    combine = getattr(first, "ensemble_with", None)
+    if combine is None and args.ensemble:
+        raise ConfigError(f"{args.run} is a run of {config.task}, which has no ensembles; leave out --ensemble")
     others = []
-    for run in options.ensemble:
-        of_run = dataclasses.replace(options, run=run, attention=None)
+    for run in args.ensemble:
+        of_run = dataclasses.replace(args, run=run, attention=None)
         other = configured(of_run, ())  # the first run's search applies to all
         if are_same(other.attention, config.attention):
             other = replaced(other, config.attention, run)
         if other.task != config.task:
-            raise ConfigError(f"{run} is a run of {other.task}, but {options.run} is one of {config.task}")
+            raise ConfigError(f"{run} is a run of {other.task}, but {args.run} is one of {config.task}")
         others.append(load(of_run, other))
-    return first.ensemble_with(others) if others else first
+    return combine(others) if combine and others else first

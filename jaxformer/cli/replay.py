@@ -21,20 +21,19 @@ class Replay(OneRun):
 
 
 @command
-def main(options: Replay) -> int:
+def main(args: Replay) -> int:
     """Trains the first steps of a run again; returns 0 if each loss is the logged one bit for bit, else 1."""
     from jaxformer.tasks.registry import read_config
 
-    read_config(options.run)  # reports a mistyped name before JAX is imported
+    read_config(args.run)  # reports a mistyped name before JAX is imported
     from jaxformer.cli import runtime
     from jaxformer.tasks.replay import replay
 
     runtime.start()
     same = 0
-    for step in replay(options.run, steps=options.steps, attention=options.attention):
+    for step in replay(args.run, steps=args.steps, attention=args.attention):
         same += step.same
-        print(
-            f"step {step.step}: {step.loss!r} " + ("the same" if step.same else f"IS NOT {step.logged!r}"), flush=True
-        )
-    print(f"{same} of {options.steps} losses equal the logged ones bit for bit")
-    return 0 if same == options.steps else 1
+        verdict = "the same" if step.same else f"IS NOT {step.logged!r}"
+        print(f"step {step.step}: {step.loss!r} {verdict}", flush=True)
+    print(f"{same} of {args.steps} losses equal the logged ones bit for bit")
+    return int(same != args.steps)

@@ -23,20 +23,20 @@ class Runs(Options):
 
 
 @command
-def main(options: Runs) -> int:
+def main(args: Runs) -> int:
     """Lists runs with their state and their scores."""
-    if not options.folder.is_dir():
-        raise ConfigError(f"{options.folder} is not a folder")
+    if not args.folder.is_dir():
+        raise ConfigError(f"{args.folder} is not a folder")
     from jaxformer.tasks.runs import find_runs
 
-    runs = find_runs(options.folder)
-    if options.json:
+    runs = find_runs(args.folder)
+    if args.json:
         for run in runs:
             facts = {"path": str(run.path), "task": run.task, "state": run.state, "step": run.step, "steps": run.steps}
             print(as_json(facts | {"results": run.results}))
         return 0
     if not runs:
-        print(f"no runs below {options.folder}")
+        print(f"no runs below {args.folder}")
     for run in runs:
         print(shown(f"{run.path}  {run.task}  {run.state}  step {run.step:,}/{run.steps:,}"))
         for name, value in run.results.items():

@@ -10,7 +10,6 @@ import pathlib
 import platform
 import signal
 import sys
-from typing import Any
 
 import jax
 from rich.console import Console
@@ -22,6 +21,7 @@ from jaxformer.cli.output import shown
 from jaxformer.config import flat, to_data
 from jaxformer.multihost import cluster, processes
 from jaxformer.training.hooks import Hook
+from jaxformer.training.progress import StderrConsole, print_line
 
 EXIT_CODES = {"terminated": 85, "time": 85, "interrupted": 130}
 """The exit codes of a training run that was stopped and saved, by reason; the same command resumes it."""
@@ -63,7 +63,7 @@ def start(*, compile_cache: bool = True) -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
-def join(config: Any, out: pathlib.Path, *, devices: int | None = None) -> None:
+def join(config: object, out: pathlib.Path, *, devices: int | None = None) -> None:
     """Connects the processes of one run, reports them, and checks that they agree on settings, code and versions."""
     this_process = cluster.initialize(devices=devices)
     print(this_process, file=sys.stderr, flush=True)
@@ -76,8 +76,11 @@ def join(config: Any, out: pathlib.Path, *, devices: int | None = None) -> None:
     cluster.check_equal({**settings, **versions, "--out": str(out)})
 
 
+def say(text: str) -> None:
+    """Prints a line on the console."""
+    print_line(console(), text)
+
+
 def console() -> Console:
     """Returns a console on standard error, so that results can be piped; it is quiet except in the first process."""
-    from jaxformer.training.progress import StderrConsole
-
     return StderrConsole(quiet=not processes.is_first())

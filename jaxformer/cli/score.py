@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -38,36 +37,34 @@ class Score(EnsembleOptions):
 
 
 @command
-def main(options: Score, settings: list[str]) -> int:
+def main(args: Score, settings: list[str]) -> int:
     """Prints the log-probabilities of given translations, or of given texts."""
-    config = configured(options, settings)
+    config = configured(args, settings)
     pairs = config.task == "translation"
-    if (options.target is not None) != (pairs and options.source is not None):
+    if (args.target is not None) != (pairs and args.source is not None):
         needed = "a translation model needs --source and --target, or neither"
         raise ConfigError(f"{needed}; a language model has no --target")
     from jaxformer.cli import runtime
     from jaxformer.data.sources import read_lines
-    from jaxformer.training.progress import print_line
 
-    files = [read_lines(path) for path in (options.source, options.target) if path is not None]
+    files = [read_lines(path) for path in (args.source, args.target) if path is not None]
     if len(files) == 2 and len(files[0]) != len(files[1]):
-        raise DataError(f"{options.source} has {len(files[0]):,} lines, but {options.target} has {len(files[1]):,}")
-    scorer: Any = load_ensemble(options, config)
-    say = functools.partial(print_line, runtime.console())
+        raise DataError(f"{args.source} has {len(files[0]):,} lines, but {args.target} has {len(files[1]):,}")
+    scorer: Any = load_ensemble(args, config)
 
     def lines() -> Iterator[str]:
-        given = [list(enumerate(zip(*files, strict=True), 1))] if files and files[0] else []
-        for batch in given if files else _from_standard_input(pairs):
+        numbered = list(enumerate(zip(*files, strict=True), 1))
+        for batch in filter(None, [numbered]) if files else _from_standard_input(pairs):
             numbers, texts = zip(*batch, strict=True)
-            found = scorer.score(*map(list, zip(*texts, strict=True)), first=numbers[0], warn=say)
-            for number, scored in zip(numbers, found, strict=True):
-                if options.json:
+            scores = scorer.score(*map(list, zip(*texts, strict=True)), first=numbers[0], warn=runtime.say)
+            for number, scored in zip(numbers, scores, strict=True):
+                if args.json:
                     data = {"number": number, "log_prob": scored.log_prob, "mean": scored.mean}
                     yield as_json(data | {"tokens": scored.tokens, "token_log_probs": scored.token_log_probs})
                 else:
                     yield f"{scored.log_prob:.4f}\t{scored.mean:.4f}"
 
-    put(lines(), options.out)
+    put(lines(), args.out)
     return 0
 
 

@@ -29,18 +29,18 @@ def placed(config: TaskConfig, arguments: Sequence[str], *, command: str, is_ens
     if not isinstance(decode, GenerationConfig) or not words:
         return list(arguments)
     _check_used(decode, words, command, is_ensemble)
-    chosen, forms, own = _chosen(words), _forms(decode), (kind_of(decode.search),)
+    chosen, forms, current = _chosen(words), _forms(decode), (kind_of(decode.search),)
     if isinstance(decode.search, MinimumRisk):
-        own += (kind_of(decode.search.candidates),)
+        current += (kind_of(decode.search.candidates),)
     known = {name for form in forms.values() for name in form} - {*defaults_of(type(decode))}
     names = [name for name in words if name in known]
-    form = own if not (names or chosen) else _fitting(forms, own, names, chosen)
+    form = _fitting(forms, current, names, chosen)
     settings = forms[form]
     result: list[str] = []
-    if form != own:
+    if form != current:
         for choice, kind in zip(("search", "search.candidates"), form, strict=False):
             result += [f"--decode.{choice}", kind]
-        for name, path in forms[own].items():
+        for name, path in forms[current].items():
             if name not in words and settings.get(name, path) != path:
                 result += [f"--decode.{settings[name]}", str(functools.reduce(getattr, path.split("."), decode))]
     for name, (written, *values) in words.items():
@@ -83,15 +83,15 @@ def _forms(decode: GenerationConfig) -> dict[Form, dict[str, str]]:
     return forms
 
 
-def _fitting(forms: Mapping[Form, Mapping[str, str]], own: Form, names: Sequence[str], chosen: Form) -> Form:
+def _fitting(forms: Mapping[Form, Mapping[str, str]], current: Form, names: Sequence[str], chosen: Form) -> Form:
     """Returns the search that has these settings: the run's own, or the first.
 
     Raises:
       ConfigError: no search fits.
     """
-    allowed = [form for form in sorted(forms, key=own.__ne__) if form[: len(chosen)] == chosen]
+    allowed = [form for form in sorted(forms, key=current.__ne__) if form[: len(chosen)] == chosen]
     if not chosen and {*names} <= {"seed", "renormalize", "utility"}:  # which do not tell what to search for
-        allowed = [own]
+        allowed = [current]
     fitting = [form for form in allowed if all(name in forms[form] for name in names)]
     if fitting:
         return fitting[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jaxformer.cli.command import Name, Options, command, option, word
 from jaxformer.config import to_data
@@ -33,9 +33,9 @@ class ModelSizes(Options):
 
 
 @command
-def main(options: ModelSizes) -> int:
+def main(args: ModelSizes) -> int:
     """Prints the sizes of published models: tables for several, all details for one."""
-    for name in options.names:
+    for name in args.names:
         if name not in PRESETS:
             raise ConfigError(f"unknown model {name!r}{did_you_mean(name, PRESETS)}")
     import jax
@@ -43,13 +43,13 @@ def main(options: ModelSizes) -> int:
     jax.config.update("jax_platforms", "cpu")  # leaves accelerators free for other processes
     from jaxformer.planning.sizes import sizes
 
-    found = {name: sizes(PRESETS[name]) for name in options.names or PRESETS}
-    if options.json:
-        print(json.dumps({name: as_data(PRESETS[name], size) for name, size in found.items()}))
-    elif len(options.names) == 1:
-        print("\n".join(detail(name, PRESETS[name], size) for name, size in found.items()))
+    models = {name: sizes(PRESETS[name]) for name in args.names or PRESETS}
+    if args.json:
+        print(json.dumps({name: as_data(PRESETS[name], size) for name, size in models.items()}))
+    elif len(args.names) == 1:
+        print("\n".join(detail(name, PRESETS[name], size) for name, size in models.items()))
     else:
-        print(f"{parameters_table(found)}\n\n{costs_table(found)}\n\n{NOTES}")
+        print(f"{parameters_table(models)}\n\n{costs_table(models)}\n\n{NOTES}")
     return 0
 
 
@@ -60,7 +60,7 @@ the given length (in an encoder-decoder also of its source), in bfloat16. Data a
 with Transformer-XL's positions, in XLNet and Gopher, are not counted."""
 
 
-def as_data(preset: Preset, size: Sizes) -> dict[str, Any]:
+def as_data(preset: Preset, size: Sizes) -> dict[str, object]:
     """Returns a preset with its sizes as plain data, in bytes and operations."""
     data = dataclasses.asdict(size) | {"training_flops": size.training_flops}
     totals = {
@@ -72,7 +72,7 @@ def as_data(preset: Preset, size: Sizes) -> dict[str, Any]:
     return data | {"total_bytes": totals} | facts | {"absent": dict(preset.absent), "run": run, "config": config}
 
 
-def parameters_table(found: Mapping[str, Sizes]) -> str:
+def parameters_table(models: Mapping[str, Sizes]) -> str:
     """Returns the numbers of parameters beside the published ones, with reasons for differences."""
     rows = [
         (
@@ -86,26 +86,26 @@ def parameters_table(found: Mapping[str, Sizes]) -> str:
             f"{size.difference:+.1%}",
             PRESETS[name].note,
         )
-        for name, size in found.items()
+        for name, size in models.items()
     ]
     return table(
         ["model", "layers", "D", "heads", "vocabulary", "parameters", "published", "difference", "reason"], rows
     )
 
 
-def costs_table(found: Mapping[str, Sizes]) -> str:
+def costs_table(models: Mapping[str, Sizes]) -> str:
     """Returns the costs of training and decoding, and the published training runs."""
     rows = []
-    for name, size in found.items():
+    for name, size in models.items():
         preset, decoding = PRESETS[name], size.decoding.get("bfloat16")
+        in_decoding = [number(x / 1e9) for x in (decoding.parameters, decoding.cache)] if decoding else ["", ""]
         rows.append(
             (
                 name,
                 f"{preset.length:,}",
                 number(size.training_flops / 1e9),
                 number(size.training["float32"].total / 1e9),
-                number(decoding.parameters / 1e9) if decoding else "",
-                number(decoding.cache / 1e9) if decoding else "",
+                *in_decoding,
                 gigabytes(preset.run.data),
                 machines(preset),
             )
@@ -124,8 +124,8 @@ def detail(name: str, preset: Preset, size: Sizes) -> str:
         f"parameters {size.parameters:,}; published {count(preset.published)}, {size.difference:+.1%}: {preset.note}",
     ]
     if preset.released is not None:
-        rest = "".join(f" + {number:,} ({part})" for part, number in preset.absent)
-        lines.append(f"the released checkpoint has {preset.released:,} = {size.parameters:,}{rest}")
+        absent = "".join(f" + {number:,} ({part})" for part, number in preset.absent)
+        lines.append(f"the released checkpoint has {preset.released:,} = {size.parameters:,}{absent}")
     lines += [
         "",
         f"GFLOP per token: {number(size.forward_flops / 1e9)} forward, {number(size.training_flops / 1e9)} in training",
@@ -158,16 +158,9 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     columns = list(zip(head, *cells, strict=True))
     sizes = [max(map(len, column)) for column in columns]
     right = [all(not cell or cell[0] in "+-0123456789" for cell in column[1:]) for column in columns]
-    rule = ["-" * (size - 1) + ":" if to_right else "-" * size for size, to_right in zip(sizes, right, strict=True)]
-    lines = [head, rule, *cells]
-    padded = (
-        [
-            cell.rjust(size) if to_right else cell.ljust(size)
-            for cell, size, to_right in zip(line, sizes, right, strict=True)
-        ]
-        for line in lines
-    )
-    return "\n".join(f"| {' | '.join(line)} |" for line in padded)
+    rule = ["-" * (size - 1) + "-:"[to_right] for size, to_right in zip(sizes, right, strict=True)]
+    formats = [f"{'<>'[to_right]}{size}" for size, to_right in zip(sizes, right, strict=True)]
+    return "\n".join(f"| {' | '.join(map(format, line, formats))} |" for line in (head, rule, *cells))
 
 
 def count(value: float) -> str:

@@ -41,25 +41,25 @@ class Train(Options):
 
 
 @command
-def main(options: Train, settings: list[str]) -> int:
+def main(args: Train, settings: list[str]) -> int:
     """Trains; returns 0 when done, 85 after SIGTERM or a time limit, 130 after Ctrl-C, in all cases after saving."""
     from jaxformer.cli.arguments import resolved, settings_help
 
-    if options.data_dir is not None:
-        if not options.data_dir:
+    if args.data_dir is not None:
+        if not args.data_dir:
             raise ConfigError("the path of --data-dir is empty")
-        settings = ["--data.directory", options.data_dir, *settings]
-    config = resolved(options.config, settings, options.out)
-    if options.settings:
+        settings = ["--data.directory", args.data_dir, *settings]
+    config = resolved(args.config, settings, args.out)
+    if args.settings:
         print(settings_help(config))
         return 0
-    if options.out is None:
+    if args.out is None:
         raise ConfigError("--out RUN is missing")
     from jaxformer.cli import STARTED, runtime
     from jaxformer.tasks import runner
 
-    runtime.join(config, options.out, devices=options.devices)
-    runtime.start(compile_cache=not options.no_compile_cache)
+    runtime.join(config, args.out, devices=args.devices)
+    runtime.start(compile_cache=not args.no_compile_cache)
     hooks, console = [runtime.KeepCode()], runtime.console()
-    result = runner.train(config, options.out, began=STARTED, console=console, profile=options.profile, hooks=hooks)
+    result = runner.train(config, args.out, began=STARTED, console=console, profile=args.profile, hooks=hooks)
     return runtime.EXIT_CODES.get(result.reason, 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -40,55 +39,52 @@ class Translate(SearchOptions):
 
 
 @command
-def main(options: Translate, settings: list[str]) -> int:
+def main(args: Translate, settings: list[str]) -> int:
     """Prints the translations of arguments, of a file, or of standard input."""
-    if options.inputs and options.file:
+    if args.inputs and args.file:
         raise ConfigError("give sentences or --file, not both")
-    config = configured(options, settings)
+    config = configured(args, settings)
     from jaxformer.cli.lines import batches
     from jaxformer.tasks.translation import Translator
 
-    translator = load_ensemble(options, config)
+    translator = load_ensemble(args, config)
     assert isinstance(translator, Translator)
     most = translator.decode.batch_size
     lines = (
         line
-        for batch in batches(options.inputs, options.file, most=most)
-        for line in _translated(translator, options, *zip(*batch, strict=True))
+        for batch in batches(args.inputs, args.file, most=most)
+        for line in _translated(translator, args, *zip(*batch, strict=True))
     )
-    put(lines, options.out)
-    if not options.inputs:
+    put(lines, args.out)
+    if not args.inputs:
         say_programs(translator.programs)
     return 0
 
 
 def _translated(
-    translator: Translator, options: Translate, numbers: Sequence[int], sentences: Sequence[str]
+    translator: Translator, args: Translate, numbers: Sequence[int], sentences: Sequence[str]
 ) -> Iterator[str]:
     """Yields the lines to print for sentences with consecutive numbers."""
     from jaxformer.cli import runtime
-    from jaxformer.training.progress import Count, print_line
+    from jaxformer.training.progress import Count
 
-    say = functools.partial(print_line, runtime.console())
     candidates = translator.candidates(
         sentences,
-        n_best=options.n_best,
+        n_best=args.n_best,
         first=numbers[0],
-        prefixes=[options.prefix] * len(sentences) if options.prefix else None,
-        warn=say,
-        progress=Count(len(sentences), "sentences", say),
+        prefixes=[args.prefix] * len(sentences) if args.prefix else None,
+        warn=runtime.say,
+        progress=Count(len(sentences), "sentences", runtime.say),
     )
-    links = [[""] * len(best) for best in candidates]
-    if options.alignments:
+    more = [[{}] * len(best) for best in candidates]
+    if args.alignments:
         pairs = [(text, c.text) for text, best in zip(sentences, candidates, strict=True) for c in best]
-        found = iter(translator.alignments([source for source, _ in pairs], [target for _, target in pairs]))
-        links = [[" ".join(f"{s}-{t}" for s, t in next(found)) for _ in best] for best in candidates]
-    for number, text, best, linked in zip(numbers, sentences, candidates, links, strict=True):
-        if options.json:
-            rows = zip(best, linked, strict=True)
-            alignments = [{"alignment": own} if options.alignments else {} for _, own in rows]
-            shown = [as_data(c, translator.tokenizer) | own for c, own in zip(best, alignments, strict=True)]
+        links = iter(translator.alignments([source for source, _ in pairs], [target for _, target in pairs]))
+        more = [[{"alignment": " ".join(f"{s}-{t}" for s, t in next(links))} for _ in best] for best in candidates]
+    for number, text, best, columns in zip(numbers, sentences, candidates, more, strict=True):
+        if args.json:
+            shown = [as_data(c, translator.tokenizer) | column for c, column in zip(best, columns, strict=True)]
             yield as_json({"number": number, "source": text, "translations": shown})
             continue
-        for candidate, own in zip(best, linked, strict=True):
-            yield as_columns(number, candidate, options, *([own] if options.alignments else []))
+        for candidate, column in zip(best, columns, strict=True):
+            yield as_columns(number, candidate, args, *column.values())

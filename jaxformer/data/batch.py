@@ -109,7 +109,7 @@ def shifted(
 
 def pad(sequences: Sequences, shape: tuple[int, int], special: SpecialTokens) -> Tokens[np.ndarray]:
     """Returns rows of tokens, each followed by `eos` and padded."""
-    ragged = sequences if isinstance(sequences, Ragged) else Ragged.join(sequences)
+    ragged = Ragged.join(sequences)
     rows, lengths = np.arange(len(ragged)), ragged.lengths
     if lengths.max(initial=-1) >= shape[1]:
         raise ValueError(f"a sequence of {lengths.max() + 1} tokens, eos included, does not fit length {shape[1]}")

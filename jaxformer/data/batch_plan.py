@@ -44,10 +44,10 @@ class BatchPlan:
     def batch(self, step: int, *, rows: Rows | None = None) -> tuple[BatchShape, np.ndarray, int]:
         """Returns the shape, the pairs and the epoch of batch `step`, for any ``step >= 0``, or of some of its rows."""
         epoch, position = divmod(step, self.steps_per_epoch)
-        bucket, start = self._order(epoch if self.shuffle else 0)[position]
+        bucket, start = self._order(epoch * self.shuffle)[position]
         num_rows, source, target = self.shapes[bucket]
-        pairs = self._members(epoch if self.shuffle else 0)[bucket][start : start + num_rows]
-        indices = np.arange(num_rows) if rows is None else rows(num_rows)
+        pairs = self._members(epoch * self.shuffle)[bucket][start : start + num_rows]
+        indices = (rows or np.arange)(num_rows)
         return (len(indices), source, target), pairs[indices[indices < len(pairs)]], epoch
 
     def fill(self, source_lengths: np.ndarray, target_lengths: np.ndarray) -> float:
@@ -74,7 +74,20 @@ class BatchPlan:
             for start in range(0, len(members), self.shapes[bucket][0])
         ]
         order = np.array(starts, np.int64).reshape(-1, 2)
-        return np.random.default_rng((self.seed, epoch, 1)).permutation(order) if self.shuffle else order
+        if not self.shuffle:
+            return order
+        return np.random.default_rng((self.seed, epoch, 1)).permutation(order)
+
+
+class Planned:
+    """Batches by a plan: batch i is a pure function of the data, the plan and i."""
+
+    plan: BatchPlan
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """The number of batches in one pass over all data."""
+        return self.plan.steps_per_epoch
 
 
 def make_batch_plan(

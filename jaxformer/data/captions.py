@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Generic
+from typing import Generic
 
 import jax
 import numpy as np
@@ -15,7 +15,7 @@ from jaxformer.data.batch import Rows, shifted
 from jaxformer.data.batch_plan import BatchPlan
 from jaxformer.data.image_batches import Augmentation, PlannedExamples
 from jaxformer.data.images import ImageStore, LabeledImages
-from jaxformer.data.sources import check_columns, read_lines, read_utf8
+from jaxformer.data.sources import cells_of, read_rows, read_utf8
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.errors import DataError
 from jaxformer.functional.tokens import ArrayT, Tokens
@@ -41,7 +41,7 @@ def read_captions(
         message has the file and the line or entry.
     """
     pairs = _from_json(path) if str(path).lower().endswith(".json") else _from_table(path, columns)
-    numbers, found = {name: i for i, name in enumerate(store.names)}, {}
+    numbers, by_image = {name: i for i, name in enumerate(store.names)}, {}
     for place, name, caption in pairs:
         if not isinstance(name, str) or name not in numbers:
             raise DataError(f"{place}: {store.place} has no image {name!r}")
@@ -49,10 +49,10 @@ def read_captions(
             raise DataError(f"{place}: the caption of {name} must be a text, got {caption!r}")
         if not caption.isascii() and any("\ud800" <= letter <= "\udfff" for letter in caption):  # possible in JSON
             raise DataError(f"{place}: the caption of {name} has half a surrogate pair, got {caption!r}")
-        found.setdefault(numbers[name], []).append(" ".join(caption.split()))
-    if not found:
+        by_image.setdefault(numbers[name], []).append(" ".join(caption.split()))
+    if not by_image:
         raise DataError(f"{path} holds no caption")
-    return LabeledImages(store, tuple(found), tuple("\n".join(captions) for captions in found.values()))
+    return LabeledImages(store, tuple(by_image), tuple(map("\n".join, by_image.values())))
 
 
 def captions_of(images: LabeledImages) -> list[tuple[str, ...]]:
@@ -62,20 +62,13 @@ def captions_of(images: LabeledImages) -> list[tuple[str, ...]]:
 
 def _from_table(path: str | os.PathLike[str], columns: tuple[int, int]) -> Iterator[tuple[str, str, str]]:
     """Yields the place, the name of an image and a caption."""
-    rows = [text.split("\t") if text.strip() else [] for text in read_lines(path)]
-    for line, cells in enumerate(rows, 1):
-        if not cells:
-            continue
-        if len(cells) <= max(columns):
-            raise DataError(
-                f"{path}, line {line}: {len(cells)} column(s), but the image is in column {columns[0]} and the caption "
-                f"in column {columns[1]}, counted from 0; see --data.columns"
-            )
-        yield f"{path}, line {line}", cells[columns[0]].strip(), cells[columns[1]]
-    check_columns(rows, str(path))
+    rows = read_rows(path)
+    what = "the image is in column {} and the caption in column {}, counted from 0; see --data.columns"
+    for line, name, caption in cells_of(rows, path, columns, what):
+        yield f"{path}, line {line}", name.strip(), caption
 
 
-def _from_json(path: str | os.PathLike[str]) -> Iterator[tuple[str, Any, Any]]:
+def _from_json(path: str | os.PathLike[str]) -> Iterator[tuple[str, object, object]]:
     """Yields the place, the name of an image and a caption, which may be of any type."""
     text = read_utf8(path)
     try:
@@ -104,14 +97,14 @@ def _from_json(path: str | os.PathLike[str]) -> Iterator[tuple[str, Any, Any]]:
         raise DataError(f"{path}, {entry}: there must be id and file_name, or image_id and caption") from error
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """Returns a JSON object; refuses two entries with one name, because Python would drop the first."""
-    found: dict[str, Any] = {}
+    entries: dict[str, object] = {}
     for name, value in pairs:
-        if name in found:
+        if name in entries:
             raise ValueError(f"an object has two entries {name!r}")
-        found[name] = value
-    return found
+        entries[name] = value
+    return entries
 
 
 @jax.tree_util.register_dataclass

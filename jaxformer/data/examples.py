@@ -13,8 +13,8 @@ import jax
 import numpy as np
 
 from jaxformer.data.batch import Rows, Sequences
-from jaxformer.data.batch_plan import BatchPlan
-from jaxformer.data.sources import Parallel, check_columns, num_held_out, read_lines, split_by_source
+from jaxformer.data.batch_plan import BatchPlan, Planned
+from jaxformer.data.sources import Parallel, cells_of, num_held_out, read_rows, split_by_source
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.token_cache import Ragged
 from jaxformer.digests import short_digest
@@ -59,8 +59,8 @@ class Examples:
             parts = split_by_source(pairs, held_out=[num_held_out(held_out, len(self))], seed=0)
         except DataError as error:
             raise DataError(f"{self.file or 'examples'}: {error}") from error
-        rest, part = (Examples(x.source, x.target, self.file) for x in parts)
-        return rest, part
+        kept, part = (Examples(x.source, x.target, self.file) for x in parts)
+        return kept, part
 
     def first(self, number: int) -> Examples:
         """Returns `number` examples chosen by a hash, or all if there are fewer; larger sets contain smaller ones."""
@@ -91,17 +91,11 @@ def read_examples(
       DataError: the file is missing, not UTF-8 or without an example; or a line has too few columns, a separator in a
         text, an empty label or text, or an unknown label. The message has the file and the line.
     """
-    texts, labels, most = [], [], 1 if separator == " " else -1
-    rows = [line.split(separator, most) if line.strip() else [] for line in read_lines(path)]
-    for number, cells in enumerate(rows, 1):
-        if not cells:
-            continue
-        if len(cells) <= max(columns):
-            raise DataError(
-                f"{path}, line {number}: {len(cells)} column(s), but the label is in column {columns[0]} and the text "
-                f"in column {columns[1]}, counted from 0; see --data.columns and --data.separator"
-            )
-        label, text = cells[columns[0]].strip(), cells[columns[1]].strip()
+    texts, labels, most = [], [], {" ": 1}.get(separator, -1)
+    rows, what = read_rows(path, separator, most), "the label is in column {} and the text in column {}, counted from 0"
+    what += "; see --data.columns and --data.separator"
+    for number, label, text in cells_of(rows, path, columns, what, separator):
+        label, text = label.strip(), text.strip()
         if label_end:
             label = label.partition(label_end)[0].rstrip()
         label = unicodedata.normalize("NFC", label)
@@ -115,7 +109,6 @@ def read_examples(
         texts.append(text)
     if not texts:
         raise DataError(f"{path} holds no example")
-    check_columns(rows, str(path), separator)
     return Examples(tuple(texts), tuple(labels), str(path))
 
 
@@ -131,7 +124,7 @@ class LabeledBatch(Generic[ArrayT]):
 
 
 @dataclasses.dataclass(frozen=True)
-class PlannedTexts:
+class PlannedTexts(Planned):
     """Tokenized texts with their classes, and the plan of their batches. Batch i is a pure function of these and i."""
 
     tokens: Ragged
@@ -140,11 +133,6 @@ class PlannedTexts:
     plan: BatchPlan
 
     __repr__ = brief
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """The number of batches in one pass over all texts."""
-        return self.plan.steps_per_epoch
 
     def batch(self, step: int, *, rows: Rows | None = None) -> LabeledBatch[np.ndarray]:
         """Makes batch number `step`; `rows` selects the rows to make, by default all.
@@ -164,7 +152,7 @@ def pad_texts(texts: Sequences, shape: tuple[int, int], special: SpecialTokens) 
     >>> pad_texts([np.array([7, 8, 9])], (2, 4), SpecialTokens()).ids.tolist()
     [[1, 7, 8, 2], [0, 0, 0, 0]]
     """
-    ragged = texts if isinstance(texts, Ragged) else Ragged.join(texts)
+    ragged = Ragged.join(texts)
     rows, columns = np.arange(len(ragged)), np.arange(shape[1])
     lengths = np.minimum(ragged.lengths, shape[1] - 2)
     places = ragged.offsets[:-1, None] + columns - 1

@@ -16,7 +16,6 @@ import urllib.request
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from jaxformer.errors import JaxformerError, did_you_mean
 from jaxformer.files import write_bytes
@@ -26,6 +25,9 @@ LARGEST = 1 << 30
 
 BUSY = 408, 429
 """HTTP status codes below 500 that are worth a retry: a timeout, and too many requests."""
+
+
+_BROKEN = OSError, EOFError, KeyError, RuntimeError, ValueError, zlib.error, lzma.LZMAError, zipfile.BadZipFile
 
 
 class FetchError(JaxformerError):
@@ -143,7 +145,7 @@ def _download(url: str, timeout: float) -> bytes:
         raise FetchError(f"{url} is not an https address")
     try:
         with urllib.request.urlopen(url, timeout=timeout) as response:  # noqa: S310 - the scheme was checked
-            data = _limited(url, response)
+            data = _limited(url, response.read)
             expected = response.headers.get("Content-Length")
     except urllib.error.HTTPError as error:
         error.close()
@@ -160,27 +162,18 @@ def _unpack(file: File, data: bytes) -> bytes:
     try:
         if file.member:
             with zipfile.ZipFile(io.BytesIO(data)) as archive, archive.open(file.member) as stream:
-                return _limited(file.url, stream)
+                return _limited(file.url, stream.read)
         if file.url.endswith(".gz"):
             with gzip.open(io.BytesIO(data)) as stream:
-                return _limited(file.url, stream)
+                return _limited(file.url, stream.read)
         return data
-    except (
-        OSError,
-        EOFError,
-        KeyError,
-        RuntimeError,
-        ValueError,
-        zlib.error,
-        lzma.LZMAError,
-        zipfile.BadZipFile,
-    ) as error:
+    except _BROKEN as error:
         raise FetchError(f"{file.url} cannot be unpacked: {error}") from error
 
 
-def _limited(url: str, stream: Any) -> bytes:
+def _limited(url: str, read: Callable[[int], bytes]) -> bytes:
     """Returns the bytes of a stream; a small archive can unpack to any number of them."""
-    data = stream.read(LARGEST + 1)
+    data = read(LARGEST + 1)
     if len(data) > LARGEST:
         raise FetchError(f"{url} is larger than {LARGEST:,} bytes")
     return data

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxformer.config import at_least
 from jaxformer.data.batch import ArrayT, BatchShape, Rows
-from jaxformer.data.batch_plan import BatchPlan
+from jaxformer.data.batch_plan import BatchPlan, Planned
 from jaxformer.data.images import LabeledImages, Resize, pixels
 from jaxformer.data.pipeline import batches
 from jaxformer.data.token_cache import cached_sequences
@@ -100,17 +100,11 @@ def draws(seed: int, epoch: int, number: int) -> np.ndarray:
     return np.random.default_rng((seed, epoch, 3)).random((number, 6))
 
 
-class PlannedExamples:
+class PlannedExamples(Planned):
     """Decoded images, the plan of batches of examples with one image each, and random augmentation."""
 
     images: np.ndarray  # uint8 [N, h, w, C]
-    plan: BatchPlan
     augmentation: Augmentation | None
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """The number of batches in one pass over all examples."""
-        return self.plan.steps_per_epoch
 
     def chosen(self, step: int, rows: Rows | None, owners: np.ndarray) -> tuple[BatchShape, np.ndarray, np.ndarray]:
         """Returns a batch's shape, its examples and their images, ``owners[example]``; black images fill it up."""
@@ -168,11 +162,11 @@ def decode_all(
         with images.store.reading() as read:
 
             def chunk(number: int) -> list[np.ndarray]:
-                found = []
+                decoded = []
                 for i in range(number * CHUNK, min(len(images), (number + 1) * CHUNK)):
                     image = read(images.indices[i])
-                    found.append(pixels(image, shape, resize=resize, place=images.place(i)).ravel())
-                return found
+                    decoded.append(pixels(image, shape, resize=resize, place=images.place(i)).ravel())
+                return decoded
 
             threads = min(16, num_cores())
             chunks = batches(chunk, stop=-(-len(images) // CHUNK), read_ahead=2 * threads, num_threads=threads)

@@ -95,10 +95,11 @@ def _archive(path: pathlib.Path, folder: str) -> ImageStore:
     for name, entry in entries.items():
         if name.startswith(("/", "\\")) or ".." in name.replace("\\", "/").split("/") or name[1:2] == ":":
             raise DataError(f"{path} has a file named {name!r}, which leads out of the archive")
-        if _is_image(name) and (entry.flag_bits & 1 or entry.file_size > LARGEST_FILE):
-            problem = "is encrypted" if entry.flag_bits & 1 else f"has more than {LARGEST_FILE:,} bytes"
-            raise DataError(f"{path}/{name} {problem}")
-    start = f"{folder}/" if folder else ""
+        if _is_image(name) and entry.flag_bits & 1:
+            raise DataError(f"{path}/{name} is encrypted")
+        if _is_image(name) and entry.file_size > LARGEST_FILE:
+            raise DataError(f"{path}/{name} has more than {LARGEST_FILE:,} bytes")
+    start = f"{folder}/".removeprefix("/")
     inside = {name.removeprefix(start): entry for name, entry in entries.items() if name.startswith(start)}
     names = _nonempty(filter(_is_image, sorted(inside)), path / folder)
 
@@ -162,8 +163,8 @@ class LabeledImages:
           DataError: a part would be empty.
         """
         pairs = Parallel(tuple(map(self._key, range(len(self)))), tuple(map(str, range(len(self)))))
-        rest, part = split_by_source(pairs, held_out=[num_held_out(held_out, len(self))], seed=0)
-        return self.take(map(int, rest.target)), self.take(map(int, part.target))
+        kept, part = split_by_source(pairs, held_out=[num_held_out(held_out, len(self))], seed=0)
+        return self.take(map(int, kept.target)), self.take(map(int, part.target))
 
     def first(self, number: int) -> LabeledImages:
         """Returns `number` images chosen by a hash, or all if there are fewer; larger subsets contain smaller ones."""
@@ -221,11 +222,11 @@ def label_images(
         is missing. The message has the file, and the line or the number.
     """
     if labels and is_idx(labels):
-        found = dict(enumerate(_numbers(store, labels, classes, names)))
+        label_of = dict(enumerate(_numbers(store, labels, classes, names)))
     elif labels:
-        found = _table(store, labels, classes)
+        label_of = _table(store, labels, classes)
     else:
-        found = {}
+        label_of = {}
         for i, name in enumerate(store.names):
             _, _, label = name.rpartition("/")[0].rpartition("/")
             if not label:
@@ -233,8 +234,8 @@ def label_images(
                     f"{store.place}/{name} must lie in a folder named after its class, or have its label in a file, "
                     "--data.train_labels and so on"
                 )
-            found[i] = _checked(label, classes, f"{store.place}/{name}")
-    return LabeledImages(store, tuple(found), tuple(found.values()))
+            label_of[i] = _checked(label, classes, f"{store.place}/{name}")
+    return LabeledImages(store, tuple(label_of), tuple(label_of.values()))
 
 
 def decode(data: bytes, place: str) -> Image.Image:
@@ -325,7 +326,7 @@ def _plain(image: Image.Image, encoding: str | None, place: str, data: bytes) ->
 
 def _walk(folder: pathlib.Path) -> Iterator[str]:
     """Yields the names of images, sorted; linked folders are followed once."""
-    seen, found = {folder.resolve()}, []
+    seen, names = {folder.resolve()}, []
 
     def fail(error: OSError) -> None:
         raise DataError(f"cannot read {error.filename}: {error.strerror}") from error
@@ -334,8 +335,8 @@ def _walk(folder: pathlib.Path) -> Iterator[str]:
         new = {name: (pathlib.Path(root) / name).resolve() for name in sorted(folders)}
         folders[:] = [name for name, place in new.items() if place not in seen]
         seen |= set(new.values())
-        found += [(pathlib.Path(root) / name).relative_to(folder).as_posix() for name in files]
-    yield from sorted(filter(_is_image, found))
+        names += [(pathlib.Path(root) / name).relative_to(folder).as_posix() for name in files]
+    yield from sorted(filter(_is_image, names))
 
 
 def _is_image(name: str) -> bool:
@@ -344,9 +345,9 @@ def _is_image(name: str) -> bool:
 
 
 def _nonempty(names: Iterator[str], path: str | os.PathLike[str]) -> tuple[str, ...]:
-    if not (found := tuple(names)):
+    if not (images := tuple(names)):
         raise DataError(f"{path} holds no image; their names end in {', '.join(SUFFIXES)}")
-    return found
+    return images
 
 
 def _zip(path: str | os.PathLike[str]) -> zipfile.ZipFile:
@@ -370,7 +371,7 @@ def _numbers(
 
 
 def _table(store: ImageStore, path: str | os.PathLike[str], classes: Sequence[str]) -> Mapping[int, str]:
-    numbers, found = {name: i for i, name in enumerate(store.names)}, {}
+    numbers, label_of = {name: i for i, name in enumerate(store.names)}, {}
     for line, text in enumerate(read_lines(path), 1):
         if not text.strip():
             continue
@@ -380,12 +381,12 @@ def _table(store: ImageStore, path: str | os.PathLike[str], classes: Sequence[st
             raise DataError(f"{place}: there must be the name of an image, a tab or a comma, and a label, got {text!r}")
         if name not in numbers:
             raise DataError(f"{place}: {store.place} has no image {name!r}")
-        if numbers[name] in found:
+        if numbers[name] in label_of:
             raise DataError(f"{place}: {name!r} has a label already")
-        found[numbers[name]] = _checked(label.strip(), classes, place)
-    if not found:
+        label_of[numbers[name]] = _checked(label.strip(), classes, place)
+    if not label_of:
         raise DataError(f"{path} holds no label")
-    return found
+    return label_of
 
 
 def _checked(label: str, classes: Sequence[str], place: str) -> str:

@@ -27,6 +27,5 @@ def check_language(code: str, name: str = "language") -> None:
     """
     if code not in CODES:
         near = code[:2].lower()
-        is_known = near in CODES and code[2:3] in ("", "-", "_")
-        hint = f"; did you mean {near!r}?" if is_known else ""
+        hint = f"; did you mean {near!r}?" * (near in CODES and code[2:3] in ("", "-", "_"))
         raise ConfigError(f"{name} must be a two-letter code of ISO 639-1, such as en or zh, got {code!r}{hint}")

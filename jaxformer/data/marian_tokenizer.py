@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxformer.data.normalization import Side, TextNormalizer, check_texts, without_spaces_before_marks
 from jaxformer.data.segmentation import SPACE
-from jaxformer.data.special_tokens import SpecialTokens
+from jaxformer.data.special_tokens import SpecialTokens, TokenizerSettings
 from jaxformer.data.subword_tokenizer import sentence_pieces
 from jaxformer.digests import short_digest
 from jaxformer.files import write_bytes
@@ -42,8 +42,8 @@ class MarianTokenizer:
     """The special tokens; the decoder begins with the padding token."""
     clean_up: bool
     """True: decoded text has no spaces before marks, as with ``clean_up_tokenization_spaces`` of transformers."""
-    settings: Mapping[str, Any]
-    """Settings of ``tokenizer_config.json`` that are kept for export and change no tokens."""
+    settings: TokenizerSettings
+    """Further settings."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class MarianTokenizer:
         special: SpecialTokens,
         *,
         clean_up: bool = False,
-        settings: Mapping[str, Any] | None = None,
+        settings: TokenizerSettings | None = None,
     ):
         self._models = {"source": source, "target": target}
         self._processors = {side: sentence_pieces(model) for side, model in self._models.items()}
@@ -81,8 +81,7 @@ class MarianTokenizer:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the models, the vocabulary and the special tokens as JSON, whole or not at all."""
         saved = {"special": dataclasses.asdict(self.special), "fingerprint": self.fingerprint}
-        saved |= {"clean_up": True} if self.clean_up else {}
-        saved |= {"settings": dict(self.settings)} if self.settings else {}
+        saved |= {name: x for name, x in (("clean_up", self.clean_up), ("settings", dict(self.settings))) if x}
         saved |= {side: base64.b64encode(model).decode() for side, model in self._models.items()}
         write_bytes(path, json.dumps(saved | {"vocabulary": self._ids}, indent=1).encode())
 
@@ -126,9 +125,11 @@ class MarianTokenizer:
         return [token for part in tokens for token in part]
 
     def _part(self, text: str, side: Side) -> list[int]:
-        code, end, rest = text.partition("<<")
-        named = [code + end] if end and code.startswith(">>") else []
-        pieces = named + self._processors[side].encode(rest if named else text, out_type=str)
+        code, end, after = text.partition("<<")
+        pieces = []
+        if end and code.startswith(">>"):
+            pieces, text = [code + end], after
+        pieces += self._processors[side].encode(text, out_type=str)
         return [self._ids.get(piece, self.special.unk) for piece in pieces]
 
     def encode_normalized(self, lines: Sequence[str]) -> list[np.ndarray]:

@@ -47,8 +47,8 @@ class TextNormalizer:
     @property
     def versions(self) -> list[str]:
         """The versions that the result depends on: Python's Unicode data, and the word tokenizer."""
-        letters = [f"unicode {unicodedata.unidata_version}"] if self.lowercase else []
-        return letters + ([f"sacremoses {moses.VERSION}"] if self.pretokenize == "moses" else [])
+        letters = [f"unicode {unicodedata.unidata_version}"] * self.lowercase
+        return letters + [f"sacremoses {moses.VERSION}"] * (self.pretokenize == "moses")
 
     def __call__(self, lines: Sequence[str], side: Side) -> list[str]:
         """Returns the normalized lines of one side.
@@ -76,7 +76,7 @@ class TextNormalizer:
         return ["".join(line.split()) for line in self(words, side)]
 
     def _language(self, side: Side) -> str:
-        return self.source_language if side == "source" else self.target_language
+        return {"source": self.source_language, "target": self.target_language}[side]
 
 
 def check_texts(texts: Iterable[str]) -> None:
@@ -129,9 +129,9 @@ def normalizer_of(model: bytes) -> TextNormalizer:
     Raises:
       ValueError: the model is damaged.
     """
-    found = [content for field, content in _fields(model) if field == FIELD]
+    *_, content = b"{}", *(content for field, content in _fields(model) if field == FIELD)
     try:
-        return TextNormalizer(**json.loads(found[-1])) if found else TextNormalizer()
+        return TextNormalizer(**json.loads(content))
     except TypeError as error:
         raise ValueError("its normalizer cannot be read") from error
 

@@ -115,8 +115,8 @@ class PackedTexts:
           rows: the rows to make; all by default.
         """
         epoch, position = divmod(step, self.steps_per_epoch)
-        order = self._order(epoch if self.shuffle else 0)[position * self.batch_size :][: self.batch_size]
-        indices = np.arange(self.batch_size) if rows is None else rows(self.batch_size)
+        order = self._order(epoch * self.shuffle)[position * self.batch_size :][: self.batch_size]
+        indices = (rows or np.arange)(self.batch_size)
         tokens = np.full((len(indices), self.length), self.special.pad, np.int32)
         segments, positions = np.zeros_like(tokens), np.zeros_like(tokens)
         filled = np.flatnonzero(indices < len(order))

@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxformer.data import moses
 from jaxformer.data.batch import Batch, Rows
-from jaxformer.data.batch_plan import BatchPlan
+from jaxformer.data.batch_plan import BatchPlan, Planned
 from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.data.normalization import TextNormalizer
 from jaxformer.data.sources import Parallel
@@ -166,8 +166,8 @@ def prepare(
     if num_segmentations != 1:
         if not isinstance(tokenizer, SubwordTokenizer):
             raise ConfigError(f"num_segmentations must be 1 for tokens with one segmentation, got {num_segmentations}")
-        redrawn = None if num_segmentations else Redrawn(tokenizer, alpha, seed)
-    num_segmentations = num_segmentations or PLANNED
+        if num_segmentations == 0:
+            redrawn, num_segmentations = Redrawn(tokenizer, alpha, seed), PLANNED
 
     def make(name: str) -> list[np.ndarray]:
         variant = name.partition("-")[2]
@@ -178,32 +178,20 @@ def prepare(
         return tokenizer.sample(sentences, side, seed=number, alpha=alpha)
 
     names = [f"{side}-{variant}" for side in ("source", "target") for variant in range(num_segmentations)]
-    key = f"{corpus.fingerprint}-{cache_key(tokenizer)}" + (
-        f"-drawn-{num_segmentations}-{alpha}-{seed}" if num_segmentations > 1 else ""
-    )
-    arrays = cached_sequences(
-        cache,
-        key,
-        names,
-        make,
-        num_sequences=len(corpus),
-        vocab_size=tokenizer.vocab_size,
-    )
+    key = f"{corpus.fingerprint}-{cache_key(tokenizer)}"
+    if num_segmentations > 1:
+        key += f"-drawn-{num_segmentations}-{alpha}-{seed}"
+    arrays = cached_sequences(cache, key, names, make, num_sequences=len(corpus), vocab_size=tokenizer.vocab_size)
     source, target = (tuple(arrays[f"{s}-{v}"] for v in range(num_segmentations)) for s in ("source", "target"))
     return TokenizedPairs(source, target, tokenizer.special, redrawn)
 
 
 @dataclasses.dataclass(frozen=True)
-class PlannedPairs:
+class PlannedPairs(Planned):
     """Tokenized pairs and the plan of their batches. Batch i is a pure function of both and of i."""
 
     tokens: TokenizedPairs
     plan: BatchPlan
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """The number of batches in one pass over all pairs."""
-        return self.plan.steps_per_epoch
 
     def batch(self, step: int, *, rows: Rows | None = None) -> Batch[np.ndarray]:
         """Makes batch number `step`; `rows` selects the rows to make, by default all.
@@ -248,6 +236,6 @@ def batches(
     make: Callable[[int], B], *, start: int = 0, stop: int | None = None, read_ahead: int = 16, num_threads: int = 1
 ) -> Iterator[B]:
     """Iterates over ``make(start), make(start + 1), ...``, prefetched by Grain's threads; endless without `stop`."""
-    stop = 2**62 if stop is None else stop
-    options = grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=read_ahead)
-    return iter(grain.MapDataset.source(_Steps(make, start, stop)).to_iter_dataset(options))
+    read_options = grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=read_ahead)
+    steps = _Steps(make, start, 2**62 if stop is None else stop)
+    return iter(grain.MapDataset.source(steps).to_iter_dataset(read_options))

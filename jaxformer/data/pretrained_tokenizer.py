@@ -19,7 +19,7 @@ import numpy as np
 from jaxformer import lazy
 from jaxformer.data.normalization import Side, TextNormalizer, check_texts, without_spaces_before_marks
 from jaxformer.data.segmentation import SPACE
-from jaxformer.data.special_tokens import SpecialTokens
+from jaxformer.data.special_tokens import SpecialTokens, TokenizerSettings
 from jaxformer.digests import short_digest
 from jaxformer.errors import DataError
 from jaxformer.files import write_bytes
@@ -49,11 +49,11 @@ class PretrainedTokenizer:
     """The special tokens; several may have one id."""
     clean_up: bool
     """True: decoded text has no spaces before marks, as with ``clean_up_tokenization_spaces`` of transformers."""
-    settings: Mapping[str, Any]
-    """Settings of ``tokenizer_config.json`` that are kept for export and change no tokens, such as a chat template."""
+    settings: TokenizerSettings
+    """Further settings."""
 
     def __init__(
-        self, content: str, special: SpecialTokens, *, clean_up: bool = False, settings: Mapping[str, Any] | None = None
+        self, content: str, special: SpecialTokens, *, clean_up: bool = False, settings: TokenizerSettings | None = None
     ):
         self.content, self.special, self.clean_up, self.settings = content, special, clean_up, settings or {}
         self._tokenizer = _parsed(content)
@@ -75,7 +75,7 @@ class PretrainedTokenizer:
         self._check_special()
 
     def with_special(
-        self, special: SpecialTokens, *, clean_up: bool = False, settings: Mapping[str, Any] | None = None
+        self, special: SpecialTokens, *, clean_up: bool = False, settings: TokenizerSettings | None = None
     ) -> PretrainedTokenizer:
         """Returns this tokenizer with other special tokens and settings; the content is not read again.
 
@@ -106,8 +106,7 @@ class PretrainedTokenizer:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the content of ``tokenizer.json`` and the special tokens as JSON, whole or not at all."""
         saved = {"special": dataclasses.asdict(self.special), "fingerprint": self.fingerprint}
-        saved |= {"clean_up": True} if self.clean_up else {}
-        saved |= {"settings": dict(self.settings)} if self.settings else {}
+        saved |= {name: x for name, x in (("clean_up", self.clean_up), ("settings", dict(self.settings))) if x}
         write_bytes(path, json.dumps(saved | {"tokenizer": self.content}, indent=1).encode())
 
     @property
@@ -125,8 +124,8 @@ class PretrainedTokenizer:
         pieces = (self._tokenizer.decode([token], skip_special_tokens=False) for token in ids)
         for text in itertools.chain("a", pieces):  # until one is in the vocabulary
             with contextlib.suppress(Exception):  # the library raises Exception itself
-                found = self._tokenizer.encode(text)
-                ids, is_added = tuple(found.ids), found.special_tokens_mask
+                encoding = self._tokenizer.encode(text)
+                ids, is_added = tuple(encoding.ids), encoding.special_tokens_mask
                 if 0 in is_added:
                     return ids[: is_added.index(0)], ids[len(ids) - is_added[::-1].index(0) :]
         return tuple(self._tokenizer.encode("").ids), ()
@@ -140,7 +139,7 @@ class PretrainedTokenizer:
     def mask(self) -> str | None:
         """The name of the mask token; None if there is no such token."""
         names = (self.settings.get("mask_token"), "[MASK]", "<mask>")
-        return next((name for name in names if name is not None and self.id_of(name) is not None), None)
+        return next((name for name in names if isinstance(name, str) and self.id_of(name) is not None), None)
 
     def is_special(self, token: int) -> bool:
         """Returns True if the file declares a token as special, not as part of the text."""
@@ -163,8 +162,8 @@ class PretrainedTokenizer:
         del side
         check_texts(lines)
         with _refusing(DataError, "this tokenizer cannot split the text"):
-            found = self._tokenizer.encode_batch(list(lines), add_special_tokens=False)
-        return [np.asarray(encoding.ids, np.int32) for encoding in found]
+            encodings = self._tokenizer.encode_batch(list(lines), add_special_tokens=False)
+        return [np.asarray(encoding.ids, np.int32) for encoding in encodings]
 
     encode_normalized = encode
 

@@ -71,21 +71,21 @@ def segmentations(subwords: Subwords, line: str, *, most: int) -> list[tuple[int
     Raises:
       ConfigError: there are more than `most`.
     """
-    found: list[list[tuple[int, ...]]] = [[()]]  # found[i] has the segmentations of the first i characters
+    ways: list[list[tuple[int, ...]]] = [[()]]  # ways[i] has the segmentations of the first i characters
     for end in range(1, len(line) + 1):
         ends = [(start, line[start:end]) for start in range(max(0, end - subwords.longest), end)]
-        found.append(
+        ways.append(
             [
                 (*head, *subwords.tokens([piece]))
                 for start, piece in ends
                 if piece in subwords.ids or len(piece) == 1
-                for head in found[start]
+                for head in ways[start]
             ]
         )
-        if len(found[-1]) > most:
+        if len(ways[-1]) > most:
             text = line.replace(SPACE, " ")
             raise ConfigError(f"{text!r} can be segmented in more than {most:,} ways; give a shorter text")
-    return found[-1]
+    return ways[-1]
 
 
 def unigram_sampler(subwords: Subwords, alpha: float) -> Sampler:

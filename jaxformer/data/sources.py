@@ -9,10 +9,10 @@ import hashlib
 import os
 import pathlib
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from jaxformer.digests import short_digest
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import ConfigError, DataError, first_few
 from jaxformer.files import local_path
 
 LARGEST_STREAM = 1 << 30
@@ -47,9 +47,9 @@ class Parallel:
         """Returns one line with the number of pairs, and the skipped lines by reason."""
         skipped = []
         if self.empty:
-            skipped.append(f"{len(self.empty)} with an empty side (line {_first_five(self.empty)})")
+            skipped.append(f"{len(self.empty)} with an empty side (line {first_few([*map(str, self.empty)])})")
         if self.overlong:
-            skipped.append(f"{len(self.overlong)} overlong (line {_first_five(self.overlong)})")
+            skipped.append(f"{len(self.overlong)} overlong (line {first_few([*map(str, self.overlong)])})")
         return f"{len(self):,} pairs" + (f"; skipped {' and '.join(skipped)}" if skipped else "")
 
 
@@ -68,10 +68,10 @@ def locate(name: str, directory: str = "") -> pathlib.Path:
         return path
     if directory or not corpora:
         return local_path(directory) / path
-    found = next(filter(_exists, (path, below := local_path(corpora) / path)), None)
-    if found is None:
-        raise DataError(f"cannot read {path}: there is no such file here, nor {below} (JAXFORMER_DATA)")
-    return found
+    for place in (path, below := local_path(corpora) / path):
+        if _exists(place):
+            return place
+    raise DataError(f"cannot read {path}: there is no such file here, nor {below} (JAXFORMER_DATA)")
 
 
 def _exists(path: pathlib.Path) -> bool:
@@ -105,18 +105,34 @@ def read_table(
       DataError: the file is missing or not UTF-8, a line has too few columns or a tab in a sentence, or no pair is
         left.
     """
-    rows = [line.split("\t") if line.strip() else [] for line in read_lines(path)]
+    rows = read_rows(path)
+    what = "the sentence is in column {} and its translation in column {}, counted from 0; see --data.columns, or name "
+    what += "the file of the translations, too"
+    sources, targets = [""] * len(rows), [""] * len(rows)
+    for number, source, target in cells_of(rows, path, columns, what):
+        sources[number - 1], targets[number - 1] = source, target
+    return _pairs(sources, targets, max_characters, str(path))
+
+
+def read_rows(path: str | os.PathLike[str], separator: str = "\t", most: int = -1) -> list[list[str]]:
+    """Returns the cells of each line of a table, after at most `most` separators; none for a blank line."""
+    return [line.split(separator, most) if line.strip() else [] for line in read_lines(path)]
+
+
+def cells_of(
+    rows: list[list[str]], path: str | os.PathLike[str], columns: tuple[int, int], what: str, separator: str = "\t"
+) -> Iterator[tuple[int, str, str]]:
+    """Yields the number of each row with cells, from 1, and those in two columns; then checks all (`check_columns`).
+
+    Raises:
+      DataError: a row has too few columns; the message has `what`, with the columns.
+    """
     for number, row in enumerate(rows, 1):
         if row and len(row) <= max(columns):
-            raise DataError(
-                f"{path}, line {number}: {len(row)} column(s), but the sentence is in column {columns[0]} and its "
-                f"translation in column {columns[1]}, counted from 0; see --data.columns, or name the file of the "
-                "translations, too"
-            )
-    check_columns(rows, str(path))
-    blank = [""] * (max(columns) + 1)
-    source, target = ([(row or blank)[column] for row in rows] for column in columns)
-    return _pairs(source, target, max_characters, str(path))
+            raise DataError(f"{path}, line {number}: {len(row)} column(s), but {what.format(*columns)}")
+        if row:
+            yield number, row[columns[0]], row[columns[1]]
+    check_columns(rows, str(path), separator)
 
 
 def check_columns(rows: Sequence[Sequence[str]], place: str, separator: str = "\t") -> None:
@@ -191,7 +207,9 @@ def _wide_encoding(data: bytes) -> str:
     nulls = data.count(0) / max(len(data), 1)
     if data.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)) or nulls > 0.6:
         return "UTF-32"
-    return "UTF-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or nulls > 0.25 else ""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or nulls > 0.25:
+        return "UTF-16"
+    return ""
 
 
 def check_held_out(held_out: float) -> None:
@@ -270,8 +288,3 @@ def _pairs(left: list[str], right: list[str], max_characters: int, name: str) ->
         raise DataError(f"{name}: no pair of sentences in {len(left):,} lines ({reason})")
     sources, targets = zip(*kept, strict=True)
     return Parallel(sources, targets, tuple(empty), tuple(overlong))
-
-
-def _first_five(numbers: Sequence[int]) -> str:
-    shown = ", ".join(map(str, numbers[:5]))
-    return shown + (", ..." if len(numbers) > 5 else "")

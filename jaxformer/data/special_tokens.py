@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+
+TokenizerSettings = Mapping[str, object]
+"""Settings of ``tokenizer_config.json`` that are kept for export and change no tokens, such as a chat template."""
 
 MIN_SUBWORDS = 260
 """The smallest vocabulary of subwords: each has the 256 bytes and the 4 special tokens."""

@@ -51,15 +51,16 @@ class Ragged:
         return np.diff(self.offsets)
 
     @staticmethod
-    def join(sequences: Sequence[np.ndarray]) -> Ragged:
-        """Returns copies of `sequences`, concatenated.
+    def join(sequences: Sequence[np.ndarray] | Ragged) -> Ragged:
+        """Returns copies of `sequences`, concatenated; those that are concatenated already are returned as they are.
 
         >>> Ragged.join([np.array([7, 8]), np.array([9])]).offsets.tolist()
         [0, 2, 3]
         """
+        if isinstance(sequences, Ragged):
+            return sequences
         lengths = [len(ids) for ids in sequences]
-        tokens = np.concatenate(sequences) if lengths else np.zeros(0, np.int32)
-        return Ragged(tokens, _offsets(lengths))
+        return Ragged(np.concatenate([*sequences] or [np.zeros(0, np.int32)]), _offsets(lengths))
 
     def take(self, indices: np.ndarray) -> Ragged:
         """Returns copies of these sequences in this order, without a loop over them."""
@@ -95,7 +96,7 @@ def cached_sequences(
       make: returns the token sequences of one name.
       num_sequences: the number of sequences of each name.
     """
-    dtype = np.uint8 if vocab_size <= 2**8 else np.uint16 if vocab_size <= 2**16 else np.int32
+    dtype = next(dtype for dtype in (np.uint8, np.uint16, np.int32) if vocab_size - 1 <= np.iinfo(dtype).max)
     if cache is not None:
         folder = pathlib.Path(cache) / key
         try:

@@ -85,8 +85,8 @@ class Tokenizer(Protocol):
 
 def encode_texts(tokenizer: Tokenizer, texts: Sequence[str], side: Side = "source") -> list[np.ndarray]:
     """Returns the token ids of each text, int32, with the tokens in `Tokenizer.start`, without `bos` and `eos`."""
-    found, start = tokenizer.encode(texts, side), np.asarray(tokenizer.start, np.int32)
-    return [np.concatenate([start, ids]) for ids in found] if len(start) else found
+    tokens, start = tokenizer.encode(texts, side), np.asarray(tokenizer.start, np.int32)
+    return [np.concatenate([start, ids]) for ids in tokens] if len(start) else tokens
 
 
 _SPLITTERS = {SubwordTokenizer: "sentencepiece", MarianTokenizer: "sentencepiece", PretrainedTokenizer: "tokenizers"}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.data.segmentation import SPACE
@@ -40,7 +40,8 @@ def tokenizer_json(tokenizer: SubwordTokenizer | CharacterTokenizer, *, frame: F
         raise ConfigError(f"a tokenizer.json cannot express the normalization {tokenizer.normalizer.described}")
     special = {name: getattr(tokenizer.special, kind) for kind, name in NAMES.items()}
     added = sorted((token, name) for name, token in special.items())
-    added += [(tokenizer.vocab_size, MASK)] if mask else []
+    if mask:
+        added.append((tokenizer.vocab_size, MASK))
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     subwords = isinstance(tokenizer, SubwordTokenizer)
     tokens = [{"id": token, "content": name, **flags, "special": True} for token, name in added]
@@ -57,9 +58,9 @@ def tokenizer_json(tokenizer: SubwordTokenizer | CharacterTokenizer, *, frame: F
     return json.dumps(content, ensure_ascii=False)
 
 
-def _subwords(tokenizer: SubwordTokenizer) -> dict[str, Any]:
+def _subwords(tokenizer: SubwordTokenizer) -> dict[str, object]:
     pieces = tokenizer.scored_pieces()
-    model: dict[str, Any] = {"byte_fallback": True}
+    model: dict[str, object] = {"byte_fallback": True}
     if tokenizer.is_unigram:
         model |= {"type": "Unigram", "unk_id": tokenizer.special.unk, "vocab": pieces}
     else:
@@ -83,7 +84,7 @@ def _merges(pieces: Sequence[tuple[str, float]]) -> list[tuple[str, str]]:
     return [(left, right) for left, right in splits if left in known and right in known]
 
 
-def _characters(tokenizer: CharacterTokenizer, special: dict[str, int]) -> dict[str, Any]:
+def _characters(tokenizer: CharacterTokenizer, special: dict[str, int]) -> dict[str, object]:
     return {
         "normalizer": None,
         "pre_tokenizer": {"type": "Split", "pattern": {"Regex": r"[\s\S]"}, "behavior": "Isolated", "invert": False},
@@ -92,21 +93,22 @@ def _characters(tokenizer: CharacterTokenizer, special: dict[str, int]) -> dict[
     }
 
 
-def _sequence(kind: str, *parts: dict[str, Any]) -> dict[str, Any]:
+def _sequence(kind: str, *parts: dict[str, object]) -> dict[str, object]:
     return {"type": "Sequence", kind: list(parts)}
 
 
-def _replace(old: str, new: str) -> dict[str, Any]:
+def _replace(old: str, new: str) -> dict[str, object]:
     return {"type": "Replace", "pattern": {"String": old}, "content": new}
 
 
-def _template(frame: Frame, special: dict[str, int]) -> dict[str, Any] | None:
+def _template(frame: Frame, special: dict[str, int]) -> dict[str, object] | None:
     if not frame:
         return None
     token = lambda kind, side: {"SpecialToken": {"id": NAMES[kind], "type_id": side}}
     text = lambda name, side: [{"Sequence": {"id": name, "type_id": side}}, token("eos", side)]
-    begin = [token("bos", 0)] if frame == "both" else []
-    used = [NAMES["eos"], NAMES["bos"]] if begin else [NAMES["eos"]]
+    begin, used = [], [NAMES["eos"]]
+    if frame == "both":
+        begin, used = [token("bos", 0)], [NAMES["eos"], NAMES["bos"]]
     return {
         "type": "TemplateProcessing",
         "single": begin + text("A", 0),

@@ -87,7 +87,7 @@ class _Windows(abc.ABC):
           rows: the rows to make; all by default.
         """
         starts = self._starts(step)
-        indices = np.arange(self.batch_size) if rows is None else rows(self.batch_size)
+        indices = (rows or np.arange)(self.batch_size)
         positions = starts[np.minimum(indices, self.batch_size - 1), None] + np.arange(self.length)
         valid = (indices < self.batch_size)[:, None] & (positions < self.stream.num_labels)
         positions = np.where(valid, positions, 0)

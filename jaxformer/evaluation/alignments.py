@@ -32,15 +32,16 @@ def alignment_error_rate(
     Raises:
       ValueError: the numbers of sentences differ, or there are no links.
     """
-    possible = sure if possible is None else possible
+    if possible is None:
+        possible = sure
     if not len(alignments) == len(sure) == len(possible):
         raise ValueError(
             f"alignments of {len(alignments)} sentences, sure links of {len(sure)}, possible links of {len(possible)}"
         )
     correct = total = 0
-    for found, certain, allowed in zip(map(set, alignments), map(set, sure), map(set, possible), strict=True):
-        correct += len(found & certain) + len(found & (certain | allowed))
-        total += len(found) + len(certain)
+    for links, certain, allowed in zip(map(set, alignments), map(set, sure), map(set, possible), strict=True):
+        correct += len(links & certain) + len(links & (certain | allowed))
+        total += len(links) + len(certain)
     if not total:
         raise ValueError("an alignment error rate needs at least one link")
     return 1 - correct / total

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,9 +51,9 @@ def bleu(
     """
     _check(hypotheses, references)
     metric = _bleu(language, lowercase=lowercase)
-    several = [[own] if isinstance(own, str) else own for own in references]
+    several = [[texts] if isinstance(texts, str) else texts for texts in references]
     value = metric.corpus_score(list(hypotheses), [list(column) for column in itertools.zip_longest(*several)]).score
-    return Score("BLEU (lower-cased)" if lowercase else "BLEU", value, str(metric.get_signature()))
+    return Score(f"BLEU{' (lower-cased)' * lowercase}", value, str(metric.get_signature()))
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> Score:
@@ -61,7 +61,7 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: boo
     _check(hypotheses, references)
     metric = sacrebleu.CHRF(lowercase=lowercase)
     value = metric.corpus_score(list(hypotheses), [list(references)]).score
-    return Score("chrF2 (lower-cased)" if lowercase else "chrF2", value, str(metric.get_signature()))
+    return Score(f"chrF2{' (lower-cased)' * lowercase}", value, str(metric.get_signature()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +102,7 @@ def paired_bootstrap(
     """
     for hypotheses in (baseline, system):
         _check(hypotheses, references)
-    name, metric = "BLEU (lower-cased)" if lowercase else "BLEU", _bleu(language, lowercase=lowercase)
+    name, metric = f"BLEU{' (lower-cased)' * lowercase}", _bleu(language, lowercase=lowercase)
     systems: list[tuple[str, Sequence[str]]] = [("baseline", list(baseline)), ("system", list(system))]
     test: Any = PairedTest(systems, {"bleu": metric}, [list(references)], "bs", n_samples=draws)
     signatures, results = test()
@@ -144,17 +144,18 @@ def bleu_words(text: str, language: str = "") -> list[str]:
 
 
 @functools.cache
-def _tokenizer(language: str) -> Any:
+def _tokenizer(language: str) -> Callable[[str], str]:
     return _bleu(language).tokenizer
 
 
-def _bleu(language: str, **options: Any) -> sacrebleu.BLEU:
+def _bleu(language: str, *, lowercase: bool = False, effective_order: bool = False) -> sacrebleu.BLEU:
+    make = functools.partial(sacrebleu.BLEU, lowercase=lowercase, effective_order=effective_order)
     if language:
         check_language(language)
     if language in UNSPACED - {"ja", "zh"}:  # 13a would read a sentence as one word
-        return sacrebleu.BLEU(tokenize="char", **options)
+        return make(tokenize="char")
     try:
-        return sacrebleu.BLEU(trg_lang=language, **options)
+        return make(trg_lang=language)
     except RuntimeError as error:
         raise ConfigError(
             f"BLEU of {language} needs a package that is missing; install it with: pip install 'sacrebleu[{language}]'"
@@ -191,8 +192,8 @@ def moses_bleu(
     said = [prepare(text) for text in hypotheses] if words is None else [text.lower() for text in words]
     metric = sacrebleu.BLEU(tokenize="none", force=True)
     value = metric.corpus_score(said, [[prepare(text) for text in references]]).score
-    own = "" if words is None else f", hypotheses as {'cased ' * cased}words of the system"
-    recipe = f"lower-cased, sacremoses {moses.VERSION} ({language}){own}, then {metric.get_signature()}"
+    origin = f", hypotheses as {'cased ' * cased}words of the system" * (words is not None)
+    recipe = f"lower-cased, sacremoses {moses.VERSION} ({language}){origin}, then {metric.get_signature()}"
     return Score("BLEU (lower-cased Moses)", value, recipe)
 
 
@@ -249,6 +250,6 @@ def _check(hypotheses: Sequence[str], references: Sequence[str] | Sequence[Seque
         raise ValueError(f"{len(hypotheses)} hypotheses, but {len(references)} references")
     if not references:
         raise ValueError("a corpus score needs at least one sentence")
-    for number, own in enumerate(references, 1):
-        if not isinstance(own, str) and not own:
+    for number, texts in enumerate(references, 1):
+        if not isinstance(texts, str) and not texts:
             raise ValueError(f"a hypothesis needs at least one reference, but number {number} has none")

@@ -51,8 +51,9 @@ def select(attention: AttentionWeights, *, layer: int | None = None, head: int |
     for name, index, size in (("layer", layer, weights.shape[0]), ("head", head, weights.shape[1])):
         if index is not None and not -size <= index < size:
             raise ConfigError(f"{name} must be from 0 to {size - 1}, or from -1 to {-size} from the end, got {index}")
-    weights = weights.mean(0) if layer is None else weights[layer]
-    return AttentionMap(attention.source, attention.target, weights.mean(0) if head is None else weights[head])
+    for index in (layer, head):
+        weights = weights.mean(0) if index is None else weights[index]
+    return AttentionMap(attention.source, attention.target, weights)
 
 
 def most_aligned(attention: AttentionWeights) -> tuple[int, int]:
@@ -88,9 +89,9 @@ def between_words(attention: AttentionWeights, source: Sequence[str], target: Se
     Raises:
       ValueError: the words and the pieces spell different texts.
     """
-    received, given = (_shares(*both) for both in ((attention.source, source), (attention.target, target)))
-    given = given / given.sum(1, keepdims=True)
-    weights = given @ np.asarray(attention.weights, np.float64) @ received.T
+    received, sent = (_shares(*both) for both in ((attention.source, source), (attention.target, target)))
+    sent /= sent.sum(1, keepdims=True)
+    weights = sent @ np.asarray(attention.weights, np.float64) @ received.T
     return AttentionWeights((*source, attention.source[-1]), (*target, attention.target[-1]), weights)
 
 
@@ -103,7 +104,7 @@ def _shares(pieces: Sequence[str], words: Sequence[str]) -> np.ndarray:
     for text, indices in _characters(pieces[:-1]):
         letters = "".join(text.replace(SPACE, " ").split())
         # A piece that is only a space belongs to the next word, and one after the last word to the end token.
-        mine = owners[position : position + len(letters)] if letters else owners[position : position + 1]
+        mine = owners[position : position + max(1, len(letters))]
         for index in indices:
             np.add.at(shares[:, index], mine, 1 / max(1, len(mine)))
         position += len(letters)

@@ -10,7 +10,6 @@ import io
 import os
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -57,7 +56,7 @@ def attention_map(attention: AttentionMap, *, title: str | None = None, axes: Ax
     width = 2.2 + 0.42 * columns + 0.15 * _excess(target) + 0.12 * _excess(source)  # the source's slant to the right
     width = max(width, 1.2 + 0.09 * max(map(display_width, (title or "").split("\n"))))
     size = width, 1.6 + 0.36 * rows + 0.12 * _excess(source)
-    axes = _figure(size).subplots() if axes is None else axes
+    axes = axes or _figure(size).subplots()
     image = _cells(axes, attention.weights, top=_ceiling(attention.weights))
     axes.scatter(attention.weights.argmax(1), np.arange(rows), s=14, color=ACCENT, linewidths=0, zorder=3)
     axes.set_xticks(range(columns), source, rotation=45, ha="left", rotation_mode="anchor")
@@ -100,10 +99,7 @@ def head_grid(attention: AttentionWeights) -> Figure:
 
 
 def image_maps(
-    pictures: Sequence[np.ndarray],
-    maps: Sequence[Mapping[str, np.ndarray]],
-    *,
-    titles: Sequence[str],
+    pictures: Sequence[np.ndarray], maps: Sequence[Mapping[str, np.ndarray]], *, titles: Sequence[str]
 ) -> Figure:
     """Draws images, uint8 ``[h, w, C]``, one per row, and beside each its maps, overlaid on a gray copy.
 
@@ -115,19 +111,15 @@ def image_maps(
     size = 1.9 * (1 + len(names)) + 0.2, 2.1 * len(pictures) + 0.2
     figure = _figure(size)
     grid = figure.subplots(len(pictures), 1 + len(names), squeeze=False)
-    for row, picture, found, title in zip(grid, pictures, maps, titles, strict=True):
+    for row, picture, by_name, title in zip(grid, pictures, maps, titles, strict=True):
         _show(row[0], picture, title)
         for axes, name in zip(row[1:], names, strict=True):
-            _show(axes, picture, name, found[name])
+            _show(axes, picture, name, by_name[name])
     return _finished(*figure.axes)
 
 
 def caption_sheet(
-    pictures: Sequence[np.ndarray],
-    captions: Sequence[AttentionMap],
-    *,
-    grid: tuple[int, int],
-    titles: Sequence[str],
+    pictures: Sequence[np.ndarray], captions: Sequence[AttentionMap], *, grid: tuple[int, int], titles: Sequence[str]
 ) -> Figure:
     """Draws each image, uint8 ``[h, w, C]``, and beside it a gray copy for each word, overlaid with its attention.
 
@@ -136,18 +128,18 @@ def caption_sheet(
       grid: the rows and columns of the grid.
     """
     height, width = pictures[0].shape[:2]
-    across = min(WORDS_ACROSS, max(len(found.target) for found in captions))
-    down = [-(-len(found.target) // across) for found in captions]
+    across = min(WORDS_ACROSS, max(len(caption.target) for caption in captions))
+    down = [-(-len(caption.target) // across) for caption in captions]
     size = 1.9 * (1 + across) + 0.2, (1.9 * height / width + 0.3) * sum(down) + 0.2
     figure = _figure(size)
     rows = figure.subplots(sum(down), 1 + across, squeeze=False)
     for axes in rows.flat:
         axes.set_axis_off()
     first = 0
-    for picture, found, title, number in zip(pictures, captions, titles, down, strict=True):
+    for picture, caption, title, number in zip(pictures, captions, titles, down, strict=True):
         _show(rows[first, 0], picture, title)
         places = rows[first : first + number, 1:].flat
-        for axes, word, weights in zip(places, _labels(found.target), found.weights, strict=False):
+        for axes, word, weights in zip(places, _labels(caption.target), caption.weights, strict=False):
             _show(axes, picture, word, weights.reshape(grid))
         first += number
     return _finished(*figure.axes)
@@ -175,8 +167,8 @@ def loss_curves(log: Iterable[Mapping[str, object]], *, title: str = "", axes: A
         `training.logging.read_log` reads from the ``log.jsonl`` of a run.
       axes: axes of a figure of your own, to draw on; by default of a new figure, with the legend below the axes.
     """
-    entries, own = list(log), axes is None
-    axes = _figure((7, 4)).subplots() if axes is None else axes
+    entries, is_new = list(log), axes is None
+    axes = axes or _figure((7, 4)).subplots()
     steps, losses = _series(entries, "loss")
     if len(steps):
         axes.plot(steps, losses, color=GRID, linewidth=0.8)
@@ -200,11 +192,10 @@ def loss_curves(log: Iterable[Mapping[str, object]], *, title: str = "", axes: A
     axes.spines["bottom"].set_color(QUIET)
     lines = [line for each in (axes, *right) for line in each.get_legend_handles_labels()[0]]
     if lines:
-        style: dict[str, Any] = {"frameon": False, "fontsize": 9, "labelcolor": INK}
-        if own:
-            axes.figure.legend(handles=lines, loc="outside lower center", ncols=3, **style)
-        else:
-            axes.legend(handles=lines, **style)
+        place = functools.partial(axes.legend)
+        if is_new:
+            place = functools.partial(axes.figure.legend, loc="outside lower center", ncols=3)
+        place(handles=lines, frameon=False, fontsize=9, labelcolor=INK)
     axes.set_title(title, color=INK, size=11)
     return _finished(axes, *right)
 
@@ -225,10 +216,10 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> pathlib.Path:
     return pathlib.Path(path)
 
 
-def _write(figure: Figure, target: Any, dpi: float, **options: Any) -> None:
-    """Writes a figure to a file or stream."""
+def _write(figure: Figure, target: pathlib.Path | io.BytesIO, dpi: float, format: str | None = None) -> None:
+    """Writes a figure to a file or stream, by default in the format of the file's suffix."""
     with rc_context({"text.usetex": False}):
-        figure.savefig(target, dpi=min(dpi, LARGEST_SIDE / max(figure.get_size_inches())), **options)
+        figure.savefig(target, dpi=min(dpi, LARGEST_SIDE / max(figure.get_size_inches())), format=format)
 
 
 class _Figure(Figure):
@@ -325,11 +316,13 @@ def _choose_fonts(axes: Sequence[Axes], texts: Sequence[Text]) -> None:
     missing = {character for text in texts for character in text.get_text()} - {" ", "\n"}
     missing -= _characters(font_manager.findfont(DEFAULT_FONT))
     families = [DEFAULT_FONT]
-    for font in font_manager.fontManager.ttflist if missing else ():
-        placeholders = font.name.startswith("Last Resort")  # it has a placeholder box for every character
-        if not placeholders and font.name not in families and (found := missing & _characters(font.fname)):
+    for font in font_manager.fontManager.ttflist:
+        # "Last Resort" has a placeholder box for every character.
+        if not missing or font.name in families or font.name.startswith("Last Resort"):
+            continue
+        if held := missing & _characters(font.fname):
             families.append(font.name)
-            missing -= found
+            missing -= held
     names = str.maketrans({character: f"U+{ord(character):04X}" for character in missing})
     for axis in [axis for part in axes for axis in (part.xaxis, part.yaxis)]:
         labels = [label.get_text() for label in axis.get_ticklabels()]

@@ -15,6 +15,5 @@ if TYPE_CHECKING:
     from jaxformer.interop.pretrained import save_pretrained as save_pretrained
 
 __getattr__ = lazy.members(
-    __name__,
-    {"equivalent": "", "export": "", "pretrained": "FAMILIES Pretrained load_pretrained save_pretrained"},
+    __name__, {"equivalent": "", "export": "", "pretrained": "FAMILIES Pretrained load_pretrained save_pretrained"}
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
 
+import jax
 import numpy as np
 
 from jaxformer import functional, models
@@ -34,14 +34,16 @@ _SIZES = {
     "decoder_layers": 12,
     "max_position_embeddings": 1024,
 }
-_LEARNED: dict[str, Any] = {"positions": choices.Learned(offset=2), "embedding_norm": True}
-_SINUSOIDAL: dict[str, Any] = {"positions": choices.Sinusoidal("halves"), "embedding_norm": False}
-_SWITCHES: dict[str, dict[str, Any]] = {
-    "bart": _LEARNED | {"norm_position": "post"},
-    "mbart": _LEARNED | {"norm_position": "pre"},
-    "marian": _SINUSOIDAL | {"norm_position": "post"},
-    "pegasus": _SINUSOIDAL | {"norm_position": "pre"},
+_LEARNED, _SINUSOIDAL = choices.Learned(offset=2), choices.Sinusoidal("halves")
+_SWITCHES = {
+    "bart": (_LEARNED, "post"),
+    "mbart": (_LEARNED, "pre"),
+    "marian": (_SINUSOIDAL, "post"),
+    "pegasus": (_SINUSOIDAL, "pre"),
 }
+"""The positions, and those of the norms."""
+_TIES = {(True, True): "all", (True, False): "decoder", (False, True): "inputs", (False, False): "none"}
+"""Our tying, by ``tie_word_embeddings`` and ``share_encoder_decoder_embeddings``."""
 _ARCHITECTURES = {
     "bart": "BartForConditionalGeneration",
     "mbart": "MBartForConditionalGeneration",
@@ -51,17 +53,16 @@ _ARCHITECTURES = {
 
 
 def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
-    switches = _SWITCHES[kind]
+    positions, norm_position = _SWITCHES[kind]
     settings = renamed(settings, {"hidden_size": "d_model", "num_attention_heads": "encoder_attention_heads"})
-    pre = switches["norm_position"] == "pre"
-    require(settings, normalize_before=pre, add_final_layer_norm=pre, normalize_embedding=switches["embedding_norm"])
+    pre, learned = norm_position == "pre", positions is _LEARNED
+    require(settings, normalize_before=pre, add_final_layer_norm=pre, normalize_embedding=learned)
     require(settings, is_causal=True)  # of the decoder
-    require(settings, static_position_embeddings=not switches["embedding_norm"])
-    default = _SIZES | ({"vocab_size": 58101} if kind == "marian" else {})
+    require(settings, static_position_embeddings=not learned)
+    default = _SIZES | {"marian": {"vocab_size": 58101}}.get(kind, {})
     sizes = {name: get(settings, name, value) for name, value in default.items()}
     vocab, dim = sizes["vocab_size"], sizes["d_model"]
-    tied = get(settings, "tie_word_embeddings", True)
-    together, apart = ("all", "decoder") if tied else ("inputs", "none")
+    tied = get(settings, "tie_word_embeddings", True), get(settings, "share_encoder_decoder_embeddings", True)
     config = families.bart(
         vocab,
         d_model=dim,
@@ -75,14 +76,16 @@ def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
         dropout=get(settings, "dropout", 0.1),
         attention_dropout=get(settings, "attention_dropout", 0.0),
         feed_forward=choices.Plain(dropout=get(settings, "activation_dropout", 0.0)),
-        tie_embeddings=together if get(settings, "share_encoder_decoder_embeddings", True) else apart,
-        **switches,
+        tie_embeddings=_TIES[tied],
+        positions=positions,
+        embedding_norm=learned,
+        norm_position=norm_position,
     )
     target = get(settings, "decoder_vocab_size", vocab)
     return pure(models.EncoderDecoder, dataclasses.replace(config, target_vocab_size=target))
 
 
-def _settings(kind: str, net: Pure) -> dict[str, Any]:
+def _settings(kind: str, net: Pure) -> Settings:
     config = net.config
     pre = config.norm_position == "pre"
     return {
@@ -146,7 +149,7 @@ def _side(side: str, tokens: str) -> Table:
     }
 
 
-def _computed(net: Pure) -> dict[str, tuple[Shape, Callable[[], Any]]]:
+def _computed(net: Pure) -> dict[str, tuple[Shape, Callable[[], jax.Array]]]:
     """Returns the sinusoids that older files of Marian and Pegasus hold."""
     config = net.config
     if isinstance(config.positions, choices.Learned):

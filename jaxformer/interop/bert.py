@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any
 
 from jaxformer import models
 from jaxformer.errors import DataError
@@ -39,7 +38,7 @@ def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
     if rows <= offset:
         raise DataError(f"max_position_embeddings in config.json must be above {offset}, got {rows}")
     config = getattr(families, kind)(
-        get(settings, "vocab_size", 50265 if roberta else 30522),
+        get(settings, "vocab_size", {"bert": 30522, "roberta": 50265}[kind]),
         d_model=get(settings, "hidden_size", 768),
         num_heads=get(settings, "num_attention_heads", 12),
         d_ff=get(settings, "intermediate_size", 3072),
@@ -66,7 +65,7 @@ def _has_head(net: Pure) -> bool:
     return net.model is models.MaskedLanguageModel
 
 
-def _settings(kind: str, net: Pure) -> dict[str, Any]:
+def _settings(kind: str, net: Pure) -> Settings:
     config, name = net.config, {"bert": "Bert", "roberta": "Roberta"}[kind]
     if kind == "roberta" and not config.positions.offset:
         raise ValueError("its positions start at 0, but those of a roberta start after the id of the padding token")
@@ -74,12 +73,20 @@ def _settings(kind: str, net: Pure) -> dict[str, Any]:
     return padding | {
         "architectures": [f"{name}ForMaskedLM" if _has_head(net) else f"{name}Model"],
         "vocab_size": config.vocab_size,
+        "max_position_embeddings": config.max_positions + config.positions.offset,
+        "type_vocab_size": config.num_token_types,
+        **layer_settings(net),
+    }
+
+
+def layer_settings(net: Pure) -> Settings:
+    """Returns the settings of layers, also of ViT."""
+    config = net.config
+    return {
         "hidden_size": config.d_model,
         "num_attention_heads": config.num_heads,
         "intermediate_size": config.d_ff,
         "num_hidden_layers": config.num_layers,
-        "max_position_embeddings": config.max_positions + config.positions.offset,
-        "type_vocab_size": config.num_token_types,
         "layer_norm_eps": config.norm.epsilon,
         "hidden_act": their_activation(config.activation),
         "hidden_dropout_prob": config.dropout,
@@ -88,27 +95,29 @@ def _settings(kind: str, net: Pure) -> dict[str, Any]:
 
 
 def _table(kind: str, net: Pure) -> Table:
-    layer = "encoder.layer.{}"
-    query, key, value = (f"{layer}.attention.self.{name}" for name in ("query", "key", "value"))
     names = {"tokens": "word", "positions": "position", "types": "token_type"}
     encoder: Table = {
         "embeddings": {
             **{ours: table(f"embeddings.{theirs}_embeddings") for ours, theirs in names.items()},
             "norm": norm("embeddings.LayerNorm"),
         },
-        "stack": {
-            "layers": {
-                "attention": self_attention(query, key, value, f"{layer}.attention.output.dense"),
-                "attention_norm": norm(f"{layer}.attention.output.LayerNorm"),
-                "feed_forward": {
-                    "up": linear(f"{layer}.intermediate.dense"),
-                    "down": linear(f"{layer}.output.dense"),
-                },
-                "feed_forward_norm": norm(f"{layer}.output.LayerNorm"),
-            }
-        },
+        "stack": stack("self", "attention.output.LayerNorm", "output.LayerNorm"),
     }
     return {"encoder": encoder, **_HEADS[kind]} if _has_head(net) else encoder
+
+
+def stack(attention: str, attention_norm: str, feed_forward_norm: str) -> Table:
+    """Returns the sources of layers, also of ViT, by the names that differ."""
+    layer = "encoder.layer.{}"
+    query, key, value = (f"{layer}.attention.{attention}.{name}" for name in ("query", "key", "value"))
+    return {
+        "layers": {
+            "attention": self_attention(query, key, value, f"{layer}.attention.output.dense"),
+            "attention_norm": norm(f"{layer}.{attention_norm}"),
+            "feed_forward": {"up": linear(f"{layer}.intermediate.dense"), "down": linear(f"{layer}.output.dense")},
+            "feed_forward_norm": norm(f"{layer}.{feed_forward_norm}"),
+        }
+    }
 
 
 def _copies(kind: str, net: Pure) -> dict[str, str]:
@@ -136,9 +145,9 @@ FAMILIES = {
 """The families of this file by their ``model_type``."""
 
 
-def _of_another_name(name: str, net: Pure) -> dict[str, Any]:
+def _of_another_name(name: str, net: Pure) -> Settings:
     written = _settings("roberta", net)
-    return written | {"architectures": [text.replace("Roberta", name) for text in written["architectures"]]}
+    return {**written, "architectures": [text.replace("Roberta", name) for text in written["architectures"]]}
 
 
 for _kind, _name in (("xlm-roberta", "XLMRoberta"), ("camembert", "Camembert")):

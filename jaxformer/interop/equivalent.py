@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,9 @@ from jaxformer.interop.pretrained import FAMILIES, config_json
 from jaxformer.models import choices
 from jaxformer.modules.pure import Params, Pure, pure
 
+Change = Callable[[Pure, Params, str], tuple[Pure, Params]]
+"""A function of a model, its parameters and a family."""
+
 
 class Fitted(NamedTuple):
     """A model of a family."""
@@ -33,7 +36,7 @@ class Fitted(NamedTuple):
     params: Params
 
 
-CANDIDATES: dict[Callable[..., Any], tuple[str, ...]] = {
+CANDIDATES: dict[Callable[..., object], tuple[str, ...]] = {
     models.EncoderDecoder: ("bart", "mbart", "marian", "pegasus", "t5", "mt5"),
     models.LanguageModel: ("gpt2", "llama", "mistral", "qwen2", "qwen3"),
     models.MaskedLanguageModel: ("bert", "roberta"),
@@ -54,13 +57,16 @@ def fitted(net: Pure, params: Params, *, family: str = "") -> Fitted:
     known, kind = CANDIDATES.get(net.model, ()), net.model.__name__
     if not known:
         raise ConfigError(f"no family of Hugging Face is known for a {kind}")
-    if family and family not in FAMILIES:
-        raise ConfigError(f"family {family!r} is not known{did_you_mean(family, FAMILIES)}")
-    if family and family not in known:
-        raise ConfigError(f"a {family} is not a {kind}; its families are {', '.join(known)}")
+    about = "no family of Hugging Face can express this model: "
+    if family:
+        if family not in FAMILIES:
+            raise ConfigError(f"family {family!r} is not known{did_you_mean(family, FAMILIES)}")
+        if family not in known:
+            raise ConfigError(f"a {family} is not a {kind}; its families are {', '.join(known)}")
+        known, about = (family,), ""
     reasons: dict[str, str] = {}
     for changes in ((), _CHANGES):  # unchanged, if possible
-        for name in (family,) if family else known:
+        for name in known:
             changed = _changed(net, params, name, changes)
             try:
                 config_json(changed.net, name)
@@ -68,17 +74,16 @@ def fitted(net: Pure, params: Params, *, family: str = "") -> Fitted:
                 reasons[name] = str(error)
             else:
                 return changed
-    reason = "; ".join(reasons.values())
-    raise ConfigError(reason if family else f"no family of Hugging Face can express this model: {reason}")
+    raise ConfigError(about + "; ".join(reasons.values()))
 
 
-def _changed(net: Pure, params: Params, family: str, changes: Sequence[Callable[..., Any]]) -> Fitted:
+def _changed(net: Pure, params: Params, family: str, changes: Sequence[Change]) -> Fitted:
     for change in changes:
         net, params = change(net, params, family)
     return Fitted(family, net, params)
 
 
-def _with(net: Pure, **settings: Any) -> Pure:
+def _with(net: Pure, **settings: object) -> Pure:
     return pure(net.model, dataclasses.replace(net.config, **settings), **dict(net.parts))
 
 
@@ -115,7 +120,8 @@ def with_sines_before_cosines(net: Pure, params: Params, family: str) -> tuple[P
 
     def reordered(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
         for axis, name in enumerate(axes):
-            x = jnp.take(x, order, axis=axis) if name == "model" else x
+            if name == "model":
+                x = jnp.take(x, order, axis=axis)
         return x
 
     return _with(net, positions=choices.Sinusoidal("halves")), jax.tree.map(reordered, params, net.axes)

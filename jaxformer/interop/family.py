@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+
+import jax
 
 from jaxformer.interop.packing import Shape, Table
 from jaxformer.interop.settings import Settings
@@ -20,7 +21,7 @@ class Family:
 
     net: Callable[[Settings, Mapping[str, Shape]], Pure]
     """Makes the model from a ``config.json`` and the shapes of the tensors in the file."""
-    settings: Callable[[Pure], dict[str, Any]]
+    settings: Callable[[Pure], Settings]
     """Makes the ``config.json`` of a model."""
     table: Callable[[Pure], Table]
     """The sources of the parameters."""
@@ -35,7 +36,7 @@ class Family:
     """The copies that are written too, because transformers ties fewer tables than the model."""
     ignored: tuple[str, ...] = ()
     """Patterns of tensors for which models of this library have no parameter."""
-    computed: Callable[[Pure], Mapping[str, tuple[Shape, Callable[[], Any]]]] = lambda net: {}
+    computed: Callable[[Pure], Mapping[str, tuple[Shape, Callable[[], jax.Array]]]] = lambda net: {}
     """Tensors that a file may hold although they are not parameters, such as sinusoids, as shapes and functions that
     compute them; they must be equal."""
     renamed: tuple[tuple[str, str], ...] = ()

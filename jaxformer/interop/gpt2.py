@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from jaxformer import models
 from jaxformer.interop.family import Family
@@ -43,7 +42,7 @@ def _net(settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
     return pure(models.LanguageModel, config)
 
 
-def _settings(net: Pure) -> dict[str, Any]:
+def _settings(net: Pure) -> Settings:
     config = net.config
     return {
         "architectures": ["GPT2LMHeadModel"],

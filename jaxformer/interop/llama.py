@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from jaxformer import models
 from jaxformer.config import kind_of
@@ -22,7 +21,7 @@ _OF_QWEN = {
     "num_key_value_heads": 32,
     "max_position_embeddings": 32768,
 }
-_DEFAULTS: dict[str, dict[str, Any]] = {
+_DEFAULTS = {
     "llama": {"vocab_size": 32000, "intermediate_size": 11008, "max_position_embeddings": 2048},
     "mistral": {
         "vocab_size": 32000,
@@ -103,52 +102,52 @@ def _window(kind: str, settings: Settings, num_layers: int) -> int | None:
 
 def _rotary(settings: Settings) -> choices.Rotary:
     """Returns the rotary positions, from the settings of transformers 5 or from the two of earlier versions."""
-    found = settings.get("rope_scaling") or settings.get("rope_parameters") or {}  # as transformers 5 does
-    if not isinstance(found, Mapping) or any(isinstance(value, Mapping) for value in found.values()):
-        raise DataError(f"rope_parameters in config.json must be one object for all layers, got {found!r}")
-    base = get(found, "rope_theta", get(settings, "rope_theta", 10_000.0))
-    kind = get(found, "rope_type", get(found, "type", "default"))
-    if get(settings, "partial_rotary_factor", get(found, "partial_rotary_factor", 1.0)) != 1.0:
+    scaling = settings.get("rope_scaling") or settings.get("rope_parameters") or {}  # as transformers 5 does
+    if not isinstance(scaling, Mapping) or any(isinstance(value, Mapping) for value in scaling.values()):
+        raise DataError(f"rope_parameters in config.json must be one object for all layers, got {scaling!r}")
+    base = get(scaling, "rope_theta", get(settings, "rope_theta", 10_000.0))
+    kind = get(scaling, "rope_type", get(scaling, "type", "default"))
+    if get(settings, "partial_rotary_factor", get(scaling, "partial_rotary_factor", 1.0)) != 1.0:
         raise DataError("partial_rotary_factor in config.json must be 1.0 for the models here")
     if kind == "default":
         return choices.Rotary(base)
     if kind not in ("linear", "llama3", "yarn"):
         raise DataError(f"the rope_type in config.json must be default, linear, llama3 or yarn, got {kind!r}")
     name = "original_max_position_embeddings"  # transformers 5 reads it outside of the object, too
-    trained = get(found, name, get(settings, name, get(settings, "max_position_embeddings", 0)))
+    trained = get(scaling, name, get(settings, name, get(settings, "max_position_embeddings", 0)))
     factors = {"linear": 1.0, "llama3": 8.0, "yarn": get(settings, "max_position_embeddings", 0) / max(trained, 1)}
-    factor = get(found, "factor", factors[kind])
+    factor = get(scaling, "factor", factors[kind])
     if factor == 1:  # no scaling
         return choices.Rotary(base)
     if kind == "linear":
         return choices.Rotary(base, scaling=choices.LinearScaling(factor))
     if kind == "yarn":
-        _check_yarn(found, factor)
+        _check_yarn(scaling, factor)
     else:
-        require(found, low_freq_factor=1.0, high_freq_factor=4.0)
+        require(scaling, low_freq_factor=1.0, high_freq_factor=4.0)
     if get(settings, name, trained) != trained:
         raise DataError(f"{name} in config.json must be the one of rope_parameters, {trained}, got {settings[name]}")
-    scaling = choices.YaRNScaling if kind == "yarn" else choices.Llama3Scaling
-    return choices.Rotary(base, scaling=scaling(factor, trained))
+    of_kind = {"yarn": choices.YaRNScaling, "llama3": choices.Llama3Scaling}[kind]
+    return choices.Rotary(base, scaling=of_kind(factor, trained))
 
 
-def _check_yarn(found: Settings, factor: float) -> None:
+def _check_yarn(scaling: Settings, factor: float) -> None:
     """Checks that YaRN has the bounds and the amplitude of the paper."""
-    require(found, beta_fast=32, beta_slow=1, truncate=True)
-    amplitude = 0.1 * math.log(factor) + 1 if factor > 1 else 1.0
-    if found.get("attention_factor") is None:
-        if found.get("mscale") and found.get("mscale_all_dim"):
+    require(scaling, beta_fast=32, beta_slow=1, truncate=True)
+    amplitude = 0.1 * math.log(max(factor, 1)) + 1
+    if scaling.get("attention_factor") is None:
+        if scaling.get("mscale") and scaling.get("mscale_all_dim"):
             raise DataError("mscale and mscale_all_dim in config.json must not be given for the models here")
-    elif not math.isclose(get(found, "attention_factor", amplitude), amplitude, rel_tol=1e-6):
+    elif not math.isclose(get(scaling, "attention_factor", amplitude), amplitude, rel_tol=1e-6):
         raise DataError(f"attention_factor in config.json must be {amplitude} for the models here")
 
 
-def _settings(kind: str, net: Pure) -> dict[str, Any]:
+def _settings(kind: str, net: Pure) -> Settings:
     config, rotary = net.config, net.config.positions
     if not isinstance(rotary, choices.Rotary):
         raise ValueError(f"positions must be rotary in a file of {kind}, got {kind_of(rotary)}")
-    positions: dict[str, Any] = {"rope_theta": rotary.base}
-    parameters: dict[str, Any] = {"rope_type": "default", **positions}
+    positions = {"rope_theta": rotary.base}
+    parameters: dict[str, object] = {"rope_type": "default", **positions}
     match rotary.scaling:
         case choices.NTKScaling():
             raise ValueError(f"the scaling must be none, linear, llama3 or yarn in a file of {kind}, got 'ntk'")
@@ -159,10 +158,11 @@ def _settings(kind: str, net: Pure) -> dict[str, Any]:
                 parameters |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
         case choices.LinearScaling(factor):
             parameters |= {"rope_type": "linear", "factor": factor}
-    others: dict[str, Any] = {} if kind == "qwen2" else {"attention_bias": config.attention_bias}
+    others: dict[str, object] = {} if kind == "qwen2" else {"attention_bias": config.attention_bias}
     window = config.attention_window
     of_qwen = {"use_sliding_window": window is not None}
-    of_qwen |= {} if window is None else {"sliding_window": window, "max_window_layers": 0}
+    if window is not None:
+        of_qwen |= {"sliding_window": window, "max_window_layers": 0}
     others |= {"mistral": {"sliding_window": window}, "llama": {"mlp_bias": config.feed_forward.bias}}.get(
         kind, of_qwen
     )

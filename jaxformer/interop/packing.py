@@ -17,6 +17,9 @@ import jax
 import numpy as np
 
 Shape = tuple[int, ...]
+Tensor = jax.Array | np.ndarray
+Leaf = Tensor | jax.ShapeDtypeStruct
+"""A parameter, or its shape."""
 Table = Mapping[str, "Source | Table"]
 """A tree of the parameters' names, with the source of each."""
 
@@ -27,7 +30,7 @@ class Packing:
 
     load: Callable[..., np.ndarray]
     """``(shape, *tensors) -> array`` of this shape."""
-    save: Callable[[Any, int], tuple[Any, ...]]
+    save: Callable[[Tensor, int], tuple[Tensor, ...]]
     """``(array, number of tensors) -> tensors``; uses methods of arrays alone, so that shapes can be traced."""
 
 
@@ -50,7 +53,15 @@ class Source:
         """Returns the names in one layer, or the only names."""
         return [name.format(layer) for name in self.names]
 
-    def shapes(self, leaf: Any) -> list[Shape]:
+    def num_layers(self, leaf: Leaf) -> int:
+        """Returns the number of sets of tensors."""
+        return int(np.prod(leaf.shape[: self.stacked]))
+
+    def by_layer(self, parameter: np.ndarray) -> np.ndarray:
+        """Returns a parameter with a first dimension of layers."""
+        return parameter.reshape(self.num_layers(parameter), *parameter.shape[self.stacked :])
+
+    def shapes(self, leaf: Leaf) -> list[Shape]:
         """Returns the shapes of the tensors, from the shape of the parameter, of one layer."""
         one = jax.ShapeDtypeStruct(leaf.shape[self.stacked :], leaf.dtype)
         return [x.shape for x in jax.eval_shape(lambda x: self.packing.save(x, len(self.names)), one)]
@@ -87,7 +98,7 @@ def _load_groups(shape: Shape, *tensors: np.ndarray) -> np.ndarray:
     return np.concatenate(parts, -2)
 
 
-def _save_groups(x: Any, number: int) -> tuple[Any, ...]:
+def _save_groups(x: Tensor, number: int) -> tuple[Tensor, ...]:
     queries = x.shape[-2] - number + 1
     parts = [x[..., :queries, :], *(x[..., i : i + 1, :] for i in range(queries, x.shape[-2]))]
     return tuple(part.reshape(*x.shape[:-3], -1).T for part in parts)
@@ -148,7 +159,7 @@ def cross_attention(query: str, key: str, value: str, output: str) -> Table:
     }
 
 
-def matched(table: Table, leaves: Mapping[str, Any], path: str = "") -> Iterator[tuple[Any, Source]]:
+def matched(table: Table, leaves: Mapping[str, Any], path: str = "") -> Iterator[tuple[Leaf, Source]]:
     """Yields each parameter's shape and its source; sources without a parameter in the model are skipped.
 
     Args:

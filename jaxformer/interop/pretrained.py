@@ -18,7 +18,6 @@ import os
 import pathlib
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +28,8 @@ from jaxformer import files, models, sharding
 from jaxformer.errors import ConfigError, DataError, did_you_mean, first_few
 from jaxformer.interop import bart, bert, gpt2, llama, t5, tensors, vit
 from jaxformer.interop.family import Family
-from jaxformer.interop.packing import Source, matched
+from jaxformer.interop.packing import Leaf, Shape, Source, Tensor, matched
+from jaxformer.interop.settings import Settings
 from jaxformer.models import choices
 from jaxformer.models.config import TextConfig, TransformerConfig
 from jaxformer.modules.pure import Params, Pure, check_shapes, pure
@@ -56,13 +56,13 @@ _NOT_KEPT = ("_name_or_path", "auto_map", "layer_types", "quantization_config", 
 class Pretrained:
     """A model read from a folder, with its settings."""
 
-    net: Pure[Any, Any]
+    net: Pure
     """The model as pure functions."""
     params: Params
     """Its parameters, float32."""
     family: str
     """The ``model_type``."""
-    settings: Mapping[str, Any]
+    settings: Settings
     """The ``config.json``, with the ids of special tokens, such as ``eos_token_id``, and the `dtype` of the file."""
     unused: tuple[str, ...]
     """The names of known tensors for which the model has no parameter, such as BERT's pooler."""
@@ -75,7 +75,7 @@ class Pretrained:
 
 
 def load_pretrained(
-    folder: str | os.PathLike[str], *, mesh: Mesh | sharding.Placement | None = None, **changes: Any
+    folder: str | os.PathLike[str], *, mesh: Mesh | sharding.Placement | None = None, **changes: object
 ) -> Pretrained:
     """Reads a model in the format of Hugging Face from a local folder.
 
@@ -103,17 +103,18 @@ def load_pretrained(
         known = ", ".join(sorted(FAMILIES))  # the type in a file is not mistyped, so none of them is "meant"
         raise DataError(f"{folder / CONFIG} has model_type {kind!r}, which is not supported; there are {known}")
     family = FAMILIES[kind]
-    with tensors.Tensors(folder) as found:
-        _check_quantization(settings, found, folder)
-        names = _canonical(family, found.shapes)
-        net = _net(family, settings, {name: found.shapes[theirs] for name, theirs in names.items()})
+    if isinstance(mesh, Mesh):
+        mesh = sharding.Placement(mesh)
+    with tensors.Tensors(folder) as weights:
+        _check_quantization(settings, weights, folder)
+        names = _canonical(family, weights.shapes)
+        net = _net(family, settings, {name: weights.shapes[theirs] for name, theirs in names.items()})
         names = _with_originals(family.copies(net), names)
-        placement = sharding.Placement(mesh) if isinstance(mesh, Mesh) else mesh
-        params, used = _params(family, net, found, names, placement)
-        unused = _check_others(family, net, found, names, used)
-        dtype = tensors.name_of(found.dtypes[names[name]] for name in used)
-    if found.nonfinite:
-        few = first_few(sorted(found.nonfinite), 3)
+        params, used = _params(family, net, weights, names, mesh)
+        unused = _check_others(family, net, weights, names, used)
+        dtype = tensors.name_of(weights.dtypes[names[name]] for name in used)
+    if weights.nonfinite:
+        few = first_few(sorted(weights.nonfinite), 3)
         logger.warning("%s has weights of NaN or infinity, whose results mean nothing: %s", folder, few)
     return Pretrained(_changed(net, changes), params, kind, {**settings, "dtype": dtype}, unused)
 
@@ -124,7 +125,7 @@ def save_pretrained(
     params: Params,
     *,
     family: str,
-    settings: Mapping[str, Any] | None = None,
+    settings: Settings | None = None,
     shard_bytes: int = 5 * 10**9,
 ) -> None:
     """Writes a model as a new folder in the format of Hugging Face; `load_pretrained` returns the same parameters.
@@ -149,13 +150,7 @@ def save_pretrained(
 
 
 def write(
-    folder: pathlib.Path,
-    net: Pure,
-    params: Params,
-    *,
-    family: str,
-    settings: Mapping[str, Any],
-    shard_bytes: int = 5 * 10**9,
+    folder: pathlib.Path, net: Pure, params: Params, *, family: str, settings: Settings, shard_bytes: int = 5 * 10**9
 ) -> None:
     """Writes a model into an empty folder; see `save_pretrained`."""
     written = config_json(net, family, settings)
@@ -168,34 +163,35 @@ def write(
     except (TypeError, ValueError) as error:
         raise ConfigError(f"the settings cannot be written as JSON: {error}") from None
     prefix = known.prefix if _has_head(net) else ""
-    own = _unpacked(known, net, params)
-    named = ((name if name.startswith(known.heads) else prefix + name, x.astype(dtype)) for name, x in own)
+    place = lambda name: name if name.startswith(known.heads) else prefix + name
+    named = ((place(name), np.asarray(x, dtype)) for name, x in _unpacked(known, net, params))
     tensors.write(folder, named, shard_bytes=shard_bytes)
     (folder / CONFIG).write_text(text, encoding="utf-8")
 
 
-def _dtype(params: Params, settings: Mapping[str, Any]) -> str:
+def _dtype(params: Params, settings: Settings) -> str:
     """Returns the dtype of the settings if all parameters have values of it, else float32."""
-    given: Any = settings.get("dtype") or settings.get("torch_dtype")
-    if given not in tensors.HALVES.values():
-        return "float32"
+    dtype = settings.get("dtype") or settings.get("torch_dtype")
     leaves = (jnp.asarray(x, jnp.float32) for x in jax.tree.leaves(params))
-    return given if all((x.astype(given).astype(jnp.float32) == x).all() for x in leaves) else "float32"
+    if dtype not in tensors.HALVES.values() or not all((x.astype(dtype).astype(x.dtype) == x).all() for x in leaves):
+        return "float32"
+    return str(dtype)
 
 
-def _check_quantization(settings: Mapping[str, Any], found: tensors.Tensors, folder: pathlib.Path) -> None:
+def _check_quantization(settings: Settings, weights: tensors.Tensors, folder: pathlib.Path) -> None:
     """Checks that the weights of a model with settings of quantization are floats nevertheless."""
-    given = settings.get("quantization_config")
-    if not given or {*found.dtypes.values()} <= tensors.FLOATS:
+    method = settings.get("quantization_config")
+    if not method or {*weights.dtypes.values()} <= tensors.FLOATS:
         return
-    method = given.get("quant_method", "unknown") if isinstance(given, Mapping) else given
+    if isinstance(method, Mapping):
+        method = method.get("quant_method", "unknown")
     raise DataError(
         f"the weights in {folder} are quantized (quant_method {method}); only floats are read. Some models of "
         "transformers have a method dequantize, after which save_pretrained writes floats"
     )
 
 
-def _canonical(family: Family, shapes: Mapping[str, Any]) -> dict[str, str]:
+def _canonical(family: Family, shapes: Mapping[str, Shape]) -> dict[str, str]:
     """Returns the names in a file by those of the family's table."""
     names: dict[str, str] = {}
     for theirs in shapes:
@@ -217,7 +213,7 @@ def _with_originals(copies: Mapping[str, str], names: Mapping[str, str]) -> dict
     return result
 
 
-def _net(family: Family, settings: Mapping[str, Any], shapes: Mapping[str, Any]) -> Pure:
+def _net(family: Family, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
     try:
         net = family.net(settings, shapes)
         _ = net.shapes
@@ -229,61 +225,61 @@ def _net(family: Family, settings: Mapping[str, Any], shapes: Mapping[str, Any])
 
 
 def _params(
-    family: Family, net: Pure, found: tensors.Tensors, names: Mapping[str, str], placement: sharding.Placement | None
+    family: Family, net: Pure, weights: tensors.Tensors, names: Mapping[str, str], placement: sharding.Placement | None
 ) -> tuple[Params, set[str]]:
     """Returns the parameters, and the names of the tensors that they come from."""
     sources = list(matched(family.table(net), net.shapes))
     used: set[str] = set()
     for leaf, source in sources:  # before anything is read
-        used |= _check_shapes(leaf, source, found, names)
+        used |= _check_shapes(leaf, source, weights, names)
     shardings = [None] * len(sources)
     if placement is not None:
         shardings = jax.tree.leaves(placement.params(net.shapes, net.axes))
     made = [
-        jax.device_put(_packed(leaf, source, found, names), place)
+        jax.device_put(_packed(leaf, source, weights, names), place)
         for (leaf, source), place in zip(sources, shardings, strict=True)
     ]
     return jax.tree.unflatten(jax.tree.structure(net.shapes), made), used
 
 
-def _check_shapes(leaf: Any, source: Source, found: tensors.Tensors, names: Mapping[str, str]) -> set[str]:
+def _check_shapes(leaf: Leaf, source: Source, weights: tensors.Tensors, names: Mapping[str, str]) -> set[str]:
     expected = source.shapes(leaf)
     used: set[str] = set()
-    for layer in range(leaf.shape[0] if source.stacked else 1):
+    for layer in range(source.num_layers(leaf)):
         for name, shape in zip(source.of_layer(layer), expected, strict=True):
             if name not in names:
                 if source.optional:
                     continue
                 raise DataError(f"the file has no tensor {name!r}, which config.json implies")
-            if (got := found.shapes[names[name]]) != shape:
+            if (got := weights.shapes[names[name]]) != shape:
                 raise DataError(f"tensor {names[name]!r} has shape {got}; config.json implies {shape}")
             used.add(name)
     return used
 
 
-def _packed(leaf: Any, source: Source, found: tensors.Tensors, names: Mapping[str, str]) -> np.ndarray:
+def _packed(leaf: Leaf, source: Source, weights: tensors.Tensors, names: Mapping[str, str]) -> np.ndarray:
     result = np.zeros(leaf.shape, np.float32)
-    layers = result if source.stacked else result[None]
+    layers = source.by_layer(result)
     for i in range(len(layers)):
-        if (own := source.of_layer(i))[0] in names:
-            layers[i] = source.packing.load(layers.shape[1:], *(found.read(names[name]) for name in own))
+        if (parts := source.of_layer(i))[0] in names:
+            layers[i] = source.packing.load(layers.shape[1:], *(weights.read(names[name]) for name in parts))
     return result
 
 
 def _check_others(
-    family: Family, net: Pure, found: tensors.Tensors, names: Mapping[str, str], used: set[str]
+    family: Family, net: Pure, weights: tensors.Tensors, names: Mapping[str, str], used: set[str]
 ) -> tuple[str, ...]:
     """Checks the tensors that no parameter comes from; returns the names of those that are not used."""
     copies, computed, unused = family.copies(net), family.computed(net), []
     for name in sorted(names.keys() - used):
         theirs = names[name]
         if name in copies and copies[name] in names:
-            if not np.array_equal(found.read(theirs), found.read(names[copies[name]]), equal_nan=True):
+            if not np.array_equal(weights.read(theirs), weights.read(names[copies[name]]), equal_nan=True):
                 raise DataError(f"{theirs!r} differs from {names[copies[name]]!r}, with which it is tied")
         elif name in computed:
             shape, values = computed[name]
             atol = 2e-3  # a sine in bfloat16
-            same = found.shapes[theirs] == shape and np.allclose(found.read(theirs), values(), rtol=0, atol=atol)
+            same = weights.shapes[theirs] == shape and np.allclose(weights.read(theirs), values(), rtol=0, atol=atol)
             if not same:
                 raise DataError(f"{theirs!r} does not hold the values that the model computes")
         elif any(re.fullmatch(pattern, name) for pattern in family.ignored):
@@ -293,7 +289,7 @@ def _check_others(
     return tuple(unused)
 
 
-def _changed(net: Pure, changes: Mapping[str, Any]) -> Pure:
+def _changed(net: Pure, changes: Mapping[str, object]) -> Pure:
     names = [field.name for field in dataclasses.fields(net.config)]
     for name in changes:
         if name not in names:
@@ -306,24 +302,24 @@ def _changed(net: Pure, changes: Mapping[str, Any]) -> Pure:
     return changed
 
 
-def config_json(net: Pure, kind: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def config_json(net: Pure, kind: str, settings: Settings | None = None) -> dict[str, object]:
     """Returns the ``config.json`` of a model, from which it can be read back.
 
     Args:
       kind: the ``model_type``.
-      given: further settings.
+      settings: further settings.
 
     Raises:
       ConfigError: the family is unknown, or cannot express the model; the message has the first difference.
     """
     if kind not in FAMILIES:
         raise ConfigError(f"family {kind!r} is not known{did_you_mean(kind, FAMILIES)}")
-    family, given = FAMILIES[kind], given or {}
+    family, settings = FAMILIES[kind], settings or {}
     try:
-        own = family.settings(net)
-        labels = [x for x in ("id2label", "label2id") if x in own and len(given.get(x, ())) == len(own[x])]
-        kept = {name: value for name, value in given.items() if name not in _NOT_KEPT}
-        written = {**kept, **own, **{name: given[name] for name in labels}, "model_type": kind}
+        of_model = family.settings(net)
+        labels = [x for x in ("id2label", "label2id") if x in of_model and len(settings.get(x, ())) == len(of_model[x])]
+        kept = {name: value for name, value in settings.items() if name not in _NOT_KEPT}
+        written = {**kept, **of_model, **{name: settings[name] for name in labels}, "model_type": kind}
         shapes = dict(_shapes(family, net))
         again = family.net(written, shapes)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -345,18 +341,18 @@ def _has_head(net: Pure) -> bool:
     return net.model is not models.make_encoder
 
 
-def _shapes(family: Family, net: Pure) -> Iterator[tuple[str, Any]]:
+def _shapes(family: Family, net: Pure) -> Iterator[tuple[str, Shape]]:
     for leaf, source in matched(family.table(net), net.shapes):
-        for layer in range(leaf.shape[0] if source.stacked else 1):
+        for layer in range(source.num_layers(leaf)):
             yield from zip(source.of_layer(layer), source.shapes(leaf), strict=True)
 
 
-def _unpacked(family: Family, net: Pure, params: Params) -> Iterator[tuple[str, np.ndarray]]:
+def _unpacked(family: Family, net: Pure, params: Params) -> Iterator[tuple[str, Tensor]]:
     """Yields the tensors of a file, one after the other."""
     copies, repeated = family.copies(net), family.repeated(net)
     for leaf, source in matched(family.table(net), params):
         x = np.asarray(leaf, np.float32)
-        for i, layer in enumerate(x if source.stacked else x[None]):
+        for i, layer in enumerate(source.by_layer(x)):
             for name, tensor in zip(source.of_layer(i), source.packing.save(layer, len(source.names)), strict=True):
                 yield name, tensor
                 yield from ((copy, tensor) for copy in repeated if copies[copy] == name)
@@ -364,27 +360,27 @@ def _unpacked(family: Family, net: Pure, params: Params) -> Iterator[tuple[str, 
         yield name, np.asarray(values())
 
 
-def effective(config: TransformerConfig) -> dict[str, Any]:
+def effective(config: TransformerConfig) -> dict[str, object]:
     """Returns the settings that determine what a model computes from its parameters, with defaults resolved.
 
     Settings of training and precision, and of parts that the model does not have, are omitted.
     """
-    found = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    found["num_kv_heads"] = config.num_kv_heads or config.num_heads
-    found["head_dim"] = config.head_dim or config.d_model // config.num_heads
-    found["final_norm"] = config.has_final_norm
+    settings = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    settings["num_kv_heads"] = config.num_kv_heads or config.num_heads
+    settings["head_dim"] = head_dim = config.head_dim or config.d_model // config.num_heads
+    settings["final_norm"] = config.has_final_norm
     if config.attention_scale is None:
-        found["attention_scale"] = found["head_dim"] ** -0.5
+        settings["attention_scale"] = head_dim**-0.5
     if config.attention_output_bias is None:
-        found["attention_output_bias"] = config.attention_bias
+        settings["attention_output_bias"] = config.attention_bias
     for name in ("embedding_dropout", "dropout", "attention_dropout", "initialization", "remat", "compute_dtype"):
-        del found[name]
+        del settings[name]
     if isinstance(config.feed_forward, choices.Plain):
-        found["feed_forward"] = dataclasses.replace(config.feed_forward, dropout=0.0)
+        settings["feed_forward"] = dataclasses.replace(config.feed_forward, dropout=0.0)
     if not isinstance(config, TextConfig):
-        return found
+        return settings
     if config.embedding_scale is None:
-        found["embedding_scale"] = config.d_model**0.5
+        settings["embedding_scale"] = config.d_model**0.5
     if config.length_limit is None:
-        del found["max_positions"]
-    return found
+        del settings["max_positions"]
+    return settings

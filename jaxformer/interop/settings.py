@@ -21,7 +21,8 @@ _ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
-_THEIR_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "silu": "silu"}
+their_activation = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "silu": "silu"}.__getitem__
+"""Returns Hugging Face's name for one of our activations."""
 
 _MAX_SIZE = 2**24
 
@@ -47,7 +48,7 @@ def get(settings: Settings, name: str, default: T) -> T:
     return value
 
 
-def require(settings: Settings, **values: Any) -> None:
+def require(settings: Settings, **values: object) -> None:
     """Checks settings for which this library supports a single value; missing or null settings have that value.
 
     Raises:
@@ -68,10 +69,10 @@ def renamed(settings: Settings, names: Mapping[str, str]) -> Settings:
       DataError: a setting has different values under its two names.
     """
     result = {name: value for name, value in settings.items() if value is not None}
-    for second, own in names.items():
+    for second, main in names.items():
         value = settings.get(second)
-        if value is not None and result.setdefault(own, value) != value:
-            raise DataError(f"{second} and {own} in config.json must be equal, got {value!r} and {result[own]!r}")
+        if value is not None and result.setdefault(main, value) != value:
+            raise DataError(f"{second} and {main} in config.json must be equal, got {value!r} and {result[main]!r}")
     return result
 
 
@@ -97,8 +98,3 @@ def activation(settings: Settings, name: str, default: str) -> str:
     if value not in _ACTIVATIONS:
         raise DataError(f"{name} in config.json must be one of {', '.join(_ACTIVATIONS)}, got {value!r}")
     return _ACTIVATIONS[value]
-
-
-def their_activation(name: str) -> str:
-    """Returns Hugging Face's name for one of our activations."""
-    return _THEIR_ACTIVATIONS[name]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any
 
 from jaxformer import models
 from jaxformer.config import kind_of
@@ -39,7 +38,7 @@ _SECOND_NAMES = {
     "num_attention_heads": "num_heads",
     "num_hidden_layers": "num_layers",
 }
-_DEFAULTS: dict[str, dict[str, Any]] = {
+_DEFAULTS = {
     "t5": {"vocab_size": 32128, "d_ff": 2048, "num_layers": 6, "num_heads": 8, "feed_forward_proj": "relu"},
     "mt5": {"vocab_size": 250112, "d_ff": 1024, "num_layers": 8, "num_heads": 6, "feed_forward_proj": "gated-gelu"},
 }
@@ -72,8 +71,7 @@ def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
         num_encoder_layers=layers,
         num_decoder_layers=get(settings, "num_decoder_layers", layers),
         positions=choices.T5(
-            get(settings, "relative_attention_num_buckets", 32),
-            get(settings, "relative_attention_max_distance", 128),
+            get(settings, "relative_attention_num_buckets", 32), get(settings, "relative_attention_max_distance", 128)
         ),
         norm=choices.RMSNorm(get(settings, "layer_norm_epsilon", 1e-6)),
         feed_forward=feed_forward(bias=False),
@@ -85,7 +83,7 @@ def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
     return pure(models.EncoderDecoder, config)
 
 
-def _settings(kind: str, net: Pure) -> dict[str, Any]:
+def _settings(kind: str, net: Pure) -> Settings:
     config = net.config
     ours = {ours: theirs for theirs, ours in _FEED_FORWARD.items()}
     network, positions = type(config.feed_forward), config.positions

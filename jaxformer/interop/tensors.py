@@ -13,7 +13,7 @@ import pathlib
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
 import numpy as np
@@ -101,8 +101,8 @@ class Tensors:
 
 def name_of(dtypes: Iterable[str]) -> str:
     """Returns the name of the dtype that all tensors have if it is float16 or bfloat16, else float32."""
-    found = {*dtypes}
-    return HALVES.get(min(found), "float32") if len(found) == 1 else "float32"
+    kinds = {*dtypes}
+    return HALVES.get(min(kinds), "float32") if len(kinds) == 1 else "float32"
 
 
 def write(folder: pathlib.Path, tensors: Iterable[tuple[str, np.ndarray]], *, shard_bytes: int) -> None:
@@ -174,10 +174,10 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
       DataError: there is no such file, it is not a regular file, it is larger than 64 MiB, or does not hold an object.
     """
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):  # a named pipe would block, a device may have no end
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode):  # a named pipe would block, a device may have no end
             raise DataError(f"{path} is not a regular file")
-        if found.st_size > _MAX_JSON:
+        if about.st_size > _MAX_JSON:
             raise DataError(f"{path} is larger than {_MAX_JSON // 2**20} MiB")
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -198,7 +198,9 @@ def _reason(path: pathlib.Path, error: Exception) -> str:
         if path.is_file():  # a named pipe would block
             with path.open("rb") as file:
                 start = file.read(len(_LFS))
-    return "it is a pointer of Git LFS; git lfs pull in its folder fetches the file" if start == _LFS else str(error)
+    if start == _LFS:
+        return "it is a pointer of Git LFS; git lfs pull in its folder fetches the file"
+    return str(error)
 
 
 def _files(folder: pathlib.Path) -> Mapping[str, set[str] | None]:
@@ -206,13 +208,10 @@ def _files(folder: pathlib.Path) -> Mapping[str, set[str] | None]:
     if (folder / SINGLE).is_file():
         return {SINGLE: None}
     if not (folder / INDEX).is_file():
-        pickled = sorted(path.name for path in folder.glob("*.bin")) if folder.is_dir() else []
-        reason = (
-            f"; {pickled[0]} is a pickle, which can run code when it is read: load it where you trust it and save it "
-            "with save_pretrained, which writes safetensors"
-            if pickled
-            else ""
-        )
+        reason = ""
+        if pickled := sorted(path.name for path in folder.glob("*.bin")):
+            reason = f"; {pickled[0]} is a pickle, which can run code when it is read: load it where you trust it and "
+            reason += "save it with save_pretrained, which writes safetensors"
         raise DataError(f"{folder} holds neither {SINGLE} nor {INDEX}{reason}")
     homes = read_json(folder / INDEX).get("weight_map")
     if not isinstance(homes, dict) or not homes:
@@ -227,7 +226,7 @@ def _files(folder: pathlib.Path) -> Mapping[str, set[str] | None]:
     return files
 
 
-def _library() -> Any:
+def _library() -> ModuleType:
     lazy.require("safetensors", what="pretrained weights need", extra="pretrained")
     import safetensors
     import safetensors.numpy

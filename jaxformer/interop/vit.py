@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 from jaxformer import models
 from jaxformer.errors import DataError
+from jaxformer.interop.bert import layer_settings, stack
 from jaxformer.interop.family import Family
-from jaxformer.interop.packing import ONE_ROW, ONE_TOKEN, PATCHES, Shape, Table, array, linear, norm, self_attention
-from jaxformer.interop.settings import Settings, activation, get, require, their_activation
+from jaxformer.interop.packing import ONE_ROW, ONE_TOKEN, PATCHES, Shape, Table, array, linear, norm
+from jaxformer.interop.settings import Settings, activation, get, require
 from jaxformer.models import choices, families
 from jaxformer.modules.pure import Pure, pure
 
@@ -49,47 +49,30 @@ def _has_head(net: Pure) -> bool:
     return net.model is models.VisionTransformer
 
 
-def _settings(net: Pure) -> dict[str, Any]:
+def _settings(net: Pure) -> Settings:
     config = net.config
     height, width = config.image_size
-    labels = {str(i): f"LABEL_{i}" for i in range(config.num_classes)} if _has_head(net) else {}
-    head = {"id2label": labels, "label2id": {label: int(i) for i, label in labels.items()}} if labels else {}
+    head = {}
+    if _has_head(net):
+        labels = {str(i): f"LABEL_{i}" for i in range(config.num_classes)}
+        head = {"id2label": labels, "label2id": {label: int(i) for i, label in labels.items()}}
     return head | {
         "architectures": ["ViTForImageClassification" if _has_head(net) else "ViTModel"],
         "image_size": height if height == width else [height, width],
         "patch_size": config.patch_size,
         "num_channels": config.num_channels,
-        "hidden_size": config.d_model,
-        "num_attention_heads": config.num_heads,
-        "intermediate_size": config.d_ff,
-        "num_hidden_layers": config.num_layers,
-        "hidden_act": their_activation(config.activation),
-        "layer_norm_eps": config.norm.epsilon,
-        "hidden_dropout_prob": config.dropout,
-        "attention_probs_dropout_prob": config.attention_dropout,
+        **layer_settings(net),
     }
 
 
 def _table(net: Pure) -> Table:
-    layer = "encoder.layer.{}"
-    query, key, value = (f"{layer}.attention.attention.{name}" for name in ("query", "key", "value"))
     encoder: Table = {
         "embeddings": {
             "projection": linear("embeddings.patch_embeddings.projection", PATCHES),
             "class_vector": array("embeddings.cls_token", packing=ONE_TOKEN),
             "positions": {"table": array("embeddings.position_embeddings", packing=ONE_ROW)},
         },
-        "stack": {
-            "layers": {
-                "attention": self_attention(query, key, value, f"{layer}.attention.output.dense"),
-                "attention_norm": norm(f"{layer}.layernorm_before"),
-                "feed_forward": {
-                    "up": linear(f"{layer}.intermediate.dense"),
-                    "down": linear(f"{layer}.output.dense"),
-                },
-                "feed_forward_norm": norm(f"{layer}.layernorm_after"),
-            }
-        },
+        "stack": stack("attention", "layernorm_before", "layernorm_after"),
         "norm": norm("layernorm"),
     }
     return {"encoder": encoder, "output": linear("classifier")} if _has_head(net) else encoder

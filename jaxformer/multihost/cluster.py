@@ -18,7 +18,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import numpy as np
@@ -87,7 +86,8 @@ def initialize(
     global _this_process
     cluster = detect(os.environ, coordinator, num_processes, process_id)
     if cluster.num_processes > 1:
-        _this_process, sys.excepthook = cluster, _leave_after(sys.excepthook)
+        _this_process, report = cluster, sys.excepthook
+        sys.excepthook = lambda *about: (report(*about), exit_process(1))
     if cluster.coordinator:
         _connect(cluster)
     processes.find_devices()
@@ -115,8 +115,8 @@ def detect(
     3
     """
     coordinator = coordinator or environment.get("JAX_COORDINATOR_ADDRESS") or None
-    count = _number(environment, "JAX_NUM_PROCESSES") if num_processes is None else num_processes
-    rank = _number(environment, "JAX_PROCESS_ID") if process_id is None else process_id
+    count = _number(environment, "JAX_NUM_PROCESSES", num_processes)
+    rank = _number(environment, "JAX_PROCESS_ID", process_id)
     cluster = _detected(environment, coordinator) if count is None and rank is None else None
     if count == 1:
         # Without a coordinator JAX sums inside the process, in another order than gloo, so a request for gloo is kept.
@@ -168,7 +168,8 @@ def unequal_processes(text: str) -> list[str]:
     if jax.process_count() == 1:
         return []
     unlike = _unlike_first(_gathered(_digest(text)))
-    return [_named([i], hosts) for i in unlike] if unlike and (hosts := _hosts()) else []
+    hosts = _hosts() if unlike else []
+    return [_named([i], hosts) for i in unlike]
 
 
 def exit_process(code: int) -> None:
@@ -193,9 +194,9 @@ def _check_counts(num_processes: int) -> None:
       DistributedError: the numbers of devices differ, perhaps because one is broken.
     """
     hosts = _hosts()
-    given = [int.from_bytes(bytes(row)) for row in _gathered(num_processes.to_bytes(4))]
-    if len(set(given)) > 1:
-        raise ConfigError(f"the processes must be given the same number of processes: {_numbered(given, hosts)}")
+    numbers = [int.from_bytes(bytes(row)) for row in _gathered(num_processes.to_bytes(4))]
+    if len(set(numbers)) > 1:
+        raise ConfigError(f"the processes must be given the same number of processes: {_numbered(numbers, hosts)}")
     counts = Counter(device.process_index for device in jax.devices())
     devices = [counts[i] for i in range(len(hosts))]
     if len(set(devices)) > 1:
@@ -234,13 +235,14 @@ def _connect(cluster: Cluster) -> None:
     host, _, port = cluster.coordinator.rpartition(":")
     # gRPC would look for the coordinator behind a proxy, loopback included, and not find it.
     direct = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy")  # noqa: SIM112 - as gRPC spells it
-    os.environ["no_grpc_proxy"] = f"{direct},{host}" if direct else host  # noqa: SIM112
+    os.environ["no_grpc_proxy"] = ",".join(filter(None, (direct, host)))  # noqa: SIM112
     jax.config.update("jax_check_proxy_envs", False)
     limit = _seconds(os.environ, "JAXFORMER_INIT_TIMEOUT", 300)
     heartbeat = _seconds(os.environ, "JAXFORMER_HEARTBEAT_TIMEOUT", 100)
     # The default is open to the whole network, so a local coordinator binds to the loopback only.
-    local = f"127.0.0.1:{port}" if host in ("localhost", "127.0.0.1") else None
-    bind_address = local or os.environ.get("JAX_COORDINATOR_BIND_ADDRESS") or f"[::]:{port}"
+    bind_address = os.environ.get("JAX_COORDINATOR_BIND_ADDRESS") or f"[::]:{port}"
+    if host in ("localhost", "127.0.0.1"):
+        bind_address = f"127.0.0.1:{port}"
     _check_address("JAX_COORDINATOR_BIND_ADDRESS", bind_address)
     if cluster.process_id == 0:
         _check_port(bind_address)
@@ -298,7 +300,7 @@ def _alone(environment: Mapping[str, str]) -> Cluster:
     """Returns a single process; raises a ConfigError if it is one of several, which would all write the same run."""
     for name, launcher in PROCESS_COUNTS.items():
         if (_number(environment, name) or 1) > 1:
-            start = "start it with srun" if launcher == "SLURM" else "set JAX_COORDINATOR_ADDRESS and JAX_PROCESS_ID"
+            start = {"SLURM": "start it with srun"}.get(launcher, "set JAX_COORDINATOR_ADDRESS and JAX_PROCESS_ID")
             text = f"{launcher} has {environment[name]} processes ({name}), but their addresses are unknown"
             raise ConfigError(f"{text}: {start}, or JAX_NUM_PROCESSES=1 for one process alone")
     return Cluster("alone")
@@ -345,23 +347,19 @@ def _tasks_here(environment: Mapping[str, str]) -> int:
     return counts[min(int(environment.get("SLURM_NODEID", "0")), len(counts) - 1)]
 
 
-def _number(environment: Mapping[str, str], name: str) -> int | None:
-    if not (text := environment.get(name)):
-        return None
+def _number(environment: Mapping[str, str], name: str, argument: int | None = None) -> int | None:
+    """Returns an argument or, if it is None, the number in a variable of the environment."""
+    if argument is not None or not (text := environment.get(name)):
+        return argument
     if not re.fullmatch("[0-9]+", text):
         raise ConfigError(f"{name} must be a whole number, got {text!r}")
     return int(text)
 
 
 def _seconds(environment: Mapping[str, str], name: str, default: int) -> int:
-    number = _number(environment, name)
-    if number == 0:
+    if _number(environment, name) == 0:
         raise ConfigError(f"{name} must be at least 1, got 0")
-    return default if number is None else number
-
-
-def _leave_after(hook: Any) -> Any:
-    return lambda *about: (hook(*about), exit_process(1))
+    return _number(environment, name) or default
 
 
 def _digest(text: str) -> bytes:

@@ -39,8 +39,8 @@ def connected(port: int) -> list[str] | None:
     for path in OWN.iterdir():
         with contextlib.suppress(OSError):  # closed meanwhile
             sockets.update(re.findall(r"socket:\[(\d+)\]", os.readlink(path)))
-    own = {local for local, remote, inode in rows if remote[1] == port and inode in sockets}
-    return [remote[0] for local, remote, _ in rows if local[1] == port and remote not in own]
+    ours = {local for local, remote, inode in rows if remote[1] == port and inode in sockets}
+    return [remote[0] for local, remote, _ in rows if local[1] == port and remote not in ours]
 
 
 def _rows(path: pathlib.Path) -> list[tuple[Address, Address, str]]:

@@ -7,7 +7,7 @@ import os
 import platform
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -99,7 +99,7 @@ def first_request(step: int, requests: Sequence[StopRequest]) -> StopRequest | N
     """
     if jax.process_count() > 1 and multihost_utils.reached_preemption_sync_point(step):
         return "terminated"
-    return requests[0] if requests else None
+    return next(iter(requests), None)
 
 
 def find_devices() -> None:
@@ -130,7 +130,7 @@ def num_hosts() -> int:
     return len(np.unique(multihost_utils.process_allgather(host), axis=0))
 
 
-def facts() -> dict[str, Any]:
+def facts() -> dict[str, object]:
     """Returns the host and processor of this process, the numbers of processes and devices, and compiler flags."""
     kind = jax.devices()[0].device_kind
     flags = {name: text for name, text in os.environ.items() if name.startswith(("XLA_", "JAX_", "LIBTPU_", "NCCL_"))}

@@ -7,16 +7,17 @@ any model takes 3 times the FLOPs of its forward pass. What a backward pass comp
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, jaxpr_as_fun
 
 from jaxformer import axes, functional, masks, targets
+from jaxformer.masks import Mask
 from jaxformer.modules.stack import is_unrolled
-from jaxformer.planning.graph import flops, inner, times
+from jaxformer.planning.graph import array_of, flops, inner, times
 
 
 class _Accelerator(NamedTuple):
@@ -24,7 +25,7 @@ class _Accelerator(NamedTuple):
     device_kind: str = ""
 
 
-def attention(query: jax.Array, key: jax.Array, value: jax.Array, *, mask: Any = None, **options: Any) -> jax.Array:
+def attention(query: jax.Array, key: jax.Array, value: jax.Array, *, mask: Mask | jax.Array | None = None, **_: object):
     """Computes no attention, but an array of the same shape by the products that count; a model is traced with it.
 
     Each query counts as many keys as the one that sees most: W with a window of W tokens, as in kernels that skip the
@@ -35,7 +36,6 @@ def attention(query: jax.Array, key: jax.Array, value: jax.Array, *, mask: Any =
     >>> [flops(forward(attention, x, x, x, mask=mask)) for mask in (masks.causal(), masks.window(7))]
     [262144, 32768]
     """
-    del options
     num_keys = key.shape[1]
     if mask is not None:
         ranges = [masks.as_mask(mask).key_range(t, t + 1) for t in range(query.shape[1])]
@@ -44,7 +44,7 @@ def attention(query: jax.Array, key: jax.Array, value: jax.Array, *, mask: Any =
     return functional.attention(query, key[:, :num_keys], value[:, :num_keys], implementation="reference")
 
 
-def forward(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def forward(function: Callable[..., object], *args: object, **kwargs: object) -> Jaxpr:
     """Returns the graph of a forward pass, a function of arrays or of their shapes, on a single accelerator.
 
     `graph.flops` counts its products. Attention counts if the model was made with `attention`; blockwise attention does
@@ -61,7 +61,7 @@ def forward(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return jax.make_jaxpr(function)(*args, **kwargs).jaxpr
 
 
-def repeated(graph: Any, layers: int = 1) -> int:
+def repeated(graph: Jaxpr, layers: int = 1) -> int:
     """Returns the operations of a forward pass that its backward pass repeats, on the devices of `targets.devices`.
 
     `modules.Stack` recomputes the two products of attention and all products of experts or, with `remat`, each full
@@ -77,22 +77,23 @@ def repeated(graph: Any, layers: int = 1) -> int:
     for equation in graph.eqns:
         if "prevent_cse" in equation.params:  # jax.checkpoint
             kept = is_unrolled(layers, remat=equation.params["policy"] is None)
-            total += 0 if kept else _recomputed(equation)
+            if not kept:
+                total += _recomputed(equation)
         else:
             count = times(equation)
             total += count * sum(repeated(part, count) for part in inner(equation))
     return total
 
 
-def _recomputed(equation: Any) -> int:
+def _recomputed(equation: JaxprEqn) -> int:
     """Returns the products that the gradient of a checkpointed function has beyond those without the checkpoint."""
     params = equation.params
     function = jaxpr_as_fun(ClosedJaxpr(params["jaxpr"], ()))
     checkpointed = jax.checkpoint(function, policy=params["policy"], prevent_cse=params["prevent_cse"])
-    args = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars]
+    args = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in map(array_of, equation.invars)]
     learned = [i for i, x in enumerate(args) if jnp.issubdtype(x.dtype, jnp.floating)]
 
-    def count(run: Callable[..., Any]) -> int:
+    def count(run: Callable[..., Sequence[jax.Array]]) -> int:
         total = lambda *args: sum(y.sum() for y in run(*args) if jnp.issubdtype(y.dtype, jnp.floating))
         return flops(jax.make_jaxpr(jax.grad(total, learned))(*args).jaxpr)
 

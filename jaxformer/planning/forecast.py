@@ -199,7 +199,7 @@ def _compiled(lowered: jax.stages.Lowered, state: int, platform: str) -> tuple[j
         if "RESOURCE_EXHAUSTED" not in str(error) or not match:
             raise
         needed = int(float(match[1]) * 2 ** {"K": 10, "M": 20, "G": 30, "T": 40}[match[2]])
-        return None, needed if used else needed + state
+        return None, needed + state * (not used)
     analysis = program.memory_analysis()
     if analysis is None:
         raise NotImplementedError(f"the compiler for {platform} does not report the memory of a program")
@@ -217,12 +217,7 @@ def _device_bytes(tree: object) -> int:
 
 
 def remedies(
-    forecast: Forecast,
-    *,
-    num_rows: int,
-    num_microbatches: int,
-    remat: bool,
-    smaller_batch: Callable[[int], str],
+    forecast: Forecast, *, num_rows: int, num_microbatches: int, remat: bool, smaller_batch: Callable[[int], str]
 ) -> list[str]:
     """Returns changes that would make a step fit, with their arithmetic: `fsdp` shrinks the state, fewer rows the rest.
 

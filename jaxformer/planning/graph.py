@@ -6,10 +6,15 @@ XLA's own cost analysis counts the body of a loop once; here each product is cou
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
+from jax.extend.core import Jaxpr, JaxprEqn
+
+array_of = operator.attrgetter("aval")
+"""Returns the shape and dtype of an input or output of an operation."""
 
 PRODUCTS = ("dot_general", "ragged_dot_general", "conv_general_dilated")
 
@@ -25,7 +30,7 @@ class Products(NamedTuple):
     """The length of the longest chain of products that depend on each other: the number of sequential steps."""
 
 
-def products(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Products:
+def products(function: Callable[..., object], *args: object, **kwargs: object) -> Products:
     """Returns the products of a function of arrays or of their shapes; nothing is computed.
 
     Raises:
@@ -40,17 +45,17 @@ def products(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Product
     return Products(flops(jaxpr), max(_depths(jaxpr, [0] * len(jaxpr.invars)), default=0))
 
 
-def flops(jaxpr: Any) -> int:
+def flops(jaxpr: Jaxpr) -> int:
     """Returns the operations of all products in a graph: see `Products`."""
-    padded = {id(e.outvars[0]): e.invars[0].aval.shape for e in jaxpr.eqns if e.primitive.name == "pad"}
+    padded = {id(e.outvars[0]): array_of(e.invars[0]).shape for e in jaxpr.eqns if e.primitive.name == "pad"}
     return sum(_own_flops(equation, padded) + _inner_flops(equation) for equation in jaxpr.eqns)
 
 
-def _own_flops(equation: Any, padded: Mapping[int, Any]) -> int:
+def _own_flops(equation: JaxprEqn, padded: Mapping[int, tuple[int, ...]]) -> int:
     if equation.primitive.name not in PRODUCTS:
         return 0
-    left, right = (v.aval.shape for v in equation.invars[:2])
-    size = math.prod(equation.outvars[0].aval.shape)
+    left, right = (array_of(v).shape for v in equation.invars[:2])
+    size = math.prod(array_of(equation.outvars[0]).shape)
     if equation.primitive.name == "dot_general":
         (contracted, _), _ = equation.params["dimension_numbers"]
         return 2 * size * math.prod(left[i] for i in contracted)
@@ -58,29 +63,29 @@ def _own_flops(equation: Any, padded: Mapping[int, Any]) -> int:
         numbers = equation.params["ragged_dot_dimension_numbers"]
         (contracted, _), _ = numbers.dot_dimension_numbers
         is_sum_by_group = set(numbers.lhs_ragged_dimensions) & set(contracted)  # the gradient of the kernels
-        num_groups = equation.invars[2].aval.shape[-1] if is_sum_by_group else 1
+        num_groups = array_of(equation.invars[2]).shape[-1] if is_sum_by_group else 1
         return 2 * size * math.prod(left[i] for i in contracted) // num_groups
     kernel: tuple[int, ...] = padded.get(id(equation.invars[1]), right)
     return 2 * size * math.prod(kernel) // kernel[equation.params["dimension_numbers"].rhs_spec[0]]
 
 
-def _inner_flops(equation: Any) -> int:
+def _inner_flops(equation: JaxprEqn) -> int:
     counts = [flops(part) for part in inner(equation)]
     if equation.primitive.name == "cond":
         return max(counts, default=0)
     return sum(counts) * times(equation)
 
 
-def times(equation: Any) -> int:
+def times(equation: JaxprEqn) -> int:
     """Returns the number of runs of the graphs inside an operation: iterations of a loop, or devices."""
     params = equation.params
     if equation.primitive.name == "shard_map":
-        axes = params.get("newly_manual_axes", params.get("manual_axes"))  # before JAX 0.12
+        axes = params.get("newly_manual_axes", params.get("manual_axes", ()))  # before JAX 0.12
         return math.prod(params["mesh"].shape[axis] for axis in axes)
     return params["length"] if equation.primitive.name == "scan" else 1
 
 
-def inner(equation: Any) -> list[Any]:
+def inner(equation: JaxprEqn) -> list[Jaxpr]:
     """Returns the graphs inside an operation; those of a loop or of a call are in the order of its inputs."""
     if equation.primitive.name == "while" and _loops_over_products(equation):
         raise ValueError("the products of a while loop have no known number; use lax.scan, or another implementation")
@@ -89,43 +94,43 @@ def inner(equation: Any) -> list[Any]:
     return [graph for graph in graphs if hasattr(graph, "eqns")]
 
 
-def _loops_over_products(equation: Any) -> bool:
+def _loops_over_products(equation: JaxprEqn) -> bool:
     body = equation.params["body_jaxpr"].jaxpr
     return flops(body) > 0
 
 
-def _depths(jaxpr: Any, inputs: Iterable[int]) -> list[int]:
+def _depths(jaxpr: Jaxpr, inputs: Iterable[int]) -> list[int]:
     """Returns the longest chain that ends in each output, given those that end in the inputs."""
     depth = {id(v): d for v, d in zip(jaxpr.invars, inputs, strict=True)}
     of = lambda v: depth.get(id(v), 0)
     for equation in jaxpr.eqns:
-        given = [of(v) for v in equation.invars]
-        for v, d in zip(equation.outvars, _outputs(equation, given), strict=True):
+        depths = [of(v) for v in equation.invars]
+        for v, d in zip(equation.outvars, _outputs(equation, depths), strict=True):
             depth[id(v)] = d
     return [of(v) for v in jaxpr.outvars]
 
 
-def _outputs(equation: Any, given: list[int]) -> list[int]:
+def _outputs(equation: JaxprEqn, depths: list[int]) -> list[int]:
     """Returns the longest chain that ends in each output of an operation."""
     name, graphs = equation.primitive.name, inner(equation)
     if name == "scan":
-        return _through_loop(equation, graphs[0], given)
+        return _through_loop(equation, graphs[0], depths)
     if name == "cond":
-        branches = [_depths(graph, given[1:]) for graph in graphs]
-        return [max(given[0], *depths) for depths in zip(*branches, strict=True)]
-    if graphs and len(graphs[0].invars) == len(given) and len(graphs[0].outvars) == len(equation.outvars):
-        return _depths(graphs[0], given)
+        branches = [_depths(graph, depths[1:]) for graph in graphs]
+        return [max(depths[0], *branch) for branch in zip(*branches, strict=True)]
+    if graphs and len(graphs[0].invars) == len(depths) and len(graphs[0].outvars) == len(equation.outvars):
+        return _depths(graphs[0], depths)
     deepest = max((max(_depths(graph, [0] * len(graph.invars)), default=0) for graph in graphs), default=0)
-    return [max(given, default=0) + deepest + (name in PRODUCTS)] * len(equation.outvars)
+    return [max(depths, default=0) + deepest + (name in PRODUCTS)] * len(equation.outvars)
 
 
-def _through_loop(equation: Any, body: Any, given: list[int]) -> list[int]:
+def _through_loop(equation: JaxprEqn, body: Jaxpr, depths: list[int]) -> list[int]:
     # An array that a loop iterates over has one more dimension outside the body than inside. (The names of the loop's
     # parameters depend on the version of JAX.)
-    alike = lambda outer, inner: sum(o.aval.ndim == i.aval.ndim for o, i in zip(outer, inner, strict=True))
+    alike = lambda outer, inner: sum(array_of(o).ndim == array_of(i).ndim for o, i in zip(outer, inner, strict=True))
     num_carry, num_kept = alike(equation.outvars, body.outvars), alike(equation.invars, body.invars)
     num_consts = num_kept - num_carry
-    consts, carry, rows = given[:num_consts], given[num_consts:num_kept], given[num_kept:]
+    consts, carry, rows = depths[:num_consts], depths[num_consts:num_kept], depths[num_kept:]
     collected = [0] * (len(equation.outvars) - num_carry)
     for _ in range(equation.params["length"]):
         outputs = _depths(body, [*consts, *carry, *rows])

@@ -56,7 +56,7 @@ class Collective:
         """The bytes that a device sends in each run, around a ring: (n - 1) / n of `bytes`, twice in an all-reduce."""
         if self.kind.startswith("collective"):
             return self.bytes
-        return self.bytes * (self.devices - 1) / self.devices * (2 if self.kind == "all-reduce" else 1)
+        return self.bytes * (self.devices - 1) / self.devices * (1 + (self.kind == "all-reduce"))
 
 
 def collectives(text: str, mesh: Mapping[str, int]) -> list[Collective]:
@@ -81,23 +81,21 @@ def collectives(text: str, mesh: Mapping[str, int]) -> list[Collective]:
     program = _parse(text)
     times: Counter[Collective] = Counter()
     for (name, loops), runs in _runs(program).items():
-        scattered = name.startswith("all-reduce-scatter")  # a TPU's reduce-scatter: a sum and a slice, run as one
         for line in program[name].values():
             if one := _read(line, mesh):
-                kind = "reduce-scatter" if scattered else one.kind
-                times[dataclasses.replace(one, kind=kind, uncounted_loops=loops)] += runs
+                if name.startswith("all-reduce-scatter"):  # of a TPU: a sum and a slice, run as one
+                    one = dataclasses.replace(one, kind="reduce-scatter")
+                times[dataclasses.replace(one, uncounted_loops=loops)] += runs
     counted = [dataclasses.replace(one, count=count) for one, count in times.items()]
     return sorted(counted, key=lambda one: (-one.largest, one.kind, one.where))
 
 
 def group(collectives: Iterable[Collective]) -> list[Collective]:
     """Merges collectives of one kind, size and mesh axes, and adds their counts; `where` is taken from the first."""
-    groups: dict[tuple, Collective] = {}
+    groups: dict[tuple, list[Collective]] = {}
     for one in collectives:
-        key = one.kind, one.bytes, one.axes, one.uncounted_loops
-        same = groups.get(key)
-        groups[key] = one if same is None else dataclasses.replace(same, count=same.count + one.count)
-    return list(groups.values())
+        groups.setdefault((one.kind, one.bytes, one.axes, one.uncounted_loops), []).append(one)
+    return [dataclasses.replace(same[0], count=sum(one.count for one in same)) for same in groups.values()]
 
 
 Computation = dict[str, str]
@@ -158,9 +156,8 @@ def _exchanges(line: str) -> bool:
 def _callees(line: str) -> list[tuple[str, str]]:
     if re.search(r" async-(done|update)\(", line):  # async-start has called it
         return []
-    branches = _BRANCHES.search(line)
-    others = [("branch", name.strip().lstrip("%")) for name in branches[1].split(",")] if branches else []
-    return [(role, name) for role, name in _CALLS.findall(line)] + others
+    branches = [name for names in _BRANCHES.findall(line)[:1] for name in names.split(",")]
+    return _CALLS.findall(line) + [("branch", name.strip().lstrip("%")) for name in branches]
 
 
 def _turns(program: dict[str, Computation], caller: Computation, line: str) -> int | None:
@@ -177,9 +174,9 @@ def _turns(program: dict[str, Computation], caller: Computation, line: str) -> i
     carried = re.search(r" while\(%?([\w.\-]+)\)", line)
     if not compare or not index or not carried:
         return None
-    add = re.search(r" add\(%?([\w.\-]+), %?([\w.\-]+)\)", _element(body, _last(body), int(index[1])))
-    steps = [_constant(_source(body, name)) for name in add.groups()] if add else []
-    step = next((number for number in steps if number), None)
+    added = re.findall(r" add\(%?([\w.\-]+), %?([\w.\-]+)\)", _element(body, _last(body), int(index[1])))[:1]
+    steps = [_constant(_source(body, name)) for names in added for name in names]
+    step = next(filter(None, steps), None)
     start = _constant(_element(caller, caller[carried[1]], int(index[1])))
     stop = _constant(_source(condition, compare[2]))
     return None if start is None or step is None or stop is None else max(0, -(-(stop - start) // step))
@@ -215,26 +212,30 @@ def _read(line: str, mesh: Mapping[str, int]) -> Collective | None:
     match = _COLLECTIVE.match(line)
     if not match or _CONTINUED.search(line):
         return None
-    result, kind, start, rest = match.groups()
+    result, kind, start, operands = match.groups()
     arrays = _ARRAY.findall(result)
     if start and kind == "collective-permute" and len(arrays) > 2 and arrays[-2:] == [("u32", "")] * 2:
         arrays = arrays[:-2]  # two internal numbers of a TPU
     sizes = [_size(*array) for array in arrays]
     if start and (kind != "all-reduce" or result.startswith("((")):
         sizes = sizes[len(sizes) // 2 :]  # operands, then results; of an all-reduce both only on GPUs
-    group = _group(rest, mesh)
+    group = _group(operands, mesh)
     devices = 2 if kind == "collective-permute" else len(group)
-    full = [size * (devices if kind == "reduce-scatter" else 1) for size in sizes]
-    where = re.search(r'op_name="([^"]*)"', rest)
-    largest = sum(full) if kind == "all-to-all" else max(full)  # an all-to-all may give a tuple of its parts
-    return Collective(kind, sum(full), largest, devices, _axes(group, mesh), 0, where[1] if where else "")
+    if kind == "reduce-scatter":
+        sizes = [size * devices for size in sizes]
+    if kind == "all-to-all":  # it may give a tuple of its parts
+        sizes = [sum(sizes)]
+    where = "".join(re.findall(r'op_name="([^"]*)"', operands)[:1])
+    return Collective(kind, sum(sizes), max(sizes), devices, _axes(group, mesh), 0, where)
 
 
 def _read_across(sent: str, kind: str, mesh: Mapping[str, int]) -> Collective:
     kind, slices = kind.lower().replace("_", "-"), mesh.get("slice", 1)
     if kind not in KINDS or slices < 2:
         raise ValueError(f"cannot read what is sent to another slice: {kind} of {sent} on a mesh of {dict(mesh)}")
-    full = sum(_size(*array) for array in _ARRAY.findall(sent)) * (slices if kind == "all-gather" else 1)
+    full = sum(_size(*array) for array in _ARRAY.findall(sent))
+    if kind == "all-gather":
+        full *= slices
     return Collective(kind, full, full, slices, ("slice",), 0, "")
 
 
@@ -262,7 +263,8 @@ def _group(line: str, mesh: Mapping[str, int]) -> list[int]:
         numbers = _iota(named[2] or str(len(all_devices)), named[3]).reshape(list(sizes.values()))
         return numbers[tuple(slice(None) if name in axes else 0 for name in sizes)].reshape(-1).tolist()
     if listed := re.search(r"replica_groups=\{(\{[\d,{} ]*\})?\}", line):
-        return [int(n) for n in re.findall(r"\{([\d, ]+)\}", listed[1])[0].split(",")] if listed[1] else all_devices
+        groups = re.findall(r"\{([\d, ]+)\}", listed[1] or "")
+        return [int(n) for n in groups[0].split(",")] if groups else all_devices
     raise ValueError(f"cannot read which devices take part in: {line[:300]}")
 
 

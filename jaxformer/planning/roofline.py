@@ -82,7 +82,7 @@ def _bandwidth(topology: Topology, mesh: Mapping[str, int], one: Collective) -> 
     permutation. If several groups communicate in parallel, the slowest counts.
     """
     size, chip = math.prod(mesh.values()), topology.chip
-    link = chip.link_bandwidth / 2 if one.devices == 2 and not chip.gpu else chip.link_bandwidth
+    link = chip.link_bandwidth / (1 + (one.devices == 2 and not chip.gpu))
     joined = topology.gpus_per_host or size // mesh.get("slice", 1)
     along = [number for number, name in enumerate(mesh) if name in one.axes]
     numbers = np.arange(size).reshape(tuple(mesh.values()))

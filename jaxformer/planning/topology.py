@@ -10,7 +10,6 @@ import math
 import os
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import jax
 from jax.experimental import topologies
@@ -20,6 +19,7 @@ from jaxformer import hardware, sharding
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.sharding.mesh import num_slices
 from jaxformer.sharding.mesh import parse as parse_mesh
+from jaxformer.targets import Device
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Topology:
     @property
     def num_devices(self) -> int:
         """The number of JAX's devices."""
-        return self.size * (2 if self.kind == "tpu7x" else 1)
+        return self.size * {"tpu7x": 2}.get(self.kind, 1)
 
     @property
     def gpus_per_host(self) -> int | None:
@@ -86,8 +86,7 @@ class Topology:
         Raises:
           ConfigError: the variable is not a positive number, or two variables are set.
         """
-        share = _memory_fraction() if self.chip.gpu else 1.0
-        return int(self.chip.memory * share)
+        return int(self.chip.memory * (_memory_fraction() if self.chip.gpu else 1.0))
 
 
 def _memory_fraction() -> float:
@@ -122,9 +121,10 @@ def parse(name: str) -> Topology:
         raise ConfigError(f"unknown topology {name!r}{_nearest(kind, shape)} (chips: {', '.join(SIZES)})")
     topology, largest = Topology(kind, tuple(map(int, shape.split("x")))), SIZES[kind].largest
     if not 1 <= topology.size <= largest:
-        many = f"a cluster of {kind}" if topology.chip.gpu else f"a slice of {kind}"
-        further = "" if topology.chip.gpu else "; several slices are an axis of the mesh: slice=2,..."
-        raise ConfigError(f"topology {name!r} has {topology.size} chips, but {many} has 1 to {largest}{further}")
+        limits = f"a cluster of {kind} has 1 to {largest}"
+        if not topology.chip.gpu:
+            limits = f"a slice of {kind} has 1 to {largest}; several slices are an axis of the mesh: slice=2,..."
+        raise ConfigError(f"topology {name!r} has {topology.size} chips, but {limits}")
     if topology.gpus_per_host and topology.gpus_per_host > _GPUS_OF_A_HOST:
         raise ConfigError(
             f"topology {name!r} must be hosts x GPUs of a host, at most {_GPUS_OF_A_HOST}, got {topology.gpus_per_host}"
@@ -142,7 +142,7 @@ def _nearest(kind: str, shape: str) -> str:
     return did_you_mean(f"{kind}:{shape}", [name for name in NAMES if name.startswith(f"{kind}:")] or NAMES)
 
 
-def devices(name: str, *, slices: int = 1) -> Sequence[Any]:
+def devices(name: str, *, slices: int = 1) -> Sequence[Device]:
     """Returns the devices of this many slices of a topology, to compile for; they need not be on this machine.
 
     Raises:
@@ -167,26 +167,26 @@ def mesh(name: str, text: str) -> Mesh:
     return sharding.mesh(text, devices(name, slices=slices))
 
 
-def _tpus(topology: Topology, slices: int) -> Sequence[Any]:
+def _tpus(topology: Topology, slices: int) -> Sequence[Device]:
     shape = "x".join(map(str, topology.shape))
     name = f"{topology.kind}:{shape}"
     if importlib.util.find_spec("libtpu") is None:
         raise ConfigError(f"compiling for {name} needs libtpu, but no TPU: pip install '{wanted_libtpu()}'")
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # otherwise libtpu queries the cloud for the TPU type
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # a TPU has one process; compiling for one needs no TPU
-    options: dict[str, Any] = {"num_slices": slices} if slices > 1 else {}
+    description: dict[str, str | int] = {"num_slices": slices} if slices > 1 else {}
     if topology.kind == "v4":
-        options["chip_config_name"] = "megacore"  # the two cores of a chip are one device, as on a real slice
+        description["chip_config_name"] = "megacore"  # the two cores of a chip are one device, as on a real slice
     try:
         # With flags libtpu is not silenced: an unknown flag ends the process, and only libtpu's message says why.
         with contextlib.nullcontext() if os.environ.get("LIBTPU_INIT_ARGS") else _quiet():
-            return topologies.get_topology_desc(platform="tpu", topology_name=name, **options).devices
+            return topologies.get_topology_desc(platform="tpu", topology_name=name, **description).devices
     except jax.errors.JaxRuntimeError as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"libtpu has no topology {name!r} ({reason}){_nearest(topology.kind, shape)}") from error
 
 
-def _gpus(topology: Topology) -> Sequence[Any]:
+def _gpus(topology: Topology) -> Sequence[Device]:
     if not any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
         wanted = f"jax[cuda12]=={jax.__version__}"
         raise ConfigError(

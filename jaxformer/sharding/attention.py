@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import Unpack
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import PyTree
 
 from jaxformer import masks, targets
 from jaxformer.errors import ConfigError
 from jaxformer.functional.attention import api, blockwise, ring
-from jaxformer.functional.attention.base import Request, limit_derivatives, make_request
-from jaxformer.functional.attention.weights import attention_weights
+from jaxformer.functional.attention.base import Request, ScoreFunction, limit_derivatives, make_request
+from jaxformer.functional.attention.weights import WeightOptions, attention_weights
 from jaxformer.functional.bias import Bias, DenseBias, terms
 from jaxformer.functional.dropout import Dropout
 from jaxformer.masks import Mask
-from jaxformer.sharding.rules import RULES, Rules, shards_of, spec
+from jaxformer.sharding.rules import RULES, MeshAxes, Rules, fitting, mesh_axes, shards_of, spec
 
-MeshAxes = str | tuple[str, ...] | None
-"""The mesh axes over which a dimension is sharded; None if it is replicated."""
+
+class Options(WeightOptions, total=False):
+    """The options of `functional.attention`, except the implementation."""
+
+    dropout: Dropout | None
+
 
 PARTITIONED_BY_XLA = ("reference", "xla", "cudnn")
 """Implementations that the compiler can shard along batch and heads. The others contain loops or kernels, and the
@@ -57,8 +62,8 @@ def sharded_attention(
         raise ConfigError(f"implementation must be one of {sorted(api.implementations)}, got {implementation!r}")
     batch, length, heads = spec(("batch", "length", "heads"), rules, mesh)
 
-    def attention(query: jax.Array, key: jax.Array, value: jax.Array, **options: Any) -> jax.Array:
-        batch_axes, head_axes = _fitting(batch, query.shape[0], mesh), _fitting(heads, key.shape[2], mesh)
+    def attention(query: jax.Array, key: jax.Array, value: jax.Array, **options: Unpack[Options]) -> jax.Array:
+        batch_axes, head_axes = fitting(batch, query.shape[0], mesh), fitting(heads, key.shape[2], mesh)
         has_shards = implementation is None and shards_of(length, mesh) > 1 and query.shape[1] > 1
         if has_shards and not _has_pairs(options.get("mask"), options.get("bias")):
             return ring_attention(mesh, length, batch=batch_axes, heads=head_axes)(query, key, value, **options)
@@ -76,15 +81,11 @@ def sharded_attention(
     return attention
 
 
-def _has_pairs(mask: Any, bias: Any) -> bool:
+def _has_pairs(mask: object, bias: object) -> bool:
     """Returns True for a cached step, whose keys are finite by its mask, and for a bias with ``[T, S]`` arrays."""
     if isinstance(mask, Mask) and mask.finite:
         return True
     return isinstance(bias, Bias) and any(isinstance(x, DenseBias) for x in terms(bias))
-
-
-def _fitting(axes: MeshAxes, size: int, mesh: Mesh) -> MeshAxes:
-    return axes if size % shards_of(axes, mesh) == 0 else None
 
 
 def _with_full_lengths(request: Request, mesh: Mesh, batch: MeshAxes, heads: MeshAxes) -> Request:
@@ -128,31 +129,32 @@ def _on_devices(
 ) -> jax.Array:
     """Computes ``local(share)`` on each device; mask and bias of its share of the request may cover all lengths."""
 
-    def compute(query: jax.Array, key: jax.Array, value: jax.Array, rest: Mapping[str, Any], dropout_key: Any):
-        dropout = None if request.dropout is None else Dropout(request.dropout.rate, dropout_key)
-        return local(dataclasses.replace(request, query=query, key=key, value=value, dropout=dropout, **rest))
+    names = "query", "key", "value", "mask", "bias", "sinks"
 
-    layout = PartitionSpec(batch, length, heads)
-    array = request.bias is not None and not isinstance(request.bias, Bias)
-    bias = _array_spec(request.bias, batch, heads) if array else PartitionSpec()
-    rest = {"mask": _mask_spec(request.mask, batch, heads), "bias": bias, "sinks": PartitionSpec(heads)}
-    specs = layout, layout, layout, rest, PartitionSpec()
+    def compute(dropout_key: jax.Array | None, *arrays: PyTree) -> jax.Array:
+        dropout = request.dropout and request.dropout._replace(key=dropout_key)
+        return local(dataclasses.replace(request, dropout=dropout, **dict(zip(names, arrays, strict=True))))
+
+    layout, bias = PartitionSpec(batch, length, heads), PartitionSpec()
+    if request.bias is not None and not isinstance(request.bias, Bias):
+        bias = _array_spec(request.bias, batch, heads)
+    mask, key = _mask_spec(request.mask, batch, heads), request.dropout and request.dropout.key
+    specs = PartitionSpec(), layout, layout, layout, mask, bias, PartitionSpec(heads)
     mapped = jax.shard_map(compute, mesh=mesh, in_specs=specs, out_specs=layout, check_vma=False)
-    key = None if request.dropout is None else request.dropout.key
-    return mapped(request.query, request.key, request.value, {name: getattr(request, name) for name in rest}, key)
+    return mapped(key, *(getattr(request, name) for name in names))
 
 
-def _origin(axes: MeshAxes, count: int) -> Any:
+def _origin(axes: MeshAxes, count: int) -> int | jax.Array:
     """Returns the global index of the first of this device's `count` rows or heads."""
     return 0 if axes is None else jax.lax.axis_index(axes) * count
 
 
-def _array_spec(x: Any, batch: MeshAxes, heads: MeshAxes) -> PartitionSpec:
+def _array_spec(x: jax.Array, batch: MeshAxes, heads: MeshAxes) -> PartitionSpec:
     """Returns the `PartitionSpec` of an array ``[b, n, t, s]``: a dimension of 1 is replicated."""
     return PartitionSpec(*(axes if size > 1 else None for axes, size in zip((batch, heads), x.shape, strict=False)))
 
 
-def _mask_spec(mask: Mask | None, batch: MeshAxes, heads: MeshAxes) -> Any:
+def _mask_spec(mask: Mask | None, batch: MeshAxes, heads: MeshAxes) -> PyTree[PartitionSpec]:
     """Returns the `PartitionSpec` of a mask's arrays: arrays with an entry per row are sharded like rows, others not.
 
     If a custom mask has several rows or heads, all arrays are replicated, because shards of the others would not match
@@ -213,7 +215,7 @@ def ring_attention(
     >>> ring_attention(mesh, "context")(x, x, x).shape
     (1, 6, 2, 4)
     """
-    for name in (axis, *_names(batch), *_names(heads)):
+    for name in (axis, *mesh_axes(batch), *mesh_axes(heads)):
         if name not in mesh.shape:
             raise ConfigError(f"the mesh has no axis {name!r}; it has {list(mesh.shape)}")
     size = mesh.shape[axis]
@@ -226,12 +228,13 @@ def ring_attention(
         mask: Mask | jax.Array | None = None,
         bias: Bias | jax.Array | None = None,
         scale: float | None = None,
-        score: Any = None,
+        score: ScoreFunction | None = None,
         dropout: Dropout | None = None,
         sinks: jax.Array | None = None,
     ) -> jax.Array:
-        options = {"mask": mask, "bias": bias, "scale": scale, "score": score, "dropout": dropout, "sinks": sinks}
-        request = make_request(query, key, value, **options)
+        request = make_request(
+            query, key, value, mask=mask, bias=bias, scale=scale, score=score, dropout=dropout, sinks=sinks
+        )
         if reason := ring.refuse(request):
             raise ConfigError(f"ring attention cannot do this: {reason}")
         lengths = query.shape[1], key.shape[1]
@@ -258,7 +261,3 @@ def _check_sizes(mesh: Mesh, sizes: tuple[tuple[MeshAxes, str, int], ...]) -> No
     for axes, name, size in sizes:
         if size % shards_of(axes, mesh):
             raise ConfigError(f"{name} = {size} cannot be sharded over {axes!r} = {shards_of(axes, mesh)}")
-
-
-def _names(axes: MeshAxes) -> tuple[str, ...]:
-    return (axes,) if isinstance(axes, str) else axes or ()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -13,12 +12,13 @@ from jax.experimental import mesh_utils
 from jax.sharding import Mesh
 
 from jaxformer.errors import ConfigError, did_you_mean
+from jaxformer.targets import Device
 
 AXES = ("slice", "data", "fsdp", "expert", "context", "tensor")
 """Mesh axes, outermost first: `slice` crosses the slow network between slices, `tensor` needs the fastest links."""
 
 
-def mesh(text: str = "", devices: Sequence[Any] | None = None) -> Mesh:
+def mesh(text: str = "", devices: Sequence[Device] | None = None) -> Mesh:
     """Returns the mesh of comma-separated ``axis=size`` pairs; if the text is empty, all devices are on axis `data`.
 
     Axes are laid out in the order of `AXES`, not of the text, so that neighbors on the last axes are neighbors in the
@@ -34,9 +34,10 @@ def mesh(text: str = "", devices: Sequence[Any] | None = None) -> Mesh:
     >>> dict(mesh("data=*", jax.devices()[:1]).shape)
     {'data': 1}
     """
-    devices = jax.devices() if devices is None else devices
+    if devices is None:
+        devices = jax.devices()
     slices = len(_slices(devices))
-    sizes = parse(text or ("data=*" if slices == 1 else f"slice={slices},data=*"), len(devices))
+    sizes = parse(text or f"slice={slices},data=*".removeprefix("slice=1,"), len(devices))
     names = tuple(name for name in AXES if name in sizes)
     return Mesh(_arranged([sizes[name] for name in names], names, devices), names)
 
@@ -50,7 +51,7 @@ def num_slices(text: str) -> int:
     >>> num_slices("slice=2,fsdp=*"), num_slices("data=8")
     (2, 1)
     """
-    slices = _sizes(text).get("slice", 1) if text else 1
+    slices = _sizes(text or "slice=1").get("slice", 1)
     if not slices:
         raise ConfigError(f"mesh {text!r}: give the number of slices, such as slice=2; a topology describes one slice")
     return slices
@@ -88,7 +89,7 @@ def _sizes(text: str) -> dict[str, int]:
             raise ConfigError(f"mesh {text!r}: no axis {name!r}{did_you_mean(name, AXES)}")
         if name in sizes:
             raise ConfigError(f"mesh {text!r}: {name!r} twice")
-        sizes[name] = 0 if size == "*" else int(size)
+        sizes[name] = int(size.replace("*", "0"))
         if size != "*" and sizes[name] < 1:
             raise ConfigError(f"mesh {text!r}: {name!r} must be at least 1, got {size}")
     unknown_sizes = [name for name, size in sizes.items() if size == 0]
@@ -97,12 +98,12 @@ def _sizes(text: str) -> dict[str, int]:
     return sizes
 
 
-def _slices(devices: Sequence[Any]) -> set[int]:
+def _slices(devices: Sequence[Device]) -> set[int]:
     """Returns the slice indices of TPUs. JAX also numbers GPU hosts as slices; they need no axis and count as one."""
     return {getattr(device, "slice_index", 0) if device.platform == "tpu" else 0 for device in devices}
 
 
-def _arranged(sizes: list[int], names: tuple[str, ...], devices: Sequence[Any]) -> np.ndarray:
+def _arranged(sizes: list[int], names: tuple[str, ...], devices: Sequence[Device]) -> np.ndarray:
     slices = _slices(devices)
     if len(slices) > 1:
         if names[0] != "slice" or sizes[0] != len(slices):

@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import numpy as np
 import optax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+from jaxtyping import PyTree
 
-from jaxformer.axes import parameter_name
+from jaxformer.axes import Axes, parameter_name
 from jaxformer.errors import ConfigError
 from jaxformer.sharding.mesh import AXES
-from jaxformer.sharding.rules import RULES, Rules, shardings_like, shards_of, spec, state_shardings, with_axis_rules
+from jaxformer.sharding.rules import RULES, F, Rules, shardings_like, shards_of, spec, state_shardings, with_axis_rules
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Placement:
         here = {index[0].start or 0 for device, index in indices if device.process_index == jax.process_index()}
         return sorted(here)
 
-    def assemble(self, local: Any) -> Any:
+    def assemble(self, local: PyTree[np.ndarray]) -> PyTree[jax.Array]:
         """Returns global arrays, from the rows in `rows_here` of each process, without any communication.
 
         Raises:
@@ -112,11 +112,11 @@ class Placement:
         grow = lambda x: (len(x) // num_shards * self.num_batch_shards, *x.shape[1:])
         return jax.tree.map(lambda x: jax.make_array_from_process_local_data(self.rows, x, grow(x)), local)
 
-    def params(self, shapes: Any, names: Any) -> Any:
+    def params(self, shapes: PyTree, names: PyTree[Axes]) -> PyTree[NamedSharding]:
         """Returns the shardings of parameters of these shapes and axis names (``net.shapes``, ``net.axes``)."""
         return shardings_like(shapes, names, self.rules, self.mesh)
 
-    def describe(self, params: Any, names: Any) -> str:
+    def describe(self, params: PyTree, names: PyTree[Axes]) -> str:
         """Returns a table of the parameters: names, shapes, logical axes, shardings, and bytes per device.
 
         Args:
@@ -149,11 +149,11 @@ class Placement:
         lines = ("  ".join(map(str.ljust, row[:-1], sizes)) + "  " + row[-1].rjust(sizes[-1]) for row in rows)
         return "\n".join(lines)
 
-    def state(self, make: Callable[..., Any], params: Any, optimizer: optax.GradientTransformation) -> Any:
+    def state(self, make: Callable[[], PyTree], params: PyTree, optimizer: optax.GradientTransformation) -> PyTree:
         """Returns the shardings of the training state that `make()` makes; `params` are its parameters' shardings."""
         return state_shardings(jax.eval_shape(make), params, optimizer, self.mesh)
 
-    def with_axis_rules(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def with_axis_rules(self, function: F) -> F:
         """Returns `function` with its activations placed, for use inside ``jax.jit``; see `rules.with_axis_rules`."""
         return function if self.mesh.size == 1 else with_axis_rules(self.rules, self.mesh)(function)
 
@@ -165,4 +165,4 @@ def _as_text(sharding: jax.sharding.Sharding, num_dims: int) -> str:
     if not isinstance(sharding, NamedSharding):
         return type(sharding).__name__
     entries = (*sharding.spec, *[None] * num_dims)[:num_dims]
-    return ", ".join("-" if not axes else axes if isinstance(axes, str) else " x ".join(axes) for axes in entries)
+    return ", ".join(" x ".join((axes,) if isinstance(axes, str) else axes or "-") for axes in entries)

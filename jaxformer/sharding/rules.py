@@ -11,20 +11,25 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.tree_util import KeyPath
+from jaxtyping import PyTree
 
 from jaxformer import axes
 from jaxformer.axes import Axes, AxisName
 from jaxformer.errors import ConfigError
 
+MeshAxes = str | tuple[str, ...] | None
+"""The mesh axes over which a dimension is sharded; None if it is replicated."""
+
 Rules = Mapping[AxisName, tuple[str, ...]]
 """The mesh axes over which each logical axis is sharded, outermost first."""
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 
 RULES: Rules = {
     "batch": ("slice", "data", "fsdp"),
@@ -57,18 +62,18 @@ def spec(names: Axes, rules: Rules, mesh: Mesh) -> PartitionSpec:
             raise TypeError(f"the mesh axes of {name!r} must be a tuple, such as ({axes_of_name!r},), got a string")
         taken = tuple(axis for axis in axes_of_name if axis in free)
         free -= set(taken)
-        entries.append(taken if len(taken) > 1 else taken[0] if taken else None)
+        entries.append(taken if len(taken) > 1 else next(iter(taken), None))
     return PartitionSpec(*entries)
 
 
-def shardings_like(shapes: Any, names: Any, rules: Rules, mesh: Mesh) -> Any:
+def shardings_like(shapes: PyTree, names: PyTree[Axes], rules: Rules, mesh: Mesh) -> PyTree[NamedSharding]:
     """Returns a sharding for every array of a tree, from its axis names.
 
     Raises:
       ConfigError: the mesh axes of a dimension do not divide it; the message names the parameter.
     """
 
-    def place(path: Any, shape: Any, names: Axes) -> NamedSharding:
+    def place(path: KeyPath, shape: jax.ShapeDtypeStruct, names: Axes) -> NamedSharding:
         sharding = NamedSharding(mesh, spec(names, rules, mesh))
         for dim, (size, entry) in enumerate(zip(shape.shape, sharding.spec, strict=True)):
             shards = shards_of(entry, mesh)
@@ -84,7 +89,7 @@ def shardings_like(shapes: Any, names: Any, rules: Rules, mesh: Mesh) -> Any:
     return jax.tree_util.tree_map_with_path(place, shapes, names)
 
 
-def _remedy(size: int, entry: str | tuple[str, ...] | None, shards: int) -> str:
+def _remedy(size: int, entry: MeshAxes, shards: int) -> str:
     """Returns the settings with which a dimension of this size can be sharded."""
     sizes = f"take a size that {shards} divides, such as {size + -size % shards}"
     if not isinstance(entry, str):
@@ -93,12 +98,22 @@ def _remedy(size: int, entry: str | tuple[str, ...] | None, shards: int) -> str:
     return f"{sizes}, or a mesh with {entry}={common}" if common > 1 else f"{sizes}, or a mesh without {entry}"
 
 
-def shards_of(entry: str | tuple[str, ...] | None, mesh: Mesh) -> int:
+def shards_of(entry: MeshAxes, mesh: Mesh) -> int:
     """Returns the number of shards of a dimension with this entry of a `PartitionSpec`."""
-    return math.prod(mesh.shape[axis] for axis in ((entry,) if isinstance(entry, str) else entry or ()))
+    return math.prod(mesh.shape[axis] for axis in mesh_axes(entry))
 
 
-def state_shardings(state: Any, params: Any, optimizer: optax.GradientTransformation, mesh: Mesh) -> Any:
+def mesh_axes(entry: MeshAxes) -> tuple[str, ...]:
+    """Returns the mesh axes in an entry of a `PartitionSpec`."""
+    return (entry,) if isinstance(entry, str) else entry or ()
+
+
+def fitting(entry: MeshAxes, size: int, mesh: Mesh) -> MeshAxes:
+    """Returns an entry of a `PartitionSpec` if its shards divide a dimension of this size, or else None."""
+    return entry if size % shards_of(entry, mesh) == 0 else None
+
+
+def state_shardings(state: PyTree, params: PyTree, optimizer: optax.GradientTransformation, mesh: Mesh) -> PyTree:
     """Returns the shardings of a `TrainState`: moments and averages are placed like parameters, the rest is replicated.
 
     Moments of another shape than their parameter, such as the rows and columns of Adafactor or SM3, are replicated.
@@ -111,7 +126,7 @@ def state_shardings(state: Any, params: Any, optimizer: optax.GradientTransforma
     shapes = jax.tree_util.tree_leaves_with_path(state.params)
     placed = {path: (x.shape, of_x) for (path, x), of_x in zip(shapes, jax.tree.leaves(params), strict=True)}
 
-    def place(path: Any, x: Any) -> NamedSharding:
+    def place(path: KeyPath, x: jax.ShapeDtypeStruct) -> NamedSharding:
         # A parameter may have several moments (SM3) or, if it is not trained, none (MaskedNode).
         parts = (placed[path[:end]] for end in range(len(path) + 1) if path[:end] in placed)
         shape, sharding = next(parts, (None, replicated))
@@ -138,8 +153,8 @@ def with_axis_rules(rules: Rules, mesh: Mesh) -> Callable[[F], F]:
     """
 
     def place(x: jax.Array, names: Axes) -> jax.Array:
-        sizes = zip(x.shape, spec(names, rules, mesh), strict=True)
-        fits = (entry if size % shards_of(entry, mesh) == 0 else None for size, entry in sizes)
+        entries = zip(spec(names, rules, mesh), x.shape, strict=True)
+        fits = (fitting(entry, size, mesh) for entry, size in entries)
         return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*fits)))
 
     def count_shards(names: Axes) -> int:
@@ -147,7 +162,7 @@ def with_axis_rules(rules: Rules, mesh: Mesh) -> Callable[[F], F]:
 
     def wrap(function: F) -> F:
         @functools.wraps(function)
-        def placed(*args: Any, **kwargs: Any) -> Any:
+        def placed(*args: object, **kwargs: object) -> object:
             with axes.placing(place, count_shards):
                 return function(*args, **kwargs)
 

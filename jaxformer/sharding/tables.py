@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int, Integer
+from jaxtyping import Array, Bool, Float, Int, Integer, PyTree
 
 from jaxformer import functional
-from jaxformer.axes import constrain, has_known_values, num_shards
+from jaxformer.axes import Axes, constrain, has_known_values, num_shards
 from jaxformer.functional.linear_loss import logits_per_chunk
 from jaxformer.functional.losses import LogitLoss
 
 
-def with_copies(params: Any, axes: Any, batch: Any, *, dtype: DTypeLike = "float32") -> Any:
+def with_copies(
+    params: PyTree[Array], axes: PyTree[Axes], batch: PyTree[Array], *, dtype: DTypeLike = "float32"
+) -> PyTree[Array]:
     """Returns parameters in which embedding tables are `table_copies`, for the loss of a batch on a mesh.
 
     The source, the target and a tied output then share the copies, so that the gradient of the table is sent once. Call
@@ -61,9 +62,9 @@ def table_copies(
     >>> table_copies(jnp.ones((5, 2)), rows=4, dtype=jnp.dtype("bfloat16")).shape
     (1, 1, 5, 2)
     """
-    groups, parts = num_shards("batch"), num_shards("length")
-    counts = groups if rows % groups == 0 else 1, parts if length % parts == 0 else 1
-    return _copies(counts, dtype, table.astype(jnp.float32))
+    shards = (rows, num_shards("batch")), (length, num_shards("length"))
+    groups, parts = (count if size % count == 0 else 1 for size, count in shards)
+    return _copies((groups, parts), dtype, table.astype(jnp.float32))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))

@@ -66,7 +66,7 @@ class Checkpoints:
     ):
         if keep_last < 1:  # every save would be removed
             raise ValueError(f"keep_last must be at least 1, got {keep_last}")
-        options = ocp.CheckpointManagerOptions(
+        manager_options = ocp.CheckpointManagerOptions(
             preservation_policy=_LastAndBest(keep_last, self.best_step),
             async_options=ocp.AsyncOptions(timeout_secs=timeout),
             enable_background_delete=False,
@@ -75,7 +75,7 @@ class Checkpoints:
         handlers = {"state": ocp.StandardCheckpointHandler(), "about": ocp.JsonCheckpointHandler()}
         self._leftovers_removed, self._scores = False, dict[int, float | None]()
         try:
-            self._manager = ocp.CheckpointManager(self.directory, options=options, item_handlers=handlers)
+            self._manager = ocp.CheckpointManager(self.directory, options=manager_options, item_handlers=handlers)
         except OSError as error:
             raise CheckpointError(f"cannot open {self.directory} for checkpoints: {_first_line(error)}") from error
         if not self.directory.is_dir():
@@ -94,7 +94,7 @@ class Checkpoints:
     def best_step(self) -> int | None:
         """Returns the kept step with the lowest score, or None if no step has a score."""
         scored = {step: score for step in self.steps() if (score := self._score(step)) is not None}
-        return min(scored, key=lambda step: (scored[step], step)) if scored else None
+        return min(scored, key=lambda step: (scored[step], step), default=None)
 
     def _score(self, step: int) -> float | None:
         """Returns the score of a step; None if it has none, or if it cannot be read."""
@@ -129,7 +129,7 @@ class Checkpoints:
             raise OtherModelError("it belongs to another run, by its fingerprint; move its folder away")
         if part:
             averaged = any(path.startswith(".ema_params") for path in about["checksums"])
-            field = "ema_params" if averaged else "params"
+            field = "ema_" * averaged + "params"
             target = {field: target}
         wanted = shapes_and_dtypes(target)
         if "kinds" in about:
@@ -334,10 +334,11 @@ def later_steps(checkpoints: Checkpoints, step: int) -> str:
 
     They would count as the newest, so each save would remove one of them or itself.
     """
-    later = [saved for saved in checkpoints.steps() if saved > step]
+    if not (later := [saved for saved in checkpoints.steps() if saved > step]):
+        return ""
     those = f"step{'s' * (len(later) > 1)} {', '.join(map(str, later))}"
     remedy = "restore the latest, move their folders away to continue from an earlier one, or name another directory"
-    return f"{checkpoints.directory} already holds {those}: {remedy}" if later else ""
+    return f"{checkpoints.directory} already holds {those}: {remedy}"
 
 
 def save_timeout(state: Tree) -> int:
@@ -383,5 +384,5 @@ def _how_to_read(leaf: Tree) -> ocp.RestoreArgs:
 
 
 def _first_line(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0][:300] if text else ''}"
+    text = next(iter(str(error).strip().splitlines()), "")
+    return f"{type(error).__name__}: {text[:300]}"

@@ -70,7 +70,7 @@ class TrainConfig:
     @property
     def rollbacks(self) -> int:
         """The maximum number of times in a row that training goes back to a checkpoint."""
-        return 3 if self.nonfinite == "rollback" else 0
+        return 3 * (self.nonfinite == "rollback")
 
 
 @dataclasses.dataclass(frozen=True)

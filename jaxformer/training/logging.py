@@ -42,8 +42,9 @@ class JsonLog(Hook):
         self._file = self._path.open("a", encoding="utf-8")
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        smoothed = {"label_smoothing": self._label_smoothing} if self._label_smoothing else {}
-        self._write(step, {**metrics, **smoothed})
+        if self._label_smoothing:
+            metrics = {**metrics, "label_smoothing": self._label_smoothing}
+        self._write(step, metrics)
 
     def validated(self, step: int, metrics: Mapping[str, float], better: bool) -> None:
         self._write(step, {f"validation_{name}": value for name, value in metrics.items()})
@@ -105,7 +106,7 @@ class TensorBoard(Hook):
         from tensorboardX import SummaryWriter  # importing it takes half a second
 
         # Files created within one second would have the same name.
-        suffix = f".{self._num_files}" if self._num_files else ""
+        suffix = f".{self._num_files}" * (self._num_files > 0)
         # Events wait for a second, not two minutes: a kill after a checkpoint must not lose those that led to it.
         self._writer = SummaryWriter(self._directory, purge_step=step + 1, flush_secs=1, filename_suffix=suffix)
         self._num_files += 1

@@ -211,7 +211,9 @@ def _scored(metrics: Mapping[str, float], name: str, maximize: bool) -> tuple[di
 def _complete(number: int, config: TrainConfig, progress: Progress) -> Reason | None:
     if number >= config.steps:
         return "done"
-    return "patience" if config.patience and progress.validations_since_best >= config.patience else None
+    if config.patience and progress.validations_since_best >= config.patience:
+        return "patience"
+    return None
 
 
 def _first_reason(number: int, config: TrainConfig, progress: Progress, saved: Checkpoints | None) -> Reason | None:

@@ -121,7 +121,7 @@ def matrix_dimensions(names: Axes) -> MuonDimensionNumbers | None:
     columns = tuple(dim for dim, name in enumerate(names) if name in ("heads", "head_dim", "hidden"))
     if len(rows) != 1 or not columns:
         return None
-    return MuonDimensionNumbers(rows, columns) if rows < columns else MuonDimensionNumbers(columns, rows)
+    return MuonDimensionNumbers(*sorted((rows, columns)))
 
 
 def _sides(shape: tuple[int, ...], dimensions: MuonDimensionNumbers) -> tuple[int, int]:

@@ -65,8 +65,9 @@ class PhaseTimer(Hook):
         self._path, self._earlier = path, read_starts(path) if path else []
         self._seconds = dict.fromkeys(PARTS, 0.0)
         self._part: Part = "starting"
-        self._since = time.monotonic() if began is None else began
-        day = time.gmtime(None if began is None else time.time() - (time.monotonic() - began))
+        now = time.monotonic()
+        self._since = now if began is None else began
+        day = time.gmtime(time.time() - (now - self._since))
         self._start: StartTimes = {"began": time.strftime("%Y-%m-%dT%H:%M:%SZ", day), "seconds": {}}
 
     def begins(self, step: int, part: Part) -> None:
@@ -119,8 +120,7 @@ class PhaseTimer(Hook):
     def report(self) -> str:
         """Returns one line with the time of each part over all starts."""
         sums = total_seconds([*self._earlier, {"seconds": self.seconds()}])
-        number = len(self._earlier) + 1
-        starts = f" in {number} starts" if number > 1 else ""
+        starts = f" in {len(self._earlier) + 1} starts" * bool(self._earlier)
         parts = ", ".join(f"{part} {duration(value)}" for part, value in sums.items())
         return f"time {duration(sum(sums.values()))}{starts}: {parts}"
 
@@ -158,6 +158,6 @@ def duration(seconds: float) -> str:
     """
     if seconds < 60:
         return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, whole = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+    return f"{hours}:{minutes:02d}:{whole:02d}" if hours else f"{minutes}:{whole:02d}"

@@ -104,7 +104,7 @@ class Display(Hook):
 
     def validated(self, step: int, metrics: Mapping[str, float], better: bool) -> None:
         text = ", ".join(f"{name} {value:.3f}" for name, value in metrics.items())
-        self.say(f"step {step:,}: validation {text}{' (best so far)' if better else ''}")
+        self.say(f"step {step:,}: validation {text}{' (best so far)' * better}")
 
     def went_back(self, step: int, problem: str) -> None:
         self.say(f"{problem}; back to step {step:,}, without that batch")

@@ -203,5 +203,5 @@ def device_memory() -> float:
     peaks = [float(one[name]) for one in stats for name in ("peak_bytes_in_use", "bytes_in_use") if name in one]
     if peaks:
         return max(peaks)
-    unit = 1 if sys.platform == "darwin" else 1024
+    unit = {"darwin": 1}.get(sys.platform, 1024)
     return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)

@@ -70,7 +70,7 @@ class WandbHook(Tracker):
 
     def ended(self, step: int, reason: str) -> None:
         self._run.summary.update({"ended": reason, "last_step": step})
-        self._run.finish(exit_code=0 if reason in FINISHED else 1)
+        self._run.finish(exit_code=int(reason not in FINISHED))
 
 
 class MlflowHook(Tracker):

@@ -1,4 +1,4 @@
-"""A real SLURM of one node: detection under srun, a preemption, requeueing, and the same losses."""
+"""A real SLURM of one node: detection under srun, a preemption, requeuing, and the same losses."""
 
 import os
 import re
