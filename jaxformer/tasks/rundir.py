@@ -143,8 +143,7 @@ def check_data(out: pathlib.Path, hashes: Mapping[str, str]) -> None:
       ConfigError: it was trained on other data, for which its parameters and the order of its batches are wrong; or
         provenance.json cannot be read.
     """
-    path = out / "provenance.json"
-    known = read_json(path).get("data", hashes) if path.exists() else hashes
+    known = read_optional_json(out / "provenance.json").get("data", hashes)
     saved = {part: known[part] for part in hashes if part in known}
     if saved != hashes:
         raise ConfigError(f"{out} holds a run on other data, by its hash: {difference(saved, dict(hashes))}")
@@ -156,8 +155,7 @@ def check_vocabulary(out: pathlib.Path, fingerprint: str) -> None:
     Raises:
       ConfigError: it has another one, for example one that was retrained instead of copied from `init_from`.
     """
-    path = out / "provenance.json"
-    saved = read_json(path).get("tokenizer", fingerprint) if path.exists() else fingerprint
+    saved = read_optional_json(out / "provenance.json").get("tokenizer", fingerprint)
     if saved != fingerprint:
         raise ConfigError(f"{out} has another vocabulary than in training, by its hash: was {saved}, now {fingerprint}")
 
@@ -167,8 +165,7 @@ def run_fingerprint(out: pathlib.Path) -> str:
 
     It is computed once, at the first start, because later starts may have other settings that change no completed step.
     """
-    path = out / "provenance.json"
-    return str(read_json(path).get("run") or "") if path.exists() else ""
+    return str(read_optional_json(out / "provenance.json").get("run") or "")
 
 
 def claim(out: pathlib.Path, task: str, config: TaskConfig, vocabulary_files: Iterable[str]) -> None:
@@ -235,6 +232,11 @@ def read_json(path: pathlib.Path) -> JsonObject:
     return data
 
 
+def read_optional_json(path: pathlib.Path) -> JsonObject:
+    """Reads a JSON object, or returns an empty one if there is no such file; see `read_json`."""
+    return read_json(path) if path.exists() else {}
+
+
 def _table(pairs: list[tuple[str, object]]) -> JsonObject:
     """Returns a JSON object; rejects a repeated name, for which Python would keep the last value."""
     table = dict(pairs)
@@ -257,7 +259,7 @@ def write_provenance(out: pathlib.Path, *, start: Mapping[str, object] | None = 
         except importlib.metadata.PackageNotFoundError:
             versions[name] = "not installed"
     path = out / "provenance.json"
-    starts = read_json(path).get("starts", []) if path.exists() else []
+    starts = read_optional_json(path).get("starts", [])
     now = {
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "command": sys.orig_argv,

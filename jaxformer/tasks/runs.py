@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from jaxformer.config import flat
 from jaxformer.errors import ConfigError
-from jaxformer.tasks.rundir import LOCK, JsonObject, is_pretrained, read_json
+from jaxformer.tasks.rundir import LOCK, JsonObject, is_pretrained, read_json, read_optional_json
 from jaxformer.training.logging import read_log
 from jaxformer.training.phase_timer import ENDS, read_starts
 
@@ -56,7 +56,7 @@ def _read_run(path: pathlib.Path) -> Run:
     settings = flat(saved.get("config", {}))
     log = read_log(path / "log.jsonl") if (path / "log.jsonl").exists() else []
     starts = read_starts(path / "time.json")
-    provenance = read_json(path / "provenance.json") if (path / "provenance.json").exists() else {}
+    provenance = read_optional_json(path / "provenance.json")
     _versions(provenance)  # raises an error now if its content is wrong
     step = max((entry["step"] for entry in log), default=0)
     reason = str(starts[-1].get("ended", "unfinished")) if starts else "unfinished"

@@ -6,6 +6,7 @@ import dataclasses
 
 from jaxformer.models.config import ClassifierConfig
 from jaxformer.tasks.classification.config import ClassificationConfig, DataConfig
+from jaxformer.tasks.masked_language_model import presets as encoders
 from jaxformer.training.config import AdamConfig, LinearDecay, TrainConfig
 
 SMALL, TINY = ClassifierConfig(**vars(encoders.SMALL)), ClassifierConfig(**vars(encoders.TINY))

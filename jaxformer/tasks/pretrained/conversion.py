@@ -10,8 +10,6 @@ import dataclasses
 import json
 import os
 import pathlib
-from collections.abc import Mapping
-from typing import Any
 
 import jax.numpy as jnp
 
@@ -21,6 +19,7 @@ from jaxformer.data.pretrained_tokenizer import PretrainedTokenizer
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.files import local_path, write_text
+from jaxformer.interop.settings import Settings
 from jaxformer.interop.tensors import check_folder, read_json
 from jaxformer.modules.pure import Params, check_shapes
 from jaxformer.sharding import Placement
@@ -37,6 +36,7 @@ from jaxformer.tasks.pretrained.generation_config import (
 )
 from jaxformer.tasks.pretrained.rows import decoder_with_rows, resized, with_rows
 from jaxformer.tasks.pretrained.tokenizers import read_languages, read_tokenizer
+from jaxformer.tasks.rundir import JsonObject
 from jaxformer.tasks.tokenizers import VOCAB_MULTIPLE, table_size
 from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.tasks.translation.config import TranslationConfig
@@ -56,7 +56,7 @@ _WITHOUT_TEXT = {
 _HEADS = ("classification_head.", "qa_outputs.", "score.")
 """Prefixes of the names of a classifier's tensors; such a model was not trained to generate text."""
 
-FINE_TUNING: dict[str, Any] = {
+FINE_TUNING: JsonObject = {
     "optimizer": AdamConfig(learning_rate=5e-5, schedule=LinearDecay(), warmup_steps=100, clip_norm=1.0),
     "train": TrainConfig(steps=2000, validate_every=200, checkpoint_every=200),
 }
@@ -119,7 +119,7 @@ def convert(
     return config
 
 
-def _settings(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def _settings(folder: pathlib.Path) -> tuple[JsonObject, JsonObject]:
     """Returns the settings of a model with the ids of both files, and those of its generation.
 
     If there is a ``generation_config.json``, the search settings in ``config.json`` are ignored, as in transformers.
@@ -172,7 +172,7 @@ def _text_to_text(
     name: str,
     found: interop.Pretrained,
     tokenizer: PretrainedTokenizer | MarianTokenizer,
-    generation: Mapping[str, Any],
+    generation: Settings,
 ) -> tuple[TranslationConfig, Params]:
     """Returns a T5, BART, Pegasus or Marian as a translator."""
     vocab_size, config = tokenizer.vocab_size, found.net.config
@@ -228,11 +228,11 @@ def _check_rows(tokenizer: Tokenizer, rows: int) -> None:
 
 def _write(
     out: pathlib.Path,
-    config: Any,
+    config: TaskConfig,
     params: Params,
     tokenizer: Tokenizer,
-    generation: Mapping[str, Any],
-    provenance: Mapping[str, Any],
+    generation: Settings,
+    provenance: Settings,
 ) -> None:
     setup = make_training_setup(registry.task_of(config), config, tokenizer.vocab_size, Placement(sharding.mesh("")))
     check_shapes(params, setup.network.net.shapes)

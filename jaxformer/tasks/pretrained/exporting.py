@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from typing import Any
 
 from jaxformer import models, sharding
 from jaxformer.data.pretrained_tokenizer import PretrainedTokenizer
@@ -26,6 +25,7 @@ from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingC
 from jaxformer.tasks.pretrained import generation_config, starts
 from jaxformer.tasks.pretrained.rows import decoder_with_rows, with_rows
 from jaxformer.tasks.pretrained.tokenizers import tokenizer_files
+from jaxformer.tasks.rundir import JsonObject
 from jaxformer.tasks.tokenizers import run_tokenizer
 from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.tasks.translation.config import TranslationConfig
@@ -73,7 +73,7 @@ def export(
     net = make_training_setup(registry.task_of(config), plain, tokenizer.vocab_size, placement).network.net
     found = _fitted(tokenizer, *_with_rows_of(tokenizer, net, params), family)
     special, start = tokenizer.special, tokenizer.start
-    settings: dict[str, Any] = _ids(special, start)
+    settings: JsonObject = _ids(special, start)
     generation, ids, never = dict(settings), dict(settings), dict[str, int]()
     if isinstance(config, TranslationConfig):
         given = starts.Translator(found, special, start, special.bos, files)
@@ -89,9 +89,11 @@ def export(
             settings["max_position_embeddings"] = _num_positions(config)
     if rundir.is_pretrained(run):  # otherwise its parameters were trained in float32
         settings["dtype"] = read_json(run / "provenance.json").get("dtype", "float32")
-    if (run / rundir.GENERATION).exists() and not masked and special == tokenizer.special:
-        given = read_json(run / rundir.GENERATION)
-        generation = ids | given if _describes(given, config, tokenizer) else generation
+    source = run / rundir.GENERATION
+    if source.exists() and not isinstance(config, MaskedLanguageModelingConfig) and special == tokenizer.special:
+        before = read_json(source)  # of the folder that the run was converted from
+        if _describes(before, config, tokenizer):
+            generation = ids | before
     with creating_folder(out, mode=0o777) as temporary:
         write(temporary, found.net, found.params, family=found.family, settings=settings)
         for name, content in files.items():
@@ -126,11 +128,13 @@ def _fitted(tokenizer: Tokenizer, net: Pure, params: Params, family: str) -> equ
     return found
 
 
-def _describes(given: dict[str, Any], config: Any, tokenizer: Tokenizer) -> bool:
+def _describes(
+    generation: JsonObject, config: LanguageModelingConfig | TranslationConfig, tokenizer: Tokenizer
+) -> bool:
     """Returns True if the settings that a converted run came from describe its search, which may have been changed."""
     if isinstance(config, LanguageModelingConfig):
-        return generation_config.from_text_generation(given, tokenizer)[0] == config.decode
-    kept, forbidden = generation_config.without_special_words(given, tokenizer)
+        return generation_config.from_text_generation(generation, tokenizer)[0] == config.decode
+    kept, forbidden = generation_config.without_special_words(generation, tokenizer)
     decode = generation_config.from_generation(kept, tokenizer.special, tokenizer.start)
     return dataclasses.replace(decode, forbid=forbidden or decode.forbid) == config.decode
 
@@ -152,7 +156,7 @@ def _with_rows_of(tokenizer: Tokenizer, net: Pure, params: Params) -> tuple[Pure
     size = tokenizer.vocab_size
     if net.model is models.LanguageModel:
         decoder = decoder_with_rows(params["decoder"], size)
-        settings: dict[str, Any] = {"vocab_size": size}
+        settings: JsonObject = {"vocab_size": size}
         if "output_bias" in decoder:
             decoder["output_bias"] = decoder["output_bias"][:size]
             if not decoder["output_bias"].any():  # of the padding rows of the table

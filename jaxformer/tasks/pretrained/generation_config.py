@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from jaxformer.data.pretrained_tokenizer import PretrainedTokenizer
 from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import DataError
+from jaxformer.interop.settings import Settings
 from jaxformer.tasks.config import Beam, GenerationConfig, Greedy, MinimumRisk, Sample, SearchConfig
 from jaxformer.tasks.language_model.config import DecodeConfig as TextDecodeConfig
+from jaxformer.tasks.rundir import JsonObject
 from jaxformer.tasks.translation.config import DecodeConfig
 
 STOPPING: Mapping[bool | str, Literal["first", "now", "limit"]] = {True: "first", False: "now", "never": "limit"}
@@ -19,7 +21,7 @@ STOPPING: Mapping[bool | str, Literal["first", "now", "limit"]] = {True: "first"
 MOST = 512
 """The ``max_length`` of a search without a limit of its own; without one, transformers would stop after 20 tokens."""
 
-_NEUTRAL: dict[str, Any] = {
+_NEUTRAL: JsonObject = {
     "encoder_repetition_penalty": 1.0,
     "encoder_no_repeat_ngram_size": 0,
     "num_beam_groups": 1,
@@ -41,7 +43,7 @@ _NEUTRAL: dict[str, Any] = {
 }
 """Settings that change a search and that this library does not support, with the values that have no effect."""
 
-_NEUTRAL_IN_SAMPLING: dict[str, Any] = {
+_NEUTRAL_IN_SAMPLING: JsonObject = {
     "typical_p": 1.0,
     "epsilon_cutoff": 0.0,
     "eta_cutoff": 0.0,
@@ -50,7 +52,7 @@ _NEUTRAL_IN_SAMPLING: dict[str, Any] = {
 }
 """The same, for settings that are for sampling, and for beams that are sampled."""
 
-_NEUTRAL_IN_TEXTS: dict[str, Any] = {
+_NEUTRAL_IN_TEXTS: JsonObject = {
     "bad_words_ids": [],
     "min_length": 0,
     "min_new_tokens": 0,
@@ -82,12 +84,12 @@ _NAMES = (
 """The settings of a search."""
 
 
-def of_model(settings: Mapping[str, Any]) -> dict[str, Any]:
+def of_model(settings: Settings) -> JsonObject:
     """Returns the settings of the search in a ``config.json``, for a folder without ``generation_config.json``."""
     return {name: value for name, value in settings.items() if name in _NAMES}
 
 
-def from_generation(settings: Mapping[str, Any], special: SpecialTokens, start: tuple[int, ...]) -> DecodeConfig:
+def from_generation(settings: Settings, special: SpecialTokens, start: tuple[int, ...]) -> DecodeConfig:
     """Returns the search that Hugging Face settings describe, with transformers' defaults for missing ones.
 
     Args:
@@ -96,43 +98,43 @@ def from_generation(settings: Mapping[str, Any], special: SpecialTokens, start: 
     Raises:
       DataError: a value is wrong, or has no counterpart here.
     """
-    given = {name: value for name, value in settings.items() if value is not None}
-    _check_counterparts(given, special, start)
-    found: dict[str, Any] = {
-        "no_repeat_ngram_size": _integer(given, "no_repeat_ngram_size", 0),
-        "repetition_penalty": _penalty(given),
-        "forced_end": "free" if "forced_eos_token_id" in given else "never",
+    settings = {name: value for name, value in settings.items() if value is not None}
+    _check_counterparts(settings, special, start)
+    decode: JsonObject = {
+        "no_repeat_ngram_size": _integer(settings, "no_repeat_ngram_size", 0),
+        "repetition_penalty": _penalty(settings),
+        "forced_end": "free" if "forced_eos_token_id" in settings else "never",
     }
     # Lengths of transformers count the token that the decoder begins with, except those of new tokens.
-    if "max_new_tokens" in given:
-        found["max_length"] = _integer(given, "max_new_tokens", 0, least=1)
-    elif "max_length" in given:
-        found["max_length"] = _integer(given, "max_length", 0, least=2) - 1
-    if "min_new_tokens" in given:
-        found["min_length"] = _integer(given, "min_new_tokens", 0)
-    elif "min_length" in given:
-        found["min_length"] = max(0, _integer(given, "min_length", 0) - 1)
+    if "max_new_tokens" in settings:
+        decode["max_length"] = _integer(settings, "max_new_tokens", 0, least=1)
+    elif "max_length" in settings:
+        decode["max_length"] = _integer(settings, "max_length", 0, least=2) - 1
+    if "min_new_tokens" in settings:
+        decode["min_length"] = _integer(settings, "min_new_tokens", 0)
+    elif "min_length" in settings:
+        decode["min_length"] = max(0, _integer(settings, "min_length", 0) - 1)
     try:
-        return DecodeConfig(search=_search(given), **found)
+        return DecodeConfig(search=_search(settings), **decode)
     except (TypeError, ValueError) as error:
         raise DataError(f"the settings of generation cannot be used: {error}") from None
 
 
-def _search(given: Mapping[str, Any]) -> Beam | Greedy | Sample:
+def _search(settings: Settings) -> Beam | Greedy | Sample:
     """Returns the rule by which tokens are chosen."""
-    if _samples(given):
-        return _sample(given)
-    beams, renormalize = _integer(given, "num_beams", 1), given.get("renormalize_logits", False) is True
+    if _samples(settings):
+        return _sample(settings)
+    beams, renormalize = _integer(settings, "num_beams", 1), settings.get("renormalize_logits", False) is True
     if beams == 1:
         return Greedy(renormalize=renormalize)
-    rule = given.get("early_stopping", False)
+    rule = settings.get("early_stopping", False)
     if not isinstance(rule, bool | str) or rule not in STOPPING:
         raise DataError(f"early_stopping must be true, false or 'never', got {rule!r}")
-    penalty = float(given.get("length_penalty", 1.0))
+    penalty = float(settings.get("length_penalty", 1.0))
     return Beam(beam_size=beams, stopping=STOPPING[rule], length_penalty=penalty, renormalize=renormalize)
 
 
-def from_text_generation(settings: Mapping[str, Any], tokenizer: Tokenizer) -> tuple[TextDecodeConfig, dict[str, Any]]:
+def from_text_generation(settings: Settings, tokenizer: Tokenizer) -> tuple[TextDecodeConfig, JsonObject]:
     """Returns the search of a language model that settings of Hugging Face describe.
 
     Missing settings have the defaults of `DecodeConfig`, which samples. Lengths that count the prompt, and end tokens
@@ -142,91 +144,92 @@ def from_text_generation(settings: Mapping[str, Any], tokenizer: Tokenizer) -> t
     Raises:
       DataError: a value is wrong.
     """
-    given = {name: value for name, value in settings.items() if value is not None}
     eos = tokenizer.special.eos
-    ends = given.get("eos_token_id", eos)
+    is_endless = settings.get("eos_token_id", eos) is None  # an end of null, as `to_text_generation` writes it
+    settings = {name: value for name, value in settings.items() if value is not None}
+    ends = settings.get("eos_token_id", eos)
     ends = tuple(ends) if isinstance(ends, list) else (ends,)
     if not ends or any(type(token) is not int or token < 0 for token in ends):
-        raise DataError(f"eos_token_id must be a token or a list of tokens, got {given['eos_token_id']!r}")
+        raise DataError(f"eos_token_id must be a token or a list of tokens, got {settings['eos_token_id']!r}")
     ends = [token for token in ends if token < tokenizer.vocab_size]
-    found: dict[str, Any] = {"stop_at_end": True, "eos_token_ids": "" if ends == [eos] else ",".join(map(str, ends))}
-    if settings.get("eos_token_id", eos) is None:  # an end of null, as `to_text_generation` writes it, ends no text
-        found["stop_at_end"] = False
-    neutral = _NEUTRAL | _NEUTRAL_IN_TEXTS | (_NEUTRAL_IN_SAMPLING if given.get("do_sample") else {})
-    lost = {name: given[name] for name, value in neutral.items() if given.get(name, value) != value}
-    if "max_new_tokens" in given:
-        found["max_tokens"] = _integer(given, "max_new_tokens", 0, least=1)
-    found["repetition_penalty"] = _penalty(given)
-    found["no_repeat_ngram_size"] = _integer(given, "no_repeat_ngram_size", 0)
+    decode: JsonObject = {"stop_at_end": not is_endless, "eos_token_ids": ",".join(map(str, ends))}
+    if ends == [eos]:
+        decode["eos_token_ids"] = ""
+    neutral = _NEUTRAL | _NEUTRAL_IN_TEXTS | (_NEUTRAL_IN_SAMPLING if settings.get("do_sample") else {})
+    lost = {name: settings[name] for name, value in neutral.items() if settings.get(name, value) != value}
+    if "max_new_tokens" in settings:
+        decode["max_tokens"] = _integer(settings, "max_new_tokens", 0, least=1)
+    decode["repetition_penalty"] = _penalty(settings)
+    decode["no_repeat_ngram_size"] = _integer(settings, "no_repeat_ngram_size", 0)
     try:
-        if "do_sample" in given or "num_beams" in given:
-            found["search"] = _search({name: value for name, value in given.items() if name not in lost})
-        return TextDecodeConfig(**found), lost
+        if "do_sample" in settings or "num_beams" in settings:
+            decode["search"] = _search({name: value for name, value in settings.items() if name not in lost})
+        return TextDecodeConfig(**decode), lost
     except (TypeError, ValueError) as error:
         raise DataError(f"the settings of generation cannot be used: {error}") from None
 
 
-def _samples(given: Mapping[str, Any]) -> bool:
-    sample = given.get("do_sample", False)
+def _samples(settings: Settings) -> bool:
+    sample = settings.get("do_sample", False)
     if not isinstance(sample, bool):
         raise DataError(f"do_sample must be true or false, got {sample!r}")
     return sample
 
 
-def _sample(given: Mapping[str, Any]) -> Sample:
+def _sample(settings: Settings) -> Sample:
     """Returns the settings of sampling.
 
     Raises:
       DataError: a value is wrong, or has no counterpart here.
     """
-    _check_neutral(given, _NEUTRAL_IN_SAMPLING, "in the settings of sampling")
-    probabilities = {name: given.get(name, neutral) for name, neutral in _PROBABILITIES.items()}
+    _check_neutral(settings, _NEUTRAL_IN_SAMPLING, "in the settings of sampling")
+    probabilities = {name: settings.get(name, neutral) for name, neutral in _PROBABILITIES.items()}
     for name, value in probabilities.items():
         if type(value) not in (int, float):
             raise DataError(f"{name} must be a number, got {value!r}")
-    return Sample(top_k=_integer(given, "top_k", _TOP_K), **probabilities)
+    return Sample(top_k=_integer(settings, "top_k", _TOP_K), **probabilities)
 
 
-def _integer(given: Mapping[str, Any], name: str, default: int, *, least: int = 0) -> int:
-    value = given.get(name, default)
+def _integer(settings: Settings, name: str, default: int, *, least: int = 0) -> int:
+    value = settings.get(name, default)
     if type(value) is not int or value < least:
         raise DataError(f"{name} must be an integer of at least {least}, got {value!r}")
     return value
 
 
-def _penalty(given: Mapping[str, Any]) -> float:
-    value = given.get("repetition_penalty", 1.0)
+def _penalty(settings: Settings) -> float:
+    value = settings.get("repetition_penalty", 1.0)
     if type(value) not in (int, float):
         raise DataError(f"repetition_penalty must be a number, got {value!r}")
     return float(value)
 
 
-def _check_counterparts(given: Mapping[str, Any], special: SpecialTokens, start: tuple[int, ...]) -> None:
-    _check_neutral(given, _NEUTRAL, "in the settings of generation")
-    words, never = given.get("bad_words_ids", []), [[special.pad], [special.bos]]
+def _check_counterparts(settings: Settings, special: SpecialTokens, start: tuple[int, ...]) -> None:
+    _check_neutral(settings, _NEUTRAL, "in the settings of generation")
+    words, never = settings.get("bad_words_ids", []), [[special.pad], [special.bos]]
     if not isinstance(words, list) or any(word not in never for word in words):
         raise DataError(
             f"bad_words_ids must hold only the tokens of padding, {special.pad}, and of the decoder's start, "
             f"{special.bos}, got {words!r}"
         )
     for name in ("eos_token_id", "forced_eos_token_id"):
-        ends = given.get(name, special.eos)
+        ends = settings.get(name, special.eos)
         if ends not in (special.eos, [special.eos]):
             raise DataError(f"{name} must be the end of a text, {special.eos}, got {ends!r}")
-    begin = given.get("forced_bos_token_id")
+    begin = settings.get("forced_bos_token_id")
     if begin is not None and (begin,) != start:
         raise DataError(
             f"forced_bos_token_id is {begin!r}, but texts of the tokenizer begin with {start or 'no token'}; "
             "only that can be forced"
         )
-    if given.get("no_repeat_ngram_size") == 1 and special.bos == special.eos:  # transformers counts the start
+    if settings.get("no_repeat_ngram_size") == 1 and special.bos == special.eos:  # transformers counts the start
         raise DataError(
             f"no_repeat_ngram_size 1 would forbid the end of a text, {special.eos}, which also begins each text; "
             "convert a copy of the folder with another size"
         )
 
 
-def without_special_words(settings: Mapping[str, Any], tokenizer: Tokenizer) -> tuple[Mapping[str, Any], str]:
+def without_special_words(settings: Settings, tokenizer: Tokenizer) -> tuple[Settings, str]:
     """Returns settings without the ``bad_words_ids`` that are special tokens, and the names of these as a `forbid`.
 
     Such a word is ``<s>`` of a decoder that begins with padding. Padding and the start stay: they need no setting.
@@ -234,7 +237,7 @@ def without_special_words(settings: Mapping[str, Any], tokenizer: Tokenizer) -> 
     words, names = settings.get("bad_words_ids"), []
     if not isinstance(words, list) or not isinstance(tokenizer, PretrainedTokenizer):
         return settings, ""
-    kept: list[Any] = []
+    kept: list[object] = []
     for word in words:
         of_search = word in ([tokenizer.special.pad], [tokenizer.special.bos])
         name = "" if of_search else _special_name(word, tokenizer)
@@ -242,7 +245,7 @@ def without_special_words(settings: Mapping[str, Any], tokenizer: Tokenizer) -> 
     return {**settings, "bad_words_ids": kept}, ",".join(names)
 
 
-def _special_name(word: Any, tokenizer: PretrainedTokenizer) -> str:
+def _special_name(word: object, tokenizer: PretrainedTokenizer) -> str:
     """Returns the name of a word that is one special token, if the name in a text stands for it."""
     token = word[0] if isinstance(word, list) and len(word) == 1 else None
     if type(token) is not int or not tokenizer.is_special(token):
@@ -255,29 +258,29 @@ def special_words(decode: DecodeConfig, tokenizer: Tokenizer) -> dict[str, int]:
     """Returns the special tokens that `decode.forbid` names."""
     if not isinstance(tokenizer, PretrainedTokenizer):
         return {}
-    found = {name: tokenizer.id_of(name) for name in decode.forbidden_phrases}
-    return {name: token for name, token in found.items() if token is not None and tokenizer.is_special(token)}
+    tokens = {name: tokenizer.id_of(name) for name in decode.forbidden_phrases}
+    return {name: token for name, token in tokens.items() if token is not None and tokenizer.is_special(token)}
 
 
-def _check_neutral(given: Mapping[str, Any], neutral: Mapping[str, Any], where: str) -> None:
+def _check_neutral(settings: Settings, neutral: Settings, where: str) -> None:
     for name, value in neutral.items():
-        if given.get(name, value) != value:
+        if settings.get(name, value) != value:
             raise DataError(
-                f"{name} is {given[name]!r} {where}, which jaxformer does not support; "
+                f"{name} is {settings[name]!r} {where}, which jaxformer does not support; "
                 f"convert a copy of the folder with {value!r} there"
             )
 
 
 def to_generation(
     decode: DecodeConfig, special: SpecialTokens, start: tuple[int, ...], longest: int, never: Iterable[int] = ()
-) -> dict[str, Any]:
+) -> JsonObject:
     """Returns a translator's search as settings of Hugging Face, as far as it has them; see `without_counterpart`.
 
     Args:
       longest: the maximum number of tokens of a text if the search has no limit.
       never: the special tokens that are never generated, besides padding and the start.
     """
-    result: dict[str, Any] = _choice(decode) | {
+    result: JsonObject = _choice(decode) | {
         "max_length": 1 + (decode.max_length or longest),
         "min_length": 1 + decode.min_length if decode.min_length else 0,
         "forced_eos_token_id": special.eos if decode.forced_end == "free" else None,
@@ -287,9 +290,9 @@ def to_generation(
     return {name: value for name, value in result.items() if value is not None}
 
 
-def to_text_generation(decode: TextDecodeConfig) -> dict[str, Any]:
+def to_text_generation(decode: TextDecodeConfig) -> JsonObject:
     """Returns the search of a language model as settings of Hugging Face; see `without_counterpart`."""
-    ends: dict[str, Any] = {"eos_token_id": list(decode.end_tokens)} if decode.eos_token_ids else {}
+    ends: JsonObject = {"eos_token_id": list(decode.end_tokens)} if decode.eos_token_ids else {}
     if not decode.stop_at_end:
         ends = {"eos_token_id": None}
     return _choice(decode.rules) | {"max_new_tokens": decode.max_tokens} | ends
@@ -304,27 +307,27 @@ def without_counterpart(decode: GenerationConfig, words: Collection[str] = ()) -
     Args:
       words: the names of `special_words`, which transformers can forbid.
     """
-    found: dict[str, object] = {}
+    lost: dict[str, object] = {}
     if isinstance(decode.search, MinimumRisk):
-        found["search"] = decode.search.kind
+        lost["search"] = decode.search.kind
     rule = decode.finder
     if isinstance(rule, Beam):
-        found["search.coverage_penalty"] = rule.coverage_penalty or None
+        lost["search.coverage_penalty"] = rule.coverage_penalty or None
         if rule.beam_size > 1:
-            found["search.normalization"] = rule.normalization if rule.normalization != "tokens" else None
-            found["search.patience"] = rule.patience if rule.patience != 1 else None
-    found["forbid"] = decode.forbid if not {*decode.forbidden_phrases} <= {*words} else None
-    found["shortlist"] = decode.shortlist or None
+            lost["search.normalization"] = rule.normalization if rule.normalization != "tokens" else None
+            lost["search.patience"] = rule.patience if rule.patience != 1 else None
+    lost["forbid"] = decode.forbid if not {*decode.forbidden_phrases} <= {*words} else None
+    lost["shortlist"] = decode.shortlist or None
     if isinstance(decode, DecodeConfig):
-        found["min_ratio"] = decode.min_ratio or None
-        found["forced_end"] = decode.forced_end if decode.forced_end == "scored" and isinstance(rule, Beam) else None
-        found |= {"max_ratio": decode.max_ratio, "max_extra": decode.max_extra}
-    return {name: value for name, value in found.items() if value is not None}
+        lost["min_ratio"] = decode.min_ratio or None
+        lost["forced_end"] = decode.forced_end if decode.forced_end == "scored" and isinstance(rule, Beam) else None
+        lost |= {"max_ratio": decode.max_ratio, "max_extra": decode.max_extra}
+    return {name: value for name, value in lost.items() if value is not None}
 
 
-def _choice(decode: SearchConfig) -> dict[str, Any]:
+def _choice(decode: SearchConfig) -> JsonObject:
     """Returns the settings that determine how tokens are chosen."""
-    shared: dict[str, Any] = {"no_repeat_ngram_size": decode.no_repeat_ngram_size}
+    shared: JsonObject = {"no_repeat_ngram_size": decode.no_repeat_ngram_size}
     shared |= {} if decode.repetition_penalty == 1 else {"repetition_penalty": decode.repetition_penalty}
     rule = decode.finder
     if isinstance(rule, Sample):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import jax
 import jax.numpy as jnp
 
 from jaxformer.modules.pure import Params
 
 
-def resized(table: Any, size: int) -> Any:
+def resized(table: jax.Array, size: int) -> jax.Array:
     """Returns the first `size` rows of a table, padded with zeros."""
     return jnp.pad(table[:size], [(0, max(0, size - len(table)))] + [(0, 0)] * (table.ndim - 1))
 

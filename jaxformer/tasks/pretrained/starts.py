@@ -9,8 +9,9 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from jaxformer.data.special_tokens import SpecialTokens
@@ -18,6 +19,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.interop.equivalent import Fitted
 from jaxformer.modules.pure import Params
 from jaxformer.tasks.pretrained.tokenizers import TOKENIZER
+from jaxformer.tasks.rundir import JsonObject
 
 _WITH_PADDING = ("marian", "pegasus", "t5", "mt5")
 """The families whose decoders begin with the padding token."""
@@ -80,18 +82,18 @@ def _as_marian(found: Translator) -> Translator:
 
 def _exchanged(params: Params, side: str, first: int, second: int) -> Params:
     """Returns parameters in which two tokens of one side have exchanged their vectors and biases."""
-    own: dict[str, Any] = dict(params[side])
+    part: Params = dict(params[side])
 
-    def exchanged(x: Any) -> Any:
+    def exchanged(x: jax.Array) -> jax.Array:
         return x.at[jnp.array([first, second])].set(x[jnp.array([second, first])])
 
-    if "tokens" in (embeddings := own.get("embeddings", {})):
-        own["embeddings"] = embeddings | {"tokens": {"table": exchanged(embeddings["tokens"]["table"])}}
-    if "output" in own:
-        own["output"] = {"kernel": exchanged(own["output"]["kernel"].T).T}
-    if "output_bias" in own:
-        own["output_bias"] = exchanged(own["output_bias"])
-    return params | {side: own}
+    if "tokens" in (embeddings := part.get("embeddings", {})):
+        part["embeddings"] = embeddings | {"tokens": {"table": exchanged(embeddings["tokens"]["table"])}}
+    if "output" in part:
+        part["output"] = {"kernel": exchanged(part["output"]["kernel"].T).T}
+    if "output_bias" in part:
+        part["output_bias"] = exchanged(part["output_bias"])
+    return params | {side: part}
 
 
 def _starting_from_zeros(found: Fitted, start: int) -> Params:
@@ -115,9 +117,9 @@ def _starting_from_zeros(found: Fitted, start: int) -> Params:
     return params
 
 
-def _with_input(stack: Params, vector: Any) -> Params:
+def _with_input(stack: Params, vector: jax.Array) -> Params:
     """Returns a stack of blocks with the norm after the sum, which adds a vector to its input."""
-    attention: dict[str, Any] = dict(stack["layers"]["attention"])
+    attention: Params = dict(stack["layers"]["attention"])
     biases = jnp.einsum("d,d...->...", vector, attention["kernel"][0])
     attention["bias"] = attention["bias"].at[0].add(biases)
     output = attention["output"]
@@ -148,7 +150,7 @@ def _with_ids(content: bytes, other: dict[int, int]) -> bytes:
     return json.dumps(rules, ensure_ascii=False).encode()
 
 
-def _exchange_in_template(rules: dict[str, Any], other: dict[int, int]) -> None:
+def _exchange_in_template(rules: JsonObject, other: dict[int, int]) -> None:
     for part in rules.get("processors", ()):
         _exchange_in_template(part, other)
     for name in {"sep", "cls"} & {*rules}:

@@ -7,7 +7,7 @@ import itertools
 import json
 import pathlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from jaxformer.data.languages import CODES
 from jaxformer.data.marian_tokenizer import MarianTokenizer
@@ -17,7 +17,9 @@ from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.data.tokenizer_json import MASK, NAMES, Frame, tokenizer_json
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.interop.settings import Settings
 from jaxformer.interop.tensors import read_json
+from jaxformer.tasks.rundir import JsonObject
 
 if TYPE_CHECKING:
     from jaxformer.data.subword_tokenizer import SubwordTokenizer
@@ -69,7 +71,7 @@ _CLEAN_UP = "clean_up_tokenization_spaces"
 
 
 def read_tokenizer(
-    folder: pathlib.Path, settings: Mapping[str, Any]
+    folder: pathlib.Path, settings: Settings
 ) -> tuple[PretrainedTokenizer | MarianTokenizer, Mapping[str, str]]:
     """Returns the tokenizer of a folder, and the names of its special tokens, such as ``{"mask_token": "[MASK]"}``.
 
@@ -85,7 +87,7 @@ def read_tokenizer(
     return (_marian if of_marian else _fast)(folder, settings)
 
 
-def _fast(folder: pathlib.Path, settings: Mapping[str, Any]) -> tuple[PretrainedTokenizer, Mapping[str, str]]:
+def _fast(folder: pathlib.Path, settings: Settings) -> tuple[PretrainedTokenizer, Mapping[str, str]]:
     path = folder / TOKENIZER
     if not path.exists():
         raise DataError(
@@ -96,18 +98,18 @@ def _fast(folder: pathlib.Path, settings: Mapping[str, Any]) -> tuple[Pretrained
     family = str(settings.get("model_type"))
     names = dict(_NAMES.get(family, {}))
     files = [folder / "special_tokens_map.json", folder / "tokenizer_config.json"]
-    given = [read_json(file) if file.exists() else {} for file in files]
-    for name, value in itertools.chain.from_iterable(one.items() for one in given):
+    configs = [read_json(file) if file.exists() else {} for file in files]
+    for name, value in itertools.chain.from_iterable(one.items() for one in configs):
         token = value.get("content") if isinstance(value, dict) else value
         if name.endswith("_token") and isinstance(token, str):
             names[name] = token
     if isinstance(rules.get("model"), dict):
         if rules["model"].get("dropout"):  # of BPE in training; the tokens of a text would be random
             rules["model"]["dropout"] = None
-        _replace_by_class(rules, given[1], family)
+        _replace_by_class(rules, configs[1], family)
     bare = _parsed(rules, path)
-    _check_overrides(given[1], rules, bare, files[1], family)
-    if (added := _added_tokens(rules, given[1], names, bare)) != rules.get("added_tokens"):
+    _check_overrides(configs[1], rules, bare, files[1], family)
+    if (added := _added_tokens(rules, configs[1], names, bare)) != rules.get("added_tokens"):
         bare = _parsed(rules | {"added_tokens": added}, path)
     special = _special(bare, names, settings)
     if special is None:
@@ -124,11 +126,11 @@ def _fast(folder: pathlib.Path, settings: Mapping[str, Any]) -> tuple[Pretrained
         )
     # Transformers ignores the setting with BPE, whose spaces are those of the text.
     is_bpe = "merges" in (rules.get("model") or {})
-    clean_up = bool(given[1].get(_CLEAN_UP)) and not is_bpe
-    return bare.with_special(special, clean_up=clean_up, settings=_kept(folder, given[1] | names)), names
+    clean_up = bool(configs[1].get(_CLEAN_UP)) and not is_bpe
+    return bare.with_special(special, clean_up=clean_up, settings=_kept(folder, configs[1] | names)), names
 
 
-def _parsed(rules: Mapping[str, Any], path: pathlib.Path) -> PretrainedTokenizer:
+def _parsed(rules: Settings, path: pathlib.Path) -> PretrainedTokenizer:
     try:
         return PretrainedTokenizer(json.dumps(rules, ensure_ascii=False), SpecialTokens(0, 0, 0, 0))
     except ConfigError:
@@ -137,22 +139,22 @@ def _parsed(rules: Mapping[str, Any], path: pathlib.Path) -> PretrainedTokenizer
         raise DataError(f"{path} is damaged: {error}") from None
 
 
-def _replace_by_class(rules: dict[str, Any], given: Mapping[str, Any], family: str) -> None:
+def _replace_by_class(rules: JsonObject, config: Settings, family: str) -> None:
     """Replaces the rules for spaces by those of the class that transformers takes, if it has some of its own.
 
     With the published rules of Llama 2, a text that begins with a space gets another one; with those of Pegasus, a text
     that ends with a space loses it.
     """
-    named = str(given.get("tokenizer_class") or _CLASSES.get(family)).removesuffix("Fast")
+    named = str(config.get("tokenizer_class") or _CLASSES.get(family)).removesuffix("Fast")
     if named == "LlamaTokenizer" and rules["model"].get("byte_fallback") and family not in ("mistral", "qwen2"):
-        _replace_by_llama(rules, given)  # transformers has other classes for these families, and for bytes
+        _replace_by_llama(rules, config)  # transformers has other classes for these families, and for bytes
     elif named in _CLASSES.values() and rules["model"].get("type") == "Unigram":
-        _replace_by_unigram(rules, named, given)
+        _replace_by_unigram(rules, named, config)
 
 
-def _replace_by_llama(rules: dict[str, Any], given: Mapping[str, Any]) -> None:
-    prefix = given.get("add_prefix_space") is not False
-    scheme = ("always" if given.get("legacy") else "first") if prefix else "never"
+def _replace_by_llama(rules: JsonObject, config: Settings) -> None:
+    prefix = config.get("add_prefix_space") is not False
+    scheme = ("always" if config.get("legacy") else "first") if prefix else "never"
     space = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
     strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if prefix else []
     rules["normalizer"] = None
@@ -160,11 +162,11 @@ def _replace_by_llama(rules: dict[str, Any], given: Mapping[str, Any]) -> None:
     rules["decoder"] = {"type": "Sequence", "decoders": [space, {"type": "ByteFallback"}, {"type": "Fuse"}, *strip]}
 
 
-def _replace_by_unigram(rules: dict[str, Any], named: str, given: Mapping[str, Any]) -> None:
+def _replace_by_unigram(rules: JsonObject, named: str, config: Settings) -> None:
     """Keeps the vocabulary and the precompiled normalization alone."""
     normalizer = rules.get("normalizer") or {}
     compiled = [x for x in normalizer.get("normalizers", [normalizer]) if x.get("type") == "Precompiled"][:1]
-    scheme = "never" if given.get("add_prefix_space") is False and named in _WITH_PREFIX else "always"
+    scheme = "never" if config.get("add_prefix_space") is False and named in _WITH_PREFIX else "always"
     spaces = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": True}
     rules["model"]["byte_fallback"], rules["decoder"] = False, spaces
     if named == "PegasusTokenizer":
@@ -177,69 +179,71 @@ def _replace_by_unigram(rules: dict[str, Any], named: str, given: Mapping[str, A
 
 
 def _added_tokens(
-    rules: Mapping[str, Any], given: Mapping[str, Any], names: Mapping[str, str], tokenizer: PretrainedTokenizer
-) -> list[dict[str, Any]]:
+    rules: Settings, config: Settings, names: Mapping[str, str], tokenizer: PretrainedTokenizer
+) -> list[JsonObject]:
     """Returns the added tokens with those of ``tokenizer_config.json``, which transformers finds in texts, too.
 
     A named padding token is not one of them: it may be a letter of the text.
     """
-    found = {token["content"]: token for token in rules.get("added_tokens") or ()}
+    tokens = {token["content"]: token for token in rules.get("added_tokens") or ()}
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip"), False)
-    for token in _declared(given):
-        own = {"normalized": not token.get("special", False)} | {name: token[name] for name in _FLAGS if name in token}
-        found[token["content"]] = flags | found.get(token["content"], {}) | own | {"content": token["content"]}
-    for content in (*_additional(given), *(content for name, content in names.items() if name != "pad_token")):
-        found.setdefault(content, {**flags, "normalized": False, "special": True, "content": content})
-    ids = {content: tokenizer.id_of(content) for content in found}
-    return [token | {"id": ids[content]} for content, token in found.items() if ids[content] is not None]
+    for token in _declared(config):
+        declared = {"normalized": not token.get("special", False)} | {
+            name: token[name] for name in _FLAGS if name in token
+        }
+        tokens[token["content"]] = flags | tokens.get(token["content"], {}) | declared | {"content": token["content"]}
+    for content in (*_additional(config), *(content for name, content in names.items() if name != "pad_token")):
+        tokens.setdefault(content, {**flags, "normalized": False, "special": True, "content": content})
+    ids = {content: tokenizer.id_of(content) for content in tokens}
+    return [token | {"id": ids[content]} for content, token in tokens.items() if ids[content] is not None]
 
 
-def _declared(given: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _declared(config: Settings) -> list[JsonObject]:
     """Returns the tokens in ``added_tokens_decoder``."""
-    added = given.get("added_tokens_decoder")
+    added = config.get("added_tokens_decoder")
     added = added.values() if isinstance(added, dict) else ()
     return [token for token in added if isinstance(token, dict) and isinstance(token.get("content"), str)]
 
 
-def _additional(given: Mapping[str, Any]) -> list[str]:
+def _additional(config: Settings) -> list[str]:
     """Returns the names of further special tokens."""
-    groups = (given.get(name) for name in ("additional_special_tokens", "extra_special_tokens"))
+    groups = (config.get(name) for name in ("additional_special_tokens", "extra_special_tokens"))
     tokens = [token for group in groups for token in (group.values() if isinstance(group, dict) else group or ())]
     contents = [token.get("content") if isinstance(token, dict) else token for token in tokens]
     return [content for content in contents if isinstance(content, str)]
 
 
-def _kept(folder: pathlib.Path, given: Mapping[str, Any]) -> dict[str, Any]:
+def _kept(folder: pathlib.Path, config: Settings) -> JsonObject:
     """Returns the settings of ``tokenizer_config.json`` that are only kept for export, with templates of other files.
 
     Raises:
       DataError: a template cannot be read.
     """
-    kept = {name: given[name] for name in _KEPT if given.get(name) is not None}
+    kept = {name: config[name] for name in _KEPT if config.get(name) is not None}
     paths = [folder / "chat_template.jinja", *sorted(folder.glob("additional_chat_templates/*.jinja"))]
     try:
-        found = {path.stem: path.read_text(encoding="utf-8") for path in paths if path.is_file()}
+        texts = {path.stem: path.read_text(encoding="utf-8") for path in paths if path.is_file()}
     except (OSError, ValueError) as error:
         raise DataError(f"a chat template of {folder} cannot be read: {error}") from None
-    templates = [{"name": name.replace("chat_template", "default"), "template": x} for name, x in found.items()]
+    templates = [{"name": name.replace("chat_template", "default"), "template": x} for name, x in texts.items()]
     if templates:
         kept["chat_template"] = templates if len(templates) > 1 else templates[0]["template"]
     return kept
 
 
 def _check_overrides(
-    given: Mapping[str, Any], rules: Mapping[str, Any], tokenizer: PretrainedTokenizer, path: pathlib.Path, family: str
+    config: Settings, rules: Settings, tokenizer: PretrainedTokenizer, path: pathlib.Path, family: str
 ) -> None:
-    """Checks that `given`, of ``tokenizer_config.json``, agrees with the rules and the tokens of ``tokenizer.json``."""
-    tokens = [*(token["content"] for token in _declared(given)), *_additional(given)]
+    """Checks that ``tokenizer_config.json``, `config`, agrees with the rules and tokens of ``tokenizer.json``."""
+    tokens = [*(token["content"] for token in _declared(config)), *_additional(config)]
     differ = [f"has the token {token!r}" for token in tokens if tokenizer.id_of(token) is None]
-    differ += ["has split_special_tokens True"] if given.get("split_special_tokens") else []
-    replacing = str(given.get("tokenizer_class") or family)
+    differ += ["has split_special_tokens True"] if config.get("split_special_tokens") else []
+    replacing = str(config.get("tokenizer_class") or family)
     if replacing not in ("PreTrainedTokenizerFast", "TokenizersBackend"):  # which replace nothing
         for (part, kind), settings in _OVERRIDES.items():
             rule = rules.get(part) or {}
             names = settings.items() if rule.get("type") == kind else ()
-            values = [(name, given.get(name), rule.get(own)) for name, own in names]
+            values = [(name, config.get(name), rule.get(own)) for name, own in names]
             differ += [f"has {name} {value!r}" for name, value, own in values if value not in (None, own)]
             if replacing.lower().startswith(("bert", "gpt2", "roberta", "bart")):
                 silent = [name for name, value, own in values if value is None and own != _DEFAULTS[name]]
@@ -251,16 +255,14 @@ def _check_overrides(
         )
 
 
-def _decoder_start(settings: Mapping[str, Any], vocab_size: int) -> int | None:
+def _decoder_start(settings: Settings, vocab_size: int) -> int | None:
     start = settings.get("decoder_start_token_id")
     if start is not None and not (type(start) is int and 0 <= start < vocab_size):
         raise DataError(f"decoder_start_token_id must be a token below {vocab_size}, got {start!r}")
     return start
 
 
-def _special(
-    tokenizer: PretrainedTokenizer, names: Mapping[str, str], settings: Mapping[str, Any]
-) -> SpecialTokens | None:
+def _special(tokenizer: PretrainedTokenizer, names: Mapping[str, str], settings: Settings) -> SpecialTokens | None:
     """Returns the ids of special tokens; missing ones share the id of the end token. None without an end token."""
 
     def find(*kinds: str) -> int | None:
@@ -285,7 +287,7 @@ def _special(
     return SpecialTokens(**{name: eos if token is None else token for name, token in ids.items()})
 
 
-def _marian(folder: pathlib.Path, settings: Mapping[str, Any]) -> tuple[MarianTokenizer, Mapping[str, str]]:
+def _marian(folder: pathlib.Path, settings: Settings) -> tuple[MarianTokenizer, Mapping[str, str]]:
     missing = [name for name in MARIAN if not (folder / name).is_file()]
     if missing:
         raise DataError(f"{folder} has no {missing[0]}; the tokenizer of a Marian is {', '.join(MARIAN)}")
@@ -301,8 +303,8 @@ def _marian(folder: pathlib.Path, settings: Mapping[str, Any]) -> tuple[MarianTo
         special = SpecialTokens(bos=ids["pad"] if start is None else start, **ids)
         source, target = ((folder / name).read_bytes() for name in MARIAN[:2])
         path = folder / "tokenizer_config.json"
-        given = read_json(path) if path.exists() else {}
-        clean_up, kept = bool(given.get(_CLEAN_UP)), _kept(folder, given)
+        config = read_json(path) if path.exists() else {}
+        clean_up, kept = bool(config.get(_CLEAN_UP)), _kept(folder, config)
         tokenizer = MarianTokenizer(source, target, vocabulary, special, clean_up=clean_up, settings=kept)
     except (OSError, TypeError, ValueError) as error:
         raise DataError(f"the tokenizer of {folder} is damaged: {error}") from None
@@ -312,8 +314,8 @@ def _marian(folder: pathlib.Path, settings: Mapping[str, Any]) -> tuple[MarianTo
 def read_languages(folder: pathlib.Path) -> dict[str, str]:
     """Returns the languages that ``tokenizer_config.json`` names by codes of two letters, as settings of the data."""
     path = folder / "tokenizer_config.json"
-    found = read_json(path) if path.exists() else {}
-    named = {f"{side}_language": found.get(f"{side}_lang") for side in ("source", "target")}
+    config = read_json(path) if path.exists() else {}
+    named = {f"{side}_language": config.get(f"{side}_lang") for side in ("source", "target")}
     return {name: code for name, code in named.items() if isinstance(code, str) and code in CODES}
 
 
