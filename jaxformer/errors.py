@@ -54,4 +54,4 @@ def first_few(names: Sequence[str], most: int = 5) -> str:
     >>> first_few(["a", "b"]), first_few("abcdefg")
     ('a, b', 'a, b, c, d, e, ...')
     """
-    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+    return ", ".join(names[:most]) + ", ..." * (len(names) > most)

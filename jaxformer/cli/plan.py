@@ -146,7 +146,8 @@ def _traffic(forecast: Forecast, rows: int) -> list[str]:
         f"  {collective.bytes / MIB:9.3f}  {collective.count:6}  "
         f"{collective.bytes_sent * collective.count / MIB:10.2f}  "
         f"{collective.kind} along {','.join(collective.axes) or 'nothing'}"
-        + (", for each iteration of a loop" if collective.uncounted_loops else "")
+        + ", for each iteration of a loop"
+        * bool(collective.uncounted_loops)
         for collective in groups[:rows]
     ]
     if groups[rows:]:

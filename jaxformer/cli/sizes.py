@@ -133,7 +133,7 @@ def detail(name: str, preset: Preset, size: Sizes) -> str:
         _bytes("training, GB", ("parameters", "gradients", "moments"), size.training),
     ]
     if size.decoding:
-        source = ", with its source" if size.family == "encoder-decoder" else ""
+        source = ", with its source" * (size.family == "encoder-decoder")
         lines += [
             "",
             _bytes("decoding, GB", ("parameters", "cache"), size.decoding),

@@ -41,7 +41,7 @@ class TextNormalizer:
     @property
     def described(self) -> str:
         """The settings, in words."""
-        languages = f" ({self.source_language}, {self.target_language})" if self.pretokenize == "moses" else ""
+        languages = f" ({self.source_language}, {self.target_language})" * (self.pretokenize == "moses")
         return f"data.lowercase {self.lowercase} and data.pretokenize {self.pretokenize}{languages}"
 
     @property

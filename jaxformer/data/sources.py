@@ -50,7 +50,7 @@ class Parallel:
             skipped.append(f"{len(self.empty)} with an empty side (line {first_few([*map(str, self.empty)])})")
         if self.overlong:
             skipped.append(f"{len(self.overlong)} overlong (line {first_few([*map(str, self.overlong)])})")
-        return f"{len(self):,} pairs" + (f"; skipped {' and '.join(skipped)}" if skipped else "")
+        return f"{len(self):,} pairs" + f"; skipped {' and '.join(skipped)}" * bool(skipped)
 
 
 def locate(name: str, directory: str = "") -> pathlib.Path:

@@ -192,10 +192,10 @@ def loss_curves(log: Iterable[Mapping[str, object]], *, title: str = "", axes: A
     axes.spines["bottom"].set_color(QUIET)
     lines = [line for each in (axes, *right) for line in each.get_legend_handles_labels()[0]]
     if lines:
-        place = functools.partial(axes.legend)
+        legend = axes.legend
         if is_new:
-            place = functools.partial(axes.figure.legend, loc="outside lower center", ncols=3)
-        place(handles=lines, frameon=False, fontsize=9, labelcolor=INK)
+            legend = functools.partial(axes.figure.legend, loc="outside lower center", ncols=3)
+        legend(handles=lines, frameon=False, fontsize=9, labelcolor=INK)
     axes.set_title(title, color=INK, size=11)
     return _finished(axes, *right)
 

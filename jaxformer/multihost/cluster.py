@@ -58,7 +58,7 @@ class Cluster:
     def __str__(self) -> str:
         """Returns one line for the log; it initializes the devices."""
         devices = f"{jax.local_device_count()} of {jax.device_count()} devices ({jax.devices()[0].device_kind})"
-        at = f", coordinator {self.coordinator}" if self.coordinator else ""
+        at = f", coordinator {self.coordinator}" * bool(self.coordinator)
         return f"process {self.process_id} of {self.num_processes} ({self.method}{at}): {devices}"
 
 

@@ -27,7 +27,7 @@ def awaited(process_id: int, num_processes: int, coordinator: str) -> str:
     if here is None or len(here) >= others:  # perhaps one froze after it had connected
         return "some of the others"
     came = ", ".join(f"{number} from {address}" for address, number in sorted(Counter(here).items()))
-    return f"{others - len(here)} of the {others} others" + (f" (all but {came})" if came else "")
+    return f"{others - len(here)} of the {others} others" + f" (all but {came})" * bool(came)
 
 
 def connected(port: int) -> list[str] | None:

@@ -34,7 +34,7 @@ def described(reason: str, step: int) -> str:
     >>> described("done", 2000), described("interrupted", 12)
     ('done at step 2,000', 'stopped by Ctrl-C at step 12, where the same command resumes')
     """
-    resumes = "" if reason in COMPLETE else ", where the same command resumes"
+    resumes = ", where the same command resumes" * (reason not in COMPLETE)
     return f"{ENDS.get(reason, reason)} at step {step:,}{resumes}"
 
 
@@ -65,9 +65,8 @@ class PhaseTimer(Hook):
         self._path, self._earlier = path, read_starts(path) if path else []
         self._seconds = dict.fromkeys(PARTS, 0.0)
         self._part: Part = "starting"
-        now = time.monotonic()
-        self._since = now if began is None else began
-        day = time.gmtime(time.time() - (now - self._since))
+        self._since = time.monotonic() if began is None else began
+        day = time.gmtime(None if began is None else time.time() - (time.monotonic() - began))
         self._start: StartTimes = {"began": time.strftime("%Y-%m-%dT%H:%M:%SZ", day), "seconds": {}}
 
     def begins(self, step: int, part: Part) -> None:

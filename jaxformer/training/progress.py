@@ -139,7 +139,7 @@ class Count:
         if self._done and now - self._said >= self._seconds:
             self._said = now
             left = (now - self._began) / self._done * (self._total - self._done)
-            ending = f", {duration(left)} left" if self._done < self._total else ""
+            ending = f", {duration(left)} left" * (self._done < self._total)
             self._say(f"{self._done:,}/{self._total:,} {self._what}{ending}")
 
 
