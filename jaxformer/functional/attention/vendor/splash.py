@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -134,7 +133,7 @@ def _kernel(
         )
 
 
-def _segments(request: Request, parts: list[Mask], lengths: tuple[int, int]) -> Any:
+def _segments(request: Request, parts: list[Mask], lengths: tuple[int, int]) -> tuple[Array, Array] | None:
     """Returns the segment of each query and key, padded to `lengths`; None if the mask is only a band."""
     (batch, num_queries), num_keys = request.query.shape[:2], request.key.shape[1]
     after = _band(parts).after
