@@ -5,15 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import jax
-import numpy as np
 
 from jaxformer import masks
 from jaxformer.reprs import brief
 
-ArrayT = TypeVar("ArrayT", bound=jax.Array | np.ndarray)
+ArrayT = TypeVar("ArrayT")
 """``np.ndarray`` on the host, ``jax.Array`` on devices."""
 
 
@@ -51,7 +50,8 @@ class Tokens(Generic[ArrayT]):
     @property
     def shape(self) -> tuple[int, int]:
         """The number of sequences, B, and their length, T."""
-        batch_size, length = self.ids.shape
+        ids: Any = self.ids
+        batch_size, length = ids.shape
         return batch_size, length
 
     def mask(self, *, causal: bool = False, window: int | None = None) -> masks.Mask | None:
@@ -71,10 +71,12 @@ class Tokens(Generic[ArrayT]):
             parts.append(masks.stored(past))  # by index, since positions may restart or repeat
             if self.segments is None:
                 parts.append(past)  # by positions too, since rows may be in any order
-        if self.valid is not None and not (causal and self.right_padded):
-            parts.append(masks.padding(self.valid))
-        if self.segments is not None:
-            parts.append(masks.segments(self.segments))
+        valid: Any = self.valid
+        segments: Any = self.segments
+        if valid is not None and not (causal and self.right_padded):
+            parts.append(masks.padding(valid))
+        if segments is not None:
+            parts.append(masks.segments(segments))
         return functools.reduce(operator.and_, parts) if parts else None
 
 

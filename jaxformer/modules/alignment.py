@@ -71,7 +71,8 @@ class Alignment(nnx.Module):
           keys: the result of the method `keys` for this memory.
           valid: True where a state of the memory is not padding; default: everywhere.
         """
-        query = query if self.w_query is None else self.w_query(query)
+        if self.w_query is not None:
+            query = self.w_query(query)
         mask = None if valid is None else masks.padding(valid)
         return functional.general_attention(query, keys, memory, self._similarity, mask=mask)
 

@@ -73,7 +73,7 @@ class Block(nnx.Module):
           ValueError: the memory is missing, or there is no cross-attention to read it.
         """
         self._check_memory(memory)
-        positions = None if tokens is None else tokens.positions
+        positions, valid = (None, None) if tokens is None else (tokens.positions, tokens.valid)
 
         def self_attention(y: Array) -> Array:
             y = self.attention(
@@ -89,7 +89,6 @@ class Block(nnx.Module):
         def feed_forward(y: Array) -> Array:
             hidden_key = fold_in_name(key, "hidden")
             if isinstance(self.feed_forward, MixtureOfExperts):
-                valid = None if tokens is None else tokens.valid
                 y = self.feed_forward(y, valid=valid, key=hidden_key, intermediates=intermediates)
             else:
                 y = self.feed_forward(y, key=hidden_key)
