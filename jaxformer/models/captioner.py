@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import functional
 from jaxformer.functional.losses import LogitLoss
+from jaxformer.functional.padding import everywhere
 from jaxformer.functional.sums import add_shared
 from jaxformer.functional.tokens import as_tokens
 from jaxformer.models.captioner_config import RecurrentCaptionerConfig, TransformerCaptionerConfig
@@ -39,6 +40,7 @@ from jaxformer.modules import (
     RecurrentStack,
 )
 from jaxformer.modules.captured import Intermediates
+from jaxformer.modules.linear import zeros_param
 
 
 class Captioner(MemoryDecodingModel[ContextT, StateT]):
@@ -144,7 +146,7 @@ class RecurrentCaptioner(Captioner[RecurrentContext, RecurrentDecoderState]):
             dropout=config.dropout,
         )
         # The moving average of the log-probability of a token, which only `reinforced_loss` reads.
-        self.baseline = nnx.Param(jnp.zeros((), jnp.float32), axes=()) if config.attention == "hard" else None
+        self.baseline = zeros_param((), (), exists=config.attention == "hard")
 
     def states(
         self,
@@ -212,7 +214,7 @@ class RecurrentCaptioner(Captioner[RecurrentContext, RecurrentDecoderState]):
         with jax.named_scope("loss"):
             total, count = functional.cross_entropy(logits, labels, where=valid, smoothing=smoothing)
             rewards = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], 2)[..., 0]
-            real = jnp.ones(labels.shape, bool) if valid is None else valid
+            real = everywhere(valid, labels.shape)
             # At padding a label may be no token, whose reward would be NaN, and 0 times NaN is NaN.
             rewards, baseline = jax.lax.stop_gradient(jnp.where(real, rewards, 0.0)), self.baseline[...]
             drawn = real if mean is None else real & ~mean[:, None]

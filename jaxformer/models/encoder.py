@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection
-from typing import Any
 
 import jax
 from flax import nnx
@@ -25,9 +24,11 @@ from jaxformer.models.transformer import (
     make_shared_bias,
     make_stack,
     make_tokens,
+    shared_bias,
 )
 from jaxformer.modules import AttentionFunction, Block, Embeddings, PatchEmbeddings, Stack, T5Bias
 from jaxformer.modules.captured import Intermediates
+from jaxformer.modules.normalization import normalized
 from jaxformer.reprs import brief
 
 
@@ -44,11 +45,15 @@ class Memory:
 
     def mask(self, target: Tokens) -> masks.Mask | None:
         """Returns the mask of cross-attention: it hides padding and, from packed targets, the other sequences."""
-        mask = None if self.valid is None else masks.padding(self.valid)
+        mask = padding_mask(self.valid)
         if self.segments is None or target.segments is None:
             return mask
         same = masks.segments(target.segments, self.segments)
         return same if mask is None else mask & same
+
+
+def padding_mask(valid: Array | None) -> masks.Mask | None:
+    return None if valid is None else masks.padding(valid)
 
 
 class Encoder(nnx.Module):
@@ -57,6 +62,8 @@ class Encoder(nnx.Module):
     `embeddings` may be any module ``(tokens, *, key)`` that returns the input of the stack, or `PatchEmbeddings` for
     images. Without a stack, the states are the embeddings.
     """
+
+    embeddings: Callable[..., Array]
 
     def __init__(
         self,
@@ -77,24 +84,23 @@ class Encoder(nnx.Module):
           inputs: `Tokens`, an array of token ids, or another input of the embeddings, such as images.
           key: the key of dropout; None means no dropout.
         """
-        reads_tokens = isinstance(inputs, Tokens) or isinstance(self.embeddings, Embeddings)
-        tokens = as_tokens(inputs) if reads_tokens else None
-        embed: Any = self.embeddings
+        embed, tokens, mask, valid, segments = self.embeddings, None, None, None, None
+        if isinstance(inputs, Tokens) or isinstance(self.embeddings, Embeddings):
+            inputs = tokens = as_tokens(inputs)
+            mask, valid, segments = tokens.mask(), tokens.valid, tokens.segments
         with jax.named_scope("embedding"):
-            x = embed(inputs if tokens is None else tokens, key=fold_in_name(key, "embedding"))
+            x = embed(inputs, key=fold_in_name(key, "embedding"))
         intermediates: Intermediates = {}
         if self.stack is not None:
             x, intermediates = self.stack.run(
                 x,
                 tokens=tokens,
-                mask=None if tokens is None else tokens.mask(),
-                bias=None if self.bias is None else self.bias(),
+                mask=mask,
+                bias=shared_bias(self.bias),
                 key=fold_in_name(key, "layers"),
                 capture=capture,
             )
-        x = x if self.norm is None else self.norm(x)
-        memory = Memory(x) if tokens is None else Memory(x, tokens.valid, tokens.segments)
-        return memory, intermediates
+        return Memory(normalized(x, self.norm), valid, segments), intermediates
 
 
 def make_encoder(

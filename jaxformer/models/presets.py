@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
 from jaxformer.models import choices, families
 from jaxformer.models.config import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig
@@ -64,7 +63,7 @@ def _transformer(d_model: int) -> EncoderDecoderConfig:
     return EncoderDecoderConfig(37_000, 37_000, d_model=d_model, num_heads=d_model // 64, d_ff=4 * d_model)
 
 
-def _deep(d_model: int, num_layers: int, num_heads: int, length: int) -> dict[str, Any]:
+def _deep(d_model: int, num_layers: int, num_heads: int, length: int) -> dict[str, int]:
     """Returns the sizes of a stack whose feed-forward network is four times as wide as the model."""
     sizes = {"d_model": d_model, "num_layers": num_layers, "num_heads": num_heads, "d_ff": 4 * d_model}
     return sizes | {"max_positions": length}
@@ -77,15 +76,14 @@ def _t5(d_model: int, d_ff: int, num_heads: int, head_dim: int, num_layers: int)
 
 def _xlnet() -> EncoderConfig:
     """Returns the shape of XLNet-Large as used after pre-training: one stream, and no mask."""
-    options: dict[str, Any] = {"positions": choices.TransformerXL(), "activation": "gelu"}
-    options["norm"] = choices.LayerNorm(1e-12)
-    return EncoderConfig(32_000, **_deep(1024, 24, 16, 512) | options)
+    shape = EncoderConfig(32_000, positions=choices.TransformerXL(), norm=choices.LayerNorm(1e-12), activation="gelu")
+    return dataclasses.replace(shape, **_deep(1024, 24, 16, 512))
 
 
 def _gopher() -> LanguageModelConfig:
     """Returns the shape of Gopher: GPT-2 with root mean square norms and the positions of Transformer-XL."""
-    options: dict[str, Any] = {"positions": choices.TransformerXL(), "norm": choices.RMSNorm()}
-    return families.gpt2(32_000, **_deep(16_384, 80, 128, 2048) | options)
+    sizes = _deep(16_384, 80, 128, 2048)
+    return families.gpt2(32_000, positions=choices.TransformerXL(), norm=choices.RMSNorm(), **sizes)
 
 
 def _llama3() -> LanguageModelConfig:

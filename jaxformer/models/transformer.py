@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 from flax import nnx
@@ -13,9 +12,10 @@ from jaxtyping import Array, Bool, Float
 
 from jaxformer import functional
 from jaxformer.functional import RotaryScaling
+from jaxformer.functional.bias import Bias
 from jaxformer.functional.residual import Arrangement, DeepNormGains
 from jaxformer.models import choices
-from jaxformer.models.config import TextConfig, TextDecoderConfig, TransformerConfig
+from jaxformer.models.config import TextConfig, TransformerConfig
 from jaxformer.modules import (
     AttentionFunction,
     Block,
@@ -129,19 +129,13 @@ def make_shared_bias(config: TextConfig, *, bidirectional: bool, rngs: nnx.Rngs)
     return T5Bias(config.num_heads, **sizes, bidirectional=bidirectional, rngs=rngs)
 
 
+def shared_bias(part: T5Bias | None) -> Bias | None:
+    return None if part is None else part()
+
+
 def make_output(config: TransformerConfig, vocab_size: int, *, rngs: nnx.Rngs) -> Linear:
     """Returns an output projection with its own matrix."""
     return Linear(config.d_model, vocab_size, bias=False, axes=("model", "vocab"), rngs=rngs)
-
-
-def decoder_options(config: TextDecoderConfig) -> dict[str, Any]:
-    """Returns the arguments of a decoder for its output, its loss and its attention window."""
-    return {
-        "output_bias": config.output_bias,
-        "output_scale": config.output_scale,
-        "load_balancing_weight": balance_weight(config),
-        "window": config.attention_window,
-    }
 
 
 def balance_weight(config: TransformerConfig) -> float:
@@ -170,9 +164,10 @@ def make_stack(
       memory_dim: the dimension of the memory that the blocks read by cross-attention; None for blocks without it.
       gains: the gains of `functional.deep_norm`, by default for a model with only this stack.
     """
-    deep = functional.deep_norm_gains(num_layers, 0)[0] if gains is None else gains
-    arrangement = _arrangement(config, deep)
-    initial = _initial_gains(config, num_layers, deep)
+    if gains is None:
+        gains = functional.deep_norm_gains(num_layers, 0)[0]
+    arrangement = _arrangement(config, gains)
+    initial = _initial_gains(config, num_layers, gains)
     make_cross = functools.partial(CrossAttention, config.d_model, config.num_heads)
 
     def make_block(rngs: nnx.Rngs) -> Block:
@@ -263,7 +258,7 @@ def _scaling(scaling: choices.LinearScaling | None) -> RotaryScaling | None:
 def _feed_forward(
     config: TransformerConfig, gains: Gains, *, rngs: nnx.Rngs
 ) -> FeedForward | MixtureOfExperts | Callable[..., Array]:
-    options = {"activation": ACTIVATIONS[config.activation], "gains": gains, "rngs": rngs}
+    shared = {"activation": ACTIVATIONS[config.activation], "gains": gains, "rngs": rngs}
     match config.feed_forward:
         case choices.Experts(num_experts, num_experts_per_token, capacity_factor, gated):
             return MixtureOfExperts(
@@ -273,11 +268,11 @@ def _feed_forward(
                 num_experts_per_token=num_experts_per_token,
                 capacity_factor=capacity_factor,
                 gated=gated,
-                **options,
+                **shared,
             )
         case choices.Gated(bias, dropout):
-            return GatedFeedForward(config.d_model, config.d_ff, bias=bias, dropout=dropout, **options)
+            return GatedFeedForward(config.d_model, config.d_ff, bias=bias, dropout=dropout, **shared)
         case choices.Plain(bias, dropout):
-            return FeedForward(config.d_model, config.d_ff, bias=bias, dropout=dropout, **options)
+            return FeedForward(config.d_model, config.d_ff, bias=bias, dropout=dropout, **shared)
         case own:
             return own.make(config, rngs=rngs)
