@@ -24,13 +24,7 @@ from jaxformer.decoding.api import (
     resized,
 )
 from jaxformer.decoding.limits import Limits, Start, begin, check_given, well_formed
-from jaxformer.decoding.penalties import (
-    CoverageState,
-    LengthPenalty,
-    Normalization,
-    Patience,
-    Stopping,
-)
+from jaxformer.decoding.penalties import CoverageState, LengthPenalty, Normalization, Patience, Stopping
 from jaxformer.decoding.stages import run
 from jaxformer.decoding.topk import top_scores
 from jaxformer.decoding.transforms import History, Transforms, chain
@@ -191,7 +185,8 @@ def beam_search(
     beam = _first(start, limits.filler)
     if trace is None:
         return run(beam, lambda step, beam, rows: advance(step, beam, rows)[0], step, limits.capacities)
-    beam = beam.resize(limits.capacities[-1]) if limits.capacities else beam
+    if limits.capacities:
+        beam = beam.resize(limits.capacities[-1])
     one_step = jax.jit(lambda beam: advance(step, beam, jnp.arange(state.shape[0], dtype=jnp.int32)))
     while not beam.stopped.all():
         active = ~np.asarray(beam.stopped)
@@ -233,12 +228,12 @@ def _advance(beam: _Beam[S], choices: Float[Array, "B K V"], state: S, rules: _R
     check_state(state)
     beam_size, length = choices.shape[1], beam.tokens.shape[2]
     forced = (beam.lengths < beam.prefix_lengths)[:, None]
-    given = jnp.take_along_axis(beam.tokens, jnp.minimum(beam.lengths, length - 1)[:, None, None], 2)
+    in_prefix = jnp.take_along_axis(beam.tokens, jnp.minimum(beam.lengths, length - 1)[:, None, None], 2)
     only_one = jnp.where(jnp.arange(choices.shape[2])[None, None] == 0, 0.0, -jnp.inf)  # it stands for the given one
     choices = jnp.where(forced[..., None], only_one, choices)
 
     parents, tokens, gained, log_probs = _propose(choices, beam.log_probs, rules.num_candidates)
-    tokens = jnp.where(forced, given[:, :1, 0], tokens)
+    tokens = jnp.where(forced, in_prefix[:, :1, 0], tokens)
     here = jnp.arange(length)[None, None] == beam.lengths[:, None, None]
     append = lambda old, new: jnp.where(here, new[..., None], gather(old, parents))
     grown_tokens, grown_log_probs = append(beam.tokens, tokens), append(beam.token_log_probs, gained)

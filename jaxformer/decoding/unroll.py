@@ -95,7 +95,7 @@ def unroll(
     """
     check_start(state, start.tokens.shape[2], bos)
     last = start.tokens[:, :, 0] if bos is None else jnp.full(start.lengths.shape, bos, jnp.int32)
-    lengths = jnp.full(start.lengths.shape, 0 if bos is not None else 1, jnp.int32)
+    lengths = jnp.full(start.lengths.shape, int(bos is None), jnp.int32)
     progress = _first(start, state, last, lengths, max_lengths)
     rules = _Rules(choose, as_transforms(transforms), ends_of(eos), pad, False)
     return _unroll(step, progress, start, rules)
@@ -147,10 +147,11 @@ def _unroll(step: Step[S], progress: _Progress[S], start: History, rules: _Rules
             raise ValueError(f"choose must return a token for each hypothesis, {lengths.shape}, got {chosen.shape}")
         forced = lengths < progress.forced
         gained = jnp.take_along_axis(choices, chosen[..., None], axis=-1)[..., 0]
-        done = done | (~forced & (gained == -jnp.inf)) if rules.may_be_stuck else done
+        if rules.may_be_stuck:
+            done |= ~forced & (gained == -jnp.inf)
         gained = jnp.where(done | forced, 0.0, gained)
-        given = jnp.take_along_axis(tokens, jnp.minimum(lengths, length - 1)[..., None], axis=-1)[..., 0]
-        chosen = jnp.where(done, jnp.int32(rules.pad), jnp.where(forced, given, chosen))
+        in_prefix = jnp.take_along_axis(tokens, jnp.minimum(lengths, length - 1)[..., None], axis=-1)[..., 0]
+        chosen = jnp.where(done, jnp.int32(rules.pad), jnp.where(forced, in_prefix, chosen))
         ends = is_any(chosen, rules.ends) & ~forced
         here = (jnp.arange(length)[None, None] == lengths[..., None]) & ~done[..., None]
         longer = jnp.where(done, lengths, lengths + 1)
@@ -277,7 +278,7 @@ def forced(
     shape = check_state(state)
     if tokens.shape[:2] != shape or lengths.shape != shape:
         raise ValueError(f"tokens and lengths must begin {shape} like the state, got {tokens.shape}, {lengths.shape}")
-    first = 0 if bos is not None else 1
+    first = int(bos is None)
     unscored = jnp.full(shape[:1], first) if prefix_lengths is None else jnp.maximum(prefix_lengths, first)
     position = jnp.arange(tokens.shape[2])[None, None]
     lengths = jnp.clip(lengths, 0, tokens.shape[2])

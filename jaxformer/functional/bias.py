@@ -107,14 +107,12 @@ class DenseBias(Bias):
     __repr__ = brief
 
     def tile(self, query, query_index, key_index):
-        del query
         tile = take(take(self.array, query_index, 2), key_index, 3)
         if jnp.issubdtype(tile.dtype, jnp.floating):  # the gradient of broadcasting would be summed in this dtype
             tile = tile.astype(np.promote_types(tile.dtype, np.float32))
         return jnp.broadcast_to(tile, (*tile.shape[:2], query_index.shape[0], key_index.shape[0]))
 
     def at_positions(self, query, query_positions, key_positions):
-        del query, query_positions, key_positions
         return self
 
 

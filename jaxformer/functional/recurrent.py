@@ -77,7 +77,6 @@ def rnn_cell(
     >>> rnn_cell(ones, -ones, RecurrentState(jnp.zeros(2))).hidden.tolist()
     [0.0, 0.0]
     """
-    del state
     _check_gates("rnn_cell", 1, inputs, recurrent)
     return RecurrentState(activation(inputs + recurrent)[..., 0, :])
 

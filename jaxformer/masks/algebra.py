@@ -50,7 +50,6 @@ class Mask:
 
     def key_range(self, query_start: int, query_stop: int) -> tuple[int, int]:
         """Returns a static range of all keys that queries ``[query_start, query_stop)`` may attend to."""
-        del query_start, query_stop
         return 0, UNBOUNDED
 
     def live_ranges(self, query_start: np.ndarray, query_stop: np.ndarray) -> tuple[jax.Array, jax.Array] | None:
@@ -63,7 +62,6 @@ class Mask:
         >>> [x.tolist() for x in padding([[False, True, True, False]]).live_ranges(np.array([0]), np.array([4]))]
         [[[1]], [[3]]]
         """
-        del query_start, query_stop
         return None
 
     def ranges(self, query_start: np.ndarray, query_stop: np.ndarray) -> tuple[jax.Array | np.ndarray, ...]:
@@ -108,7 +106,6 @@ class Mask:
         Raises:
           ValueError: the mask covers other lengths; the message has the actual and expected lengths.
         """
-        del num_queries, num_keys
 
     def dense(self, num_queries: int, num_keys: int) -> jax.Array:
         """Returns the full mask, ``Bool [b, n, T, S]``, after `check`.
@@ -153,7 +150,6 @@ class IndexedMask(Mask):
     """A mask with an entry for each stored query or key, which is unchanged by their positions."""
 
     def at_positions(self, query, key):
-        del query, key
         return self
 
 

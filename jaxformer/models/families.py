@@ -12,29 +12,26 @@ from jaxformer.config import flat, to_data
 from jaxformer.models import choices
 from jaxformer.models.config import EncoderConfig, EncoderDecoderConfig, ImageEncoderConfig, LanguageModelConfig
 
-_MARIAN = EncoderDecoderConfig(
-    positions=choices.Sinusoidal("halves"), activation="silu", attention_bias=True, output_bias=True
-)
-
 
 def marian(vocab_size: int, **sizes: object) -> EncoderDecoderConfig:
     """Returns the shape of Marian and OPUS-MT (Junczys-Dowmunt et al. 2018), with the swish of OPUS-MT."""
-    return _translator(_MARIAN, vocab_size, sizes)
-
-
-_BART = EncoderDecoderConfig(
-    positions=choices.Learned(offset=2),
-    embedding_scale=1.0,
-    embedding_norm=True,
-    activation="gelu",
-    attention_bias=True,
-    output_bias=True,
-)
+    family = EncoderDecoderConfig(
+        positions=choices.Sinusoidal("halves"), activation="silu", attention_bias=True, output_bias=True
+    )
+    return _translator(family, vocab_size, sizes)
 
 
 def bart(vocab_size: int, **sizes: object) -> EncoderDecoderConfig:
     """Returns the shape of BART (Lewis et al. 2020); mBART has ``norm_position="pre"`` and scales embeddings."""
-    return _translator(_BART, vocab_size, sizes)
+    family = EncoderDecoderConfig(
+        positions=choices.Learned(offset=2),
+        embedding_scale=1.0,
+        embedding_norm=True,
+        activation="gelu",
+        attention_bias=True,
+        output_bias=True,
+    )
+    return _translator(family, vocab_size, sizes)
 
 
 _T5 = EncoderDecoderConfig(
@@ -53,14 +50,10 @@ def t5(vocab_size: int, **sizes: object) -> EncoderDecoderConfig:
     return dataclasses.replace(config, output_scale=sizes.get("output_scale", config.d_model**-0.5))
 
 
-_T5_V1_1 = dataclasses.replace(
-    _T5, feed_forward=choices.Gated(bias=False), activation="gelu_tanh", tie_embeddings="inputs"
-)
-
-
 def t5_v1_1(vocab_size: int, **sizes: object) -> EncoderDecoderConfig:
     """Returns the shape of T5 1.1, mT5 and Flan-T5: gated feed-forward networks and an untied output projection."""
-    return _translator(_T5_V1_1, vocab_size, sizes)
+    family = dataclasses.replace(_T5, feed_forward=choices.Gated(bias=False), activation="gelu_tanh")
+    return _translator(dataclasses.replace(family, tie_embeddings="inputs"), vocab_size, sizes)
 
 
 def _translator(family: EncoderDecoderConfig, vocab_size: int, sizes: dict[str, object]) -> EncoderDecoderConfig:
@@ -83,33 +76,21 @@ def bert(vocab_size: int, **sizes: object) -> EncoderConfig:
     return dataclasses.replace(_BERT, vocab_size=vocab_size, **sizes)
 
 
-_ROBERTA = dataclasses.replace(_BERT, positions=choices.Learned(offset=2), num_token_types=1, norm=choices.LayerNorm())
-
-
 def roberta(vocab_size: int, **sizes: object) -> EncoderConfig:
     """Returns the shape of RoBERTa (Liu et al. 2019), without output heads.
 
     Pass its positions, which do not count padding: ``positions = cumsum(valid) * valid - 1``.
     """
-    return dataclasses.replace(_ROBERTA, vocab_size=vocab_size, **sizes)
-
-
-_GPT2 = LanguageModelConfig(embedding_scale=1.0, activation="gelu_tanh", attention_bias=True)
+    family = dataclasses.replace(
+        _BERT, positions=choices.Learned(offset=2), num_token_types=1, norm=choices.LayerNorm()
+    )
+    return dataclasses.replace(family, vocab_size=vocab_size, **sizes)
 
 
 def gpt2(vocab_size: int, **sizes: object) -> LanguageModelConfig:
     """Returns the shape of GPT-2 (Radford et al. 2019)."""
-    return dataclasses.replace(_GPT2, vocab_size=vocab_size, **sizes)
-
-
-_LLAMA = LanguageModelConfig(
-    positions=choices.Rotary(),
-    norm=choices.RMSNorm(),
-    embedding_scale=1.0,
-    feed_forward=choices.Gated(bias=False),
-    activation="silu",
-    tie_embeddings=False,
-)
+    family = LanguageModelConfig(embedding_scale=1.0, activation="gelu_tanh", attention_bias=True)
+    return dataclasses.replace(family, vocab_size=vocab_size, **sizes)
 
 
 def llama(vocab_size: int, **sizes: object) -> LanguageModelConfig:
@@ -117,15 +98,23 @@ def llama(vocab_size: int, **sizes: object) -> LanguageModelConfig:
 
     Mistral and Qwen differ in sizes, biases, `qk_norm` and `attention_window`.
     """
-    return dataclasses.replace(_LLAMA, vocab_size=vocab_size, **sizes)
-
-
-_VIT = ImageEncoderConfig(norm=choices.LayerNorm(1e-12), norm_position="pre", activation="gelu", attention_bias=True)
+    family = LanguageModelConfig(
+        positions=choices.Rotary(),
+        norm=choices.RMSNorm(),
+        embedding_scale=1.0,
+        feed_forward=choices.Gated(bias=False),
+        activation="silu",
+        tie_embeddings=False,
+    )
+    return dataclasses.replace(family, vocab_size=vocab_size, **sizes)
 
 
 def vit(image_size: tuple[int, int], **sizes: object) -> ImageEncoderConfig:
     """Returns the shape of the vision Transformer (Dosovitskiy et al. 2021), without its classification head."""
-    return dataclasses.replace(_VIT, image_size=image_size, **sizes)
+    family = ImageEncoderConfig(
+        norm=choices.LayerNorm(1e-12), norm_position="pre", activation="gelu", attention_bias=True
+    )
+    return dataclasses.replace(family, image_size=image_size, **sizes)
 
 
 def table() -> str:

@@ -236,7 +236,6 @@ class RecurrentDecoder(nnx.Module):
         Raises:
           ValueError: `cache_dtype` is given.
         """
-        del batch_size, length, weights
         if cache_dtype is not None:
             raise ValueError(
                 f"cache_dtype must be None: a recurrent decoder keeps no keys and values, got {cache_dtype}"

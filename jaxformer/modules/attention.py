@@ -132,12 +132,7 @@ class MultiHeadAttention(nnx.Module):
         check_rows(self.attention, heads)
 
     def captured(
-        self,
-        query: Array,
-        keys: Array,
-        bias: Bias | Array | None = None,
-        *,
-        mask: masks.Mask | Array | None,
+        self, query: Array, keys: Array, bias: Bias | Array | None = None, *, mask: masks.Mask | Array | None
     ) -> CapturedAttention:
         """Returns the arguments of the attention call that determine its weights."""
         attention, parameters = split_attention(self.attention)

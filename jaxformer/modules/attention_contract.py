@@ -28,14 +28,7 @@ from jaxformer.modules.attention_function import (
     taken_options,
     without_partials,
 )
-from jaxformer.modules.contract_layers import (
-    BrokenLawError,
-    Stacked,
-    check_finite,
-    check_near,
-    noisy,
-    quick,
-)
+from jaxformer.modules.contract_layers import BrokenLawError, Stacked, check_finite, check_near, noisy, quick
 from jaxformer.modules.per_layer import PerLayer
 from jaxformer.modules.pure import Params, split_params
 

@@ -126,12 +126,7 @@ class Block(nnx.Module):
             self.cross.check_steps()
 
     def start(
-        self,
-        memory: Float[Array, "B S E"] | None = None,
-        *,
-        rows: int,
-        slots: int,
-        dtype: DTypeLike,
+        self, memory: Float[Array, "B S E"] | None = None, *, rows: int, slots: int, dtype: DTypeLike
     ) -> tuple[KeyValue | None, KeyValueCache]:
         """Returns the keys and values of the memory (None without cross-attention) and an empty cache, for `step`.
 

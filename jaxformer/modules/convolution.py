@@ -57,7 +57,6 @@ class Convolution(nnx.Module):
         self, x: Float[Array, "B *T D"], *, valid: Bool[Array, "B ..."] | None = None, key: jax.Array | None = None
     ) -> Float[Array, "B *U E"]:
         """Returns the convolution; padding (`valid` False) has no effect and outputs 0. Dropout is not supported."""
-        del key
         run = functools.partial(functional.convolution, stride=self.stride, dilation=self.dilation, causal=self.causal)
         y = run(x, self.kernel[...], value_of(self.bias), padding=self.padding, valid=valid)
         return constrain(y, "batch", "length", *[None] * (y.ndim - 3), "model")
@@ -102,7 +101,6 @@ class ConvolutionStack(nnx.Module):
         self, x: Float[Array, "B T D"], *, valid: Bool[Array, "B T"] | None = None, key: jax.Array | None = None
     ) -> Float[Array, "B T D"]:
         """Returns the states after the last layer; padding (`valid` False) has no effect and outputs 0."""
-        del key
         x = clear_padding(x, valid)
         for i in range(len(self.dilations)):
             x = x + self.activation(self.layers[f"{i}"](x, valid=valid))

@@ -86,7 +86,6 @@ class SinusoidalPositions(PositionVectors):
         self.layout: Literal["interleaved", "halves"] = layout
 
     def __call__(self, positions, length):
-        del length
         return functional.sinusoidal(positions, dim=self.d_model, layout=self.layout)
 
 
@@ -112,7 +111,6 @@ class LearnedPositions(PositionVectors):
         self.max_length = max_positions
 
     def __call__(self, positions, length):
-        del length
         return functional.learned(self.table[...], jnp.asarray(positions) + self.offset)
 
 
@@ -146,12 +144,7 @@ class Embeddings(nnx.Module):
         self.dropout = dropout
         self.dtype = jnp.dtype(dtype)
 
-    def __call__(
-        self,
-        tokens: Tokens,
-        *,
-        key: jax.Array | None = None,
-    ) -> Float[Array, "B T D"]:
+    def __call__(self, tokens: Tokens, *, key: jax.Array | None = None) -> Float[Array, "B T D"]:
         """Returns the vectors of full sequences.
 
         Under tracing, the values of positions are unknown, and a position that a table does not have gets the vector of

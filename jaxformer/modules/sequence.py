@@ -99,7 +99,6 @@ class LinearAttentionLayer(nnx.Module):
         Raises:
           ValueError: the position scheme adds a bias.
         """
-        del key
         query, keys, values = self.attention.project(clear_padding(x, valid))
         query, keys = (self.attention.positions.rotate(y, None) for y in (query, keys))
         query, bias = self.attention.positions.bias(query, None)

@@ -124,11 +124,7 @@ def fill(x: Array, shards: int, *, block: int = BLOCK) -> Array:
 
 
 def attention(
-    request: Request,
-    ring: Ring,
-    *,
-    query_block: int | None = None,
-    key_block: int | None = None,
+    request: Request, ring: Ring, *, query_block: int | None = None, key_block: int | None = None
 ) -> Float[Array, "B T N J"]:
     """Computes the output for a device's own queries; call it inside ``jax.shard_map``.
 

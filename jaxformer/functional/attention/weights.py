@@ -141,9 +141,7 @@ def _by_identity(attention: Callable[..., Array], query: Array, key: Array) -> A
 
 
 def attention_entropy(
-    query: Float[Array, "B T N H"],
-    key: Float[Array, "B S K H"],
-    **arguments: Unpack[WeightOptions],
+    query: Float[Array, "B T N H"], key: Float[Array, "B S K H"], **arguments: Unpack[WeightOptions]
 ) -> Float[Array, "B N T"]:
     """Returns the entropy of each query's weights in nats; memory is O(S).
 
@@ -186,9 +184,7 @@ class AttentionStatistics(NamedTuple):
 
 
 def attention_statistics(
-    query: Float[Array, "B T N H"],
-    key: Float[Array, "B S K H"],
-    **arguments: Unpack[WeightOptions],
+    query: Float[Array, "B T N H"], key: Float[Array, "B S K H"], **arguments: Unpack[WeightOptions]
 ) -> AttentionStatistics:
     r"""Returns statistics that show whether the softmax of each query is saturated.
 

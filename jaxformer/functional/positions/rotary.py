@@ -172,7 +172,6 @@ def llama3_scaling(factor: float, length: int, *, low: float = 1.0, high: float 
     """
 
     def scale(frequencies: Frequencies, base: float) -> Frequencies:
-        del base
         turns = length * frequencies.radians / (2 * math.pi)
         smooth = np.clip((turns - low) / (high - low), 0, 1)
         return frequencies._replace(radians=frequencies.radians * ((1 - smooth) / factor + smooth))

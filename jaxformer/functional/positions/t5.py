@@ -26,7 +26,6 @@ class T5Bias(Bias):
     __repr__ = brief
 
     def tile(self, query, query_index, key_index):
-        del query
         ahead = key_index[None] - query_index[:, None]
         bucket = t5_bucket(
             ahead,

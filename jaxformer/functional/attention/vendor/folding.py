@@ -49,7 +49,6 @@ def foldable(call: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
 
     @jax.custom_batching.custom_vmap
     def backward(arrays: Arrays, mask: jax.Array | None, saved: list[jax.Array], upstream: jax.Array) -> Arrays:
-        del mask
         return rebuild(arrays, saved)(upstream)
 
     @compute.def_vmap
