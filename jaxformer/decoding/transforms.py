@@ -86,14 +86,12 @@ class Chain:
         if len(got) != 3 or got[:2] != expected:
             raise ValueError(f"a step must return (scores, state), scores [B, K, V] with B, K = {expected}; got {got}")
         scores = scores.astype(jnp.float32)
-        for transform in self.transforms:
-            if not is_normalized(transform):
-                scores = _applied(transform, scores, history)
+        for transform in (x for x in self.transforms if not is_normalized(x)):
+            scores = _applied(transform, scores, history)
         total = jax.nn.logsumexp(scores, axis=-1, keepdims=True)
         scores = scores - jnp.where(total == -jnp.inf, 0.0, total)  # if no token is left, none has a probability
-        for transform in self.transforms:
-            if is_normalized(transform):
-                scores = _applied(transform, scores, history)
+        for transform in filter(is_normalized, self.transforms):
+            scores = _applied(transform, scores, history)
         return scores
 
 

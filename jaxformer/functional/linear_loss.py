@@ -25,13 +25,11 @@ Otherwise XLA would copy the gradient of the logits, which is much larger, to pa
 
 SumsT = TypeVar("SumsT")
 OutputT = TypeVar("OutputT")
-Chunk = tuple[Array, Array, Array]
-"""A part of the states, the labels, and where they count."""
 
 
 def logits_per_chunk() -> int:
     """Returns the number of logits that a device computes at a time: 2**22 for a CPU's cache, else 2**28 (1 GiB)."""
-    return 1 << (22 if targets.devices()[0].platform == "cpu" else 28)
+    return 1 << {"cpu": 22}.get(targets.devices()[0].platform, 28)
 
 
 def linear_loss(
@@ -209,7 +207,7 @@ def _counted_first(num_chunks: int, copies: Array, where: Array) -> Array | None
 
 
 def _skipping(
-    visit: Callable[..., tuple[SumsT, OutputT]], output: Callable[[Chunk], OutputT]
+    visit: Callable[..., tuple[SumsT, OutputT]], output: Callable[[tuple[Array, ...]], OutputT]
 ) -> Callable[..., tuple[SumsT, OutputT]]:
     """Returns a step of a scan that skips the chunks without counted positions; their output is `output`."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Shaped
 
+from jaxformer import masks
+
 
 def clear_padding(x: Shaped[Array, "*batch ..."], valid: Bool[Array, "*batch"] | None) -> Shaped[Array, "*batch ..."]:
     """Replaces padding by 0; without `valid`, nothing is padding.
@@ -18,9 +20,10 @@ def clear_padding(x: Shaped[Array, "*batch ..."], valid: Bool[Array, "*batch"] |
 
 
 def everywhere(where: Bool[Array, "*batch"] | None, shape: tuple[int, ...]) -> Bool[Array, "*batch"]:
-    """Returns `where`, or True in the given shape, its default.
-
-    >>> everywhere(None, (2,)).tolist()
-    [True, True]
-    """
+    """Returns `where`, or True in the given shape, its default."""
     return jnp.ones(shape, bool) if where is None else where
+
+
+def padding_mask(valid: Bool[Array, "B S"] | None) -> masks.Mask | None:
+    """Returns the mask that hides padding, if there is any."""
+    return None if valid is None else masks.padding(valid)

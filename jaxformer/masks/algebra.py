@@ -337,7 +337,7 @@ def from_binary(array: ArrayLike) -> Mask:
                 "for an additive mask of 0 (attend) and minus infinity, use dense(array == 0)"
             )
     array = jnp.asarray(array)
-    return dense(array if array.dtype == bool else array == 1)
+    return dense(array == 1)
 
 
 def as_mask(mask: Mask | ArrayLike) -> Mask:

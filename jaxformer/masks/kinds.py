@@ -276,7 +276,7 @@ def padding(valid: ArrayLike) -> Mask:
             hint = "; masks.lengths takes the number of tokens of each example"
         got = f"{valid.dtype} {list(valid.shape)}{hint}"
         raise ValueError(f"valid must be Bool [B, S] or [S], True = real token, got {got}")
-    return Padding(valid if valid.ndim == 2 else valid[None])
+    return Padding(jnp.atleast_2d(valid))
 
 
 def segments(query: ArrayLike, key: ArrayLike | None = None) -> Mask:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxformer import functional
+from jaxformer import functional, modules
 from jaxformer.functional.losses import LogitLoss
 from jaxformer.functional.padding import everywhere
 from jaxformer.functional.sums import add_shared
@@ -30,15 +30,6 @@ from jaxformer.models.recurrent_decoder import (
 )
 from jaxformer.models.residual_network import FeatureGrid
 from jaxformer.models.token_model import CROSS_ENTROPY, Input
-from jaxformer.modules import (
-    Alignment,
-    AttentionFunction,
-    Embedding,
-    Embeddings,
-    LearnedPositions,
-    Linear,
-    RecurrentStack,
-)
 from jaxformer.modules.captured import Intermediates
 from jaxformer.modules.linear import zeros_param
 
@@ -50,14 +41,14 @@ class Captioner(MemoryDecodingModel[ContextT, StateT]):
         self,
         config: RecurrentCaptionerConfig | TransformerCaptionerConfig,
         *,
-        attention: AttentionFunction = functional.attention,
+        attention: modules.AttentionFunction = functional.attention,
         rngs: nnx.Rngs,
     ):
         if config.vocab_size < 1:
             raise ValueError(f"vocab_size must be at least 1, got {config.vocab_size}")
         image, (height, width) = config.image, config.image.grid_size
         self.grid = FeatureGrid(image, dtype=config.compute_dtype, attention=attention, rngs=rngs)
-        table = LearnedPositions(height * width, image.widths[-1], rngs=rngs) if config.grid_positions else None
+        table = modules.LearnedPositions(height * width, image.widths[-1], rngs=rngs) if config.grid_positions else None
         self.positions = table
         self.shape = *image.image_size, image.num_channels
 
@@ -86,7 +77,7 @@ class TransformerCaptioner(Captioner[Context, DecoderState]):
         self,
         config: TransformerCaptionerConfig,
         *,
-        attention: AttentionFunction = functional.attention,
+        attention: modules.AttentionFunction = functional.attention,
         rngs: nnx.Rngs,
     ):
         super().__init__(config, attention=attention, rngs=rngs)
@@ -123,23 +114,23 @@ class RecurrentCaptioner(Captioner[RecurrentContext, RecurrentDecoderState]):
         self,
         config: RecurrentCaptionerConfig,
         *,
-        attention: AttentionFunction = functional.attention,
+        attention: modules.AttentionFunction = functional.attention,
         rngs: nnx.Rngs,
     ):
         super().__init__(config, attention=attention, rngs=rngs)
         d_model, d_hidden, d_memory = config.d_model, config.hidden_size, config.image.widths[-1]
         layers = {"cell": config.cell, "dropout": config.dropout, "state_dropout": config.state_dropout}
-        linear = functools.partial(Linear, bias=False, rngs=rngs)
+        linear = functools.partial(modules.Linear, bias=False, rngs=rngs)
         untied = None if config.tie_embeddings else linear(d_model, config.vocab_size, axes=("model", "vocab"))
-        tokens = Embedding(config.vocab_size, d_model, rngs=rngs)
+        tokens = modules.Embedding(config.vocab_size, d_model, rngs=rngs)
         self.decoder = RecurrentDecoder(
-            Embeddings(tokens, dropout=config.dropout, dtype=config.compute_dtype),
-            RecurrentStack(d_model + d_memory, d_hidden, config.num_layers, **layers, rngs=rngs),
-            Linear(d_memory, config.num_state_vectors * d_hidden, axes=("model", "hidden"), rngs=rngs),
+            modules.Embeddings(tokens, dropout=config.dropout, dtype=config.compute_dtype),
+            modules.RecurrentStack(d_model + d_memory, d_hidden, config.num_layers, **layers, rngs=rngs),
+            modules.Linear(d_memory, config.num_state_vectors * d_hidden, axes=("model", "hidden"), rngs=rngs),
             linear(d_hidden + d_memory, d_model, axes=("hidden", "model")),
-            alignment=Alignment(d_hidden, d_memory, config.d_attention or d_hidden, rngs=rngs),
+            alignment=modules.Alignment(d_hidden, d_memory, config.d_attention or d_hidden, rngs=rngs),
             output=untied,
-            gate=Linear(d_hidden, 1, axes=("hidden", None), rngs=rngs) if config.context_gate else None,
+            gate=modules.Linear(d_hidden, 1, axes=("hidden", None), rngs=rngs) if config.context_gate else None,
             feed="context",
             summary=_mean_feature,
             hard=config.attention == "hard",

@@ -16,24 +16,13 @@ from jaxformer import functional
 from jaxformer.dims import check_rank
 from jaxformer.functional.cache import first_lanes, take_lanes
 from jaxformer.functional.dropout import fold_in_name
+from jaxformer.functional.padding import padding_mask
 from jaxformer.functional.tokens import as_tokens
+from jaxformer.models import transformer
 from jaxformer.models.config import DecoderConfig, LanguageModelConfig, TextDecoderConfig
 from jaxformer.models.decoder_state import Context, DecoderState, StepWeights
-from jaxformer.models.encoder import Memory, padding_mask
+from jaxformer.models.encoder import Memory
 from jaxformer.models.token_model import Input, TokenModel, of_part, part_of
-from jaxformer.models.transformer import (
-    Norm,
-    balance_weight,
-    check_steps,
-    make_embeddings,
-    make_final_norm,
-    make_output,
-    make_position_vectors,
-    make_shared_bias,
-    make_stack,
-    make_tokens,
-    shared_bias,
-)
 from jaxformer.modules import AttentionFunction, Block, Embeddings, Linear, Stack, T5Bias
 from jaxformer.modules.captured import Intermediates
 from jaxformer.modules.head import Head
@@ -48,7 +37,7 @@ class Decoder(TokenModel):
         self,
         embeddings: Embeddings,
         stack: Stack[Block],
-        norm: Norm | None = None,
+        norm: transformer.Norm | None = None,
         output: Linear | None = None,
         *,
         bias: T5Bias | None = None,
@@ -74,7 +63,7 @@ class Decoder(TokenModel):
             mask.
         """
         if causal:
-            check_steps(embeddings.positions)
+            transformer.check_steps(embeddings.positions)
         if embeddings.types is not None:
             raise ValueError("a decoder takes no token types, so num_token_types must be 0")
         if stack.norm is not None:
@@ -124,7 +113,7 @@ class Decoder(TokenModel):
             tokens=tokens,
             mask=tokens.mask(causal=self.causal, window=self.window),
             memory_mask=memory_mask,
-            bias=shared_bias(self.bias),
+            bias=transformer.shared_bias(self.bias),
             key=fold_in_name(key, "layers"),
             capture=part_of(capture, "decoder"),
         )
@@ -137,7 +126,7 @@ class Decoder(TokenModel):
     def attention_names(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The names for `captured`."""
         crosses = self.stack.layers.cross is not None
-        return ("decoder.self", "decoder.cross") if crosses else ("decoder.self",)
+        return ("decoder.self", "decoder.cross")[: 1 + crosses]
 
     def step_weights(self) -> StepWeights:
         """Returns a copy of the parameters that steps read: the layers unstacked, and the output table transposed.
@@ -170,7 +159,7 @@ class Decoder(TokenModel):
           ValueError: there are fewer position vectors than `length`, they depend on the final length of the sequence,
             or the rows of the attention function depend on their index.
         """
-        check_steps(self.embeddings.positions)
+        transformer.check_steps(self.embeddings.positions)
         self.embeddings.check_length(length)
         if weights is None:  # a tied table is read in place, without a copy
             weights = StepWeights(self.stack.unstacked(), self.head.kernel)
@@ -245,7 +234,7 @@ class Decoder(TokenModel):
         """See `prefill`; `captured` gets the cross-attention of the last layer."""
         check_rank("tokens", tokens, "B K T")
         length = state.capacity
-        lanes = None if state.lanes is None else take_lanes(state.lanes, state.position, tokens.shape[2])
+        lanes = jax.tree.map(lambda x: take_lanes(x, state.position, tokens.shape[2]), state.lanes)
         positions = state.position[..., None] + jnp.arange(tokens.shape[2])[None, None]
         x = self.embeddings.step(tokens, positions)
         shared = {
@@ -253,7 +242,7 @@ class Decoder(TokenModel):
             "lanes": lanes,
             "window": self.window,
             "memory_mask": padding_mask(context.valid),
-            "bias": shared_bias(self.bias),
+            "bias": transformer.shared_bias(self.bias),
         }
         caches = []
         blocks = self.stack.blocks(context.weights.layers)
@@ -275,12 +264,9 @@ class Decoder(TokenModel):
 
 def decoder_of(config: TextDecoderConfig) -> Callable[..., Decoder]:
     """Returns `Decoder` with the settings of its output, its loss and its attention window."""
+    make = functools.partial(Decoder, output_bias=config.output_bias, output_scale=config.output_scale)
     return functools.partial(
-        Decoder,
-        output_bias=config.output_bias,
-        output_scale=config.output_scale,
-        load_balancing_weight=balance_weight(config),
-        window=config.attention_window,
+        make, load_balancing_weight=transformer.balance_weight(config), window=config.attention_window
     )
 
 
@@ -298,12 +284,14 @@ def make_decoder(
     if config.vocab_size < 1:
         raise ValueError(f"vocab_size must be at least 1, got {config.vocab_size}")
     memory_dim = config.memory_dim if isinstance(config, DecoderConfig) else None
-    tokens = make_tokens(config, config.vocab_size, rngs=rngs)
+    tokens = transformer.make_tokens(config, config.vocab_size, rngs=rngs)
     return decoder_of(config)(
-        make_embeddings(config, tokens, make_position_vectors(config, tokens, rngs=rngs), rngs=rngs),
-        make_stack(config, config.num_layers, memory_dim=memory_dim, attention=attention, rngs=rngs),
-        make_final_norm(config, rngs=rngs),
-        None if config.tie_embeddings else make_output(config, config.vocab_size, rngs=rngs),
-        bias=make_shared_bias(config, bidirectional=not config.causal, rngs=rngs),
+        transformer.make_embeddings(
+            config, tokens, transformer.make_position_vectors(config, tokens, rngs=rngs), rngs=rngs
+        ),
+        transformer.make_stack(config, config.num_layers, memory_dim=memory_dim, attention=attention, rngs=rngs),
+        transformer.make_final_norm(config, rngs=rngs),
+        None if config.tie_embeddings else transformer.make_output(config, config.vocab_size, rngs=rngs),
+        bias=transformer.make_shared_bias(config, bidirectional=not config.causal, rngs=rngs),
         causal=config.causal,
     )

@@ -12,20 +12,11 @@ from jaxtyping import Array
 from jaxformer import functional, masks
 from jaxformer.config import kind_of
 from jaxformer.functional.dropout import fold_in_name
+from jaxformer.functional.padding import padding_mask
 from jaxformer.functional.tokens import Tokens, as_tokens
+from jaxformer.models import transformer
 from jaxformer.models.config import EncoderConfig, ImageEncoderConfig
 from jaxformer.models.token_model import Input
-from jaxformer.models.transformer import (
-    Norm,
-    dropout_of_embeddings,
-    make_embeddings,
-    make_final_norm,
-    make_position_vectors,
-    make_shared_bias,
-    make_stack,
-    make_tokens,
-    shared_bias,
-)
 from jaxformer.modules import AttentionFunction, Block, Embeddings, PatchEmbeddings, Stack, T5Bias
 from jaxformer.modules.captured import Intermediates
 from jaxformer.modules.normalization import normalized
@@ -52,10 +43,6 @@ class Memory:
         return same if mask is None else mask & same
 
 
-def padding_mask(valid: Array | None) -> masks.Mask | None:
-    return None if valid is None else masks.padding(valid)
-
-
 class Encoder(nnx.Module):
     """``tokens -> Memory``; every token sees all tokens that are not padding.
 
@@ -69,7 +56,7 @@ class Encoder(nnx.Module):
         self,
         embeddings: Embeddings | PatchEmbeddings | Callable[..., Array],
         stack: Stack[Block] | None = None,
-        norm: Norm | None = None,
+        norm: transformer.Norm | None = None,
         *,
         bias: T5Bias | None = None,
     ):
@@ -96,7 +83,7 @@ class Encoder(nnx.Module):
                 x,
                 tokens=tokens,
                 mask=mask,
-                bias=shared_bias(self.bias),
+                bias=transformer.shared_bias(self.bias),
                 key=fold_in_name(key, "layers"),
                 capture=capture,
             )
@@ -119,21 +106,23 @@ def make_encoder(
             config.d_model,
             num_channels=config.num_channels,
             class_vector=config.has_class_vector,
-            dropout=dropout_of_embeddings(config),
+            dropout=transformer.dropout_of_embeddings(config),
             dtype=config.compute_dtype,
             rngs=rngs,
         )
     else:
         if config.vocab_size < 1:
             raise ValueError(f"vocab_size must be at least 1, got {config.vocab_size}")
-        tokens = make_tokens(config, config.vocab_size, rngs=rngs)
-        embeddings = make_embeddings(config, tokens, make_position_vectors(config, tokens, rngs=rngs), rngs=rngs)
+        tokens = transformer.make_tokens(config, config.vocab_size, rngs=rngs)
+        embeddings = transformer.make_embeddings(
+            config, tokens, transformer.make_position_vectors(config, tokens, rngs=rngs), rngs=rngs
+        )
         if not config.num_layers and config.positions is not None and embeddings.positions is None:
             name = kind_of(config.positions)
             raise ValueError(f"{name} positions are in attention, so they have no effect without layers")
     stack = None
     if config.num_layers:
-        stack = make_stack(config, config.num_layers, attention=attention, rngs=rngs)
+        stack = transformer.make_stack(config, config.num_layers, attention=attention, rngs=rngs)
         if isinstance(config, EncoderConfig):
-            bias = make_shared_bias(config, bidirectional=True, rngs=rngs)
-    return Encoder(embeddings, stack, make_final_norm(config, rngs=rngs), bias=bias)
+            bias = transformer.make_shared_bias(config, bidirectional=True, rngs=rngs)
+    return Encoder(embeddings, stack, transformer.make_final_norm(config, rngs=rngs), bias=bias)

@@ -316,8 +316,8 @@ class RecurrentDecoder(nnx.Module):
             return new, (output, weights)
 
         keys = (None, None) if key is None else (jax.random.split(key, len(x)), jnp.broadcast_to(key, len(x)))
-        valid = None if valid is None else jnp.moveaxis(valid, -1, 0)
-        noise = None if noise is None else jnp.moveaxis(noise, 1, 0)[:, :, None]
+        valid = jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), valid)
+        noise = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0)[:, :, None], noise)
         shared, others = (parameters, context), (valid, noise, *keys)
         if num_shards("batch") == 1:  # no communication, and nothing is computed twice
             step = lambda state, of_step: advance(shared, state, *of_step)

@@ -383,6 +383,6 @@ class CrossAttention(MultiHeadAttention):
 def _project(x: Array, kernel: nnx.Param, bias: nnx.Param | None) -> Array:
     """Projects ``[B, T, D]`` to ``[B, T, *heads]`` with one matrix product."""
     shape = kernel[...].shape
-    flat_bias = None if bias is None else bias[...].reshape(-1)
+    flat_bias = jax.tree.map(lambda x: x.reshape(-1), value_of(bias))
     flat = functional.linear(x, kernel[...].reshape(shape[0], -1), flat_bias)
     return flat.reshape(*x.shape[:2], *shape[1:])

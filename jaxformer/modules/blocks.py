@@ -46,7 +46,7 @@ class Block(nnx.Module):
         dropout: float = 0.0,
     ):
         self.attention, self.attention_norm = attention, norm()
-        self.cross, self.cross_norm = (cross, norm()) if cross is not None else (None, None)
+        self.cross, self.cross_norm = cross, cross and norm()
         self.feed_forward, self.feed_forward_norm = feed_forward, norm()
         self.arrangement = arrangement
         self.dropout = dropout

@@ -46,8 +46,8 @@ class PatchEmbeddings(nnx.Module):
         self.image_size, self.num_channels = image_size, num_channels
         layer = functools.partial(Convolution, num_channels, d_model, stride=patch_size, padding="valid", rngs=rngs)
         self.projection = layer(kernel_size=(patch_size, patch_size), axes=(None, "model"))
-        vector = normal(rngs.params(), (d_model,), deviation=d_model**-0.5) if class_vector else None
-        self.class_vector = None if vector is None else nnx.Param(vector, axes=("model",))
+        draw = lambda: normal(rngs.params(), (d_model,), deviation=d_model**-0.5)
+        self.class_vector = nnx.Param(draw(), axes=("model",)) if class_vector else None
         num_patches = (image_size[0] // patch_size) * (image_size[1] // patch_size)
         self.positions = LearnedPositions(num_patches + class_vector, d_model, rngs=rngs)
         self.dropout = dropout

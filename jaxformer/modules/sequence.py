@@ -41,7 +41,7 @@ class RecurrentLayer(nnx.Module):
         """
         if bidirectional and d_model % 2:
             raise ValueError(f"d_model must be even for two directions, got {d_model}")
-        hidden_size = d_model // 2 if bidirectional else d_model
+        hidden_size = d_model // (1 + bidirectional)
         self.stack = RecurrentStack(d_model, hidden_size, cell=cell, bidirectional=bidirectional, rngs=rngs)
 
     def __call__(

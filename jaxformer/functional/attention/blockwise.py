@@ -29,26 +29,10 @@ from jaxtyping import Array, Float
 
 from jaxformer import targets
 from jaxformer.axes import vary_alike
+from jaxformer.functional.attention import tiles
 from jaxformer.functional.attention.base import LOW, RESIDUAL, Request, is_nonempty
 from jaxformer.functional.attention.sinks import add_sinks, sink_gradients
-from jaxformer.functional.attention.tiles import (
-    BiasArrays,
-    Location,
-    Origin,
-    Tile,
-    Tiling,
-    Varying,
-    block_size,
-    join_tile_rows,
-    key_bounds,
-    key_ranges,
-    location_of,
-    queries_at,
-    split_heads,
-    take_part,
-    tile_at,
-    tile_rows,
-)
+from jaxformer.functional.attention.tiles import BiasArrays, Location, Origin, Tile, Tiling, Varying
 from jaxformer.functional.bias import Bias
 from jaxformer.functional.derivatives import not_reversed
 
@@ -85,7 +69,7 @@ def attention(
     num_queries, num_keys = request.query.shape[1], request.key.shape[1]
     if 0 in (request.query.shape[0], num_queries, num_keys):
         return jnp.zeros((*request.query.shape[:3], request.value.shape[3]), request.query.dtype)
-    largest = query_block or block_size(request), key_block or block_size(request)
+    largest = query_block or tiles.block_size(request), key_block or tiles.block_size(request)
     # As few blocks as possible, of equal size: 384 positions are two blocks of 192, not one of 256 and a half-empty
     # one.
     query_size = -(-num_queries // -(-num_queries // largest[0]))
@@ -94,8 +78,8 @@ def attention(
     tiling = make_tiling(request, (query_size, key_size), unpadded=not query_padding and not key_padding)
     tiling = dataclasses.replace(tiling, dims=dims or tiling.dims)
     rows = origin[0], request.query.shape[0]
-    ranges = key_ranges(request.mask, num_queries, query_size, rows=rows, rows_per_part=tiling.part[0])
-    bounds = key_bounds(ranges, np.arange(0, num_keys, key_size), key_size)
+    ranges = tiles.key_ranges(request.mask, num_queries, query_size, rows=rows, rows_per_part=tiling.part[0])
+    bounds = tiles.key_bounds(ranges, np.arange(0, num_keys, key_size), key_size)
     varying = Varying(bounds, request.mask, request.dropout_key, origin=origin)
     query, key, value = (
         jnp.pad(x, ((0, 0), (0, padding), (0, 0), (0, 0))) if padding else x
@@ -167,13 +151,13 @@ def forward(
 
     def visit_row(tile_row: tuple[Array, Array]) -> tuple[Array, Array]:
         index, (first, last) = tile_row
-        location = location_of(tiling, key, varying, index)
-        query_block = queries_at(tiling, query, key, location)
+        location = tiles.location_of(tiling, key, varying, index)
+        query_block = tiles.queries_at(tiling, query, key, location)
         shape = query_block.shape[:-1]
 
         def visit(column: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             O, m, l = carry
-            tile = tile_at(tiling, varying, query_block, key, value, location, column)
+            tile = tiles.tile_at(tiling, varying, query_block, key, value, location, column)
             S = jnp.where(tile.allowed, _logits(tiling, tile, query_block, bias, location, column), LOW)  # line 8
             # No result depends on m, and the derivative of a maximum divides by 0 if XLA computes it twice.
             new_m = jnp.maximum(m, jax.lax.stop_gradient(S.max(-1)))  # line 9
@@ -193,8 +177,8 @@ def forward(
         log_l = jnp.where(empty, LOW, jnp.log(safe_l))
         return jnp.where(empty[..., None], 0.0, O / safe_l[..., None]), jnp.stack([m, log_l], -1)  # lines 12, 13
 
-    output, logsumexp = jax.lax.map(visit_row, tile_rows(tiling, key, varying))
-    return join_tile_rows(output, query, key), join_tile_rows(logsumexp, query, key)
+    output, logsumexp = jax.lax.map(visit_row, tiles.tile_rows(tiling, key, varying))
+    return tiles.join_tile_rows(output, query, key), tiles.join_tile_rows(logsumexp, query, key)
 
 
 BiasGradients: TypeAlias = Array | tuple[Array | None, ...] | None
@@ -228,8 +212,8 @@ def backward(
 
     def visit_row(sums: tuple[Array, Array, BiasGradients], tile_row: tuple[Array, Array]):
         index, (first, last) = tile_row
-        location = location_of(tiling, key, varying, index)
-        blocks = (queries_at(tiling, x, key, location) for x in row_arrays)
+        location = tiles.location_of(tiling, key, varying, index)
+        blocks = (tiles.queries_at(tiling, x, key, location) for x in row_arrays)
         query_block, dO, m, log_l, delta_block = blocks
         nonempty = is_nonempty(log_l)
         # An empty row, and the gradient of its output, may hold NaN.
@@ -237,7 +221,7 @@ def backward(
 
         def visit(column: Array, carry: tuple[Array, Array, Array, BiasGradients]):
             dQ, dK, dV, d_bias = carry
-            tile = tile_at(tiling, varying, query_block, key, value, location, column)
+            tile = tiles.tile_at(tiling, varying, query_block, key, value, location, column)
             scaled = _products(query_block, tile.key) * tiling.scale
             S = jnp.where(tile.allowed, _logits(tiling, tile, query_block, padded, location, column), LOW)  # line 10
             P = jnp.where(tile.allowed, jnp.exp(S - m - log_l), 0.0)  # line 11
@@ -266,10 +250,10 @@ def backward(
 
     zeros = lambda x: jnp.zeros((x.shape[0], x.shape[2], x.shape[1], x.shape[3]), jnp.float32)
     sums = vary_alike((zeros(key), zeros(value), zero_gradients(padded), query))[:3]
-    (dK, dV, d_bias), dQ = jax.lax.scan(visit_row, sums, tile_rows(tiling, key, varying))
+    (dK, dV, d_bias), dQ = jax.lax.scan(visit_row, sums, tiles.tile_rows(tiling, key, varying))
     if isinstance(bias, Array) and isinstance(d_bias, Array):
         d_bias = d_bias[:, :, : bias.shape[2], : bias.shape[3]]
-    return join_tile_rows(dQ, query, key), dK.swapaxes(1, 2), dV.swapaxes(1, 2), d_bias
+    return tiles.join_tile_rows(dQ, query, key), dK.swapaxes(1, 2), dV.swapaxes(1, 2), d_bias
 
 
 def zero_gradients(bias: BiasArrays) -> BiasGradients:
@@ -327,7 +311,7 @@ def _logits(tiling: Tiling, tile: Tile, query: Array, bias: BiasArrays, location
         added = _bias_tile(tiling, bias, query, tile)
     else:
         added = jax.lax.dynamic_slice(bias, *_bias_slice(tiling, bias, query.shape, location, column))
-    return logits + split_heads(added, query.shape[1]).astype(jnp.float32)
+    return logits + tiles.split_heads(added, query.shape[1]).astype(jnp.float32)
 
 
 def _products(query: Array, key: Array) -> Array:
@@ -358,7 +342,7 @@ def _bias_tile(tiling: Tiling, leaves: Sequence[Array], query: Array, tile: Tile
     if heads.shape[1] != tiling.dims[1]:
         bias = bias.take_heads(tile.origin[1], heads.shape[1])
     tile_bias = bias.tile(heads.astype(jnp.float32) * tiling.scale, *tile.positions)
-    return take_part(tile_bias, tile.origin, (heads.shape[0], heads.shape[1]))
+    return tiles.take_part(tile_bias, tile.origin, (heads.shape[0], heads.shape[1]))
 
 
 def _through_bias(tiling: Tiling, leaves, d_leaves, tile: Tile, query: Array, d_logits: Array):
@@ -367,7 +351,7 @@ def _through_bias(tiling: Tiling, leaves, d_leaves, tile: Tile, query: Array, d_
     def added(learned: tuple[Array | None, ...], query: Array) -> Array:
         merged = [old if new is None else new.astype(old.dtype) for old, new in zip(leaves, learned, strict=True)]
         tile_bias = _bias_tile(tiling, merged, query, tile).astype(jnp.float32)
-        return jnp.broadcast_to(split_heads(tile_bias, query.shape[1]), d_logits.shape)
+        return jnp.broadcast_to(tiles.split_heads(tile_bias, query.shape[1]), d_logits.shape)
 
     learned = tuple(None if d is None else x.astype(jnp.float32) for x, d in zip(leaves, d_leaves, strict=True))
     _, pull = jax.vjp(added, learned, query)
@@ -380,7 +364,7 @@ def _pad_bias(tiling: Tiling, bias: BiasArrays) -> BiasArrays:
     if bias is None or isinstance(bias, tuple):
         return bias
     missing = [-length % block for length, block in zip(tiling.dims[2:], tiling.blocks, strict=True)]
-    padding = [(0, count if size > 1 else 0) for count, size in zip(missing, bias.shape[2:], strict=True)]
+    padding = [(0, count * (size > 1)) for count, size in zip(missing, bias.shape[2:], strict=True)]
     return jnp.pad(bias, ((0, 0), (0, 0), *padding))
 
 

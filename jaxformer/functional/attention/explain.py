@@ -12,6 +12,8 @@ from jaxformer.functional.attention.api import choose, implementations
 from jaxformer.functional.attention.base import Request, keep_tile, make_request
 from jaxformer.functional.bias import dense_bias
 
+Shaped = jax.Array | jax.ShapeDtypeStruct
+
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
@@ -41,12 +43,7 @@ class Explanation:
         return "\n".join(f"{'->' if name == self.chosen else '  '} {name:12} {text}".rstrip() for name, text in lines)
 
 
-def explain_attention(
-    query: jax.Array | jax.ShapeDtypeStruct,
-    key: jax.Array | jax.ShapeDtypeStruct,
-    value: jax.Array | jax.ShapeDtypeStruct,
-    **arguments: object,
-) -> Explanation:
+def explain_attention(query: Shaped, key: Shaped, value: Shaped, **arguments: object) -> Explanation:
     """Returns the implementation that `attention` would choose, why not another one, and the largest errors.
 
     Every implementation that accepts the arrays is run and compared with the definition in float64. With

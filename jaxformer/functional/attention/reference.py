@@ -120,7 +120,7 @@ def _softmax(logits: Array, mask: Array | None, sink: Array | None) -> Array:
 
 def _bias_of_head(bias: Array | Bias, query: Array, num_keys: int, scale: float, mask: Array | None) -> Array:
     if isinstance(bias, Bias):
-        allowed = None if mask is None else mask[None, None]
+        allowed = jax.tree.map(lambda x: x[None, None], mask)
         bias = _of_one_head("bias", dense_bias(bias, query[None, :, None], num_keys, scale, allowed=allowed))
     return bias.astype(jnp.float32)
 

@@ -254,7 +254,7 @@ def _weights(request: Request, rows: Array, heads: np.ndarray) -> Array:
         bias = pick(dense_bias(request.bias, request.query, num_keys, request.scale, rows, allowed))
     key = request.key[:, :, heads // request.group]
     query = request.query[:, rows][:, :, heads]
-    sinks = None if request.sinks is None else request.sinks[heads]
+    sinks = jax.tree.map(lambda x: x[heads], request.sinks)
     return reference.attention_weights(Request(query, key, key, mask, bias, request.scale, request.score, None, sinks))
 
 

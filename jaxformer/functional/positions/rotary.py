@@ -11,6 +11,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
+from jaxformer.functional.attention.base import row_of_positions
 from jaxformer.reprs import brief
 
 
@@ -73,7 +74,7 @@ def rotary(
     if scaling is not None:
         frequencies = scaling(frequencies, base)
     if positions is None:
-        positions = np.arange(length) if isinstance(length, int) else jnp.arange(length)  # it may be symbolic
+        positions = row_of_positions(length)
     cos, sin = _rotation(positions, frequencies)
     features = x.astype(jnp.float32)
     if pairs == "halves":

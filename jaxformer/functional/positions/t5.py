@@ -53,7 +53,7 @@ def t5_bias(table: Float[Array, "buckets N"], *, max_distance: int = 128, bidire
     >>> bias.tile(None, jnp.array([8]), jnp.arange(0, 17, 2))[0, 0].tolist()
     [[3.0, 3.0, 2.0, 2.0, 0.0, 6.0, 6.0, 7.0, 7.0]]
     """
-    directions = 2 if bidirectional else 1
+    directions = 1 + bidirectional
     half = table.shape[0] // directions
     if half < 2 or max_distance <= half // 2:
         raise ValueError(

@@ -104,7 +104,7 @@ def attention(request: Request, *, interpret: bool = False) -> Float[Array, "B T
     cap = request.score.cap if isinstance(request.score, SoftCap) else None
     kernel = _kernel(_band(parts), lengths, query.shape[1], cap, interpret)
     segments = _segments(request, parts, lengths)
-    output = jax.vmap(kernel, (0, 0, 0, None if segments is None else 0))(query, key, value, segments)
+    output = jax.vmap(kernel)(query, key, value, segments)
     output = output.swapaxes(1, 2)[:, :num_queries, :, : request.value.shape[3]]
     return jnp.where(nonempty, output, 0)
 
