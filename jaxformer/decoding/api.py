@@ -65,7 +65,7 @@ class StepOfRows(Step[S], Protocol[S]):
         ...
 
 
-def _take(context: Any, rows: jax.Array) -> Any:
+def _take(context, rows: jax.Array):
     return context.take(rows)
 
 
@@ -165,7 +165,7 @@ def check_ends(ends: tuple[int, ...], vocab_size: int) -> None:
         raise ValueError(f"eos must be in [0, V = {vocab_size}), or None if no token ends a sequence, got {outside[0]}")
 
 
-def check_scores(what: str, scores: Any, shape: tuple[Any, ...]) -> Any:
+def check_scores(what: str, scores: T, shape: tuple[object, ...]) -> T:
     """Returns the scores that a user's function made, after checking that there is one for each that it got.
 
     Raises:
@@ -239,7 +239,7 @@ def resized(state: T, capacity: int) -> T:
     return jax.tree.map(lambda x: x.resize(capacity) if _grows(x) else x, state, is_leaf=_grows)
 
 
-def is_full(state: Any) -> jax.Array:
+def is_full(state: object) -> jax.Array:
     """Returns True (``Bool []``) if a hypothesis has no room for another token."""
     full = [x.is_full() for x in jax.tree.leaves(state, is_leaf=_grows) if _grows(x)]
     return functools.reduce(operator.or_, full)

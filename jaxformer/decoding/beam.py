@@ -11,26 +11,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer.axes import has_known_values
-from jaxformer.decoding.api import (
-    Hypotheses,
-    S,
-    State,
-    Step,
-    check_ends,
-    check_scores,
-    check_state,
-    gather,
-    is_any,
-    resized,
-)
+from jaxformer.decoding import api
+from jaxformer.decoding.api import Hypotheses, S, State, Step
 from jaxformer.decoding.limits import Limits, Start, begin, check_given, well_formed
-from jaxformer.decoding.penalties import (
-    CoverageState,
-    LengthPenalty,
-    Normalization,
-    Patience,
-    Stopping,
-)
+from jaxformer.decoding.penalties import CoverageState, LengthPenalty, Normalization, Patience, Stopping
 from jaxformer.decoding.stages import run
 from jaxformer.decoding.topk import top_scores
 from jaxformer.decoding.transforms import History, Transforms, chain
@@ -61,7 +45,7 @@ class _Beam(NamedTuple, Generic[S]):
 
     def resize(self, capacity: int, /) -> _Beam[S]:
         """Gives the state room for `capacity` positions."""
-        return self._replace(state=resized(self.state, capacity))
+        return self._replace(state=api.resized(self.state, capacity))
 
     def result(self) -> Hypotheses:
         """Returns the finished hypotheses."""
@@ -164,7 +148,7 @@ def beam_search(
     >>> beam_search(count_up, TreeState(jnp.zeros((1, 2))), limits, beam_size=2).tokens[:, 0].tolist()
     [[4, 5, 6, 7, 0, 0]]
     """
-    if (number := check_state(state)[1]) != beam_size:
+    if (number := api.check_state(state)[1]) != beam_size:
         raise ValueError(f"the state holds {number} hypotheses per row, but beam_size is {beam_size}")
     if not isinstance(stopping, Patience) and stopping not in ("first", "now", "limit"):
         raise ConfigError(f"stopping must be first, now, limit or a Patience, got {stopping!r}")
@@ -184,14 +168,15 @@ def beam_search(
         scores, state = step(beam.last, beam.state)
         lengths = jnp.broadcast_to(beam.lengths[:, None], beam.last.shape)
         choices = next_log_probs(scores, History(beam.tokens, lengths, rows))
-        check_ends(rules.ends, choices.shape[-1])
+        api.check_ends(rules.ends, choices.shape[-1])
         check_given(prefix, choices.shape[-1])
         return _advance(beam, choices, state, rules)
 
     beam = _first(start, limits.filler)
     if trace is None:
         return run(beam, lambda step, beam, rows: advance(step, beam, rows)[0], step, limits.capacities)
-    beam = beam.resize(limits.capacities[-1]) if limits.capacities else beam
+    if limits.capacities:
+        beam = beam.resize(limits.capacities[-1])
     one_step = jax.jit(lambda beam: advance(step, beam, jnp.arange(state.shape[0], dtype=jnp.int32)))
     while not beam.stopped.all():
         active = ~np.asarray(beam.stopped)
@@ -230,21 +215,21 @@ def _first(start: Start[S], pad: int) -> _Beam[S]:
 
 def _advance(beam: _Beam[S], choices: Float[Array, "B K V"], state: S, rules: _Rules) -> tuple[_Beam[S], _Considered]:
     """Returns the beam after one more token, from the log-probabilities of next tokens and the model's new state."""
-    check_state(state)
+    api.check_state(state)
     beam_size, length = choices.shape[1], beam.tokens.shape[2]
     forced = (beam.lengths < beam.prefix_lengths)[:, None]
-    given = jnp.take_along_axis(beam.tokens, jnp.minimum(beam.lengths, length - 1)[:, None, None], 2)
+    in_prefix = jnp.take_along_axis(beam.tokens, jnp.minimum(beam.lengths, length - 1)[:, None, None], 2)
     only_one = jnp.where(jnp.arange(choices.shape[2])[None, None] == 0, 0.0, -jnp.inf)  # it stands for the given one
     choices = jnp.where(forced[..., None], only_one, choices)
 
     parents, tokens, gained, log_probs = _propose(choices, beam.log_probs, rules.num_candidates)
-    tokens = jnp.where(forced, given[:, :1, 0], tokens)
+    tokens = jnp.where(forced, in_prefix[:, :1, 0], tokens)
     here = jnp.arange(length)[None, None] == beam.lengths[:, None, None]
-    append = lambda old, new: jnp.where(here, new[..., None], gather(old, parents))
+    append = lambda old, new: jnp.where(here, new[..., None], api.gather(old, parents))
     grown_tokens, grown_log_probs = append(beam.tokens, tokens), append(beam.token_log_probs, gained)
     lengths = beam.lengths + 1
     at_limit = (lengths >= beam.max_lengths)[:, None]
-    ends = is_any(tokens, rules.ends) & ~forced
+    ends = api.is_any(tokens, rules.ends) & ~forced
 
     # An eos finishes a hypothesis only if it is among the best K; so beam search with K = 1 is greedy search.
     complete = ends if rules.forces_end else ends | at_limit
@@ -260,11 +245,13 @@ def _advance(beam: _Beam[S], choices: Float[Array, "B K V"], state: S, rules: _R
     num_finished = beam.num_finished + finishing.sum(-1, dtype=jnp.int32)
 
     live_log_probs, chosen = jax.lax.top_k(jnp.where(ends, -jnp.inf, log_probs), beam_size)
-    last, parents, live_tokens, live_token_log_probs = gather((tokens, parents, grown_tokens, grown_log_probs), chosen)
+    last, parents, live_tokens, live_token_log_probs = api.gather(
+        (tokens, parents, grown_tokens, grown_log_probs), chosen
+    )
     stopped = _stops(beam, live_log_probs[:, 0], finished.scores[:, -1], num_finished, rules)
     dead = ~beam.stopped & (live_log_probs[:, 0] == -jnp.inf)  # the rules leave no token for any hypothesis
     finished = jax.lax.cond(dead.any(), lambda: _with_fragments(beam, dead, finished, rules), lambda: finished)
-    after = _Beam(
+    after = beam._replace(
         tokens=live_tokens,
         lengths=jnp.where(beam.stopped, beam.lengths, lengths),
         token_log_probs=live_token_log_probs,
@@ -274,8 +261,6 @@ def _advance(beam: _Beam[S], choices: Float[Array, "B K V"], state: S, rules: _R
         finished=finished,
         num_finished=num_finished,
         stopped=stopped | dead | at_limit[:, 0] | beam.stopped,
-        max_lengths=beam.max_lengths,
-        prefix_lengths=beam.prefix_lengths,
     )
     live = _among(chosen, ends.shape[1]) & ~ends
     return after, _Considered(grown_tokens, lengths, log_probs, scores, live, kept & finishing)
@@ -304,9 +289,9 @@ def _scores(
 ) -> Float[Array, "B C"]:
     """Returns the scores of continuations if they were finished; `state` is their parents' state after the step."""
     scores = rules.normalize(log_probs, jnp.broadcast_to(counted[:, None], log_probs.shape), ended=ends)
-    check_scores("a length penalty", scores, log_probs.shape)
+    api.check_scores("a length penalty", scores, log_probs.shape)
     if isinstance(state, CoverageState) and state.penalty:
-        scores += state.penalty * gather(state.coverage(), parents)
+        scores += state.penalty * api.gather(state.coverage(), parents)
     return scores
 
 
@@ -347,7 +332,7 @@ def _propose(
     best, tokens = top_scores(choices, min(count, vocab_size))
     totals = (best + log_probs[:, :, None]).reshape(batch, -1)
     totals, index = jax.lax.top_k(totals, min(count, totals.shape[1]))
-    tokens, gained = gather((tokens.reshape(batch, -1), best.reshape(batch, -1)), index)
+    tokens, gained = api.gather((tokens.reshape(batch, -1), best.reshape(batch, -1)), index)
     return index // best.shape[2], tokens, gained, totals
 
 
@@ -355,7 +340,7 @@ def _best(old: Hypotheses, new: Hypotheses) -> tuple[Hypotheses, Bool[Array, "B 
     """Merges two sets and keeps as many of the best as `old` has; also returns True for each of `new` that is kept."""
     both = jax.tree.map(lambda a, b: jnp.concatenate([a, b], 1), old, new)
     _, chosen = jax.lax.top_k(both.scores, old.scores.shape[1])
-    return gather(both, chosen), _among(chosen - old.scores.shape[1], new.scores.shape[1])
+    return api.gather(both, chosen), _among(chosen - old.scores.shape[1], new.scores.shape[1])
 
 
 def _among(indices: Int[Array, "B K"], count: int) -> Bool[Array, "B C"]:

@@ -175,8 +175,7 @@ def shortlist(tokens: Int[Array, "*B M"], *, normalized: bool = False) -> Transf
     >>> shortlist(jnp.array([2, 0]))(jnp.zeros((1, 1, 4)), history).tolist()
     [[[0.0, -inf, 0.0, -inf]]]
     """
-    tokens = jnp.asarray(tokens, jnp.int32)
-    return _Shortlist(tokens[None] if tokens.ndim == 1 else tokens, normalized)
+    return _Shortlist(jnp.atleast_2d(jnp.asarray(tokens, jnp.int32)), normalized)
 
 
 def _banned(scores: Scores, tokens: Int[Array, "B K M"], where: Bool[Array, "B K M"]) -> Scores:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxformer.decoding.api import ContextStep, Step, StepOfRows, is_full, resized
+from jaxformer.decoding.api import ContextStep, S, State, Step, StepOfRows, is_full, resized
 from jaxformer.errors import ConfigError
 from jaxformer.reprs import brief
 
@@ -25,7 +25,7 @@ Average: TypeAlias = Literal["log", "probability"]
 class EnsembleState:
     """The states of an ensemble's models, which read the same tokens."""
 
-    states: tuple[Any, ...]
+    states: tuple[State, ...]
 
     __repr__ = brief
 
@@ -67,7 +67,7 @@ class StackedState:
         """The number of tokens for which every model has room; None if there is no limit."""
         return getattr(self._first(), "capacity", None)
 
-    def _first(self) -> Any:
+    def _first(self) -> State:
         return jax.tree.map(lambda leaf: leaf[0], self.states)
 
     def is_full(self) -> Bool[Array, ""]:
@@ -107,8 +107,9 @@ def ensemble(steps: Sequence[Step[Any]], *, average: Average = "probability") ->
     if not steps:
         raise ConfigError("an ensemble must have at least one model, got none")
 
-    def step(tokens: jax.Array, state: EnsembleState, steps: tuple[Step[Any], ...]) -> tuple[jax.Array, EnsembleState]:
-        scores, states = zip(*(one(tokens, own) for one, own in zip(steps, state.states, strict=True)), strict=True)
+    def step(tokens: jax.Array, state: EnsembleState, steps) -> tuple[jax.Array, EnsembleState]:
+        results = (one(tokens, of_one) for one, of_one in zip(steps, state.states, strict=True))
+        scores, states = zip(*results, strict=True)
         return mean_log_probs(jnp.stack([x.astype(jnp.float32) for x in scores]), average), EnsembleState(states)
 
     take = lambda steps, rows: tuple(step.take(rows) for step in steps)
@@ -117,7 +118,7 @@ def ensemble(steps: Sequence[Step[Any]], *, average: Average = "probability") ->
 
 
 def stacked_ensemble(
-    step: Callable[[M, jax.Array, Any], tuple[jax.Array, Any]],
+    step: Callable[[M, jax.Array, S], tuple[jax.Array, S]],
     models: M,
     *,
     average: Average = "probability",

@@ -110,7 +110,7 @@ class Limits(Generic[S]):
     @property
     def filler(self) -> int:
         """The token that fills the positions after the end of a sequence: `pad`, or 0 without one."""
-        return 0 if self.pad is None else self.pad
+        return self.pad or 0
 
 
 class Start(NamedTuple, Generic[S]):
@@ -129,15 +129,15 @@ class Start(NamedTuple, Generic[S]):
         return History(self.tokens, lengths, jnp.arange(lengths.shape[0], dtype=jnp.int32))
 
 
-def check_given(given: History, vocab_size: int) -> None:
+def check_given(history: History, vocab_size: int) -> None:
     """Checks that the given tokens of all rows are in the vocabulary, if their values are known: not in ``jax.jit``.
 
     Raises:
       ValueError: one is not.
     """
-    if not has_known_values(given.tokens, given.lengths):
+    if not has_known_values(history.tokens, history.lengths):
         return
-    tokens, lengths = np.asarray(given.tokens), np.asarray(given.lengths)
+    tokens, lengths = np.asarray(history.tokens), np.asarray(history.lengths)
     tokens = tokens[np.arange(tokens.shape[2]) < lengths[..., None]]
     if (outside := tokens[(tokens < 0) | (tokens >= vocab_size)]).size:
         raise ValueError(f"given tokens, such as a prefix, must be in [0, V = {vocab_size}), got {outside[0]}")
@@ -167,13 +167,13 @@ def begin(state: S, limits: Limits[S]) -> Start[S]:
     num_given = jnp.full(batch, size)
     if prefix.lengths is not None:
         num_given = jnp.clip(jnp.asarray(prefix.lengths), 0, size)
-    forced = (num_given if bos is not None else jnp.maximum(num_given, 1)).astype(jnp.int32)
+    unread = jnp.full(batch, int(bos is None), jnp.int32)  # the first token, which no step has read
+    forced = jnp.maximum(num_given, unread).astype(jnp.int32)
     inside = jnp.arange(size)[None] < forced[:, None]
     words = jnp.where(inside, prefix.tokens, pad).astype(jnp.int32)
     first = [] if bos is None else [jnp.full((batch, 1), bos, jnp.int32)]
     sequence = jnp.concatenate([*first, words], 1)  # the tokens that the model reads
     repeated = lambda x: jnp.broadcast_to(x[:, None], (batch, num_hypotheses, *x.shape[1:]))
-    unread = jnp.full(batch, 0 if bos is not None else 1, jnp.int32)
     if prefix.read is None or sequence.shape[1] == 1:
         lengths, last = unread, sequence[:, 0]
     else:
@@ -201,7 +201,8 @@ def well_formed(
     """
     never = tuple(token for token in (limits.pad, limits.bos) if token is not None and token not in limits.ends)
     rules = (*as_transforms(transforms), Forbid(never, normalized=True))
-    rules = for_sampling(rules) if sampled else rules
+    if sampled:
+        rules = for_sampling(rules)
     forced_end = limits.forced_end or ("free" if sampled else "scored")
     if not limits.ends or forced_end == "never":
         return rules

@@ -84,7 +84,6 @@ class GNMTPenalty:
 
     def __call__(self, log_probs: jax.Array, lengths: jax.Array, *, ended: jax.Array | bool) -> jax.Array:
         """Returns the scores of hypotheses of these lengths."""
-        del ended
         return log_probs / ((5 + lengths.astype(jnp.float32)) / 6) ** self.exponent
 
 

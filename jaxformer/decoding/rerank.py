@@ -63,10 +63,10 @@ def chrf_utilities(
     [[100.0, 87.5], [63.60000228881836, 100.0]]
     """
     matches, sizes = _statistics(tokens, lengths, order)  # [order, K, K] and [order, K]
-    own, other = sizes[:, :, None], sizes[:, None]
-    counted = (own > 0) & (other > 0)
+    size, other = sizes[:, :, None], sizes[:, None]
+    counted = (size > 0) & (other > 0)
     mean = lambda x: jnp.where(counted, x, 0.0).sum(0) / jnp.maximum(counted.sum(0), 1).astype(jnp.float32)
-    precision, recall = mean(matches / jnp.maximum(own, 1)), mean(matches / jnp.maximum(other, 1))
+    precision, recall = mean(matches / jnp.maximum(size, 1)), mean(matches / jnp.maximum(other, 1))
     weight = jnp.float32(beta**2)
     divisor = weight * precision + recall
     return jnp.where(divisor > 0, 100 * (1 + weight) * precision * recall / jnp.where(divisor > 0, divisor, 1), 0.0)
@@ -129,4 +129,4 @@ def _matches(grams: Int[Array, "K T"], where: Bool[Array, "K T"]) -> Float[Array
     number, size = grams.shape[0], grams.size
     rows = jnp.arange(number)[:, None]
     counts = jnp.zeros((number, max(size, 1)), jnp.float32).at[rows, grams].add(where.astype(jnp.float32))
-    return jax.lax.map(lambda own: jnp.minimum(own[None], counts).sum(1), counts)
+    return jax.lax.map(lambda row: jnp.minimum(row[None], counts).sum(1), counts)

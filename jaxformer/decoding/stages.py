@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, Self, TypeAlias, TypeVar
+from typing import Protocol, Self, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ class SearchProgress(Protocol):
         ...
 
     @property
-    def state(self) -> Any:
+    def state(self) -> object:
         """The state of the model."""
         ...
 
@@ -44,12 +44,7 @@ Advance: TypeAlias = Callable[[Step[S], R, Int[Array, " B"]], R]
 batch are the third argument."""
 
 
-def run(
-    progress: R,
-    advance: Advance[S, R],
-    step: Step[S],
-    capacities: Sequence[int] = (),
-) -> Hypotheses:
+def run(progress: R, advance: Advance[S, R], step: Step[S], capacities: Sequence[int] = ()) -> Hypotheses:
     """Runs a search until all rows are complete, and returns the hypotheses.
 
     With a `StepOfRows`, a batch of at least 8 rows drops the complete rows as soon as three quarters are complete, so
@@ -57,7 +52,7 @@ def run(
     gets the next one when it is full. The program has one loop for each number of rows and each capacity.
     """
     batch = progress.active().shape[0]
-    rows, found, growing = jnp.arange(batch, dtype=jnp.int32), None, list(capacities[1:])
+    rows, hypotheses, growing = jnp.arange(batch, dtype=jnp.int32), None, list(capacities[1:])
     while True:
         number, fewer = rows.shape[0], 0
         if isinstance(step, StepOfRows) and isinstance(number, int) and number >= 8:  # it may be symbolic
@@ -74,13 +69,13 @@ def run(
             progress = progress.resize(growing.pop(0))
             continue
         result = progress.result()
-        found = result if found is None else _put(found, rows, result)
+        hypotheses = result if hypotheses is None else _put(hypotheses, rows, result)
         if not (fewer and isinstance(step, StepOfRows)):
-            return found
+            return hypotheses
         left = jnp.argsort(~progress.active(), stable=True)[:fewer]  # rows that are not complete come first
         progress, rows = progress.take(left), rows[left]
         step = step.take(left)
 
 
-def _put(found: Hypotheses, rows: jax.Array, result: Hypotheses) -> Hypotheses:
-    return jax.tree.map(lambda all_rows, some: all_rows.at[rows].set(some), found, result)
+def _put(hypotheses: Hypotheses, rows: jax.Array, result: Hypotheses) -> Hypotheses:
+    return jax.tree.map(lambda all_rows, some: all_rows.at[rows].set(some), hypotheses, result)

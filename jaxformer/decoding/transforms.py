@@ -86,12 +86,12 @@ class Chain:
         if len(got) != 3 or got[:2] != expected:
             raise ValueError(f"a step must return (scores, state), scores [B, K, V] with B, K = {expected}; got {got}")
         scores = scores.astype(jnp.float32)
-        for transform in self.transforms:
-            scores = scores if is_normalized(transform) else _applied(transform, scores, history)
+        for transform in (x for x in self.transforms if not is_normalized(x)):
+            scores = _applied(transform, scores, history)
         total = jax.nn.logsumexp(scores, axis=-1, keepdims=True)
         scores = scores - jnp.where(total == -jnp.inf, 0.0, total)  # if no token is left, none has a probability
-        for transform in self.transforms:
-            scores = _applied(transform, scores, history) if is_normalized(transform) else scores
+        for transform in filter(is_normalized, self.transforms):
+            scores = _applied(transform, scores, history)
         return scores
 
 
@@ -142,9 +142,9 @@ def for_sampling(transforms: Transforms) -> tuple[Transform, ...]:
     [[[0.0, 1.0, 0.0]]]
     """
     of_logits = lambda transform: getattr(transform, "is_of_logits", False) and not is_normalized(transform)
-    given = sorted(as_transforms(transforms), key=of_logits, reverse=True)
+    ordered = sorted(as_transforms(transforms), key=of_logits, reverse=True)
     is_rule = lambda transform: is_normalized(transform) or of_logits(transform)
-    rules, others = (tuple(x for x in given if is_rule(x) is kept) for kept in (True, False))
+    rules, others = (tuple(x for x in ordered if is_rule(x) is kept) for kept in (True, False))
     return (Chain(rules), *others) if rules else others
 
 
@@ -345,8 +345,8 @@ class ForceEnd:
     def __call__(self, scores: Scores, history: History) -> Scores:
         last = history.lengths + 1 >= _per_row(self.max_lengths, history)
         is_eos = _is_token(self.eos, scores)
-        own = jnp.maximum(scores, jnp.finfo(scores.dtype).min)  # a row of only -inf would make token 0 the best
-        forced = jnp.where(is_eos, 0.0 if self.free else own, -jnp.inf)
+        scored = jnp.maximum(scores, jnp.finfo(scores.dtype).min)  # a row of only -inf would make token 0 the best
+        forced = jnp.where(is_eos, 0.0 if self.free else scored, -jnp.inf)
         return jnp.where(last[..., None], forced, scores)
 
 
@@ -362,9 +362,9 @@ def of_rows(values: jax.Array, history: History) -> jax.Array:
     Raises:
       ValueError: there are fewer values than rows; without this check, the last one would stand for those that lack.
     """
-    given, rows = values.shape[0], history.rows.shape[0]
-    if isinstance(given, int) and isinstance(rows, int) and given < rows:  # symbolic sizes cannot be compared
-        raise ValueError(f"a transform has values for {given} rows, but the batch has {rows}")
+    num_values, rows = values.shape[0], history.rows.shape[0]
+    if isinstance(num_values, int) and isinstance(rows, int) and num_values < rows:  # symbolic sizes cannot be compared
+        raise ValueError(f"a transform has values for {num_values} rows, but the batch has {rows}")
     return values[history.rows]
 
 

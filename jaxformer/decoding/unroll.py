@@ -10,17 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxformer.decoding.api import (
-    Hypotheses,
-    S,
-    Step,
-    check_ends,
-    check_start,
-    check_state,
-    ends_of,
-    is_any,
-    resized,
-)
+from jaxformer.decoding import api
+from jaxformer.decoding.api import Hypotheses, S, Step
 from jaxformer.decoding.limits import Limits, begin, check_given, well_formed
 from jaxformer.decoding.stages import run
 from jaxformer.decoding.topk import first_highest
@@ -56,7 +47,7 @@ class _Progress(NamedTuple, Generic[S]):
 
     def resize(self, capacity: int, /) -> _Progress[S]:
         """Gives the state room for `capacity` positions."""
-        return self._replace(state=resized(self.state, capacity))
+        return self._replace(state=api.resized(self.state, capacity))
 
     def result(self) -> Hypotheses:
         """Returns the sequences so far."""
@@ -93,11 +84,11 @@ def unroll(
     Returns:
       Hypotheses ``[B, K]`` with ``scores == log_probs``; the log-probabilities of forced tokens do not count.
     """
-    check_start(state, start.tokens.shape[2], bos)
+    api.check_start(state, start.tokens.shape[2], bos)
     last = start.tokens[:, :, 0] if bos is None else jnp.full(start.lengths.shape, bos, jnp.int32)
-    lengths = jnp.full(start.lengths.shape, 0 if bos is not None else 1, jnp.int32)
+    lengths = jnp.full(start.lengths.shape, int(bos is None), jnp.int32)
     progress = _first(start, state, last, lengths, max_lengths)
-    rules = _Rules(choose, as_transforms(transforms), ends_of(eos), pad, False)
+    rules = _Rules(choose, as_transforms(transforms), api.ends_of(eos), pad, False)
     return _unroll(step, progress, start, rules)
 
 
@@ -140,21 +131,22 @@ def _unroll(step: Step[S], progress: _Progress[S], start: History, rules: _Rules
         scores, state = step(last, state)
         history = History(tokens, lengths, start.rows[rows])
         choices = next_log_probs(scores, history)
-        check_ends(rules.ends, choices.shape[-1])
+        api.check_ends(rules.ends, choices.shape[-1])
         check_given(read, choices.shape[-1])
         chosen = rules.choose(choices, history).astype(jnp.int32)
         if chosen.shape != lengths.shape:
             raise ValueError(f"choose must return a token for each hypothesis, {lengths.shape}, got {chosen.shape}")
         forced = lengths < progress.forced
         gained = jnp.take_along_axis(choices, chosen[..., None], axis=-1)[..., 0]
-        done = done | (~forced & (gained == -jnp.inf)) if rules.may_be_stuck else done
+        if rules.may_be_stuck:
+            done |= ~forced & (gained == -jnp.inf)
         gained = jnp.where(done | forced, 0.0, gained)
-        given = jnp.take_along_axis(tokens, jnp.minimum(lengths, length - 1)[..., None], axis=-1)[..., 0]
-        chosen = jnp.where(done, jnp.int32(rules.pad), jnp.where(forced, given, chosen))
-        ends = is_any(chosen, rules.ends) & ~forced
+        in_prefix = jnp.take_along_axis(tokens, jnp.minimum(lengths, length - 1)[..., None], axis=-1)[..., 0]
+        chosen = jnp.where(done, jnp.int32(rules.pad), jnp.where(forced, in_prefix, chosen))
+        ends = api.is_any(chosen, rules.ends) & ~forced
         here = (jnp.arange(length)[None, None] == lengths[..., None]) & ~done[..., None]
         longer = jnp.where(done, lengths, lengths + 1)
-        return _Progress(
+        return progress._replace(
             last=chosen,
             state=state,
             done=done | ends | (longer >= progress.max_lengths),
@@ -162,8 +154,6 @@ def _unroll(step: Step[S], progress: _Progress[S], start: History, rules: _Rules
             lengths=longer,
             log_probs=log_probs + gained,
             token_log_probs=jnp.where(here, gained[..., None], token_log_probs),
-            forced=progress.forced,
-            max_lengths=progress.max_lengths,
         )
 
     return run(progress, advance, step, rules.capacities)
@@ -225,7 +215,7 @@ def sample(
     >>> sample(count_up, start, limits, key=jax.random.key(0), transforms=top_k(1)).tokens.tolist()
     [[[4, 5, 6, 7, 0, 0]]]
     """
-    shape = check_state(state)
+    shape = api.check_state(state)
     fold_in_each = jax.vmap(jax.random.fold_in)
     keys = _keys_of_rows(key, shape[0])
     keys = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))(keys, jnp.arange(shape[1]))  # [B, K]
@@ -274,10 +264,10 @@ def forced(
     >>> jnp.exp(result.token_log_probs).tolist(), jnp.exp(result.log_probs).tolist()
     ([[[0.5, 0.5, 1.0]]], [[0.25]])
     """
-    shape = check_state(state)
+    shape = api.check_state(state)
     if tokens.shape[:2] != shape or lengths.shape != shape:
         raise ValueError(f"tokens and lengths must begin {shape} like the state, got {tokens.shape}, {lengths.shape}")
-    first = 0 if bos is not None else 1
+    first = int(bos is None)
     unscored = jnp.full(shape[:1], first) if prefix_lengths is None else jnp.maximum(prefix_lengths, first)
     position = jnp.arange(tokens.shape[2])[None, None]
     lengths = jnp.clip(lengths, 0, tokens.shape[2])
@@ -311,7 +301,8 @@ def _keys_of_rows(key: jax.Array | int, batch: int) -> jax.Array:
     is_seed = jnp.ndim(key) == 0 and jnp.issubdtype(jnp.result_type(key), jnp.integer)
     keys = jax.random.key(key) if is_seed else jnp.asarray(key)
     is_raw = keys.dtype == jnp.uint32 and keys.shape[-1:] == jax.eval_shape(jax.random.PRNGKey, 0).shape
-    keys = jax.random.wrap_key_data(keys) if is_raw else keys
+    if is_raw:
+        keys = jax.random.wrap_key_data(keys)
     if not jnp.issubdtype(keys.dtype, jax.dtypes.prng_key) or keys.shape not in ((), (batch,)):
         got = f"{keys.dtype}{list(keys.shape)}"
         raise ValueError(f"key must be a seed, one jax.random.key, or {batch} keys, one per row; got {got}")

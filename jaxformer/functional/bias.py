@@ -14,6 +14,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
+from jaxformer.masks.algebra import take
 from jaxformer.reprs import brief
 
 
@@ -106,15 +107,12 @@ class DenseBias(Bias):
     __repr__ = brief
 
     def tile(self, query, query_index, key_index):
-        del query
-        rows = self.array if self.array.shape[2] == 1 else self.array[:, :, query_index]
-        tile = rows if rows.shape[3] == 1 else rows[..., key_index]
+        tile = take(take(self.array, query_index, 2), key_index, 3)
         if jnp.issubdtype(tile.dtype, jnp.floating):  # the gradient of broadcasting would be summed in this dtype
             tile = tile.astype(np.promote_types(tile.dtype, np.float32))
         return jnp.broadcast_to(tile, (*tile.shape[:2], query_index.shape[0], key_index.shape[0]))
 
     def at_positions(self, query, query_positions, key_positions):
-        del query, query_positions, key_positions
         return self
 
 
@@ -225,9 +223,10 @@ def dense_bias(
     would reach the gradients of the bias.
     """
     one_tile = rows is None and query.shape[1] != 0  # consecutive positions; a tile has at least one query
-    rows = jnp.arange(query.shape[1]) if rows is None else rows
+    if rows is None:
+        rows = jnp.arange(query.shape[1])
     if not isinstance(bias, Bias):
-        return bias if bias.shape[2] == 1 else bias[:, :, rows]
+        return take(bias, rows, 2)
     if num_keys == 0:  # a tile has at least one key
         return jnp.zeros((1, 1, rows.shape[0], 0), jnp.float32)
     scaled = query.transpose(0, 2, 1, 3)[:, :, rows].astype(jnp.float32) * scale

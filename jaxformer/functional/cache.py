@@ -129,6 +129,6 @@ def seen_slots(
 ) -> Bool[Array, "B Q S"]:
     """Returns True for the slots that each position of a hypothesis sees: see `seen_positions` (S = L K)."""
     batch, beam_size, length = lanes.shape
-    own = lanes[..., None] == jnp.arange(beam_size)[None, None, None]  # [B, K, L, lane]
+    is_own = lanes[..., None] == jnp.arange(beam_size)[None, None, None]  # [B, K, L, lane]
     past = seen_positions(positions, length, window)  # [B, K, T, L]
-    return (own[:, :, None] & past[..., None]).reshape(batch, -1, length * beam_size)
+    return (is_own[:, :, None] & past[..., None]).reshape(batch, -1, length * beam_size)

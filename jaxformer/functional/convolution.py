@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from jaxformer.functional.padding import clear_padding
 from jaxformer.functional.sums import add_shared
 
 DIMENSIONS = {1: ("NHC", "HIO", "NHC"), 2: ("NHWC", "HWIO", "NHWC")}
@@ -66,8 +67,7 @@ def convolution(
         raise ValueError(f"stride must be at least 1, got {stride}")
     if (causal and x.ndim > 3) or (padding == "valid" and (causal or valid is not None)):
         raise ValueError("causal is only for sequences, and padding='valid' excludes causal and valid")
-    if valid is not None:  # before the product: 0 times NaN is NaN
-        x = jnp.where(valid[..., None], x, 0)
+    x = clear_padding(x, valid)  # before the product: 0 times NaN is NaN
     reaches = [(size - 1) * dilation for size in kernel.shape[:-2]]
     befores = [reach if causal else reach // 2 for reach in reaches]
     every = (slice(None), *[slice(None, None, stride)] * len(reaches))  # the positions of the outputs
@@ -89,9 +89,7 @@ def convolution(
         )
     if bias is not None:
         y = add_shared(y, bias)
-    if valid is None:
-        return y
-    return jnp.where(valid[every][..., None], y, 0)
+    return y if valid is None else clear_padding(y, valid[every])
 
 
 def receptive_field(kernel_size: int, dilations: Iterable[int]) -> int:

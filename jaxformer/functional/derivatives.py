@@ -7,12 +7,13 @@ an alternative. ``docs/derivatives.md`` has the table.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import NoReturn, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
+from jax.typing import ArrayLike
 
 T = TypeVar("T")
 
@@ -68,11 +69,11 @@ def _primitive(name: str) -> Primitive:
     return primitive
 
 
-def _identity(x: Any, **_: Any) -> Any:
+def _identity(x: T, **_: object) -> T:
     return x
 
 
-def _raise(*_: Any, reason: str, **__: Any) -> Any:
+def _raise(*_: object, reason: str, **__: object) -> NoReturn:
     raise ValueError(reason)
 
 
@@ -112,5 +113,5 @@ def _guarded(tree: T, limit: str, reason: str) -> T:
     return jax.tree.map(lambda x: _guard.bind(x, limit=limit, reason=reason) if _is_real(x) else x, tree)
 
 
-def _is_real(x: Any) -> bool:
+def _is_real(x: ArrayLike) -> bool:
     return jnp.issubdtype(jnp.result_type(x), jnp.inexact)

@@ -78,9 +78,9 @@ def hashed_bits(key: jax.Array, index: UInt32[Array, ...] | WideIndex) -> UInt32
       ValueError: `key` holds several keys.
     """
     is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-    if key.ndim != (0 if is_typed else 1):
-        raise ValueError(f"key must be one key, got {key.dtype} {list(key.shape)}; use jax.vmap for several")
     words = jax.random.key_data(key) if is_typed else key
+    if words.ndim != 1:
+        raise ValueError(f"key must be one key, got {key.dtype} {list(key.shape)}; use jax.vmap for several")
     # The mixer maps 0 to 0; the constant keeps index 0 away from it under the all-zero key of jax.random.key(0).
     low, high = index if isinstance(index, WideIndex) else (index, None)
     bits = low * jnp.uint32(0x9E3779B1) + jnp.uint32(0x85EBCA6B)

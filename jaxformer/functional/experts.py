@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxformer.functional.feed_forward import Activation, relu
 from jaxformer.functional.losses import check_where
+from jaxformer.functional.padding import clear_padding, everywhere
 from jaxformer.reprs import brief
 
 
@@ -75,8 +76,7 @@ def route(
         raise ValueError(
             f"num_experts_per_token must be between 1 and {logits.shape[-1]} experts, got {num_experts_per_token}"
         )
-    if valid is not None:  # before the softmax, because its gradient at NaN is NaN
-        logits = jnp.where(valid[..., None], logits, 0)
+    logits = clear_padding(logits, valid)  # before the softmax, because its gradient at NaN is NaN
     probabilities = jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
     weights, experts = jax.lax.top_k(probabilities, num_experts_per_token)
     if normalize:
@@ -126,7 +126,7 @@ def router_z_loss(logits: Float[Array, "*tokens E"], valid: Bool[Array, "*tokens
     0.961
     """
     check_where(valid, logits.shape[:-1], "valid")
-    counted = jnp.ones(logits.shape[:-1], bool) if valid is None else valid
+    counted = everywhere(valid, logits.shape[:-1])
     # Padding may hold NaN, and the gradient of logsumexp at NaN is NaN, so it is replaced before and after.
     logits = jnp.where(counted[..., None], logits.astype(jnp.float32), 0)
     square = jnp.where(counted, jax.nn.logsumexp(logits, axis=-1) ** 2, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Integer
 from jaxformer import targets
 from jaxformer.axes import constrain, placed, vary_alike
 from jaxformer.functional.losses import CrossEntropy, LogitLoss, check_labels, check_where
+from jaxformer.functional.padding import clear_padding, everywhere
 
 ALIGNED = 16
 """A table's rows are padded to a multiple of this number on accelerators, as their matrix units require.
@@ -22,9 +23,13 @@ Otherwise XLA would copy the gradient of the logits, which is much larger, to pa
 """
 
 
+SumsT = TypeVar("SumsT")
+OutputT = TypeVar("OutputT")
+
+
 def logits_per_chunk() -> int:
     """Returns the number of logits that a device computes at a time: 2**22 for a CPU's cache, else 2**28 (1 GiB)."""
-    return 1 << (22 if targets.devices()[0].platform == "cpu" else 28)
+    return 1 << {"cpu": 22}.get(targets.devices()[0].platform, 28)
 
 
 def linear_loss(
@@ -63,7 +68,7 @@ def linear_loss(
     >>> round(float(total / count), 4), int(count)       # log 4
     (1.3863, 3)
     """
-    loss = CrossEntropy() if loss is None else loss
+    loss = loss or CrossEntropy()
     passes = loss.passes
     if x.shape[:2] != labels.shape or x.shape[2] != table.shape[-1] or x.shape[0] % passes:
         raise ValueError(
@@ -77,12 +82,13 @@ def linear_loss(
     (batch, length), (groups, parts, vocab_size, _) = labels.shape, copies.shape
     if targets.devices()[0].platform != "cpu" and not placed():
         copies = jnp.pad(copies, ((0, 0), (0, 0), (0, -vocab_size % ALIGNED), (0, 0)))
-    where = jnp.ones(labels.shape, bool) if where is None else where
-    x = jnp.where(where[..., None], x, 0)
+    where = everywhere(where, labels.shape)
+    x = clear_padding(x, where)
     if passes > 1:  # [B, T, passes, D]: the labels of all passes are the same
         x = x.reshape(batch // passes, passes, length, x.shape[2]).swapaxes(1, 2)
         labels, where = labels[::passes], where[::passes]
-    chunk = logits_per_chunk() * groups * parts // vocab_size if chunk is None else chunk
+    if chunk is None:
+        chunk = logits_per_chunk() * groups * parts // vocab_size
     chunked = _Chunked(loss, _num_chunks(length, batch, parts, chunk), vocab_size)
     return _summed(chunked, x, copies, labels, where), where.astype(jnp.float32).sum()
 
@@ -200,7 +206,9 @@ def _counted_first(num_chunks: int, copies: Array, where: Array) -> Array | None
     return jnp.argsort(~where.reshape(-1), stable=True)
 
 
-def _skipping(visit: Callable[..., Any], output: Callable[..., Any]) -> Callable[..., Any]:
+def _skipping(
+    visit: Callable[..., tuple[SumsT, OutputT]], output: Callable[[tuple[Array, ...]], OutputT]
+) -> Callable[..., tuple[SumsT, OutputT]]:
     """Returns a step of a scan that skips the chunks without counted positions; their output is `output`."""
 
     def step(sums, chunk):

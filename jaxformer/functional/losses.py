@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Integer
 
 from jaxformer.axes import has_known_values
+from jaxformer.functional.padding import clear_padding
 
 
 def cross_entropy(
@@ -55,8 +56,7 @@ def cross_entropy(
     check_where(where, labels.shape)
     check_labels(labels, where, logits.shape[-1])
     logits = logits.astype(jnp.float32)
-    if where is not None:
-        logits = jnp.where(where[..., None], logits, 0.0)
+    logits = clear_padding(logits, where)
     log_z = jax.nn.logsumexp(logits, axis=-1)
     # A comparison, because its gradient is elementwise, while the gradient of a gather is a scatter over [.., V].
     chosen = _chosen(labels, logits.shape)

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from jaxformer.functional.dropout import every_index, fold_in_name, hashed_bits
+from jaxformer.functional.padding import everywhere
 
 
 def mask_tokens(
@@ -49,7 +50,7 @@ def mask_tokens(
     num_drawn = vocab_size - len(fixed)
     if num_drawn < 1:
         raise ValueError(f"a random token needs an id that is not special, got {vocab_size} ids, all special")
-    may = jnp.ones(tokens.shape, bool) if where is None else where
+    may = everywhere(where, tokens.shape)
     if special:
         may &= ~jnp.isin(tokens, np.array(sorted(special), np.int32))
     order, change, draw = (_bits(key, name, tokens.shape) for name in ("order", "change", "draw"))

@@ -38,7 +38,8 @@ def average_pool(x: Float[Array, "B *T D"], size: int, *, stride: int | None = N
 
 
 def _windows(x: Array, size: int, stride: int | None, start: float, combine: Callable[[Array, Array], Array]) -> Array:
-    stride = size if stride is None else stride
+    if stride is None:
+        stride = size
     if min(size, stride) < 1 or size > min(x.shape[1:-1]):
         raise ValueError(
             f"a window of 1 to {min(x.shape[1:-1])} positions must move by 1 or more, got {size} by {stride}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import ClassVar
 
 import jax
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Integer
 
 from jaxformer.functional.losses import CrossEntropy, LogitLoss, check_where, cross_entropy
+from jaxformer.functional.padding import clear_padding
 
 
 def duplicate_rows(x: Array) -> Array:
@@ -42,9 +44,7 @@ def symmetric_divergence(
         raise ValueError(f"both logits must have one shape, got {list(first.shape)} and {list(second.shape)}")
     check_where(where, first.shape[:-1])
     first, second = first.astype(jnp.float32), second.astype(jnp.float32)
-    if where is not None:
-        first, second = (jnp.where(where[..., None], x, 0.0) for x in (first, second))
-    p, q = jax.nn.log_softmax(first), jax.nn.log_softmax(second)
+    p, q = (jax.nn.log_softmax(clear_padding(x, where)) for x in (first, second))
     both = (p > -jnp.inf) | (q > -jnp.inf)  # a class that is impossible under both adds nothing
     p, q = (jnp.where(both, x, 0.0) for x in (p, q))
     rows = 0.5 * ((jnp.exp(p) - jnp.exp(q)) * (p - q)).sum(-1)
@@ -81,8 +81,8 @@ def r_drop(
     >>> round(float(total), 4) == round(float(cross_entropy(logits, labels)[0]), 4), int(count)
     (True, 1)
     """
-    options = {"where": where, "smoothing": smoothing, "z_loss": z_loss}
-    (one, count), (other, _) = (cross_entropy(logits, labels, **options) for logits in (first, second))
+    each = functools.partial(cross_entropy, labels=labels, where=where, smoothing=smoothing, z_loss=z_loss)
+    (one, count), (other, _) = each(first), each(second)
     divergence, _ = symmetric_divergence(first, second, where=where)
     return 0.5 * (one + other + weight * divergence), count
 
@@ -111,5 +111,5 @@ class RDrop(LogitLoss):
 
     def value(self, logits, labels, where):
         first, second = logits[..., 0, :], logits[..., 1, :]
-        options = {"weight": self.weight, "smoothing": self.smoothing, "z_loss": self.z_loss}
-        return r_drop(first, second, labels, where=where, **options)[0]
+        loss = functools.partial(r_drop, weight=self.weight, smoothing=self.smoothing, z_loss=self.z_loss)
+        return loss(first, second, labels, where=where)[0]

@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float
 from jaxformer.axes import vary_alike
 from jaxformer.functional.derivatives import reverse_only
 from jaxformer.functional.dropout import Dropout, dropout
+from jaxformer.functional.padding import clear_padding
 from jaxformer.reprs import brief
 
 NO_FORWARD = (
@@ -76,7 +77,6 @@ def rnn_cell(
     >>> rnn_cell(ones, -ones, RecurrentState(jnp.zeros(2))).hidden.tolist()
     [0.0, 0.0]
     """
-    del state
     _check_gates("rnn_cell", 1, inputs, recurrent)
     return RecurrentState(activation(inputs + recurrent)[..., 0, :])
 
@@ -163,7 +163,7 @@ def recurrent_step(
     [[0.0], [0.0]]
     """
     inputs = _gates(x, weights.input, weights.input_bias)
-    kept = state.hidden if dropout is None else state.hidden * _multiplier(dropout, state.hidden.shape)
+    kept = _dropped(state.hidden, _multiplier(dropout, state.hidden.shape))
     return cell(inputs, _gates(kept.astype(x.dtype), weights.hidden, weights.hidden_bias), state)
 
 
@@ -205,14 +205,14 @@ def recurrent(
     """
     _check(x, weights, state, valid)
     batch, hidden_size = x.shape[0], weights.hidden.shape[0]
-    state = recurrent_start(cell, (batch, hidden_size)) if state is None else state
+    if state is None:
+        state = recurrent_start(cell, (batch, hidden_size))
     x, weights, state = reverse_only((x, weights, state), NO_FORWARD)
     if valid is not None:  # before the product: 0 times NaN is NaN
-        x = jnp.where(valid[..., None], x, 0)
-    multiplier = None if dropout is None else _multiplier(dropout, (batch, hidden_size))
+        x, valid = clear_padding(x, valid), valid.T
+    multiplier = _multiplier(dropout, (batch, hidden_size))
     inputs = _product("tbd,dgh->tbgh", jnp.moveaxis(x, 1, 0), weights.input.astype(x.dtype))
     static, biases = (cell, reverse, x.dtype), (weights.input_bias, weights.hidden_bias)
-    valid = None if valid is None else valid.T
     outputs, last = _steps(static, *vary_alike((inputs, weights.hidden, biases, state, valid, multiplier)))
     return jnp.moveaxis(outputs, 0, 1), last
 
@@ -237,20 +237,21 @@ def _steps_backward(static, residuals, upstream):
     (cell, reverse, dtype), (inputs, saved, kernel, biases, valid, multiplier) = static, residuals
     transposed = kernel.astype(dtype).transpose(1, 2, 0)  # here, not in each step
 
-    def step(d_state: RecurrentState, given):
-        d_output, inputs, (state, product), valid = given
+    def step(d_state: RecurrentState, of_step):
+        d_output, inputs, (state, product), valid = of_step
         advance = lambda inputs, product, state: _advance(cell, inputs, product, state, valid)
         _, backward = jax.vjp(advance, *_biased(inputs, product, biases), state)
         d_inputs, d_product, d_state = backward((d_state, d_output.astype(jnp.float32)))
         d_kept = _product("bgh,ghd->bd", d_product.astype(dtype), transposed)
-        d_hidden = d_state.hidden + (d_kept if multiplier is None else d_kept * multiplier)
+        d_hidden = d_state.hidden + _dropped(d_kept, multiplier)
         # A cell that only adds the two has the same gradient for both, which is stored once.
         return RecurrentState(d_hidden, d_state.memory), (d_product, None if d_inputs is d_product else d_inputs)
 
-    given = upstream[0], inputs, saved, valid
-    d_state, (d_products, d_inputs) = jax.lax.scan(step, upstream[1], given, reverse=not reverse)
-    d_inputs, hidden = d_products if d_inputs is None else d_inputs, saved[0].hidden
-    kept = (hidden if multiplier is None else hidden * multiplier[None]).astype(dtype)
+    of_steps = upstream[0], inputs, saved, valid
+    d_state, (d_products, d_inputs) = jax.lax.scan(step, upstream[1], of_steps, reverse=not reverse)
+    if d_inputs is None:
+        d_inputs = d_products
+    kept = _dropped(saved[0].hidden, multiplier).astype(dtype)
     d_kernel = _product("tbd,tbgh->dgh", kept, d_products.astype(dtype)).astype(kernel.dtype)
     d_biases = tuple(d.sum((0, 1)).astype(bias.dtype) for d, bias in zip((d_inputs, d_products), biases, strict=True))
     return d_inputs, d_kernel, d_biases, d_state, None, None
@@ -264,9 +265,9 @@ def _scan(static, inputs, kernel, biases, state, valid, multiplier, *, save=Fals
     cell, reverse, dtype = static
     kernel = kernel.astype(dtype)
 
-    def step(state: RecurrentState, given):
-        inputs, valid = given
-        kept = (state.hidden if multiplier is None else state.hidden * multiplier).astype(dtype)
+    def step(state: RecurrentState, of_step):
+        inputs, valid = of_step
+        kept = _dropped(state.hidden, multiplier).astype(dtype)
         product = _product("bd,dgh->bgh", kept, kernel)
         new, output = _advance(cell, *_biased(inputs, product, biases), state, valid)
         return new, (output.astype(dtype), (state, product) if save else None)
@@ -300,12 +301,12 @@ def scan_shared(step: Callable, shared, carry, xs, others=None):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _scan_shared(step, shared, carry, xs, others):
-    return jax.lax.scan(lambda carry, given: step(shared, carry, *given), carry, (xs, others))
+    return jax.lax.scan(lambda carry, of_step: step(shared, carry, *of_step), carry, (xs, others))
 
 
 def _scan_shared_forward(step, shared, carry, xs, others):
-    def keep(carry, given):
-        new, output = step(shared, carry, *given)
+    def keep(carry, of_step):
+        new, output = step(shared, carry, *of_step)
         return new, (output, carry)
 
     last, (outputs, carries) = jax.lax.scan(keep, carry, (xs, others))
@@ -315,8 +316,8 @@ def _scan_shared_forward(step, shared, carry, xs, others):
 def _scan_shared_backward(step, residuals, upstream):
     shared, carries, xs, others = residuals
 
-    def back(d_carry, given):
-        carry, x, other, d_output = given
+    def back(d_carry, of_step):
+        carry, x, other, d_output = of_step
         _, backward = jax.vjp(lambda carry: step(shared, carry, x, other), carry)
         return backward((d_carry, d_output))[0], d_carry
 
@@ -351,7 +352,7 @@ def keep_state(
     if valid is None:
         return new, new.hidden
     state = jax.tree.map(lambda a, b: jnp.where(valid[..., None], a, b), new, old)
-    return state, jnp.where(valid[..., None], new.hidden, 0.0)
+    return state, clear_padding(new.hidden, valid)
 
 
 def _gates(x: Array, kernel: Array, bias: Array) -> Array:
@@ -364,8 +365,14 @@ def _product(subscripts: str, a: Array, b: Array) -> Array:
     return jnp.einsum(subscripts, a, b, preferred_element_type=jnp.float32)
 
 
-def _multiplier(given: Dropout, shape: tuple[int, ...]) -> Array:
-    return dropout(jnp.ones(shape, jnp.float32), rate=given.rate, key=given.key)
+def _multiplier(of_state: Dropout | None, shape: tuple[int, ...]) -> Array | None:
+    if of_state is None:
+        return None
+    return dropout(jnp.ones(shape, jnp.float32), rate=of_state.rate, key=of_state.key)
+
+
+def _dropped(hidden: Array, multiplier: Array | None) -> Array:
+    return hidden if multiplier is None else hidden * multiplier
 
 
 def _check(x: Array, weights: RecurrentWeights, state: RecurrentState | None, valid: Array | None) -> None:

@@ -80,7 +80,7 @@ class Tokens(Generic[ArrayT]):
         return functools.reduce(operator.and_, parts) if parts else None
 
 
-def as_tokens(tokens: Any) -> Tokens[Any]:
+def as_tokens(tokens: Tokens[ArrayT] | ArrayT) -> Tokens[ArrayT]:
     """Returns tokens unchanged, and an array of ids as ``Tokens(ids)``.
 
     >>> import jax.numpy as jnp

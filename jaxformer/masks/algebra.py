@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import sys
-from typing import Any
 
 import jax
 import jax.core
@@ -51,7 +50,6 @@ class Mask:
 
     def key_range(self, query_start: int, query_stop: int) -> tuple[int, int]:
         """Returns a static range of all keys that queries ``[query_start, query_stop)`` may attend to."""
-        del query_start, query_stop
         return 0, UNBOUNDED
 
     def live_ranges(self, query_start: np.ndarray, query_stop: np.ndarray) -> tuple[jax.Array, jax.Array] | None:
@@ -64,10 +62,9 @@ class Mask:
         >>> [x.tolist() for x in padding([[False, True, True, False]]).live_ranges(np.array([0]), np.array([4]))]
         [[[1]], [[3]]]
         """
-        del query_start, query_stop
         return None
 
-    def ranges(self, query_start: np.ndarray, query_stop: np.ndarray) -> tuple[Any, Any]:
+    def ranges(self, query_start: np.ndarray, query_stop: np.ndarray) -> tuple[jax.Array | np.ndarray, ...]:
         """Returns the intersection of `key_range` and `live_ranges`, with the shapes of the latter.
 
         The result is a pair of NumPy arrays, ``int32 [q, 1]``, if the data rule out no keys.
@@ -109,7 +106,6 @@ class Mask:
         Raises:
           ValueError: the mask covers other lengths; the message has the actual and expected lengths.
         """
-        del num_queries, num_keys
 
     def dense(self, num_queries: int, num_keys: int) -> jax.Array:
         """Returns the full mask, ``Bool [b, n, T, S]``, after `check`.
@@ -154,7 +150,6 @@ class IndexedMask(Mask):
     """A mask with an entry for each stored query or key, which is unchanged by their positions."""
 
     def at_positions(self, query, key):
-        del query, key
         return self
 
 
@@ -256,8 +251,7 @@ class Dense(IndexedMask):
 
     def tile(self, query_index, key_index):
         array = self.array[(None,) * (4 - self.array.ndim)]
-        rows = array if array.shape[2] == 1 else array[:, :, query_index]
-        tile = rows if rows.shape[3] == 1 else rows[..., key_index]
+        tile = take(take(array, query_index, 2), key_index, 3)
         return jnp.broadcast_to(tile, (*tile.shape[:2], query_index.shape[0], key_index.shape[0]))
 
     def check(self, num_queries, num_keys):
@@ -266,6 +260,16 @@ class Dense(IndexedMask):
             of_keys = got[1] == num_keys and self.array.size == math.prod(got)  # as an array [B, S] would be
             hint = "; masks.padding takes the real keys of each example, Bool [B, S]" if of_keys else ""
             raise ValueError(f"mask covers [T, S] = {list(got)}, but queries and keys have {list(expected)}{hint}")
+
+
+def take(array: jax.Array, index: jax.Array | np.ndarray, axis: int) -> jax.Array:
+    """Returns entries along an axis; a single entry, which stands for all, stays.
+
+    >>> rows = jnp.array([[1, 2]])
+    >>> take(rows, jnp.array([0, 0]), 0).tolist(), take(rows, jnp.array([1]), 1).tolist()
+    ([[1, 2]], [[2]])
+    """
+    return array if array.shape[axis] == 1 else array[(slice(None),) * axis + (index,)]
 
 
 def dense(array: ArrayLike, *, finite: bool = False) -> Mask:
@@ -333,7 +337,7 @@ def from_binary(array: ArrayLike) -> Mask:
                 "for an additive mask of 0 (attend) and minus infinity, use dense(array == 0)"
             )
     array = jnp.asarray(array)
-    return dense(array if array.dtype == bool else array == 1)
+    return dense(array == 1)
 
 
 def as_mask(mask: Mask | ArrayLike) -> Mask:

@@ -66,7 +66,6 @@ class Lengths(IndexedMask):
     __repr__ = brief
 
     def tile(self, query_index, key_index):
-        del query_index
         return (key_index[None, :] < jnp.atleast_1d(self.length)[:, None])[:, None, None, :]
 
     def live_ranges(self, query_start, query_stop):
@@ -93,7 +92,6 @@ class Padding(IndexedMask):
     __repr__ = brief
 
     def tile(self, query_index, key_index):
-        del query_index
         return jnp.atleast_2d(self.valid)[:, None, None, :][..., key_index]
 
     def check(self, num_queries, num_keys):
@@ -278,7 +276,7 @@ def padding(valid: ArrayLike) -> Mask:
             hint = "; masks.lengths takes the number of tokens of each example"
         got = f"{valid.dtype} {list(valid.shape)}{hint}"
         raise ValueError(f"valid must be Bool [B, S] or [S], True = real token, got {got}")
-    return Padding(valid if valid.ndim == 2 else valid[None])
+    return Padding(jnp.atleast_2d(valid))
 
 
 def segments(query: ArrayLike, key: ArrayLike | None = None) -> Mask:

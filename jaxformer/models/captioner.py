@@ -11,8 +11,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxformer import functional
+from jaxformer import functional, modules
 from jaxformer.functional.losses import LogitLoss
+from jaxformer.functional.padding import everywhere
 from jaxformer.functional.sums import add_shared
 from jaxformer.functional.tokens import as_tokens
 from jaxformer.models import choices
@@ -30,16 +31,8 @@ from jaxformer.models.recurrent_decoder import (
 )
 from jaxformer.models.residual_network import FeatureGrid
 from jaxformer.models.token_model import CROSS_ENTROPY, Input
-from jaxformer.modules import (
-    Alignment,
-    AttentionFunction,
-    Embedding,
-    Embeddings,
-    LearnedPositions,
-    Linear,
-    RecurrentStack,
-)
 from jaxformer.modules.captured import Intermediates
+from jaxformer.modules.linear import zeros_param
 
 
 class Captioner(MemoryDecodingModel[ContextT, StateT]):
@@ -49,14 +42,14 @@ class Captioner(MemoryDecodingModel[ContextT, StateT]):
         self,
         config: RecurrentCaptionerConfig | TransformerCaptionerConfig,
         *,
-        attention: AttentionFunction = functional.attention,
+        attention: modules.AttentionFunction = functional.attention,
         rngs: nnx.Rngs,
     ):
         if config.vocab_size < 1:
             raise ValueError(f"vocab_size must be at least 1, got {config.vocab_size}")
         image, (height, width) = config.image, config.image.grid_size
         self.grid = FeatureGrid(image, dtype=config.compute_dtype, attention=attention, rngs=rngs)
-        table = LearnedPositions(height * width, image.widths[-1], rngs=rngs) if config.grid_positions else None
+        table = modules.LearnedPositions(height * width, image.widths[-1], rngs=rngs) if config.grid_positions else None
         self.positions = table
         self.shape = *image.image_size, image.num_channels
 
@@ -85,7 +78,7 @@ class TransformerCaptioner(Captioner[Context, DecoderState]):
         self,
         config: TransformerCaptionerConfig,
         *,
-        attention: AttentionFunction = functional.attention,
+        attention: modules.AttentionFunction = functional.attention,
         rngs: nnx.Rngs,
     ):
         super().__init__(config, attention=attention, rngs=rngs)
@@ -122,31 +115,31 @@ class RecurrentCaptioner(Captioner[RecurrentContext, RecurrentDecoderState]):
         self,
         config: RecurrentCaptionerConfig,
         *,
-        attention: AttentionFunction = functional.attention,
+        attention: modules.AttentionFunction = functional.attention,
         rngs: nnx.Rngs,
     ):
         super().__init__(config, attention=attention, rngs=rngs)
         d_model, d_hidden, d_memory = config.d_model, config.hidden_size, config.image.widths[-1]
         layers = {"cell": config.cell, "dropout": config.dropout, "state_dropout": config.state_dropout}
-        linear = functools.partial(Linear, bias=False, rngs=rngs)
+        linear = functools.partial(modules.Linear, bias=False, rngs=rngs)
         is_hard = isinstance(config.attention, choices.HardAttention)
         untied = None if config.tie_embeddings else linear(d_model, config.vocab_size, axes=("model", "vocab"))
-        tokens = Embedding(config.vocab_size, d_model, rngs=rngs)
+        tokens = modules.Embedding(config.vocab_size, d_model, rngs=rngs)
         self.decoder = RecurrentDecoder(
-            Embeddings(tokens, dropout=config.dropout, dtype=config.compute_dtype),
-            RecurrentStack(d_model + d_memory, d_hidden, config.num_layers, **layers, rngs=rngs),
-            Linear(d_memory, config.num_state_vectors * d_hidden, axes=("model", "hidden"), rngs=rngs),
+            modules.Embeddings(tokens, dropout=config.dropout, dtype=config.compute_dtype),
+            modules.RecurrentStack(d_model + d_memory, d_hidden, config.num_layers, **layers, rngs=rngs),
+            modules.Linear(d_memory, config.num_state_vectors * d_hidden, axes=("model", "hidden"), rngs=rngs),
             linear(d_hidden + d_memory, d_model, axes=("hidden", "model")),
-            alignment=Alignment(d_hidden, d_memory, config.d_attention or d_hidden, rngs=rngs),
+            alignment=modules.Alignment(d_hidden, d_memory, config.d_attention or d_hidden, rngs=rngs),
             output=untied,
-            gate=Linear(d_hidden, 1, axes=("hidden", None), rngs=rngs) if config.context_gate else None,
+            gate=modules.Linear(d_hidden, 1, axes=("hidden", None), rngs=rngs) if config.context_gate else None,
             feed="context",
             summary=_mean_feature,
             hard=is_hard,
             dropout=config.dropout,
         )
         # The moving average of the log-probability of a token, which only `reinforced_loss` reads.
-        self.baseline = nnx.Param(jnp.zeros((), jnp.float32), axes=()) if is_hard else None
+        self.baseline = zeros_param((), (), exists=is_hard)
 
     def states(
         self,
@@ -214,7 +207,7 @@ class RecurrentCaptioner(Captioner[RecurrentContext, RecurrentDecoderState]):
         with jax.named_scope("loss"):
             total, count = functional.cross_entropy(logits, labels, where=valid, smoothing=smoothing)
             rewards = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], 2)[..., 0]
-            real = jnp.ones(labels.shape, bool) if valid is None else valid
+            real = everywhere(valid, labels.shape)
             # At padding a label may be no token, whose reward would be NaN, and 0 times NaN is NaN.
             rewards, baseline = jax.lax.stop_gradient(jnp.where(real, rewards, 0.0)), self.baseline[...]
             drawn = real if mean is None else real & ~mean[:, None]

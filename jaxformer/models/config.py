@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import numbers
 import typing
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from jaxformer.config import OTHER_NAMES, check_choices
 from jaxformer.dims import resolve_head_dim
@@ -158,19 +158,20 @@ def check_fields(config: object, *may_be_zero: str) -> None:
             check_fields(value, "offset")
 
 
-def _check_integers(name: str, kind: Any, value: object) -> None:
+def _check_integers(name: str, kind: object, value: object) -> None:
     """Checks that the value of an integer field is an integer, or a tuple of integers."""
     kinds = typing.get_args(kind) or (kind,)
     if int in kinds and float not in kinds and typing.get_origin(kind) is not tuple:
         if value is not None and not isinstance(value, numbers.Integral):
             raise ValueError(f"{name} must be an integer, got {value!r}")
     elif several := next((x for x in (kind, *kinds) if typing.get_origin(x) is tuple), None):
-        count = len(typing.get_args(several)) if ... not in typing.get_args(several) else None
-        given = value if isinstance(value, tuple) else ()
-        if value is not None and (value is not given or not all(isinstance(x, numbers.Integral) for x in given)):
+        entries = typing.get_args(several)
+        if value is None:
+            return
+        if not isinstance(value, tuple) or not all(isinstance(x, numbers.Integral) for x in value):
             raise ValueError(f"{name} must be a tuple of integers, got {value!r}")
-        if value is not None and count not in (None, len(given)):
-            raise ValueError(f"{name} must have {count} integers, got {value!r}")
+        if ... not in entries and len(value) != len(entries):
+            raise ValueError(f"{name} must have {len(entries)} integers, got {value!r}")
 
 
 def check_decoder_positions(config: TextConfig) -> None:

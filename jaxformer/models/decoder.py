@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
-from typing import Any
+import functools
+from collections.abc import Callable, Collection
 
 import jax
 import jax.numpy as jnp
@@ -12,30 +12,22 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from jaxformer import functional, masks
+from jaxformer import functional
 from jaxformer.dims import check_rank
 from jaxformer.functional.cache import first_lanes, take_lanes
 from jaxformer.functional.dropout import fold_in_name
+from jaxformer.functional.padding import padding_mask
 from jaxformer.functional.tokens import as_tokens
-from jaxformer.models.config import DecoderConfig, LanguageModelConfig
+from jaxformer.models import transformer
+from jaxformer.models.config import DecoderConfig, LanguageModelConfig, TextDecoderConfig
 from jaxformer.models.decoder_state import Context, DecoderState, StepWeights
 from jaxformer.models.encoder import Memory
 from jaxformer.models.token_model import Input, TokenModel, of_part, part_of
-from jaxformer.models.transformer import (
-    Norm,
-    check_steps,
-    decoder_options,
-    make_embeddings,
-    make_final_norm,
-    make_output,
-    make_position_vectors,
-    make_shared_bias,
-    make_stack,
-    make_tokens,
-)
 from jaxformer.modules import AttentionFunction, Block, Embeddings, Linear, Stack, T5Bias
 from jaxformer.modules.captured import Intermediates
 from jaxformer.modules.head import Head
+from jaxformer.modules.linear import value_of, zeros_param
+from jaxformer.modules.normalization import normalized
 
 
 class Decoder(TokenModel):
@@ -45,7 +37,7 @@ class Decoder(TokenModel):
         self,
         embeddings: Embeddings,
         stack: Stack[Block],
-        norm: Norm | None = None,
+        norm: transformer.Norm | None = None,
         output: Linear | None = None,
         *,
         bias: T5Bias | None = None,
@@ -71,7 +63,7 @@ class Decoder(TokenModel):
             mask.
         """
         if causal:
-            check_steps(embeddings.positions)
+            transformer.check_steps(embeddings.positions)
         if embeddings.types is not None:
             raise ValueError("a decoder takes no token types, so num_token_types must be 0")
         if stack.norm is not None:
@@ -82,7 +74,7 @@ class Decoder(TokenModel):
             raise ValueError(f"a window must be at least 1 and needs a causal mask, got {window} and causal={causal}")
         self.embeddings, self.stack, self.norm, self.output, self.bias = embeddings, stack, norm, output, bias
         vocab_size = embeddings.tokens.table.shape[0] if output is None else output.kernel.shape[-1]
-        self.output_bias = nnx.Param(jnp.zeros(vocab_size, jnp.float32), axes=("vocab",)) if output_bias else None
+        self.output_bias = zeros_param(vocab_size, ("vocab",), exists=output_bias)
         self.output_scale, self.load_balancing_weight = output_scale, load_balancing_weight
         self.causal, self.window = causal, window
 
@@ -92,7 +84,7 @@ class Decoder(TokenModel):
         table, kernel = self.embeddings.tokens.table[...], None
         if self.output is not None:
             table, kernel = None, self.output.kernel[...]
-        return Head(table, kernel, None if self.output_bias is None else self.output_bias[...], self.output_scale)
+        return Head(table, kernel, value_of(self.output_bias), self.output_scale)
 
     def states(
         self,
@@ -114,26 +106,27 @@ class Decoder(TokenModel):
         check_rank("tokens", tokens.ids, "B T")
         with jax.named_scope("embedding"):
             x = self.embeddings(tokens, key=fold_in_name(key, "embedding"))
+        states, memory_mask = (None, None) if memory is None else (memory.states, memory.mask(tokens))
         x, intermediates = self.stack.run(
             x,
-            None if memory is None else memory.states,
+            states,
             tokens=tokens,
             mask=tokens.mask(causal=self.causal, window=self.window),
-            memory_mask=None if memory is None else memory.mask(tokens),
-            bias=None if self.bias is None else self.bias(),
+            memory_mask=memory_mask,
+            bias=transformer.shared_bias(self.bias),
             key=fold_in_name(key, "layers"),
             capture=part_of(capture, "decoder"),
         )
-        return self._final(x), of_part(intermediates, "decoder")
+        return normalized(x, self.norm), of_part(intermediates, "decoder")
 
-    def _counted(self, *inputs: Any) -> Array | None:
-        return as_tokens(inputs[0]).valid
+    def _counted(self, tokens: Input, memory: Memory | None = None) -> Array | None:
+        return as_tokens(tokens).valid
 
     @property
     def attention_names(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The names for `captured`."""
         crosses = self.stack.layers.cross is not None
-        return ("decoder.self", "decoder.cross") if crosses else ("decoder.self",)
+        return ("decoder.self", "decoder.cross")[: 1 + crosses]
 
     def step_weights(self) -> StepWeights:
         """Returns a copy of the parameters that steps read: the layers unstacked, and the output table transposed.
@@ -166,20 +159,21 @@ class Decoder(TokenModel):
           ValueError: there are fewer position vectors than `length`, they depend on the final length of the sequence,
             or the rows of the attention function depend on their index.
         """
-        check_steps(self.embeddings.positions)
+        transformer.check_steps(self.embeddings.positions)
         self.embeddings.check_length(length)
         if weights is None:  # a tied table is read in place, without a copy
-            weights = StepWeights(self.stack.unstacked(), None if self.output is None else self.output.kernel[...])
-        states = None if memory is None else memory.states
+            weights = StepWeights(self.stack.unstacked(), self.head.kernel)
+        states, valid = (None, None) if memory is None else (memory.states, memory.valid)
         lanes = first_lanes(batch_size, beam_size, length)
         sizes = {"rows": batch_size * beam_size, "slots": length}
         if lanes is not None:
             sizes = {"rows": batch_size, "slots": length * beam_size}
         blocks = self.stack.blocks(weights.layers)
-        dtype = self.embeddings.dtype if cache_dtype is None else cache_dtype
-        starts = [block.start(states, dtype=dtype, **sizes) for block in blocks]
+        if cache_dtype is None:
+            cache_dtype = self.embeddings.dtype
+        starts = [block.start(states, dtype=cache_dtype, **sizes) for block in blocks]
         projected, caches = zip(*starts, strict=True)
-        context = Context(projected, None if memory is None else memory.valid, weights)
+        context = Context(projected, valid, weights)
         return context, DecoderState(jnp.zeros((batch_size, beam_size), jnp.int32), lanes, caches)
 
     def step(
@@ -240,16 +234,15 @@ class Decoder(TokenModel):
         """See `prefill`; `captured` gets the cross-attention of the last layer."""
         check_rank("tokens", tokens, "B K T")
         length = state.capacity
-        lanes = None if state.lanes is None else take_lanes(state.lanes, state.position, tokens.shape[2])
+        lanes = jax.tree.map(lambda x: take_lanes(x, state.position, tokens.shape[2]), state.lanes)
         positions = state.position[..., None] + jnp.arange(tokens.shape[2])[None, None]
         x = self.embeddings.step(tokens, positions)
-        mask = None if context.valid is None else masks.padding(context.valid)
         shared = {
             "positions": positions,
             "lanes": lanes,
             "window": self.window,
-            "memory_mask": mask,
-            "bias": None if self.bias is None else self.bias(),
+            "memory_mask": padding_mask(context.valid),
+            "bias": transformer.shared_bias(self.bias),
         }
         caches = []
         blocks = self.stack.blocks(context.weights.layers)
@@ -265,11 +258,16 @@ class Decoder(TokenModel):
         head = self.head
         if context.weights.output is not None:
             head = dataclasses.replace(head, table=None, kernel=context.weights.output)
-        logits = head.logits(self._final(x))
+        logits = head.logits(normalized(x, self.norm))
         return logits, DecoderState(position, lanes, tuple(caches))
 
-    def _final(self, x: Array) -> Array:
-        return x if self.norm is None else self.norm(x)
+
+def decoder_of(config: TextDecoderConfig) -> Callable[..., Decoder]:
+    """Returns `Decoder` with the settings of its output, its loss and its attention window."""
+    make = functools.partial(Decoder, output_bias=config.output_bias, output_scale=config.output_scale)
+    return functools.partial(
+        make, load_balancing_weight=transformer.balance_weight(config), window=config.attention_window
+    )
 
 
 def make_decoder(
@@ -286,13 +284,14 @@ def make_decoder(
     if config.vocab_size < 1:
         raise ValueError(f"vocab_size must be at least 1, got {config.vocab_size}")
     memory_dim = config.memory_dim if isinstance(config, DecoderConfig) else None
-    tokens = make_tokens(config, config.vocab_size, rngs=rngs)
-    return Decoder(
-        make_embeddings(config, tokens, make_position_vectors(config, tokens, rngs=rngs), rngs=rngs),
-        make_stack(config, config.num_layers, memory_dim=memory_dim, attention=attention, rngs=rngs),
-        make_final_norm(config, rngs=rngs),
-        None if config.tie_embeddings else make_output(config, config.vocab_size, rngs=rngs),
-        bias=make_shared_bias(config, bidirectional=not config.causal, rngs=rngs),
+    tokens = transformer.make_tokens(config, config.vocab_size, rngs=rngs)
+    return decoder_of(config)(
+        transformer.make_embeddings(
+            config, tokens, transformer.make_position_vectors(config, tokens, rngs=rngs), rngs=rngs
+        ),
+        transformer.make_stack(config, config.num_layers, memory_dim=memory_dim, attention=attention, rngs=rngs),
+        transformer.make_final_norm(config, rngs=rngs),
+        None if config.tie_embeddings else transformer.make_output(config, config.vocab_size, rngs=rngs),
+        bias=transformer.make_shared_bias(config, bidirectional=not config.causal, rngs=rngs),
         causal=config.causal,
-        **decoder_options(config),
     )

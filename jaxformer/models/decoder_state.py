@@ -70,9 +70,9 @@ class DecoderState(NamedTuple):
     def resize(self, capacity: int) -> DecoderState:
         """Returns the state with room for `capacity` positions, at least as many as now."""
         more, num_lanes = capacity - self.capacity, 1 if self.lanes is None else self.lanes.shape[1]
-        grow = lambda x, count: jnp.pad(x, [(0, count if axis == 2 else 0) for axis in range(x.ndim)])
-        lanes = None if self.lanes is None else grow(self.lanes, more)
-        return DecoderState(self.position, lanes, jax.tree.map(lambda x: grow(x, more * num_lanes), self.caches))
+        pad = lambda x, count: jnp.pad(x, [(0, count * (axis == 2)) for axis in range(x.ndim)])
+        grown = lambda tree, count: jax.tree.map(lambda x: pad(x, count), tree)
+        return DecoderState(self.position, grown(self.lanes, more), grown(self.caches, more * num_lanes))
 
     def reorder(self, parents: Int[Array, "B K"]) -> DecoderState:
         """Replaces each hypothesis with its parent, a hypothesis of the same row."""

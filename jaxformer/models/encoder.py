@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection
-from typing import Any
 
 import jax
 from flax import nnx
@@ -13,21 +12,14 @@ from jaxtyping import Array
 from jaxformer import functional, masks
 from jaxformer.config import kind_of
 from jaxformer.functional.dropout import fold_in_name
+from jaxformer.functional.padding import padding_mask
 from jaxformer.functional.tokens import Tokens, as_tokens
+from jaxformer.models import transformer
 from jaxformer.models.config import EncoderConfig, ImageEncoderConfig
 from jaxformer.models.token_model import Input
-from jaxformer.models.transformer import (
-    Norm,
-    dropout_of_embeddings,
-    make_embeddings,
-    make_final_norm,
-    make_position_vectors,
-    make_shared_bias,
-    make_stack,
-    make_tokens,
-)
 from jaxformer.modules import AttentionFunction, Block, Embeddings, PatchEmbeddings, Stack, T5Bias
 from jaxformer.modules.captured import Intermediates
+from jaxformer.modules.normalization import normalized
 from jaxformer.reprs import brief
 
 
@@ -44,7 +36,7 @@ class Memory:
 
     def mask(self, target: Tokens) -> masks.Mask | None:
         """Returns the mask of cross-attention: it hides padding and, from packed targets, the other sequences."""
-        mask = None if self.valid is None else masks.padding(self.valid)
+        mask = padding_mask(self.valid)
         if self.segments is None or target.segments is None:
             return mask
         same = masks.segments(target.segments, self.segments)
@@ -58,11 +50,13 @@ class Encoder(nnx.Module):
     images. Without a stack, the states are the embeddings.
     """
 
+    embeddings: Callable[..., Array]
+
     def __init__(
         self,
         embeddings: Embeddings | PatchEmbeddings | Callable[..., Array],
         stack: Stack[Block] | None = None,
-        norm: Norm | None = None,
+        norm: transformer.Norm | None = None,
         *,
         bias: T5Bias | None = None,
     ):
@@ -77,24 +71,23 @@ class Encoder(nnx.Module):
           inputs: `Tokens`, an array of token ids, or another input of the embeddings, such as images.
           key: the key of dropout; None means no dropout.
         """
-        reads_tokens = isinstance(inputs, Tokens) or isinstance(self.embeddings, Embeddings)
-        tokens = as_tokens(inputs) if reads_tokens else None
-        embed: Any = self.embeddings
+        embed, tokens, mask, valid, segments = self.embeddings, None, None, None, None
+        if isinstance(inputs, Tokens) or isinstance(self.embeddings, Embeddings):
+            inputs = tokens = as_tokens(inputs)
+            mask, valid, segments = tokens.mask(), tokens.valid, tokens.segments
         with jax.named_scope("embedding"):
-            x = embed(inputs if tokens is None else tokens, key=fold_in_name(key, "embedding"))
+            x = embed(inputs, key=fold_in_name(key, "embedding"))
         intermediates: Intermediates = {}
         if self.stack is not None:
             x, intermediates = self.stack.run(
                 x,
                 tokens=tokens,
-                mask=None if tokens is None else tokens.mask(),
-                bias=None if self.bias is None else self.bias(),
+                mask=mask,
+                bias=transformer.shared_bias(self.bias),
                 key=fold_in_name(key, "layers"),
                 capture=capture,
             )
-        x = x if self.norm is None else self.norm(x)
-        memory = Memory(x) if tokens is None else Memory(x, tokens.valid, tokens.segments)
-        return memory, intermediates
+        return Memory(normalized(x, self.norm), valid, segments), intermediates
 
 
 def make_encoder(
@@ -113,21 +106,23 @@ def make_encoder(
             config.d_model,
             num_channels=config.num_channels,
             class_vector=config.has_class_vector,
-            dropout=dropout_of_embeddings(config),
+            dropout=transformer.dropout_of_embeddings(config),
             dtype=config.compute_dtype,
             rngs=rngs,
         )
     else:
         if config.vocab_size < 1:
             raise ValueError(f"vocab_size must be at least 1, got {config.vocab_size}")
-        tokens = make_tokens(config, config.vocab_size, rngs=rngs)
-        embeddings = make_embeddings(config, tokens, make_position_vectors(config, tokens, rngs=rngs), rngs=rngs)
+        tokens = transformer.make_tokens(config, config.vocab_size, rngs=rngs)
+        embeddings = transformer.make_embeddings(
+            config, tokens, transformer.make_position_vectors(config, tokens, rngs=rngs), rngs=rngs
+        )
         if not config.num_layers and config.positions is not None and embeddings.positions is None:
             name = kind_of(config.positions)
             raise ValueError(f"{name} positions are in attention, so they have no effect without layers")
     stack = None
     if config.num_layers:
-        stack = make_stack(config, config.num_layers, attention=attention, rngs=rngs)
+        stack = transformer.make_stack(config, config.num_layers, attention=attention, rngs=rngs)
         if isinstance(config, EncoderConfig):
-            bias = make_shared_bias(config, bidirectional=True, rngs=rngs)
-    return Encoder(embeddings, stack, make_final_norm(config, rngs=rngs), bias=bias)
+            bias = transformer.make_shared_bias(config, bidirectional=True, rngs=rngs)
+    return Encoder(embeddings, stack, transformer.make_final_norm(config, rngs=rngs), bias=bias)

@@ -12,22 +12,13 @@ from jaxformer import functional
 from jaxformer.dims import check_rank
 from jaxformer.functional.dropout import fold_in_name
 from jaxformer.functional.tokens import as_tokens
+from jaxformer.models import transformer
 from jaxformer.models.config import EncoderDecoderConfig
-from jaxformer.models.decoder import Decoder
+from jaxformer.models.decoder import Decoder, decoder_of
 from jaxformer.models.decoder_state import Context, DecoderState
 from jaxformer.models.decoding_model import MemoryDecodingModel
 from jaxformer.models.encoder import Encoder, Memory
 from jaxformer.models.token_model import Input, of_part, part_of
-from jaxformer.models.transformer import (
-    decoder_options,
-    make_embeddings,
-    make_final_norm,
-    make_output,
-    make_position_vectors,
-    make_shared_bias,
-    make_stack,
-    make_tokens,
-)
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.captured import Intermediates
 
@@ -50,30 +41,31 @@ class EncoderDecoder(MemoryDecodingModel[Context, DecoderState]):
             raise ValueError(f"source_vocab_size and target_vocab_size must be at least 1, got {sizes}")
         # The order of these lines determines the random values of the parameters.
         shared = config.tie_embeddings in ("inputs", "all")
-        source = None if shared else make_tokens(config, config.source_vocab_size, rngs=rngs)
-        target = make_tokens(config, config.target_vocab_size, rngs=rngs)
-        source_vectors = make_position_vectors(config, target if source is None else source, rngs=rngs)
-        target_vectors = make_position_vectors(config, target, rngs=rngs)
+        tables = [transformer.make_tokens(config, size, rngs=rngs) for size in sizes[shared:]]
+        source, target = tables[0], tables[-1]
+        source_vectors = transformer.make_position_vectors(config, source, rngs=rngs)
+        target_vectors = transformer.make_position_vectors(config, target, rngs=rngs)
         deep = functional.deep_norm_gains(config.num_encoder_layers, config.num_decoder_layers)
         parts = {"attention": attention, "rngs": rngs}
-        encoder_stack = make_stack(config, config.num_encoder_layers, gains=deep[0], **parts)
-        decoder_stack = make_stack(config, config.num_decoder_layers, memory_dim=config.d_model, gains=deep[1], **parts)
+        encoder_stack = transformer.make_stack(config, config.num_encoder_layers, gains=deep[0], **parts)
+        decoder_stack = transformer.make_stack(
+            config, config.num_decoder_layers, memory_dim=config.d_model, gains=deep[1], **parts
+        )
         untied = config.tie_embeddings in ("none", "inputs")
-        output = make_output(config, config.target_vocab_size, rngs=rngs) if untied else None
+        output = transformer.make_output(config, config.target_vocab_size, rngs=rngs) if untied else None
 
         self.encoder = Encoder(
-            make_embeddings(config, target if source is None else source, source_vectors, rngs=rngs),
+            transformer.make_embeddings(config, source, source_vectors, rngs=rngs),
             encoder_stack,
-            make_final_norm(config, rngs=rngs),
-            bias=make_shared_bias(config, bidirectional=True, rngs=rngs),
+            transformer.make_final_norm(config, rngs=rngs),
+            bias=transformer.make_shared_bias(config, bidirectional=True, rngs=rngs),
         )
-        self.decoder = Decoder(
-            make_embeddings(config, target, target_vectors, rngs=rngs),
+        self.decoder = decoder_of(config)(
+            transformer.make_embeddings(config, target, target_vectors, rngs=rngs),
             decoder_stack,
-            make_final_norm(config, rngs=rngs),
+            transformer.make_final_norm(config, rngs=rngs),
             output,
-            bias=make_shared_bias(config, bidirectional=False, rngs=rngs),
-            **decoder_options(config),
+            bias=transformer.make_shared_bias(config, bidirectional=False, rngs=rngs),
         )
 
     def states(

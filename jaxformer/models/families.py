@@ -6,113 +6,115 @@ all members of its family have in common. `docs/families.md` has the same settin
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
 
 from jaxformer.config import flat, to_data
 from jaxformer.models import choices
 from jaxformer.models.config import EncoderConfig, EncoderDecoderConfig, ImageEncoderConfig, LanguageModelConfig
 
 
-def marian(vocab_size: int, **sizes: Any) -> EncoderDecoderConfig:
+def marian(vocab_size: int, **sizes: object) -> EncoderDecoderConfig:
     """Returns the shape of Marian and OPUS-MT (Junczys-Dowmunt et al. 2018), with the swish of OPUS-MT."""
-    switches: dict[str, Any] = {
-        "positions": choices.Sinusoidal("halves"),
-        "activation": "silu",
-        "attention_bias": True,
-        "output_bias": True,
-    }
-    return EncoderDecoderConfig(vocab_size, vocab_size, **switches | sizes)
+    family = EncoderDecoderConfig(
+        positions=choices.Sinusoidal("halves"), activation="silu", attention_bias=True, output_bias=True
+    )
+    return _translator(family, vocab_size, sizes)
 
 
-def bart(vocab_size: int, **sizes: Any) -> EncoderDecoderConfig:
+def bart(vocab_size: int, **sizes: object) -> EncoderDecoderConfig:
     """Returns the shape of BART (Lewis et al. 2020); mBART has ``norm_position="pre"`` and scales embeddings."""
-    switches: dict[str, Any] = {
-        "positions": choices.Learned(offset=2),
-        "embedding_scale": 1.0,
-        "embedding_norm": True,
-        "activation": "gelu",
-        "attention_bias": True,
-        "output_bias": True,
-    }
-    return EncoderDecoderConfig(vocab_size, vocab_size, **switches | sizes)
+    family = EncoderDecoderConfig(
+        positions=choices.Learned(offset=2),
+        embedding_scale=1.0,
+        embedding_norm=True,
+        activation="gelu",
+        attention_bias=True,
+        output_bias=True,
+    )
+    return _translator(family, vocab_size, sizes)
 
 
-def t5(vocab_size: int, **sizes: Any) -> EncoderDecoderConfig:
+_T5 = EncoderDecoderConfig(
+    positions=choices.T5(),
+    norm=choices.RMSNorm(1e-6),
+    norm_position="pre",
+    embedding_scale=1.0,
+    attention_scale=1.0,
+    feed_forward=choices.Plain(bias=False),
+)
+
+
+def t5(vocab_size: int, **sizes: object) -> EncoderDecoderConfig:
     """Returns the shape of T5 1.0 (Raffel et al. 2020)."""
-    scale = sizes.get("d_model", EncoderDecoderConfig.d_model) ** -0.5
-    return EncoderDecoderConfig(vocab_size, vocab_size, **_T5 | {"output_scale": scale} | sizes)
+    config = _translator(_T5, vocab_size, sizes)
+    return dataclasses.replace(config, output_scale=sizes.get("output_scale", config.d_model**-0.5))
 
 
-def t5_v1_1(vocab_size: int, **sizes: Any) -> EncoderDecoderConfig:
+def t5_v1_1(vocab_size: int, **sizes: object) -> EncoderDecoderConfig:
     """Returns the shape of T5 1.1, mT5 and Flan-T5: gated feed-forward networks and an untied output projection."""
-    switches: dict[str, Any] = {"activation": "gelu_tanh", "tie_embeddings": "inputs"}
-    switches["feed_forward"] = choices.Gated(bias=False)
-    return EncoderDecoderConfig(vocab_size, vocab_size, **_T5 | switches | sizes)
+    family = dataclasses.replace(_T5, feed_forward=choices.Gated(bias=False), activation="gelu_tanh")
+    return _translator(dataclasses.replace(family, tie_embeddings="inputs"), vocab_size, sizes)
 
 
-_T5: dict[str, Any] = {
-    "positions": choices.T5(),
-    "norm": choices.RMSNorm(1e-6),
-    "norm_position": "pre",
-    "embedding_scale": 1.0,
-    "attention_scale": 1.0,
-    "feed_forward": choices.Plain(bias=False),
-}
+def _translator(family: EncoderDecoderConfig, vocab_size: int, sizes: dict[str, object]) -> EncoderDecoderConfig:
+    return dataclasses.replace(family, source_vocab_size=vocab_size, target_vocab_size=vocab_size, **sizes)
 
 
-def bert(vocab_size: int, **sizes: Any) -> EncoderConfig:
+_BERT = EncoderConfig(
+    positions=choices.Learned(),
+    embedding_scale=1.0,
+    embedding_norm=True,
+    num_token_types=2,
+    norm=choices.LayerNorm(1e-12),
+    activation="gelu",
+    attention_bias=True,
+)
+
+
+def bert(vocab_size: int, **sizes: object) -> EncoderConfig:
     """Returns the shape of BERT (Devlin et al. 2019), without output heads."""
-    return EncoderConfig(vocab_size, **_BERT | sizes)
+    return dataclasses.replace(_BERT, vocab_size=vocab_size, **sizes)
 
 
-def roberta(vocab_size: int, **sizes: Any) -> EncoderConfig:
+def roberta(vocab_size: int, **sizes: object) -> EncoderConfig:
     """Returns the shape of RoBERTa (Liu et al. 2019), without output heads.
 
     Pass its positions, which do not count padding: ``positions = cumsum(valid) * valid - 1``.
     """
-    switches: dict[str, Any] = {"positions": choices.Learned(offset=2), "num_token_types": 1}
-    switches["norm"] = choices.LayerNorm()
-    return EncoderConfig(vocab_size, **_BERT | switches | sizes)
+    family = dataclasses.replace(
+        _BERT, positions=choices.Learned(offset=2), num_token_types=1, norm=choices.LayerNorm()
+    )
+    return dataclasses.replace(family, vocab_size=vocab_size, **sizes)
 
 
-_BERT: dict[str, Any] = {
-    "positions": choices.Learned(),
-    "embedding_scale": 1.0,
-    "embedding_norm": True,
-    "num_token_types": 2,
-    "norm": choices.LayerNorm(1e-12),
-    "activation": "gelu",
-    "attention_bias": True,
-}
-
-
-def gpt2(vocab_size: int, **sizes: Any) -> LanguageModelConfig:
+def gpt2(vocab_size: int, **sizes: object) -> LanguageModelConfig:
     """Returns the shape of GPT-2 (Radford et al. 2019)."""
-    switches: dict[str, Any] = {"embedding_scale": 1.0, "activation": "gelu_tanh", "attention_bias": True}
-    return LanguageModelConfig(vocab_size, **switches | sizes)
+    family = LanguageModelConfig(embedding_scale=1.0, activation="gelu_tanh", attention_bias=True)
+    return dataclasses.replace(family, vocab_size=vocab_size, **sizes)
 
 
-def llama(vocab_size: int, **sizes: Any) -> LanguageModelConfig:
+def llama(vocab_size: int, **sizes: object) -> LanguageModelConfig:
     """Returns the shape of Llama (Touvron et al. 2023).
 
     Mistral and Qwen differ in sizes, biases, `qk_norm` and `attention_window`.
     """
-    switches: dict[str, Any] = {
-        "positions": choices.Rotary(),
-        "norm": choices.RMSNorm(),
-        "embedding_scale": 1.0,
-        "feed_forward": choices.Gated(bias=False),
-        "activation": "silu",
-        "tie_embeddings": False,
-    }
-    return LanguageModelConfig(vocab_size, **switches | sizes)
+    family = LanguageModelConfig(
+        positions=choices.Rotary(),
+        norm=choices.RMSNorm(),
+        embedding_scale=1.0,
+        feed_forward=choices.Gated(bias=False),
+        activation="silu",
+        tie_embeddings=False,
+    )
+    return dataclasses.replace(family, vocab_size=vocab_size, **sizes)
 
 
-def vit(image_size: tuple[int, int], **sizes: Any) -> ImageEncoderConfig:
+def vit(image_size: tuple[int, int], **sizes: object) -> ImageEncoderConfig:
     """Returns the shape of the vision Transformer (Dosovitskiy et al. 2021), without its classification head."""
-    switches: dict[str, Any] = {"norm": choices.LayerNorm(1e-12), "norm_position": "pre"}
-    switches |= {"activation": "gelu", "attention_bias": True}
-    return ImageEncoderConfig(image_size, **switches | sizes)
+    family = ImageEncoderConfig(
+        norm=choices.LayerNorm(1e-12), norm_position="pre", activation="gelu", attention_bias=True
+    )
+    return dataclasses.replace(family, image_size=image_size, **sizes)
 
 
 def table() -> str:

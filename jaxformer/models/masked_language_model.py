@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -70,9 +69,8 @@ class MaskedLanguageModel(TokenModel):
             x = jnp.take_along_axis(x, masked_positions[..., None], 1)
         return self.norm(self.activation(self.transform(x))), of_part(intermediates, "encoder")
 
-    def _counted(self, *inputs: Any) -> Array | None:
-        tokens, *masked_positions = inputs
-        return None if any(x is not None for x in masked_positions) else as_tokens(tokens).valid
+    def _counted(self, tokens: Input, masked_positions: Array | None = None) -> Array | None:
+        return as_tokens(tokens).valid if masked_positions is None else None
 
     @property
     def _embeddings(self) -> Embeddings:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
 from jaxformer.models import choices, families
 from jaxformer.models.config import EncoderConfig, EncoderDecoderConfig, LanguageModelConfig
@@ -59,33 +58,22 @@ class Preset:
     """The published training run."""
 
 
-def _transformer(d_model: int) -> EncoderDecoderConfig:
-    """Returns the shape of Vaswani et al. (2017), with 37,000 joint pieces."""
-    return EncoderDecoderConfig(37_000, 37_000, d_model=d_model, num_heads=d_model // 64, d_ff=4 * d_model)
-
-
-def _deep(d_model: int, num_layers: int, num_heads: int, length: int) -> dict[str, Any]:
+def _deep(d_model: int, num_layers: int, num_heads: int, length: int) -> dict[str, int]:
     """Returns the sizes of a stack whose feed-forward network is four times as wide as the model."""
     sizes = {"d_model": d_model, "num_layers": num_layers, "num_heads": num_heads, "d_ff": 4 * d_model}
     return sizes | {"max_positions": length}
 
 
-def _t5(d_model: int, d_ff: int, num_heads: int, head_dim: int, num_layers: int) -> EncoderDecoderConfig:
-    sizes = {"d_model": d_model, "d_ff": d_ff, "num_heads": num_heads, "head_dim": head_dim}
-    return families.t5(32_128, **sizes, num_encoder_layers=num_layers, num_decoder_layers=num_layers)
-
-
 def _xlnet() -> EncoderConfig:
     """Returns the shape of XLNet-Large as used after pre-training: one stream, and no mask."""
-    options: dict[str, Any] = {"positions": choices.TransformerXL(), "activation": "gelu"}
-    options["norm"] = choices.LayerNorm(1e-12)
-    return EncoderConfig(32_000, **_deep(1024, 24, 16, 512) | options)
+    shape = EncoderConfig(32_000, positions=choices.TransformerXL(), norm=choices.LayerNorm(1e-12), activation="gelu")
+    return dataclasses.replace(shape, **_deep(1024, 24, 16, 512))
 
 
 def _gopher() -> LanguageModelConfig:
     """Returns the shape of Gopher: GPT-2 with root mean square norms and the positions of Transformer-XL."""
-    options: dict[str, Any] = {"positions": choices.TransformerXL(), "norm": choices.RMSNorm()}
-    return families.gpt2(32_000, **_deep(16_384, 80, 128, 2048) | options)
+    sizes = _deep(16_384, 80, 128, 2048)
+    return families.gpt2(32_000, positions=choices.TransformerXL(), norm=choices.RMSNorm(), **sizes)
 
 
 def _llama3() -> LanguageModelConfig:
@@ -102,6 +90,25 @@ _CORRECTED = "the paper's count is wrong, according to its repository; the relea
 _RELEASED = "the published figure is rounded; the released checkpoint has exactly our count"
 
 
+def _transformer(d_model: int, published: float, pieces: int, hours: int) -> Preset:
+    """Returns a model of Vaswani et al. (2017), with 37,000 joint pieces."""
+    config = EncoderDecoderConfig(37_000, 37_000, d_model=d_model, num_heads=d_model // 64, d_ff=4 * d_model)
+    note = f'the paper has "about 37,000" pieces; {published / 1e6:.0f} M would be {pieces:,}'
+    return Preset(config, 256, published, "Vaswani et al. 2017", note=note, run=TrainingRun(None, 8, "P100", hours))
+
+
+def _bert(d_model: int, num_layers: int, num_heads: int, published: float, released: int, note: str) -> Preset:
+    config, run = families.bert(30_522, **_deep(d_model, num_layers, num_heads, 512)), TrainingRun(13 * _GB)
+    return Preset(config, 512, published, "Devlin et al. 2019", released, _pooler(d_model), note, run)
+
+
+def _t5(shape: tuple[int, int, int, int, int], published: float, released: int, note: str = _RELEASED) -> Preset:
+    d_model, d_ff, num_heads, head_dim, num_layers = shape
+    sizes = {"d_model": d_model, "d_ff": d_ff, "num_heads": num_heads, "head_dim": head_dim}
+    config = families.t5(32_128, **sizes, num_encoder_layers=num_layers, num_decoder_layers=num_layers)
+    return Preset(config, 512, published, "Raffel et al. 2020", released, note=note)
+
+
 def _gpt2(d_model: int, num_layers: int, num_heads: int, published: float, released: int) -> Preset:
     config = families.gpt2(50_257, **_deep(d_model, num_layers, num_heads, 1024))
     run = TrainingRun(40 * _GB)
@@ -110,41 +117,15 @@ def _gpt2(d_model: int, num_layers: int, num_heads: int, published: float, relea
 
 PRESETS: Mapping[str, Preset] = MappingProxyType(
     {
-        "transformer-base": Preset(
-            _transformer(512),
-            256,
-            65e6,
-            "Vaswani et al. 2017",
-            note='the paper has "about 37,000" pieces; 65 M would be 40,817',
-            run=TrainingRun(None, 8, "P100", 12),
-        ),
-        "transformer-big": Preset(
-            _transformer(1024),
-            256,
-            213e6,
-            "Vaswani et al. 2017",
-            note='the paper has "about 37,000" pieces; 213 M would be 35,856',
-            run=TrainingRun(None, 8, "P100", 84),
-        ),
-        "bert-base": Preset(
-            families.bert(30_522, **_deep(768, 12, 12, 512)),
-            512,
-            110e6,
-            "Devlin et al. 2019",
-            109_482_240,
-            _pooler(768),
+        "transformer-base": _transformer(512, 65e6, 40_817, 12),
+        "transformer-big": _transformer(1024, 213e6, 35_856, 84),
+        "bert-base": _bert(
+            *(768, 12, 12, 110e6, 109_482_240),
             "ours has no pooler (0.6 M), and the published figure is rounded",
-            TrainingRun(13 * _GB),
         ),
-        "bert-large": Preset(
-            families.bert(30_522, **_deep(1024, 24, 16, 512)),
-            512,
-            340e6,
-            "Devlin et al. 2019",
-            335_141_888,
-            _pooler(1024),
+        "bert-large": _bert(
+            *(1024, 24, 16, 340e6, 335_141_888),
             "ours has no pooler (1.0 M); 340 M is more than the checkpoint with its heads (336 M)",
-            TrainingRun(13 * _GB),
         ),
         "xlnet-large": Preset(
             _xlnet(),
@@ -170,22 +151,16 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         "gpt2-medium": _gpt2(1024, 24, 16, 345e6, 354_823_168),
         "gpt2-large": _gpt2(1280, 36, 20, 762e6, 774_030_080),
         "gpt2-xl": _gpt2(1600, 48, 25, 1542e6, 1_557_611_200),
-        "t5-small": Preset(_t5(512, 2048, 8, 64, 6), 512, 60e6, "Raffel et al. 2020", 60_506_624, note=_RELEASED),
-        "t5-base": Preset(_t5(768, 3072, 12, 64, 12), 512, 220e6, "Raffel et al. 2020", 222_903_552, note=_RELEASED),
-        "t5-large": Preset(
-            _t5(1024, 4096, 16, 64, 24),
-            512,
+        "t5-small": _t5((512, 2048, 8, 64, 6), 60e6, 60_506_624),
+        "t5-base": _t5((768, 3072, 12, 64, 12), 220e6, 222_903_552),
+        "t5-large": _t5(
+            (1024, 4096, 16, 64, 24),
             770e6,
-            "Raffel et al. 2020",
             737_668_096,
-            note="the paper says about 770 M; the released checkpoint has exactly our count",
+            "the paper says about 770 M; the released checkpoint has exactly our count",
         ),
-        "t5-3b": Preset(
-            _t5(1024, 16_384, 32, 128, 24), 512, 2.8e9, "Raffel et al. 2020", 2_851_598_336, note=_RELEASED
-        ),
-        "t5-11b": Preset(
-            _t5(1024, 65_536, 128, 128, 24), 512, 11e9, "Raffel et al. 2020", 11_307_321_344, note=_RELEASED
-        ),
+        "t5-3b": _t5((1024, 16_384, 32, 128, 24), 2.8e9, 2_851_598_336),
+        "t5-11b": _t5((1024, 65_536, 128, 128, 24), 11e9, 11_307_321_344),
         "megatron-8b": Preset(
             families.gpt2(51_200, **_deep(3072, 72, 32, 1024)),
             1024,

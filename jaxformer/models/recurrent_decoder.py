@@ -199,7 +199,8 @@ class RecurrentDecoder(nnx.Module):
             scanned = self._scan(steps, state, context, valid=valid, key=layers_key, noise=noise)[:2]
             outputs, weights = jax.tree.map(lambda leaf: jnp.moveaxis(leaf[:, :, 0], 0, 1), scanned)
         else:
-            x = _beside(x, context.fixed[:, None]) if self.feed == "context" else x
+            if self.feed == "context":
+                x = _beside(x, context.fixed[:, None])
             first = jax.tree.map(lambda leaf: leaf[:, 0], state.layers)
             x, _ = self.stack(x, states=first, valid=valid, key=layers_key)
             seen, weights = self._attend(x, context, noise)
@@ -235,7 +236,6 @@ class RecurrentDecoder(nnx.Module):
         Raises:
           ValueError: `cache_dtype` is given.
         """
-        del batch_size, length, weights
         if cache_dtype is not None:
             raise ValueError(
                 f"cache_dtype must be None: a recurrent decoder keeps no keys and values, got {cache_dtype}"
@@ -266,9 +266,10 @@ class RecurrentDecoder(nnx.Module):
           lengths: the number of tokens of each hypothesis, from 0 to T, if they differ; the rest is padding.
         """
         x = self.embeddings.step(tokens, jnp.zeros_like(tokens)).reshape(*tokens.shape, -1)
-        valid = None if lengths is None else jnp.arange(tokens.shape[2])[None, None] < lengths[..., None]
+        valid, index = None, tokens.shape[2] - 1
+        if lengths is not None:
+            valid, index = jnp.arange(tokens.shape[2])[None, None] < lengths[..., None], lengths - 1
         outputs, _, state = self._scan(jnp.moveaxis(x, 2, 0), state, context, valid=valid)
-        index = tokens.shape[2] - 1 if lengths is None else lengths - 1
         last = jnp.take_along_axis(outputs, jnp.broadcast_to(index, tokens.shape[:2])[None, ..., None], 0)[0]
         return self.head.logits(last), state
 
@@ -315,11 +316,11 @@ class RecurrentDecoder(nnx.Module):
             return new, (output, weights)
 
         keys = (None, None) if key is None else (jax.random.split(key, len(x)), jnp.broadcast_to(key, len(x)))
-        valid = None if valid is None else jnp.moveaxis(valid, -1, 0)
-        noise = None if noise is None else jnp.moveaxis(noise, 1, 0)[:, :, None]
+        valid = jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), valid)
+        noise = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0)[:, :, None], noise)
         shared, others = (parameters, context), (valid, noise, *keys)
         if num_shards("batch") == 1:  # no communication, and nothing is computed twice
-            step = lambda state, given: advance(shared, state, *given)
+            step = lambda state, of_step: advance(shared, state, *of_step)
             state, (outputs, weights) = jax.lax.scan(step, state, (x, others))
         else:
             state, (outputs, weights) = scan_shared(advance, shared, state, x, others)
@@ -356,7 +357,9 @@ class RecurrentDecoder(nnx.Module):
             if self.hard:
                 chosen = functional.pick_position(weights, noise)[..., None]
                 one = jnp.take_along_axis(context.states, chosen, 1)
-                seen = one if context.mean is None else jnp.where(context.mean[:, None, None], seen, one)
+                if context.mean is not None:
+                    one = jnp.where(context.mean[:, None, None], seen, one)
+                seen = one
             if self.gate is not None:
                 seen = jax.nn.sigmoid(self.gate(query)) * seen
             return seen, weights

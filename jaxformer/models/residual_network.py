@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection
 
 import jax
@@ -30,8 +31,8 @@ class ResidualBlock(nnx.Module):
         self.second_norm = LayerNorm(out_features)
         self.second = Convolution(out_features, out_features, kernel_size=(3, 3), bias=False, rngs=rngs)
         changes = stride > 1 or in_features != out_features
-        options = {"kernel_size": (1, 1), "stride": stride, "bias": False}
-        self.skip = Convolution(in_features, out_features, **options, rngs=rngs) if changes else None
+        project = functools.partial(Convolution, kernel_size=(1, 1), stride=stride, bias=False, rngs=rngs)
+        self.skip = project(in_features, out_features) if changes else None
 
     def __call__(self, x: Float[Array, "B h w C"]) -> Float[Array, "B u v D"]:
         y = functional.relu(self.norm(x))
@@ -56,12 +57,12 @@ class FeatureGrid(nnx.Module):
     ):
         widths = config.widths
         self.stem = Convolution(config.num_channels, widths[0], kernel_size=(3, 3), axes=(None, "hidden"), rngs=rngs)
-        blocks = {}
+        blocks, before = {}, widths[0]
         for stage, width in enumerate(widths):
             for i in range(config.num_blocks):
-                before = widths[max(0, stage - 1)] if i == 0 else width
                 stride = 2 if stage and i == 0 else 1
                 blocks[f"{stage + 1}_{i + 1}"] = ResidualBlock(before, width, stride=stride, rngs=rngs)
+                before = width
         self.blocks, self.order = nnx.Dict(blocks), tuple(blocks)
         self.attended, layer = "", None
         if config.attention is not None:

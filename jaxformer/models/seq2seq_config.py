@@ -66,7 +66,7 @@ class Seq2SeqConfig:
     @property
     def num_state_vectors(self) -> int:
         """The number of vectors in the decoder's state: one for each layer, two with LSTM cells."""
-        return self.num_decoder_layers * (2 if self.cell == "lstm" else 1)
+        return self.num_decoder_layers * {"lstm": 2}.get(self.cell, 1)
 
     @property
     def length_limit(self) -> None:

@@ -45,7 +45,7 @@ class TokenModel(nnx.Module):
         """
         raise NotImplementedError(f"{type(self).__name__} does not define states")
 
-    def __call__(self, *inputs: Any, key: jax.Array | None = None) -> Float[Array, "B T V"]:
+    def __call__(self, *inputs: object, key: jax.Array | None = None) -> Float[Array, "B T V"]:
         """Returns the logits of every token at every position, float32: the method `states` names the inputs.
 
         Args:
@@ -55,7 +55,7 @@ class TokenModel(nnx.Module):
 
     def loss(
         self,
-        *inputs: Any,
+        *inputs: object,
         labels: Int[Array, "B T"],
         where: Bool[Array, "B T"] | None = None,
         loss: LogitLoss = CROSS_ENTROPY,
@@ -73,17 +73,18 @@ class TokenModel(nnx.Module):
         """
         routings = self._routings if self.load_balancing_weight and key is not None else ()
         x, captured = self.states(*inputs, key=key, capture=routings)
-        where = self._counted(*inputs) if where is None else where
+        if where is None:
+            where = self._counted(*inputs)
         total, count = self.head.loss(x, labels, loss, where=where)
         for name in routings:
             total += self.load_balancing_weight * count * balance_loss(captured[name])
         return total, count
 
-    def log_probs(self, *inputs: Any, labels: Int[Array, "B T"]) -> Float[Array, "B T"]:
+    def log_probs(self, *inputs: object, labels: Int[Array, "B T"]) -> Float[Array, "B T"]:
         """Returns the log-probability of each label, without dropout and without holding the logits."""
         return self.head.log_probs(self.states(*inputs)[0], labels)
 
-    def captured(self, *inputs: Any, names: Collection[str] | None = None) -> Intermediates:
+    def captured(self, *inputs: object, names: Collection[str] | None = None) -> Intermediates:
         """Returns named attentions in every layer, a `CapturedAttention` or `CapturedWeights` each; by default, all.
 
         Get the weights of some heads and rows by ``captured["decoder.cross"].layer(2).weights(rows=..., heads=...)``;
@@ -93,10 +94,11 @@ class TokenModel(nnx.Module):
           ValueError: a name does not exist; the message lists the names that do.
           TypeError: `names` is one string.
         """
-        chosen = self.attention_names if names is None else names
-        check_names(chosen, self.attention_names)
-        captured = self.states(*inputs, capture=chosen)[1]
-        return {name: captured[name] for name in chosen}
+        if names is None:
+            names = self.attention_names
+        check_names(names, self.attention_names)
+        captured = self.states(*inputs, capture=names)[1]
+        return {name: captured[name] for name in names}
 
     def _counted(self, *inputs: Any) -> Array | None:
         """Returns True for the labels that count by default; None if all do."""

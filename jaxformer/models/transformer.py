@@ -5,43 +5,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 from flax import nnx
 from jaxtyping import Array, Bool, Float
 
-from jaxformer import functional
+from jaxformer import functional, modules
 from jaxformer.functional import RotaryScaling
+from jaxformer.functional.bias import Bias
 from jaxformer.functional.residual import Arrangement, DeepNormGains
 from jaxformer.models import choices
-from jaxformer.models.config import TextConfig, TextDecoderConfig, TransformerConfig
-from jaxformer.modules import (
-    AttentionFunction,
-    Block,
-    CrossAttention,
-    Embedding,
-    Embeddings,
-    FeedForward,
-    Gains,
-    GatedFeedForward,
-    LayerNorm,
-    LearnedPositions,
-    Linear,
-    Logits,
-    MixtureOfExperts,
-    NormPair,
-    PositionScheme,
-    PositionVectors,
-    RawPositions,
-    RMSNorm,
-    SelfAttention,
-    SinusoidalPositions,
-    Stack,
-    T5Bias,
-    positions,
-)
+from jaxformer.models.config import TextConfig, TransformerConfig
 from jaxformer.modules.initializers import FAIRSEQ_GAINS, UNIT_GAINS, scaled_gains
+from jaxformer.modules.normalization import Norm
 
 ACTIVATIONS = {
     "relu": functional.relu,
@@ -50,17 +26,14 @@ ACTIVATIONS = {
     "silu": functional.silu,
 }
 
-Norm = Callable[[Array], Array]
-"""A norm, or a module of your own in its place."""
-
 
 def make_norm(config: TransformerConfig, *, rngs: nnx.Rngs) -> Norm:
     """Returns one norm, which may be a module of your own."""
     match config.norm:
         case choices.LayerNorm(epsilon, form):
-            return LayerNorm(config.d_model, epsilon=epsilon, form=form)
+            return modules.LayerNorm(config.d_model, epsilon=epsilon, form=form)
         case choices.RMSNorm(epsilon):
-            return RMSNorm(config.d_model, epsilon=epsilon)
+            return modules.RMSNorm(config.d_model, epsilon=epsilon)
         case own:
             return own.make(config, rngs=rngs)
 
@@ -71,13 +44,15 @@ def make_final_norm(config: TransformerConfig, *, rngs: nnx.Rngs) -> Norm | None
 
 
 def make_embeddings(
-    config: TextConfig, tokens: Embedding, vectors: PositionVectors | None, *, rngs: nnx.Rngs
-) -> Embeddings:
+    config: TextConfig, tokens: modules.Embedding, vectors: modules.PositionVectors | None, *, rngs: nnx.Rngs
+) -> modules.Embeddings:
     """Returns the input of a stack."""
-    types = Embedding(config.num_token_types, config.d_model, scale=1.0, rngs=rngs) if config.num_token_types else None
+    types = None
+    if config.num_token_types:
+        types = modules.Embedding(config.num_token_types, config.d_model, scale=1.0, rngs=rngs)
     norm = make_norm(config, rngs=rngs) if config.embedding_norm else None
     dropout = dropout_of_embeddings(config)
-    return Embeddings(tokens, vectors, types=types, norm=norm, dropout=dropout, dtype=config.compute_dtype)
+    return modules.Embeddings(tokens, vectors, types=types, norm=norm, dropout=dropout, dtype=config.compute_dtype)
 
 
 def dropout_of_embeddings(config: TransformerConfig) -> float:
@@ -85,33 +60,37 @@ def dropout_of_embeddings(config: TransformerConfig) -> float:
     return config.dropout if config.embedding_dropout is None else config.embedding_dropout
 
 
-def make_tokens(config: TextConfig, vocab_size: int, *, rngs: nnx.Rngs) -> Embedding:
+def make_tokens(config: TextConfig, vocab_size: int, *, rngs: nnx.Rngs) -> modules.Embedding:
     """Returns a table of token vectors."""
-    return Embedding(vocab_size, config.d_model, scale=config.embedding_scale, rngs=rngs)
+    return modules.Embedding(vocab_size, config.d_model, scale=config.embedding_scale, rngs=rngs)
 
 
-def make_position_vectors(config: TextConfig, tokens: Embedding, *, rngs: nnx.Rngs) -> PositionVectors | None:
+def make_position_vectors(
+    config: TextConfig, tokens: modules.Embedding, *, rngs: nnx.Rngs
+) -> modules.PositionVectors | None:
     """Returns the vectors that are added to token vectors, or None; learned ones are as large as those at first."""
     match config.positions:
         case choices.Sinusoidal(layout):
-            return SinusoidalPositions(config.d_model, layout=layout)
+            return modules.SinusoidalPositions(config.d_model, layout=layout)
         case choices.Learned(offset):
             size = tokens.scale * config.d_model**-0.5
-            return LearnedPositions(config.max_positions, config.d_model, offset=offset, deviation=size, rngs=rngs)
+            return modules.LearnedPositions(
+                config.max_positions, config.d_model, offset=offset, deviation=size, rngs=rngs
+            )
         case choices.Raw():
-            return RawPositions(config.d_model, normalized=False)
+            return modules.RawPositions(config.d_model, normalized=False)
         case choices.Normalized():
-            return RawPositions(config.d_model, normalized=True)
+            return modules.RawPositions(config.d_model, normalized=True)
         case (
             choices.Rotary() | choices.Alibi() | choices.T5() | choices.RelativeKeys() | choices.TransformerXL() | None
         ):
             return None
         case own:
             part = own.make(config, rngs=rngs)
-            return part if isinstance(part, PositionVectors) else None
+            return part if isinstance(part, modules.PositionVectors) else None
 
 
-def check_steps(vectors: PositionVectors | None) -> None:
+def check_steps(vectors: modules.PositionVectors | None) -> None:
     """Checks that position vectors do not depend on the final length of a sequence, which a decoder does not know.
 
     Raises:
@@ -121,27 +100,21 @@ def check_steps(vectors: PositionVectors | None) -> None:
         raise ValueError("a decoder cannot have normalized positions t / (N - 1): N is not known before the end")
 
 
-def make_shared_bias(config: TextConfig, *, bidirectional: bool, rngs: nnx.Rngs) -> T5Bias | None:
+def make_shared_bias(config: TextConfig, *, bidirectional: bool, rngs: nnx.Rngs) -> modules.T5Bias | None:
     """Returns the bias of self-attention that all layers of a stack share, or None."""
     if not isinstance(config.positions, choices.T5):
         return None
     sizes = dataclasses.asdict(config.positions)
-    return T5Bias(config.num_heads, **sizes, bidirectional=bidirectional, rngs=rngs)
+    return modules.T5Bias(config.num_heads, **sizes, bidirectional=bidirectional, rngs=rngs)
 
 
-def make_output(config: TransformerConfig, vocab_size: int, *, rngs: nnx.Rngs) -> Linear:
+def shared_bias(part: modules.T5Bias | None) -> Bias | None:
+    return None if part is None else part()
+
+
+def make_output(config: TransformerConfig, vocab_size: int, *, rngs: nnx.Rngs) -> modules.Linear:
     """Returns an output projection with its own matrix."""
-    return Linear(config.d_model, vocab_size, bias=False, axes=("model", "vocab"), rngs=rngs)
-
-
-def decoder_options(config: TextDecoderConfig) -> dict[str, Any]:
-    """Returns the arguments of a decoder for its output, its loss and its attention window."""
-    return {
-        "output_bias": config.output_bias,
-        "output_scale": config.output_scale,
-        "load_balancing_weight": balance_weight(config),
-        "window": config.attention_window,
-    }
+    return modules.Linear(config.d_model, vocab_size, bias=False, axes=("model", "vocab"), rngs=rngs)
 
 
 def balance_weight(config: TransformerConfig) -> float:
@@ -161,21 +134,22 @@ def make_stack(
     *,
     memory_dim: int | None = None,
     gains: DeepNormGains | None = None,
-    attention: AttentionFunction,
+    attention: modules.AttentionFunction,
     rngs: nnx.Rngs,
-) -> Stack[Block]:
+) -> modules.Stack[modules.Block]:
     """Returns a stack of blocks with these settings.
 
     Args:
       memory_dim: the dimension of the memory that the blocks read by cross-attention; None for blocks without it.
       gains: the gains of `functional.deep_norm`, by default for a model with only this stack.
     """
-    deep = functional.deep_norm_gains(num_layers, 0)[0] if gains is None else gains
-    arrangement = _arrangement(config, deep)
-    initial = _initial_gains(config, num_layers, deep)
-    make_cross = functools.partial(CrossAttention, config.d_model, config.num_heads)
+    if gains is None:
+        gains = functional.deep_norm_gains(num_layers, 0)[0]
+    arrangement = _arrangement(config, gains)
+    initial = _initial_gains(config, num_layers, gains)
+    make_cross = functools.partial(modules.CrossAttention, config.d_model, config.num_heads)
 
-    def make_block(rngs: nnx.Rngs) -> Block:
+    def make_block(rngs: nnx.Rngs) -> modules.Block:
         heads = {
             "num_kv_heads": config.num_kv_heads,
             "head_dim": config.head_dim,
@@ -188,16 +162,16 @@ def make_stack(
         }
         scheme = _scheme(config, rngs=rngs) if isinstance(config, TextConfig) else None
         norm = functools.partial(make_norm, config, rngs=rngs)
-        return Block(
-            SelfAttention(config.d_model, config.num_heads, positions=scheme, **heads, rngs=rngs),
+        return modules.Block(
+            modules.SelfAttention(config.d_model, config.num_heads, positions=scheme, **heads, rngs=rngs),
             _feed_forward(config, initial, rngs=rngs),
             cross=None if memory_dim is None else make_cross(memory_dim=memory_dim, **heads, rngs=rngs),
-            norm=(lambda: NormPair(norm)) if config.norm_position == "sandwich" else norm,
+            norm=(lambda: modules.NormPair(norm)) if config.norm_position == "sandwich" else norm,
             arrangement=arrangement,
             dropout=config.dropout,
         )
 
-    return Stack(make_block, num_layers, remat=config.remat, rngs=rngs)
+    return modules.Stack(make_block, num_layers, remat=config.remat, rngs=rngs)
 
 
 def _arrangement(config: TransformerConfig, deep: DeepNormGains) -> Arrangement:
@@ -209,7 +183,7 @@ def _arrangement(config: TransformerConfig, deep: DeepNormGains) -> Arrangement:
     }[config.norm_position]
 
 
-def _initial_gains(config: TransformerConfig, num_layers: int, deep: DeepNormGains) -> Gains:
+def _initial_gains(config: TransformerConfig, num_layers: int, deep: DeepNormGains) -> modules.Gains:
     match config.initialization or ("deepnet" if config.norm_position == "deep" else "scaled"):
         case "fairseq":
             return FAIRSEQ_GAINS
@@ -218,31 +192,31 @@ def _initial_gains(config: TransformerConfig, num_layers: int, deep: DeepNormGai
         case "scaled":
             return scaled_gains(num_layers, after_residual=config.norm_position in ("post", "deep"))
         case "deepnet":  # for queries and keys, the gains of DeepNet are 1
-            return Gains(value=deep.beta, output=deep.beta, up=deep.beta, down=deep.beta)
+            return modules.Gains(value=deep.beta, output=deep.beta, up=deep.beta, down=deep.beta)
 
 
-def _logits(config: TransformerConfig) -> Logits:
+def _logits(config: TransformerConfig) -> modules.Logits:
     score = None if config.attention_soft_cap is None else functional.soft_cap(config.attention_soft_cap)
     norms = {"qk_norm": config.qk_norm, "qk_norm_epsilon": getattr(config.norm, "epsilon", 1e-6)}
-    return Logits(config.attention_scale, score, sinks=config.attention_sinks, **norms)
+    return modules.Logits(config.attention_scale, score, sinks=config.attention_sinks, **norms)
 
 
-def _scheme(config: TextConfig, *, rngs: nnx.Rngs) -> PositionScheme | None:
+def _scheme(config: TextConfig, *, rngs: nnx.Rngs) -> modules.PositionScheme | None:
     dim = config.dim_of_heads
     match config.positions:
         case choices.Rotary(base, pairs, scaling):
-            return positions.Rotary(base=base, scaling=_scaling(scaling), pairs=pairs)
+            return modules.positions.Rotary(base=base, scaling=_scaling(scaling), pairs=pairs)
         case choices.Alibi():
-            return positions.Alibi(config.num_heads)
+            return modules.positions.Alibi(config.num_heads)
         case choices.RelativeKeys(max_distance):
-            return positions.RelativeKeys(dim, max_distance, rngs=rngs)
+            return modules.positions.RelativeKeys(dim, max_distance, rngs=rngs)
         case choices.TransformerXL():
-            return positions.TransformerXL(config.d_model, config.num_heads, dim, rngs=rngs)
+            return modules.positions.TransformerXL(config.d_model, config.num_heads, dim, rngs=rngs)
         case choices.Sinusoidal() | choices.Learned() | choices.Raw() | choices.Normalized() | choices.T5() | None:
             return None
         case own:
             part = own.make(config, rngs=rngs)
-            return None if isinstance(part, PositionVectors) else part
+            return None if isinstance(part, modules.PositionVectors) else part
 
 
 def _scaling(scaling: choices.LinearScaling | None) -> RotaryScaling | None:
@@ -261,23 +235,23 @@ def _scaling(scaling: choices.LinearScaling | None) -> RotaryScaling | None:
 
 
 def _feed_forward(
-    config: TransformerConfig, gains: Gains, *, rngs: nnx.Rngs
-) -> FeedForward | MixtureOfExperts | Callable[..., Array]:
-    options = {"activation": ACTIVATIONS[config.activation], "gains": gains, "rngs": rngs}
+    config: TransformerConfig, gains: modules.Gains, *, rngs: nnx.Rngs
+) -> modules.FeedForward | modules.MixtureOfExperts | Callable[..., Array]:
+    shared = {"activation": ACTIVATIONS[config.activation], "gains": gains, "rngs": rngs}
     match config.feed_forward:
         case choices.Experts(num_experts, num_experts_per_token, capacity_factor, gated):
-            return MixtureOfExperts(
+            return modules.MixtureOfExperts(
                 config.d_model,
                 num_experts,
                 config.d_ff,
                 num_experts_per_token=num_experts_per_token,
                 capacity_factor=capacity_factor,
                 gated=gated,
-                **options,
+                **shared,
             )
         case choices.Gated(bias, dropout):
-            return GatedFeedForward(config.d_model, config.d_ff, bias=bias, dropout=dropout, **options)
+            return modules.GatedFeedForward(config.d_model, config.d_ff, bias=bias, dropout=dropout, **shared)
         case choices.Plain(bias, dropout):
-            return FeedForward(config.d_model, config.d_ff, bias=bias, dropout=dropout, **options)
+            return modules.FeedForward(config.d_model, config.d_ff, bias=bias, dropout=dropout, **shared)
         case own:
             return own.make(config, rngs=rngs)

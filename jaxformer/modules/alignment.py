@@ -8,8 +8,9 @@ from typing import Literal, get_args
 from flax import nnx
 from jaxtyping import Array, Bool, Float
 
-from jaxformer import functional, masks
+from jaxformer import functional
 from jaxformer.axes import constrain
+from jaxformer.functional.padding import padding_mask
 from jaxformer.modules.initializers import xavier_uniform
 from jaxformer.modules.linear import Linear
 
@@ -50,8 +51,8 @@ class Alignment(nnx.Module):
         linear = functools.partial(Linear, bias=False, axes=("model", "hidden"), rngs=rngs)
         self.w_query = linear(query_dim, hidden_dim) if additive else None
         self.w_key = None if kind == "dot" else linear(memory_dim, hidden_dim if additive else query_dim)
-        v = xavier_uniform(rngs.params(), (hidden_dim,), fan_in=hidden_dim, fan_out=1) if additive else None
-        self.v = None if v is None else nnx.Param(v, axes=("hidden",))
+        draw = lambda: xavier_uniform(rngs.params(), (hidden_dim,), fan_in=hidden_dim, fan_out=1)
+        self.v = nnx.Param(draw(), axes=("hidden",)) if additive else None
 
     def keys(self, memory: Float[Array, "B S M"]) -> Float[Array, "B S A"]:
         """Returns the part of the similarity that does not depend on queries; compute it once for each memory."""
@@ -71,9 +72,9 @@ class Alignment(nnx.Module):
           keys: the result of the method `keys` for this memory.
           valid: True where a state of the memory is not padding; default: everywhere.
         """
-        query = query if self.w_query is None else self.w_query(query)
-        mask = None if valid is None else masks.padding(valid)
-        return functional.general_attention(query, keys, memory, self._similarity, mask=mask)
+        if self.w_query is not None:
+            query = self.w_query(query)
+        return functional.general_attention(query, keys, memory, self._similarity, mask=padding_mask(valid))
 
     def _similarity(self, query: Array, key: Array) -> Array:
         if self.v is None:

@@ -6,7 +6,6 @@ import dataclasses
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
@@ -22,7 +21,8 @@ from jaxformer.modules.attention_checks import Heads, check_rows
 from jaxformer.modules.attention_function import AttentionFunction, check_partial, check_result, taken_options
 from jaxformer.modules.captured import CapturedAttention, Intermediates, split_attention
 from jaxformer.modules.initializers import UNIT_GAINS, Gains, xavier_uniform
-from jaxformer.modules.normalization import RMSNorm
+from jaxformer.modules.linear import value_of, zeros_param
+from jaxformer.modules.normalization import RMSNorm, normalized
 from jaxformer.modules.per_layer import for_this_layer
 from jaxformer.modules.positions import PositionScheme
 from jaxformer.reprs import brief
@@ -44,12 +44,12 @@ class Output(nnx.Module):
         shape = num_heads, head_dim, d_model
         kernel = xavier_uniform(rngs.params(), shape, fan_in=num_heads * head_dim, fan_out=d_model)
         self.kernel = nnx.Param(kernel * gain, axes=("heads", "head_dim", "model"))
-        self.bias = nnx.Param(jnp.zeros(d_model, jnp.float32), axes=("model",)) if bias else None
+        self.bias = zeros_param(d_model, ("model",), exists=bias)
 
     def __call__(self, x: Float[Array, "B T N H"]) -> Float[Array, "B T D"]:
         flat = x.reshape(*x.shape[:2], x.shape[2] * x.shape[3])
         kernel = self.kernel[...].reshape(flat.shape[-1], -1)
-        return functional.linear(flat, kernel, None if self.bias is None else self.bias[...])
+        return functional.linear(flat, kernel, value_of(self.bias))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +94,7 @@ class MultiHeadAttention(nnx.Module):
         check_partial(attention, [name for name, x in settings.items() if x is not None])
         norm = lambda: RMSNorm(head_dim, epsilon=logits.qk_norm_epsilon, axis="head_dim")
         self.query_norm, self.key_norm = (norm(), norm()) if logits.qk_norm else (None, None)
-        self.sinks = nnx.Param(jnp.zeros(num_heads, jnp.float32), axes=("heads",)) if logits.sinks else None
+        self.sinks = zeros_param(num_heads, ("heads",), exists=logits.sinks)
         self.scale, self.score = logits.scale, logits.score
         self.attention, self.num_kv_heads = attention, num_kv_heads
         self.dropout = dropout
@@ -110,16 +110,16 @@ class MultiHeadAttention(nnx.Module):
         key: jax.Array | None = None,
     ) -> Float[Array, "B T D"]:
         """Returns the output of attention after the output projection."""
-        options = taken_options(
+        arguments = taken_options(
             self.attention,
             mask=mask,
             bias=bias,
             scale=self.scale,
             score=self.score,
-            sinks=None if self.sinks is None else self.sinks[...],
-            dropout=None if key is None or not self.dropout else functional.Dropout(self.dropout, key),
+            sinks=value_of(self.sinks),
+            dropout=functional.Dropout(self.dropout, key) if self.dropout and key is not None else None,
         )
-        return self.output(check_result(self.attention(query, keys, values, **options), query, values))
+        return self.output(check_result(self.attention(query, keys, values, **arguments), query, values))
 
     def check_steps(self) -> None:
         """Checks that cached steps can use the attention function of this layer.
@@ -132,23 +132,12 @@ class MultiHeadAttention(nnx.Module):
         check_rows(self.attention, heads)
 
     def captured(
-        self,
-        query: Array,
-        keys: Array,
-        bias: Bias | Array | None = None,
-        *,
-        mask: masks.Mask | Array | None,
+        self, query: Array, keys: Array, bias: Bias | Array | None = None, *, mask: masks.Mask | Array | None
     ) -> CapturedAttention:
         """Returns the arguments of the attention call that determine its weights."""
-        sinks = None if self.sinks is None else self.sinks[...]
-        attention = split_attention(self.attention)
-        return CapturedAttention(query, keys, bias, sinks, mask, self.scale, self.score, **attention)
-
-    def _norm_query(self, x: Array) -> Array:
-        return x if self.query_norm is None else self.query_norm(x)
-
-    def _norm_key(self, x: Array) -> Array:
-        return x if self.key_norm is None else self.key_norm(x)
+        attention, parameters = split_attention(self.attention)
+        logits = value_of(self.sinks), mask, self.scale, self.score
+        return CapturedAttention(query, keys, bias, *logits, attention, parameters)
 
 
 class SelfAttention(MultiHeadAttention):
@@ -189,7 +178,8 @@ class SelfAttention(MultiHeadAttention):
         """
         if not isinstance(positions, PositionScheme | None):
             raise TypeError(f"positions must be a PositionScheme, such as positions.Rotary(), got {positions!r}")
-        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        if num_kv_heads is None:
+            num_kv_heads = num_heads
         dim = resolve_head_dim(d_model, num_heads, num_kv_heads, head_dim)
         group = num_heads // num_kv_heads
         fans = {"fan_in": d_model, "fan_out": num_heads * dim}
@@ -197,26 +187,24 @@ class SelfAttention(MultiHeadAttention):
         gain = np.full((group + 2, 1), gains.query_key, np.float32)
         gain[-1] = gains.value
         self.kernel = nnx.Param(kernel * gain[None, None], axes=("model", "heads", "kv", "head_dim"))
-        zeros = jnp.zeros((num_kv_heads, group + 2, dim), jnp.float32)
-        self.bias = nnx.Param(zeros, axes=("heads", "kv", "head_dim")) if bias else None
-        options = {"logits": logits, "dropout": dropout, "attention": attention, "rngs": rngs}
-        output_bias = bias if output_bias is None else output_bias
-        super().__init__(num_heads, num_kv_heads, dim, d_model, bias=output_bias, gain=gains.output, **options)
-        self.positions = PositionScheme() if positions is None else positions
+        self.bias = zeros_param((num_kv_heads, group + 2, dim), ("heads", "kv", "head_dim"), exists=bias)
+        if output_bias is None:
+            output_bias = bias
+        mixing = {"logits": logits, "dropout": dropout, "attention": attention, "gain": gains.output, "rngs": rngs}
+        super().__init__(num_heads, num_kv_heads, dim, d_model, bias=output_bias, **mixing)
+        self.positions = positions or PositionScheme()
 
     def project(self, x: Float[Array, "B T D"]) -> tuple[Array, Array, Array]:
         """Returns queries ``[B, T, N, H]``, keys and values ``[B, T, K, H]``, before positions are applied."""
-        kernel = self.kernel[...]
+        kernel = self.kernel
         if x.ndim != 3 or x.shape[2] != kernel.shape[0]:
             raise ValueError(f"x must be [B, T, D] with D = {kernel.shape[0]}, got shape {list(x.shape)}")
-        bias = None if self.bias is None else self.bias[...].reshape(-1)
-        fused = functional.linear(x, kernel.reshape(kernel.shape[0], -1), bias)
-        fused = fused.reshape(*x.shape[:2], *kernel.shape[1:])
+        fused = _project(x, kernel, self.bias)
         # The gradient of a split is one concatenation; the gradient of slices is a sum of padded arrays.
         query, keys, values = jax.lax.split(fused, (kernel.shape[2] - 2, 1, 1), axis=3)
         query = query.reshape(*x.shape[:2], query.shape[2] * query.shape[3], kernel.shape[-1])
         names = ("batch", "length", "heads", "head_dim")
-        query, keys = self._norm_query(query), self._norm_key(keys.squeeze(3))
+        query, keys = normalized(query, self.query_norm), normalized(keys.squeeze(3), self.key_norm)
         return constrain(query, *names), constrain(keys, *names), constrain(values.squeeze(3), *names)
 
     def __call__(
@@ -333,8 +321,10 @@ class CrossAttention(MultiHeadAttention):
         Args:
           memory_dim: the dimension of the memory, by default `d_model`. See `SelfAttention` for the other arguments.
         """
-        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        memory_dim = d_model if memory_dim is None else memory_dim
+        if num_kv_heads is None:
+            num_kv_heads = num_heads
+        if memory_dim is None:
+            memory_dim = d_model
         dim = resolve_head_dim(d_model, num_heads, num_kv_heads, head_dim)
         fan_out = num_heads * dim
         query = xavier_uniform(rngs.params(), (d_model, num_heads, dim), fan_in=d_model, fan_out=fan_out)
@@ -342,12 +332,12 @@ class CrossAttention(MultiHeadAttention):
         gain = np.array([[gains.query_key], [gains.value]], np.float32)[None, None]
         self.query = nnx.Param(query * gains.query_key, axes=("model", "heads", "head_dim"))
         self.key_value = nnx.Param(memory * gain, axes=("model", "heads", "kv", "head_dim"))
-        zeros = lambda x: jnp.zeros(x.shape[1:], jnp.float32)
-        self.query_bias = nnx.Param(zeros(query), axes=("heads", "head_dim")) if bias else None
-        self.key_value_bias = nnx.Param(zeros(memory), axes=("heads", "kv", "head_dim")) if bias else None
-        options = {"logits": logits, "dropout": dropout, "attention": attention, "rngs": rngs}
-        output_bias = bias if output_bias is None else output_bias
-        super().__init__(num_heads, num_kv_heads, dim, d_model, bias=output_bias, gain=gains.output, **options)
+        self.query_bias = zeros_param(query.shape[1:], ("heads", "head_dim"), exists=bias)
+        self.key_value_bias = zeros_param(memory.shape[1:], ("heads", "kv", "head_dim"), exists=bias)
+        if output_bias is None:
+            output_bias = bias
+        mixing = {"logits": logits, "dropout": dropout, "attention": attention, "gain": gains.output, "rngs": rngs}
+        super().__init__(num_heads, num_kv_heads, dim, d_model, bias=output_bias, **mixing)
 
     def project(self, memory: Float[Array, "B S E"]) -> KeyValue:
         """Returns the keys and values of a memory.
@@ -360,7 +350,7 @@ class CrossAttention(MultiHeadAttention):
         fused = _project(memory, self.key_value, self.key_value_bias)
         names = ("batch", "memory_length", "heads", "head_dim")
         keys, values = (x.squeeze(3) for x in jax.lax.split(fused, (1, 1), axis=3))
-        return KeyValue(constrain(self._norm_key(keys), *names), constrain(values, *names))
+        return KeyValue(constrain(normalized(keys, self.key_norm), *names), constrain(values, *names))
 
     def __call__(
         self,
@@ -381,7 +371,7 @@ class CrossAttention(MultiHeadAttention):
         """
         if not isinstance(memory, KeyValue):
             raise TypeError(f"memory must be the KeyValue that project returns, got a {type(memory).__name__}")
-        query = self._norm_query(_project(x, self.query, self.query_bias))
+        query = normalized(_project(x, self.query, self.query_bias), self.query_norm)
         query = constrain(query, "batch", "length", "heads", "head_dim")
         mask, _ = functional.at_positions(query, memory.key, query_positions=positions, mask=mask)
         if intermediates is not None:
@@ -393,6 +383,6 @@ class CrossAttention(MultiHeadAttention):
 def _project(x: Array, kernel: nnx.Param, bias: nnx.Param | None) -> Array:
     """Projects ``[B, T, D]`` to ``[B, T, *heads]`` with one matrix product."""
     shape = kernel[...].shape
-    flat_bias = None if bias is None else bias[...].reshape(-1)
+    flat_bias = jax.tree.map(lambda x: x.reshape(-1), value_of(bias))
     flat = functional.linear(x, kernel[...].reshape(shape[0], -1), flat_bias)
     return flat.reshape(*x.shape[:2], *shape[1:])

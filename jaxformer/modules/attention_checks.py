@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple
+from collections.abc import Hashable
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from jaxformer import masks
 from jaxformer.axes import has_known_values
 from jaxformer.errors import ConfigError
 from jaxformer.functional.attention.base import ScoreFunction
-from jaxformer.functional.attention.weights import offered_weights
+from jaxformer.functional.attention.weights import WeightOptions, offered_weights
 from jaxformer.modules.attention_function import (
     AttentionFunction,
     check_result,
@@ -31,6 +31,9 @@ from jaxformer.modules.attention_function import (
     without_partials,
 )
 from jaxformer.modules.pure import Params, split_params
+
+Operand: TypeAlias = jax.Array | np.ndarray
+"""A query, key or value, of the device or the host."""
 
 LENGTH, ROOM = 40, 48
 """The length of the tiny example, and the number of slots of its cache."""
@@ -50,7 +53,7 @@ class Heads(NamedTuple):
     sinks: bool = False
 
     @property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> WeightOptions:
         """The arguments by which a layer of these settings calls its attention function, with sinks of 0."""
         sinks = jnp.zeros(self.num_heads, jnp.float32) if self.sinks else None
         return {"scale": self.scale, "score": self.score, "sinks": sinks}
@@ -100,7 +103,7 @@ def has_maps(attention: AttentionFunction, heads: Heads) -> bool:
     return _is_own(attention) or offered is not None or _is_linear(_concrete(attention), heads)
 
 
-def _is_own(attention: Any) -> bool:
+def _is_own(attention: object) -> bool:
     attention = without_partials(attention)
     return str(getattr(attention, "__module__", "")).startswith("jaxformer.") and not isinstance(attention, nnx.Module)
 
@@ -109,19 +112,19 @@ def _is_own(attention: Any) -> bool:
 class _Module:
     """A module with random parameters; equal graphs and shapes make equal functions, whatever the constants are."""
 
-    graph: nnx.GraphDef[Any]
+    graph: nnx.GraphDef[AttentionFunction]
     kind: Hashable  # the structure of its parameters
     shapes: tuple[jax.ShapeDtypeStruct, ...]
     constants: Params = dataclasses.field(compare=False)
 
-    def __call__(self, *arrays: Any, **options: Any) -> Any:
+    def __call__(self, *arrays: Operand, **arguments: object) -> jax.Array:
         keys = jax.random.split(jax.random.key(0), max(1, len(self.shapes)))
         leaves = [0.5 * jax.random.normal(k, x.shape, x.dtype) for k, x in zip(keys, self.shapes, strict=False)]
         attention = nnx.merge(self.graph, jax.tree.unflatten(self.kind, leaves), self.constants)
-        return attention(*arrays, **taken_options(attention, **options))
+        return attention(*arrays, **taken_options(attention, **arguments))
 
 
-def _concrete(attention: AttentionFunction) -> Callable[..., Any]:
+def _concrete(attention: AttentionFunction) -> AttentionFunction:
     """Returns an attention function that needs no array from outside: the parameters of a module may be traced."""
     if not isinstance(attention, nnx.Module):
         return attention
@@ -138,13 +141,15 @@ def _arrays(heads: Heads, length: int) -> list[np.ndarray]:
     return [random.standard_normal((1, length, n, heads.head_dim)).astype(np.float32) for n in sizes]
 
 
-def _call(attention: Callable[..., Any], heads: Heads, query: Any, key: Any, value: Any, mask: masks.Mask) -> Any:
-    options = taken_options(attention, mask=mask, **heads.options)
-    return check_result(attention(query, key, value, **options), query, value)
+def _call(
+    attention: AttentionFunction, heads: Heads, query: Operand, key: Operand, value: Operand, mask: masks.Mask
+) -> jax.Array:
+    arguments = taken_options(attention, **{**heads.options, "mask": mask})
+    return check_result(attention(query, key, value, **arguments), query, value)
 
 
 @functools.lru_cache(maxsize=64)
-def _difference(attention: Callable[..., Any], heads: Heads) -> tuple[int, float] | None:
+def _difference(attention: AttentionFunction, heads: Heads) -> tuple[int, float] | None:
     """Returns the first row that differs when computed alone, and by how much; None if none does."""
     query, key, value, _ = _arrays(heads, ROOM)
     call = jax.jit(functools.partial(_call, attention, heads))
@@ -160,7 +165,7 @@ def _difference(attention: Callable[..., Any], heads: Heads) -> tuple[int, float
 
 
 @functools.lru_cache(maxsize=64)
-def _is_linear(attention: Callable[..., Any], heads: Heads) -> bool:
+def _is_linear(attention: AttentionFunction, heads: Heads) -> bool:
     query, key, first, second = _arrays(heads, 8)
     call = jax.jit(functools.partial(_call, attention, heads))
     with jax.ensure_compile_time_eval():

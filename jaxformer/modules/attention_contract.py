@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +19,7 @@ from flax import nnx
 from jaxformer import functional, masks
 from jaxformer.functional.attention.base import ScoreFunction
 from jaxformer.functional.attention.weights import offered_weights
-from jaxformer.modules.attention_checks import Heads, check_rows, has_maps
+from jaxformer.modules.attention_checks import Heads, Operand, check_rows, has_maps
 from jaxformer.modules.attention_function import (
     AttentionFunction,
     check_partial,
@@ -29,14 +28,7 @@ from jaxformer.modules.attention_function import (
     taken_options,
     without_partials,
 )
-from jaxformer.modules.contract_layers import (
-    BrokenLawError,
-    Stacked,
-    check_finite,
-    check_near,
-    noisy,
-    quick,
-)
+from jaxformer.modules.contract_layers import BrokenLawError, Stacked, check_finite, check_near, noisy, quick
 from jaxformer.modules.per_layer import PerLayer
 from jaxformer.modules.pure import Params, split_params
 
@@ -59,19 +51,19 @@ class AttentionReport:
 
 @dataclasses.dataclass(frozen=True)
 class _Subject:
-    given: AttentionFunction  # also a `per_layer`
+    chosen: AttentionFunction  # also a `per_layer`
     attention: AttentionFunction
     heads: Heads
     params: Params
 
     @functools.cached_property
     def stack(self) -> Stacked:
-        return Stacked(self.given, self.heads)
+        return Stacked(self.chosen, self.heads)
 
-    def call(self, params: Params, query: Any, key: Any, value: Any, **options: Any) -> Any:
+    def call(self, params: Params, query: Operand, key: Operand, value: Operand, **arguments: object) -> jax.Array:
         attention = self.bound(params)
-        settings = self.heads.options | options
-        return check_result(attention(query, key, value, **taken_options(attention, **settings)), query, value)
+        arguments = {**self.heads.options, **arguments}
+        return check_result(attention(query, key, value, **taken_options(attention, **arguments)), query, value)
 
     def bound(self, params: Params) -> AttentionFunction:
         if not isinstance(self.attention, nnx.Module):
@@ -79,10 +71,10 @@ class _Subject:
         graph, _, constants = split_params(self.attention)
         return nnx.merge(graph, params, constants)
 
-    def masked(self, params: Params, query: Any, key: Any, value: Any, allowed: Any) -> Any:
+    def masked(self, params: Params, query: Operand, key: Operand, value: Operand, allowed: Operand) -> jax.Array:
         return self.call(params, query, key, value, mask=masks.dense(allowed))
 
-    def arrays(self, *lengths: int) -> list[Any]:
+    def arrays(self, *lengths: int) -> list[np.ndarray]:
         """Returns queries, keys and values; the keys and values have the last length."""
         random = np.random.default_rng(0)
         sizes = self.heads.num_heads, self.heads.num_kv_heads, self.heads.num_kv_heads
@@ -132,11 +124,15 @@ def check_attention(
     >>> print(report.findings["maps"])
     2, its output for the identity
     """
-    heads = Heads(num_heads, num_heads if num_kv_heads is None else num_kv_heads, head_dim, scale, score, sinks)
-    name = name_of(attention.factory if isinstance(attention, PerLayer) else attention)
-    made = attention.factory(nnx.Rngs(0), 0) if isinstance(attention, PerLayer) else attention
+    if num_kv_heads is None:
+        num_kv_heads = num_heads
+    heads = Heads(num_heads, num_kv_heads, head_dim, scale, score, sinks)
+    made, name, params = attention, name_of(attention), {}
+    if isinstance(attention, PerLayer):
+        made, name = attention.factory(nnx.Rngs(0), 0), name_of(attention.factory)
     check_partial(made)
-    params = nnx.to_pure_dict(split_params(made)[1]) if isinstance(made, nnx.Module) else {}
+    if isinstance(made, nnx.Module):
+        params = nnx.to_pure_dict(split_params(made)[1])
     subject = _Subject(attention, made, heads, noisy(params))
     findings = {}
     for law, check in _LAWS.items():
@@ -150,16 +146,17 @@ def _law(name: str, law: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        kind = "" if isinstance(error, BrokenLawError) else f"{type(error).__name__}: "
         what = (str(error).strip().splitlines() or ["no message"])[0]
-        message = f"the attention function {name} breaks the law of {law}: {kind}{what}"
-        raise ValueError(message) from (None if isinstance(error, BrokenLawError) else error)
+        message = f"the attention function {name} breaks the law of {law}: "
+        if isinstance(error, BrokenLawError):
+            raise ValueError(message + what) from None
+        raise ValueError(f"{message}{type(error).__name__}: {what}") from error
 
 
 def _check_arguments(subject: _Subject) -> str:
     arrays = subject.arrays(T)
     bias = np.random.default_rng(2).standard_normal((1, subject.heads.num_heads, T, T)).astype(np.float32)
-    values: dict[str, Any] = {
+    values = {
         "mask": masks.causal(),
         "bias": jnp.asarray(bias),
         "scale": 0.3,
@@ -168,9 +165,8 @@ def _check_arguments(subject: _Subject) -> str:
         "dropout": functional.Dropout(0.5, jax.random.key(0)),
     }
 
-    def call(arrays: Any, *names: str) -> Any:
-        options = {"mask": masks.causal()} | {name: values[name] for name in names}
-        return subject.call(subject.params, *arrays, **options)
+    def call(arrays: list[Operand], *names: str) -> jax.Array:
+        return subject.call(subject.params, *arrays, **{name: values[name] for name in ("mask", *names)})
 
     taken = []
     for name in OPTIONS:
@@ -251,10 +247,10 @@ def _check_maps(subject: _Subject) -> str:
     allowed = np.ones((B, 1, T, S), bool)
     allowed[..., -2:] = False
 
-    def maps(params: Params, query: Any, key: Any) -> Any:
+    def maps(params: Params, query: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         attention = subject.bound(params)
-        options = subject.heads.options | {"mask": masks.dense(allowed)}
-        of = functools.partial(functional.weights_of, attention, query, key, **options)
+        of = functools.partial(functional.weights_of, attention, query, key, mask=masks.dense(allowed))
+        of = functools.partial(of, **subject.heads.options)
         return of(), of(rows=[1], heads=[0])
 
     whole, part = quick(maps)(subject.params, query, key)
@@ -270,7 +266,7 @@ def _check_gradients(subject: _Subject) -> str:
     allowed[1] = False
     seen = allowed.any((1, 3))[..., None, None]
 
-    def loss(params: Params, query: Any, key: Any, value: Any) -> Any:
+    def loss(params: Params, query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
         y = subject.masked(params, query, key, value, allowed)
         return jnp.square(jnp.where(seen, y, 0)).sum()
 
@@ -288,7 +284,7 @@ def _check_bfloat16(subject: _Subject) -> str:
     expected = quick(subject.masked)(subject.params, *arrays, allowed)
     low = [x.astype(jnp.bfloat16) for x in arrays]
 
-    def loss(query: Any, key: Any, value: Any) -> Any:
+    def loss(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array]:
         y = subject.masked(subject.params, query, key, value, allowed)
         return y.astype(jnp.float32).sum(), y
 

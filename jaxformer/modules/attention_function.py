@@ -5,10 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import TypeVar
 
+import numpy as np
 from flax import nnx
 from jaxtyping import Array
+
+ResultT = TypeVar("ResultT")
 
 AttentionFunction = Callable[..., Array]
 """Any function ``(query, key, value, *, mask, bias, scale, score, sinks, dropout) -> [B, T, N, H]``.
@@ -64,20 +67,20 @@ def check_partial(attention: AttentionFunction, settings: Collection[str] = ()) 
         attention = attention.func
 
 
-def without_partials(attention: Any) -> Any:
+def without_partials(attention: object) -> object:
     """Returns the function or module inside a ``functools.partial``, or the attention itself."""
     while isinstance(attention, functools.partial):
         attention = attention.func
     return attention
 
 
-def name_of(attention: Any) -> str:
+def name_of(attention: object) -> str:
     """Returns the name of an attention function for messages."""
     attention = without_partials(attention)
     return getattr(attention, "__qualname__", type(attention).__name__)
 
 
-def taken_options(attention: AttentionFunction, **options: Any) -> dict[str, Any]:
+def taken_options(attention: AttentionFunction, **arguments: object) -> dict[str, object]:
     """Returns those options of a layer that are not None, and those for which an attention function has no default.
 
     Raises:
@@ -89,29 +92,30 @@ def taken_options(attention: AttentionFunction, **options: Any) -> dict[str, Any
         parameters = {}
     takes_any = not parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     required = [name for name, p in parameters.items() if p.default is p.empty]
-    options = {name: x for name, x in options.items() if x is not None or name in required}
-    if not takes_any and (missing := [name for name in options if name not in parameters]):
+    taken = {name: x for name, x in arguments.items() if x is not None or name in required}
+    if not takes_any and (missing := [name for name in taken if name not in parameters]):
         raise TypeError(
             f"this layer has a {missing[0]}, which the attention function {name_of(attention)} does not take; "
             f"add the argument {missing[0]!r}, or use a model without it"
         )
-    return options
+    return taken
 
 
-def check_result(result: Any, query: Array, values: Array) -> Array:
+def check_result(result: ResultT, query: Array | np.ndarray, values: Array | np.ndarray) -> ResultT:
     """Returns the result of an attention function, whose shape may be wrong if it is a user's own.
 
     Raises:
       ValueError: it is not an array ``[B, T, N, H]``.
     """
     expected = (*query.shape[:3], values.shape[3])
-    if getattr(result, "shape", None) != expected:
-        got = f"shape {list(result.shape)}" if hasattr(result, "shape") else f"a {type(result).__name__}"
+    shape = getattr(result, "shape", None)
+    if shape != expected:
+        got = f"a {type(result).__name__}" if shape is None else f"shape {list(shape)}"
         raise ValueError(f"an attention function must return an array [B, T, N, H] = {list(expected)}, got {got}")
     return result
 
 
-def _wrapped_module(attention: Any) -> nnx.Module | None:
+def _wrapped_module(attention: object) -> nnx.Module | None:
     """Returns the module inside partials and decorators, or the one whose method this is, or None."""
     if isinstance(attention, nnx.Module):
         return None

@@ -46,7 +46,7 @@ class Block(nnx.Module):
         dropout: float = 0.0,
     ):
         self.attention, self.attention_norm = attention, norm()
-        self.cross, self.cross_norm = (cross, norm()) if cross is not None else (None, None)
+        self.cross, self.cross_norm = cross, cross and norm()
         self.feed_forward, self.feed_forward_norm = feed_forward, norm()
         self.arrangement = arrangement
         self.dropout = dropout
@@ -73,7 +73,7 @@ class Block(nnx.Module):
           ValueError: the memory is missing, or there is no cross-attention to read it.
         """
         self._check_memory(memory)
-        positions = None if tokens is None else tokens.positions
+        positions, valid = (None, None) if tokens is None else (tokens.positions, tokens.valid)
 
         def self_attention(y: Array) -> Array:
             y = self.attention(
@@ -89,7 +89,6 @@ class Block(nnx.Module):
         def feed_forward(y: Array) -> Array:
             hidden_key = fold_in_name(key, "hidden")
             if isinstance(self.feed_forward, MixtureOfExperts):
-                valid = None if tokens is None else tokens.valid
                 y = self.feed_forward(y, valid=valid, key=hidden_key, intermediates=intermediates)
             else:
                 y = self.feed_forward(y, key=hidden_key)
@@ -127,12 +126,7 @@ class Block(nnx.Module):
             self.cross.check_steps()
 
     def start(
-        self,
-        memory: Float[Array, "B S E"] | None = None,
-        *,
-        rows: int,
-        slots: int,
-        dtype: DTypeLike,
+        self, memory: Float[Array, "B S E"] | None = None, *, rows: int, slots: int, dtype: DTypeLike
     ) -> tuple[KeyValue | None, KeyValueCache]:
         """Returns the keys and values of the memory (None without cross-attention) and an empty cache, for `step`.
 

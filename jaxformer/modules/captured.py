@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,7 +35,7 @@ class CapturedAttention:
     mask: masks.Mask | Array | None = None  # the mask of the call
     scale: float | None = dataclasses.field(default=None, metadata={"static": True})
     score: ScoreFunction | None = dataclasses.field(default=None, metadata={"static": True})
-    attention: AttentionFunction | nnx.GraphDef[Any] = dataclasses.field(
+    attention: AttentionFunction | nnx.GraphDef[AttentionFunction] = dataclasses.field(
         default=functional.attention, metadata={"static": True}
     )  # the graph of a module
     parameters: Params | None = None  # of a module, with its constants
@@ -74,23 +75,25 @@ class CapturedAttention:
         """
         if self.query.ndim == 5:
             return jax.vmap(lambda layer: layer.weights(mask=mask, rows=rows, heads=heads))(self)
-        attention: Any = self.attention
-        if self.parameters is not None:
+        attention = self.attention
+        if isinstance(attention, nnx.GraphDef):
             attention = nnx.merge(attention, self.parameters)
         sizes = self.query.shape[2], self.key.shape[2], self.query.shape[3]
         check_linear(attention, Heads(*sizes, self.scale, self.score, self.sinks is not None))
-        names = ("bias", "scale", "score", "sinks")
-        options: dict[str, Any] = {name: getattr(self, name) for name in names}
-        options["mask"] = self.mask if mask is None else mask
-        return functional.weights_of(attention, self.query, self.key, rows=rows, heads=heads, **options)
+        if mask is None:
+            mask = self.mask
+        weights_of = functools.partial(functional.weights_of, attention, self.query, self.key, rows=rows, heads=heads)
+        return weights_of(mask=mask, bias=self.bias, scale=self.scale, score=self.score, sinks=self.sinks)
 
 
-def split_attention(attention: AttentionFunction) -> dict[str, Any]:
+def split_attention(
+    attention: AttentionFunction,
+) -> tuple[AttentionFunction | nnx.GraphDef[AttentionFunction], Params | None]:
     """Returns the fields `attention` and `parameters` of a `CapturedAttention`."""
     if not isinstance(attention, nnx.Module):
-        return {"attention": attention}
+        return attention, None
     graph, arrays = nnx.split(attention)
-    return {"attention": graph, "parameters": nnx.to_pure_dict(arrays)}
+    return graph, nnx.to_pure_dict(arrays)
 
 
 def check_layer(index: int, num_layers: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -14,15 +14,19 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxformer import masks
 from jaxformer.axes import placed, placing
-from jaxformer.functional.cache import first_lanes, take_lanes
+from jaxformer.functional.cache import KeyValueCache, first_lanes, take_lanes
 from jaxformer.modules.attention import Logits, SelfAttention
-from jaxformer.modules.attention_checks import Heads
+from jaxformer.modules.attention_checks import Heads, Operand
 from jaxformer.modules.attention_function import AttentionFunction
 from jaxformer.modules.blocks import Block
 from jaxformer.modules.normalization import LayerNorm
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.modules.stack import Stack
 from jaxformer.sharding import RULES, mesh, shardings_like, with_axis_rules
+
+Net: TypeAlias = Pure[Stack[Block], None]
+State: TypeAlias = tuple[tuple[KeyValueCache, ...], Any, jax.Array]
+"""The caches, lanes and positions of a stack's cached steps."""
 
 B, K, T, PREFIX = 2, 2, 6, 3
 quick = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
@@ -37,14 +41,14 @@ def noisy(params: Params, deviation: float = 0.1) -> Params:
     """Returns parameters with some noise, because some start at 0 or 1."""
     random = np.random.default_rng(1)
 
-    def add(x: Any) -> Any:
+    def add(x: Operand) -> Operand:
         noise = deviation * random.standard_normal(x.shape)
         return (np.asarray(x) + noise).astype(x.dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
     return jax.tree.map(add, params)
 
 
-def check_near(what: str, got: Any, expected: Any, tolerance: float = 1e-4) -> None:
+def check_near(what: str, got: object, expected: object, tolerance: float = 1e-4) -> None:
     """Checks that the arrays of two trees are nearly equal.
 
     Raises:
@@ -58,7 +62,7 @@ def check_near(what: str, got: Any, expected: Any, tolerance: float = 1e-4) -> N
             raise BrokenLawError(f"{what} by {difference:.2g}")
 
 
-def check_finite(what: str, tree: Any) -> None:
+def check_finite(what: str, tree: object) -> None:
     """Checks that all arrays of a tree are finite.
 
     Raises:
@@ -91,7 +95,7 @@ class Stacked:
         self.num_kv_heads = heads.num_kv_heads
 
     @functools.cached_property
-    def gradients(self) -> Any:
+    def gradients(self) -> tuple[jax.Array, tuple[Params, jax.Array]]:
         """The states, and the gradients by parameters and inputs."""
         return quick(functools.partial(_gradient, self.nets[0]))(self.params, self.x)
 
@@ -121,8 +125,10 @@ class Stacked:
         devices = jax.devices()
         if len(devices) < 2:
             return "not tried, because there is one device"
-        text = "data=2,tensor=2" if len(devices) > 3 and self.num_kv_heads % 2 == 0 else "data=2"
-        over = mesh(text, devices[: 4 if "tensor" in text else 2])
+        text, count = "data=2", 2
+        if len(devices) > 3 and self.num_kv_heads % 2 == 0:
+            text, count = "data=2,tensor=2", 4
+        over = mesh(text, devices[:count])
         net = self.nets[0]
         on_mesh = with_axis_rules(RULES, over)(functools.partial(_gradient, net))
         params = jax.device_put(self.params, shardings_like(net.shapes, net.axes, RULES, over))
@@ -136,34 +142,35 @@ def _nothing(x: jax.Array, *, key: jax.Array | None = None) -> jax.Array:
     return x
 
 
-def _drawn(net: Pure[Stack[Block], None]) -> Params:
+def _drawn(net: Net) -> Params:
     """Returns random parameters; those of the attention are its initial values with some noise.
 
     The compiler then leaves out the other initial values, whose random numbers would take it a second.
     """
 
-    def own(params: Params) -> Any:
+    def of_attention(params: Params) -> Params:
         return params["layers"]["attention"].get("attention", {})
 
-    def draw(path: Any, x: jax.ShapeDtypeStruct) -> np.ndarray:
+    def draw(path: tuple[object, ...], x: jax.ShapeDtypeStruct) -> np.ndarray:
         return np.full(x.shape, float("scale" in jax.tree_util.keystr(path)), x.dtype)
 
     params = noisy(jax.tree_util.tree_map_with_path(draw, net.shapes), 0.3)
-    if own(params):
-        params["layers"]["attention"]["attention"] = noisy(quick(lambda key: own(net.init(key)))(jax.random.key(0)))
+    if of_attention(params):
+        drawn = quick(lambda key: of_attention(net.init(key)))(jax.random.key(0))
+        params["layers"]["attention"]["attention"] = noisy(drawn)
     return params
 
 
-def _full(net: Pure[Stack[Block], None], params: Params, x: jax.Array) -> jax.Array:
+def _full(net: Net, params: Params, x: jax.Array) -> jax.Array:
     """Returns the states of whole sequences ``[B, K, T, D]``."""
     with placing(lambda x, names: x) if not placed() else contextlib.nullcontext():  # a loop compiles faster
         return net.apply(params, x.reshape(B * K, *x.shape[2:]), mask=masks.causal()).reshape(x.shape)
 
 
-def _gradient(net: Pure[Stack[Block], None], params: Params, x: jax.Array) -> Any:
+def _gradient(net: Net, params: Params, x: jax.Array) -> tuple[jax.Array, tuple[Params, jax.Array]]:
     """Returns the states, and the gradients of the mean of their squares."""
 
-    def loss(params: Params, x: jax.Array) -> Any:
+    def loss(params: Params, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         y = _full(net, params, x)
         return jnp.square(y).mean(), y
 
@@ -171,13 +178,13 @@ def _gradient(net: Pure[Stack[Block], None], params: Params, x: jax.Array) -> An
     return y, gradients
 
 
-def _steps(net: Pure[Stack[Block], None], params: Params, x: jax.Array, parents: jax.Array) -> Any:
+def _steps(net: Net, params: Params, x: jax.Array, parents: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns the states of the prefix, and of the last step."""
     stack = net.bind(params)
     blocks = stack.blocks(stack.unstacked())
     caches = tuple(block.start(rows=B, slots=K * T, dtype=x.dtype)[1] for block in blocks)
 
-    def advance(state: Any, x: jax.Array) -> Any:
+    def advance(state: State, x: jax.Array) -> tuple[State, jax.Array]:
         caches, lanes, position = state
         lanes = take_lanes(lanes, position, x.shape[2])
         positions = position[..., None] + jnp.arange(x.shape[2])[None, None]
@@ -187,7 +194,7 @@ def _steps(net: Pure[Stack[Block], None], params: Params, x: jax.Array, parents:
             new.append(cache)
         return (tuple(new), lanes, position + x.shape[2]), y.reshape(x.shape)
 
-    def step(state: Any, inputs: Any) -> Any:
+    def step(state: State, inputs: tuple[jax.Array, jax.Array]) -> tuple[State, jax.Array]:
         (caches, lanes, position), (parent, x) = state, inputs
         lanes = lanes[jnp.arange(B)[:, None], parent]
         state, y = advance((caches, lanes, position), x[:, :, None])

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Literal
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float
 
 from jaxformer import functional
 from jaxformer.axes import AxisName, constrain
 from jaxformer.functional.feed_forward import Activation
+from jaxformer.functional.padding import clear_padding
 from jaxformer.modules.initializers import xavier_uniform
+from jaxformer.modules.linear import value_of, zeros_param
 
 
 class Convolution(nnx.Module):
@@ -47,7 +49,7 @@ class Convolution(nnx.Module):
         fans = {"fan_in": math.prod(sizes) * in_features, "fan_out": math.prod(sizes) * out_features}
         kernel = xavier_uniform(rngs.params(), (*sizes, in_features, out_features), **fans)
         self.kernel = nnx.Param(kernel, axes=(*[None] * len(sizes), *axes))
-        self.bias = nnx.Param(jnp.zeros(out_features, jnp.float32), axes=axes[1:]) if bias else None
+        self.bias = zeros_param(out_features, axes[1:], exists=bias)
         self.stride, self.dilation, self.causal = stride, dilation, causal
         self.padding: Literal["same", "valid"] = padding
 
@@ -55,10 +57,8 @@ class Convolution(nnx.Module):
         self, x: Float[Array, "B *T D"], *, valid: Bool[Array, "B ..."] | None = None, key: jax.Array | None = None
     ) -> Float[Array, "B *U E"]:
         """Returns the convolution; padding (`valid` False) has no effect and outputs 0. Dropout is not supported."""
-        del key
-        bias = None if self.bias is None else self.bias[...]
-        options = {"stride": self.stride, "dilation": self.dilation, "causal": self.causal, "valid": valid}
-        y = functional.convolution(x, self.kernel[...], bias, padding=self.padding, **options)
+        run = functools.partial(functional.convolution, stride=self.stride, dilation=self.dilation, causal=self.causal)
+        y = run(x, self.kernel[...], value_of(self.bias), padding=self.padding, valid=valid)
         return constrain(y, "batch", "length", *[None] * (y.ndim - 3), "model")
 
 
@@ -88,10 +88,8 @@ class ConvolutionStack(nnx.Module):
         if num_layers < 1 or growth < 1:
             raise ValueError(f"num_layers and growth must be at least 1, got {num_layers} and {growth}")
         self.dilations = tuple(growth**i for i in range(num_layers))
-        options = {"kernel_size": kernel_size, "causal": causal, "rngs": rngs}
-        self.layers = nnx.Dict(
-            {f"{i}": Convolution(d_model, d_model, dilation=d, **options) for i, d in enumerate(self.dilations)}
-        )
+        layer = functools.partial(Convolution, d_model, d_model, kernel_size=kernel_size, causal=causal, rngs=rngs)
+        self.layers = nnx.Dict({f"{i}": layer(dilation=dilation) for i, dilation in enumerate(self.dilations)})
         self.kernel_size, self.activation = kernel_size, activation
 
     @property
@@ -103,9 +101,7 @@ class ConvolutionStack(nnx.Module):
         self, x: Float[Array, "B T D"], *, valid: Bool[Array, "B T"] | None = None, key: jax.Array | None = None
     ) -> Float[Array, "B T D"]:
         """Returns the states after the last layer; padding (`valid` False) has no effect and outputs 0."""
-        del key
-        if valid is not None:
-            x = jnp.where(valid[..., None], x, 0)
+        x = clear_padding(x, valid)
         for i in range(len(self.dilations)):
             x = x + self.activation(self.layers[f"{i}"](x, valid=valid))
-        return x if valid is None else jnp.where(valid[..., None], x, 0)
+        return clear_padding(x, valid)

@@ -18,6 +18,7 @@ from jaxformer.functional.positions import check_given_positions, check_position
 from jaxformer.functional.sums import add_shared
 from jaxformer.functional.tokens import Tokens
 from jaxformer.modules.initializers import normal
+from jaxformer.modules.normalization import normalized
 from jaxformer.sharding import tables
 
 
@@ -85,7 +86,6 @@ class SinusoidalPositions(PositionVectors):
         self.layout: Literal["interleaved", "halves"] = layout
 
     def __call__(self, positions, length):
-        del length
         return functional.sinusoidal(positions, dim=self.d_model, layout=self.layout)
 
 
@@ -111,7 +111,6 @@ class LearnedPositions(PositionVectors):
         self.max_length = max_positions
 
     def __call__(self, positions, length):
-        del length
         return functional.learned(self.table[...], jnp.asarray(positions) + self.offset)
 
 
@@ -145,12 +144,7 @@ class Embeddings(nnx.Module):
         self.dropout = dropout
         self.dtype = jnp.dtype(dtype)
 
-    def __call__(
-        self,
-        tokens: Tokens,
-        *,
-        key: jax.Array | None = None,
-    ) -> Float[Array, "B T D"]:
+    def __call__(self, tokens: Tokens, *, key: jax.Array | None = None) -> Float[Array, "B T D"]:
         """Returns the vectors of full sequences.
 
         Under tracing, the values of positions are unknown, and a position that a table does not have gets the vector of
@@ -178,7 +172,9 @@ class Embeddings(nnx.Module):
         count = length if valid is None else jnp.maximum(valid.sum(1, keepdims=True), 1)
         if segments is not None and self.positions is not None and self.positions.needs_length:
             same = segments[:, :, None] == segments[:, None]
-            count = jnp.maximum((same if valid is None else same & valid[:, None]).sum(2), 1)
+            if valid is not None:
+                same &= valid[:, None]
+            count = jnp.maximum(same.sum(2), 1)
             index = jnp.asarray(index)[:, :length]  # one for each count; a symbolic length has more
         x = self._sum(ids, index, count, tokens.types, valid)
         return functional.dropout(x, rate=self.dropout, key=key)
@@ -188,8 +184,8 @@ class Embeddings(nnx.Module):
     ) -> Float[Array, "B Q D"]:
         """Returns the vectors of T tokens of each hypothesis at their positions, along one dimension Q = K T."""
         check_rank("tokens", tokens, "B K T")
-        flat = lambda x: x.reshape(x.shape[0], -1)
-        return self._sum(flat(tokens), flat(positions), 0, None if types is None else flat(types))
+        ids, index, kinds = jax.tree.map(lambda x: x.reshape(x.shape[0], -1), (tokens, positions, types))
+        return self._sum(ids, index, 0, kinds)
 
     def check_length(self, length: int) -> None:
         """Checks that there are position vectors for a sequence of this length.
@@ -214,5 +210,4 @@ class Embeddings(nnx.Module):
             x = x + self.types(jnp.zeros_like(tokens) if types is None else types, dtype=self.dtype, where=valid)
         elif types is not None:
             raise ValueError("these embeddings have no token types, but types were given; set num_token_types")
-        x = x if self.norm is None else self.norm(x)
-        return constrain(x, "batch", "length", "model")
+        return constrain(normalized(x, self.norm), "batch", "length", "model")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 from flax import nnx
 from jaxtyping import Array, Bool, Float
@@ -11,6 +13,7 @@ from jaxformer.axes import constrain
 from jaxformer.functional.feed_forward import Activation
 from jaxformer.modules.captured import Intermediates
 from jaxformer.modules.initializers import UNIT_GAINS, Gains, xavier_uniform
+from jaxformer.modules.linear import value_of
 
 
 class MixtureOfExperts(nnx.Module):
@@ -45,7 +48,8 @@ class MixtureOfExperts(nnx.Module):
             raise ValueError(
                 f"num_experts_per_token must be between 1 and {num_experts} experts, got {num_experts_per_token}"
             )
-        d_ff = 4 * d_model if d_ff is None else d_ff
+        if d_ff is None:
+            d_ff = 4 * d_model
         shapes = {"up": (num_experts, d_model, d_ff), "down": (num_experts, d_ff, d_model)}
         kernels = {name: xavier_uniform(rngs.params(), s, fan_in=s[1], fan_out=s[2]) for name, s in shapes.items()}
         self.router = nnx.Param(
@@ -54,8 +58,11 @@ class MixtureOfExperts(nnx.Module):
         )
         self.up = nnx.Param(kernels["up"] * gains.up, axes=("experts", "model", "hidden"))
         self.down = nnx.Param(kernels["down"] * gains.down, axes=("experts", "hidden", "model"))
-        gate = xavier_uniform(rngs.params(), shapes["up"], fan_in=d_model, fan_out=d_ff) if gated else None
-        self.gate = None if gate is None else nnx.Param(gate * gains.up, axes=("experts", "model", "hidden"))
+        gate = None
+        if gated:
+            kernel = xavier_uniform(rngs.params(), shapes["up"], fan_in=d_model, fan_out=d_ff)
+            gate = nnx.Param(kernel * gains.up, axes=("experts", "model", "hidden"))
+        self.gate = gate
         self.num_experts_per_token, self.capacity_factor = num_experts_per_token, capacity_factor
         self.activation = activation
 
@@ -74,20 +81,16 @@ class MixtureOfExperts(nnx.Module):
         routing = functional.route(logits, chosen, normalize=chosen > 1, valid=valid)
         if intermediates is not None:
             intermediates["experts"] = routing
-        experts = functional.Experts(self.up[...], self.down[...], None if self.gate is None else self.gate[...])
-        capacity = None
-        if self.capacity_factor is not None and key is not None:
-            num_experts = self.up[...].shape[0]
-            capacity = functional.expert_capacity(x.shape[1], num_experts, chosen, self.capacity_factor)
-        if capacity is None:
+        experts = functional.Experts(self.up[...], self.down[...], value_of(self.gate))
+        mix = functools.partial(functional.mixture_of_experts, experts=experts, activation=self.activation)
+        if self.capacity_factor is None or key is None:
             flat = functional.Routing(*(r.reshape(-1, r.shape[-1]) for r in routing))
-            mixed = functional.mixture_of_experts(x.reshape(-1, x.shape[-1]), flat, experts, activation=self.activation)
-            return mixed.reshape(x.shape)
+            return mix(x.reshape(-1, x.shape[-1]), flat).reshape(x.shape)
+        capacity = functional.expert_capacity(x.shape[1], self.up.shape[0], chosen, self.capacity_factor)
 
         def group(x: Array, routing: functional.Routing) -> Array:
             # Features are not named: the batch, which `vmap` hides, is what fsdp shards.
-            constrain_buffer = lambda buffer: constrain(buffer, "experts", None, None)
-            options = {"activation": self.activation, "capacity": capacity, "place": constrain_buffer}
-            return functional.mixture_of_experts(x, routing, experts, **options)
+            place = lambda buffer: constrain(buffer, "experts", None, None)
+            return mix(x, routing, capacity=capacity, place=place)
 
         return constrain(jax.vmap(group)(x, routing), "batch", "length", "model")

@@ -27,7 +27,8 @@ class FeedForward(nnx.Module):
         gains: Gains = UNIT_GAINS,
         rngs: nnx.Rngs,
     ):
-        d_ff = 4 * d_model if d_ff is None else d_ff
+        if d_ff is None:
+            d_ff = 4 * d_model
         self.up = Linear(d_model, d_ff, bias=bias, gain=gains.up, axes=("model", "hidden"), rngs=rngs)
         self.down = Linear(d_ff, d_model, bias=bias, gain=gains.down, axes=("hidden", "model"), rngs=rngs)
         self.activation = activation
@@ -58,7 +59,8 @@ class GatedFeedForward(FeedForward):
         gains: Gains = UNIT_GAINS,
         rngs: nnx.Rngs,
     ):
-        d_ff = 8 * d_model // 3 if d_ff is None else d_ff
+        if d_ff is None:
+            d_ff = 8 * d_model // 3
         self.gate = Linear(d_model, d_ff, bias=bias, gain=gains.up, axes=("model", "hidden"), rngs=rngs)
         super().__init__(d_model, d_ff, activation=activation, bias=bias, dropout=dropout, gains=gains, rngs=rngs)
 

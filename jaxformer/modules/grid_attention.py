@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Literal
 
-import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
@@ -12,6 +12,7 @@ from jaxformer import functional
 from jaxformer.modules.attention import Logits, SelfAttention
 from jaxformer.modules.attention_function import AttentionFunction
 from jaxformer.modules.captured import Intermediates
+from jaxformer.modules.linear import zeros_param
 
 
 class GridAttention(nnx.Module):
@@ -47,9 +48,10 @@ class GridAttention(nnx.Module):
             raise ValueError(f"form must be scaled or gain, got {form!r}")
         if d_attention % num_heads:
             raise ValueError(f"d_attention must be a multiple of num_heads {num_heads}, got {d_attention}")
-        options = {"bias": True, "logits": Logits(scale=1.0 if form == "gain" else None), "attention": attention}
-        self.attention = SelfAttention(d_model, num_heads, head_dim=d_attention // num_heads, **options, rngs=rngs)
-        self.gain = nnx.Param(jnp.zeros((), jnp.float32), axes=()) if form == "gain" else None
+        dim, logits = d_attention // num_heads, Logits(scale={"scaled": None, "gain": 1.0}[form])
+        layer = functools.partial(SelfAttention, d_model, num_heads, head_dim=dim, bias=True, logits=logits)
+        self.attention = layer(attention=attention, rngs=rngs)
+        self.gain = zeros_param((), (), exists=form == "gain")
 
     def __call__(
         self, x: Float[Array, "B h w D"], *, intermediates: Intermediates | None = None

@@ -7,7 +7,7 @@ import fnmatch
 import functools
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -21,7 +21,7 @@ ADAPTERS = "lora"
 """The key of the adapters in the dict of parameters."""
 
 
-def matching(params: Any, patterns: Sequence[str]) -> Any:
+def matching(params: object, patterns: Sequence[str]) -> Any:
     """Returns True for each parameter whose name matches a pattern, where ``*`` stands for any text.
 
     Args:
@@ -68,8 +68,8 @@ class LoRA(Pure[ModelT_co, ConfigT_co]):
 
     def merged(self, params: Params) -> Params:
         """Returns parameters with which the network without adapters computes exactly the same."""
-        rest = {name: value for name, value in params.items() if name != ADAPTERS}
-        return _added(rest, params[ADAPTERS], self.alpha / self.rank)
+        base = {name: value for name, value in params.items() if name != ADAPTERS}
+        return _added(base, params[ADAPTERS], self.alpha / self.rank)
 
     @functools.cached_property
     def shapes(self) -> Params:
@@ -83,7 +83,7 @@ class LoRA(Pure[ModelT_co, ConfigT_co]):
         names = lambda size: (*("layers",) * (len(size) - 2), None, None)
         return self.base.axes | {ADAPTERS: self._adapters(lambda _, a, b: {"a": names(a), "b": names(b)})}
 
-    def _adapters(self, make: Any) -> Params:
+    def _adapters(self, make: Callable[[str, tuple[int, ...], tuple[int, ...]], Params]) -> Params:
         """Returns ``make(name, shape of A, shape of B)`` for each target, under its path.
 
         Raises:
@@ -144,7 +144,7 @@ def lora(
     return LoRA(net.model, net.config, rank, tuple(targets), alpha, parts=net.parts)
 
 
-def _as_matrix(shape: tuple[int, ...], names: tuple[Any, ...]) -> tuple[int, int]:
+def _as_matrix(shape: tuple[int, ...], names: tuple[str | None, ...]) -> tuple[int, int]:
     """Returns the shape of an array as a matrix: the model dimension, and the product of the other dimensions.
 
     If neither the first nor the last dimension is the model's, it is split into rows and columns that are as equal as

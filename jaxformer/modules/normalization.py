@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Literal, TypeAlias
 
 import jax.numpy as jnp
 from flax import nnx
@@ -11,6 +11,8 @@ from jaxtyping import Array, Float
 
 from jaxformer import functional
 from jaxformer.axes import AxisName
+
+Norm: TypeAlias = Callable[[Array], Array]
 
 
 class LayerNorm(nnx.Module):
@@ -37,11 +39,16 @@ class RMSNorm(nnx.Module):
         return functional.rms_norm(x, self.scale[...], epsilon=self.epsilon)
 
 
+def normalized(x: Array, norm: Norm | None) -> Array:
+    """Returns the norm of `x`, or `x` itself where there is no norm."""
+    return x if norm is None else norm(x)
+
+
 class NormPair(nnx.Module):
     """The norms before and after a sublayer, as `functional.sandwich_norm` takes them."""
 
-    def __init__(self, make: Callable[[], Any]):
+    def __init__(self, make: Callable[[], Norm]):
         self.before, self.after = make(), make()
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Norm]:
         return iter((self.before, self.after))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -42,10 +44,10 @@ class PatchEmbeddings(nnx.Module):
         if any(size < 1 or size % patch_size for size in image_size):
             raise ValueError(f"image_size must be a multiple of patch_size {patch_size}, got {image_size}")
         self.image_size, self.num_channels = image_size, num_channels
-        options = {"kernel_size": (patch_size, patch_size), "stride": patch_size, "padding": "valid"}
-        self.projection = Convolution(num_channels, d_model, **options, axes=(None, "model"), rngs=rngs)
-        vector = normal(rngs.params(), (d_model,), deviation=d_model**-0.5) if class_vector else None
-        self.class_vector = None if vector is None else nnx.Param(vector, axes=("model",))
+        layer = functools.partial(Convolution, num_channels, d_model, stride=patch_size, padding="valid", rngs=rngs)
+        self.projection = layer(kernel_size=(patch_size, patch_size), axes=(None, "model"))
+        draw = lambda: normal(rngs.params(), (d_model,), deviation=d_model**-0.5)
+        self.class_vector = nnx.Param(draw(), axes=("model",)) if class_vector else None
         num_patches = (image_size[0] // patch_size) * (image_size[1] // patch_size)
         self.positions = LearnedPositions(num_patches + class_vector, d_model, rngs=rngs)
         self.dropout = dropout

@@ -9,7 +9,7 @@ import functools
 import inspect
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ class PerLayer:
 
     factory: Callable[[nnx.Rngs, int], AttentionFunction]
 
-    def __call__(self, *args: Any, **options: Any) -> NoReturn:
+    def __call__(self, *args: object, **kwargs: object) -> NoReturn:
         raise TypeError("per_layer(...) is no attention function itself; give it to a layer or a model as attention=")
 
 
@@ -125,7 +125,7 @@ def for_this_layer(attention: AttentionFunction, rngs: nnx.Rngs) -> AttentionFun
     return nnx.merge(split_params(made[0])[0], *jax.tree.map(lambda x: x[stack.layer], stacked))
 
 
-def _difference(one: Any, other: Any) -> str | None:
+def _difference(one: object, other: object) -> str | None:
     """Returns the first difference between the structures of two attentions as text, or None if they have one."""
     if isinstance(one, nnx.Module) and isinstance(other, nnx.Module):
         parts, others = _parts(one), _parts(other)
@@ -144,11 +144,11 @@ def _difference(one: Any, other: Any) -> str | None:
     return None if _equal(one, other) else f"the functions {one!r} and {other!r} are not the same"
 
 
-def _equal(one: Any, other: Any) -> bool:
+def _equal(one: object, other: object) -> bool:
     return one is other or bool(one == other)
 
 
-def _parts(module: nnx.Module) -> dict[str, Any]:
+def _parts(module: nnx.Module) -> dict[str, object]:
     """Returns the values of a module's attributes by path, and of variables and modules what their structure is."""
     parts = {}
     for path, node in nnx.iter_graph(module):

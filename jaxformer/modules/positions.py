@@ -24,7 +24,6 @@ class PositionScheme(nnx.Module):
 
     def rotate(self, x: Float[Array, "B T N H"], positions: Int[ArrayLike, "... T"] | None) -> Float[Array, "B T N H"]:
         """Returns queries or keys rotated to these positions (0, 1, 2, ... by default); rotated keys are cached."""
-        del positions
         return x
 
     def bias(self, query: Float[Array, "B T N H"], scale: float | None) -> tuple[Float[Array, "B T N H"], Bias | None]:
@@ -33,7 +32,6 @@ class PositionScheme(nnx.Module):
         Args:
           scale: the factor of the logits; None for ``H ** -0.5``.
         """
-        del scale
         return query, None
 
 
@@ -61,7 +59,6 @@ class Alibi(PositionScheme):
         self.linear = functional.alibi(num_heads)
 
     def bias(self, query, scale):
-        del scale
         return query, self.linear
 
 
@@ -74,7 +71,6 @@ class RelativeKeys(PositionScheme):
         self.table = nnx.Param(table, axes=(None, "head_dim"))
 
     def bias(self, query, scale):
-        del scale
         return query, functional.relative_keys(self.table[...])
 
 

@@ -60,7 +60,7 @@ class Pure(Generic[ModelT_co, ConfigT_co]):
         check_shapes(params, self.shapes, self.axes)
         return nnx.merge(self._abstract.graph, params, self._abstract.constants)
 
-    def apply(self, params: Params, *args: Any, **kwargs: Any) -> Any:
+    def apply(self, params: Params, *args: object, **kwargs: object) -> Any:
         """Calls the model with these parameters: ``bind(params)(*args, **kwargs)``."""
         return self.bind(params)(*args, **kwargs)
 
@@ -101,7 +101,7 @@ class _Abstract(Generic[ModelT_co]):
 
 
 @functools.lru_cache(maxsize=64)
-def _abstract(net: Pure[ModelT_co, Any]) -> _Abstract[ModelT_co]:
+def _abstract(net: Pure[ModelT_co, Hashable]) -> _Abstract[ModelT_co]:
     """Returns the graph, shapes and axes of a model, cached for equal models because tracing takes 0.1 s."""
     graphs: list[nnx.GraphDef[ModelT_co]] = []
     names: list[Params] = []
@@ -118,7 +118,7 @@ def _abstract(net: Pure[ModelT_co, Any]) -> _Abstract[ModelT_co]:
     return _Abstract(graphs[0], shapes, names[0], _constants(net) if has_constants[0] else {})
 
 
-def _constants(net: Pure[Any, Any]) -> Params:
+def _constants(net: Pure[Callable[..., object], Hashable]) -> Params:
     """Returns the constants of a model as NumPy arrays; the compiler leaves out all operations of its parameters.
 
     Raises:
@@ -178,7 +178,7 @@ def pure(model: Callable[..., ModelT_co], config: ConfigT_co, /, **parts: Any) -
     return Pure(model, config, parts=tuple(sorted(parts.items())))
 
 
-def _check_config(model: Callable[..., Any], config: Any) -> None:
+def _check_config(model: Callable[..., object], config: object) -> None:
     """Checks the class of a configuration, where the model's annotation is a dataclass or several of them."""
     # The signature of a module class is that of its metaclass.
     function = model.__init__ if isinstance(model, type) else model
@@ -195,7 +195,7 @@ def _check_config(model: Callable[..., Any], config: Any) -> None:
     raise TypeError(f"{getattr(model, '__name__', model)} takes {names}, got {type(config).__name__}")
 
 
-def _check_parts(model: Callable[..., Any], parts: Mapping[str, Any]) -> None:
+def _check_parts(model: Callable[..., object], parts: Mapping[str, object]) -> None:
     """Checks names and values now, because the model may be created much later."""
     name = getattr(model, "__name__", model)
     # The signature of a module class is that of its metaclass.
@@ -213,7 +213,7 @@ def _check_parts(model: Callable[..., Any], parts: Mapping[str, Any]) -> None:
             raise TypeError(f"{part} of {name} must be hashable, so that the model is: {error}") from None
 
 
-def check_shapes(params: Any, expected: Params, axes: Params | None = None) -> None:
+def check_shapes(params: object, expected: Params, axes: Params | None = None) -> None:
     """Checks the paths and shapes of parameters; NNX itself would accept a wrong shape.
 
     Args:
@@ -230,14 +230,14 @@ def check_shapes(params: Any, expected: Params, axes: Params | None = None) -> N
         if path in tables and len(got.get(path, ())) == 4 and got[path][2:] == want.get(path):
             continue
         if got.get(path) != want.get(path):
-            found = f"has shape {got[path]}" if path in got else "is missing"
+            problem = f"has shape {got[path]}" if path in got else "is missing"
             raise ValueError(
-                f"these parameters do not belong to this model: params{path} {found}, "
+                f"these parameters do not belong to this model: params{path} {problem}, "
                 f"the model has {want.get(path, 'nothing')}{_other_form(params, expected)}"
             )
 
 
-def _other_form(params: Any, expected: Params) -> str:
+def _other_form(params: object, expected: Params) -> str:
     """Returns a hint about parameters that are not a dict of the names of the model, such as a state of Flax."""
     if isinstance(params, nnx.State):
         return "; nnx.to_pure_dict makes a dict of an nnx.State"
@@ -256,8 +256,8 @@ def split_params(module: ModuleT) -> tuple[nnx.GraphDef[ModuleT], nnx.State, nnx
     """
     is_constant = lambda path, x: getattr(x, "type", type(x)) is nnx.Variable
     graph, params, constants, others = nnx.split(module, nnx.Param, is_constant, ...)
-    if found := nnx.to_flat_state(others):
-        text = ", ".join(f"{'.'.join(map(str, path))} ({type(x).__name__})" for path, x in found)
+    if refused := nnx.to_flat_state(others):
+        text = ", ".join(f"{'.'.join(map(str, path))} ({type(x).__name__})" for path, x in refused)
         raise TypeError(
             f"{type(module).__name__} holds state that is not an nnx.Param: {text}. Pure functions have nowhere to "
             "keep it: use layers without state, such as a LayerNorm for a BatchNorm, and functional.dropout for "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Literal
 
 import jax
@@ -53,8 +54,8 @@ class Recurrent(nnx.Module):
         dropout: Dropout | None = None,
     ) -> tuple[Float[Array, "B T H"], RecurrentState]:
         """Returns the outputs of all steps and the last state: see `functional.recurrent`."""
-        options = {"state": state, "valid": valid, "reverse": reverse, "dropout": dropout}
-        return functional.recurrent(self.cell, x, self.weights, **options)
+        run = functools.partial(functional.recurrent, self.cell, x, self.weights, state=state)
+        return run(valid=valid, reverse=reverse, dropout=dropout)
 
     def step(
         self, x: Float[Array, "*batch D"], state: RecurrentState, *, dropout: Dropout | None = None
@@ -102,7 +103,7 @@ class RecurrentStack(nnx.Module):
         """
         if num_layers < 1:
             raise ValueError(f"num_layers must be at least 1, got {num_layers}")
-        directions = ("forward", "backward") if bidirectional else ("forward",)
+        directions = ("forward", "backward")[: 1 + bidirectional]
         sizes = [in_features] + [hidden_size * len(directions)] * (num_layers - 1)
         self.layers = nnx.Dict(
             {
@@ -137,8 +138,8 @@ class RecurrentStack(nnx.Module):
         for i in range(self.num_layers):
             x, outputs = self._between(x, i, key), []
             for name in self.directions:
-                given = {"state": next(remaining, None), "valid": valid, "dropout": self._of_state(i, name, key)}
-                output, state = self.layers[f"{i}"][name](x, reverse=name == "backward", **given)
+                run = functools.partial(self.layers[f"{i}"][name], x, valid=valid, reverse=name == "backward")
+                output, state = run(state=next(remaining, None), dropout=self._of_state(i, name, key))
                 outputs.append(output)
                 last.append(state)
             x = constrain(jnp.concatenate(outputs, -1), "batch", "length", "model")

@@ -6,15 +6,16 @@ and `ConvolutionStack` have this interface too.
 
 from __future__ import annotations
 
+import functools
 from typing import Protocol
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float
 
 from jaxformer import functional, masks
 from jaxformer.functional.attention.linear import FeatureMap
+from jaxformer.functional.padding import clear_padding
 from jaxformer.modules.attention import SelfAttention
 from jaxformer.modules.recurrent import CellName, RecurrentStack
 
@@ -40,7 +41,7 @@ class RecurrentLayer(nnx.Module):
         """
         if bidirectional and d_model % 2:
             raise ValueError(f"d_model must be even for two directions, got {d_model}")
-        hidden_size = d_model // 2 if bidirectional else d_model
+        hidden_size = d_model // (1 + bidirectional)
         self.stack = RecurrentStack(d_model, hidden_size, cell=cell, bidirectional=bidirectional, rngs=rngs)
 
     def __call__(
@@ -64,7 +65,7 @@ class AttentionLayer(nnx.Module):
             return self.attention(x, mask=self.mask, key=key)
         padding = masks.padding(valid)
         mask = padding if self.mask is None else self.mask & padding
-        return _masked(self.attention(_masked(x, valid), mask=mask, key=key), valid)
+        return clear_padding(self.attention(clear_padding(x, valid), mask=mask, key=key), valid)
 
 
 class LinearAttentionLayer(nnx.Module):
@@ -82,10 +83,10 @@ class LinearAttentionLayer(nnx.Module):
         Raises:
           ValueError: the attention has dropout, a scale, a score or sinks, or fewer key heads than query heads.
         """
-        options = {"dropout": attention.dropout or None, "scale": attention.scale, "score": attention.score}
-        options["sinks"] = attention.sinks
-        if given := [name for name, value in options.items() if value is not None]:
-            raise ValueError(f"linear attention must be given a SelfAttention without {given[0]}: it has no logits")
+        settings = {"dropout": attention.dropout or None, "scale": attention.scale, "score": attention.score}
+        settings["sinks"] = attention.sinks
+        if refused := [name for name, value in settings.items() if value is not None]:
+            raise ValueError(f"linear attention must be given a SelfAttention without {refused[0]}: it has no logits")
         if attention.kernel.shape[2] != 3:
             raise ValueError("linear attention must have as many key heads as query heads; omit num_kv_heads")
         self.attention, self.causal, self.feature_map = attention, causal, feature_map
@@ -98,18 +99,11 @@ class LinearAttentionLayer(nnx.Module):
         Raises:
           ValueError: the position scheme adds a bias.
         """
-        del key
-        query, keys, values = self.attention.project(x if valid is None else _masked(x, valid))
+        query, keys, values = self.attention.project(clear_padding(x, valid))
         query, keys = (self.attention.positions.rotate(y, None) for y in (query, keys))
         query, bias = self.attention.positions.bias(query, None)
         if bias is not None:
             name = type(self.attention.positions).__name__
             raise ValueError(f"linear attention must have positions without a bias, such as Rotary, got {name}")
-        options = {"causal": self.causal, "valid": valid, "feature_map": self.feature_map}
-        y = self.attention.output(functional.linear_attention(query, keys, values, **options))
-        return y if valid is None else _masked(y, valid)
-
-
-def _masked(x: Array, valid: Array) -> Array:
-    """Returns `x` with zeros at padding."""
-    return jnp.where(valid[..., None], x, 0)
+        mix = functools.partial(functional.linear_attention, causal=self.causal, feature_map=self.feature_map)
+        return clear_padding(self.attention.output(mix(query, keys, values, valid=valid)), valid)

@@ -16,6 +16,7 @@ from jaxformer import targets
 from jaxformer.axes import placed
 from jaxformer.functional.attention.base import RESIDUAL
 from jaxformer.modules.captured import Intermediates
+from jaxformer.modules.normalization import normalized
 from jaxformer.modules.per_layer import building
 from jaxformer.modules.pure import ModelT_co, Params, split_params
 
@@ -36,7 +37,7 @@ _products_or_named = jax.checkpoint_policies.save_from_both_policies(
 )
 
 
-def _is_kept(primitive: Primitive, *args: Any, **params: Any) -> Any:
+def _is_kept(primitive: Primitive, *args: object, **params: object) -> bool:
     """Decides, as a policy of `jax.checkpoint`, whether a result is saved for the backward pass or recomputed."""
     return primitive.name in FUSED or _products_or_named(primitive, *args, **params)
 
@@ -107,7 +108,7 @@ class Stack(nnx.Module, Generic[ModelT_co]):
         self.remat = remat
 
     def __call__(
-        self, x: Float[Array, "B T D"], *args: Any, key: jax.Array | None = None, **shared: Any
+        self, x: Float[Array, "B T D"], *args: object, key: jax.Array | None = None, **shared: Any
     ) -> Float[Array, "B T D"]:
         """Applies the blocks one after another; all receive `args` and `shared`, and `key` is split among them.
 
@@ -121,7 +122,7 @@ class Stack(nnx.Module, Generic[ModelT_co]):
     def run(
         self,
         x: Float[Array, "B T D"],
-        *args: Any,
+        *args: object,
         key: jax.Array | None = None,
         capture: Collection[str] = (),
         **shared: Any,
@@ -146,7 +147,7 @@ class Stack(nnx.Module, Generic[ModelT_co]):
         body = jax.checkpoint(body, prevent_cse=False, policy=policy)
         unroll = is_unrolled(self.num_layers, remat=self.remat)
         x, intermediates = jax.lax.scan(body, x, (nnx.to_pure_dict(stacked), keys), unroll=unroll)
-        return x if self.norm is None else self.norm(x), intermediates
+        return normalized(x, self.norm), intermediates
 
     def unstacked(self) -> tuple[Params, ...]:
         """Returns the parameters of each block, for loops that need them before they start (see `blocks`)."""

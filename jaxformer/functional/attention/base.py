@@ -54,6 +54,15 @@ class Request:
     def group(self) -> int:
         return self.query.shape[2] // self.key.shape[2]
 
+    @property
+    def rate(self) -> float:
+        """The rate of dropout: 0 without."""
+        return 0.0 if self.dropout is None else self.dropout.rate
+
+    @property
+    def dropout_key(self) -> Array | None:
+        return None if self.dropout is None else self.dropout.key
+
 
 def make_request(
     query, key, value, *, mask=None, bias=None, scale=None, score=None, dropout=None, sinks=None
@@ -68,12 +77,13 @@ def make_request(
     if dropout is not None and not (isinstance(dropout, Dropout) and isinstance(dropout.key, jax.Array | np.ndarray)):
         raise TypeError(f"dropout must be a functional.Dropout(rate, key), got {dropout!r}")
     batch, num_queries, num_heads, head_dim = query.shape
-    mask = None if mask is None else as_mask(mask)
     if mask is not None:
+        mask = as_mask(mask)
         covered = jax.eval_shape(lambda m: m.dense(num_queries, key.shape[1]), mask).shape
         _check_covers("mask", covered, (batch, num_heads, num_queries, key.shape[1]))
     if bias is not None:
-        bias = bias if isinstance(bias, Bias) else with_four_dims(bias)
+        if not isinstance(bias, Bias):
+            bias = with_four_dims(bias)
         for covered in _shapes_of_bias(bias, query, key.shape[1]):
             _check_covers("bias", covered, (batch, num_heads, num_queries, key.shape[1]))
     if sinks is not None and sinks.shape != (num_heads,):
@@ -122,10 +132,13 @@ def at_positions(
     >>> mask.dense(1, 5)[0, 0].astype(int).tolist()
     [[1, 1, 1, 0, 0]]
     """
+    if mask is not None:
+        mask = as_mask(mask)
     if query_positions is None and key_positions is None:
-        return None if mask is None else as_mask(mask), bias
+        return mask, bias
     queries, keys = _positions("query", query_positions, query), _positions("key", key_positions, key)
-    mask = None if mask is None else as_mask(mask).at_positions(queries, keys)
+    if mask is not None:
+        mask = mask.at_positions(queries, keys)
     if isinstance(bias, Bias):
         scaled = _scaled(query, key.shape[1], scale, mask)
         bias = bias.at_positions(scaled, jnp.asarray(queries), keys)
@@ -144,8 +157,10 @@ def _positions(name: str, positions, x) -> Array | np.ndarray:
     """Returns positions ``int [1 or B, length]``; 0, 1, 2, ... by default."""
     if positions is None:
         return row_of_positions(x.shape[1])
-    positions = positions if isinstance(positions, np.ndarray) else jnp.asarray(positions)
-    positions = positions[None] if positions.ndim == 1 else positions
+    if not isinstance(positions, np.ndarray):
+        positions = jnp.asarray(positions)
+    if positions.ndim == 1:
+        positions = positions[None]
     if not jnp.issubdtype(positions.dtype, jnp.integer):
         raise ValueError(f"{name}_positions must be integers, got {positions.dtype}")
     if positions.ndim != 2 or positions.shape[0] not in (1, x.shape[0]) or positions.shape[1] != x.shape[1]:
@@ -156,7 +171,8 @@ def _positions(name: str, positions, x) -> Array | np.ndarray:
 
 def _scaled(query, num_keys: int, scale, mask: Mask | None) -> Array:
     """Returns scaled queries ``[B, N, T, H]`` for the tiles of a bias; 0 for queries that may attend to no key."""
-    scale = query.shape[3] ** -0.5 if scale is None else scale
+    if scale is None:
+        scale = query.shape[3] ** -0.5
     scaled = _multiplied(query.transpose(0, 2, 1, 3).astype(jnp.float32), jnp.asarray(scale, jnp.float32))
     if mask is None or num_keys == 0:
         return scaled
@@ -240,9 +256,10 @@ def masked_softmax(logits: Float[Array, "*rows S"], mask: Bool[Array, "*rows S"]
 
 @jax.custom_jvp
 def _softmax(logits: Array, mask: Array | None) -> Array:
-    kept = logits if mask is None else jnp.where(mask, logits, LOW)
-    top = jax.lax.stop_gradient(kept.max(-1, keepdims=True, initial=LOW))
-    weights = jnp.exp(kept - top)
+    if mask is not None:
+        logits = jnp.where(mask, logits, LOW)
+    top = jax.lax.stop_gradient(logits.max(-1, keepdims=True, initial=LOW))
+    weights = jnp.exp(logits - top)
     if mask is not None:
         weights = jnp.where(mask, weights, 0.0)
     total = weights.sum(-1, keepdims=True)
@@ -252,8 +269,9 @@ def _softmax(logits: Array, mask: Array | None) -> Array:
 @_softmax.defjvp
 def _softmax_jvp(primals, tangents):
     """Saves only the weights; by default the backward pass would also need the logits and the exponentials."""
-    weights, tangent = _softmax(*primals), tangents[0]
-    tangent = tangent if primals[1] is None else jnp.where(primals[1], tangent, 0.0)
+    weights, tangent, mask = _softmax(*primals), tangents[0], primals[1]
+    if mask is not None:
+        tangent = jnp.where(mask, tangent, 0.0)
     return weights, weights * (tangent - (weights * tangent).sum(-1, keepdims=True))
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -29,24 +29,10 @@ from jaxtyping import Array, Float
 
 from jaxformer import targets
 from jaxformer.axes import vary_alike
+from jaxformer.functional.attention import tiles
 from jaxformer.functional.attention.base import LOW, RESIDUAL, Request, is_nonempty
 from jaxformer.functional.attention.sinks import add_sinks, sink_gradients
-from jaxformer.functional.attention.tiles import (
-    Location,
-    Tile,
-    Tiling,
-    Varying,
-    block_size,
-    join_tile_rows,
-    key_bounds,
-    key_ranges,
-    location_of,
-    queries_at,
-    split_heads,
-    take_part,
-    tile_at,
-    tile_rows,
-)
+from jaxformer.functional.attention.tiles import BiasArrays, Location, Origin, Tile, Tiling, Varying
 from jaxformer.functional.bias import Bias
 from jaxformer.functional.derivatives import not_reversed
 
@@ -65,7 +51,7 @@ def attention(
     query_block: int | None = None,
     key_block: int | None = None,
     dims: tuple[int, int, int, int] | None = None,
-    origin: tuple[Any, Any] = (0, 0),
+    origin: Origin = (0, 0),
 ) -> Float[Array, "B T N J"]:
     """Computes the result of `reference.attention` in blocks of at most these sizes.
 
@@ -83,7 +69,7 @@ def attention(
     num_queries, num_keys = request.query.shape[1], request.key.shape[1]
     if 0 in (request.query.shape[0], num_queries, num_keys):
         return jnp.zeros((*request.query.shape[:3], request.value.shape[3]), request.query.dtype)
-    largest = query_block or block_size(request), key_block or block_size(request)
+    largest = query_block or tiles.block_size(request), key_block or tiles.block_size(request)
     # As few blocks as possible, of equal size: 384 positions are two blocks of 192, not one of 256 and a half-empty
     # one.
     query_size = -(-num_queries // -(-num_queries // largest[0]))
@@ -92,17 +78,19 @@ def attention(
     tiling = make_tiling(request, (query_size, key_size), unpadded=not query_padding and not key_padding)
     tiling = dataclasses.replace(tiling, dims=dims or tiling.dims)
     rows = origin[0], request.query.shape[0]
-    ranges = key_ranges(request.mask, num_queries, query_size, rows=rows, rows_per_part=tiling.part[0])
-    bounds = key_bounds(ranges, np.arange(0, num_keys, key_size), key_size)
-    dropout_key = None if request.dropout is None else request.dropout.key
-    varying = Varying(jnp.asarray(bounds), request.mask, dropout_key, origin=origin)
+    ranges = tiles.key_ranges(request.mask, num_queries, query_size, rows=rows, rows_per_part=tiling.part[0])
+    bounds = tiles.key_bounds(ranges, np.arange(0, num_keys, key_size), key_size)
+    varying = Varying(bounds, request.mask, request.dropout_key, origin=origin)
     query, key, value = (
         jnp.pad(x, ((0, 0), (0, padding), (0, 0), (0, 0))) if padding else x
         for x, padding in ((request.query, query_padding), (request.key, key_padding), (request.value, key_padding))
     )
-    bias = tuple(jax.tree.leaves(request.bias)) if isinstance(request.bias, Bias) else request.bias
-    arrays = vary_alike((query, key, value, bias, request.sinks, varying))
+    arrays = vary_alike((query, key, value, bias_arrays(request), request.sinks, varying))
     return _attend(tiling, *arrays)[:, :num_queries]
+
+
+def bias_arrays(request: Request) -> BiasArrays:
+    return tuple(jax.tree.leaves(request.bias)) if isinstance(request.bias, Bias) else request.bias
 
 
 def check_bias_of_shard(bias: Bias, query: Array, dims: tuple[int, int, int, int], name: str) -> None:
@@ -130,10 +118,9 @@ def check_bias_of_shard(bias: Bias, query: Array, dims: tuple[int, int, int, int
 def make_tiling(request: Request, blocks: tuple[int, int], *, unpadded: bool) -> Tiling:
     """Returns the tiling of a request."""
     batch, num_queries, num_heads, _ = request.query.shape
-    rate = 0.0 if request.dropout is None else request.dropout.rate
-    tree = jax.tree.structure(request.bias) if isinstance(request.bias, Bias) else None
     dims = (batch, num_heads, num_queries, request.key.shape[1])
-    return Tiling(dims, blocks, _part(request), request.scale, request.score, rate, tree, unpadded)
+    structure = jax.tree.structure(request.bias)
+    return Tiling(dims, blocks, _part(request), request.scale, request.score, request.rate, structure, unpadded)
 
 
 def _part(request: Request) -> tuple[int, int]:
@@ -147,11 +134,13 @@ def _part(request: Request) -> tuple[int, int]:
         return max(n for n in range(1, count + 1) if count % n == 0 and (n == 1 or n * heads_each <= HEADS))
 
     heads = largest_divisor(num_kv_heads, request.group)
-    return (largest_divisor(batch, heads * request.group) if heads == num_kv_heads else 1), heads
+    if heads < num_kv_heads:
+        return 1, heads
+    return largest_divisor(batch, heads * request.group), heads
 
 
 def forward(
-    tiling: Tiling, query: Array, key: Array, value: Array, bias: Any, varying: Varying
+    tiling: Tiling, query: Array, key: Array, value: Array, bias: BiasArrays, varying: Varying
 ) -> tuple[Float[Array, "B T N J"], Float[Array, "B T N 2"]]:
     """Returns the output and the log-sum-exp of every row, both float32; 0 and `LOW` (twice) in an empty row.
 
@@ -162,13 +151,13 @@ def forward(
 
     def visit_row(tile_row: tuple[Array, Array]) -> tuple[Array, Array]:
         index, (first, last) = tile_row
-        location = location_of(tiling, key, varying, index)
-        query_block = queries_at(tiling, query, key, location)
+        location = tiles.location_of(tiling, key, varying, index)
+        query_block = tiles.queries_at(tiling, query, key, location)
         shape = query_block.shape[:-1]
 
         def visit(column: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             O, m, l = carry
-            tile = tile_at(tiling, varying, query_block, key, value, location, column)
+            tile = tiles.tile_at(tiling, varying, query_block, key, value, location, column)
             S = jnp.where(tile.allowed, _logits(tiling, tile, query_block, bias, location, column), LOW)  # line 8
             # No result depends on m, and the derivative of a maximum divides by 0 if XLA computes it twice.
             new_m = jnp.maximum(m, jax.lax.stop_gradient(S.max(-1)))  # line 9
@@ -188,8 +177,12 @@ def forward(
         log_l = jnp.where(empty, LOW, jnp.log(safe_l))
         return jnp.where(empty[..., None], 0.0, O / safe_l[..., None]), jnp.stack([m, log_l], -1)  # lines 12, 13
 
-    output, logsumexp = jax.lax.map(visit_row, tile_rows(tiling, key, varying))
-    return join_tile_rows(output, query, key), join_tile_rows(logsumexp, query, key)
+    output, logsumexp = jax.lax.map(visit_row, tiles.tile_rows(tiling, key, varying))
+    return tiles.join_tile_rows(output, query, key), tiles.join_tile_rows(logsumexp, query, key)
+
+
+BiasGradients: TypeAlias = Array | tuple[Array | None, ...] | None
+"""The gradients of the floating-point arrays of a bias; None for others."""
 
 
 class Saved(NamedTuple):
@@ -198,13 +191,15 @@ class Saved(NamedTuple):
     query: Array
     key: Array
     value: Array
-    bias: Any
+    bias: BiasArrays
     varying: Varying
     output: Array  # [B, T, N, J]; this and the next cover all keys, and the sinks, even if
     logsumexp: Array  # [B, T, N, 2]; `key` and `value` are a shard of them
 
 
-def backward(tiling: Tiling, saved: Saved, upstream: Float[Array, "B T N J"]) -> tuple[Array, Array, Array, Any]:
+def backward(
+    tiling: Tiling, saved: Saved, upstream: Float[Array, "B T N J"]
+) -> tuple[Array, Array, Array, BiasGradients]:
     """Returns the gradients of query, key, value and bias, summed in float32.
 
     The weights of each block are recomputed from the log-sum-exp. `upstream` is the gradient of the output.
@@ -215,18 +210,18 @@ def backward(tiling: Tiling, saved: Saved, upstream: Float[Array, "B T N J"]) ->
     delta = (upstream.astype(jnp.float32) * output.astype(jnp.float32)).sum(-1)
     row_arrays = query, upstream, logsumexp[..., :1], logsumexp[..., 1:], delta[..., None]
 
-    def visit_row(sums: tuple[Any, ...], tile_row: tuple[Array, Array]) -> tuple[tuple[Any, ...], Array]:
+    def visit_row(sums: tuple[Array, Array, BiasGradients], tile_row: tuple[Array, Array]):
         index, (first, last) = tile_row
-        location = location_of(tiling, key, varying, index)
-        blocks = (queries_at(tiling, x, key, location) for x in row_arrays)
+        location = tiles.location_of(tiling, key, varying, index)
+        blocks = (tiles.queries_at(tiling, x, key, location) for x in row_arrays)
         query_block, dO, m, log_l, delta_block = blocks
         nonempty = is_nonempty(log_l)
         # An empty row, and the gradient of its output, may hold NaN.
         query_block, dO = (jnp.where(nonempty, x, 0) for x in (query_block, dO))
 
-        def visit(column: Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        def visit(column: Array, carry: tuple[Array, Array, Array, BiasGradients]):
             dQ, dK, dV, d_bias = carry
-            tile = tile_at(tiling, varying, query_block, key, value, location, column)
+            tile = tiles.tile_at(tiling, varying, query_block, key, value, location, column)
             scaled = _products(query_block, tile.key) * tiling.scale
             S = jnp.where(tile.allowed, _logits(tiling, tile, query_block, padded, location, column), LOW)  # line 10
             P = jnp.where(tile.allowed, jnp.exp(S - m - log_l), 0.0)  # line 11
@@ -242,10 +237,10 @@ def backward(tiling: Tiling, saved: Saved, upstream: Float[Array, "B T N J"]) ->
             dK = _add_block(tiling, dK, _sum_over_queries(d_products, query_block), location, column)  # line 16
             kept_P = kept_P.astype(value.dtype)
             dV = _add_block(tiling, dV, _sum_over_queries(kept_P, dO), location, column)  # line 12
-            if tiling.tree is not None:
+            if isinstance(bias, tuple):
                 d_bias, dQ_of_bias = _through_bias(tiling, bias, d_bias, tile, query_block, dS)
                 dQ += dQ_of_bias
-            elif d_bias is not None:
+            elif isinstance(d_bias, Array):
                 d_bias = _add_bias(tiling, d_bias, dS, location, column)
             return dQ, dK, dV, d_bias
 
@@ -255,19 +250,19 @@ def backward(tiling: Tiling, saved: Saved, upstream: Float[Array, "B T N J"]) ->
 
     zeros = lambda x: jnp.zeros((x.shape[0], x.shape[2], x.shape[1], x.shape[3]), jnp.float32)
     sums = vary_alike((zeros(key), zeros(value), zero_gradients(padded), query))[:3]
-    (dK, dV, d_bias), dQ = jax.lax.scan(visit_row, sums, tile_rows(tiling, key, varying))
-    if tiling.tree is None and d_bias is not None:
+    (dK, dV, d_bias), dQ = jax.lax.scan(visit_row, sums, tiles.tile_rows(tiling, key, varying))
+    if isinstance(bias, Array) and isinstance(d_bias, Array):
         d_bias = d_bias[:, :, : bias.shape[2], : bias.shape[3]]
-    return join_tile_rows(dQ, query, key), dK.swapaxes(1, 2), dV.swapaxes(1, 2), d_bias
+    return tiles.join_tile_rows(dQ, query, key), dK.swapaxes(1, 2), dV.swapaxes(1, 2), d_bias
 
 
-def zero_gradients(bias: Any) -> Any:
+def zero_gradients(bias: BiasArrays) -> BiasGradients:
     """Returns float32 zeros for the gradients of a bias (an array, or leaves of a `Bias`); None for integer leaves."""
     zeros = lambda x: jnp.zeros(x.shape, jnp.float32) if jnp.issubdtype(x.dtype, jnp.floating) else None
     return jax.tree.map(zeros, bias)
 
 
-def cast_gradients(bias: Any, sums: Any) -> Any:
+def cast_gradients(bias: BiasArrays, sums: BiasGradients) -> BiasArrays:
     """Returns the sums of `zero_gradients` in the dtypes of the bias; float0 for integer leaves."""
     cast = lambda x, d: np.zeros(x.shape, jax.dtypes.float0) if d is None else d.astype(x.dtype)
     return jax.tree.map(cast, bias, sums)
@@ -281,7 +276,7 @@ def _add_block(tiling: Tiling, x: Array, block: Array, location: Location, colum
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attend(
-    tiling: Tiling, query: Array, key: Array, value: Array, bias: Any, sinks: Array | None, varying: Varying
+    tiling: Tiling, query: Array, key: Array, value: Array, bias: BiasArrays, sinks: Array | None, varying: Varying
 ) -> Array:
     return add_sinks(*forward(tiling, query, key, value, bias, varying), sinks)[0].astype(query.dtype)
 
@@ -305,17 +300,18 @@ def _attend_backward(tiling, residuals, upstream):
 _attend.defvjp(_attend_forward, _attend_backward)
 
 
-def _logits(tiling: Tiling, tile: Tile, query: Array, bias: Any, location: Location, column: Array) -> Array:
+def _logits(tiling: Tiling, tile: Tile, query: Array, bias: BiasArrays, location: Location, column: Array) -> Array:
     """Returns the logits of a block, float32 ``[B, K, G, t, s]``."""
     logits = _products(query, tile.key) * tiling.scale
-    logits = logits if tiling.score is None else tiling.score(logits)
+    if tiling.score is not None:
+        logits = tiling.score(logits)
     if bias is None:
         return logits
-    if tiling.tree is None:
-        added = jax.lax.dynamic_slice(bias, *_bias_slice(tiling, bias, query.shape, location, column))
-    else:
+    if isinstance(bias, tuple):
         added = _bias_tile(tiling, bias, query, tile)
-    return logits + split_heads(added, query.shape[1]).astype(jnp.float32)
+    else:
+        added = jax.lax.dynamic_slice(bias, *_bias_slice(tiling, bias, query.shape, location, column))
+    return logits + tiles.split_heads(added, query.shape[1]).astype(jnp.float32)
 
 
 def _products(query: Array, key: Array) -> Array:
@@ -346,7 +342,7 @@ def _bias_tile(tiling: Tiling, leaves: Sequence[Array], query: Array, tile: Tile
     if heads.shape[1] != tiling.dims[1]:
         bias = bias.take_heads(tile.origin[1], heads.shape[1])
     tile_bias = bias.tile(heads.astype(jnp.float32) * tiling.scale, *tile.positions)
-    return take_part(tile_bias, tile.origin, (heads.shape[0], heads.shape[1]))
+    return tiles.take_part(tile_bias, tile.origin, (heads.shape[0], heads.shape[1]))
 
 
 def _through_bias(tiling: Tiling, leaves, d_leaves, tile: Tile, query: Array, d_logits: Array):
@@ -355,7 +351,7 @@ def _through_bias(tiling: Tiling, leaves, d_leaves, tile: Tile, query: Array, d_
     def added(learned: tuple[Array | None, ...], query: Array) -> Array:
         merged = [old if new is None else new.astype(old.dtype) for old, new in zip(leaves, learned, strict=True)]
         tile_bias = _bias_tile(tiling, merged, query, tile).astype(jnp.float32)
-        return jnp.broadcast_to(split_heads(tile_bias, query.shape[1]), d_logits.shape)
+        return jnp.broadcast_to(tiles.split_heads(tile_bias, query.shape[1]), d_logits.shape)
 
     learned = tuple(None if d is None else x.astype(jnp.float32) for x, d in zip(leaves, d_leaves, strict=True))
     _, pull = jax.vjp(added, learned, query)
@@ -363,12 +359,12 @@ def _through_bias(tiling: Tiling, leaves, d_leaves, tile: Tile, query: Array, d_
     return jax.tree.map(jnp.add, d_leaves, d_learned), d_query.astype(jnp.float32)
 
 
-def _pad_bias(tiling: Tiling, bias: Any) -> Any:
+def _pad_bias(tiling: Tiling, bias: BiasArrays) -> BiasArrays:
     """Pads an array to full blocks, unless it broadcasts: XLA would shift a slice that extends past the end."""
-    if bias is None or tiling.tree is not None:
+    if bias is None or isinstance(bias, tuple):
         return bias
     missing = [-length % block for length, block in zip(tiling.dims[2:], tiling.blocks, strict=True)]
-    padding = [(0, count if size > 1 else 0) for count, size in zip(missing, bias.shape[2:], strict=True)]
+    padding = [(0, count * (size > 1)) for count, size in zip(missing, bias.shape[2:], strict=True)]
     return jnp.pad(bias, ((0, 0), (0, 0), *padding))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +11,8 @@ import numpy as np
 from jaxformer.functional.attention.api import choose, implementations
 from jaxformer.functional.attention.base import Request, keep_tile, make_request
 from jaxformer.functional.bias import dense_bias
+
+Shaped = jax.Array | jax.ShapeDtypeStruct
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,20 +36,21 @@ class Explanation:
         lines = []
         for name, error in self.errors.items():
             parts = [] if error is None else [f"worst error {error:.1e}"]
-            parts += [f"no default: {self.declined[name]}"] if name in self.declined else []
+            if name in self.declined:
+                parts.append(f"no default: {self.declined[name]}")
             lines.append((name, "; ".join(parts)))
         lines += [(name, f"refuses: {reason}") for name, reason in self.refused.items()]
         return "\n".join(f"{'->' if name == self.chosen else '  '} {name:12} {text}".rstrip() for name, text in lines)
 
 
-def explain_attention(query: Any, key: Any, value: Any, **options: Any) -> Explanation:
+def explain_attention(query: Shaped, key: Shaped, value: Shaped, **arguments: object) -> Explanation:
     """Returns the implementation that `attention` would choose, why not another one, and the largest errors.
 
     Every implementation that accepts the arrays is run and compared with the definition in float64. With
     ``jax.ShapeDtypeStruct`` instead of arrays, none is run.
 
     Args:
-      options: the options of `attention` other than `implementation`.
+      arguments: the arguments of `attention` other than `implementation`.
 
     Raises:
       ValueError: shapes do not match, as in `attention`.
@@ -58,7 +60,7 @@ def explain_attention(query: Any, key: Any, value: Any, **options: Any) -> Expla
     >>> explain_attention(x, x, x, score=jnp.tanh).chosen
     'blockwise'
     """
-    request = make_request(query, key, value, **options)
+    request = make_request(query, key, value, **arguments)
     reasons = {name: implementation.refuse(request) for name, implementation in implementations.items()}
     accepted = [name for name, reason in reasons.items() if reason is None]
     errors: dict[str, float | None] = dict.fromkeys(accepted)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxformer.axes import vary_alike
+from jaxformer.functional.padding import clear_padding
 from jaxformer.reprs import brief
 
 FeatureMap = Callable[[jax.Array], jax.Array]
@@ -88,12 +89,9 @@ def linear_attention(
         raise ValueError(f"chunk must be at least 1, got {chunk}")
     if causal and query.shape[1] != key.shape[1]:
         raise ValueError(f"causal linear attention must have T = S, got {query.shape[1]} and {key.shape[1]}")
-    per_feature = None if valid is None else valid[..., None, None]
-    if per_feature is not None:  # before the feature map, because its gradient at NaN is NaN
-        key, value = (jnp.where(per_feature, x, 0) for x in (key, value))
+    key, value = (clear_padding(x, valid) for x in (key, value))  # before the feature map: its gradient at NaN is NaN
     queries, keys = (feature_map(x.astype(jnp.float32)) for x in (query, key))
-    keys = keys if per_feature is None else jnp.where(per_feature, keys, 0)
-    values = value.astype(jnp.float32)
+    keys, values = clear_padding(keys, valid), value.astype(jnp.float32)
     if causal:
         return _causal(queries, keys, values, chunk).astype(query.dtype)
     state = LinearState(jnp.einsum("bsnr,bsnj->bnrj", keys, values), keys.sum(1))
@@ -157,7 +155,8 @@ def _causal(queries: Array, keys: Array, values: Array, chunk: int) -> Array:
     """Computes the causal form: masked products within a chunk, plus the sums of earlier chunks."""
     queries = _scaled(queries)
     batch, length, heads, features = queries.shape
-    chunk = min(chunk, max(length, 1)) if isinstance(length, int) else chunk  # a symbolic length has no minimum
+    if isinstance(length, int):  # a symbolic length has no minimum
+        chunk = min(chunk, max(length, 1))
     count = -(-length // chunk)
     pad = lambda x: jnp.pad(x, ((0, 0), (0, count * chunk - length), (0, 0), (0, 0)))
     split = lambda x: jnp.moveaxis(pad(x).reshape(batch, count, chunk, heads, x.shape[-1]), 1, 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -64,7 +63,7 @@ def attention_head(
         logits = score(_with_finite_slope(logits, mask))
     if bias is not None:
         logits = logits + _bias_of_head(bias, query, key.shape[0], factor, mask)
-    weights = masked_softmax(logits, mask) if sink is None else _softmax_with_sink(logits, mask, sink)
+    weights = _softmax(logits, mask, sink)
     mixing = weights if kept is None else jnp.where(kept, weights * (1 / (1 - rate)), 0.0)
     output = jnp.einsum("ts,sj->tj", mixing.astype(value.dtype), value, preferred_element_type=jnp.float32)
     if mask is not None and not finite:
@@ -109,16 +108,19 @@ def _with_finite_slope(logits: Array, mask: Array | None) -> Array:
     return logits if mask is None else jnp.where(mask, logits, 1.0)
 
 
-def _softmax_with_sink(logits: Array, mask: Array | None, sink: Array) -> Array:
+def _softmax(logits: Array, mask: Array | None, sink: Array | None) -> Array:
     """Returns the weights of the keys beside an extra key that every query sees."""
+    if sink is None:
+        return masked_softmax(logits, mask)
     wider = jnp.concatenate([logits, jnp.full((logits.shape[0], 1), sink.astype(jnp.float32))], 1)
-    mask = None if mask is None else jnp.pad(mask, ((0, 0), (0, 1)), constant_values=True)
+    if mask is not None:
+        mask = jnp.pad(mask, ((0, 0), (0, 1)), constant_values=True)
     return masked_softmax(wider, mask)[:, :-1]
 
 
 def _bias_of_head(bias: Array | Bias, query: Array, num_keys: int, scale: float, mask: Array | None) -> Array:
     if isinstance(bias, Bias):
-        allowed = None if mask is None else mask[None, None]
+        allowed = jax.tree.map(lambda x: x[None, None], mask)
         bias = _of_one_head("bias", dense_bias(bias, query[None, :, None], num_keys, scale, allowed=allowed))
     return bias.astype(jnp.float32)
 
@@ -146,7 +148,7 @@ def attention_weights(request: Request) -> Float[Array, "B N T S"]:
     return weights.reshape(weights.shape[0], request.query.shape[2], *weights.shape[-2:])
 
 
-def _lifted(request: Request) -> tuple[Callable[..., Any], list[Array | None]]:
+def _lifted(request: Request) -> tuple[Callable[..., tuple[Array, Array]], list[Array | None]]:
     """Returns `attention_head` lifted over examples, key heads, and the query heads that share one; and its arrays.
 
     Mask, bias, kept weights and sinks are ``[1 or B, 1 or N, ...]``: examples or heads share those of size 1.
@@ -154,20 +156,20 @@ def _lifted(request: Request) -> tuple[Callable[..., Any], list[Array | None]]:
     batch, num_queries, num_heads, head_dim = request.query.shape
     # Without a dimension for groups of one, XLA copies less.
     lifts = (batch, num_heads) if request.group == 1 else (batch, num_heads // request.group, request.group)
-    extras = [x if x is None else x.reshape(_lifts_of(x, lifts) + x.shape[2:]) for x in _extras(request)]
-    head: Callable[..., Any] = functools.partial(
+    extras = jax.tree.map(lambda x: x.reshape(_lifts_of(x, lifts) + x.shape[2:]), _extras(request))
+    head: Callable[..., tuple[Array, Array]] = functools.partial(
         attention_head,
-        rate=0.0 if request.dropout is None else request.dropout.rate,
+        rate=request.rate,
         scale=request.scale,
         score=request.score,
         finite=request.mask is not None and request.mask.finite,
     )
     for lift, in_axes, out_axes in [(2, (1, None, None), (1, 0)), (1, (1, 1, 1), (1, 0)), (0, (0, 0, 0), 0)]:
         if lift < len(lifts):
-            own = [None if x is None or x.shape[lift] != lifts[lift] else 0 for x in extras]
-            head = jax.vmap(head, (*in_axes, *own), out_axes)
+            axes = jax.tree.map(lambda x, lift=lift: 0 if x.shape[lift] == lifts[lift] else None, extras)
+            head = jax.vmap(head, (*in_axes, *axes), out_axes)
     unshared = lambda x: [size for lift, size in enumerate(x.shape[: len(lifts)]) if size == lifts[lift]]
-    extras = [x if x is None else x.reshape(*unshared(x), *x.shape[len(lifts) :]) for x in extras]
+    extras = jax.tree.map(lambda x: x.reshape(*unshared(x), *x.shape[len(lifts) :]), extras)
     return head, [request.query.reshape(batch, num_queries, *lifts[1:], head_dim), request.key, request.value, *extras]
 
 

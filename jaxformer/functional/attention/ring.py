@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -26,10 +26,16 @@ from jaxtyping import Array, Float
 from jaxformer.functional.attention import blockwise
 from jaxformer.functional.attention.base import LOW, RESIDUAL, Request
 from jaxformer.functional.attention.sinks import add_sinks, sink_gradients
-from jaxformer.functional.attention.tiles import BLOCK, Tiling, Varying, block_size, key_bounds, key_ranges
+from jaxformer.functional.attention.tiles import BLOCK, Origin, Tiling, Varying, block_size, key_bounds, key_ranges
 from jaxformer.functional.bias import Bias
 from jaxformer.functional.derivatives import not_reversed
 from jaxformer.masks import Mask
+
+SumsT = TypeVar("SumsT")
+TravelingT = TypeVar("TravelingT")
+
+Visit: TypeAlias = Callable[[SumsT, TravelingT, Array], tuple[SumsT, TravelingT]]
+"""What a device does with its own sums and with what goes around the ring, of which an owner is given."""
 
 
 def refuse(request: Request) -> str | None:
@@ -84,7 +90,7 @@ class Ring:
     axis: str
     size: int
     dims: tuple[int, int, int, int]  # full B, N, T, S; positions beyond T and S are padding
-    mesh_axes: tuple[Any, Any] = (None, None)  # over which rows of the batch and heads are sharded
+    mesh_axes: tuple[str | None, str | None] = (None, None)  # over which rows of the batch and heads are sharded
     zigzag: bool = False
 
     @property
@@ -92,13 +98,13 @@ class Ring:
         """The indices of the chunks of the sequence that each device holds, ``[P, 1 or 2]``."""
         return _zigzag_order(self.size).reshape(self.size, 2) if self.zigzag else np.arange(self.size)[:, None]
 
-    def positions(self, rank: Any, local_length: int) -> Array:
+    def positions(self, rank: int | Array, local_length: int) -> Array:
         """Returns the positions of a sequence that a device holds; each device holds `local_length` of them."""
         chunks = jnp.asarray(self.chunks)[rank]
         size = local_length // chunks.shape[0]
         return (chunks[:, None] * size + jnp.arange(size)[None]).reshape(-1)
 
-    def origin(self, query: Array) -> tuple[Any, Any]:
+    def origin(self, query: Array) -> Origin:
         """Returns the first row of the batch and the first head that a device holds."""
         first = lambda axis, count: 0 if axis is None else jax.lax.axis_index(axis) * count
         return first(self.mesh_axes[0], query.shape[0]), first(self.mesh_axes[1], query.shape[2])
@@ -118,11 +124,7 @@ def fill(x: Array, shards: int, *, block: int = BLOCK) -> Array:
 
 
 def attention(
-    request: Request,
-    ring: Ring,
-    *,
-    query_block: int | None = None,
-    key_block: int | None = None,
+    request: Request, ring: Ring, *, query_block: int | None = None, key_block: int | None = None
 ) -> Float[Array, "B T N J"]:
     """Computes the output for a device's own queries; call it inside ``jax.shard_map``.
 
@@ -141,18 +143,20 @@ def attention(
     tiling = dataclasses.replace(tiling, dims=ring.dims)
     rows = ring.origin(request.query)[0], request.query.shape[0]
     ranges = jnp.asarray(_key_ranges(request.mask, ring, local_queries, blocks[0], rows))
-    shared = ranges, request.mask, None if request.dropout is None else request.dropout.key
-    bias = None if request.bias is None else tuple(jax.tree.leaves(request.bias))
+    shared = ranges, request.mask, request.dropout_key
+    bias = blockwise.bias_arrays(request)
     return _attend(tiling, ring, request.query, request.key, request.value, bias, request.sinks, shared)
 
 
-def _key_ranges(mask: Mask | None, ring: Ring, local_length: int, block: int, rows: tuple[Any, int]) -> Any:
+def _key_ranges(
+    mask: Mask | None, ring: Ring, local_length: int, block: int, rows: tuple[int | Array, int]
+) -> np.ndarray | Array:
     """Returns the range of keys that each block of queries of each device may see in any row, ``[P, blocks, 2]``."""
     ranges = key_ranges(mask, ring.size * local_length, block, rows=rows, rows_per_part=rows[1])
     return ranges.reshape(ring.chunks.size, -1, 2)[ring.chunks].reshape(ring.size, -1, 2)
 
 
-def _varying(tiling: Tiling, ring: Ring, shared: Any, query: Array, key: Array, owner: Array):
+def _varying(tiling: Tiling, ring: Ring, shared, query: Array, key: Array, owner: Array):
     """Returns the positions and bounds of this device's queries and of the keys that belong to device `owner`."""
     ranges, mask, dropout_key = shared
     rank = jax.lax.axis_index(ring.axis)
@@ -162,8 +166,8 @@ def _varying(tiling: Tiling, ring: Ring, shared: Any, query: Array, key: Array, 
 
 
 def _round(
-    ring: Ring, visit: Callable[[Any, Any, Array], tuple[Any, Any]], sums: Any, traveling: Any, *, to_owner: bool
-) -> tuple[Any, Any]:
+    ring: Ring, visit: Visit[SumsT, TravelingT], sums: SumsT, traveling: TravelingT, *, to_owner: bool
+) -> tuple[SumsT, TravelingT]:
     """Calls ``sums, traveling = visit(sums, traveling, owner)`` at each device of the ring.
 
     If `to_owner`, `traveling` ends on the device where it started, otherwise on the last one that it visits.
@@ -171,7 +175,7 @@ def _round(
     rank = jax.lax.axis_index(ring.axis)
     next_device = [(i, (i + 1) % ring.size) for i in range(ring.size)]
 
-    def visit_and_pass(carry: tuple[Any, Any], step: Array) -> tuple[tuple[Any, Any], None]:
+    def visit_and_pass(carry: tuple[SumsT, TravelingT], step: Array) -> tuple[tuple[SumsT, TravelingT], None]:
         sums, traveling = visit(*carry, (rank - step) % ring.size)
         return (sums, jax.tree.map(lambda x: jax.lax.ppermute(x, ring.axis, next_device), traveling)), None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,13 @@ TILES = 1 << 27
 """The maximum number of logits in the tiles of all rows and heads on a GPU: 512 MiB at a time."""
 
 
+Origin: TypeAlias = tuple[int | Array, int | Array]
+"""The indices of the first row of the batch and of the first head of a shard or a tile."""
+
+BiasArrays: TypeAlias = Array | tuple[Array, ...] | None
+"""The arrays of a bias: itself, the leaves of a `Bias`, or None."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Tiling:
     """The static part of blockwise attention."""
@@ -32,7 +39,7 @@ class Tiling:
     scale: float
     score: ScoreFunction | None
     rate: float  # of dropout
-    tree: Any  # the tree structure of a `Bias`; None for an array or no bias
+    tree: Any  # the tree structure of the bias
     unpadded: bool  # every block is full, so no position needs to be compared with T and S
 
 
@@ -45,13 +52,13 @@ class Varying(NamedTuple):
     dropout_key: Array | None = None
     positions: tuple[Array, Array] | None = None
     """The positions of the queries and of the keys, consecutive in each block; None where they are 0, 1, 2, ..."""
-    origin: tuple[Any, Any] = (0, 0)
-    """The first row of the batch and the first head, if the arrays are a shard of them."""
+    origin: Origin = (0, 0)
+    """Of the arrays, if they are a shard."""
 
 
 def key_ranges(
-    mask: Mask | None, num_queries: int, query_block: int, *, rows: tuple[Any, int], rows_per_part: int
-) -> Any:
+    mask: Mask | None, num_queries: int, query_block: int, *, rows: tuple[int | Array, int], rows_per_part: int
+) -> np.ndarray | Array:
     """Returns, for each block of queries, a range (start, stop) that contains all keys it sees.
 
     Returns:
@@ -93,7 +100,7 @@ def _(size, is_mapped, ranges):
     return _same_under_vmap(_hull(ranges.swapaxes(0, 1))), False
 
 
-def key_bounds(ranges: Any, starts: Any, key_block: int) -> Any:
+def key_bounds(ranges: np.ndarray | Array, starts: np.ndarray | Array, key_block: int) -> Array:
     """Returns the first of the key blocks that overlap each range, and one past the last.
 
     Args:
@@ -106,14 +113,14 @@ def key_bounds(ranges: Any, starts: Any, key_block: int) -> Any:
     needed = (starts < last) & (starts + key_block > first) & (last > first)
     end = needed.shape[-1] - needed[..., ::-1].argmax(-1)
     bounds = numpy.stack([needed.argmax(-1), numpy.where(needed.any(-1), end, 0)], -1)
-    return bounds.astype(jax.dtypes.canonicalize_dtype(int))  # all indices of a slice must have one dtype
+    return jnp.asarray(bounds, jax.dtypes.canonicalize_dtype(int))  # all indices of a slice must have one dtype
 
 
 class Location(NamedTuple):
     """The location of a row of tiles."""
 
-    batch_start: Any
-    head_start: Any  # of the key heads
+    batch_start: int | Array
+    head_start: int | Array  # of the key heads
     query_block: Array
 
 
@@ -139,7 +146,7 @@ class Tile(NamedTuple):
     """The contents of a tile that are computed before its matrix products."""
 
     positions: tuple[Array, Array]  # of its queries and keys; at padding, the last ones are repeated
-    origin: tuple[Any, Any]  # the indices of its first row of the batch and its first head
+    origin: Origin
     allowed: Array  # Bool [b, k, g, t, s]
     kept: Array | None  # the weights that dropout keeps, of the same shape
     key: Array  # [B, K, s, H]; 0 for keys that no query of the tile sees
@@ -182,7 +189,7 @@ def tile_at(
     return Tile((query_index, key_index), origin, allowed, kept, key, value)
 
 
-def take_part(tile: Array, origin: tuple[Any, Any], sizes: tuple[int, int]) -> Array:
+def take_part(tile: Array, origin: Origin, sizes: tuple[int, int]) -> Array:
     """Returns the rows and heads that start at `origin` of a tile ``[b, n, t, s]`` that may cover all of them."""
     for dim, (start, size) in enumerate(zip(origin, sizes, strict=True)):
         if tile.shape[dim] not in (1, size):

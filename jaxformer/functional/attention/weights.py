@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import NamedTuple, TypedDict, TypeVar, Unpack, cast
 
 import jax
 import jax.numpy as jnp
@@ -21,10 +21,15 @@ from jaxformer.functional.attention.base import Request, ScoreFunction, make_req
 from jaxformer.functional.bias import Bias, dense_bias
 from jaxformer.functional.hard_attention import weights_entropy
 from jaxformer.masks import Mask, dense
+from jaxformer.masks.algebra import take
 from jaxformer.reprs import brief
 
 ROWS = 128
 """The number of query rows to compute at a time."""
+
+
+ResultT = TypeVar("ResultT")
+"""Arrays ``[B, N, T, ...]``, one row for each query."""
 
 
 class WeightOptions(TypedDict, total=False):
@@ -43,7 +48,7 @@ def attention_weights(
     *,
     rows: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
-    **options: Unpack[WeightOptions],
+    **arguments: Unpack[WeightOptions],
 ) -> Float[Array, "B heads rows S"]:
     """Returns the attention weights of the chosen heads and query rows (all by default).
 
@@ -58,7 +63,7 @@ def attention_weights(
     >>> attention_weights(x, x, mask=masks.causal(), rows=[1], heads=[0]).tolist()
     [[[[0.5, 0.5, 0.0]]]]
     """
-    request = make_request(query, key, key, **options)
+    request = make_request(query, key, key, **arguments)
     head_index = indices("heads", heads, query.shape[2])
     num_queries = query.shape[1]  # may be symbolic
     row_index = jnp.arange(num_queries) if rows is None else jnp.asarray(indices("rows", rows, num_queries))
@@ -72,7 +77,7 @@ def weights_of(
     *,
     rows: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
-    **options: Unpack[WeightOptions],
+    **arguments: Unpack[WeightOptions],
 ) -> Float[Array, "B heads rows S"]:
     r"""Returns the weights of any attention function: its maps, of the chosen heads and rows (all by default).
 
@@ -80,11 +85,11 @@ def weights_of(
     :math:`A = A I`. It is called once for each H keys, and the peak memory is twice that of the result, which is 2 GiB
     for each 4 heads of 8,192 queries and keys of one example. `attention` itself computes only the chosen rows and
     heads. A function that is not linear in its values has an attribute or method
-    ``weights(query, key, **options)``, which returns its maps ``[B, M, T, S]`` for any number M; then `heads` chooses
+    ``weights(query, key, **arguments)``, which returns its maps ``[B, M, T, S]`` for any number M; then `heads` chooses
     among these.
 
     Args:
-      options: the options of the attention function that determine its weights; None is not passed to it.
+      arguments: the arguments of the attention function that determine its weights; None is not passed to it.
 
     Raises:
       ValueError: a row or a map does not exist, or the function returns another shape.
@@ -95,13 +100,13 @@ def weights_of(
     >>> weights_of(uniform, x, x, rows=[1], heads=[0]).round(3).tolist()[0][0][0]
     [0.3330000042915344, 0.3330000042915344, 0.3330000042915344]
     """
-    settings: dict[str, Any] = {name: x for name, x in options.items() if x is not None}
+    settings = {name: x for name, x in arguments.items() if x is not None}
     while isinstance(attention, functools.partial):
         attention, settings = attention.func, attention.keywords | settings
-    offered = attention_weights if attention is api.attention else offered_weights(attention)
-    if offered is attention_weights:
-        settings = {name: x for name, x in settings.items() if name not in ("implementation", "dropout")}
-        return attention_weights(query, key, rows=rows, heads=heads, **settings)
+    offered = offered_weights(attention)
+    if api.attention is attention or offered is attention_weights:
+        known = {name: x for name, x in settings.items() if name not in ("implementation", "dropout")}
+        return attention_weights(query, key, rows=rows, heads=heads, **cast(WeightOptions, known))
     if offered is not None:
         maps = offered(query, key, **settings)
     else:
@@ -109,11 +114,12 @@ def weights_of(
     expected = query.shape[0], query.shape[1], key.shape[1]
     if maps.ndim != 4 or (maps.shape[0], *maps.shape[2:]) != expected:
         raise ValueError(f"weights must be maps [B, M, T, S] with B, T, S = {expected}, got shape {list(maps.shape)}")
-    maps = maps if heads is None else maps[:, indices("heads", heads, maps.shape[1])]
+    if heads is not None:
+        maps = maps[:, indices("heads", heads, maps.shape[1])]
     return maps if rows is None else maps[:, :, indices("rows", rows, maps.shape[2])]
 
 
-def offered_weights(attention: Any) -> Callable[..., Array] | None:
+def offered_weights(attention: object) -> Callable[..., Array] | None:
     """Returns the function `weights` of an attention function, or None; a parameter of that name is no function."""
     offered = getattr(attention, "weights", None)
     return offered if inspect.isroutine(offered) or isinstance(offered, functools.partial) else None
@@ -135,9 +141,7 @@ def _by_identity(attention: Callable[..., Array], query: Array, key: Array) -> A
 
 
 def attention_entropy(
-    query: Float[Array, "B T N H"],
-    key: Float[Array, "B S K H"],
-    **options: Unpack[WeightOptions],
+    query: Float[Array, "B T N H"], key: Float[Array, "B S K H"], **arguments: Unpack[WeightOptions]
 ) -> Float[Array, "B N T"]:
     """Returns the entropy of each query's weights in nats; memory is O(S).
 
@@ -154,7 +158,7 @@ def attention_entropy(
     >>> print(np.exp(attention_entropy(x, x, mask=masks.causal())).round(3))        # the number of keys
     [[[1. 2. 3.]]]
     """
-    request = make_request(query, key, key, **options)
+    request = make_request(query, key, key, **arguments)
     return _by_rows(request, lambda rows, weights: _entropy(request, weights))
 
 
@@ -180,9 +184,7 @@ class AttentionStatistics(NamedTuple):
 
 
 def attention_statistics(
-    query: Float[Array, "B T N H"],
-    key: Float[Array, "B S K H"],
-    **options: Unpack[WeightOptions],
+    query: Float[Array, "B T N H"], key: Float[Array, "B S K H"], **arguments: Unpack[WeightOptions]
 ) -> AttentionStatistics:
     r"""Returns statistics that show whether the softmax of each query is saturated.
 
@@ -201,7 +203,7 @@ def attention_statistics(
     >>> print([round(float(x.item()), 5) for x in attention_statistics(query, key)])
     [0.0005, 0.99995, 5e-05, 25.0]
     """
-    request = make_request(query, key, key, **options)
+    request = make_request(query, key, key, **arguments)
 
     def statistics(rows: Array, weights: Array) -> AttentionStatistics:
         slope = (weights * (1 - weights)).max(-1, initial=0.0)
@@ -216,7 +218,7 @@ def top_alignments(
     query: Float[Array, "B T N H"],
     key: Float[Array, "B S K H"],
     count: int,
-    **options: Unpack[WeightOptions],
+    **arguments: Unpack[WeightOptions],
 ) -> tuple[Float[Array, "B N T count"], Int[Array, "B N T count"]]:
     """Returns the `count` largest weights of each query, largest first, and the indices of their keys.
 
@@ -234,14 +236,15 @@ def top_alignments(
     """
     if not 1 <= count <= key.shape[1]:
         raise ValueError(f"count must be between 1 and {key.shape[1]} keys, got {count}")
-    request = make_request(query, key, key, **options)
-    return _by_rows(request, lambda rows, weights: tuple(jax.lax.top_k(weights, count)))
+    request = make_request(query, key, key, **arguments)
+    values, keys = _by_rows(request, lambda rows, weights: jax.lax.top_k(weights, count))
+    return values, keys
 
 
 def _weights(request: Request, rows: Array, heads: np.ndarray) -> Array:
     """Returns weights ``[B, heads, rows, S]``."""
     num_keys = request.key.shape[1]
-    pick = lambda x: x if x.shape[1] == 1 else x[:, heads]
+    pick = lambda x: take(x, heads, 1)
     mask = bias = allowed = None
     if request.mask is not None:
         allowed = request.mask.tile(rows, jnp.arange(num_keys))
@@ -251,7 +254,7 @@ def _weights(request: Request, rows: Array, heads: np.ndarray) -> Array:
         bias = pick(dense_bias(request.bias, request.query, num_keys, request.scale, rows, allowed))
     key = request.key[:, :, heads // request.group]
     query = request.query[:, rows][:, :, heads]
-    sinks = None if request.sinks is None else request.sinks[heads]
+    sinks = jax.tree.map(lambda x: x[heads], request.sinks)
     return reference.attention_weights(Request(query, key, key, mask, bias, request.scale, request.score, None, sinks))
 
 
@@ -277,7 +280,7 @@ def _logit_variance(request: Request, rows: Array) -> Array:
     return jnp.where(allowed, jnp.square(logits - mean[..., None]), 0.0).sum(-1) / count
 
 
-def _by_rows(request: Request, function: Callable[[Array, Array], Any]) -> Any:
+def _by_rows(request: Request, function: Callable[[Array, Array], ResultT]) -> ResultT:
     """Applies ``function(rows, weights)`` to a block of rows at a time; returns arrays ``[B, N, T, ...]``."""
     length = request.query.shape[1]
     blocks = max(1, -(-length // ROWS)) if isinstance(length, int) else 1  # the blocks of a symbolic length are unknown

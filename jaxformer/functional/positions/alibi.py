@@ -19,7 +19,6 @@ class Alibi(Bias):
     slopes: tuple[float, ...] = dataclasses.field(metadata={"static": True})
 
     def tile(self, query, query_index, key_index):
-        del query
         distance = jnp.abs(query_index[:, None] - key_index[None]).astype(jnp.float32)
         return -jnp.asarray(self.slopes, jnp.float32).reshape(1, -1, 1, 1) * distance[None, None]
 

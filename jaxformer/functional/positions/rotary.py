@@ -11,6 +11,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
+from jaxformer.functional.attention.base import row_of_positions
 from jaxformer.reprs import brief
 
 
@@ -70,9 +71,10 @@ def rotary(
     if positions is not None and np.shape(positions) not in ((length,), (1, length), (batch, length)):
         raise ValueError(f"positions must be [T] or [B, T] of x {list(x.shape)}, got shape {list(np.shape(positions))}")
     frequencies = Frequencies(base ** (-np.arange(0, dim, 2) / dim))
-    frequencies = frequencies if scaling is None else scaling(frequencies, base)
+    if scaling is not None:
+        frequencies = scaling(frequencies, base)
     if positions is None:
-        positions = np.arange(length) if isinstance(length, int) else jnp.arange(length)  # it may be symbolic
+        positions = row_of_positions(length)
     cos, sin = _rotation(positions, frequencies)
     features = x.astype(jnp.float32)
     if pairs == "halves":
@@ -98,7 +100,8 @@ def _rotation(positions: ArrayLike, frequencies: Frequencies) -> tuple[Array, Ar
         radians = jnp.asarray(frequencies.radians, jnp.float32).reshape((1,) * positions.ndim + (-1,))
         angle = positions[..., None].astype(jnp.float32) * radians  # not a matrix product, which may be rounded
         cos, sin = jnp.cos, jnp.sin
-    angle = angle[None] if angle.ndim == 2 else angle
+    if angle.ndim == 2:
+        angle = angle[None]
     scaled = lambda waves: jnp.asarray(waves[:, :, None] * frequencies.amplitude, jnp.float32)
     return scaled(cos(angle)), scaled(sin(angle))
 
@@ -155,7 +158,7 @@ def yarn_scaling(factor: float, length: int, *, fast: float = 32.0, slow: float 
         low, high = max(math.floor(index(fast)), 0), min(math.ceil(index(slow)), dim - 1)
         ramp = np.clip((np.arange(dim // 2) - low) / max(high - low, 1e-3), 0, 1)
         radians = frequencies.radians / factor * ramp + frequencies.radians * (1 - ramp)
-        return Frequencies(radians, frequencies.amplitude * (0.1 * math.log(factor) + 1 if factor > 1 else 1.0))
+        return Frequencies(radians, frequencies.amplitude * (0.1 * math.log(max(factor, 1.0)) + 1))
 
     return scale
 
@@ -170,7 +173,6 @@ def llama3_scaling(factor: float, length: int, *, low: float = 1.0, high: float 
     """
 
     def scale(frequencies: Frequencies, base: float) -> Frequencies:
-        del base
         turns = length * frequencies.radians / (2 * math.pi)
         smooth = np.clip((turns - low) / (high - low), 0, 1)
         return frequencies._replace(radians=frequencies.radians * ((1 - smooth) / factor + smooth))

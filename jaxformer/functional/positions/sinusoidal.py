@@ -38,9 +38,9 @@ def sinusoidal(
     """
     if dim % 2:
         raise ValueError(f"dim must be even to pair sines with cosines, got {dim}")
-    numpy = np if isinstance(positions, np.ndarray) else jnp
-    frequency = (base ** (-np.arange(0, dim, 2) / dim)).astype(np.float64 if numpy is np else np.float32)
-    angle = positions[..., None].astype(frequency.dtype) * frequency.reshape((1,) * positions.ndim + (-1,))
+    numpy, dtype = (np, np.float64) if isinstance(positions, np.ndarray) else (jnp, np.float32)
+    frequency = (base ** (-np.arange(0, dim, 2) / dim)).astype(dtype)
+    angle = positions[..., None].astype(dtype) * frequency.reshape((1,) * positions.ndim + (-1,))
     if layout not in ("interleaved", "halves"):
         raise ValueError(f"layout must be 'interleaved' or 'halves', got {layout!r}")
     pairs = numpy.stack([numpy.sin(angle), numpy.cos(angle)], -1 if layout == "interleaved" else -2)

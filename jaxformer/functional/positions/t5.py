@@ -26,7 +26,6 @@ class T5Bias(Bias):
     __repr__ = brief
 
     def tile(self, query, query_index, key_index):
-        del query
         ahead = key_index[None] - query_index[:, None]
         bucket = t5_bucket(
             ahead,
@@ -54,10 +53,11 @@ def t5_bias(table: Float[Array, "buckets N"], *, max_distance: int = 128, bidire
     >>> bias.tile(None, jnp.array([8]), jnp.arange(0, 17, 2))[0, 0].tolist()
     [[3.0, 3.0, 2.0, 2.0, 0.0, 6.0, 6.0, 7.0, 7.0]]
     """
-    half = table.shape[0] // 2 if bidirectional else table.shape[0]
+    directions = 1 + bidirectional
+    half = table.shape[0] // directions
     if half < 2 or max_distance <= half // 2:
         raise ValueError(
-            f"t5_bias must have at least {4 if bidirectional else 2} buckets and a max_distance above {half // 2}, got "
+            f"t5_bias must have at least {2 * directions} buckets and a max_distance above {half // 2}, got "
             f"{table.shape[0]} buckets and max_distance {max_distance}"
         )
     return T5Bias(table, max_distance, bidirectional)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,14 @@ from jaxformer.functional.attention.base import RESIDUAL
 
 Arrays = tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]
 """Query ``[B, T, N, H]``, key and value ``[B, S, K, H]``, and a bias ``[b, n, T, S]`` or None."""
+
+
+Mapped: TypeAlias = Sequence[Any]
+"""True for each of the arrays, and for the mask, that is mapped: it has a first dimension more."""
+
+TreeT = TypeVar("TreeT")
+Rebuild: TypeAlias = Callable[[Arrays, list[jax.Array]], Callable[[jax.Array], Arrays]]
+"""Makes the backward pass from the arrays and what the forward pass saved besides them."""
 
 
 def foldable(call: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
@@ -27,7 +35,7 @@ def foldable(call: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     >>> jax.vmap(lambda x, mask: foldable(first)(x, x, x, None, mask))(x, mask).shape
     (4, 2, 3, 1, 8)
     """
-    rebuild: Any = None
+    rebuild: Rebuild
 
     @jax.custom_batching.custom_vmap
     def compute(arrays: Arrays, mask: jax.Array | None) -> jax.Array:
@@ -41,29 +49,24 @@ def foldable(call: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
 
     @jax.custom_batching.custom_vmap
     def backward(arrays: Arrays, mask: jax.Array | None, saved: list[jax.Array], upstream: jax.Array) -> Arrays:
-        del mask
         return rebuild(arrays, saved)(upstream)
 
     @compute.def_vmap
-    def _(size: int, mapped: Any, arrays: Arrays, mask: jax.Array | None):
+    def _(size: int, mapped: Mapped, arrays: Arrays, mask: jax.Array | None):
         return _cut(compute(*_folded(size, mapped, (arrays, mask))), size), True
 
     @forward.def_vmap
-    def _(size: int, mapped: Any, arrays: Arrays, mask: jax.Array | None):
-        one = jax.tree.map(lambda x, own: x[0] if own else x, (arrays, mask), tuple(mapped))
+    def _(size: int, mapped: Mapped, arrays: Arrays, mask: jax.Array | None):
+        one = jax.tree.map(lambda x, is_mapped: x[0] if is_mapped else x, (arrays, mask), tuple(mapped))
         unused = [jnp.zeros(x.shape, x.dtype) for x in jax.eval_shape(forward, *one)[1]]
         output = compute(*_folded(size, mapped, (arrays, mask)))
         return (_cut(output, size), unused), (True, [False] * len(unused))
 
     @backward.def_vmap
-    def _(size: int, mapped: Any, arrays: Arrays, mask: jax.Array | None, saved: list[jax.Array], upstream: jax.Array):
-        del saved
+    def _(size: int, mapped: Mapped, arrays: Arrays, mask: jax.Array | None, _, upstream: jax.Array):
         arrays, mask, upstream = _repeated(size, (*mapped[:2], mapped[3]), (arrays, mask, upstream))
         every = jax.tree.map(lambda _: True, (arrays, mask))
-
-        def whole(*arrays: Any) -> jax.Array:
-            return _cut(attend(*_folded(size, every, (arrays, mask))), size)
-
+        whole = lambda *arrays: _cut(attend(*_folded(size, every, (arrays, mask))), size)
         slopes = jax.vjp(whole, *arrays)[1](upstream)
         return slopes, jax.tree.map(lambda _: True, slopes)
 
@@ -77,47 +80,46 @@ def foldable(call: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
         saved = [checkpoint_name(x, RESIDUAL) if x.size <= output.size else x for x in saved]
         return checkpoint_name(output, RESIDUAL), (arrays, mask, saved)
 
-    def attend_backward(residuals: Any, upstream: jax.Array):
+    def attend_backward(residuals: tuple[Arrays, jax.Array | None, list[jax.Array]], upstream: jax.Array):
         return backward(*residuals, upstream), None
 
     attend.defvjp(attend_forward, attend_backward)
     return lambda query, key, value, bias, mask: attend((query, key, value, bias), mask)
 
 
-def _pulled(call: Callable[..., jax.Array], arrays: Arrays, mask: jax.Array | None) -> tuple[Any, Any, Any]:
+def _pulled(
+    call: Callable[..., jax.Array], arrays: Arrays, mask: jax.Array | None
+) -> tuple[jax.Array, list[jax.Array], Rebuild]:
     """Returns the output, the residuals besides the inputs, and a function from both to the backward pass."""
     output, pull = jax.vjp(lambda *x: call(*x, mask), *arrays)
     read, structure = jax.tree.flatten(pull)
-    given = jax.tree.leaves(arrays)
-    inputs = [next((i for i, own in enumerate(given) if own is x), None) for x in read]
+    inputs = jax.tree.leaves(arrays)
+    sources = [next((i for i, array in enumerate(inputs) if array is x), None) for x in read]
 
     def rebuild(arrays: Arrays, saved: list[jax.Array]) -> Callable[[jax.Array], Arrays]:
-        given, rest = jax.tree.leaves(arrays), iter(saved)
-        return jax.tree.unflatten(structure, [next(rest) if i is None else given[i] for i in inputs])
+        inputs, others = jax.tree.leaves(arrays), iter(saved)
+        return jax.tree.unflatten(structure, [next(others) if i is None else inputs[i] for i in sources])
 
-    return output, [x for x, i in zip(read, inputs, strict=True) if i is None], rebuild
+    return output, [x for x, i in zip(read, sources, strict=True) if i is None], rebuild
 
 
-def _repeated(size: int, mapped: Any, tree: Any) -> Any:
+def _repeated(size: int, mapped: Mapped, arrays: TreeT) -> TreeT:
     """Returns the tree with a leading dimension of `size` in every array."""
-    return jax.tree.map(lambda x, own: x if own else _copies(size, x), tree, tuple(mapped))
+    copied = lambda x, is_mapped: x if is_mapped else jnp.broadcast_to(x, (size, *x.shape))
+    return jax.tree.map(copied, arrays, tuple(mapped))
 
 
-def _copies(size: int, x: jax.Array) -> jax.Array:
-    return jnp.broadcast_to(x, (size, *x.shape))
-
-
-def _folded(size: int, mapped: Any, given: tuple[Any, Any]) -> tuple[Any, Any]:
+def _folded(size: int, mapped: Mapped, inputs: tuple[Arrays, jax.Array | None]) -> tuple[Arrays, jax.Array | None]:
     """Returns arrays and mask whose batch includes the mapped dimension; a batch dimension of 1 stays 1."""
-    (query, key, value, bias), mask = given
+    (query, key, value, bias), mask = inputs
     (*of_arrays, of_bias), of_mask = mapped
     query, key, value = _repeated(size, of_arrays, (query, key, value))
     batch = query.shape[1]
 
-    def rows(x: jax.Array | None, own: Any) -> jax.Array | None:
-        if x is None or (not own and x.shape[0] == 1):
+    def rows(x: jax.Array | None, is_mapped: bool | None) -> jax.Array | None:
+        if x is None or (not is_mapped and x.shape[0] == 1):
             return x
-        x = x if own else _copies(size, x)
+        (x,) = _repeated(size, (is_mapped,), (x,))
         return jnp.broadcast_to(x, (size, batch, *x.shape[2:])).reshape(-1, *x.shape[2:])
 
     query, key, value = (x.reshape(-1, *x.shape[2:]) for x in (query, key, value))

@@ -10,7 +10,7 @@ import importlib
 import os
 import re
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -83,7 +83,7 @@ def refuse_cudnn(request: Request) -> str | None:
     return refuse_xla(request)
 
 
-def _refuse_device(device: Any) -> str | None:
+def _refuse_device(device: object) -> str | None:
     """Returns the reason why flash attention cannot run on an NVIDIA GPU, judging by the device, or None."""
     capability = getattr(device, "compute_capability", None)
     major = capability.partition(".")[0] if isinstance(capability, str) else ""
@@ -125,10 +125,11 @@ def _with_rows(call: Callable[..., Array]) -> Callable[..., Array]:
     A copy of the mask for each head would work with JAX's rule, at N times the memory, even without ``jax.vmap``.
     """
 
-    def attend(query: Array, key: Array, value: Array, bias: Array | None, mask: Array | None, **options: Any) -> Array:
-        kernel = functools.partial(call, **options)
-        given = [x.shape[:2] for x in (bias, mask) if x is not None]
-        if all(shape == (query.shape[0], query.shape[2]) for shape in given):
+    def attend(
+        query: Array, key: Array, value: Array, bias: Array | None, mask: Array | None, **settings: object
+    ) -> Array:
+        kernel = functools.partial(call, **settings)
+        if all(x is None or x.shape[:2] == (query.shape[0], query.shape[2]) for x in (bias, mask)):
             return kernel(query, key, value, bias, mask)
         return foldable(kernel)(query, key, value, bias, mask)
 
@@ -142,14 +143,15 @@ def attention_by(call: Callable[..., Array], request: Request) -> Float[Array, "
     causal = isinstance(mask, Band) and mask.after == 0 and num_queries == num_keys
     finite = causal or (mask is not None and mask.finite)  # if causal, each query sees itself and each key is seen
     allowed = None if mask is None or (causal and request.bias is None) else mask.dense(num_queries, num_keys)
-    bias = None if request.bias is None else dense_bias(request.bias, query, num_keys, request.scale, allowed=allowed)
-    nonempty = jnp.ones((1, 1, num_queries, 1), bool)
-    if bias is not None:
+    bias, nonempty = None, jnp.ones((1, 1, num_queries, 1), bool)
+    if request.bias is not None:
+        bias = dense_bias(request.bias, query, num_keys, request.scale, allowed=allowed)
         # The logits are float32, while bfloat16 has steps of 2 near 500. A bias may be an additive mask; a row of minus
         # infinity, also after a cast, is NaN.
         dtype = bias.dtype if bias.dtype == query.dtype else np.promote_types(query.dtype, np.float32)
         nonempty = bias > -jnp.inf
         bias = jnp.maximum(bias.astype(dtype), 0.5 * float(jnp.finfo(dtype).min))
+        bias = jnp.broadcast_to(bias, (*bias.shape[:2], num_queries, num_keys))
     if allowed is not None:
         nonempty = nonempty & allowed  # elementwise: mask and bias together may leave a row without keys
     if allowed is not None and not finite:
@@ -160,18 +162,15 @@ def attention_by(call: Callable[..., Array], request: Request) -> Float[Array, "
     dim = _dim(request)
     query, key, value = (jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, dim - x.shape[3]))) for x in (query, key, value))
     # A kernel skips causal and windowed blocks only if its own arguments request it.
-    options: dict[str, Any] = {"scale": request.scale}
-    array = None
+    call, array = functools.partial(call, scale=request.scale), None
     if causal:
         assert isinstance(mask, Band)
-        options["is_causal"] = True
+        call = functools.partial(call, is_causal=True)
         if mask.before is not None:
-            options["local_window_size"] = (mask.before, 0)
+            call = functools.partial(call, local_window_size=(mask.before, 0))
     elif allowed is not None:
         array = jnp.broadcast_to(allowed, (batch, allowed.shape[1], num_queries, num_keys))
-    if bias is not None:
-        bias = jnp.broadcast_to(bias, (*bias.shape[:2], num_queries, num_keys))
-    output = call(query, key, value, bias, array, **options)
+    output = call(query, key, value, bias, array)
     output = jnp.where(_rows(nonempty.any(3)), output, 0)
     return output[..., : request.value.shape[3]].astype(request.query.dtype)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -105,7 +104,7 @@ def attention(request: Request, *, interpret: bool = False) -> Float[Array, "B T
     cap = request.score.cap if isinstance(request.score, SoftCap) else None
     kernel = _kernel(_band(parts), lengths, query.shape[1], cap, interpret)
     segments = _segments(request, parts, lengths)
-    output = jax.vmap(kernel, (0, 0, 0, None if segments is None else 0))(query, key, value, segments)
+    output = jax.vmap(kernel)(query, key, value, segments)
     output = output.swapaxes(1, 2)[:, :num_queries, :, : request.value.shape[3]]
     return jnp.where(nonempty, output, 0)
 
@@ -134,7 +133,7 @@ def _kernel(
         )
 
 
-def _segments(request: Request, parts: list[Mask], lengths: tuple[int, int]) -> Any:
+def _segments(request: Request, parts: list[Mask], lengths: tuple[int, int]) -> tuple[Array, Array] | None:
     """Returns the segment of each query and key, padded to `lengths`; None if the mask is only a band."""
     (batch, num_queries), num_keys = request.query.shape[:2], request.key.shape[1]
     after = _band(parts).after
