@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxformer.config import changed
 from jaxformer.tasks.classification import ClassificationConfig
-from jaxformer.tasks.classification.presets import AVERAGE, classification
+from jaxformer.tasks.classification.presets import classification
 
 FILES: dict[str, dict[str, Any]] = {
     "sst2": {
@@ -45,7 +45,11 @@ WAYS: dict[str, dict[str, Any]] = {
         "optimizer": {"learning_rate": 2e-3},
     },
     "scratch": {"data": {"vocab_size": 2000}, "optimizer": {"learning_rate": 5e-4}},
-    "average": {"model": AVERAGE, "data": {"vocab_size": 2000}, "optimizer": {"learning_rate": 2e-3}},
+    "average": {
+        "model": {"num_layers": 0, "positions": None, "final_norm": False, "pooling": "mean"},
+        "data": {"vocab_size": 2000},
+        "optimizer": {"learning_rate": 2e-3},
+    },
 }
 """The changes of each way; the first four start from the pre-trained run."""
 FROM_NOTHING = ("scratch", "average")

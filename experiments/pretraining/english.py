@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from jaxformer.data.sources import read_lines
 from jaxformer.files import write_text
-from jaxformer.models import EncoderConfig
 from jaxformer.tasks.masked_language_model import DataConfig, MaskedLanguageModelingConfig
 from jaxformer.tasks.masked_language_model.presets import SMALL
 from jaxformer.training.config import AdamConfig, LinearDecay, TrainConfig
@@ -29,7 +28,7 @@ def small() -> MaskedLanguageModelingConfig:
     """A masked language model of English sentences: 4 layers, D = 256; see `python -m experiments.pretraining`."""
     return MaskedLanguageModelingConfig(
         name="english",
-        model=EncoderConfig(**SMALL),
+        model=SMALL,
         data=DataConfig(text="english.txt", held_out=0.02, vocab_size=8000, length=128, batch_size=32),
         optimizer=AdamConfig(
             learning_rate=1e-3, schedule=LinearDecay(), warmup_steps=300, epsilon=1e-6, weight_decay=0.01, clip_norm=1.0

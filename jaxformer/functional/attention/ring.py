@@ -83,6 +83,9 @@ def _reorder(x: Array, shards: int, axis: int, order: np.ndarray) -> Array:
     return jnp.take(chunks, order, axis=axis).reshape(x.shape)
 
 
+MeshAxes = str | tuple[str, ...] | None
+
+
 @dataclasses.dataclass(frozen=True)
 class Ring:
     """The ring of devices; hashable, so it can be a static argument."""
@@ -90,7 +93,7 @@ class Ring:
     axis: str
     size: int
     dims: tuple[int, int, int, int]  # full B, N, T, S; positions beyond T and S are padding
-    mesh_axes: tuple[str | None, str | None] = (None, None)  # over which rows of the batch and heads are sharded
+    mesh_axes: tuple[MeshAxes, MeshAxes] = (None, None)  # over which rows of the batch and heads are sharded
     zigzag: bool = False
 
     @property
