@@ -55,3 +55,12 @@ def first_few(names: Sequence[str], most: int = 5) -> str:
     ('a, b', 'a, b, c, d, e, ...')
     """
     return ", ".join(names[:most]) + ", ..." * (len(names) > most)
+
+
+def plural(number: int, noun: str) -> str:
+    """Returns a number with its noun.
+
+    >>> plural(1, "device"), plural(1024, "device")
+    ('1 device', '1,024 devices')
+    """
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -239,8 +239,12 @@ class GenerationConfig:
     @property
     def finder(self) -> Beam | Sample:
         """The search that finds texts: that of the candidates, for minimum Bayes risk. Greedy is a beam of one."""
-        search = self.search.candidates if isinstance(self.search, MinimumRisk) else self.search
-        return Beam(beam_size=1, renormalize=search.renormalize) if isinstance(search, Greedy) else search
+        search = self.search
+        if isinstance(search, MinimumRisk):
+            search = search.candidates
+        if isinstance(search, Greedy):
+            return Beam(beam_size=1, renormalize=search.renormalize)
+        return search
 
     @property
     def coverage_penalty(self) -> float:
@@ -253,17 +257,16 @@ class GenerationConfig:
         Raises:
           ConfigError: `n_best` is below 1, or above the number that the search finds.
         """
-        most, name = None, ""
+        finder, most, limit = self.finder, math.inf, ""
         if isinstance(self.search, MinimumRisk):
-            most, name = self.search.num_candidates, "num_candidates"
-        elif isinstance(self.finder, Beam):
-            most, name = self.finder.beam_size, "beam_size"
-        if n_best < 1 or (most is not None and n_best > most):
-            limit = f" and at most {name} = {most}" if most else ""
+            most, limit = self.search.num_candidates, f" and at most num_candidates = {self.search.num_candidates}"
+        elif isinstance(finder, Beam):
+            most, limit = finder.beam_size, f" and at most beam_size = {finder.beam_size}"
+        if not 1 <= n_best <= most:
             raise ConfigError(f"n_best must be at least 1{limit}, got {n_best}")
-        if isinstance(self.finder, Beam):
-            return self.finder.beam_size
-        return n_best if most is None else most
+        if isinstance(finder, Beam):
+            return finder.beam_size
+        return self.search.num_candidates if isinstance(self.search, MinimumRisk) else n_best
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ import numpy as np
 from jaxformer.caches import data_cache
 from jaxformer.data.image_batches import decode_all
 from jaxformer.data.images import LabeledImages, decode, pixels, read_file
+from jaxformer.errors import plural
 from jaxformer.tasks.base import AnyNet
 
 
@@ -26,6 +27,12 @@ def decode_images(config: Any, images: LabeledImages) -> np.ndarray:
     """Returns the pixels of images as the model takes them, uint8 ``[N, h, w, C]``; see `decode_all`."""
     data = config.data
     return decode_all(images, image_shape(config.model), data_cache(data.cache), resize=data.resize)
+
+
+def pixel_words(images: np.ndarray) -> str:
+    """Returns the size of images ``[N, h, w, C]`` in words."""
+    height, width, channels = images.shape[1:]
+    return f"{height} x {width} pixels of {plural(channels, 'channel')}"
 
 
 def normalized(images: jax.Array) -> jax.Array:

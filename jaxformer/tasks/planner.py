@@ -37,7 +37,9 @@ def plan(config: TaskConfig, name: str, *, shape: RowsAndLength | None = None) -
     config.check()
     mesh = topology.mesh(name, config.mesh)
     result = forecast(workload(config, mesh, shape=shape), name, mesh)
-    return result, [] if result.memory.fits else remedies(config, result, shape=shape)
+    if result.memory.fits:
+        return result, []
+    return result, remedies(config, result, shape=shape)
 
 
 def planned_setup(config: TaskConfig, mesh: Mesh) -> TrainingSetup:

@@ -52,7 +52,9 @@ def restore_params(run: pathlib.Path, setup: TrainingSetup, checkpoint: str) -> 
         latest = lambda saved, _: saved.restore_latest(abstract.params)
         _, restored = read_steps(run, folder, training.Checkpoints.steps, latest)
         if restored is None:
-            raise no_average(run) if checkpoint == "average" else _no_checkpoint(folder)
+            if checkpoint == "average":
+                raise no_average(run)
+            raise _no_checkpoint(folder)
         if rundir.is_pretrained(run):  # a training would not have saved them
             _report_nonfinite(run, restored[0])
         return restored[0], tuple(restored[1].get("averaged", ()))

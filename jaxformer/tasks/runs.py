@@ -59,8 +59,12 @@ def _read_run(path: pathlib.Path) -> Run:
     provenance = read_optional_json(path / "provenance.json")
     _versions(provenance)  # raises an error now if its content is wrong
     step = max((entry["step"] for entry in log), default=0)
-    reason = str(starts[-1].get("ended", "unfinished")) if starts else "unfinished"
-    ended = ENDS.get(reason, reason) if log else "converted" if is_pretrained(path) else "not started"
+    reason = str((starts or [{}])[-1].get("ended", "unfinished"))
+    ended = "not started"
+    if log:
+        ended = ENDS.get(reason, reason)
+    elif is_pretrained(path):
+        ended = "converted"
     return Run(
         path,
         str(saved.get("task")),
@@ -141,8 +145,12 @@ def _locked(path: pathlib.Path) -> str:
 def _results(log: list[JsonObject]) -> dict[str, float]:
     losses = [entry["loss"] for entry in log if entry.get("loss") is not None]
     validated = [entry["validation_loss"] for entry in log if entry.get("validation_loss") is not None]
-    results = {"loss": float(losses[-1])} if losses else {}
-    return results | ({"validation_loss": float(min(validated))} if validated else {})
+    results = {}
+    if losses:
+        results["loss"] = float(losses[-1])
+    if validated:
+        results["validation_loss"] = float(min(validated))
+    return results
 
 
 def _scores(path: pathlib.Path) -> dict[str, float]:

@@ -79,20 +79,26 @@ class VocabularyLimits(NamedTuple):
         Args:
           normalized: see `decoding.forbid`; the probability of other tokens is always shared among a shortlist's.
         """
-        found = [decoding.forbid(self.forbidden, normalized=normalized)] if self.forbidden else []
-        found += [decoding.forbid_sequences(self.sequences, normalized=normalized)] if self.sequences else []
-        return found + ([decoding.shortlist(jnp.asarray(self.allowed))] if self.allowed else [])
+        transforms: list[decoding.Transform] = []
+        if self.forbidden:
+            transforms.append(decoding.forbid(self.forbidden, normalized=normalized))
+        if self.sequences:
+            transforms.append(decoding.forbid_sequences(self.sequences, normalized=normalized))
+        if self.allowed:
+            transforms.append(decoding.shortlist(jnp.asarray(self.allowed)))
+        return transforms
 
 
 def candidate(hypotheses: Hypotheses, rank: int, tokenizer: Tokenizer) -> Candidate:
     """Returns hypothesis `rank` of an input as text."""
     length = hypotheses.lengths[rank]
     ids = hypotheses.tokens[rank, :length]
-    ids = ids[:-1] if length and ids[-1] == tokenizer.special.eos else ids
+    if length and ids[-1] == tokenizer.special.eos:
+        ids = ids[:-1]
     text = tokenizer.decode(ids.tolist()).translate(_BREAKS)
-    own = hypotheses.token_log_probs[rank, :length].tolist()
+    score, log_prob = float(hypotheses.scores[rank]), float(hypotheses.log_probs[rank])
     return Candidate(
-        text, float(hypotheses.scores[rank]), tuple(ids.tolist()), float(hypotheses.log_probs[rank]), tuple(own)
+        text, score, tuple(ids.tolist()), log_prob, tuple(hypotheses.token_log_probs[rank, :length].tolist())
     )
 
 
@@ -337,7 +343,9 @@ def _covering(options: Options, weights: Weights, sources: Sources[jax.Array]) -
         raise ConfigError("coverage_penalty needs attention, and this model has model.attention none")
     model: Any = options.nets[0].bind(weights.params)
     memory, context, state = _begun(options.nets[0], options, weights, sources)
-    valid = jnp.ones(memory.states.shape[:2], bool) if memory.valid is None else memory.valid
+    valid = memory.valid
+    if valid is None:
+        valid = jnp.ones(memory.states.shape[:2], bool)
 
     def step(tokens: jax.Array, state: decoding.CoverageState[Any], context: Any) -> Any:
         logits, weights, inner = model.attending_step(tokens, state.state, context)
@@ -349,7 +357,13 @@ def _covering(options: Options, weights: Weights, sources: Sources[jax.Array]) -
 
 def sampling_transforms(rule: Sample) -> list[decoding.Transform]:
     """Returns the transforms for the sampling settings, in the order of Hugging Face's warpers."""
-    transforms = [decoding.temperature(rule.temperature)] if rule.temperature != 1 else []
-    transforms += [decoding.top_k(rule.top_k)] if rule.top_k else []
-    transforms += [decoding.top_p(rule.top_p)] if rule.top_p < 1 else []
-    return transforms + ([decoding.min_p(rule.min_p)] if rule.min_p else [])
+    transforms: list[decoding.Transform] = []
+    if rule.temperature != 1:
+        transforms.append(decoding.temperature(rule.temperature))
+    if rule.top_k:
+        transforms.append(decoding.top_k(rule.top_k))
+    if rule.top_p < 1:
+        transforms.append(decoding.top_p(rule.top_p))
+    if rule.min_p:
+        transforms.append(decoding.min_p(rule.min_p))
+    return transforms

@@ -17,7 +17,7 @@ from jax.extend.core import ClosedJaxpr
 
 from jaxformer import functional, hardware, sharding, targets, training
 from jaxformer.config import changed
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ConfigError, plural
 from jaxformer.models import choices
 from jaxformer.modules import AttentionFunction, lora, matching
 from jaxformer.modules.lora import ADAPTERS
@@ -52,7 +52,9 @@ class TrainingSetup(Generic[ModelT, BatchT]):
         optimizer = training.make_optimizer(self.config.optimizer, steps=train.steps, axes=axes)
         for name, decay in self.network.averages.items():
             optimizer = training.averaging(optimizer, matching(self.network.net.shapes, [name]), decay=decay)
-        return optimizer if self.frozen is None else training.freeze(optimizer, self.frozen)
+        if self.frozen is not None:
+            optimizer = training.freeze(optimizer, self.frozen)
+        return optimizer
 
     @functools.cached_property
     def frozen(self) -> Params | None:
@@ -206,8 +208,7 @@ class TrainingSetup(Generic[ModelT, BatchT]):
         network = getattr(getattr(config, "model", None), "feed_forward", None)
         if isinstance(network, choices.Experts):  # as if no expert were ever full
             config = changed(config, {"model": {"feed_forward": {"capacity_factor": None}}})
-        attention = flops.attention if self.attention is None else self.attention
-        return _graph(self.network_with(config, attention), batch)
+        return _graph(self.network_with(config, self.attention or flops.attention), batch)
 
     def rows(self, num_rows: int) -> np.ndarray:
         """Returns the indices of a batch's rows that this process reads."""
@@ -332,7 +333,7 @@ def check_memory(setup: TrainingSetup[ModelT, BatchT]) -> None:
             what = f"a model of {network.num_parameters:,} parameters, with gradient and moments of those trained,"
         raise ConfigError(
             f"{what} needs at least {needed / 1e9:,.1f} GB of memory, but there are {available / 1e9:,.1f} GB on "
-            f"{len(devices)} device{'s' if len(devices) > 1 else ''}; choose a smaller one"
+            f"{plural(len(devices), 'device')}; choose a smaller one"
         )
 
 

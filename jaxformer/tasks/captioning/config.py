@@ -168,8 +168,9 @@ class CaptioningConfig(TaskConfig):
 
 def image_network(source: TaskConfig) -> ResidualNetworkConfig | None:
     """Returns the convolutional network of an image classification run, which a captioner can start from, or None."""
-    model = source.model if isinstance(source, VisionConfig) else None
-    return model if isinstance(model, ResidualNetworkConfig) else None
+    if isinstance(source, VisionConfig) and isinstance(source.model, ResidualNetworkConfig):
+        return source.model
+    return None
 
 
 def _grid_shape(config: GridConfig) -> dict[str, str]:

@@ -28,7 +28,7 @@ from jaxformer.tasks.base import CorpusScores, Data, LossSums, Network, Say, Spl
 from jaxformer.tasks.captioning.config import CaptioningConfig, image_network
 from jaxformer.tasks.captioning.predictor import ImageCaptioner
 from jaxformer.tasks.config import TaskConfig
-from jaxformer.tasks.images import decode_images, image_shape, normalized
+from jaxformer.tasks.images import decode_images, image_shape, normalized, pixel_words
 from jaxformer.tasks.tokenizers import check_vocab_size, make_run_tokenizer, planned_vocab_size, run_tokenizer
 from jaxformer.training.progress import Count
 
@@ -63,12 +63,12 @@ def prepare(config: CaptioningConfig, corpus: CaptionCorpus, run: pathlib.Path) 
     tokenizer = make_run_tokenizer(run, lines, data_cache(data.cache), kind=data.tokenizer, vocab_size=data.vocab_size)
     train = _planned(config, corpus.train, tokenizer, shuffle=True)
     validation = _planned(config, corpus.validation, tokenizer, shuffle=False)
-    (rows, _, length), (height, width, channels) = train.plan.shapes[0], train.images.shape[1:]
+    rows, _, length = train.plan.shapes[0]
     report = (
         f"{len(train.owners):,} captions of {len(train.images):,} training images, {len(validation.owners):,} of "
         f"{len(validation.images):,} for validation; {len(train.plan.skipped):,} too long, "
         f"{len(validation.plan.skipped):,} of validation",
-        f"{height} x {width} pixels of {channels} channel{'s' if channels > 1 else ''}; "
+        f"{pixel_words(train.images)}; "
         f"{tokenizer.vocab_size:,} pieces; {train.steps_per_epoch:,} batches of {rows} x {length} tokens an epoch",
     )
     return Data(train, validation, tokenizer, report)
@@ -168,7 +168,7 @@ def predictor(config: CaptioningConfig, vocabulary: Tokenizer, trained: Trained)
 
 def renamed(params: Params, source: TaskConfig, there: pathlib.Path, here: pathlib.Path) -> Params:
     """Returns the parameters of an image classifier as those of the image network."""
-    return params if image_network(source) is None else {"grid": params}
+    return {"grid": params} if image_network(source) else params
 
 
 def measure(

@@ -105,9 +105,11 @@ class ClassificationConfig(TaskConfig):
                 "masked_language_model or classification"
             )
         fixed = [f"model.{name}" for name in SHAPE if name != "max_positions"]  # see init_positions
-        tokens = ["data.tokenizer"] if source.data.tokenizer == "characters" else ["data.tokenizer", "data.vocab_size"]
-        there, here = (operator.attrgetter(*fixed, *tokens)(config) for config in (source, self))
-        different = [x for x in zip([*fixed, *tokens], there, here, strict=True) if x[1] != x[2]]
+        fixed.append("data.tokenizer")
+        if source.data.tokenizer != "characters":
+            fixed.append("data.vocab_size")
+        there, here = (operator.attrgetter(*fixed)(config) for config in (source, self))
+        different = [x for x in zip(fixed, there, here, strict=True) if x[1] != x[2]]
         if different:
             what = ", ".join(f"{name} is {old} in that run and {new} in these settings" for name, old, new in different)
             options = " ".join(f"--{name} {old}" for name, old, _ in different)

@@ -109,8 +109,9 @@ class Masking:
 
         Without a key, as in validation, the same tokens of a batch are always masked.
         """
-        mask_key = jax.random.key(0) if key is None else fold_in_name(key, "mask")
-        assert mask_key is not None
+        mask_key = fold_in_name(key, "mask")
+        if mask_key is None:
+            mask_key = jax.random.key(0)
         tokens = batch.tokens
         seen, chosen = functional.mask_tokens(
             tokens.ids,

@@ -292,10 +292,12 @@ def to_generation(
 
 def to_text_generation(decode: TextDecodeConfig) -> JsonObject:
     """Returns the search of a language model as settings of Hugging Face; see `without_counterpart`."""
-    ends: JsonObject = {"eos_token_id": list(decode.end_tokens)} if decode.eos_token_ids else {}
+    settings = _choice(decode.rules) | {"max_new_tokens": decode.max_tokens}
     if not decode.stop_at_end:
-        ends = {"eos_token_id": None}
-    return _choice(decode.rules) | {"max_new_tokens": decode.max_tokens} | ends
+        settings["eos_token_id"] = None
+    elif decode.eos_token_ids:
+        settings["eos_token_id"] = list(decode.end_tokens)
+    return settings
 
 
 def without_counterpart(decode: GenerationConfig, words: Collection[str] = ()) -> dict[str, object]:
@@ -314,13 +316,17 @@ def without_counterpart(decode: GenerationConfig, words: Collection[str] = ()) -
     if isinstance(rule, Beam):
         lost["search.coverage_penalty"] = rule.coverage_penalty or None
         if rule.beam_size > 1:
-            lost["search.normalization"] = rule.normalization if rule.normalization != "tokens" else None
-            lost["search.patience"] = rule.patience if rule.patience != 1 else None
-    lost["forbid"] = decode.forbid if not {*decode.forbidden_phrases} <= {*words} else None
+            if rule.normalization != "tokens":
+                lost["search.normalization"] = rule.normalization
+            if rule.patience != 1:
+                lost["search.patience"] = rule.patience
+    if not {*decode.forbidden_phrases} <= {*words}:
+        lost["forbid"] = decode.forbid
     lost["shortlist"] = decode.shortlist or None
     if isinstance(decode, DecodeConfig):
         lost["min_ratio"] = decode.min_ratio or None
-        lost["forced_end"] = decode.forced_end if decode.forced_end == "scored" and isinstance(rule, Beam) else None
+        if decode.forced_end == "scored" and isinstance(rule, Beam):
+            lost["forced_end"] = decode.forced_end
         lost |= {"max_ratio": decode.max_ratio, "max_extra": decode.max_extra}
     return {name: value for name, value in lost.items() if value is not None}
 
@@ -328,7 +334,8 @@ def without_counterpart(decode: GenerationConfig, words: Collection[str] = ()) -
 def _choice(decode: SearchConfig) -> JsonObject:
     """Returns the settings that determine how tokens are chosen."""
     shared: JsonObject = {"no_repeat_ngram_size": decode.no_repeat_ngram_size}
-    shared |= {} if decode.repetition_penalty == 1 else {"repetition_penalty": decode.repetition_penalty}
+    if decode.repetition_penalty != 1:
+        shared["repetition_penalty"] = decode.repetition_penalty
     rule = decode.finder
     if isinstance(rule, Sample):
         sampling = {name: getattr(rule, name) for name in ("top_k", *_PROBABILITIES)}

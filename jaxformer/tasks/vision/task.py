@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from jaxformer import functional, models
+from jaxformer.axes import AxisName
 from jaxformer.data.image_batches import Augmentation, ImageBatch, PlannedImages, image_plan
 from jaxformer.data.images import LabeledImages, label_images, read_images
 from jaxformer.data.sources import locate
@@ -19,7 +20,7 @@ from jaxformer.modules.pure import pure
 from jaxformer.tasks import classes
 from jaxformer.tasks.base import CorpusScores, Data, LossSums, Network, Say, Task, Trained
 from jaxformer.tasks.classes import Classes, LabeledCorpus
-from jaxformer.tasks.images import decode_images, image_shape, normalized
+from jaxformer.tasks.images import decode_images, image_shape, normalized, pixel_words
 from jaxformer.tasks.tokenizers import check_vocab_size
 from jaxformer.tasks.vision.config import VisionConfig
 from jaxformer.tasks.vision.predictor import ImageClassifier, VisionModel
@@ -61,11 +62,9 @@ def prepare(config: VisionConfig, corpus: ImageCorpus, run: pathlib.Path) -> Dat
     train = planned(corpus.train, True, Augmentation(data.shift, data.flip, data.crop))
     validation = planned(corpus.validation, False, None)
     classes.save(run, corpus.classes)
-    height, width, channels = train.images.shape[1:]
     report = (
         f"{len(corpus.train):,} training images ({corpus.counts()}), {len(corpus.validation):,} for validation",
-        f"{height} x {width} pixels of {channels} channel{'s' if channels > 1 else ''}, "
-        f"{train.images.nbytes / 1e6:,.1f} MB; {train.steps_per_epoch:,} batches an epoch",
+        f"{pixel_words(train.images)}, {train.images.nbytes / 1e6:,.1f} MB; {train.steps_per_epoch:,} batches an epoch",
         *corpus.warnings(),
     )
     return Data(train, validation, Classes(corpus.classes), report)
@@ -77,16 +76,19 @@ def network(
     """Returns an image network with the cross entropy of the correct class. The length of a batch is 1."""
     check_vocab_size("num_classes", config.model.num_classes, num_classes, "data have")
     shape = dataclasses.replace(config.model, num_classes=num_classes)
-    transformer = isinstance(shape, models.VisionTransformerConfig)
-    net = pure(models.VisionTransformer if transformer else models.ResidualNetwork, shape, attention=attention)
-    patches_alone = transformer and not shape.has_class_vector
+    axes: tuple[AxisName, ...] = ("batch",)
+    if isinstance(shape, models.VisionTransformerConfig):
+        net = pure(models.VisionTransformer, shape, attention=attention)
+        if not shape.has_class_vector:
+            axes = ("batch", "length")
+    else:
+        net = pure(models.ResidualNetwork, shape, attention=attention)
 
     def row(length: int) -> ImageBatch[np.ndarray]:
         if length != 1:
             raise ConfigError(f"images have no length: a batch is --batch ROWSx1, got --batch ROWSx{length}")
         return ImageBatch(np.zeros((1, *image_shape(shape)), np.uint8), np.zeros(1, np.int32), np.zeros(1, bool))
 
-    axes = ("batch", "length") if patches_alone else ("batch",)
     return Network(net, loss, row, (config.data.batch_size, 1), validation_loss, unit="images", sharded_axes=axes)
 
 
