@@ -72,7 +72,10 @@ def main(args: Evaluate, settings: list[str]) -> int:
         examples.extend({"corpus": name, "number": number, **row} for number, row in enumerate(rows, 1))
 
     evaluate = functools.partial(runner.evaluate, args.run, predictor, say=runtime.say, on_examples=on_examples)
-    scores = evaluate(split=split, files=args.files, data_dir=str(args.data_dir or ""))
+    if args.files:
+        scores = evaluate(files=args.files)
+    else:
+        scores = evaluate(split=split, data_dir=str(args.data_dir or ""))
     if not processes.is_first():
         return 0
     used: dict[str, object] = {"decode": to_data(getattr(config, "decode", None)), "checkpoint": args.checkpoint}
