@@ -40,7 +40,7 @@ class Adjective:
 
 @dataclasses.dataclass(frozen=True)
 class Verb:
-    """A verb, the kinds of its objects or places, and flags: what follows it, who does it, a state, a past with être, a French particle."""
+    """A verb, the kinds of its objects or places, and flags: what follows, a state, être, animals as subjects, à or de."""
 
     english: tuple[str, str, str, str]  # look_for, looks_for, looked_for, looking_for (if "was looking for" is usual)
     infinitive: str
@@ -82,10 +82,9 @@ def _adjectives(table: str) -> Iterator[Adjective]:
 def _verbs(table: str) -> Iterator[Verb]:
     """Reads ``objects | flags: base past [-ing] infinitive [je il nous ils participle future], ...``."""
     for objects, flags, (base, past, *rest) in _entries(table):
-        ing = rest.pop(0) if "ing" in rest[0] else ""
         first, _, particle = base.partition("_")
         third = {"have": "has", "carry": "carries"}.get(first, first + ("es" if first.endswith(("ch", "sh", "ss", "go")) else "s"))
-        infinitive, *forms = rest
+        ing, infinitive, *forms = rest if "ing" in rest[0] else ["", *rest]
         stem, e, soft = infinitive[:-2], "e" if infinitive.endswith("er") else "", "e" if infinitive.endswith("ger") else ""
         regular = stem + (e or "s"), stem + e, f"{stem}{soft}ons", f"{stem}ent", stem + ("é" if e else "u"), infinitive.removesuffix("e")
         je, il, nous, ils, participle, future = forms or regular
@@ -107,11 +106,11 @@ food buy: apple une pomme, orange une orange, pear une poire, tomato/tomatoes un
 text: book un livre keep write buy, novel un roman keep write buy, letter une lettre keep write open, newspaper un journal/journaux keep buy, magazine une revue keep buy, dictionary un dictionnaire keep buy
 text write: story une histoire, poem un poème, article un article, song une chanson, speech un discours, message un message
 building home public | in dans à: castle un château, house une maison colored away, hotel un hôtel, church une église, tower une tour, palace un palais
-building work public | at à à: school une école, university une université, factory une usine, hospital un hôpital/hôpitaux, station une gare wait, restaurant un restaurant wait open
+building work public | at à à: school une école, airport un aéroport, factory une usine, hospital un hôpital/hôpitaux, station une gare wait, restaurant un restaurant wait open
 building work public open | at à à: museum un musée, library une bibliothèque, theater un théâtre, shop un magasin, bank une banque money
 ground walk public | in dans à: park un parc wait, garden un jardin wait, village un village home, city une ville home
-ground walk public | in dans dans: forest une forêt, field un champ, valley une vallée, street une rue wait away, kitchen une cuisine wait, office un bureau, mountain une montagne
-ground walk public | on sur sur: island une île home, beach une plage, bridge un pont, road une route, square une place wait
+ground walk public | in dans dans: forest une forêt, field un champ, valley une vallée, street une rue wait away, kitchen une cuisine wait, office un bureau
+ground walk public | on sur sur: island une île home, mountain une montagne, beach une plage, bridge un pont, road une route, square une place wait
 shore public | on/o+the/a+bank/b+of/c sur/o+la/a+rive/b+de/c -: lake un lac away, river une rivière away
 season all | in à -: spring un printemps away
 source public | at à à: spring une source
@@ -131,12 +130,12 @@ institution: Area une zone, Community une communauté, Union une union, System u
 ADJECTIVES = tuple(_adjectives("""
 look | building ground clothes thing text animal: beautiful beau belle beaux bel, pretty joli
 look | food text worker: good bon bonne, bad mauvais mauvaise
-quality | person: famous célèbre, rich riche, sad triste, happy heureux heureuse, angry furieux furieuse, proud fier fière, polite poli, brave courageux courageuse, shy timide, honest honnête, nervous nerveux nerveuse
+quality | person: famous célèbre, rich riche, sad triste, happy heureux heureuse, angry furieux furieuse, proud fier fière, polite poli, brave courageux courageuse, shy timide, generous généreux généreuse, nervous nerveux nerveuse
 quality | person animal: tired fatigué, intelligent intelligent, calm calme, thin mince, strong fort
 quality | carry: heavy lourd, light léger légère
 quality | break: broken cassé, clean propre, dirty sale
 quality | open: open ouvert, closed fermé
-quality | buy: expensive cher chère, useful utile
+quality | buy: expensive cher chère, rare rare
 size | child animal food building ground vehicle thing shore: small petit
 size | animal food: big gros grosse
 size | child building ground vehicle thing shore clothes: big grand
@@ -186,7 +185,7 @@ keep animal family vehicle | state: have had avoir ai a avons ont eu aur
 BE = dataclasses.replace(BE, present=("suis", "est", "sommes", "êtes", "sont"))
 
 MONTHS = tuple(zip("January February March April May June July August September October November December".split(), "janvier février mars avril mai juin juillet août septembre octobre novembre décembre".split(), strict=True))
-YEARS = "1945 1957 1962 1968 1974 1981 1989 1992 1995 1999 2001 2004 2008 2012 2016 2020".split()
+YEARS = [str(year) for year in range(1940, 2025)]
 PASSIVES = (("signed", "signé"), ("published", "publié"), ("adopted", "adopté"), ("rejected", "rejeté"), ("translated", "traduit"), ("presented", "présenté"), ("discussed", "discuté"))
 POSSESSIVES = {"my": "mon ma mes", "his": "son sa ses", "her": "son sa ses", "our": "notre notre nos", "your": "votre votre vos", "their": "leur leur leurs"}
 NUMBERS = {"two": "deux", "three": "trois", "four": "quatre", "five": "cinq", "six": "six", "ten": "dix"}

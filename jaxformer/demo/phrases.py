@@ -11,24 +11,23 @@ Gold alignments follow one convention, by which every word has a link:
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from jaxformer.demo import lexicon
 from jaxformer.demo.lexicon import ADJECTIVES, BE, HAVE, Adjective, Noun, Verb
 
-Words = tuple[str, ...]
+Items = Sequence["str | Phrase"]
 ELIDED = {"le": "l'", "la": "l'", "de": "d'", "ne": "n'", "je": "j'", "que": "qu'", "me": "m'"}
 CONTRACTED = {("de", "le"): "du", ("de", "les"): "des", ("à", "le"): "au", ("à", "les"): "aux"}
-ASPIRATED = ("héros", "hibou", "hiboux", "haricot", "haricots")
 DETERMINERS = {"the": "le la les", "this": "ce cette ces", "a": "un une des", **lexicon.POSSESSIVES, **lexicon.NUMBERS,
                "all": "le la les", "part": "de+le de+la de+les"}  # no English word: "jouer au tennis", "boire du thé"  # fmt: skip
 NEGATIONS = {"not": "pas", "never": "jamais", "no_longer": "plus"}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Pair:
     """A sentence and its translation, the construction they show, and the combinations by which the corpus is split.
 
@@ -42,12 +41,12 @@ class Pair:
     alignment: tuple[tuple[int, int], ...] = ()
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Phrase:
     """Words of both languages, the links between them, the combinations they use, and what other words agree with."""
 
-    english: Words
-    french: Words
+    english: tuple[str, ...]
+    french: tuple[str, ...]
     links: frozenset[tuple[int, int]]
     features: frozenset[tuple[str, str]] = frozenset()
     feminine: bool = False
@@ -61,12 +60,9 @@ class Phrase:
         return "e" * self.feminine + "s" * self.plural
 
 
-def words(text: str) -> Words:
+def words(text: str) -> tuple[str, ...]:
     """Splits a sentence into the words that alignments count: ``L'|école|est-elle|fermée|?``."""
     return tuple(re.findall(r"\w+(?:-\w+)*'?|[^\w\s]", text))
-
-
-Items = Sequence[str | Phrase]
 
 
 @functools.cache
@@ -79,8 +75,7 @@ def _read(text: str) -> list[tuple[str, frozenset[str]]]:
 def tie(english: Items, french: Items | None = None, *features: tuple[str, str]) -> Phrase:
     """Composes a phrase of words and of phrases, which keep their links; French has the English order unless given.
 
-    Words that share a letter after the slash are linked, as are words without letters; ``_`` joins words with the same
-    letters, and an empty word is left out.
+    Words that share a letter after the slash are linked, as are words without; ``_`` joins words with the same letters.
     """
     sides = []
     for side, items in enumerate((english, english if french is None else french)):
@@ -108,7 +103,7 @@ def said(english: str, french: str, *features: tuple[str, str]) -> Phrase:
 
 def begins_with_vowel(word: str) -> bool:
     """Returns True if the preceding word elides: before a vowel, or an h that is not aspirated."""
-    return word[0] in "aeiouyâàéèêëîïôûœh" and word not in ASPIRATED
+    return word[0] in "aeiouyâàéèêëîïôûœh" and word not in ("héros", "hibou", "hiboux", "haricot", "haricots")
 
 
 def noun_phrase(noun: Noun, adjectives: list[Adjective], determiner: str, plural: bool, negated: bool) -> Phrase:
@@ -117,7 +112,7 @@ def noun_phrase(noun: Noun, adjectives: list[Adjective], determiner: str, plural
     le = forms[-1 if plural or "les" in noun.kinds else 1 if noun.feminine and len(forms) > 1 else 0].replace("+", " ")
     if determiner in ("all", "part"):
         whole = said(noun.english, f"{'de' if negated and determiner == 'part' else le} {noun.french}")
-        return dataclasses.replace(whole, feminine=noun.feminine, noun=noun)
+        return replace(whole, feminine=noun.feminine, noun=noun)
     link = not plural and not noun.feminine and begins_with_vowel(noun.french)
     form = lambda a: a.forms[3] if a.before and link else a.form(feminine=noun.feminine, plural=plural)
     of = {a: said(a.english, form(a)) for a in sorted(adjectives, key=ADJECTIVES.index)}
@@ -132,11 +127,10 @@ def noun_phrase(noun: Noun, adjectives: list[Adjective], determiner: str, plural
         the = ("any" if negated else "some") if plural else "an" if english[0].english[0][0] in "aeiouAEIOU" else "a"
     article, features = said(the, le), frozenset((a.english, noun.english) for a in of)
     whole = tie([article, *english], [article, *french])
-    whole = dataclasses.replace(whole, features=features, feminine=noun.feminine, noun=noun)
-    return dataclasses.replace(whole, plural=plural, index=4 if plural else 1)
+    return replace(whole, features=features, feminine=noun.feminine, plural=plural, index=1 + 3 * plural, noun=noun)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Clause:
     """A verb with its subject, tense and negation, and an object pronoun: English, French, what its participle ends in.
 
