@@ -183,7 +183,6 @@ keep animal family vehicle | state: have had avoir ai a avons ont eu aur
 | state: be was être suis est étons sont été ser
 """)
 BE = dataclasses.replace(BE, present=("suis", "est", "sommes", "êtes", "sont"))
-
 MONTHS = tuple(zip("January February March April May June July August September October November December".split(), "janvier février mars avril mai juin juillet août septembre octobre novembre décembre".split(), strict=True))
 YEARS = [str(year) for year in range(1940, 2025)]
 PASSIVES = (("signed", "signé"), ("published", "publié"), ("adopted", "adopté"), ("rejected", "rejeté"), ("translated", "traduit"), ("presented", "présenté"), ("discussed", "discuté"))

@@ -65,14 +65,7 @@ def words(text: str) -> tuple[str, ...]:
     return tuple(re.findall(r"\w+(?:-\w+)*'?|[^\w\s]", text))
 
 
-@functools.cache
-def _read(text: str) -> list[tuple[str, frozenset[str]]]:
-    """Returns the words of a text for `tie`, each with its letters."""
-    tokens = [token.partition("/") for token in text.split() if token[0] != "/"]
-    return [(word, frozenset(letters or "-")) for token, _, letters in tokens for word in token.split("_")]
-
-
-def tie(english: Items, french: Items | None = None, *features: tuple[str, str]) -> Phrase:
+def tie(english: Items, french: Items | None = None) -> Phrase:
     """Composes a phrase of words and of phrases, which keep their links; French has the English order unless given.
 
     Words that share a letter after the slash are linked, as are words without; ``_`` joins words with the same letters.
@@ -86,19 +79,25 @@ def tie(english: Items, french: Items | None = None, *features: tuple[str, str])
                 begins[item] = len(found)
                 found += item.french if side else item.english
             else:
-                roles += [(len(found) + i, letters) for i, (_, letters) in enumerate(_read(item))]
-                found += [word for word, _ in _read(item)]
+                for token, _, letters in (token.partition("/") for token in item.split() if token[0] != "/"):
+                    roles += [(len(found) + i, set(letters or "-")) for i in range(token.count("_") + 1)]
+                    found += token.split("_")
         sides.append((tuple(found), begins, roles))
     (first, begins, roles), (second, places, others) = sides
     assert begins.keys() == places.keys(), "a phrase must stand in both languages"
     links = {(begins[phrase] + i, places[phrase] + j) for phrase in begins for i, j in phrase.links}
     links |= {(i, j) for i, role in roles for j, other in others if role & other}
-    return Phrase(first, second, frozenset(links), frozenset(features).union(*(phrase.features for phrase in begins)))
+    return Phrase(first, second, frozenset(links), frozenset().union(*(phrase.features for phrase in begins)))
 
 
 def said(english: str, french: str, *features: tuple[str, str]) -> Phrase:
     """Returns a phrase of words alone: without letters, every word is linked with every word of the other language."""
-    return tie([english], [french], *features)
+    return replace(_said(english, french), features=frozenset(features))
+
+
+@functools.cache
+def _said(english: str, french: str) -> Phrase:
+    return tie([english], [french])
 
 
 def begins_with_vowel(word: str) -> bool:
@@ -145,7 +144,7 @@ class Clause:
 
     def group(self) -> Phrase:
         """Returns the verbs of both languages, with their negation and object pronoun."""
-        return tie([self.english()], [self.french(NEGATIONS.get(self.negation))])
+        return said(self.english(), self.french(NEGATIONS.get(self.negation)))
 
     def english(self) -> str:
         """Returns the English verb."""

@@ -156,9 +156,8 @@ class Sentences(random.Random):
         own = {0: ("I", "we"), 2: ("I", "we"), 3: ("you",)}.get(clause.subject.index, ())
         name = self.choice([name for name in PRONOUNS if name not in own])
         me, _, french, *_ = PRONOUNS[name]
-        silent = clause.tense == "past" and name in ("I", "we", "you")  # a participle would need their gender
-        clause = replace(clause, tense="future" if silent else clause.tense)
-        return tie([clause.subject, replace(clause, pronoun=(me, french, SUBJECTS[name].ending)).group()])
+        tense = "future" if clause.tense == "past" and name in ("I", "we", "you") else clause.tense  # no gender shown
+        return tie([clause.subject, replace(clause, tense=tense, pronoun=(me, french, SUBJECTS[name].ending)).group()])
 
     def object_pronoun(self) -> Phrase:  # The boy buys the apple and eats it.
         noun = self.choice(nouns_of(f"{THINGS} person"))
@@ -204,8 +203,7 @@ class Sentences(random.Random):
         clause, missed = self.clause([lexicon.MISS_PERSON], SIMPLE), self.noun(nouns_of("family"))
         english, french = clause.english(), replace(clause, subject=missed).french()
         if clause.subject.noun:
-            verb = said(english, french)
-            return tie([clause.subject, verb, missed], [missed, verb, clause.subject])
+            return tie([clause.subject, verb := said(english, french), missed], [missed, verb, clause.subject])
         name = clause.subject.english[0]
         verb = said(f"{name}/o {english}", f"{PRONOUNS[name][3]}/o {french.replace('à/v', '')}")
         return tie([verb, missed], [missed, verb])
@@ -282,7 +280,9 @@ def splits(*, num_train: int = 72_000, num_test: int = 500) -> GrammarSplits:
 
 
 def _held_out(pair: Pair) -> bool:
-    used = [f"{a} {b}" for a, b in pair.features if a != "big"]  # only pairs with its noun tell if it is "gros" or "grand"
+    used = [
+        f"{a} {b}" for a, b in pair.features if a != "big"
+    ]  # only pairs with its noun tell if it is "gros" or "grand"
     return "that past not" in used or any(zlib.crc32(both.encode()) % 25 == 0 for both in used)
 
 

@@ -209,7 +209,18 @@ def test_words_agree_over_a_distance(corpus):
             head = places[-1 if pair.construction == "because" else 0]
             noun, last = NOUNS[found[head]], found[-2]
             article = found[max(i for i in range(head) if found[i].lower() not in forms)].lower()
-            plural = article in ("les", "ces", "des", "de", "mes", "ses", "nos", "vos", "leurs", *lexicon.NUMBERS.values())
+            plural = article in (
+                "les",
+                "ces",
+                "des",
+                "de",
+                "mes",
+                "ses",
+                "nos",
+                "vos",
+                "leurs",
+                *lexicon.NUMBERS.values(),
+            )
             matching = [a for a in lexicon.ADJECTIVES if last in {a.form(feminine=noun.feminine, plural=plural)}]
             assert matching, pair
             checked += plural and noun.feminine
@@ -222,13 +233,20 @@ def test_pronouns_and_participles_agree(corpus):
     """Of "it" with the noun before it, of a participle with what stands before it."""
     checked = 0
     for pair in corpus:
-        if found := re.search(r"(le|la|l'|les|cette|cet|ce|ces) ?(\w+) (?:mais|parce qu)['e ]*(il|elle)(s?) ", pair.french):
+        if found := re.search(
+            r"(le|la|l'|les|cette|cet|ce|ces) ?(\w+) (?:mais|parce qu)['e ]*(il|elle)(s?) ", pair.french
+        ):
             article, noun, il, plural = found.groups()
             assert ((il == "elle"), bool(plural)) == (NOUNS[noun].feminine, article.endswith("es")), pair
             checked += 1
-        elif found := re.search(r"^(Les|La|Le|L') ?(\w+) qu['e ][^.]* (?:a|ont|ai|avons|avez) (?:jamais |pas )?(\w+) (sont|est|ét)", pair.french):
+        elif found := re.search(
+            r"^(Les|La|Le|L') ?(\w+) qu['e ][^.]* (?:a|ont|ai|avons|avez) (?:jamais |pas )?(\w+) (sont|est|ét)",
+            pair.french,
+        ):
             article, noun, participle, _ = found.groups()
-            verb = next(v for v in lexicon.VERBS if participle.startswith(v.participle) and "thing" in v.flags | {"thing"})
+            verb = next(
+                v for v in lexicon.VERBS if participle.startswith(v.participle) and "thing" in v.flags | {"thing"}
+            )
             assert participle == verb.participle + "e" * NOUNS[noun].feminine + "s" * (article == "Les"), pair
             checked += 1
     assert checked > 500
