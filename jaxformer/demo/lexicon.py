@@ -1,24 +1,17 @@
-"""The words: nouns with gender and classes, adjectives with their forms and place, names and numbers.
+"""The words of both languages in compact tables, and the rules that read them.
 
-Classes tell which words make sense together ("food" is eaten, "text" is read), so that sentences are plausible.
+Kinds tell which words make sense together ("food" is eaten, "text" is read), so that sentences are plausible.
 """
 
 from __future__ import annotations
 
 import dataclasses
-
-VOWELS = "aeiouyâàéèêëîïôûœæh"
-ASPIRATED = frozenset("héros hibou hiboux haricot haricots huit onze haut haute hauts hautes".split())
-
-
-def begins_with_vowel(word: str) -> bool:
-    """Returns True if the preceding word elides: before a vowel, or an h that is not aspirated."""
-    return word[0].lower() in VOWELS and word.lower() not in ASPIRATED
+from collections.abc import Iterator
 
 
 @dataclasses.dataclass(frozen=True)
 class Noun:
-    """A noun and its classes; places also have the prepositions of being there and of going there."""
+    """A noun and its kinds; places also have the prepositions of being there, and the French one of going there."""
 
     english: str
     english_plural: str
@@ -26,274 +19,172 @@ class Noun:
     french_plural: str
     feminine: bool
     kinds: frozenset[str]
-    at: tuple[str, str] = ("", "")  # English and French preposition: "on", "sur"
-    to: str = ""  # French preposition after a verb of motion; "" for places that are not a destination
+    place: tuple[str, ...] = ()  # "on", "sur", "à"
 
 
 @dataclasses.dataclass(frozen=True)
 class Adjective:
-    """An adjective; `before` if it stands before a French noun, `liaison` its masculine singular before a vowel."""
+    """An adjective, the kinds of nouns that it suits, and its forms."""
 
     english: str
-    masculine: str
-    feminine: str
-    masculine_plural: str
-    feminine_plural: str
-    before: bool
-    liaison: str
     kind: str
     suits: frozenset[str]
+    before: bool  # it stands before a French noun
+    forms: tuple[str, ...]  # masculine, feminine, masculine plural, masculine before a vowel
 
     def form(self, *, feminine: bool, plural: bool) -> str:
         """Returns the form of this gender and number."""
-        if plural:
-            return self.feminine_plural if feminine else self.masculine_plural
-        return self.feminine if feminine else self.masculine
+        one, une, many, _ = self.forms
+        return (une + "s" if une != many else une) if feminine and plural else une if feminine else many if plural else one
 
 
-def _plural(word: str, irregular: str = "") -> str:
-    if irregular:
-        return irregular
-    if word[-1] in "sxz":
-        return word
-    if word.endswith(("eau", "eu")):
-        return word + "x"
-    return word[:-2] + "aux" if word.endswith("al") else word + "s"
+@dataclasses.dataclass(frozen=True)
+class Verb:
+    """A verb, the kinds of its objects or places, and flags: what follows, a state, être, animals as subjects, à or de."""
+
+    english: tuple[str, str, str, str]  # look_for, looks_for, looked_for, looking_for (if "was looking for" is usual)
+    infinitive: str
+    present: tuple[str, str, str, str, str]  # je, il, nous, vous, ils
+    participle: str
+    future: str  # the stem, as that of the imperfect
+    imperfect: str
+    object: str
+    flags: frozenset[str]
 
 
-def _english_plural(word: str) -> str:
-    if word.endswith(("s", "x", "ch", "sh")):
-        return word + "es"
-    return word[:-1] + "ies" if word.endswith("y") and word[-2] not in "aeiou" else word + "s"
-
-
-def _nouns(table: str) -> tuple[Noun, ...]:
-    """Reads lines of ``english[/plural] french[/plural] m|f kinds [at sur à]``."""
-    nouns = []
+def _entries(table: str) -> Iterator[tuple[list[str], list[str], list[str]]]:
+    """Reads lines of ``head [| more]: entry, entry``: yields the words of the head, of more and of an entry."""
     for line in table.strip().splitlines():
-        english, french, gender, kinds, *place = line.split()
-        one, _, many = english.partition("/")
-        un, _, des = french.partition("/")
-        at, to = (("", ""), "") if not place else ((place[0], place[1]), place[2].strip("-"))
-        classes = frozenset(kinds.split(",") + (["place"] if place else []))
-        nouns.append(Noun(one, many or _english_plural(one), un, _plural(un, des), gender == "f", classes, at, to))
-    return tuple(nouns)
+        head, _, entries = line.partition(":")
+        first, _, more = head.partition("|")
+        yield from ((first.split(), more.split(), entry.split()) for entry in entries.split(","))
 
 
-NOUNS = _nouns("""
-man/men homme m person,adult,young
-woman/women femme f person,adult,young
-boy garçon m person,child
-girl fille f person,child
-child/children enfant m person,child
-king roi m person,adult,young
-queen reine f person,adult,young
-princess princesse f person,adult,young
-hero/heroes héros m person,adult,young
-doctor médecin m person,adult,young,worker,foreign,ours,carer
-teacher professeur m person,adult,young,worker,foreign,ours,carer
-lawyer avocat m person,adult,young,worker,foreign,ours,carer
-nurse infirmière f person,adult,young,worker,foreign,carer
-farmer fermier m person,adult,young,worker,foreign
-baker boulanger m person,adult,young,worker,foreign
-singer chanteur m person,adult,young,worker,foreign
-actor acteur m person,adult,young,worker,foreign
-actress actrice f person,adult,young,worker,foreign
-waitress serveuse f person,young,worker,foreign
-student étudiant m person,young,worker,foreign
-neighbour voisin m person,adult,foreign,ours,carer
-uncle oncle m person,adult,family,ours
-aunt tante f person,adult,family,ours
-brother frère m person,young,family,ours
-sister sœur f person,young,family,ours
-mother mère f person,adult,family,ours,single
-father père m person,adult,family,ours,single
-grandmother grand-mère/grands-mères f person,adult,family,ours
-daughter fille f person,young,family,ours
-son fils m person,young,family,ours
-friend ami m person,adult,family,foreign,ours
-cousin cousin m person,young,family,foreign,ours
-dog chien m animal,fur,ours
-cat chat m animal,fur,ours
-horse cheval/chevaux m animal,fur,ours
-cow vache f animal,fur,ours
-bird oiseau m animal,fur
-owl hibou/hiboux m animal,fur
-goat chèvre f animal,fur,ours
-mouse/mice souris f animal,fur
-rabbit lapin m animal,fur,ours
-hen poule f animal,fur,ours
-apple pomme f food,ripe,buy,ours
-orange orange f food,ripe,buy,ours
-pear poire f food,ripe,buy,ours
-tomato/tomatoes tomate f food,ripe,buy
-strawberry fraise f food,ripe,buy
-egg œuf m food,buy,ours
-cake gâteau m food,buy,ours
-sandwich sandwich m food,buy,ours
-bean haricot m food,buy
-book livre m text,writing,fat,buy,keep,ours
-letter lettre f text,writing,keep,open,ours
-newspaper journal/journaux m text,buy,keep,ours
-magazine revue f text,buy,keep,ours
-story histoire f text,writing
-poem poème m text,writing
-article article m text,writing
-novel roman m text,writing,buy,keep,fat
-house maison f building,coloured,home,paint,ours,dear in dans -
-castle château m building,home,dear in dans à
-hotel hôtel m building,home,work,dear at à à
-school école f building,work at à à
-church église f building,coloured,stage in dans à
-hospital hôpital/hôpitaux m building,work at à à
-station gare f building,wait at à à
-museum musée m building,work,open,shut at à à
-library bibliothèque f building,work,open,shut at à à
-theatre théâtre m building,work,stage,open,shut at à à
-shop magasin m building,work,open,shut in dans à
-restaurant restaurant m building,work,wait,open,shut,dear at à à
-market marché m ground,work,wait at à à
-farm ferme f ground,home,work,ours at à à
-garden jardin m ground,walk,stage,wait,ours in dans à
-park parc m ground,walk,wait in dans à
-village village m ground,home,walk,ours in dans à
-city ville f ground,home,walk,ours in dans à
-beach plage f ground,walk on sur à
-island île f ground,home,walk on sur sur
-forest forêt f ground,walk in dans dans
-street rue f ground,walk,stage,wait,wash,ours in dans -
-kitchen cuisine f room,wait,wash,ours in dans dans
-office bureau m room,work,wash,ours in dans à
-lake lac m water in dans -
-river rivière f water in dans -
-sea mer f water,single in dans -
-car voiture f vehicle,coloured,drive,buy,dear,wash,ours
-bus autobus m vehicle,coloured,drive,catch
-truck camion m vehicle,coloured,drive,buy,dear,wash,ours
-bicycle vélo m vehicle,coloured,buy,dear,paint,weigh,ours
-boat bateau m vehicle,coloured,catch,buy,dear,paint,ours
-train train m vehicle,catch
-plane avion m vehicle,catch
-table table f thing,coloured,buy,dear,paint,weigh,round,ours
-chair chaise f thing,coloured,buy,carry,paint,weigh,break,ours
-bed lit m thing,coloured,buy,dear,ours
-lamp lampe f thing,coloured,buy,carry,break,weigh,ours
-door porte f thing,coloured,open,shut,paint,ours
-window fenêtre f thing,open,shut,wash,break,ours
-wall mur m thing,coloured,paint
-key clé f thing,keep,small,ours
-watch montre f thing,keep,buy,dear,break,small,ours
-box boîte f thing,coloured,keep,carry,open,shut,weigh,empty,ours
-bag sac m thing,coloured,keep,carry,buy,open,weigh,empty,ours
-bottle bouteille f thing,keep,carry,open,break,empty
-glass verre m thing,break,wash,empty,buy
-plate assiette f thing,coloured,break,wash,empty,round,buy
-knife/knives couteau m thing,keep,wash,buy
-ball balle f thing,coloured,keep,buy,ours
-umbrella parapluie m thing,coloured,keep,carry,break,buy,ours
-computer ordinateur m thing,buy,dear,carry,weigh,break,ours
-picture tableau m thing,hide,buy,dear,carry,paint
-flower fleur f thing,coloured,buy,carry
-stone pierre f fat,keep,weigh,carry,round
-tree arbre m ground,plant
-hat chapeau m clothes,coloured,keep,buy,dear,ours
-coat manteau m clothes,coloured,keep,buy,dear,weigh,ours
-shirt chemise f clothes,coloured,buy,wash,dear,ours
-dress robe f clothes,coloured,buy,wash,dear,ours
-skirt jupe f clothes,coloured,buy,wash,dear,ours
-shoe chaussure f clothes,coloured,keep,buy,wash,dear,ours
-scarf/scarves écharpe f clothes,coloured,keep,buy,wash,ours
+def _nouns(table: str) -> Iterator[Noun]:
+    """Reads ``kinds [| at sur à]: english[/plural] un|une|les french[/plural] [more kinds], ...``."""
+    for kinds, place, (english, article, french, *more) in _entries(table):
+        (one, _, many), (un, _, des) = english.partition("/"), french.partition("/")
+        stem = one[:-1] + "ie" if one.endswith("y") and one[-2] not in "aeiou" else one
+        many = many or stem + ("es" if one.endswith(("s", "x", "ch", "sh")) else "s")
+        des = des or (un if un[-1] in "sx" else un + "x" if un.endswith("eau") else un + "s")
+        goes = ["place", "" if "away" in more else "goal"] if place else []
+        yield Noun(one, many, un, des, article == "une", frozenset([*kinds, *more, *goes, article]), tuple(word.replace("+", " ") for word in place))
+
+
+def _adjectives(table: str) -> Iterator[Adjective]:
+    """Reads ``kind | suited kinds: english masculine [feminine [masculine-plural [liaison]]], ...``."""
+    for (kind,), suits, (english, masculine, *rest) in _entries(table):
+        regular = [masculine.removesuffix("e") + "e", masculine if masculine[-1] in "sx" else masculine + "s", masculine]
+        forms = masculine, *rest, *regular[len(rest) :]
+        yield Adjective(english, kind, frozenset(suits), kind in ("look", "size", "age"), forms)
+
+
+def _verbs(table: str) -> Iterator[Verb]:
+    """Reads ``objects | flags: base past [-ing] infinitive [je il nous ils participle future], ...``."""
+    for objects, flags, (base, past, *rest) in _entries(table):
+        first, _, particle = base.partition("_")
+        third = {"have": "has", "carry": "carries"}.get(first, first + ("es" if first.endswith(("ch", "sh", "ss", "go")) else "s"))
+        ing, infinitive, *forms = rest if "ing" in rest[0] else ["", *rest]
+        stem, e, soft = infinitive[:-2], "e" if infinitive.endswith("er") else "", "e" if infinitive.endswith("ger") else ""
+        regular = stem + (e or "s"), stem + e, f"{stem}{soft}ons", f"{stem}ent", stem + ("é" if e else "u"), infinitive.removesuffix("e")
+        je, il, nous, ils, participle, future = forms or regular
+        imperfect = nous.removesuffix("ons")
+        present = je, il, nous, (imperfect[:-1] if soft else imperfect) + "ez", ils
+        english = base, f"{third}_{particle}".removesuffix("_"), past, ing
+        yield Verb(english, infinitive, present, participle, future, imperfect, " ".join(objects), frozenset(flags))
+
+
+NOUNS = tuple(_nouns("""
+person adult public: man/men un homme, woman/women une femme, king un roi, queen une reine, princess une princesse, prince un prince, hero/heroes un héros
+person child: boy un garçon, girl une fille, child/children un enfant, pupil un élève
+person adult worker: doctor un médecin, teacher un professeur, lawyer un avocat, nurse une infirmière, farmer un fermier, baker un boulanger, cook un cuisinier, painter un peintre
+person adult worker: singer un chanteur, actor un acteur, actress une actrice, student un étudiant, waitress une serveuse, neighbor un voisin, writer un écrivain, dancer un danseur, judge un juge
+person elder family: uncle un oncle, aunt une tante, grandmother une grand-mère/grands-mères, mother une mère one, father un père one
+person kin family: brother un frère, sister une sœur, daughter une fille, son un fils, cousin un cousin, friend un ami
+animal: dog un chien, cat un chat, horse un cheval/chevaux, goat une chèvre, cow une vache, rabbit un lapin, wolf/wolves un loup, hen une poule, duck un canard, bear un ours, bird un oiseau, owl un hibou/hiboux, mouse/mice une souris
+food buy: apple une pomme, orange une orange, pear une poire, tomato/tomatoes une tomate, egg un œuf, cake un gâteau, bean un haricot, strawberry une fraise, sandwich un sandwich, lemon un citron, carrot une carotte
+text: book un livre keep write buy, novel un roman keep write buy, letter une lettre keep write open, newspaper un journal/journaux keep buy, magazine une revue keep buy, dictionary un dictionnaire keep buy
+text write: story une histoire, poem un poème, article un article, song une chanson, speech un discours, message un message
+building home public | in dans à: castle un château, house une maison colored away, hotel un hôtel, church une église, tower une tour, palace un palais
+building work public | at à à: school une école, airport un aéroport, factory une usine, hospital un hôpital/hôpitaux, station une gare wait, restaurant un restaurant wait open
+building work public open | at à à: museum un musée, library une bibliothèque, theater un théâtre, shop un magasin, bank une banque money
+ground walk public | in dans à: park un parc wait, garden un jardin wait, village un village home, city une ville home
+ground walk public | in dans dans: forest une forêt, field un champ, valley une vallée, street une rue wait away, kitchen une cuisine wait, office un bureau
+ground walk public | on sur sur: island une île home, mountain une montagne, beach une plage, bridge un pont, road une route, square une place wait
+shore public | on/o+the/a+bank/b+of/c sur/o+la/a+rive/b+de/c -: lake un lac away, river une rivière away
+season all | in à -: spring un printemps away
+source public | at à à: spring une source
+vehicle colored: car une voiture buy, bus un autobus catch, truck un camion buy, boat un bateau buy catch, train un train catch, plane un avion catch, bicycle un vélo buy, ship un navire catch
+thing colored buy: table une table, chair une chaise carry break, bed un lit, lamp une lampe carry break, plate une assiette break, clock une horloge break, carpet un tapis, cup une tasse break, flower une fleur
+thing: door une porte open colored, window une fenêtre open break, computer un ordinateur buy carry break, glass un verre buy break, mirror un miroir buy break, picture un tableau buy carry, stone une pierre carry keep
+thing keep: key une clé, watch une montre buy break, ball une balle colored buy, umbrella un parapluie buy carry break colored, knife/knives un couteau buy, pen un stylo buy break, coin une pièce, ring une bague buy
+thing keep carry open buy: box une boîte colored, bag un sac colored, bottle une bouteille, basket un panier colored, suitcase une valise colored
+clothes colored buy: hat un chapeau keep, coat un manteau keep, shoe une chaussure keep, shirt une chemise, dress une robe, skirt une jupe, scarf/scarves une écharpe keep, glove un gant keep, jacket une veste keep, tie une cravate keep
+drink part: water une eau, milk un lait, wine un vin, tea un thé, coffee un café, juice un jus, beer une bière
+music the: piano un piano, violin un violon, guitar une guitare, flute une flûte, trumpet une trompette
+sport all: football un football, tennis un tennis, chess les échecs, cards les cartes
+document: agreement un accord, treaty un traité, report un rapport, law une loi, convention une convention, decision une décision, declaration une déclaration
+institution: Area une zone, Community une communauté, Union une union, System un système, Council un conseil, Agency une agence, Forum un forum, Program un programme
+"""))
+
+ADJECTIVES = tuple(_adjectives("""
+look | building ground clothes thing text animal: beautiful beau belle beaux bel, pretty joli
+look | food text worker: good bon bonne, bad mauvais mauvaise
+quality | person: famous célèbre, rich riche, sad triste, happy heureux heureuse, angry furieux furieuse, proud fier fière, polite poli, brave courageux courageuse, shy timide, generous généreux généreuse, nervous nerveux nerveuse
+quality | person animal: tired fatigué, intelligent intelligent, calm calme, thin mince, strong fort
+quality | carry: heavy lourd, light léger légère
+quality | break: broken cassé, clean propre, dirty sale
+quality | open: open ouvert, closed fermé
+quality | buy: expensive cher chère, rare rare
+size | child animal food building ground vehicle thing shore: small petit
+size | animal food: big gros grosse
+size | child building ground vehicle thing shore clothes: big grand
+age | adult elder animal building ground vehicle thing clothes text: old vieux vieille vieux vieil
+age | adult kin child animal: young jeune
+age | building vehicle thing clothes text: new nouveau nouvelle nouveaux nouvel
+color | colored: red rouge, green vert, blue bleu, yellow jaune, purple violet violette, pink rose
+color | colored animal: white blanc blanche, black noir, gray gris, brown marron marron marron
+origin | worker text clothes vehicle: French français, Italian italien italienne, English anglais, Japanese japonais, German allemand, Spanish espagnol, Russian russe, Chinese chinois
+outer | institution: European européen européenne, African africain, American américain, Asian asiatique, French français
+inner | institution: Economic économique, Political politique, Monetary monétaire, Scientific scientifique, Public public publique, National national nationale nationaux
+"""))  # in the order of English adjectives
+
+*VERBS, KNOW_PERSON, KNOW_FACT, MISS_PERSON, HAVE, BE = _verbs("""
+person animal building vehicle | human animal: see saw voir vois voit voyons voient vu verr
+keep animal | thing animal: look_for looked_for looking_for chercher, find found trouver
+animal text home | love state: love loved aimer
+buy | thing: buy bought acheter achète achète achetons achètent acheté achèter
+carry | thing: carry carried carrying porter
+clothes | thing: wear wore wearing porter, wash washed washing laver
+open | thing: open opened ouvrir ouvre ouvre ouvrons ouvrent ouvert ouvrir, close closed fermer
+food | thing: prepare prepared preparing préparer, cut cut cutting couper, taste tasted goûter, eat ate eating manger
+drink | bare: drink drank drinking boire bois boit buvons boivent bu boir
+music | bare de: play played playing jouer
+sport | bare à: play played playing jouer
+text | thing: read read reading lire lis lit lisons lisent lu lir, explain explained expliquer
+write | thing: write wrote writing écrire écris écrit écrivons écrivent écrit écrir
+building home | thing: visit visited visiting visiter, leave left quitter
+keep | thing: lose lost perdre, forget forgot oublier, hide hid cacher, steal stole voler, touch touched toucher
+break | thing: break broke casser
+buy | thing: sell sold selling vendre
+person | human: call called appeler appelle appelle appelons appellent appelé appeller, help helped helping aider, meet met rencontrer, thank thanked remercier, invite invited inviter, greet greeted saluer
+person catch | human: wait_for waited_for waiting_for attendre, follow followed following suivre suis suit suivons suivent suivi suivr
+catch | miss: miss missed rater
+keep food | dative: give gave donner, show showed showing montrer, lend lent prêter, send sent envoyer envoie envoie envoyons envoient envoyé enverr, offer offered offrir offre offre offrons offrent offert offrir
+home walk | place animal: sleep slept sleeping dormir dors dort dormons dorment dormi dormir
+work | place: work worked working travailler
+wait | place: wait waited waiting attendre, sing sang singing chanter, dance danced dancing danser
+walk | place animal: run ran running courir cours court courons courent couru courr, walk walked walking marcher
+goal | goal être: go went aller vais va allons vont allé ir, come came venir viens vient venons viennent venu viendr, return returned retourner
+person | state: know knew connaître connais connaît connaissons connaissent connu connaîtr
+| state: know knew savoir sais sait savons savent su saur
+family | state à: miss missed manquer
+keep animal family vehicle | state: have had avoir ai a avons ont eu aur
+| state: be was être suis est étons sont été ser
 """)
-
-
-def _adjectives(table: str) -> tuple[Adjective, ...]:
-    """Reads lines of ``english kind before|after classes masculine [feminine [masculine-plural [liaison]]]``."""
-    found = []
-    for line in table.strip().splitlines():
-        english, kind, place, suits, masculine, *rest = line.split()
-        feminine = rest[0] if rest else masculine if masculine.endswith("e") else masculine + "e"
-        plural = rest[1] if len(rest) > 1 else masculine if masculine[-1] in "sx" else masculine + "s"
-        liaison = rest[2] if len(rest) > 2 else masculine
-        many = feminine if plural == masculine == feminine else feminine + "s"
-        found.append(Adjective(english, masculine, feminine, plural, many, place == "before", liaison, kind, frozenset(suits.split(","))))
-    return tuple(found)
-
-
-ADJECTIVES = _adjectives("""
-small size before water,child,animal,food,building,ground,room,vehicle,thing,fat petit
-big size before animal,food,fat gros grosse
-big size before water,building,ground,room,vehicle,thing,clothes,child grand
-old age before adult,animal,building,ground,room,vehicle,thing,clothes,text vieux vieille vieux vieil
-young age before young,child,animal jeune
-new age before worker,building,vehicle,thing,clothes,text nouveau nouvelle nouveaux nouvel
-beautiful look before water,building,ground,clothes,thing,text,fur beau belle beaux bel
-pretty look before clothes,building,room joli
-good look before food,text,worker bon bonne
-bad look before food,text,worker mauvais mauvaise
-white colour after coloured,fur blanc blanche
-black colour after coloured,fur noir
-grey colour after coloured,fur gris grise
-brown colour after coloured,fur marron marron marron
-red colour after coloured rouge
-green colour after coloured vert
-blue colour after coloured bleu
-yellow colour after coloured jaune
-French origin after foreign,text,clothes,drive français française
-Italian origin after foreign,text,clothes,drive italien italienne
-English origin after foreign,text,clothes,drive anglais anglaise
-Spanish origin after foreign,text,clothes,drive espagnol
-Japanese origin after foreign,text,clothes,drive japonais japonaise
-American origin after foreign,text,clothes,drive américain
-German origin after foreign,text,clothes,drive allemand
-happy mood after person heureux heureuse
-sad mood after person,text triste
-tired mood after person,animal fatigué
-angry mood after person furieux furieuse
-rich mood after adult,foreign riche
-proud mood after person fier fière
-polite mood after person poli
-brave mood after person courageux courageuse
-intelligent mood after person,fur intelligent
-famous mood after worker,writing célèbre
-heavy state after weigh lourd
-light state after weigh léger légère
-clean state after wash propre
-broken state after break cassé
-empty state after empty vide
-open state after shut ouvert
-closed state after shut fermé
-expensive state after dear cher chère
-round state after round rond
-ripe state after ripe mûr
-interesting state after text intéressant
-""")
-
-
-MASSES = {  # food and drink without a plural: English, French, feminine
-    "bread": ("pain", False, "food"), "meat": ("viande", True, "food"), "cheese": ("fromage", False, "food"),
-    "soup": ("soupe", True, "food"), "rice": ("riz", False, "food"), "water": ("eau", True, "drink"),
-    "milk": ("lait", False, "drink"), "wine": ("vin", False, "drink"), "tea": ("thé", False, "drink"),
-}  # fmt: skip
-INSTRUMENTS = {"piano": ("piano", False), "violin": ("violon", False), "guitar": ("guitare", True), "flute": ("flûte", True)}
-SPORTS = {"football": ("football", False), "tennis": ("tennis", False), "chess": ("échecs", None), "cards": ("cartes", None)}
-MONTHS = dict(
-    zip(
-        "January February March April May June July August September October November December".split(),
-        "janvier février mars avril mai juin juillet août septembre octobre novembre décembre".split(),
-        strict=True,
-    )
-)
-YEARS = "1945 1957 1962 1968 1974 1981 1989 1992 1995 1999 2001 2004 2008 2012 2016 2020".split()
-NUMBERS = dict(zip("two three four five six ten".split(), "deux trois quatre cinq six dix".split(), strict=True))
-INSTITUTIONS = (  # noun of two adjectives, which French puts after it in the opposite order
-    ("Area", "zone", True), ("Community", "communauté", True), ("Union", "union", True), ("System", "système", False),
-    ("Council", "conseil", False), ("Programme", "programme", False), ("Agency", "agence", True), ("Forum", "forum", False),
-)  # fmt: skip
-OUTER = (("European", "européen", "européenne"), ("African", "africain", "africaine"), ("American", "américain", "américaine"),
-         ("Asian", "asiatique", "asiatique"), ("French", "français", "française"))  # fmt: skip
-INNER = (("Economic", "économique", "économique"), ("Political", "politique", "politique"), ("Monetary", "monétaire", "monétaire"),
-         ("Scientific", "scientifique", "scientifique"), ("Social", "social", "sociale"), ("Public", "public", "publique"))  # fmt: skip
-DOCUMENTS = (("agreement", "accord", False), ("treaty", "traité", False), ("report", "rapport", False),
-             ("law", "loi", True), ("convention", "convention", True), ("letter", "lettre", True))  # fmt: skip
-PASSIVES = (("signed", "signé"), ("published", "publié"), ("adopted", "adopté"), ("rejected", "rejeté"),
-            ("translated", "traduit"), ("presented", "présenté"))  # fmt: skip
+BE = dataclasses.replace(BE, present=("suis", "est", "sommes", "êtes", "sont"))
+MONTHS = tuple(zip("January February March April May June July August September October November December".split(), "janvier février mars avril mai juin juillet août septembre octobre novembre décembre".split(), strict=True))
+YEARS = [str(year) for year in range(1940, 2025)]
+PASSIVES = (("signed", "signé"), ("published", "publié"), ("adopted", "adopté"), ("rejected", "rejeté"), ("translated", "traduit"), ("presented", "présenté"), ("discussed", "discuté"))
+POSSESSIVES = {"my": "mon ma mes", "his": "son sa ses", "her": "son sa ses", "our": "notre notre nos", "your": "votre votre vos", "their": "leur leur leurs"}
+NUMBERS = {"two": "deux", "three": "trois", "four": "quatre", "five": "cinq", "six": "six", "ten": "dix"}

@@ -1,39 +1,37 @@
-"""Noun phrases, and the joining of words into text: agreement, word order, elision, contraction."""
+"""Phrases in two languages at once: their words, the links between them, and what other words agree with.
+
+Gold alignments follow one convention, by which every word has a link:
+
+- A word is linked to its translation; of an expression of several words (``look for``, ``parce que``), each word is.
+- One word for two of the other language has two links: ``du`` to ``of the``, ``saw`` to ``a vu``, ``not`` to ``ne ... pas``.
+- The auxiliary of an English verb is linked to the finite French verb, and ``do`` in a question also to ``est-ce que``.
+- A word without a counterpart is linked to the translation of the word that requires it: an article to that of its noun
+  (``chess``, ``les échecs``), a preposition to that of its verb (``misses``, ``manque à``).
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import random
-from collections.abc import Callable, Sequence, Set
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from jaxformer.demo.alignment import Part, Word, Words, said, tie
-from jaxformer.demo.lexicon import ADJECTIVES, NOUNS, NUMBERS, Adjective, Noun, begins_with_vowel
-from jaxformer.demo.verbs import Verb
+from jaxformer.demo import lexicon
+from jaxformer.demo.lexicon import ADJECTIVES, BE, HAVE, Adjective, Noun, Verb
 
-ELIDED = {"le": "l'", "la": "l'", "de": "d'", "ne": "n'", "je": "j'", "que": "qu'", "me": "m'", "ce": "c'"}
+Items = Sequence["str | Phrase"]
+ELIDED = {"le": "l'", "la": "l'", "de": "d'", "ne": "n'", "je": "j'", "que": "qu'", "me": "m'"}
 CONTRACTED = {("de", "le"): "du", ("de", "les"): "des", ("à", "le"): "au", ("à", "les"): "aux"}
-POSSESSIVES = {  # English: masculine, feminine, plural; feminine before a vowel takes the masculine form
-    "my": ("mon", "ma", "mes"), "his": ("son", "sa", "ses"), "her": ("son", "sa", "ses"),
-    "our": ("notre", "notre", "nos"), "your": ("votre", "votre", "vos"), "their": ("leur", "leur", "leurs"),
-}  # fmt: skip
-CLASHES = {
-    "open": ("open", "closed"),
-    "close": ("open", "closed"),
-    "break": ("broken",),
-    "clean": ("clean",),
-    "wear": ("heavy", "light"),
-}
-ORDER = ("look", "mood", "state", "size", "age", "colour", "origin")  # of English adjectives
-_GROUPS = {"colour": "colour", "origin": "origin"}
+DETERMINERS = {"the": "le la les", "this": "ce cette ces", "a": "un une des", **lexicon.POSSESSIVES, **lexicon.NUMBERS,
+               "all": "le la les", "part": "de+le de+la de+les"}  # no English word: "jouer au tennis", "boire du thé"  # fmt: skip
+NEGATIONS = {"not": "pas", "never": "jamais", "no_longer": "plus"}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Pair:
     """A sentence and its translation, the construction they show, and the combinations by which the corpus is split.
 
-    `alignment` is gold: the links (English index, French index) between the `alignment.words` of the two sentences,
-    all of them sure.
+    `alignment` is gold: the links (English index, French index) between the `words` of the two sentences, all sure.
     """
 
     english: str
@@ -43,238 +41,164 @@ class Pair:
     alignment: tuple[tuple[int, int], ...] = ()
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Phrase(Part):
-    """A noun phrase in both languages, the features that other words agree with, and the combinations it uses."""
+@dataclass(frozen=True, eq=False)
+class Phrase:
+    """Words of both languages, the links between them, the combinations they use, and what other words agree with."""
 
-    feminine: bool
-    plural: bool
-    person: int = 3
-    pairs: tuple[tuple[str, str], ...] = ()
+    english: tuple[str, ...]
+    french: tuple[str, ...]
+    links: frozenset[tuple[int, int]]
+    features: frozenset[tuple[str, str]] = frozenset()
+    feminine: bool = False
+    plural: bool = False
+    index: int = 1  # of its verb in a conjugation: je, il, nous, vous, ils
     noun: Noun | None = None
 
     @property
     def ending(self) -> str:
-        """The ending of a regular adjective or participle that agrees with it."""
-        return ("e" if self.feminine else "") + ("s" if self.plural else "")
+        """The ending of a participle that agrees with it."""
+        return "e" * self.feminine + "s" * self.plural
 
 
-_ONE = frozenset({(0, 0)})
-PRONOUNS = {
-    "I": Phrase(("I",), ("je",), _ONE, False, False, 1),
-    "we": Phrase(("we",), ("nous",), _ONE, False, True, 1),
-    "you": Phrase(("you",), ("vous",), _ONE, False, True, 2),
-    "he": Phrase(("he",), ("il",), _ONE, False, False),
-    "she": Phrase(("she",), ("elle",), _ONE, True, False),
-    "they": Phrase(("they",), ("ils",), _ONE, False, True),
-}
-OBJECTS = {  # English object: French direct, indirect
-    "I": ("me", "me", "me"), "we": ("us", "nous", "nous"), "you": ("you", "vous", "vous"), "he": ("him", "le", "lui"),
-    "she": ("her", "la", "lui"), "they": ("them", "les", "leur"),
-}  # fmt: skip
+def words(text: str) -> tuple[str, ...]:
+    """Splits a sentence into the words that alignments count: ``L'|école|est-elle|fermée|?``."""
+    return tuple(re.findall(r"\w+(?:-\w+)*'?|[^\w\s]", text))
+
+
+def tie(english: Items, french: Items | None = None) -> Phrase:
+    """Composes a phrase of words and of phrases, which keep their links; French has the English order unless given.
+
+    Words that share a letter after the slash are linked, as are words without; ``_`` joins words with the same letters.
+    """
+    sides = []
+    for side, items in enumerate((english, english if french is None else french)):
+        found, begins, roles = [], {}, []
+        for item in items:
+            if isinstance(item, Phrase):
+                assert item not in begins, "a phrase must stand once"
+                begins[item] = len(found)
+                found += item.french if side else item.english
+            else:
+                for token, _, letters in (token.partition("/") for token in item.split() if token[0] != "/"):
+                    roles += [(len(found) + i, set(letters or "-")) for i in range(token.count("_") + 1)]
+                    found += token.split("_")
+        sides.append((tuple(found), begins, roles))
+    (first, begins, roles), (second, places, others) = sides
+    assert begins.keys() == places.keys(), "a phrase must stand in both languages"
+    links = {(begins[phrase] + i, places[phrase] + j) for phrase in begins for i, j in phrase.links}
+    links |= {(i, j) for i, role in roles for j, other in others if role & other}
+    return Phrase(first, second, frozenset(links), frozenset().union(*(phrase.features for phrase in begins)))
+
+
+def said(english: str, french: str, *features: tuple[str, str]) -> Phrase:
+    """Returns a phrase of words alone: without letters, every word is linked with every word of the other language."""
+    return replace(_said(english, french), features=frozenset(features))
 
 
 @functools.cache
-def _nouns_of(kinds: frozenset[str]) -> tuple[Noun, ...]:
-    return tuple(noun for noun in NOUNS if noun.kinds & kinds)
+def _said(english: str, french: str) -> Phrase:
+    return tie([english], [french])
 
 
-def nouns_of(kinds: Set[str], where: Callable[[Noun], bool] | None = None) -> Sequence[Noun]:
-    """Returns the nouns of any of these classes."""
-    found = _nouns_of(frozenset(kinds))
-    return found if where is None else [noun for noun in found if where(noun)]
+def begins_with_vowel(word: str) -> bool:
+    """Returns True if the preceding word elides: before a vowel, or an h that is not aspirated."""
+    return word[0] in "aeiouyâàéèêëîïôûœh" and word not in ("héros", "hibou", "hiboux", "haricot", "haricots")
 
 
-@functools.cache
-def adjectives_for(noun: Noun) -> tuple[Adjective, ...]:
-    """Returns the adjectives that make sense with a noun, each English word once."""
-    return tuple(adjective for adjective in ADJECTIVES if adjective.suits & noun.kinds)
-
-
-def noun_phrase(
-    pick: random.Random,
-    noun: Noun,
-    *,
-    determiner: str = "",
-    adjectives: int = -1,
-    plural: bool | None = None,
-    negated: bool = False,
-    unsaid: Words = (),
-) -> Phrase:
-    """Draws a noun phrase: a determiner, up to two adjectives and the noun.
-
-    Args:
-      determiner: "the", "a" (in the plural "some"), "this", a possessive, a number, or "" for a random one.
-      adjectives: the number of adjectives; -1 for a random number.
-      negated: True for the object of a negation, where French has "de" for "a".
-      unsaid: English adjectives that would make no sense here.
-    """
-    plural = pick.random() < 0.3 if plural is None else plural
-    determiner = determiner or _determiner(pick, noun, plural)
-    plural = (plural and "single" not in noun.kinds) or determiner in NUMBERS
-    count = pick.choice((0, 0, 0, 1, 1, 1, 2)) if adjectives < 0 else adjectives
-    chosen = _choose_adjectives(pick, noun, count, unsaid)
-    return build(noun, chosen, determiner=determiner, plural=plural, negated=negated)
-
-
-def build(noun: Noun, chosen: list[Adjective], *, determiner: str, plural: bool, negated: bool = False) -> Phrase:
-    """Returns the phrase of a noun with these adjectives, given in English order."""
-    before = [a for a in chosen if a.before]
-    after = [a for a in chosen if not a.before]
-    word = noun.french_plural if plural else noun.french
-    shown = [a.form(feminine=noun.feminine, plural=plural) for a in before]
-    if before and not plural and not noun.feminine and begins_with_vowel(word):
-        shown[-1] = before[-1].liaison
-    named = said(noun.english_plural if plural else noun.english, word)
-    leading = [said(a.english, form) for a, form in zip(before, shown, strict=True)]
-    trailing = [said(a.english, a.form(feminine=noun.feminine, plural=plural)) for a in after]
-    french = [*leading, named, *reversed(trailing)]
-    # English order: the adjectives as they were chosen.
-    said_of = dict(zip([*before, *after], [*leading, *trailing], strict=True))
-    english = [*(said_of[a] for a in chosen), named]
-    article = _french_determiner(determiner, french[0].french[0], noun.feminine, plural)
-    if determiner == "a" and (negated or (plural and before)):
-        article = "de"
-    opening = said(_english_determiner(determiner, english[0].english[0], plural, negated), article)
-    part = tie([opening, *english], [opening, *french])
-    return Phrase(
-        part.english,
-        part.french,
-        part.links,
-        noun.feminine,
-        plural,
-        pairs=tuple((a.english, noun.english) for a in chosen),
-        noun=noun,
-    )
-
-
-def _determiner(pick: random.Random, noun: Noun, plural: bool) -> str:
-    if "family" in noun.kinds:
-        return pick.choice(tuple(POSSESSIVES))
-    draw = pick.random()
-    if plural and draw < 0.15:
-        return pick.choice(tuple(NUMBERS))
-    if draw < 0.35:
-        return "a"
-    if draw < 0.5 and "ours" in noun.kinds:
-        return pick.choice(tuple(POSSESSIVES))
-    return "this" if draw < 0.6 else "the"
-
-
-def definite(pick: random.Random, noun: Noun) -> str:
-    """Draws a determiner for a known thing: no number, no indefinite article."""
-    if "family" in noun.kinds or ("ours" in noun.kinds and pick.random() < 0.3):
-        return pick.choice(tuple(POSSESSIVES))
-    return pick.choice(("the", "the", "the", "this"))
-
-
-def object_phrase(
-    pick: random.Random, verb: Verb, noun: Noun, *, determiner: str = "", adjectives: int = -1, negated: bool = False
-) -> Phrase:
-    """Draws the object of a verb, without adjectives that contradict it; verbs of state take a definite object."""
-    determiner = determiner or (definite(pick, noun) if verb.state else "")
-    unsaid = CLASHES.get(verb.english[0], ())
-    return noun_phrase(pick, noun, determiner=determiner, adjectives=adjectives, negated=negated, unsaid=unsaid)
-
-
-def _choose_adjectives(pick: random.Random, noun: Noun, count: int, unsaid: Words) -> list[Adjective]:
-    """Draws adjectives in English order: at most one that stands before the French noun, and one from each group."""
-    chosen: list[Adjective] = []
-    for _ in range(count):
-        groups = {_group(a) for a in chosen}
-        fit = [a for a in adjectives_for(noun) if _group(a) not in groups and a.english not in unsaid]
-        if fit:
-            chosen.append(pick.choice(fit))
-    return sorted(chosen, key=lambda a: ORDER.index(a.kind))
-
-
-def _group(adjective: Adjective) -> str:
-    return "before" if adjective.before else _GROUPS.get(adjective.kind, "quality")
-
-
-def predicate(pick: random.Random, noun: Noun, used: Phrase) -> Adjective:
-    """Draws a predicative adjective for a noun, if possible of another kind than its attributive ones."""
-    said = {a for a, _ in used.pairs}
-    kinds = {a.kind for a in ADJECTIVES if a.english in said}
-    fit = [a for a in adjectives_for(noun) if a.english not in said and a.english != "new"]  # neuf, not nouveau
-    if "person" in noun.kinds:
-        fit = [a for a in fit if a.kind != "look"]  # "bon" means something else when it describes a person
-    return pick.choice([a for a in fit if a.kind not in kinds] or fit)
-
-
-def _english_determiner(determiner: str, following: str, plural: bool, negated: bool) -> str:
+def noun_phrase(noun: Noun, adjectives: list[Adjective], determiner: str, plural: bool, negated: bool) -> Phrase:
+    """Returns a determiner, adjectives and a noun; as the object of a negation, French has "de" for "a" and "some"."""
+    forms = DETERMINERS[determiner].split()
+    le = forms[-1 if plural or "les" in noun.kinds else 1 if noun.feminine and len(forms) > 1 else 0].replace("+", " ")
+    if determiner in ("all", "part"):
+        whole = said(noun.english, f"{'de' if negated and determiner == 'part' else le} {noun.french}")
+        return replace(whole, feminine=noun.feminine, noun=noun)
+    link = not plural and not noun.feminine and begins_with_vowel(noun.french)
+    form = lambda a: a.forms[3] if a.before and link else a.form(feminine=noun.feminine, plural=plural)
+    of = {a: said(a.english, form(a)) for a in sorted(adjectives, key=ADJECTIVES.index)}
+    named = said(noun.english_plural, noun.french_plural) if plural else said(noun.english, noun.french)
+    before = [of[a] for a in of if a.before]
+    english, french = [*of.values(), named], [*before, named, *(of[a] for a in reversed(of) if not a.before)]
+    if not plural and begins_with_vowel(french[0].french[0]):
+        le = {"ma": "mon", "sa": "son", "ce": "cet"}.get(le, le)
+    the = "these" if plural and determiner == "this" else determiner
     if determiner == "a":
-        return ("any" if negated else "some") if plural else "an" if following[0].lower() in "aeiou" else "a"
-    return "these" if determiner == "this" and plural else determiner
+        le = "de" if negated or (plural and before) else le
+        the = ("any" if negated else "some") if plural else "an" if english[0].english[0][0] in "aeiouAEIOU" else "a"
+    article, features = said(the, le), frozenset((a.english, noun.english) for a in of)
+    whole = tie([article, *english], [article, *french])
+    return replace(whole, features=features, feminine=noun.feminine, plural=plural, index=1 + 3 * plural, noun=noun)
 
 
-def _french_determiner(determiner: str, following: str, feminine: bool, plural: bool) -> str:
-    vowel = begins_with_vowel(following)
-    if determiner in NUMBERS:
-        return NUMBERS[determiner]
-    if determiner in POSSESSIVES:
-        masculine, fem, many = POSSESSIVES[determiner]
-        return many if plural else fem if feminine and not vowel else masculine
-    if determiner == "this":
-        return "ces" if plural else "cette" if feminine else "cet" if vowel else "ce"
-    if determiner == "a":
-        return "des" if plural else "une" if feminine else "un"
-    return "les" if plural else "la" if feminine else "le"
+@dataclass(frozen=True)
+class Clause:
+    """A verb with its subject, tense and negation, and an object pronoun: English, French, what its participle ends in.
 
-
-def both(first: Phrase, second: Phrase) -> Phrase:
-    """Returns two phrases joined by "and": plural, feminine only if both are."""
-    together = [first, said("and", "et"), second]
-    part = tie(together, together)
-    pairs = first.pairs + second.pairs
-    return Phrase(part.english, part.french, part.links, first.feminine and second.feminine, True, pairs=pairs)
-
-
-def make_pair(
-    construction: str,
-    english: Sequence[Word | Part],
-    *used: Phrase,
-    french: Sequence[Word | Part] | None = None,
-    end: str = ".",
-    marks: tuple[tuple[str, str], ...] = (),
-) -> Pair:
-    """Returns the two sentences as text, with their alignment and the combinations in them.
-
-    Args:
-      french: the same parts in French order, if it differs from the English order.
+    Its words have letters for `tie`: t for what bears the tense, v for the verb, n for the negation, o for the object.
     """
-    whole = tie(english, english if french is None else french)
-    joined = join_french(whole.french)
-    position = {token: index for index, (_, tokens) in enumerate(joined) for token in tokens}
-    links = {(i, position[j]) for i, j in whole.links} | {(len(whole.english), len(joined))}
-    assert {i for i, _ in links} == set(range(len(whole.english) + 1)), "an English word has no link"
-    assert {j for _, j in links} == set(range(len(joined) + 1)), "a French word has no link"
-    features = frozenset(pair for phrase in used for pair in phrase.pairs) | frozenset(marks)
-    texts = english_text(whole.english, end), french_text([word for word, _ in joined], end)
-    return Pair(*texts, construction, features, tuple(sorted(links)))
 
+    verb: Verb
+    subject: Phrase
+    tense: str  # present, past, progressive past, or future
+    negation: str = ""  # a key of NEGATIONS
+    pronoun: tuple[str, str, str] = ("", "", "")
 
-def english_text(words: Words, end: str = ".") -> str:
-    """Joins words into a sentence."""
-    text = " ".join(words) + end
-    return text[0].upper() + text[1:]
+    def group(self) -> Phrase:
+        """Returns the verbs of both languages, with their negation and object pronoun."""
+        return said(self.english(), self.french(NEGATIONS.get(self.negation)))
 
+    def english(self) -> str:
+        """Returns the English verb."""
+        base, third, past, ing = self.verb.english
+        negation = f"{self.negation}/n"
+        found = f"{negation} {past if self.tense == 'past' else third if self.subject.index == 1 else base}/tv"
+        if self.verb is BE:
+            found = f"{self.auxiliary()}/tv {negation}"
+        elif self.tense in ("progressive", "future") or self.negation == "not":
+            found = f"{self.auxiliary()}/t {negation} {ing if self.tense == 'progressive' else base}/v"
+        return f"{found} {self.pronoun[0]}/o"
 
-def french_text(joined: Sequence[str], end: str = ".") -> str:
-    """Joins words into a sentence, after elision and contraction by `join_french`."""
-    text = " ".join(joined).replace("' ", "'") + (f" {end}" if end in "?!" else end)
-    return text[0].upper() + text[1:]
+    def auxiliary(self) -> str:
+        """Returns what English puts before the subject of a question: "did", "will", or a form of "be"."""
+        if self.verb is BE or self.tense == "progressive":
+            forms = ("am", "is", "are") if self.tense == "present" else ("was", "was", "were")
+            return forms[min(self.subject.index, 2)]
+        return {"past": "did", "future": "will"}.get(self.tense, "does" if self.subject.index == 1 else "do")
 
-
-def join_french(words: Words) -> list[tuple[str, list[int]]]:
-    """Returns the words after elision and contraction, each with the indices of the words that it is made of."""
-    done: list[tuple[str, list[int]]] = []
-    for i, word in enumerate(words):
-        following = words[i + 1] if i + 1 < len(words) else ""
-        if word in ELIDED and following and begins_with_vowel(following):
-            word = ELIDED[word]
-        if done and (done[-1][0], word) in CONTRACTED:
-            done[-1] = CONTRACTED[done[-1][0], word], [*done[-1][1], i]
+    def french(self, closing: str | None = None, *, inverted: bool = False) -> str:
+        """Returns the French verb; `closing` closes a negation ("" if another word does), `inverted` appends the subject."""
+        verb, index, done, letters = self.verb, self.subject.index, "", "tv"
+        if self.tense == "past" and "state" not in verb.flags:
+            moves = "être" in verb.flags
+            finite, letters = (BE if moves else HAVE).present[index], "t"
+            done = f"{verb.participle}{self.subject.ending if moves else self.pronoun[2]}/v"
+        elif self.tense == "present":
+            finite = verb.present[index]
+        elif self.tense == "future":
+            finite = verb.future + ("ai", "a", "ons", "ez", "ont")[index]
         else:
-            done.append((word, [i]))
-    return done
+            stem = verb.imperfect[:-1] if verb.imperfect.endswith("ge") and index in (2, 3) else verb.imperfect
+            finite = stem + ("ais", "ait", "ions", "iez", "aient")[index]
+        if inverted:
+            bridge = "-t-" if finite[-1] in "ae" and index == 1 else "-"
+            finite, letters = f"{finite}{bridge}{self.subject.french[0]}", letters + "s"
+        ne, particle = "" if closing is None else "ne/n", "".join(verb.flags & {"à", "de"})
+        return f"{ne} {self.pronoun[1]}/o {finite}/{letters} {closing or ''}/n {done} {particle}/v"
+
+
+def sentence(construction: str, whole: Phrase) -> Pair:
+    """Returns the two sentences as text, with their alignment, after elision and contraction."""
+    joined: list[tuple[str, list[int]]] = []  # a word, and the indices of the words that it is made of
+    for i, (word, following) in enumerate(zip(whole.french, (*whole.french[1:], "."), strict=True)):
+        spelled = ELIDED[word] if word in ELIDED and begins_with_vowel(following) else word
+        if joined and (joined[-1][0], spelled) in CONTRACTED:
+            joined[-1] = CONTRACTED[joined[-1][0], spelled], [*joined[-1][1], i]
+        else:
+            joined.append((spelled, [i]))
+    position = {i: place for place, (_, indices) in enumerate(joined) for i in indices}
+    links = sorted({(i, position[j]) for i, j in whole.links})
+    assert {i for i, _ in links} == set(range(len(whole.english))), "an English word has no link"
+    assert {j for _, j in links} == set(range(len(joined))), "a French word has no link"
+    english = re.sub(r" ([.?])", r"\1", " ".join(whole.english))
+    french = " ".join(word for word, _ in joined).replace("' ", "'").replace(" .", ".")
+    english, french = (text[0].upper() + text[1:] for text in (english, french))
+    return Pair(english, french, construction, whole.features, tuple(links))
