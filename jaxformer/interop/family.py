@@ -10,6 +10,7 @@ import jax
 from jaxformer.interop.packing import Shape, Table
 from jaxformer.interop.settings import Settings
 from jaxformer.modules.pure import Pure
+from jaxformer.reprs import brief
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,3 +42,5 @@ class Family:
     compute them; they must be equal."""
     renamed: tuple[tuple[str, str], ...] = ()
     """Older parts of names, each with its present form."""
+
+    __repr__ = brief

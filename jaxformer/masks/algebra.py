@@ -337,7 +337,7 @@ def from_binary(array: ArrayLike) -> Mask:
                 "for an additive mask of 0 (attend) and minus infinity, use dense(array == 0)"
             )
     array = jnp.asarray(array)
-    return dense(array == 1)
+    return dense(array == jnp.ones((), array.dtype))
 
 
 def as_mask(mask: Mask | ArrayLike) -> Mask:

@@ -109,6 +109,7 @@ def make_shared_bias(config: TextConfig, *, bidirectional: bool, rngs: nnx.Rngs)
 
 
 def shared_bias(part: modules.T5Bias | None) -> Bias | None:
+    """Returns the bias that all layers share, if they share one."""
     return None if part is None else part()
 
 

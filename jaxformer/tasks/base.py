@@ -27,6 +27,7 @@ from jaxformer.evaluation.scores import Score
 from jaxformer.functional.tokens import Tokens
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure
+from jaxformer.reprs import brief
 from jaxformer.sharding import Placement
 from jaxformer.tasks.batched import one_behind
 from jaxformer.tasks.config import TaskConfig
@@ -331,6 +332,8 @@ class Task(Generic[ConfigT, CorpusT, PredictorT]):
     """The subcommands that use the task's predictor, besides those of every task."""
     vocabulary_files: tuple[str, ...] = ("tokenizer.model", "tokenizer.json")
     """The names that a saved vocabulary may have in a run directory."""
+
+    __repr__ = brief
 
     @property
     def name(self) -> str:

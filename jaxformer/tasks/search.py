@@ -19,6 +19,7 @@ from jaxformer.functional.tokens import ArrayT
 from jaxformer.models.decoder_state import StepWeights
 from jaxformer.models.decoding_model import DecodingModel
 from jaxformer.modules.pure import Params, Pure
+from jaxformer.reprs import brief
 from jaxformer.sharding import Placement
 from jaxformer.tasks.config import Beam, Sample, SearchConfig
 
@@ -111,6 +112,8 @@ class Sources(NamedTuple, Generic[ArrayT]):
     prefix: ArrayT  # int32 [B, P]: the first tokens of each output
     prefix_lengths: ArrayT  # int32 [B]
     numbers: ArrayT  # int32 [B, M]: folded into the sampling key: the input's number, and perhaps the draw's
+
+    __repr__ = brief
 
 
 class Weights(NamedTuple):

@@ -145,7 +145,7 @@ def at_positions(
     return mask, bias
 
 
-def row_of_positions(length: int) -> Array | np.ndarray:
+def row_of_positions(length: Any) -> Array | np.ndarray:
     """Returns the positions 0, 1, 2, ..., ``int [1, length]``, in NumPy, so that they are known at trace time.
 
     A symbolic length (``jax.export.symbolic_shape``) gives a JAX array.

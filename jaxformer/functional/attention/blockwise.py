@@ -90,6 +90,7 @@ def attention(
 
 
 def bias_arrays(request: Request) -> BiasArrays:
+    """Returns the arrays of a bias that is computed tile by tile, or the array of another one."""
     return tuple(jax.tree.leaves(request.bias)) if isinstance(request.bias, Bias) else request.bias
 
 

@@ -35,7 +35,7 @@ SumsT = TypeVar("SumsT")
 TravelingT = TypeVar("TravelingT")
 
 Visit: TypeAlias = Callable[[SumsT, TravelingT, Array], tuple[SumsT, TravelingT]]
-"""What a device does with its own sums and with what goes around the ring, of which an owner is given."""
+"""A function from a device's own sums, the part that goes around the ring, and its owner, to both."""
 
 
 def refuse(request: Request) -> str | None:

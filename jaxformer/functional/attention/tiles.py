@@ -53,7 +53,7 @@ class Varying(NamedTuple):
     positions: tuple[Array, Array] | None = None
     """The positions of the queries and of the keys, consecutive in each block; None where they are 0, 1, 2, ..."""
     origin: Origin = (0, 0)
-    """Of the arrays, if they are a shard."""
+    """The first row of the batch and the first head of the arrays, if they are a shard."""
 
 
 def key_ranges(

@@ -317,7 +317,7 @@ def blocks_visited(order, length=4096, size=8, block=64):
     for rank in range(size):
         for owner in range(size):
             starts = np.asarray(around.positions(owner, local))[::block]
-            bounds = ring.blockwise.key_bounds(ranges[rank], starts, block)
+            bounds = ring.key_bounds(ranges[rank], starts, block)
             total[rank] += (bounds[:, 1] - bounds[:, 0]).sum()
     return total
 
