@@ -132,7 +132,7 @@ class Sentences(random.Random):
         date = said(f"in/i {month}/m {(year := self.choice(lexicon.YEARS))}/y", f"en/i {mois}/m {year}/y")
         return tie([subject, said("on", "sur"), name, verb, date])
 
-    def someone(self, who: str, qui: str, closing: str | None) -> Phrase:  # Who broke the window? Nobody slept.
+    def someone(self, who: str, qui: str, closing: str | None) -> Phrase:  # Who broke the window?
         clause = self.clause(VERBS, SIMPLE, by=SUBJECTS["he"])
         verb = said(f"{who}/n {clause.english()}", f"{qui}/n {clause.french(closing)}")
         return tie([verb, *self.rest(replace(clause, negation="" if closing is None else "not"), KNOWN)])
