@@ -17,8 +17,8 @@ import jaxformer
 from benchmarks.accelerator.record import Case, Settings, Unfinished, aligned, number
 from experiments.language_model import tinyshakespeare
 from experiments.translation import multi30k
+from jaxformer import demo
 from jaxformer.config import changed
-from jaxformer.demo import corpus
 from jaxformer.tasks.config import TaskConfig
 from jaxformer.training.phase_timer import COMPLETE, read_starts, total_seconds
 
@@ -90,14 +90,14 @@ def data_of(name: str, settings: Settings) -> pathlib.Path:
 
 
 def _write_grammar(folder: pathlib.Path) -> None:
-    pairs = corpus.generate(300)
+    pairs = demo.generate(300)
     cuts = {"train": pairs[20:], "val": pairs[:10], "test_2016": pairs[10:20]}
     (folder / "multi30k").mkdir(parents=True, exist_ok=True)
     (folder / "tinyshakespeare").mkdir(exist_ok=True)
     for part, some in cuts.items():
         for side, sentences in (("en", [x.english for x in some]), ("de", [x.french for x in some])):
             (folder / f"multi30k/{part}.{side}").write_text("\n".join(sentences) + "\n", encoding="utf-8")
-    (folder / "tinyshakespeare/input.txt").write_text(corpus.text(100), encoding="utf-8")
+    (folder / "tinyshakespeare/input.txt").write_text(demo.text(100), encoding="utf-8")
 
 
 def configuration(name: str, settings: Settings) -> TaskConfig:
