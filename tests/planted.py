@@ -117,4 +117,221 @@ MASKS = (
     ),
 )
 
-BUGS = ATTENTION + FUNCTIONAL + MASKS
+MODULES = (
+    Bug(
+        "directions_swapped",
+        "modules/recurrent.py",
+        'reverse=name == "backward"',
+        'reverse=name == "forward"',
+        "modules/test_recurrent.py::test_a_bidirectional_stack_is_each_layer_forwards_and_backwards",
+    ),
+    Bug(
+        "adapters_without_rank",
+        "modules/lora.py",
+        "self.alpha / self.rank)",
+        "self.alpha)",
+        "modules/test_lora.py::test_merged_exactly",
+    ),
+    Bug(
+        "loss_without_scale",
+        "modules/head.py",
+        "x, table = x * jnp.asarray(self.scale, x.dtype), self._rows()",
+        "x, table = x, self._rows()",
+        "modules/test_head.py::test_the_loss_is_that_of_the_logits",
+    ),
+    Bug(
+        "memory_mask_dropped",
+        "modules/blocks.py",
+        "mask=memory_mask,\n                    positions=positions,",
+        "positions=positions,",
+        "modules/test_blocks.py::test_pre_norm_decoder_block",
+    ),
+)
+
+MODELS = (
+    Bug(
+        "mean_over_padding",
+        "models/classifier.py",
+        "jnp.maximum(valid.sum(1, keepdims=True), 1)",
+        "jnp.full((len(x), 1), x.shape[1])",
+        "models/test_classifier.py::test_pooling_uses_the_states",
+    ),
+    Bug(
+        "encoder_sees_padding",
+        "models/encoder.py",
+        "mask, valid, segments = tokens.mask(), tokens.valid, tokens.segments",
+        "valid, segments = tokens.valid, tokens.segments",
+        "models/test_encoder.py::test_every_token_attends_to_every_real_one",
+    ),
+    Bug(
+        "one_step_less_of_the_cache",
+        "models/decoder.py",
+        "jnp.where((position <= length)[..., None]",
+        "jnp.where((position < length)[..., None]",
+        "models/test_decoder.py::test_steps_beyond_the_capacity_are_nan",
+    ),
+    Bug(
+        "skip_path_before_the_norm",
+        "models/residual_network.py",
+        "else self.skip(y)",
+        "else self.skip(x)",
+        "models/test_residual_network.py::test_the_network_is_its_formula",
+    ),
+)
+
+DECODING = (
+    Bug(
+        "states_of_other_hypotheses",
+        "decoding/penalties.py",
+        "attended = jnp.take_along_axis(self.attended, parents[..., None], axis=1)",
+        "attended = self.attended",
+        "decoding/test_penalties.py::test_a_coverage_state_follows_its_hypotheses",
+    ),
+    Bug(
+        "negative_scores_rewarded",
+        "decoding/constraints.py",
+        "jnp.where(scores < 0, scores * self.value, scores / self.value)",
+        "scores / self.value",
+        "decoding/test_constraints.py::test_repetition_penalty",
+    ),
+    Bug(
+        "nucleus_without_its_last_token",
+        "decoding/transforms.py",
+        "above = jnp.cumsum(probs, axis=-1) - probs",
+        "above = jnp.cumsum(probs, axis=-1)",
+        "decoding/test_transforms.py::test_top_p",
+    ),
+    Bug(
+        "tokens_of_other_parents",
+        "decoding/beam.py",
+        "return index // best.shape[2], tokens, gained, totals",
+        "return index % beam_size, tokens, gained, totals",
+        "decoding/test_beam.py::test_sequences_without_bos_and_eos",
+    ),
+)
+
+DATA = (
+    Bug(
+        "labels_as_inputs",
+        "data/batch.py",
+        "valid[:, 1:], labels[:, :-1]",
+        "valid[:, 1:], labels[:, 1:]",
+        "data/test_batch.py::test_every_array",
+    ),
+    Bug(
+        "last_window_lost",
+        "data/windows.py",
+        "return -(-self.stream.num_labels // (self",
+        "return max(1, self.stream.num_labels // (self",
+        "data/test_windows.py::test_every_token_is_predicted_exactly_once",
+    ),
+    Bug(
+        "pairs_share_batches_in_all_epochs",
+        "data/batch_plan.py",
+        "random = np.random.default_rng((self.seed, epoch))",
+        "random = np.random.default_rng((self.seed, 0))",
+        "data/test_batch_plan.py::test_epochs_differ",
+    ),
+    Bug(
+        "flips_upside_down",
+        "data/image_batches.py",
+        "columns = np.where(draws[:, 3:4] < 0.5, columns[:, ::-1], columns)",
+        "rows = np.where(draws[:, 3:4] < 0.5, rows[:, ::-1], rows)",
+        "data/test_image_batches.py::test_flips",
+    ),
+)
+
+TRAINING = (
+    Bug(
+        "same_noise_in_every_step",
+        "training/step.py",
+        "jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)",
+        "jax.random.wrap_key_data(state.key)",
+        "training/test_step.py::test_each_step_draws_its_own_noise",
+    ),
+    Bug(
+        "gradient_of_the_sum",
+        "training/step.py",
+        "widened(g) / jnp.where(count > 0, count, 1.0)",
+        "widened(g)",
+        "training/test_step.py::test_gradient_is_that_of_the_mean",
+    ),
+    Bug(
+        "biases_decay",
+        "training/optimizers.py",
+        'part.endswith(("bias", "scale")) for part in name.split("/")',
+        'part in ("bias", "scale") for part in name.split("/")',
+        "training/test_optimizers.py::test_decay_spares_biases_and_norms",
+    ),
+    Bug(
+        "cooldown_ends_early",
+        "training/schedules.py",
+        "left = steps - jnp.asarray(step, jnp.float32)",
+        "left = steps - jnp.asarray(step, jnp.float32) - 1",
+        "training/test_optimizers.py::test_cooldown_is_a_fraction_of_the_training",
+    ),
+)
+
+TASKS = (
+    Bug(
+        "worst_candidate_first",
+        "tasks/minimum_bayes_risk.py",
+        "key=lambda c: -c.score",
+        "key=lambda c: c.score",
+        "tasks/test_minimum_bayes_risk.py::test_candidates_are_ranked_by_their_expected_utilities",
+    ),
+    Bug(
+        "results_of_other_texts",
+        "tasks/batched.py",
+        "yield index, jax.tree.map(lambda x, row=row: x[row], result)",
+        "yield row, jax.tree.map(lambda x, row=row: x[row], result)",
+        "tasks/test_batched.py::test_texts_of_similar_length_share_a_batch_and_results_are_in_order",
+    ),
+    Bug(
+        "words_without_a_space",
+        "tasks/generation.py",
+        'for x in (text, f" {text}")]',
+        "for x in (text,)]",
+        "tasks/test_generation.py::test_limits_are_of_the_text_that_a_tokenizer_sees",
+    ),
+    Bug(
+        "rows_for_padding_resized",
+        "tasks/warm_start.py",
+        "resize_positions(table[offset:], new,",
+        "resize_positions(table[: len(table) - offset], new,",
+        "tasks/test_warm_start.py::test_a_table_of_positions_is_resized_after_its_rows_for_padding",
+    ),
+)
+
+OTHERS = (
+    Bug(
+        "possible_links_alone",
+        "evaluation/alignments.py",
+        "links & (certain | allowed)",
+        "links & allowed",
+        "evaluation/test_alignments.py::test_one_sentence",
+    ),
+    Bug(
+        "heads_side_by_side",
+        "interop/packing.py",
+        "return x.reshape(*lead, three, heads, dim).swapaxes(-3, -2)",
+        "return x.reshape(*lead, heads, three, dim)",
+        "interop/test_packing.py::test_side_by_side_holds_all_queries_first",
+    ),
+    Bug(
+        "every_host_has_all_its_adapters",
+        "planning/roofline.py",
+        "return min(link, shared * chip.network_bandwidth)",
+        "return min(link, joined * chip.network_bandwidth)",
+        "planning/test_roofline.py::test_neighbors_share_the_outgoing_network",
+    ),
+    Bug(
+        "rollout_in_reverse",
+        "inspection/attention_maps.py",
+        "lambda earlier, layer: layer @ earlier",
+        "lambda earlier, layer: earlier @ layer",
+        "inspection/test_attention_maps.py::test_rollout_is_the_product_of_layers_with_their_residual_paths",
+    ),
+)
+
+BUGS = ATTENTION + FUNCTIONAL + MASKS + MODULES + MODELS + DECODING + DATA + TRAINING + TASKS + OTHERS
