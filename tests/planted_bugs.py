@@ -39,7 +39,7 @@ async def run(folder: pathlib.Path, tests: list[str]) -> tuple[int, str]:
     """Runs tests of a copy in a process of their own; returns its exit code and the end of its output."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "pytest", "-xq", "--tb=short", "-p", "no:cacheprovider"),
-        *(f"tests/{test}" for test in tests),
+        *tests,
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(folder)},
         stdin=asyncio.subprocess.DEVNULL,
@@ -57,9 +57,15 @@ async def run(folder: pathlib.Path, tests: list[str]) -> tuple[int, str]:
     return process.returncode, output.decode(errors="replace")[-2000:]
 
 
+def occurrences(bug: Bug) -> int:
+    """Returns how often the file has the text that a bug replaces."""
+    path = ROOT / bug.file
+    return path.read_text(encoding="utf-8").count(bug.right) if path.exists() else 0
+
+
 async def find(folder: pathlib.Path, bug: Bug) -> bool:
     """Returns True if the test of a bug fails with it; prints one line."""
-    began, path = time.monotonic(), folder / "jaxformer" / bug.file
+    began, path = time.monotonic(), folder / bug.file
     right = path.read_text(encoding="utf-8")
     path.write_text(bug.planted(right), encoding="utf-8")
     os.utime(path, (0, BUGS.index(bug)))  # bytecode belongs to a time and a size, which two bugs could share
@@ -97,8 +103,9 @@ def main() -> int:
     parser.add_argument("--no-check", action="store_true", help="do not run the tests without a bug first")
     given = parser.parse_args()
     bugs = [bug for bug in BUGS if not given.only or bug.name in given.only]
-    for bug in bugs:
-        bug.planted((ROOT / "jaxformer" / bug.file).read_text(encoding="utf-8"))
+    if changed := [bug for bug in bugs if occurrences(bug) != 1]:
+        places = (f"{bug.name}: its text is {occurrences(bug)} times in {bug.file}" for bug in changed)
+        parser.exit(2, "\n".join([*places, "the code changed: choose another piece, found exactly once", ""]))
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with tempfile.TemporaryDirectory(prefix="planted-bugs-") as place:
