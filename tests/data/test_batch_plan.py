@@ -45,8 +45,12 @@ def test_a_batch_is_a_function_of_the_step():
 
 
 def test_epochs_differ():
+    """In the order of batches, and in the pairs that share one."""
     plan = make_batch_plan(*lengths(0, 500), seed=3, tokens_per_batch=400, num_shapes=3)
     assert plan.batch(0)[1].tolist() != plan.batch(plan.steps_per_epoch)[1].tolist()
+    size = plan.steps_per_epoch
+    together = [{frozenset(plan.batch(step)[1].tolist()) for step in range(i * size, i * size + size)} for i in (0, 1)]
+    assert together[0] != together[1]
 
 
 def test_more_shapes_waste_less():

@@ -9,6 +9,7 @@ from jaxformer.functional.cache import (
     MOST_LANES,
     empty_cache,
     first_lanes,
+    seen_positions,
     seen_slots,
     slots_of,
     take_lanes,
@@ -49,6 +50,11 @@ def test_few_hypotheses_share_a_cache():
     assert first_lanes(2, 1, L) is None
     assert first_lanes(2, MOST_LANES + 1, L) is None
     np.testing.assert_array_equal(first_lanes(1, 2, 3), [[[0, 0, 0], [1, 1, 1]]])
+
+
+def test_a_window_ends_with_the_position_itself():
+    seen = seen_positions(int32([1, 3]), L, window=2)
+    np.testing.assert_array_equal(seen, [[1, 1, 0, 0, 0], [0, 0, 1, 1, 0]])
 
 
 @pytest.mark.full

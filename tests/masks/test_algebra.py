@@ -152,7 +152,7 @@ def test_from_torch_reads_one_mask_for_each_head():
     blocked = np.random.default_rng(0).random((6, 2, 3)) < 0.5
     found = masks.from_torch(blocked, num_heads=3).dense(2, 3)
     assert found.shape == (2, 3, 2, 3)
-    np.testing.assert_array_equal(found[1, 2], ~blocked[5])
+    np.testing.assert_array_equal(found[1, 0], ~blocked[3])
     np.testing.assert_array_equal(masks.from_torch(blocked).dense(2, 3)[:, 0], ~blocked)
     with pytest.raises(ValueError, match=r"of 4 heads must have \[B \* 4, T, S\], got \[6, 2, 3\]"):
         masks.from_torch(blocked, num_heads=4)

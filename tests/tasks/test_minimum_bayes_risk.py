@@ -6,7 +6,8 @@ import sacrebleu
 
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.tasks import minimum_bayes_risk
-from jaxformer.tasks.minimum_bayes_risk import _expected, expected_utilities
+from jaxformer.tasks.minimum_bayes_risk import _expected, expected_utilities, ranked
+from jaxformer.tasks.search import Candidate
 
 TEXTS = [
     ["The dog runs.", "A dog runs.", "The dogs ran home, early."],
@@ -22,6 +23,12 @@ def test_expected_utilities_are_means_of_sacrebleu(utility):
     found = expected_utilities(TEXTS, utility)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
     assert found.std(1).min() > 0.1
+
+
+def test_candidates_are_ranked_by_their_expected_utilities():
+    own = ranked([[Candidate(text, 0.0, ()) for text in TEXTS[0]]], "chrf")[0]
+    (utilities,) = expected_utilities(TEXTS[:1], "chrf")
+    assert [(one.text, one.score) for one in own] == [(TEXTS[0][i], utilities[i]) for i in np.argsort(-utilities)]
 
 
 def test_one_program_serves_any_number_of_sentences():

@@ -53,6 +53,8 @@ def test_rotary_scalings():
     np.testing.assert_allclose(yarn.radians[turns < 0.8], plain64[turns < 0.8] / 4)
     assert (np.diff(yarn.radians) < 0).all()
     assert yarn.amplitude == pytest.approx(0.1 * np.log(4) + 1)
+    turned = functional.rotary(jnp.ones((1, 1, 1, 64)), jnp.array([3]), scaling=functional.yarn_scaling(4.0, 2048))
+    np.testing.assert_allclose(jnp.linalg.norm(turned), 8 * yarn.amplitude, rtol=1e-5)
     _, llama = frequencies(functional.llama3_scaling(8.0, 8192), dim=128, base=500_000.0)
     plain128, _ = frequencies(functional.linear_scaling(1.0), dim=128, base=500_000.0)
     wavelength = 2 * np.pi / plain128
