@@ -45,7 +45,7 @@ async def run(folder: pathlib.Path, tests: list[str]) -> tuple[int, str]:
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        start_new_session=True,  # so that it ends below, with all that it has started
+        start_new_session=True,  # so that it ends below, with the processes it started
     )
     try:
         output, _ = await process.communicate()
