@@ -158,7 +158,7 @@ class Clause:
         return f"{found} {self.pronoun[0]}/o"
 
     def auxiliary(self) -> str:
-        """Returns what English puts before the subject of a question: "did", "will", or a form of "be"."""
+        """Returns the English word before the subject of a question: "did", "will", or a form of "be"."""
         if self.verb is BE or self.tense == "progressive":
             forms = ("am", "is", "are") if self.tense == "present" else ("was", "was", "were")
             return forms[min(self.subject.index, 2)]

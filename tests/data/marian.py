@@ -7,7 +7,7 @@ import sentencepiece
 
 from jaxformer import demo
 
-PAIRS = demo.generate(200)
+PAIRS = demo.generate(400)
 CODE = ">>fra<<"
 
 
