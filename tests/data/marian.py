@@ -7,7 +7,7 @@ import sentencepiece
 
 from jaxformer import demo
 
-PAIRS = demo.generate(400)
+PAIRS = demo.generate(250)
 CODE = ">>fra<<"
 
 

@@ -27,7 +27,7 @@ def translator(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "run"
     sizes = {"d_model": 64, "d_ff": 128}
     train = {"steps": 300, "validate_every": 150, "checkpoint_every": 150}
-    config = jaxformer.configure("demo", model=sizes, train=train, data={"grammar_pairs": 8000})
+    config = jaxformer.configure("demo", model=sizes, train=train, data={"grammar_pairs": 8000, "vocab_size": 1000})
     jaxformer.train(config, out)
     return jaxformer.load(out)
 
