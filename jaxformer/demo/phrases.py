@@ -41,7 +41,7 @@ class Pair:
     alignment: tuple[tuple[int, int], ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Phrase:
     """Words of both languages, the links between them, the combinations they use, and what other words agree with."""
 
@@ -92,7 +92,8 @@ def tie(english: Items, french: Items | None = None) -> Phrase:
 
 def said(english: str, french: str, *features: tuple[str, str]) -> Phrase:
     """Returns a phrase of words alone: without letters, every word is linked with every word of the other language."""
-    return replace(_said(english, french), features=frozenset(features))
+    phrase = _said(english, french)
+    return Phrase(phrase.english, phrase.french, phrase.links, frozenset(features))
 
 
 @functools.cache

@@ -37,9 +37,8 @@ def nouns_of(kinds: str) -> tuple[Noun, ...]:
     return tuple(noun for noun in NOUNS if noun.kinds & set(kinds.split()))
 
 
-def verbs_of(flags: str) -> tuple[Verb, ...]:
-    """Returns the verbs with any of these flags."""
-    return tuple(verb for verb in VERBS if verb.flags & set(flags.split()))
+verbs_of = functools.cache(lambda flags: tuple(verb for verb in VERBS if verb.flags & set(flags.split())))
+adjectives_of = functools.cache(lambda kinds: tuple(a for a in ADJECTIVES if a.suits & kinds))
 
 
 def be(subject: Phrase, tense: str, negation: str = "") -> Phrase:
@@ -62,7 +61,7 @@ class Sentences(random.Random):
         chosen = []
         for _ in range(int(self.choice(adjectives))):
             kinds = {a.before or a.kind for a in chosen}
-            fit = [a for a in ADJECTIVES if a.suits & noun.kinds and (a.before or a.kind) not in kinds]
+            fit = [a for a in adjectives_of(noun.kinds) if (a.before or a.kind) not in kinds]
             chosen += [self.choice(fit)] if fit else []
         return noun_phrase(noun, chosen, determiner, plural, negated)
 
@@ -103,7 +102,7 @@ class Sentences(random.Random):
         """Draws an adjective that says something new of a noun phrase, and agrees with it."""
         noun, used = subject.noun or lexicon.NOUNS[0], {english for english, _ in subject.features}
         kinds = {"look" if "person" in noun.kinds else ""} | {a.kind for a in ADJECTIVES if a.english in used}
-        fit = [a for a in ADJECTIVES if a.suits & noun.kinds and a.english not in (*used, "new")]  # neuf, not nouveau
+        fit = [a for a in adjectives_of(noun.kinds) if a.english not in (*used, "new")]  # neuf, not nouveau
         found = self.choice([a for a in fit if a.kind not in kinds] or fit)
         form = found.form(feminine=subject.feminine, plural=subject.plural)
         return said(found.english, form, (found.english, noun.english))
@@ -280,9 +279,8 @@ def splits(*, num_train: int = 72_000, num_test: int = 500) -> GrammarSplits:
 
 
 def _held_out(pair: Pair) -> bool:
-    used = [
-        f"{a} {b}" for a, b in pair.features if a != "big"
-    ]  # only pairs with its noun tell if it is "gros" or "grand"
+    # Only pairs with its noun tell if "big" is "gros" or "grand".
+    used = [f"{a} {b}" for a, b in pair.features if a != "big"]
     return "that past not" in used or any(zlib.crc32(both.encode()) % 25 == 0 for both in used)
 
 
