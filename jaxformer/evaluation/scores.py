@@ -13,9 +13,9 @@ import numpy as np
 import sacrebleu
 from sacrebleu.significance import PairedTest
 
-from jaxformer.data import moses
-from jaxformer.data.languages import UNSPACED, check_language
 from jaxformer.errors import ConfigError
+from jaxformer.tokenizers import moses
+from jaxformer.tokenizers.languages import UNSPACED, check_language
 
 
 @dataclasses.dataclass(frozen=True)

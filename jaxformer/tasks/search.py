@@ -11,8 +11,6 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer import decoding
-from jaxformer.data.special_tokens import SpecialTokens
-from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.decoding import Hypotheses
 from jaxformer.errors import ConfigError
 from jaxformer.functional.tokens import ArrayT
@@ -21,6 +19,8 @@ from jaxformer.models.decoding_model import DecodingModel
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.sharding import Placement
 from jaxformer.tasks.config import Beam, Sample, SearchConfig
+from jaxformer.tokenizers.special_tokens import SpecialTokens
+from jaxformer.tokenizers.tokenizer import Tokenizer
 
 Net = Pure[DecodingModel[Any, Any], Any]
 """A model to search with."""

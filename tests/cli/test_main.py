@@ -203,8 +203,8 @@ def test_a_missing_extra_is_named(monkeypatch, capsys):
 
 def test_the_extra_with_the_rules_of_moses_is_named(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "sacremoses", None)
-    monkeypatch.delitem(sys.modules, "jaxformer.data.moses", raising=False)
-    code, said = outcome(monkeypatch, capsys, lambda: importlib.import_module("jaxformer.data.moses"))
+    monkeypatch.delitem(sys.modules, "jaxformer.tokenizers.moses", raising=False)
+    code, said = outcome(monkeypatch, capsys, lambda: importlib.import_module("jaxformer.tokenizers.moses"))
     assert (code, "sacremoses" in said, "pip install 'jaxformer[train]'" in said) == (2, True, True)
 
 

@@ -6,21 +6,21 @@ import types
 
 import pytest
 
-from jaxformer.data import moses, normalization
-from jaxformer.data.character_tokenizer import CharacterTokenizer
-from jaxformer.data.marian_tokenizer import MarianTokenizer
-from jaxformer.data.normalization import TextNormalizer
 from jaxformer.data.packing import tokenize_lines
 from jaxformer.data.pipeline import prepare
-from jaxformer.data.pretrained_tokenizer import PretrainedTokenizer
-from jaxformer.data.special_tokens import SpecialTokens
-from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.data.text import Text
-from jaxformer.data.tokenizer import cache_key, encode_texts, load_tokenizer
 from jaxformer.data.windows import prepare_text
 from jaxformer.errors import DataError
-from tests.data import marian, pretrained
+from jaxformer.tokenizers import moses, normalization
+from jaxformer.tokenizers.characters import CharacterTokenizer
+from jaxformer.tokenizers.marian import MarianTokenizer
+from jaxformer.tokenizers.normalization import TextNormalizer
+from jaxformer.tokenizers.pretrained import PretrainedTokenizer
+from jaxformer.tokenizers.special_tokens import SpecialTokens
+from jaxformer.tokenizers.subwords import SubwordTokenizer
+from jaxformer.tokenizers.tokenizer import cache_key, encode_texts, load_tokenizer
 from tests.data.small import CORPUS
+from tests.tokenizers import marian, pretrained
 
 
 def test_a_text_begins_with_the_tokens_of_its_template():

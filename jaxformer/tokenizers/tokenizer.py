@@ -11,14 +11,14 @@ from typing import Protocol
 
 import numpy as np
 
-from jaxformer.data.character_tokenizer import CharacterTokenizer
-from jaxformer.data.marian_tokenizer import MarianTokenizer
-from jaxformer.data.normalization import Side, TextNormalizer
-from jaxformer.data.pretrained_tokenizer import PretrainedTokenizer
-from jaxformer.data.special_tokens import SpecialTokens
-from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.tokenizers.characters import CharacterTokenizer
+from jaxformer.tokenizers.marian import MarianTokenizer
+from jaxformer.tokenizers.normalization import Side, TextNormalizer
+from jaxformer.tokenizers.pretrained import PretrainedTokenizer
+from jaxformer.tokenizers.special_tokens import SpecialTokens
+from jaxformer.tokenizers.subwords import SubwordTokenizer
 
 
 class Tokenizer(Protocol):

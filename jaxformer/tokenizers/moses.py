@@ -6,7 +6,7 @@ import functools
 
 import sacremoses
 
-from jaxformer.data.languages import check_language
+from jaxformer.tokenizers.languages import check_language
 
 VERSION: str = sacremoses.__version__
 

@@ -13,12 +13,20 @@ from typing import Literal
 import numpy as np
 import sentencepiece
 
-from jaxformer.data.normalization import Side, TextNormalizer, check_texts, normalizer_of, with_normalizer
-from jaxformer.data.segmentation import SPACE, Draw, Sampler, Subwords, bpe_sampler, segmentations, unigram_sampler
-from jaxformer.data.special_tokens import MIN_SUBWORDS, SpecialTokens
 from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError
 from jaxformer.files import write_bytes
+from jaxformer.tokenizers.normalization import Side, TextNormalizer, check_texts, normalizer_of, with_normalizer
+from jaxformer.tokenizers.segmentation import (
+    SPACE,
+    Draw,
+    Sampler,
+    Subwords,
+    bpe_sampler,
+    segmentations,
+    unigram_sampler,
+)
+from jaxformer.tokenizers.special_tokens import MIN_SUBWORDS, SpecialTokens
 
 ESCAPE = "\ue000"
 """The character that replaces a literal U+2581 in pieces, where sentencepiece writes U+2581 for a space."""

@@ -3,7 +3,7 @@
 import pytest
 
 from jaxformer import demo
-from jaxformer.data import moses
+from jaxformer.tokenizers import moses
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from jaxformer import lazy
-from jaxformer.data.normalization import Side, TextNormalizer, check_texts, without_spaces_before_marks
-from jaxformer.data.segmentation import SPACE
-from jaxformer.data.special_tokens import SpecialTokens, TokenizerSettings
 from jaxformer.digests import short_digest
 from jaxformer.errors import DataError
 from jaxformer.files import write_bytes
+from jaxformer.tokenizers.normalization import Side, TextNormalizer, check_texts, without_spaces_before_marks
+from jaxformer.tokenizers.segmentation import SPACE
+from jaxformer.tokenizers.special_tokens import SpecialTokens, TokenizerSettings
 
 
 class PretrainedTokenizer:

@@ -4,10 +4,10 @@ import functools
 
 import pytest
 
-from jaxformer.data import moses
-from jaxformer.data.languages import CODES, UNSPACED, check_language
-from jaxformer.data.normalization import TextNormalizer
 from jaxformer.errors import ConfigError
+from jaxformer.tokenizers import moses
+from jaxformer.tokenizers.languages import CODES, UNSPACED, check_language
+from jaxformer.tokenizers.normalization import TextNormalizer
 
 
 @pytest.mark.parametrize(

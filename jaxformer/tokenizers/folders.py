@@ -9,20 +9,19 @@ import pathlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
-from jaxformer.data.languages import CODES
-from jaxformer.data.marian_tokenizer import MarianTokenizer
-from jaxformer.data.pretrained_tokenizer import PretrainedTokenizer
-from jaxformer.data.segmentation import SPACE
-from jaxformer.data.special_tokens import SpecialTokens
-from jaxformer.data.tokenizer import Tokenizer
-from jaxformer.data.tokenizer_json import MASK, NAMES, Frame, tokenizer_json
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.interop.settings import Settings
-from jaxformer.interop.tensors import read_json
-from jaxformer.tasks.rundir import JsonObject
+from jaxformer.interop.tensors import JsonObject, read_json
+from jaxformer.tokenizers.languages import CODES
+from jaxformer.tokenizers.marian import MarianTokenizer
+from jaxformer.tokenizers.pretrained import PretrainedTokenizer
+from jaxformer.tokenizers.segmentation import SPACE
+from jaxformer.tokenizers.special_tokens import SpecialTokens
+from jaxformer.tokenizers.tokenizer import Tokenizer
+from jaxformer.tokenizers.tokenizer_json import MASK, NAMES, Frame, tokenizer_json
 
 if TYPE_CHECKING:
-    from jaxformer.data.subword_tokenizer import SubwordTokenizer
+    from jaxformer.tokenizers.subwords import SubwordTokenizer
 
 MARIAN = ("source.spm", "target.spm", "vocab.json")
 """The files of a tokenizer of Marian."""

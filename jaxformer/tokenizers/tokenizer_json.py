@@ -12,10 +12,10 @@ import json
 from collections.abc import Sequence
 from typing import Literal
 
-from jaxformer.data.character_tokenizer import CharacterTokenizer
-from jaxformer.data.segmentation import SPACE
-from jaxformer.data.subword_tokenizer import ESCAPE, SubwordTokenizer
 from jaxformer.errors import ConfigError
+from jaxformer.tokenizers.characters import CharacterTokenizer
+from jaxformer.tokenizers.segmentation import SPACE
+from jaxformer.tokenizers.subwords import ESCAPE, SubwordTokenizer
 
 NAMES = {"pad": "<pad>", "bos": "<s>", "eos": "</s>", "unk": "<unk>"}
 """The names of special tokens, as in sentencepiece."""

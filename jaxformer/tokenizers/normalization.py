@@ -8,9 +8,8 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
-from jaxformer.data import moses
-from jaxformer.data.sources import Parallel
 from jaxformer.errors import DataError
+from jaxformer.tokenizers import moses
 
 Side = Literal["source", "target"]
 """The side of a sentence pair."""
@@ -62,10 +61,6 @@ class TextNormalizer:
         if self.pretokenize == "moses":
             lines = [moses.tokenize(line, self._language(side)) for line in lines]
         return list(lines)
-
-    def lines(self, pairs: Parallel) -> list[str]:
-        """Returns all normalized sentences: every source, then every target."""
-        return [*self(pairs.source, "source"), *self(pairs.target, "target")]
 
     def restore(self, text: str) -> str:
         """Returns the text of a normalized target; lowercased text stays lowercase."""

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.data.normalization import Side, TextNormalizer, check_texts
-from jaxformer.data.segmentation import SPACE
-from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.digests import short_digest
 from jaxformer.errors import DataError
 from jaxformer.files import write_bytes
+from jaxformer.tokenizers.normalization import Side, TextNormalizer, check_texts
+from jaxformer.tokenizers.segmentation import SPACE
+from jaxformer.tokenizers.special_tokens import SpecialTokens
 
 _DEFAULT = SpecialTokens()
 
