@@ -24,11 +24,11 @@ from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError
 from jaxformer.files import replacing
 from jaxformer.tokenizers import moses
+from jaxformer.tokenizers.base import Tokenizer, cache_key, encode_texts
 from jaxformer.tokenizers.characters import CharacterTokenizer
 from jaxformer.tokenizers.normalization import TextNormalizer
 from jaxformer.tokenizers.special_tokens import SpecialTokens
 from jaxformer.tokenizers.subwords import SubwordTokenizer
-from jaxformer.tokenizers.tokenizer import Tokenizer, cache_key, encode_texts
 
 logger = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from jaxformer.data.token_cache import cached_sequences
 from jaxformer.errors import DataError
 from jaxformer.functional.tokens import ArrayT, Tokens
 from jaxformer.reprs import brief
+from jaxformer.tokenizers.base import Tokenizer, cache_key
 from jaxformer.tokenizers.special_tokens import SpecialTokens
-from jaxformer.tokenizers.tokenizer import Tokenizer, cache_key
 
 
 @jax.tree_util.register_dataclass

@@ -34,7 +34,7 @@ from jaxformer.tasks.search import (
     search,
     weights_of,
 )
-from jaxformer.tokenizers.tokenizer import Tokenizer
+from jaxformer.tokenizers.base import Tokenizer
 
 MOST_THREADS = 8
 """The largest number of batches that are searched at once: each has its own caches."""

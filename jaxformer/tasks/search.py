@@ -19,8 +19,8 @@ from jaxformer.models.decoding_model import DecodingModel
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.sharding import Placement
 from jaxformer.tasks.config import Beam, Sample, SearchConfig
+from jaxformer.tokenizers.base import Tokenizer
 from jaxformer.tokenizers.special_tokens import SpecialTokens
-from jaxformer.tokenizers.tokenizer import Tokenizer
 
 Net = Pure[DecodingModel[Any, Any], Any]
 """A model to search with."""

@@ -10,8 +10,9 @@ from jaxformer.data.sources import Parallel
 from jaxformer.data.text import Text
 from jaxformer.errors import ConfigError, DataError, UnknownSizeError
 from jaxformer.multihost import processes, storage
+from jaxformer.tokenizers.base import Tokenizer
+from jaxformer.tokenizers.loading import load_tokenizer
 from jaxformer.tokenizers.normalization import TextNormalizer
-from jaxformer.tokenizers.tokenizer import Tokenizer, load_tokenizer
 
 FILES = ("tokenizer.model", "tokenizer.json")
 """The possible file names of a saved tokenizer: for subwords, and for characters or pretrained models."""

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, cast
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.interop.settings import Settings
 from jaxformer.interop.tensors import JsonObject, read_json
+from jaxformer.tokenizers.base import Tokenizer
 from jaxformer.tokenizers.languages import CODES
 from jaxformer.tokenizers.marian import MarianTokenizer
 from jaxformer.tokenizers.pretrained import PretrainedTokenizer
 from jaxformer.tokenizers.segmentation import SPACE
 from jaxformer.tokenizers.special_tokens import SpecialTokens
-from jaxformer.tokenizers.tokenizer import Tokenizer
 from jaxformer.tokenizers.tokenizer_json import MASK, NAMES, Frame, tokenizer_json
 
 if TYPE_CHECKING:

@@ -181,7 +181,7 @@ def test_killed_while_preparing(tokenizer, tmp_path):
         "from jaxformer import demo\n"
         "from jaxformer.data.pipeline import prepare\n"
         "from jaxformer.data.sources import Parallel\n"
-        "from jaxformer.tokenizers.tokenizer import load_tokenizer\n"
+        "from jaxformer.tokenizers.base import load_tokenizer\n"
         "pairs = demo.generate(600)\n"
         "corpus = Parallel(tuple(p.english for p in pairs), tuple(p.french for p in pairs))\n"
         "root = pathlib.Path(sys.argv[1])\n"

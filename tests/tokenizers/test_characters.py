@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from jaxformer import demo
 from jaxformer.errors import DataError
 from jaxformer.tokenizers.characters import CharacterTokenizer
+from jaxformer.tokenizers.loading import load_tokenizer
 from jaxformer.tokenizers.special_tokens import SpecialTokens
-from jaxformer.tokenizers.tokenizer import load_tokenizer
 
 LINES = [text for pair in demo.generate(100) for text in (pair.english, pair.french)]
 

@@ -6,9 +6,9 @@ import pytest
 import sentencepiece
 
 from jaxformer.errors import DataError
+from jaxformer.tokenizers.loading import load_tokenizer
 from jaxformer.tokenizers.marian import MarianTokenizer
 from jaxformer.tokenizers.special_tokens import SpecialTokens
-from jaxformer.tokenizers.tokenizer import load_tokenizer
 from tests.tokenizers import marian
 
 ENGLISH, FRENCH = marian.PAIRS[0].english, marian.PAIRS[0].french

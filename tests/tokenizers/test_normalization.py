@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxformer.errors import DataError
+from jaxformer.tokenizers.loading import load_tokenizer
 from jaxformer.tokenizers.normalization import TextNormalizer, normalizer_of, with_normalizer
 from jaxformer.tokenizers.subwords import SubwordTokenizer
-from jaxformer.tokenizers.tokenizer import load_tokenizer
 from tests.data.small import CORPUS
 
 MOSES = TextNormalizer(lowercase=True, pretokenize="moses", source_language="en", target_language="fr")

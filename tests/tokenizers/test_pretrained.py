@@ -12,9 +12,9 @@ from jaxformer.data.text import Text
 from jaxformer.data.windows import prepare_text
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.inspection import attention_maps
+from jaxformer.tokenizers.loading import load_tokenizer
 from jaxformer.tokenizers.pretrained import PretrainedTokenizer
 from jaxformer.tokenizers.special_tokens import SpecialTokens
-from jaxformer.tokenizers.tokenizer import load_tokenizer
 from tests.tokenizers import pretrained
 
 ALONE = SpecialTokens(0, 0, 0, 0)

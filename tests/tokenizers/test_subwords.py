@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from jaxformer import demo
 from jaxformer.errors import ConfigError
+from jaxformer.tokenizers.loading import load_tokenizer
 from jaxformer.tokenizers.special_tokens import SpecialTokens
 from jaxformer.tokenizers.subwords import SubwordTokenizer
-from jaxformer.tokenizers.tokenizer import load_tokenizer
 
 LINES = [text for pair in demo.generate(800) for text in (pair.english, pair.french)]
 

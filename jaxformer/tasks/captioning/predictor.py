@@ -25,8 +25,8 @@ from jaxformer.tasks.captioning.config import DecodeConfig
 from jaxformer.tasks.generation import GenerationMixin, Member
 from jaxformer.tasks.images import ImagePredictor, normalized, with_rows
 from jaxformer.tasks.search import Candidate, Sources
+from jaxformer.tokenizers.base import Tokenizer
 from jaxformer.tokenizers.segmentation import SPACE
-from jaxformer.tokenizers.tokenizer import Tokenizer
 
 CaptionNet = Pure[RecurrentCaptioner, RecurrentCaptionerConfig] | Pure[TransformerCaptioner, TransformerConfig]
 

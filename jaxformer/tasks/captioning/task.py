@@ -29,7 +29,7 @@ from jaxformer.tasks.captioning.predictor import ImageCaptioner
 from jaxformer.tasks.config import TaskConfig
 from jaxformer.tasks.images import decode_images, image_shape, normalized, pixel_words
 from jaxformer.tasks.tokenizers import check_vocab_size, make_run_tokenizer, planned_vocab_size, run_tokenizer
-from jaxformer.tokenizers.tokenizer import Tokenizer
+from jaxformer.tokenizers.base import Tokenizer
 from jaxformer.training.progress import Count
 
 Model = models.RecurrentCaptioner | models.TransformerCaptioner

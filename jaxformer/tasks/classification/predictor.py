@@ -19,7 +19,7 @@ from jaxformer.inspection import attention_maps
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.reprs import brief_with_methods
 from jaxformer.tasks.batched import batched, in_order
-from jaxformer.tokenizers.tokenizer import Tokenizer
+from jaxformer.tokenizers.base import Tokenizer
 
 ROWS = 32
 """The number of texts that are classified at once."""

@@ -21,7 +21,7 @@ from jaxformer.tasks.config import Beam, Sample
 from jaxformer.tasks.generation import GenerationMixin, Member, limits_of
 from jaxformer.tasks.language_model.config import DecodeConfig
 from jaxformer.tasks.search import Candidate, Scored, Sources, VocabularyLimits
-from jaxformer.tokenizers.tokenizer import Tokenizer
+from jaxformer.tokenizers.base import Tokenizer
 
 ROWS = 16
 """The largest number of texts that one program extends, if several programs run at once: each has its own caches."""

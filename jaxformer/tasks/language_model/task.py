@@ -30,7 +30,7 @@ from jaxformer.tasks.tokenizers import (
     planned_vocab_size,
     run_tokenizer,
 )
-from jaxformer.tokenizers.tokenizer import Tokenizer
+from jaxformer.tokenizers.base import Tokenizer
 from jaxformer.training.progress import Count
 
 DeviceBatch = TextBatch[jax.Array]

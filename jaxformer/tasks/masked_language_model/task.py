@@ -36,10 +36,10 @@ from jaxformer.tasks.tokenizers import (
     run_tokenizer,
     table_size,
 )
+from jaxformer.tokenizers.base import Tokenizer
 from jaxformer.tokenizers.characters import CharacterTokenizer
 from jaxformer.tokenizers.pretrained import PretrainedTokenizer
 from jaxformer.tokenizers.special_tokens import SpecialTokens
-from jaxformer.tokenizers.tokenizer import Tokenizer
 
 LENGTH_STEP = 16
 """Texts to fill are padded to multiples of this length, so that few programs are compiled."""

@@ -36,10 +36,10 @@ from jaxformer.tasks.rundir import JsonObject
 from jaxformer.tasks.tokenizers import VOCAB_MULTIPLE, table_size
 from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.tasks.translation.config import TranslationConfig
+from jaxformer.tokenizers.base import Tokenizer
 from jaxformer.tokenizers.folders import read_languages, read_tokenizer
 from jaxformer.tokenizers.marian import MarianTokenizer
 from jaxformer.tokenizers.pretrained import PretrainedTokenizer
-from jaxformer.tokenizers.tokenizer import Tokenizer
 from jaxformer.training.config import AdamConfig, LinearDecay, TrainConfig
 
 NEVER = -1e4

@@ -11,9 +11,9 @@ from jaxformer.tasks.config import Beam, GenerationConfig, Greedy, MinimumRisk, 
 from jaxformer.tasks.language_model.config import DecodeConfig as TextDecodeConfig
 from jaxformer.tasks.rundir import JsonObject
 from jaxformer.tasks.translation.config import DecodeConfig
+from jaxformer.tokenizers.base import Tokenizer
 from jaxformer.tokenizers.pretrained import PretrainedTokenizer
 from jaxformer.tokenizers.special_tokens import SpecialTokens
-from jaxformer.tokenizers.tokenizer import Tokenizer
 
 STOPPING: Mapping[bool | str, Literal["first", "now", "limit"]] = {True: "first", False: "now", "never": "limit"}
 """The rules of `decode.stopping` by the values of ``early_stopping``."""

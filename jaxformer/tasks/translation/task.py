@@ -27,10 +27,10 @@ from jaxformer.tasks.tokenizers import check_vocab_size, make_run_tokenizer, run
 from jaxformer.tasks.translation.config import LossConfig, TranslationConfig
 from jaxformer.tasks.translation.corpora import Corpora, load_corpora, load_test
 from jaxformer.tasks.translation.translator import Translator
+from jaxformer.tokenizers.base import Tokenizer
 from jaxformer.tokenizers.languages import UNSPACED
 from jaxformer.tokenizers.normalization import TextNormalizer
 from jaxformer.tokenizers.special_tokens import SpecialTokens
-from jaxformer.tokenizers.tokenizer import Tokenizer
 from jaxformer.training.progress import Count
 
 Model = models.EncoderDecoder | models.Seq2Seq

@@ -28,10 +28,10 @@ from jaxformer.tasks.batched import batched, column, in_order, padded
 from jaxformer.tasks.generation import GenerationMixin, Member
 from jaxformer.tasks.search import Candidate, Net, Scored, Sources
 from jaxformer.tasks.translation.config import DecodeConfig
+from jaxformer.tokenizers.base import Tokenizer, encode_texts
 from jaxformer.tokenizers.normalization import Side
 from jaxformer.tokenizers.segmentation import SPACE
 from jaxformer.tokenizers.subwords import ESCAPE
-from jaxformer.tokenizers.tokenizer import Tokenizer, encode_texts
 
 BUCKETS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """The padded lengths: one program is compiled for each that occurs."""

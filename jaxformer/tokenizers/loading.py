@@ -1,0 +1,51 @@
+"""Reads the file of a tokenizer of any kind."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.tokenizers.base import Tokenizer
+from jaxformer.tokenizers.characters import CharacterTokenizer
+from jaxformer.tokenizers.marian import MarianTokenizer
+from jaxformer.tokenizers.pretrained import PretrainedTokenizer
+from jaxformer.tokenizers.subwords import SubwordTokenizer
+
+
+def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
+    """Reads a tokenizer of any kind that `save` wrote.
+
+    Raises:
+      DataError: the file is missing, unreadable or damaged.
+      ConfigError: the tokenizer belongs to a pretrained model, and the package tokenizers is not installed.
+    """
+    try:
+        data = pathlib.Path(path).read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        return _read(data)
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise DataError(f"{path} is damaged: {error}") from error
+
+
+def _read(data: bytes) -> Tokenizer:
+    if not data.startswith(b"{"):
+        return SubwordTokenizer(data)
+    try:
+        saved = json.loads(data)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    kinds = {"tokenizer": PretrainedTokenizer, "vocabulary": MarianTokenizer}
+    kind = next((kind for field, kind in kinds.items() if field in saved), CharacterTokenizer)
+    try:
+        tokenizer, fingerprint = kind.from_saved(saved), saved["fingerprint"]
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError("it holds no tokenizer") from error
+    if tokenizer.fingerprint != fingerprint:
+        raise ValueError(f"its content hashes to {tokenizer.fingerprint}, not to its fingerprint {fingerprint}")
+    return tokenizer
