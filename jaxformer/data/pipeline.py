@@ -116,7 +116,7 @@ def prepare_tokenizer(
     normalizer = normalizer or TextNormalizer()
     version = importlib.metadata.version("sentencepiece")
     if normalizer != TextNormalizer():
-        version += f"-{short_digest([repr(normalizer), moses.VERSION])}"
+        version += f"-{short_digest([repr(normalizer), moses.version()])}"
     path = pathlib.Path(cache) / f"{text.fingerprint}-{kind}-{vocab_size}-{version}.model" if cache else None
     if path and os.path.lexists(path):
         try:

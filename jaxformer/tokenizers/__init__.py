@@ -3,7 +3,7 @@
 from jaxformer import lazy
 
 _MODULES = (
-    "base characters folders languages loading marian moses normalization pretrained segmentation special_tokens "
+    "base characters folders loading marian moses normalization pretrained segmentation special_tokens "
     "subwords tokenizer_json"
 )
 __getattr__ = lazy.members(__name__, dict.fromkeys(_MODULES.split(), ""))

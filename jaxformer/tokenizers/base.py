@@ -8,7 +8,6 @@ import importlib.metadata
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -128,15 +127,6 @@ class PublishedTokenizer(Tokenizer):
     def _content(self) -> Mapping[str, object]: ...
 
 
-def saved_settings(saved: Mapping[str, Any]) -> tuple[SpecialTokens, bool, TokenizerSettings]:
-    """Returns the `special`, `clean_up` and `settings` in the file of a `PublishedTokenizer`.
-
-    Raises:
-      KeyError, TypeError, ValueError: the content is damaged.
-    """
-    return SpecialTokens(**saved["special"]), saved.get("clean_up", False) is True, dict(saved.get("settings", {}))
-
-
 def encode_texts(tokenizer: Tokenizer, texts: Sequence[str], side: Side = "source") -> list[np.ndarray]:
     """Returns the token ids of each text, int32, with the tokens in `Tokenizer.start`, without `bos` and `eos`."""
     tokens, start = tokenizer.encode(texts, side), np.asarray(tokenizer.start, np.int32)
@@ -148,7 +138,7 @@ def cache_key(tokenizer: Tokenizer) -> str:
 
     The fingerprint of a tokenizer covers its content only, so that a run can be resumed with other package versions.
     """
-    packages = [tokenizer.package] if tokenizer.package else []
-    versions = [f"{package} {importlib.metadata.version(package)}" for package in packages]
-    versions += tokenizer.normalizer.versions
+    package, versions = tokenizer.package, tokenizer.normalizer.versions
+    if package:
+        versions = [f"{package} {importlib.metadata.version(package)}", *versions]
     return f"{tokenizer.fingerprint}-{short_digest(versions)}" if versions else tokenizer.fingerprint

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -59,15 +58,6 @@ class CharacterTokenizer(Tokenizer):
         if not characters:
             raise DataError("cannot make a vocabulary of characters from a text without characters")
         return cls("".join(sorted(characters)), special)
-
-    @classmethod
-    def from_saved(cls, saved: Mapping[str, Any]) -> CharacterTokenizer:
-        """Returns the tokenizer that `save` wrote; its fingerprint is not checked (see `load_tokenizer`).
-
-        Raises:
-          KeyError, TypeError, ValueError: the content is damaged.
-        """
-        return cls(saved["characters"], SpecialTokens(**saved["special"]))
 
     @property
     def ids(self) -> dict[str, int]:

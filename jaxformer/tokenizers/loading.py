@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import pathlib
 
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.interop.tensors import JsonObject
 from jaxformer.tokenizers.base import Tokenizer
 from jaxformer.tokenizers.characters import CharacterTokenizer
 from jaxformer.tokenizers.marian import MarianTokenizer
 from jaxformer.tokenizers.pretrained import PretrainedTokenizer
+from jaxformer.tokenizers.special_tokens import SpecialTokens
 from jaxformer.tokenizers.subwords import SubwordTokenizer
 
 
@@ -40,12 +43,22 @@ def _read(data: bytes) -> Tokenizer:
         saved = json.loads(data)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    kinds = {"tokenizer": PretrainedTokenizer, "vocabulary": MarianTokenizer}
-    kind = next((kind for field, kind in kinds.items() if field in saved), CharacterTokenizer)
     try:
-        tokenizer, fingerprint = kind.from_saved(saved), saved["fingerprint"]
+        tokenizer, fingerprint = _of_json(saved), saved["fingerprint"]
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError("it holds no tokenizer") from error
     if tokenizer.fingerprint != fingerprint:
         raise ValueError(f"its content hashes to {tokenizer.fingerprint}, not to its fingerprint {fingerprint}")
     return tokenizer
+
+
+def _of_json(saved: JsonObject) -> Tokenizer:
+    is_marian = "vocabulary" in saved and "tokenizer" not in saved
+    models = [base64.b64decode(saved[side], validate=True) for side in ("source", "target") if is_marian]
+    special, clean_up = SpecialTokens(**saved["special"]), saved.get("clean_up", False) is True
+    settings = dict(saved.get("settings", {}))
+    if is_marian:
+        return MarianTokenizer(*models, saved["vocabulary"], special, clean_up=clean_up, settings=settings)
+    if "tokenizer" in saved:
+        return PretrainedTokenizer(saved["tokenizer"], special, clean_up=clean_up, settings=settings)
+    return CharacterTokenizer(saved["characters"], special)

@@ -7,9 +7,8 @@ import dataclasses
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
-from jaxformer.tokenizers.base import PublishedTokenizer, saved_settings
+from jaxformer.tokenizers.base import PublishedTokenizer
 from jaxformer.tokenizers.normalization import Side
 from jaxformer.tokenizers.segmentation import SPACE
 from jaxformer.tokenizers.special_tokens import SpecialTokens, TokenizerSettings
@@ -51,17 +50,6 @@ class MarianTokenizer(PublishedTokenizer):
         self._pieces = sorted(self._ids, key=lambda piece: self._ids[piece])
         named = sorted({special.pad, special.eos, special.unk})  # a decoder may begin with any token
         self._named = re.compile(f"({'|'.join(re.escape(self._pieces[token]) for token in named)})")
-
-    @classmethod
-    def from_saved(cls, saved: Mapping[str, Any]) -> MarianTokenizer:
-        """Returns the tokenizer that `save` wrote; its fingerprint is not checked (see `load_tokenizer`).
-
-        Raises:
-          AttributeError, KeyError, TypeError, ValueError: the content is damaged.
-        """
-        source, target = (base64.b64decode(saved[side], validate=True) for side in ("source", "target"))
-        special, clean_up, settings = saved_settings(saved)
-        return cls(source, target, saved["vocabulary"], special, clean_up=clean_up, settings=settings)
 
     @property
     def files(self) -> dict[str, bytes]:

@@ -47,7 +47,7 @@ class TextNormalizer:
     def versions(self) -> list[str]:
         """The versions that the result depends on: Python's Unicode data, and the word tokenizer."""
         letters = [f"unicode {unicodedata.unidata_version}"] * self.lowercase
-        return letters + [f"sacremoses {moses.VERSION}"] * (self.pretokenize == "moses")
+        return letters + [f"sacremoses {moses.version()}"] * (self.pretokenize == "moses")
 
     def __call__(self, lines: Sequence[str], side: Side) -> list[str]:
         """Returns the normalized lines of one side.

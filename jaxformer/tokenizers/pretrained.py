@@ -10,12 +10,12 @@ import copy
 import dataclasses
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from jaxformer import lazy
 from jaxformer.errors import DataError
-from jaxformer.tokenizers.base import PublishedTokenizer, saved_settings
+from jaxformer.tokenizers.base import PublishedTokenizer
 from jaxformer.tokenizers.normalization import Side
 from jaxformer.tokenizers.segmentation import SPACE
 from jaxformer.tokenizers.special_tokens import SpecialTokens, TokenizerSettings
@@ -73,17 +73,6 @@ class PretrainedTokenizer(PublishedTokenizer):
         other = copy.copy(self)
         other._set(special, clean_up, settings)
         return other
-
-    @classmethod
-    def from_saved(cls, saved: Mapping[str, Any]) -> PretrainedTokenizer:
-        """Returns the tokenizer that `save` wrote; its fingerprint is not checked (see `load_tokenizer`).
-
-        Raises:
-          ConfigError: the package tokenizers is not installed.
-          KeyError, TypeError, ValueError: the content is damaged.
-        """
-        special, clean_up, settings = saved_settings(saved)
-        return cls(saved["tokenizer"], special, clean_up=clean_up, settings=settings)
 
     def _template(self, ids: Iterable[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Returns the tokens that the file puts before and after a text."""

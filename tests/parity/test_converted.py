@@ -8,7 +8,8 @@ from tokenizers import pre_tokenizers
 
 import jaxformer
 from jaxformer.tasks import pretrained
-from jaxformer.tokenizers.folders import read_tokenizer, tokenizer_files
+from jaxformer.tokenizers.folders import read_tokenizer
+from jaxformer.tokenizers.tokenizer_json import tokenizer_files
 from tests.parity.copied import D, F, L, N, randomized, t5
 from tests.tokenizers import marian
 from tests.tokenizers import pretrained as tokenizers

@@ -39,7 +39,7 @@ FORMS = {
     "plain": TextNormalizer(),
 }
 PROGRAMS = {
-    "sacremoses": lambda patch: patch.setattr(moses, "VERSION", "0"),
+    "sacremoses": lambda patch: patch.setattr(moses, "version", lambda: "0"),
     "unicode": lambda patch: patch.setattr(normalization, "unicodedata", types.SimpleNamespace(unidata_version="0")),
     "sentencepiece": lambda patch: patch.setattr(importlib.metadata, "version", lambda package: f"0 of {package}"),
 }

@@ -7,8 +7,9 @@ from tokenizers import pre_tokenizers
 
 from jaxformer.errors import DataError
 from jaxformer.tokenizers.folders import _ROBERTA as ROBERTA
-from jaxformer.tokenizers.folders import read_languages, read_tokenizer, tokenizer_files
+from jaxformer.tokenizers.folders import read_languages, read_tokenizer
 from jaxformer.tokenizers.loading import load_tokenizer
+from jaxformer.tokenizers.tokenizer_json import tokenizer_files
 from tests.tokenizers import marian
 from tests.tokenizers import pretrained as tokenizers
 

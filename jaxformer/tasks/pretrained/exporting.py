@@ -26,9 +26,9 @@ from jaxformer.tasks.tokenizers import run_tokenizer
 from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.tasks.translation.config import TranslationConfig
 from jaxformer.tokenizers.base import Tokenizer
-from jaxformer.tokenizers.folders import tokenizer_files
 from jaxformer.tokenizers.pretrained import PretrainedTokenizer
 from jaxformer.tokenizers.special_tokens import SpecialTokens
+from jaxformer.tokenizers.tokenizer_json import tokenizer_files
 
 
 def export(

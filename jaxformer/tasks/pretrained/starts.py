@@ -18,8 +18,8 @@ from jaxformer.errors import ConfigError
 from jaxformer.interop.equivalent import Fitted
 from jaxformer.modules.pure import Params
 from jaxformer.tasks.rundir import JsonObject
-from jaxformer.tokenizers.folders import TOKENIZER
 from jaxformer.tokenizers.special_tokens import SpecialTokens
+from jaxformer.tokenizers.tokenizer_json import TOKENIZER
 
 _WITH_PADDING = ("marian", "pegasus", "t5", "mt5")
 """The families whose decoders begin with the padding token."""

@@ -13,7 +13,7 @@ from jaxformer.models.config import EncoderDecoderConfig
 from jaxformer.models.seq2seq_config import Seq2SeqConfig
 from jaxformer.reprs import brief
 from jaxformer.tasks.config import SearchConfig, TaskConfig
-from jaxformer.tokenizers.languages import check_language
+from jaxformer.tokenizers.moses import check_language
 from jaxformer.tokenizers.special_tokens import MIN_SUBWORDS
 
 

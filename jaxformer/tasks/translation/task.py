@@ -28,7 +28,7 @@ from jaxformer.tasks.translation.config import LossConfig, TranslationConfig
 from jaxformer.tasks.translation.corpora import Corpora, load_corpora, load_test
 from jaxformer.tasks.translation.translator import Translator
 from jaxformer.tokenizers.base import Tokenizer
-from jaxformer.tokenizers.languages import UNSPACED
+from jaxformer.tokenizers.moses import UNSPACED
 from jaxformer.tokenizers.normalization import TextNormalizer
 from jaxformer.tokenizers.special_tokens import SpecialTokens
 from jaxformer.training.progress import Count
