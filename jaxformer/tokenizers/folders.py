@@ -222,9 +222,10 @@ def _check_overrides(
     differ += ["has split_special_tokens True"] if config.get("split_special_tokens") else []
     replacing = str(config.get("tokenizer_class") or family)
     if replacing not in ("PreTrainedTokenizerFast", "TokenizersBackend"):  # which replace nothing
-        of_kind = [(rules.get(part) or {}, *override) for part, *override in _OVERRIDES]
         values = [
-            (n, config.get(n), rule.get(m), default) for rule, k, n, m, default in of_kind if rule.get("type") == k
+            (name, config.get(name), rules[part].get(ours), default)
+            for part, kind, name, ours, default in _OVERRIDES
+            if (rules.get(part) or {}).get("type") == kind
         ]
         differ += [f"has {name} {value!r}" for name, value, ours, _ in values if value not in (None, ours)]
         if replacing.lower().startswith(("bert", "gpt2", "roberta", "bart")):

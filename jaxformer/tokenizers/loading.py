@@ -53,12 +53,11 @@ def _read(data: bytes) -> Tokenizer:
 
 
 def _of_json(saved: JsonObject) -> Tokenizer:
-    is_marian = "vocabulary" in saved and "tokenizer" not in saved
-    models = [base64.b64decode(saved[side], validate=True) for side in ("source", "target") if is_marian]
     special, clean_up = SpecialTokens(**saved["special"]), saved.get("clean_up", False) is True
     settings = dict(saved.get("settings", {}))
-    if is_marian:
-        return MarianTokenizer(*models, saved["vocabulary"], special, clean_up=clean_up, settings=settings)
     if "tokenizer" in saved:
         return PretrainedTokenizer(saved["tokenizer"], special, clean_up=clean_up, settings=settings)
+    if "vocabulary" in saved:
+        source, target = (base64.b64decode(saved[side], validate=True) for side in ("source", "target"))
+        return MarianTokenizer(source, target, saved["vocabulary"], special, clean_up=clean_up, settings=settings)
     return CharacterTokenizer(saved["characters"], special)

@@ -59,19 +59,17 @@ class TextNormalizer:
         if self.lowercase:
             lines = [line.lower() for line in lines]
         if self.pretokenize == "moses":
-            lines = [moses.tokenize(line, self._language(side)) for line in lines]
+            language = {"source": self.source_language, "target": self.target_language}[side]
+            lines = [moses.tokenize(line, language) for line in lines]
         return list(lines)
 
     def restore(self, text: str) -> str:
         """Returns the text of a normalized target; lowercased text stays lowercase."""
-        return moses.detokenize(text, self._language("target")) if self.pretokenize == "moses" else text
+        return moses.detokenize(text, self.target_language) if self.pretokenize == "moses" else text
 
     def spelled(self, words: Sequence[str], side: Side) -> list[str]:
         """Returns the characters that each word has in normalized text, without spaces."""
         return ["".join(line.split()) for line in self(words, side)]
-
-    def _language(self, side: Side) -> str:
-        return {"source": self.source_language, "target": self.target_language}[side]
 
 
 def check_texts(texts: Iterable[str]) -> None:
