@@ -1,4 +1,4 @@
-"""What every tokenizer has: text to token ids and back, a fingerprint and a file."""
+"""The base of all tokenizers: text to token ids and back, a fingerprint and a file."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class PublishedTokenizer(Tokenizer):
     def _file(self) -> bytes:
         settings = {name: x for name, x in (("clean_up", self.clean_up), ("settings", dict(self.settings))) if x}
         saved = {"special": dataclasses.asdict(self.special), "fingerprint": self.fingerprint, **settings}
-        return json.dumps(saved | self._content(), indent=1).encode()
+        return json.dumps({**saved, **self._content()}, indent=1).encode()
 
     @abc.abstractmethod
     def _content(self) -> Mapping[str, object]: ...

@@ -89,6 +89,6 @@ class MarianTokenizer(PublishedTokenizer):
     def _hashed(self) -> list[str | bytes]:
         return [*self._models.values(), json.dumps([self._pieces, dataclasses.asdict(self.special)])]
 
-    def _content(self) -> dict[str, object]:
+    def _content(self) -> Mapping[str, object]:
         models = {side: base64.b64encode(model).decode() for side, model in self._models.items()}
         return models | {"vocabulary": self._ids}
