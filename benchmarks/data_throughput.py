@@ -18,11 +18,11 @@ from experiments.command import count
 from jaxformer.data.batch_plan import make_batch_plan
 from jaxformer.data.packing import PackedTexts
 from jaxformer.data.pipeline import PlannedPairs, batches, prepare
-from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.errors import ConfigError
 from jaxformer.tasks.registry import resolve
 from jaxformer.tasks.translation import TranslationConfig
 from jaxformer.tasks.translation.corpora import load_corpora
+from jaxformer.tokenizers.subwords import SubwordTokenizer
 
 PACKED = 512, 128
 """The length and the number of rows of a packed batch."""

@@ -24,7 +24,6 @@ from flax import nnx
 from jaxformer import functional as F
 from jaxformer import models, modules, pure
 from jaxformer.cli.main import script
-from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.text import read_text, split_text
 from jaxformer.data.windows import OrderedWindows, RandomWindows, TextBatch, TokenStream
 from jaxformer.errors import DataError
@@ -34,6 +33,7 @@ from jaxformer.modules.pure import Pure
 from jaxformer.tasks import registry
 from jaxformer.tasks.base import CorpusScores, Data, Network, Splits, Task, sum_losses
 from jaxformer.tasks.config import TaskConfig
+from jaxformer.tokenizers.special_tokens import SpecialTokens
 from jaxformer.training.config import AdamConfig, CosineDecay, MuonConfig, TrainConfig
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         planning,
         sharding,
         tasks,
+        tokenizers,
         training,
     )
     from jaxformer.modules.pure import pure
@@ -71,6 +72,7 @@ __all__ = [
     "pure",
     "sharding",
     "tasks",
+    "tokenizers",
     "train",
     "training",
 ]

@@ -15,15 +15,15 @@ FOLDERS = ("experiments", "examples", "benchmarks", "launch", "tests")
 EVERYTHING = PACKAGE + [p for f in FOLDERS for p in sorted((ROOT / f).rglob("*.py"))]
 
 HOME = {
-    "sentencepiece": "data/subword_tokenizer.py",
+    "sentencepiece": "tokenizers/subwords.py",
     "grain": "data/pipeline.py",
     "PIL": "data/images.py",
     "sacrebleu": "evaluation/scores.py",
-    "sacremoses": "data/moses.py",
+    "sacremoses": "tokenizers/moses.py",
     "matplotlib": "inspection/plots.py",
     "orbax": "training/checkpoint.py",
     "tensorboardX": "training/logging.py",
-    "tokenizers": "data/pretrained_tokenizer.py",
+    "tokenizers": "tokenizers/pretrained.py",
     "safetensors": "interop/tensors.py",
     "wandb": "training/tracking.py",
     "mlflow": "training/tracking.py",

@@ -12,12 +12,12 @@ from jaxformer import decoding, functional, masks, modules, sharding
 
 PAGE = (pathlib.Path(__file__).parents[1] / "docs" / "map.md").read_text(encoding="utf-8")
 NAMES = re.findall(
-    r"\| `((?:F|masks|modules|models|decoding|training|sharding|multihost|planning|interop|tasks|data|inspection)"
-    r"\.[A-Za-z_.]+|pure)` \|",
+    r"\| `((?:F|masks|modules|models|decoding|training|sharding|multihost|planning|interop|tasks|data|tokenizers|"
+    r"inspection)\.[A-Za-z_.]+|pure)` \|",
     PAGE,
 )
 NOTED = re.findall(
-    r"`((?:F|masks|modules|models|decoding|training|sharding|planning|interop|tasks|data|inspection)"
+    r"`((?:F|masks|modules|models|decoding|training|sharding|planning|interop|tasks|data|tokenizers|inspection)"
     r"\.[\w.]+)`",
     PAGE,
 )

@@ -13,12 +13,12 @@ import pytest
 from flax import nnx
 
 from jaxformer import decoding, functional, masks, models, modules, pure
-from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.inspection.attention_maps import AttentionMap
 from jaxformer.reprs import brief, brief_with_methods
 from jaxformer.tasks import registry
 from jaxformer.tasks.language_model import TextGenerator
 from jaxformer.tasks.language_model.config import DecodeConfig
+from jaxformer.tokenizers.characters import CharacterTokenizer
 
 PACKAGE = pathlib.Path(__file__).parents[1] / "jaxformer"
 INTERNAL = {

@@ -14,8 +14,8 @@ from jaxformer.files import write_text
 
 if TYPE_CHECKING:
     from jaxformer.cli.predictors import SearchOptions
-    from jaxformer.data.tokenizer import Tokenizer
     from jaxformer.tasks.search import Candidate
+    from jaxformer.tokenizers.base import Tokenizer
 
 
 _BREAKS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}

@@ -12,10 +12,10 @@ from typing import Generic
 import jax
 import numpy as np
 
-from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.token_cache import Ragged
 from jaxformer.functional.tokens import ArrayT, Tokens
 from jaxformer.reprs import brief
+from jaxformer.tokenizers.special_tokens import SpecialTokens
 
 BatchShape = tuple[int, int, int]
 """Rows, source length, target length."""

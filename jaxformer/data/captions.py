@@ -16,10 +16,10 @@ from jaxformer.data.batch_plan import BatchPlan
 from jaxformer.data.image_batches import Augmentation, PlannedExamples
 from jaxformer.data.images import ImageStore, LabeledImages
 from jaxformer.data.sources import cells_of, read_rows, read_utf8
-from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.errors import DataError
 from jaxformer.functional.tokens import ArrayT, Tokens
 from jaxformer.reprs import brief
+from jaxformer.tokenizers.special_tokens import SpecialTokens
 
 
 def read_captions(

@@ -15,12 +15,12 @@ import numpy as np
 from jaxformer.data.batch import Rows, Sequences
 from jaxformer.data.batch_plan import BatchPlan, Planned
 from jaxformer.data.sources import Parallel, cells_of, num_held_out, read_rows, split_by_source
-from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.token_cache import Ragged
 from jaxformer.digests import short_digest
 from jaxformer.errors import DataError, first_few
 from jaxformer.functional.tokens import ArrayT, Tokens
 from jaxformer.reprs import brief
+from jaxformer.tokenizers.special_tokens import SpecialTokens
 
 
 @dataclasses.dataclass(frozen=True)

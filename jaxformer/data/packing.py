@@ -13,13 +13,13 @@ import numpy as np
 
 from jaxformer.config import at_least
 from jaxformer.data.batch import Rows
-from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.token_cache import Ragged, cached_sequences
-from jaxformer.data.tokenizer import Tokenizer, cache_key
 from jaxformer.digests import short_digest
 from jaxformer.errors import DataError
 from jaxformer.functional.tokens import ArrayT, Tokens
 from jaxformer.reprs import brief
+from jaxformer.tokenizers.base import Tokenizer, cache_key
+from jaxformer.tokenizers.special_tokens import SpecialTokens
 
 
 @jax.tree_util.register_dataclass

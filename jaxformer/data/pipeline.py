@@ -15,20 +15,20 @@ from typing import Generic, Literal, TypeVar
 import grain
 import numpy as np
 
-from jaxformer.data import moses
 from jaxformer.data.batch import Batch, Rows
 from jaxformer.data.batch_plan import BatchPlan, Planned
-from jaxformer.data.character_tokenizer import CharacterTokenizer
-from jaxformer.data.normalization import TextNormalizer
 from jaxformer.data.sources import Parallel
-from jaxformer.data.special_tokens import SpecialTokens
-from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.data.text import Text
 from jaxformer.data.token_cache import Ragged, cached_sequences
-from jaxformer.data.tokenizer import Tokenizer, cache_key, encode_texts
 from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError
 from jaxformer.files import replacing
+from jaxformer.tokenizers import moses
+from jaxformer.tokenizers.base import Tokenizer, cache_key, encode_texts
+from jaxformer.tokenizers.characters import CharacterTokenizer
+from jaxformer.tokenizers.normalization import TextNormalizer
+from jaxformer.tokenizers.special_tokens import SpecialTokens
+from jaxformer.tokenizers.subwords import SubwordTokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -116,14 +116,16 @@ def prepare_tokenizer(
     normalizer = normalizer or TextNormalizer()
     version = importlib.metadata.version("sentencepiece")
     if normalizer != TextNormalizer():
-        version += f"-{short_digest([repr(normalizer), moses.VERSION])}"
+        version += f"-{short_digest([repr(normalizer), moses.version()])}"
     path = pathlib.Path(cache) / f"{text.fingerprint}-{kind}-{vocab_size}-{version}.model" if cache else None
     if path and os.path.lexists(path):
         try:
             return _cached_tokenizer(path)
         except (OSError, ValueError) as error:
             logger.warning("%s is damaged, or of an earlier version (%s); training it again", path, error)
-    lines = normalizer.lines(text) if isinstance(text, Parallel) else text.lines()
+    lines = text.lines()
+    if isinstance(text, Parallel):
+        lines = [*normalizer(text.source, "source"), *normalizer(text.target, "target")]
     tokenizer = SubwordTokenizer.train(lines, vocab_size=vocab_size, kind=kind, normalizer=normalizer)
     if path:
         try:

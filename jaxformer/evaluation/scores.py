@@ -13,9 +13,9 @@ import numpy as np
 import sacrebleu
 from sacrebleu.significance import PairedTest
 
-from jaxformer.data import moses
-from jaxformer.data.languages import UNSPACED, check_language
 from jaxformer.errors import ConfigError
+from jaxformer.tokenizers import moses
+from jaxformer.tokenizers.moses import UNSPACED, check_language
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,7 +193,7 @@ def moses_bleu(
     metric = sacrebleu.BLEU(tokenize="none", force=True)
     value = metric.corpus_score(said, [[prepare(text) for text in references]]).score
     origin = f", hypotheses as {'cased ' * cased}words of the system" * (words is not None)
-    recipe = f"lower-cased, sacremoses {moses.VERSION} ({language}){origin}, then {metric.get_signature()}"
+    recipe = f"lower-cased, sacremoses {moses.version()} ({language}){origin}, then {metric.get_signature()}"
     return Score("BLEU (lower-cased Moses)", value, recipe)
 
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxformer.data.segmentation import SPACE
 from jaxformer.errors import ConfigError
 from jaxformer.reprs import brief
+from jaxformer.tokenizers.segmentation import SPACE
 
 BYTE = re.compile("<0x[0-9A-F]{2}>")
 """The form of a byte token, which spells part of a character outside the vocabulary."""

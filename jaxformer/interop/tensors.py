@@ -24,6 +24,9 @@ from jaxformer.errors import DataError
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
+JsonObject = dict[str, Any]
+"""The object in a JSON file."""
+
 FLOATS = {"F64", "F32", "F16", "BF16"}
 """The dtypes of weights that can be read."""
 
@@ -167,7 +170,7 @@ def check_folder(folder: pathlib.Path) -> None:
         )
 
 
-def read_json(path: pathlib.Path) -> dict[str, Any]:
+def read_json(path: pathlib.Path) -> JsonObject:
     """Returns the object in a JSON file.
 
     Raises:

@@ -11,7 +11,6 @@ from typing import NamedTuple, Self
 import jax
 
 from jaxformer.data.sources import read_lines
-from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.decoding import Hypotheses
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.files import local_path
@@ -35,6 +34,7 @@ from jaxformer.tasks.search import (
     search,
     weights_of,
 )
+from jaxformer.tokenizers.base import Tokenizer
 
 MOST_THREADS = 8
 """The largest number of batches that are searched at once: each has its own caches."""

@@ -11,8 +11,6 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer import decoding
-from jaxformer.data.special_tokens import SpecialTokens
-from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.decoding import Hypotheses
 from jaxformer.errors import ConfigError
 from jaxformer.functional.tokens import ArrayT
@@ -22,6 +20,8 @@ from jaxformer.modules.pure import Params, Pure
 from jaxformer.reprs import brief
 from jaxformer.sharding import Placement
 from jaxformer.tasks.config import Beam, Sample, SearchConfig
+from jaxformer.tokenizers.base import Tokenizer
+from jaxformer.tokenizers.special_tokens import SpecialTokens
 
 Net = Pure[DecodingModel[Any, Any], Any]
 """A model to search with."""

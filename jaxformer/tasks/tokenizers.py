@@ -5,13 +5,14 @@ from __future__ import annotations
 import pathlib
 from typing import Any, Literal
 
-from jaxformer.data.normalization import TextNormalizer
 from jaxformer.data.pipeline import prepare_tokenizer
 from jaxformer.data.sources import Parallel
 from jaxformer.data.text import Text
-from jaxformer.data.tokenizer import Tokenizer, load_tokenizer
 from jaxformer.errors import ConfigError, DataError, UnknownSizeError
 from jaxformer.multihost import processes, storage
+from jaxformer.tokenizers.base import Tokenizer
+from jaxformer.tokenizers.loading import load_tokenizer
+from jaxformer.tokenizers.normalization import TextNormalizer
 
 FILES = ("tokenizer.model", "tokenizer.json")
 """The possible file names of a saved tokenizer: for subwords, and for characters or pretrained models."""

@@ -8,9 +8,9 @@ import pytest
 import jaxformer
 from jaxformer import training
 from jaxformer.cli import average, main
-from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.errors import ConfigError
 from jaxformer.tasks import registry, run_lock, runner
+from jaxformer.tokenizers.characters import CharacterTokenizer
 from tests.contracts.task import quiet
 
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from jaxformer.cli import caption
-from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.errors import ConfigError
 from jaxformer.inspection.attention_maps import AttentionMap
 from jaxformer.models import GridConfig, RecurrentCaptioner, RecurrentCaptionerConfig
 from jaxformer.modules.pure import Pure
 from jaxformer.tasks.captioning import CaptioningConfig, DecodeConfig, ImageCaptioner
 from jaxformer.tasks.search import Candidate
+from jaxformer.tokenizers.characters import CharacterTokenizer
 
 
 class Seen(ImageCaptioner):

@@ -13,7 +13,7 @@ from jaxformer.models import families
 from jaxformer.tasks import pretrained
 from jaxformer.tasks.language_model import LanguageModelingConfig
 from jaxformer.tasks.masked_language_model import MaskedLanguageModelingConfig
-from tests.data import pretrained as tokenizers
+from tests.tokenizers import pretrained as tokenizers
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ import pytest
 from jaxformer import demo as grammar
 from jaxformer import models, pure
 from jaxformer.cli import demo
-from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.inspection import plots
 from jaxformer.inspection.attention_maps import select
 from jaxformer.tasks import registry, runner
 from jaxformer.tasks.translation import Translator, alignment
+from jaxformer.tokenizers.subwords import SubwordTokenizer
 from jaxformer.training import make_schedule
 from tests.modules.small import drawn as drawn_params
 

@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from jaxformer.cli import generate
-from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.tasks.language_model import DecodeConfig, TextGenerator
 from jaxformer.tasks.search import Candidate
+from jaxformer.tokenizers.characters import CharacterTokenizer
 from jaxformer.training import progress
 
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.cli.output import as_columns, as_data, as_indented_json, as_json, put
-from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.tasks.search import Candidate
+from jaxformer.tokenizers.characters import CharacterTokenizer
 
 ONE = Candidate("ab", -1.5, (4, 5), -3.0, (-1.0, -2.0, -math.inf))
 

@@ -11,11 +11,11 @@ import pytest
 
 from jaxformer.cli import translate
 from jaxformer.cli.main import main
-from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.errors import DataError
 from jaxformer.tasks import rundir
 from jaxformer.tasks.search import Candidate
 from jaxformer.tasks.translation import DecodeConfig, TranslationConfig, Translator
+from jaxformer.tokenizers.special_tokens import SpecialTokens
 
 
 class Echo(Translator):

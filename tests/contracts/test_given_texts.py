@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from jaxformer import decoding, models
-from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.data.sources import Parallel
 from jaxformer.errors import DataError
 from jaxformer.models import choices
@@ -14,6 +13,7 @@ from jaxformer.tasks.language_model import Beam, DecodeConfig, TextGenerator
 from jaxformer.tasks.translation import TASK, Translator
 from jaxformer.tasks.translation import translator as implementation
 from jaxformer.tasks.translation.corpora import Corpora
+from jaxformer.tokenizers.characters import CharacterTokenizer
 from tests.modules.small import drawn
 from tests.tasks.small import small
 from tests.tasks.translation.translators import SENTENCES, translator, with_settings

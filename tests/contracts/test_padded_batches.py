@@ -7,9 +7,9 @@ import pytest
 
 from jaxformer import functional, masks, models, pure
 from jaxformer.data.batch import Batch, shifted
-from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.windows import OrderedWindows, RandomWindows, TokenStream
 from jaxformer.tasks import captioning, language_model, translation
+from jaxformer.tokenizers.special_tokens import SpecialTokens
 from tests.selection import first
 
 SIZE = {"d_model": 8, "num_heads": 2, "d_ff": 8}

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from jaxformer.data.batch import Batch, by_length, pad
-from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.token_cache import Ragged
+from jaxformer.tokenizers.special_tokens import SpecialTokens
 
 SPECIAL = SpecialTokens()
 

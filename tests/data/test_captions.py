@@ -8,8 +8,8 @@ import pytest
 from jaxformer.data.captions import PlannedCaptions, caption_plan, captions_of, read_captions
 from jaxformer.data.image_batches import Augmentation
 from jaxformer.data.images import read_images
-from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.errors import DataError
+from jaxformer.tokenizers.special_tokens import SpecialTokens
 from tests.data.pictures import write_folder
 
 PAIRS = (("a.png", "one dog"), ("b/c.png", "two dogs"), ("a.png", "a  dog runs"))

@@ -5,9 +5,9 @@ import pytest
 
 from jaxformer.data.batch_plan import make_batch_plan
 from jaxformer.data.examples import Examples, PlannedTexts, read_examples
-from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.token_cache import Ragged
 from jaxformer.errors import DataError
+from jaxformer.tokenizers.special_tokens import SpecialTokens
 
 
 @pytest.fixture

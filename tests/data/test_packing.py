@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from jaxformer.data.packing import PackedTexts
-from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.token_cache import Ragged
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.tokenizers.special_tokens import SpecialTokens
 
 LENGTHS = np.random.default_rng(0).integers(0, 25, 200)
 OFFSETS = np.concatenate([[0], np.cumsum(LENGTHS)])

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from jaxformer.data.batch_plan import make_batch_plan
-from jaxformer.data.character_tokenizer import CharacterTokenizer
-from jaxformer.data.normalization import TextNormalizer
 from jaxformer.data.pipeline import PlannedPairs, batches, prepare, prepare_tokenizer
 from jaxformer.data.sources import Parallel
-from jaxformer.data.special_tokens import SpecialTokens
-from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.errors import ConfigError
+from jaxformer.tokenizers.characters import CharacterTokenizer
+from jaxformer.tokenizers.normalization import TextNormalizer
+from jaxformer.tokenizers.special_tokens import SpecialTokens
+from jaxformer.tokenizers.subwords import SubwordTokenizer
 from tests.data.small import CORPUS
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from jaxformer.data.pipeline import prepare, prepare_tokenizer
 from jaxformer.data.sources import Parallel
-from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.data.token_cache import CHECKSUMS, Ragged, cached_sequences
+from jaxformer.tokenizers.subwords import SubwordTokenizer
 from tests.data.small import CORPUS
 from tests.permissions import read_only
 from tests.selection import first
@@ -181,7 +181,7 @@ def test_killed_while_preparing(tokenizer, tmp_path):
         "from jaxformer import demo\n"
         "from jaxformer.data.pipeline import prepare\n"
         "from jaxformer.data.sources import Parallel\n"
-        "from jaxformer.data.tokenizer import load_tokenizer\n"
+        "from jaxformer.tokenizers.base import load_tokenizer\n"
         "pairs = demo.generate(600)\n"
         "corpus = Parallel(tuple(p.english for p in pairs), tuple(p.french for p in pairs))\n"
         "root = pathlib.Path(sys.argv[1])\n"

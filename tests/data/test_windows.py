@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from jaxformer import demo
 from jaxformer.data.pipeline import batches, prepare_tokenizer
-from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.text import Text, split_text
 from jaxformer.data.windows import OrderedWindows, RandomWindows, TextBatch, TokenStream, prepare_text
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.tokenizers.special_tokens import SpecialTokens
 
 SPECIAL = SpecialTokens(pad=1000, bos=0, eos=1001, unk=1002)
 

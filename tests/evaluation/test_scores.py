@@ -10,7 +10,6 @@ import pytest
 from sacrebleu.tokenizers import tokenizer_ja_mecab
 
 from jaxformer import evaluation
-from jaxformer.data import moses
 from jaxformer.errors import ConfigError
 from jaxformer.evaluation.scores import (
     Score,
@@ -24,6 +23,7 @@ from jaxformer.evaluation.scores import (
     perplexity,
     sentence_scores,
 )
+from jaxformer.tokenizers import moses
 
 HYPOTHESES = ["The cat sat on the mat.", "He's reading a book!", "Two dogs ran across the green field , quickly."]
 REFERENCES = ["The cat sits on the mat.", "He is reading a book!", "Two dogs ran over the green field, quickly."]

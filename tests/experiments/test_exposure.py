@@ -13,10 +13,10 @@ import pytest
 from experiments.exposure import __main__ as command
 from experiments.exposure import measures, probes, report
 from jaxformer import decoding, demo
-from jaxformer.data.normalization import TextNormalizer
-from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.demo import Pair
 from jaxformer.tasks.translation import DecodeConfig, Translator
+from jaxformer.tokenizers.normalization import TextNormalizer
+from jaxformer.tokenizers.special_tokens import SpecialTokens
 
 RESULTS = pathlib.Path(__file__).parents[2] / "experiments" / "exposure"
 

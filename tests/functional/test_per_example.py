@@ -10,8 +10,8 @@ import pytest
 
 from jaxformer import functional, models, pure
 from jaxformer.data.batch import Batch
-from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.models import choices
+from jaxformer.tokenizers.special_tokens import SpecialTokens
 from tests.modules.small import drawn, quick
 from tests.selection import first
 

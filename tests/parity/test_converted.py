@@ -8,10 +8,11 @@ from tokenizers import pre_tokenizers
 
 import jaxformer
 from jaxformer.tasks import pretrained
-from jaxformer.tasks.pretrained.tokenizers import read_tokenizer, tokenizer_files
-from tests.data import marian
-from tests.data import pretrained as tokenizers
+from jaxformer.tokenizers.folders import read_tokenizer
+from jaxformer.tokenizers.tokenizer_json import tokenizer_files
 from tests.parity.copied import D, F, L, N, randomized, t5
+from tests.tokenizers import marian
+from tests.tokenizers import pretrained as tokenizers
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: pip install transformers")

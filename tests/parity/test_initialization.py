@@ -8,8 +8,8 @@ import pytest
 from experiments.initialization import __main__ as command
 from jaxformer import functional, models
 from jaxformer.data.batch import Batch
-from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.modules.pure import pure
+from jaxformer.tokenizers.special_tokens import SpecialTokens
 from tests.parity.tensors import close, fill, fill_block
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")

@@ -11,8 +11,8 @@ from jaxformer import functional, masks, modules
 from jaxformer.data.batch import Batch
 from jaxformer.data.examples import pad_texts
 from jaxformer.data.packing import PackedTexts
-from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.token_cache import Ragged
+from jaxformer.tokenizers.special_tokens import SpecialTokens
 from tests.modules.small import built, normal, quick
 from tests.seeds.example import K, Q, V
 

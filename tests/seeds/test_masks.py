@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from jaxformer import functional, masks, modules
-from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.windows import OrderedWindows, TokenStream
+from jaxformer.tokenizers.special_tokens import SpecialTokens
 from tests.modules.small import built, normal, quick
 from tests.seeds.example import K, Q, V
 

@@ -9,9 +9,9 @@ import pytest
 
 from jaxformer import functional, masks, models
 from jaxformer.data.batch import Batch
-from jaxformer.data.special_tokens import SpecialTokens
-from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.inspection.attention_maps import AttentionWeights, as_table, select
+from jaxformer.tokenizers.special_tokens import SpecialTokens
+from jaxformer.tokenizers.subwords import SubwordTokenizer
 from tests.models.small import model
 from tests.modules.small import normal
 from tests.training import copying

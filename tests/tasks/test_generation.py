@@ -6,12 +6,12 @@ import types
 import pytest
 
 from jaxformer import demo
-from jaxformer.data.normalization import TextNormalizer
-from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.errors import ConfigError
 from jaxformer.tasks.config import Beam, Sample, SearchConfig
 from jaxformer.tasks.generation import GenerationMixin, limits_of
 from jaxformer.tasks.search import Candidate
+from jaxformer.tokenizers.normalization import TextNormalizer
+from jaxformer.tokenizers.subwords import SubwordTokenizer
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])

@@ -15,9 +15,9 @@ import pytest
 import jaxformer
 from jaxformer import demo, lazy, training
 from jaxformer.config import changed
-from jaxformer.data.tokenizer import load_tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.tasks import registry, restore, rundir, runner
+from jaxformer.tokenizers.loading import load_tokenizer
 from tests.contracts.task import quiet
 from tests.tasks.small import small
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from jaxformer import decoding, models
-from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.decoding.limits import well_formed
 from jaxformer.errors import ConfigError
 from jaxformer.tasks import search
 from jaxformer.tasks.config import Beam, Sample
 from jaxformer.tasks.search import Scored, VocabularyLimits, sampling_transforms
 from jaxformer.tasks.translation.config import DecodeConfig
+from jaxformer.tokenizers.special_tokens import SpecialTokens
 
 
 def test_settings_are_transforms_in_the_order_of_hugging_face():

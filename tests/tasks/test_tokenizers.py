@@ -2,13 +2,13 @@
 
 import pytest
 
-from jaxformer.data.character_tokenizer import CharacterTokenizer
-from jaxformer.data.normalization import TextNormalizer
 from jaxformer.data.sources import Parallel
 from jaxformer.data.text import Text
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.multihost import processes
 from jaxformer.tasks import registry, tokenizers
+from jaxformer.tokenizers.characters import CharacterTokenizer
+from jaxformer.tokenizers.normalization import TextNormalizer
 
 
 def test_a_tokenizer_is_trained_once(tmp_path):

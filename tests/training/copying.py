@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxformer import decoding, models, pure, training
 from jaxformer.data.batch import Batch
-from jaxformer.data.special_tokens import SpecialTokens
+from jaxformer.tokenizers.special_tokens import SpecialTokens
 from tests.modules.small import quick
 from tests.training.small import settings
 

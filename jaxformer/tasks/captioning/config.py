@@ -7,7 +7,6 @@ from typing import ClassVar, Literal, Self
 
 from jaxformer.config import PLACE, at_least, flat, to_data
 from jaxformer.data.sources import check_held_out
-from jaxformer.data.special_tokens import MIN_SUBWORDS
 from jaxformer.errors import ConfigError
 from jaxformer.files import local_path
 from jaxformer.models.captioner_config import RecurrentCaptionerConfig, TransformerCaptionerConfig
@@ -15,6 +14,7 @@ from jaxformer.models.vision_config import GridConfig, ResidualNetworkConfig
 from jaxformer.reprs import brief
 from jaxformer.tasks.config import SearchConfig, TaskConfig, check_length
 from jaxformer.tasks.vision.config import VisionConfig, check_images
+from jaxformer.tokenizers.special_tokens import MIN_SUBWORDS
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,8 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.data.segmentation import SPACE
-from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.decoding import Hypotheses
 from jaxformer.errors import ConfigError
 from jaxformer.inspection.attention_maps import AttentionMap, AttentionWeights, by_word, select
@@ -27,6 +25,8 @@ from jaxformer.tasks.captioning.config import DecodeConfig
 from jaxformer.tasks.generation import GenerationMixin, Member
 from jaxformer.tasks.images import ImagePredictor, normalized, with_rows
 from jaxformer.tasks.search import Candidate, Sources
+from jaxformer.tokenizers.base import Tokenizer
+from jaxformer.tokenizers.segmentation import SPACE
 
 CaptionNet = Pure[RecurrentCaptioner, RecurrentCaptionerConfig] | Pure[TransformerCaptioner, TransformerConfig]
 

@@ -16,7 +16,6 @@ from jaxformer.data.captions import CaptionBatch, PlannedCaptions, caption_plan,
 from jaxformer.data.image_batches import Augmentation
 from jaxformer.data.images import LabeledImages, read_images
 from jaxformer.data.sources import Parallel, locate
-from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import DataError
 from jaxformer.evaluation.scores import bleu
 from jaxformer.functional.dropout import fold_in_name
@@ -30,6 +29,7 @@ from jaxformer.tasks.captioning.predictor import ImageCaptioner
 from jaxformer.tasks.config import TaskConfig
 from jaxformer.tasks.images import decode_images, image_shape, normalized, pixel_words
 from jaxformer.tasks.tokenizers import check_vocab_size, make_run_tokenizer, planned_vocab_size, run_tokenizer
+from jaxformer.tokenizers.base import Tokenizer
 from jaxformer.training.progress import Count
 
 Model = models.RecurrentCaptioner | models.TransformerCaptioner

@@ -8,13 +8,13 @@ from typing import ClassVar, Literal, Self, TypeGuard
 
 from jaxformer.config import PLACE, at_least
 from jaxformer.data.sources import check_held_out
-from jaxformer.data.special_tokens import MIN_SUBWORDS
 from jaxformer.errors import ConfigError
 from jaxformer.files import local_path
 from jaxformer.models.config import ClassifierConfig, EncoderConfig
 from jaxformer.reprs import brief
 from jaxformer.tasks.config import FREE_SETTINGS, TaskConfig, check_classes, check_length, split_classes
 from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingConfig
+from jaxformer.tokenizers.special_tokens import MIN_SUBWORDS
 
 SHAPE = tuple(field.name for field in dataclasses.fields(EncoderConfig) if field.name not in FREE_SETTINGS)
 """The model settings that must agree with those of the run that training starts from."""

@@ -13,13 +13,13 @@ import numpy as np
 from jaxformer import models
 from jaxformer.data.batch import few_rows
 from jaxformer.data.examples import pad_texts
-from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.digests import short_digest
 from jaxformer.functional.tokens import Tokens
 from jaxformer.inspection import attention_maps
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.reprs import brief_with_methods
 from jaxformer.tasks.batched import batched, in_order
+from jaxformer.tokenizers.base import Tokenizer
 
 ROWS = 32
 """The number of texts that are classified at once."""

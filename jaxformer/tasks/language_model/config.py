@@ -8,7 +8,6 @@ from typing import ClassVar, Literal
 
 from jaxformer.config import PLACE, at_least
 from jaxformer.data.sources import check_held_out
-from jaxformer.data.special_tokens import MIN_SUBWORDS
 from jaxformer.files import local_path
 from jaxformer.models.config import LanguageModelConfig
 from jaxformer.reprs import brief
@@ -23,6 +22,7 @@ from jaxformer.tasks.config import (
     check_length,
     words,
 )
+from jaxformer.tokenizers.special_tokens import MIN_SUBWORDS
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,6 @@ import numpy as np
 
 from jaxformer import decoding, models
 from jaxformer.data.batch import few_rows
-from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.reprs import brief_with_methods
@@ -22,6 +21,7 @@ from jaxformer.tasks.config import Beam, Sample
 from jaxformer.tasks.generation import GenerationMixin, Member, limits_of
 from jaxformer.tasks.language_model.config import DecodeConfig
 from jaxformer.tasks.search import Candidate, Scored, Sources, VocabularyLimits
+from jaxformer.tokenizers.base import Tokenizer
 
 ROWS = 16
 """The largest number of texts that one program extends, if several programs run at once: each has its own caches."""

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 from jaxformer import functional, models
 from jaxformer.caches import data_cache
 from jaxformer.data.text import split_text
-from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.data.windows import OrderedWindows, RandomWindows, TextBatch, TokenStream, prepare_text
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.scores import bits_per_character, nats_per_token, perplexity
@@ -31,6 +30,7 @@ from jaxformer.tasks.tokenizers import (
     planned_vocab_size,
     run_tokenizer,
 )
+from jaxformer.tokenizers.base import Tokenizer
 from jaxformer.training.progress import Count
 
 DeviceBatch = TextBatch[jax.Array]

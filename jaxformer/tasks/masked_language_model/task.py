@@ -13,13 +13,9 @@ import numpy as np
 
 from jaxformer import functional, models
 from jaxformer.caches import data_cache
-from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.data.packing import PackedBatch, PackedTexts, tokenize_lines
-from jaxformer.data.pretrained_tokenizer import PretrainedTokenizer
 from jaxformer.data.sources import Parallel, num_held_out, split_by_source
-from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.text import Text
-from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import DataError
 from jaxformer.evaluation.classification import accuracy
 from jaxformer.evaluation.scores import nats_per_token, perplexity
@@ -40,6 +36,10 @@ from jaxformer.tasks.tokenizers import (
     run_tokenizer,
     table_size,
 )
+from jaxformer.tokenizers.base import Tokenizer
+from jaxformer.tokenizers.characters import CharacterTokenizer
+from jaxformer.tokenizers.pretrained import PretrainedTokenizer
+from jaxformer.tokenizers.special_tokens import SpecialTokens
 
 LENGTH_STEP = 16
 """Texts to fill are padded to multiples of this length, so that few programs are compiled."""

@@ -14,9 +14,6 @@ import pathlib
 import jax.numpy as jnp
 
 from jaxformer import interop, models, sharding, training
-from jaxformer.data.marian_tokenizer import MarianTokenizer
-from jaxformer.data.pretrained_tokenizer import PretrainedTokenizer
-from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.files import local_path, write_text
 from jaxformer.interop.settings import Settings
@@ -35,11 +32,14 @@ from jaxformer.tasks.pretrained.generation_config import (
     without_special_words,
 )
 from jaxformer.tasks.pretrained.rows import decoder_with_rows, resized, with_rows
-from jaxformer.tasks.pretrained.tokenizers import read_languages, read_tokenizer
 from jaxformer.tasks.rundir import JsonObject
 from jaxformer.tasks.tokenizers import VOCAB_MULTIPLE, table_size
 from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.tasks.translation.config import TranslationConfig
+from jaxformer.tokenizers.base import Tokenizer
+from jaxformer.tokenizers.folders import read_languages, read_tokenizer
+from jaxformer.tokenizers.marian import MarianTokenizer
+from jaxformer.tokenizers.pretrained import PretrainedTokenizer
 from jaxformer.training.config import AdamConfig, LinearDecay, TrainConfig
 
 NEVER = -1e4

@@ -7,9 +7,6 @@ import json
 import os
 
 from jaxformer import models, sharding
-from jaxformer.data.pretrained_tokenizer import PretrainedTokenizer
-from jaxformer.data.special_tokens import SpecialTokens
-from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import ConfigError
 from jaxformer.files import check_new_folder, creating_folder, local_path
 from jaxformer.interop import equivalent
@@ -24,11 +21,14 @@ from jaxformer.tasks.language_model.config import LanguageModelingConfig
 from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingConfig
 from jaxformer.tasks.pretrained import generation_config, starts
 from jaxformer.tasks.pretrained.rows import decoder_with_rows, with_rows
-from jaxformer.tasks.pretrained.tokenizers import tokenizer_files
 from jaxformer.tasks.rundir import JsonObject
 from jaxformer.tasks.tokenizers import run_tokenizer
 from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.tasks.translation.config import TranslationConfig
+from jaxformer.tokenizers.base import Tokenizer
+from jaxformer.tokenizers.pretrained import PretrainedTokenizer
+from jaxformer.tokenizers.special_tokens import SpecialTokens
+from jaxformer.tokenizers.tokenizer_json import tokenizer_files
 
 
 def export(

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Literal
 
-from jaxformer.data.pretrained_tokenizer import PretrainedTokenizer
-from jaxformer.data.special_tokens import SpecialTokens
-from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import DataError
 from jaxformer.interop.settings import Settings
 from jaxformer.tasks.config import Beam, GenerationConfig, Greedy, MinimumRisk, Sample, SearchConfig
 from jaxformer.tasks.language_model.config import DecodeConfig as TextDecodeConfig
 from jaxformer.tasks.rundir import JsonObject
 from jaxformer.tasks.translation.config import DecodeConfig
+from jaxformer.tokenizers.base import Tokenizer
+from jaxformer.tokenizers.pretrained import PretrainedTokenizer
+from jaxformer.tokenizers.special_tokens import SpecialTokens
 
 STOPPING: Mapping[bool | str, Literal["first", "now", "limit"]] = {True: "first", False: "now", "never": "limit"}
 """The rules of `decode.stopping` by the values of ``early_stopping``."""

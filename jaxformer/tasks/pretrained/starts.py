@@ -14,12 +14,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.errors import ConfigError
 from jaxformer.interop.equivalent import Fitted
 from jaxformer.modules.pure import Params
-from jaxformer.tasks.pretrained.tokenizers import TOKENIZER
 from jaxformer.tasks.rundir import JsonObject
+from jaxformer.tokenizers.special_tokens import SpecialTokens
+from jaxformer.tokenizers.tokenizer_json import TOKENIZER
 
 _WITH_PADDING = ("marian", "pegasus", "t5", "mt5")
 """The families whose decoders begin with the padding token."""

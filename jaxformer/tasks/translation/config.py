@@ -6,15 +6,15 @@ import dataclasses
 from typing import ClassVar, Literal, Self
 
 from jaxformer.config import PLACE, at_least
-from jaxformer.data.languages import check_language
 from jaxformer.data.sources import check_held_out
-from jaxformer.data.special_tokens import MIN_SUBWORDS
 from jaxformer.errors import ConfigError
 from jaxformer.files import local_path
 from jaxformer.models.config import EncoderDecoderConfig
 from jaxformer.models.seq2seq_config import Seq2SeqConfig
 from jaxformer.reprs import brief
 from jaxformer.tasks.config import SearchConfig, TaskConfig
+from jaxformer.tokenizers.moses import check_language
+from jaxformer.tokenizers.special_tokens import MIN_SUBWORDS
 
 
 @dataclasses.dataclass(frozen=True)

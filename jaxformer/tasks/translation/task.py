@@ -15,12 +15,8 @@ from jaxformer import functional, models
 from jaxformer.caches import data_cache
 from jaxformer.data.batch import Batch
 from jaxformer.data.batch_plan import make_batch_plan, num_rows, replan
-from jaxformer.data.languages import UNSPACED
-from jaxformer.data.normalization import TextNormalizer
 from jaxformer.data.pipeline import PlannedPairs, prepare
 from jaxformer.data.sources import Parallel
-from jaxformer.data.special_tokens import SpecialTokens
-from jaxformer.data.tokenizer import Tokenizer
 from jaxformer.errors import DataError
 from jaxformer.evaluation.scores import Score, bleu, bleu_words, chrf, moses_bleu, sentence_scores
 from jaxformer.modules import AttentionFunction
@@ -31,6 +27,10 @@ from jaxformer.tasks.tokenizers import check_vocab_size, make_run_tokenizer, run
 from jaxformer.tasks.translation.config import LossConfig, TranslationConfig
 from jaxformer.tasks.translation.corpora import Corpora, load_corpora, load_test
 from jaxformer.tasks.translation.translator import Translator
+from jaxformer.tokenizers.base import Tokenizer
+from jaxformer.tokenizers.moses import UNSPACED
+from jaxformer.tokenizers.normalization import TextNormalizer
+from jaxformer.tokenizers.special_tokens import SpecialTokens
 from jaxformer.training.progress import Count
 
 Model = models.EncoderDecoder | models.Seq2Seq

@@ -14,10 +14,6 @@ import numpy as np
 
 from jaxformer import decoding
 from jaxformer.data.batch import few_rows
-from jaxformer.data.normalization import Side
-from jaxformer.data.segmentation import SPACE
-from jaxformer.data.subword_tokenizer import ESCAPE
-from jaxformer.data.tokenizer import Tokenizer, encode_texts
 from jaxformer.decoding import Hypotheses
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.alignments import Link, strongest_links
@@ -32,6 +28,10 @@ from jaxformer.tasks.batched import batched, column, in_order, padded
 from jaxformer.tasks.generation import GenerationMixin, Member
 from jaxformer.tasks.search import Candidate, Net, Scored, Sources
 from jaxformer.tasks.translation.config import DecodeConfig
+from jaxformer.tokenizers.base import Tokenizer, encode_texts
+from jaxformer.tokenizers.normalization import Side
+from jaxformer.tokenizers.segmentation import SPACE
+from jaxformer.tokenizers.subwords import ESCAPE
 
 BUCKETS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """The padded lengths: one program is compiled for each that occurs."""

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from jaxformer import decoding
-from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.tasks.captioning import (
     TASK,
@@ -21,6 +20,7 @@ from jaxformer.tasks.captioning import (
     predictor,
 )
 from jaxformer.tasks.images import normalized
+from jaxformer.tokenizers.characters import CharacterTokenizer
 from tests.data.pictures import encoded
 from tests.modules.small import drawn, quick
 from tests.tasks.captioning.small import RECURRENT, TRANSFORMER

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from jaxformer import models
-from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.data.examples import read_examples
 from jaxformer.modules.pure import pure
 from jaxformer.tasks.classification import predictor
 from jaxformer.tasks.classification.predictor import ClassVocabulary, TextClassifier
+from jaxformer.tokenizers.characters import CharacterTokenizer
 
 
 def test_blanks_around_a_text_are_left_out_as_in_training(tmp_path):

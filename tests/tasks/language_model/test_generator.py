@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from jaxformer import demo, models
-from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.models import choices
 from jaxformer.modules.pure import pure
 from jaxformer.tasks.language_model import Beam, DecodeConfig, Greedy, MinimumRisk, Sample, TextGenerator
 from jaxformer.tasks.language_model import generator as module
 from jaxformer.tasks.search import Scored
+from jaxformer.tokenizers.characters import CharacterTokenizer
 from tests.modules.small import drawn, quick
 from tests.selection import first
 

@@ -7,7 +7,6 @@ import pytest
 
 from jaxformer import models
 from jaxformer.config import changed
-from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.data.pipeline import prepare_tokenizer
 from jaxformer.data.text import Text
 from jaxformer.errors import ConfigError, DataError
@@ -24,6 +23,7 @@ from jaxformer.tasks.language_model import (
     TextGenerator,
 )
 from jaxformer.tasks.language_model import task as language_model
+from jaxformer.tokenizers.characters import CharacterTokenizer
 from tests.contracts.task import TaskContract
 from tests.modules.small import drawn
 from tests.tasks.language_model.small import tiny

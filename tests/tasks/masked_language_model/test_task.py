@@ -11,10 +11,6 @@ import tokenizers
 
 from jaxformer import demo, models
 from jaxformer.config import changed
-from jaxformer.data.character_tokenizer import CharacterTokenizer
-from jaxformer.data.pretrained_tokenizer import PretrainedTokenizer
-from jaxformer.data.special_tokens import SpecialTokens
-from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional import Tokens
 from jaxformer.models import choices
@@ -22,6 +18,10 @@ from jaxformer.sharding import Placement, mesh
 from jaxformer.tasks.base import Trained
 from jaxformer.tasks.masked_language_model import TASK, DataConfig, MaskedLanguageModelingConfig, MaskedPredictor
 from jaxformer.tasks.masked_language_model import task as masked_language_model
+from jaxformer.tokenizers.characters import CharacterTokenizer
+from jaxformer.tokenizers.pretrained import PretrainedTokenizer
+from jaxformer.tokenizers.special_tokens import SpecialTokens
+from jaxformer.tokenizers.subwords import SubwordTokenizer
 from jaxformer.training.config import AdamConfig, TrainConfig
 from tests.contracts.task import TaskContract
 from tests.modules.small import drawn, quick

@@ -19,11 +19,11 @@ from jaxformer.tasks import pretrained, registry, runs
 from jaxformer.tasks.config import Beam, Greedy
 from jaxformer.tasks.pretrained import conversion
 from tests.contracts.task import quiet
-from tests.data import marian
-from tests.data import pretrained as tokenizers
 from tests.interop.small import drawn
 from tests.modules.small import quick
 from tests.selection import first
+from tests.tokenizers import marian
+from tests.tokenizers import pretrained as tokenizers
 
 SIZES = {"d_model": 12, "num_heads": 2, "d_ff": 12, "num_layers": 1, "max_positions": 48}
 GPT2 = {"eos_token": tokenizers.END, "bos_token": tokenizers.END}

@@ -15,10 +15,10 @@ from jaxformer.models import families
 from jaxformer.tasks import pretrained, registry, rundir
 from jaxformer.tasks.config import Sample
 from tests.contracts.task import quiet
-from tests.data import marian
-from tests.data import pretrained as tokenizers
 from tests.interop.small import arrays, drawn, edited
 from tests.tasks import small
+from tests.tokenizers import marian
+from tests.tokenizers import pretrained as tokenizers
 
 SIZES = {"d_model": 12, "num_heads": 2, "d_ff": 12}
 GPT2 = {"eos_token": tokenizers.END, "bos_token": tokenizers.END}

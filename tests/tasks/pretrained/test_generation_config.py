@@ -5,8 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from jaxformer.data.pretrained_tokenizer import PretrainedTokenizer
-from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.errors import DataError
 from jaxformer.tasks import language_model
 from jaxformer.tasks.config import Beam, Greedy, MinimumRisk, Sample
@@ -20,7 +18,9 @@ from jaxformer.tasks.pretrained.generation_config import (
     without_special_words,
 )
 from jaxformer.tasks.translation.config import DecodeConfig
-from tests.data import pretrained as tokenizers
+from jaxformer.tokenizers.pretrained import PretrainedTokenizer
+from jaxformer.tokenizers.special_tokens import SpecialTokens
+from tests.tokenizers import pretrained as tokenizers
 
 SPECIAL = SpecialTokens(pad=5, bos=5, eos=0, unk=1)
 VOCABULARY = SimpleNamespace(special=SPECIAL, vocab_size=20)

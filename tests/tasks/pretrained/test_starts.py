@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from jaxformer import models, pure
-from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.errors import ConfigError
 from jaxformer.interop import equivalent
 from jaxformer.models import families
 from jaxformer.tasks.pretrained import starts
+from jaxformer.tokenizers.special_tokens import SpecialTokens
 from tests.interop.small import drawn
 from tests.modules.small import quick
 from tests.selection import first

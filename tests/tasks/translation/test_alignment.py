@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from jaxformer import demo
-from jaxformer.data.character_tokenizer import CharacterTokenizer
 from jaxformer.demo import Pair
 from jaxformer.inspection.attention_maps import AttentionWeights
 from jaxformer.tasks.translation import alignment
+from jaxformer.tokenizers.characters import CharacterTokenizer
 
 PAIRS = [
     Pair("The white house.", "La maison blanche.", "", alignment=((0, 0), (1, 2), (2, 1), (3, 3))),

@@ -12,7 +12,6 @@ from sacrebleu.tokenizers import tokenizer_ko_mecab
 import jaxformer
 from jaxformer import demo, functional, sharding
 from jaxformer.config import changed
-from jaxformer.data.normalization import TextNormalizer
 from jaxformer.data.sources import Parallel
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation import scores
@@ -23,6 +22,7 @@ from jaxformer.tasks.search import Candidate
 from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.tasks.translation import TASK, Beam, DataConfig, DecodeConfig, TranslationConfig, task
 from jaxformer.tasks.validation import Validation
+from jaxformer.tokenizers.normalization import TextNormalizer
 from jaxformer.training.config import TrainConfig
 from tests.contracts.task import TaskContract, quiet
 from tests.modules.small import quick

@@ -13,8 +13,6 @@ import sacrebleu
 import scipy.special
 
 from jaxformer import demo, models, pure, sharding
-from jaxformer.data.normalization import TextNormalizer, with_normalizer
-from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.functional import Tokens
 from jaxformer.models import choices
@@ -22,6 +20,8 @@ from jaxformer.modules import head
 from jaxformer.sharding import Placement
 from jaxformer.tasks.translation import Beam, MinimumRisk, Sample, Translator
 from jaxformer.tasks.translation import translator as implementation
+from jaxformer.tokenizers.normalization import TextNormalizer, with_normalizer
+from jaxformer.tokenizers.subwords import SubwordTokenizer
 from tests.modules.small import drawn, int32, quick
 from tests.tasks.translation.translators import SENTENCES, translator, with_settings
 

@@ -6,8 +6,8 @@ import functools
 import jax
 
 from jaxformer import demo, models, pure
-from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.tasks.translation import Beam, DecodeConfig, Translator
+from jaxformer.tokenizers.subwords import SubwordTokenizer
 from tests.modules.small import quick
 
 SENTENCES = ["The old man sees the house.", "", "She sings.", "Why did she sing?", "  "]

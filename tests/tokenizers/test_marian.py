@@ -5,11 +5,11 @@ import json
 import pytest
 import sentencepiece
 
-from jaxformer.data.marian_tokenizer import MarianTokenizer
-from jaxformer.data.special_tokens import SpecialTokens
-from jaxformer.data.tokenizer import load_tokenizer
 from jaxformer.errors import DataError
-from tests.data import marian
+from jaxformer.tokenizers.loading import load_tokenizer
+from jaxformer.tokenizers.marian import MarianTokenizer
+from jaxformer.tokenizers.special_tokens import SpecialTokens
+from tests.tokenizers import marian
 
 ENGLISH, FRENCH = marian.PAIRS[0].english, marian.PAIRS[0].french
 

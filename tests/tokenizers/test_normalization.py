@@ -7,10 +7,10 @@ import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxformer.data.normalization import TextNormalizer, normalizer_of, with_normalizer
-from jaxformer.data.subword_tokenizer import SubwordTokenizer
-from jaxformer.data.tokenizer import load_tokenizer
 from jaxformer.errors import DataError
+from jaxformer.tokenizers.loading import load_tokenizer
+from jaxformer.tokenizers.normalization import TextNormalizer, normalizer_of, with_normalizer
+from jaxformer.tokenizers.subwords import SubwordTokenizer
 from tests.data.small import CORPUS
 
 MOSES = TextNormalizer(lowercase=True, pretokenize="moses", source_language="en", target_language="fr")
@@ -18,7 +18,12 @@ LOWER = TextNormalizer(lowercase=True)
 
 
 def trained(normalizer, **options):
-    return SubwordTokenizer.train(normalizer.lines(CORPUS), vocab_size=400, normalizer=normalizer, **options)
+    return SubwordTokenizer.train(
+        [*normalizer(CORPUS.source, "source"), *normalizer(CORPUS.target, "target")],
+        vocab_size=400,
+        normalizer=normalizer,
+        **options,
+    )
 
 
 @pytest.fixture(scope="module", params=[TextNormalizer(), LOWER, MOSES], ids=["plain", "lower", "moses"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import io
-import os
 import random
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,12 +12,12 @@ from typing import Literal
 import numpy as np
 import sentencepiece
 
-from jaxformer.data.normalization import Side, TextNormalizer, check_texts, normalizer_of, with_normalizer
-from jaxformer.data.segmentation import SPACE, Draw, Sampler, Subwords, bpe_sampler, segmentations, unigram_sampler
-from jaxformer.data.special_tokens import MIN_SUBWORDS, SpecialTokens
-from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError
-from jaxformer.files import write_bytes
+from jaxformer.tokenizers import segmentation
+from jaxformer.tokenizers.base import Tokenizer
+from jaxformer.tokenizers.normalization import Side, TextNormalizer, check_texts, normalizer_of, with_normalizer
+from jaxformer.tokenizers.segmentation import SPACE, Draw, Sampler, Subwords
+from jaxformer.tokenizers.special_tokens import MIN_SUBWORDS, SpecialTokens
 
 ESCAPE = "\ue000"
 """The character that replaces a literal U+2581 in pieces, where sentencepiece writes U+2581 for a space."""
@@ -53,7 +52,7 @@ def sentence_pieces(model: bytes) -> sentencepiece.SentencePieceProcessor:
         raise ValueError("it holds no sentencepiece model") from None
 
 
-class SubwordTokenizer:
+class SubwordTokenizer(Tokenizer):
     """A vocabulary of subwords, trained with sentencepiece, lossless: ``decode(encode([text])[0]) == text``.
 
     Nothing is normalized unless the vocabulary was trained with a `TextNormalizer`, and characters outside the
@@ -65,20 +64,12 @@ class SubwordTokenizer:
         damaged.
     """
 
-    start: tuple[int, ...] = ()
-    """The tokens that a text begins with: none."""
-    by_line: bool = True
-    """True: the tokens of a text are the tokens of its lines, one after another."""
-    special: SpecialTokens
-    """The special tokens of the sentencepiece model."""
-    normalizer: TextNormalizer
-    """The normalization of text before it is split into subwords; it is saved with the model."""
+    package = "sentencepiece"
 
     def __init__(self, model: bytes):
         self._model = model
-        self._processor = sentence_pieces(model)
-        self.normalizer = normalizer_of(model)
-        processor = self._processor
+        self._processor = processor = sentence_pieces(model)
+        self.normalizer, self.vocab_size = normalizer_of(model), processor.vocab_size()
         self.special = SpecialTokens(
             pad=processor.pad_id(), bos=processor.bos_id(), eos=processor.eos_id(), unk=processor.unk_id()
         )
@@ -134,32 +125,6 @@ class SubwordTokenizer:
             raise ConfigError(_refusal(str(error), vocab_size, num_characters)) from error
         return cls(with_normalizer(model.getvalue(), normalizer))
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the model, whole or not at all."""
-        write_bytes(path, self._model)
-
-    @property
-    def vocab_size(self) -> int:
-        """The number of token ids; a model's vocabulary must be this size."""
-        return self._processor.vocab_size()
-
-    @property
-    def fingerprint(self) -> str:
-        """A hash of the model and its normalizer; tokenizers with equal hashes return equal tokens."""
-        return short_digest([self._model])
-
-    def encode(self, lines: Sequence[str], side: Side = "source") -> list[np.ndarray]:
-        """Normalizes lines, and returns the token ids of each, int32, without `bos` and `eos`.
-
-        Raises:
-          DataError, TypeError: see `check_texts`.
-        """
-        return self.encode_normalized(self.normalizer(lines, side))
-
-    def encode_normalized(self, lines: Sequence[str]) -> list[np.ndarray]:
-        """Returns the token ids of lines that are normalized, or parts of such lines."""
-        return [np.asarray(ids, np.int32) for ids in self._processor.encode([_escape(line) for line in lines])]
-
     def sample(self, lines: Sequence[str], side: Side = "source", *, seed: int, alpha: float = 0.2) -> list[np.ndarray]:
         """Draws a segmentation of each line, as a pure function of `lines`, `seed` and `alpha`.
 
@@ -182,11 +147,11 @@ class SubwordTokenizer:
         Raises:
           ConfigError: there are more than `MOST_SEGMENTATIONS`.
         """
-        return segmentations(self._subwords, _escape(text).replace(" ", SPACE), most=MOST_SEGMENTATIONS)
+        return segmentation.segmentations(self._subwords, _escape(text).replace(" ", SPACE), most=MOST_SEGMENTATIONS)
 
     @functools.lru_cache(maxsize=2)  # noqa: B019 - tokenizers live as long as a run
     def _sampler(self, alpha: float) -> Sampler:
-        return (unigram_sampler if self.is_unigram else bpe_sampler)(self._subwords, alpha)
+        return (segmentation.unigram_sampler if self.is_unigram else segmentation.bpe_sampler)(self._subwords, alpha)
 
     def scored_pieces(self) -> list[tuple[str, float]]:
         """Returns each piece with its score: a log-probability, or less the later the piece was merged in BPE."""
@@ -213,18 +178,21 @@ class SubwordTokenizer:
             spell=lambda character: [byte_ids[byte] for byte in character.encode()],
         )
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """Returns the text of token ids, on the target side; special tokens are left out."""
-        return self.normalizer.restore(self.normalized(ids))
-
     def normalized(self, ids: Iterable[int]) -> str:
-        """Returns the normalized text of token ids; special tokens are left out."""
         special = self.special.ids
         return self._processor.decode([int(t) for t in ids if t not in special]).replace(ESCAPE, SPACE)
 
-    def pieces(self, ids: Iterable[int]) -> list[str]:
-        """Returns the piece of each token, a space shown as U+2581."""
-        return [self._processor.id_to_piece(int(token)) for token in ids]
+    def _split(self, lines: Sequence[str], side: Side) -> list[list[int]]:
+        return self._processor.encode([_escape(line) for line in lines])
+
+    def _piece(self, token: int) -> str:
+        return self._processor.id_to_piece(token)
+
+    def _hashed(self) -> list[bytes]:
+        return [self._model]
+
+    def _file(self) -> bytes:
+        return self._model
 
 
 def _sentences(lines: Iterable[str], characters: set[str]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Tokenizers of Hugging Face folders with a model's special tokens, and the files of our tokenizers for it."""
+"""Reads the tokenizers of Hugging Face folders with a model's special tokens; `tokenizer_json` writes them."""
 
 from __future__ import annotations
 
@@ -7,28 +7,19 @@ import itertools
 import json
 import pathlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, cast
 
-from jaxformer.data.languages import CODES
-from jaxformer.data.marian_tokenizer import MarianTokenizer
-from jaxformer.data.pretrained_tokenizer import PretrainedTokenizer
-from jaxformer.data.segmentation import SPACE
-from jaxformer.data.special_tokens import SpecialTokens
-from jaxformer.data.tokenizer import Tokenizer
-from jaxformer.data.tokenizer_json import MASK, NAMES, Frame, tokenizer_json
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.interop.settings import Settings
-from jaxformer.interop.tensors import read_json
-from jaxformer.tasks.rundir import JsonObject
-
-if TYPE_CHECKING:
-    from jaxformer.data.subword_tokenizer import SubwordTokenizer
+from jaxformer.interop.tensors import JsonObject, read_json
+from jaxformer.tokenizers.marian import MarianTokenizer
+from jaxformer.tokenizers.moses import CODES
+from jaxformer.tokenizers.pretrained import PretrainedTokenizer
+from jaxformer.tokenizers.segmentation import SPACE
+from jaxformer.tokenizers.special_tokens import SpecialTokens
+from jaxformer.tokenizers.tokenizer_json import CLEAN_UP, TOKENIZER, replace, sequence
 
 MARIAN = ("source.spm", "target.spm", "vocab.json")
 """The files of a tokenizer of Marian."""
-
-TOKENIZER = "tokenizer.json"
-"""The file of all other tokenizers."""
 
 ENCODER_DECODERS = ("bart", "mbart", "marian", "pegasus", "t5", "mt5")
 """The families whose decoders begin with a separate start token."""
@@ -47,27 +38,21 @@ _CLASSES = dict.fromkeys(("t5", "mt5"), "T5Tokenizer") | {"pegasus": "PegasusTok
 _CLASSES |= dict(zip(("xlm-roberta", "camembert"), _WITH_PREFIX, strict=True))
 """The classes with rules of their own for a unigram vocabulary, by the family for which they are the default."""
 
-_OVERRIDES = {
-    ("normalizer", "BertNormalizer"): {
-        "do_lower_case": "lowercase",
-        "strip_accents": "strip_accents",
-        "tokenize_chinese_chars": "handle_chinese_chars",
-    },
-    ("pre_tokenizer", "ByteLevel"): {"add_prefix_space": "add_prefix_space"},
-}
-"""Settings of ``tokenizer_config.json`` by which transformers replaces those of rules of ``tokenizer.json``."""
-
-_DEFAULTS = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True, "add_prefix_space": False}
-"""Their values in the classes of BERT, GPT-2, RoBERTa and BART if the file does not give them."""
+_OVERRIDES = (
+    ("normalizer", "BertNormalizer", "do_lower_case", "lowercase", True),
+    ("normalizer", "BertNormalizer", "strip_accents", "strip_accents", None),
+    ("normalizer", "BertNormalizer", "tokenize_chinese_chars", "handle_chinese_chars", True),
+    ("pre_tokenizer", "ByteLevel", "add_prefix_space", "add_prefix_space", False),
+)
+"""The kinds of rules of ``tokenizer.json`` with a setting that transformers replaces: its names in
+``tokenizer_config.json`` and in the rules, and its value in the classes of BERT, GPT-2, RoBERTa and BART if the former
+does not give it."""
 
 _KEPT = ("chat_template", "model_max_length", "padding_side", "truncation_side", "mask_token")
 """Settings of ``tokenizer_config.json`` that commands here do not use, and that an exported folder has again."""
 
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 """The settings of an added token."""
-
-_CLEAN_UP = "clean_up_tokenization_spaces"
-"""The setting of ``tokenizer_config.json`` by which transformers changes decoded text."""
 
 
 def read_tokenizer(
@@ -126,7 +111,7 @@ def _fast(folder: pathlib.Path, settings: Settings) -> tuple[PretrainedTokenizer
         )
     # Transformers ignores the setting with BPE, whose spaces are those of the text.
     is_bpe = "merges" in (rules.get("model") or {})
-    clean_up = bool(configs[1].get(_CLEAN_UP)) and not is_bpe
+    clean_up = bool(configs[1].get(CLEAN_UP)) and not is_bpe
     return bare.with_special(special, clean_up=clean_up, settings=_kept(folder, configs[1] | names)), names
 
 
@@ -155,11 +140,10 @@ def _replace_by_class(rules: JsonObject, config: Settings, family: str) -> None:
 def _replace_by_llama(rules: JsonObject, config: Settings) -> None:
     prefix = config.get("add_prefix_space") is not False
     scheme = ("always" if config.get("legacy") else "first") if prefix else "never"
-    space = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
     strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if prefix else []
     rules["normalizer"] = None
     rules["pre_tokenizer"] = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": False}
-    rules["decoder"] = {"type": "Sequence", "decoders": [space, {"type": "ByteFallback"}, {"type": "Fuse"}, *strip]}
+    rules["decoder"] = sequence("decoders", replace(SPACE, " "), {"type": "ByteFallback"}, {"type": "Fuse"}, *strip)
 
 
 def _replace_by_unigram(rules: JsonObject, named: str, config: Settings) -> None:
@@ -170,12 +154,11 @@ def _replace_by_unigram(rules: JsonObject, named: str, config: Settings) -> None
     spaces = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": scheme, "split": True}
     rules["model"]["byte_fallback"], rules["decoder"] = False, spaces
     if named == "PegasusTokenizer":
-        replaced = lambda pattern: {"type": "Replace", "pattern": {"Regex": pattern}, "content": " "}
-        steps = [*(compiled or [replaced("\\n")]), replaced(" {2,}")]
-        rules["normalizer"], rules["pre_tokenizer"] = {"type": "Sequence", "normalizers": steps}, spaces
+        steps = (*(compiled or [replace("\\n", " ", kind="Regex")]), replace(" {2,}", " ", kind="Regex"))
+        rules["normalizer"], rules["pre_tokenizer"] = sequence("normalizers", *steps), spaces
         return
     rules["normalizer"] = compiled[0] if compiled else None
-    rules["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, spaces]}
+    rules["pre_tokenizer"] = sequence("pretokenizers", {"type": "WhitespaceSplit"}, spaces)
 
 
 def _added_tokens(
@@ -188,10 +171,9 @@ def _added_tokens(
     tokens = {token["content"]: token for token in rules.get("added_tokens") or ()}
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip"), False)
     for token in _declared(config):
-        declared = {"normalized": not token.get("special", False)} | {
-            name: token[name] for name in _FLAGS if name in token
-        }
-        tokens[token["content"]] = flags | tokens.get(token["content"], {}) | declared | {"content": token["content"]}
+        normalized = {"normalized": not token.get("special", False)}
+        declared = {name: token[name] for name in (*_FLAGS, "content") if name in token}
+        tokens[token["content"]] = flags | tokens.get(token["content"], {}) | normalized | declared
     for content in (*_additional(config), *(content for name, content in names.items() if name != "pad_token")):
         tokens.setdefault(content, {**flags, "normalized": False, "special": True, "content": content})
     ids = {content: tokenizer.id_of(content) for content in tokens}
@@ -240,14 +222,15 @@ def _check_overrides(
     differ += ["has split_special_tokens True"] if config.get("split_special_tokens") else []
     replacing = str(config.get("tokenizer_class") or family)
     if replacing not in ("PreTrainedTokenizerFast", "TokenizersBackend"):  # which replace nothing
-        for (part, kind), settings in _OVERRIDES.items():
-            rule = rules.get(part) or {}
-            names = settings.items() if rule.get("type") == kind else ()
-            values = [(name, config.get(name), rule.get(own)) for name, own in names]
-            differ += [f"has {name} {value!r}" for name, value, own in values if value not in (None, own)]
-            if replacing.lower().startswith(("bert", "gpt2", "roberta", "bart")):
-                silent = [name for name, value, own in values if value is None and own != _DEFAULTS[name]]
-                differ += [f"has no {name}, for which transformers takes {_DEFAULTS[name]}" for name in silent]
+        values = [
+            (name, config.get(name), rules[part].get(ours), default)
+            for part, kind, name, ours, default in _OVERRIDES
+            if (rules.get(part) or {}).get("type") == kind
+        ]
+        differ += [f"has {name} {value!r}" for name, value, ours, _ in values if value not in (None, ours)]
+        if replacing.lower().startswith(("bert", "gpt2", "roberta", "bart")):
+            silent = [(name, default) for name, value, ours, default in values if value is None and ours != default]
+            differ += [f"has no {name}, for which transformers takes {default}" for name, default in silent]
     if differ:
         raise DataError(
             f"{path} {differ[0]}, unlike tokenizer.json; transformers writes files that agree: "
@@ -304,7 +287,7 @@ def _marian(folder: pathlib.Path, settings: Settings) -> tuple[MarianTokenizer, 
         source, target = ((folder / name).read_bytes() for name in MARIAN[:2])
         path = folder / "tokenizer_config.json"
         config = read_json(path) if path.exists() else {}
-        clean_up, kept = bool(config.get(_CLEAN_UP)), _kept(folder, config)
+        clean_up, kept = bool(config.get(CLEAN_UP)), _kept(folder, config)
         tokenizer = MarianTokenizer(source, target, vocabulary, special, clean_up=clean_up, settings=kept)
     except (OSError, TypeError, ValueError) as error:
         raise DataError(f"the tokenizer of {folder} is damaged: {error}") from None
@@ -317,43 +300,3 @@ def read_languages(folder: pathlib.Path) -> dict[str, str]:
     config = read_json(path) if path.exists() else {}
     named = {f"{side}_language": config.get(f"{side}_lang") for side in ("source", "target")}
     return {name: code for name, code in named.items() if isinstance(code, str) and code in CODES}
-
-
-def tokenizer_files(tokenizer: Tokenizer, *, frame: Frame = "", mask: bool = False) -> dict[str, bytes]:
-    """Returns the files of a tokenizer by their names, for ``AutoTokenizer`` of transformers.
-
-    Args:
-      frame: the tokens around a text, for a vocabulary that was trained here.
-      mask: the tokenizer has a mask token, or needs one.
-
-    Raises:
-      ConfigError: the files cannot express the form of the text.
-    """
-    special = {"pad_token": "pad", "bos_token": "bos", "eos_token": "eos", "unk_token": "unk"}
-    ids = {name: getattr(tokenizer.special, kind) for name, kind in special.items()}
-    if isinstance(tokenizer, MarianTokenizer):
-        del ids["bos_token"]  # the class has none
-        files, kind, names = tokenizer.files, "MarianTokenizer", _named(tokenizer, ids)
-    else:
-        kind = "PreTrainedTokenizerFast"
-        if isinstance(tokenizer, PretrainedTokenizer):
-            content, names = tokenizer.content, _named(tokenizer, ids)
-        else:
-            content = tokenizer_json(cast("SubwordTokenizer", tokenizer), frame=frame, mask=mask)
-            names = {name: NAMES[special[name]] for name in ids}
-        files = {TOKENIZER: content.encode()}
-        if mask:
-            names |= {"cls_token": names["bos_token"], "sep_token": names["eos_token"]}
-            names["mask_token"] = getattr(tokenizer, "mask", None) or MASK
-    # Without token types, which transformers 4 would add to the embeddings of a GPT-2.
-    inputs = {"model_input_names": ["input_ids", "attention_mask"]}
-    settings = {"tokenizer_class": kind, _CLEAN_UP: getattr(tokenizer, "clean_up", False), **inputs, **names}
-    settings |= getattr(tokenizer, "settings", {})
-    return files | {"tokenizer_config.json": (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode()}
-
-
-def _named(tokenizer: Tokenizer, ids: Mapping[str, int]) -> dict[str, str]:
-    """Returns the names of special tokens, except for those that share the end token's id and are not padding."""
-    end = tokenizer.special.eos
-    kept = {name: token for name, token in ids.items() if token != end or name in ("eos_token", "pad_token")}
-    return dict(zip(kept, tokenizer.pieces(kept.values()), strict=True))

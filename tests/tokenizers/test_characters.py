@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxformer import demo
-from jaxformer.data.character_tokenizer import CharacterTokenizer
-from jaxformer.data.special_tokens import SpecialTokens
-from jaxformer.data.tokenizer import load_tokenizer
 from jaxformer.errors import DataError
+from jaxformer.tokenizers.characters import CharacterTokenizer
+from jaxformer.tokenizers.loading import load_tokenizer
+from jaxformer.tokenizers.special_tokens import SpecialTokens
 
 LINES = [text for pair in demo.generate(100) for text in (pair.english, pair.french)]
 

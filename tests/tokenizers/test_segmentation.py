@@ -12,10 +12,10 @@ import tracemalloc
 import pytest
 
 from jaxformer import demo
-from jaxformer.data.segmentation import SPACE, Subwords, bpe_sampler, unigram_sampler
-from jaxformer.data.segmentation import segmentations as every_segmentation
-from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.errors import ConfigError
+from jaxformer.tokenizers.segmentation import SPACE, Subwords, bpe_sampler, unigram_sampler
+from jaxformer.tokenizers.segmentation import segmentations as every_segmentation
+from jaxformer.tokenizers.subwords import SubwordTokenizer
 
 LINES = [text for pair in demo.generate(300) for text in (pair.english, pair.french)]
 PIECES = {"a": -2.0, "b": -1.5, "ab": -1.0, "ba": -2.5, "bab": -3.0, SPACE: -1.0, f"{SPACE}a": -2.0}
@@ -152,7 +152,7 @@ def test_samples_are_the_same_in_every_process(kind):
         "import hashlib\n"
         "from jaxformer import demo\n"
         "LINES = [text for pair in demo.generate(300) for text in (pair.english, pair.french)]\n"
-        "from jaxformer.data.subword_tokenizer import SubwordTokenizer\n"
+        "from jaxformer.tokenizers.subwords import SubwordTokenizer\n"
         f"tokenizer = SubwordTokenizer.train(LINES, vocab_size=400, kind={kind!r})\n"
         "ids = [line.tolist() for line in tokenizer.sample(LINES, seed=1)]\n"
         "assert ids != [line.tolist() for line in tokenizer.sample(LINES, seed=2)]\n"

@@ -8,9 +8,8 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
-from jaxformer.data import moses
-from jaxformer.data.sources import Parallel
 from jaxformer.errors import DataError
+from jaxformer.tokenizers import moses
 
 Side = Literal["source", "target"]
 """The side of a sentence pair."""
@@ -48,7 +47,7 @@ class TextNormalizer:
     def versions(self) -> list[str]:
         """The versions that the result depends on: Python's Unicode data, and the word tokenizer."""
         letters = [f"unicode {unicodedata.unidata_version}"] * self.lowercase
-        return letters + [f"sacremoses {moses.VERSION}"] * (self.pretokenize == "moses")
+        return letters + [f"sacremoses {moses.version()}"] * (self.pretokenize == "moses")
 
     def __call__(self, lines: Sequence[str], side: Side) -> list[str]:
         """Returns the normalized lines of one side.
@@ -60,23 +59,17 @@ class TextNormalizer:
         if self.lowercase:
             lines = [line.lower() for line in lines]
         if self.pretokenize == "moses":
-            lines = [moses.tokenize(line, self._language(side)) for line in lines]
+            language = {"source": self.source_language, "target": self.target_language}[side]
+            lines = [moses.tokenize(line, language) for line in lines]
         return list(lines)
-
-    def lines(self, pairs: Parallel) -> list[str]:
-        """Returns all normalized sentences: every source, then every target."""
-        return [*self(pairs.source, "source"), *self(pairs.target, "target")]
 
     def restore(self, text: str) -> str:
         """Returns the text of a normalized target; lowercased text stays lowercase."""
-        return moses.detokenize(text, self._language("target")) if self.pretokenize == "moses" else text
+        return moses.detokenize(text, self.target_language) if self.pretokenize == "moses" else text
 
     def spelled(self, words: Sequence[str], side: Side) -> list[str]:
         """Returns the characters that each word has in normalized text, without spaces."""
         return ["".join(line.split()) for line in self(words, side)]
-
-    def _language(self, side: Side) -> str:
-        return {"source": self.source_language, "target": self.target_language}[side]
 
 
 def check_texts(texts: Iterable[str]) -> None:

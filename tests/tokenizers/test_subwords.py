@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxformer import demo
-from jaxformer.data.special_tokens import SpecialTokens
-from jaxformer.data.subword_tokenizer import SubwordTokenizer
-from jaxformer.data.tokenizer import load_tokenizer
 from jaxformer.errors import ConfigError
+from jaxformer.tokenizers.loading import load_tokenizer
+from jaxformer.tokenizers.special_tokens import SpecialTokens
+from jaxformer.tokenizers.subwords import SubwordTokenizer
 
 LINES = [text for pair in demo.generate(800) for text in (pair.english, pair.french)]
 

@@ -9,13 +9,22 @@ of replacement characters.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Literal, cast
 
-from jaxformer.data.character_tokenizer import CharacterTokenizer
-from jaxformer.data.segmentation import SPACE
-from jaxformer.data.subword_tokenizer import ESCAPE, SubwordTokenizer
 from jaxformer.errors import ConfigError
+from jaxformer.tokenizers.base import Tokenizer
+from jaxformer.tokenizers.characters import CharacterTokenizer
+from jaxformer.tokenizers.marian import MarianTokenizer
+from jaxformer.tokenizers.pretrained import PretrainedTokenizer
+from jaxformer.tokenizers.segmentation import SPACE
+from jaxformer.tokenizers.subwords import ESCAPE, SubwordTokenizer
+
+TOKENIZER = "tokenizer.json"
+"""The file of all tokenizers but those of Marian."""
+
+CLEAN_UP = "clean_up_tokenization_spaces"
+"""The setting of ``tokenizer_config.json`` by which transformers changes decoded text."""
 
 NAMES = {"pad": "<pad>", "bos": "<s>", "eos": "</s>", "unk": "<unk>"}
 """The names of special tokens, as in sentencepiece."""
@@ -58,6 +67,46 @@ def tokenizer_json(tokenizer: SubwordTokenizer | CharacterTokenizer, *, frame: F
     return json.dumps(content, ensure_ascii=False)
 
 
+def tokenizer_files(tokenizer: Tokenizer, *, frame: Frame = "", mask: bool = False) -> dict[str, bytes]:
+    """Returns the files of a tokenizer by their names, for ``AutoTokenizer`` of transformers.
+
+    Args:
+      frame: the tokens around a text, for a vocabulary that was trained here.
+      mask: the tokenizer has a mask token, or needs one.
+
+    Raises:
+      ConfigError: the files cannot express the form of the text.
+    """
+    special = {"pad_token": "pad", "bos_token": "bos", "eos_token": "eos", "unk_token": "unk"}
+    ids = {name: getattr(tokenizer.special, kind) for name, kind in special.items()}
+    if isinstance(tokenizer, MarianTokenizer):
+        del ids["bos_token"]  # the class has none
+        files, kind, names = tokenizer.files, "MarianTokenizer", _named(tokenizer, ids)
+    else:
+        kind = "PreTrainedTokenizerFast"
+        if isinstance(tokenizer, PretrainedTokenizer):
+            content, names = tokenizer.content, _named(tokenizer, ids)
+        else:
+            content = tokenizer_json(cast("SubwordTokenizer", tokenizer), frame=frame, mask=mask)
+            names = {name: NAMES[special[name]] for name in ids}
+        files = {TOKENIZER: content.encode()}
+        if mask:
+            names |= {"cls_token": names["bos_token"], "sep_token": names["eos_token"]}
+            names["mask_token"] = getattr(tokenizer, "mask", None) or MASK
+    # Without token types, which transformers 4 would add to the embeddings of a GPT-2.
+    inputs = {"model_input_names": ["input_ids", "attention_mask"]}
+    settings = {"tokenizer_class": kind, CLEAN_UP: getattr(tokenizer, "clean_up", False), **inputs, **names}
+    settings |= getattr(tokenizer, "settings", {})
+    return files | {"tokenizer_config.json": (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode()}
+
+
+def _named(tokenizer: Tokenizer, ids: Mapping[str, int]) -> dict[str, str]:
+    """Returns the names of special tokens, except for those that share the end token's id and are not padding."""
+    end = tokenizer.special.eos
+    kept = {name: token for name, token in ids.items() if token != end or name in ("eos_token", "pad_token")}
+    return dict(zip(kept, tokenizer.pieces(kept.values()), strict=True))
+
+
 def _subwords(tokenizer: SubwordTokenizer) -> dict[str, object]:
     pieces = tokenizer.scored_pieces()
     model: dict[str, object] = {"byte_fallback": True}
@@ -67,10 +116,10 @@ def _subwords(tokenizer: SubwordTokenizer) -> dict[str, object]:
         ids = {piece: token for token, (piece, _) in enumerate(pieces)}
         model |= {"type": "BPE", "unk_token": NAMES["unk"], "fuse_unk": False, "vocab": ids, "merges": _merges(pieces)}
     return {
-        "normalizer": _sequence("normalizers", _replace(SPACE, ESCAPE), _replace(" ", SPACE)),
+        "normalizer": sequence("normalizers", replace(SPACE, ESCAPE), replace(" ", SPACE)),
         "pre_tokenizer": None,
-        "decoder": _sequence(
-            "decoders", {"type": "ByteFallback"}, {"type": "Fuse"}, _replace(SPACE, " "), _replace(ESCAPE, SPACE)
+        "decoder": sequence(
+            "decoders", {"type": "ByteFallback"}, {"type": "Fuse"}, replace(SPACE, " "), replace(ESCAPE, SPACE)
         ),
         "model": model,
     }
@@ -93,12 +142,14 @@ def _characters(tokenizer: CharacterTokenizer, special: dict[str, int]) -> dict[
     }
 
 
-def _sequence(kind: str, *parts: dict[str, object]) -> dict[str, object]:
+def sequence(kind: str, *parts: dict[str, object]) -> dict[str, object]:
+    """Returns rules of a kind, such as "decoders", that follow one another."""
     return {"type": "Sequence", kind: list(parts)}
 
 
-def _replace(old: str, new: str) -> dict[str, object]:
-    return {"type": "Replace", "pattern": {"String": old}, "content": new}
+def replace(old: str, new: str, *, kind: Literal["String", "Regex"] = "String") -> dict[str, object]:
+    """Returns the rule that replaces a text, or a regular expression."""
+    return {"type": "Replace", "pattern": {kind: old}, "content": new}
 
 
 def _template(frame: Frame, special: dict[str, int]) -> dict[str, object] | None:

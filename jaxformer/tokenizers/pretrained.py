@@ -10,53 +10,41 @@ import copy
 import dataclasses
 import itertools
 import json
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from jaxformer import lazy
-from jaxformer.data.normalization import Side, TextNormalizer, check_texts, without_spaces_before_marks
-from jaxformer.data.segmentation import SPACE
-from jaxformer.data.special_tokens import SpecialTokens, TokenizerSettings
-from jaxformer.digests import short_digest
 from jaxformer.errors import DataError
-from jaxformer.files import write_bytes
+from jaxformer.tokenizers.base import PublishedTokenizer
+from jaxformer.tokenizers.normalization import Side
+from jaxformer.tokenizers.segmentation import SPACE
+from jaxformer.tokenizers.special_tokens import SpecialTokens, TokenizerSettings
 
 
-class PretrainedTokenizer:
+class PretrainedTokenizer(PublishedTokenizer):
     """The vocabulary of a pretrained model, with the normalization and the rules of its ``tokenizer.json``.
 
     Truncation, padding and BPE-dropout in the file are not used (with dropout, equal texts would have other tokens each
-    time), and the tokens that it puts around a text (its template) are added
-    when batches are made, as for other tokenizers.
+    time), and the tokens that it puts around a text (its template) are added when batches are made, as for other
+    tokenizers. In pieces, U+2581 stands for a space or, with WordPiece, the beginning of a word.
 
     Raises:
       ConfigError: the package tokenizers is not installed.
       ValueError: the content describes no tokenizer, or a special token is not below `vocab_size`.
     """
 
-    by_line: bool = False
-    """False: a token may span line breaks, and the file may have rules for the beginning of a text."""
-    normalizer: TextNormalizer = TextNormalizer()
-    """The normalization of text: none. The file has its own normalization."""
+    package = "tokenizers"
     content: str
     """The content of ``tokenizer.json``."""
-    vocab_size: int
-    """The number of token ids, added tokens included; some ids may be unused."""
-    special: SpecialTokens
-    """The special tokens; several may have one id."""
-    clean_up: bool
-    """True: decoded text has no spaces before marks, as with ``clean_up_tokenization_spaces`` of transformers."""
-    settings: TokenizerSettings
-    """Further settings."""
+    start: tuple[int, ...]
+    """The tokens that a text begins with, by the file's template: the begin token of Llama, ``<s>`` of BART."""
+    end: tuple[int, ...]
+    """The tokens that the file's template puts after a text; batches have `eos` there."""
 
     def __init__(
         self, content: str, special: SpecialTokens, *, clean_up: bool = False, settings: TokenizerSettings | None = None
     ):
-        self.content, self.special, self.clean_up, self.settings = content, special, clean_up, settings or {}
-        self._tokenizer = _parsed(content)
+        self.content, self._tokenizer = content, _parsed(content)
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         if hasattr(self._tokenizer.model, "dropout"):  # of BPE; the tokens of a text would be random
@@ -66,13 +54,13 @@ class PretrainedTokenizer:
         ids = sorted(self._tokenizer.get_vocab(with_added_tokens=True).values())
         self.vocab_size = 1 + max(ids, default=-1)
         with _refusing(ValueError, "it describes no tokenizer"):
-            self._before, self._after = self._template(ids)
-        if outside := [token for token in (*self._before, *self._after) if token >= self.vocab_size]:
+            self.start, self.end = self._template(ids)
+        if outside := [token for token in (*self.start, *self.end) if token >= self.vocab_size]:
             raise ValueError(f"its template has the token {outside[0]}, which is not below {self.vocab_size}")
         decoder = json.loads(content).get("decoder") or {}
         self._is_byte_level = decoder.get("type") == "ByteLevel"
         self._inside = decoder.get("prefix", "##") if decoder.get("type") == "WordPiece" else ""
-        self._check_special()
+        self._set(special, clean_up, settings)
 
     def with_special(
         self, special: SpecialTokens, *, clean_up: bool = False, settings: TokenizerSettings | None = None
@@ -83,41 +71,8 @@ class PretrainedTokenizer:
           ValueError: a special token is not below `vocab_size`.
         """
         other = copy.copy(self)
-        other.special, other.clean_up, other.settings = special, clean_up, settings or {}
-        other._check_special()
+        other._set(special, clean_up, settings)
         return other
-
-    def _check_special(self) -> None:
-        if max(self.special.ids) >= self.vocab_size:
-            raise ValueError(f"special tokens must be below {self.vocab_size}, got {self.special}")
-
-    @classmethod
-    def from_saved(cls, saved: Mapping[str, Any]) -> PretrainedTokenizer:
-        """Returns the tokenizer that `save` wrote; its fingerprint is not checked (see `load_tokenizer`).
-
-        Raises:
-          ConfigError: the package tokenizers is not installed.
-          KeyError, TypeError, ValueError: the content is damaged.
-        """
-        special = SpecialTokens(**saved["special"])
-        clean_up, kept = saved.get("clean_up", False) is True, dict(saved.get("settings", {}))
-        return cls(saved["tokenizer"], special, clean_up=clean_up, settings=kept)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the content of ``tokenizer.json`` and the special tokens as JSON, whole or not at all."""
-        saved = {"special": dataclasses.asdict(self.special), "fingerprint": self.fingerprint}
-        saved |= {name: x for name, x in (("clean_up", self.clean_up), ("settings", dict(self.settings))) if x}
-        write_bytes(path, json.dumps(saved | {"tokenizer": self.content}, indent=1).encode())
-
-    @property
-    def start(self) -> tuple[int, ...]:
-        """The tokens that a text begins with, by the file's template: the begin token of Llama, ``<s>`` of BART."""
-        return self._before
-
-    @property
-    def end(self) -> tuple[int, ...]:
-        """The tokens that the file's template puts after a text; batches have `eos` there."""
-        return self._after
 
     def _template(self, ids: Iterable[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Returns the tokens that the file puts before and after a text."""
@@ -129,11 +84,6 @@ class PretrainedTokenizer:
                 if 0 in is_added:
                     return ids[: is_added.index(0)], ids[len(ids) - is_added[::-1].index(0) :]
         return tuple(self._tokenizer.encode("").ids), ()
-
-    @property
-    def fingerprint(self) -> str:
-        """A hash of the content and the special tokens."""
-        return short_digest([self.content, json.dumps(dataclasses.asdict(self.special))])
 
     @property
     def mask(self) -> str | None:
@@ -149,44 +99,15 @@ class PretrainedTokenizer:
         """Returns the id of a token by its exact name, such as ``[MASK]``; None if there is no such token."""
         return self._tokenizer.token_to_id(piece)
 
-    def encode(self, lines: Sequence[str], side: Side = "source") -> list[np.ndarray]:
-        """Returns the token ids of each line, int32, without `bos` and `eos`; `side` has no effect.
-
-        Special tokens that are written in a text, such as ``<|endoftext|>``, become their ids.
-
-        Raises:
-          DataError: a word is not in the vocabulary, and the file has no token for unknown ones; see also
-            `check_texts`.
-          TypeError: see `check_texts`.
-        """
-        del side
-        check_texts(lines)
+    def _split(self, lines: Sequence[str], side: Side) -> Iterator[list[int]]:
         with _refusing(DataError, "this tokenizer cannot split the text"):
             encodings = self._tokenizer.encode_batch(list(lines), add_special_tokens=False)
-        return [np.asarray(encoding.ids, np.int32) for encoding in encodings]
+        return (encoding.ids for encoding in encodings)
 
-    encode_normalized = encode
-
-    def segmentations(self, text: str) -> list[tuple[int, ...]]:
-        """Returns the only known segmentation of a text."""
-        return [tuple(self.encode([text])[0].tolist())]
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """Returns the text of token ids, without those of `special` and `start`.
-
-        Raises:
-          DataError: the file has rules that fail for these tokens.
-        """
+    def _joined(self, ids: Iterable[int]) -> str:
         special = (self.special.ids | {*self.start}) & self._added
         with _refusing(DataError, "this tokenizer cannot join the tokens"):
-            text = self._tokenizer.decode([int(t) for t in ids if int(t) not in special], skip_special_tokens=False)
-        return without_spaces_before_marks(text) if self.clean_up else text
-
-    normalized = decode
-
-    def pieces(self, ids: Iterable[int]) -> list[str]:
-        """Returns the piece of each token; U+2581 stands for a space or, with WordPiece, the beginning of a word."""
-        return [self._piece(int(token)) for token in ids]
+            return self._tokenizer.decode([token for token in ids if token not in special], skip_special_tokens=False)
 
     def _piece(self, token: int) -> str:
         name = self._tokenizer.id_to_token(token) or ""
@@ -197,6 +118,12 @@ class PretrainedTokenizer:
             return name
         text = self._tokenizer.decode([token], skip_special_tokens=False)  # the name has other letters for its bytes
         return text.replace(" ", SPACE)
+
+    def _hashed(self) -> list[str]:
+        return [self.content, json.dumps(dataclasses.asdict(self.special))]
+
+    def _content(self) -> dict[str, str]:
+        return {"tokenizer": self.content}
 
 
 def _parsed(content: str) -> Any:

@@ -4,11 +4,11 @@ import pytest
 from tokenizers import Tokenizer
 
 from jaxformer import demo
-from jaxformer.data.character_tokenizer import CharacterTokenizer
-from jaxformer.data.normalization import TextNormalizer
-from jaxformer.data.subword_tokenizer import SubwordTokenizer
-from jaxformer.data.tokenizer_json import MASK, tokenizer_json
 from jaxformer.errors import ConfigError
+from jaxformer.tokenizers.characters import CharacterTokenizer
+from jaxformer.tokenizers.normalization import TextNormalizer
+from jaxformer.tokenizers.subwords import SubwordTokenizer
+from jaxformer.tokenizers.tokenizer_json import MASK, tokenizer_json
 
 LINES = [pair.french for pair in demo.generate(300)]
 TEXTS = [*LINES[:100], "", " ", "  two  spaces ", "l\u2019\u4e00 \u2581 caf\u00e9\tend\nnext", "aaaaaaaaaa" * 3]

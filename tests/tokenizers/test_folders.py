@@ -5,12 +5,13 @@ import json
 import pytest
 from tokenizers import pre_tokenizers
 
-from jaxformer.data.tokenizer import load_tokenizer
 from jaxformer.errors import DataError
-from jaxformer.tasks.pretrained.tokenizers import _ROBERTA as ROBERTA
-from jaxformer.tasks.pretrained.tokenizers import read_languages, read_tokenizer, tokenizer_files
-from tests.data import marian
-from tests.data import pretrained as tokenizers
+from jaxformer.tokenizers.folders import _ROBERTA as ROBERTA
+from jaxformer.tokenizers.folders import read_languages, read_tokenizer
+from jaxformer.tokenizers.loading import load_tokenizer
+from jaxformer.tokenizers.tokenizer_json import tokenizer_files
+from tests.tokenizers import marian
+from tests.tokenizers import pretrained as tokenizers
 
 
 def test_ids_of_the_settings_replace_missing_names(tmp_path):

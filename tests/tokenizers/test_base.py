@@ -1,4 +1,4 @@
-"""Files of tokenizers, and texts with the tokens that they begin with."""
+"""Texts with the tokens that they begin with, keys of caches, and texts that every tokenizer refuses."""
 
 import importlib.metadata
 import itertools
@@ -6,21 +6,21 @@ import types
 
 import pytest
 
-from jaxformer.data import moses, normalization
-from jaxformer.data.character_tokenizer import CharacterTokenizer
-from jaxformer.data.marian_tokenizer import MarianTokenizer
-from jaxformer.data.normalization import TextNormalizer
 from jaxformer.data.packing import tokenize_lines
 from jaxformer.data.pipeline import prepare
-from jaxformer.data.pretrained_tokenizer import PretrainedTokenizer
-from jaxformer.data.special_tokens import SpecialTokens
-from jaxformer.data.subword_tokenizer import SubwordTokenizer
 from jaxformer.data.text import Text
-from jaxformer.data.tokenizer import cache_key, encode_texts, load_tokenizer
 from jaxformer.data.windows import prepare_text
 from jaxformer.errors import DataError
-from tests.data import marian, pretrained
+from jaxformer.tokenizers import moses, normalization
+from jaxformer.tokenizers.base import cache_key, encode_texts
+from jaxformer.tokenizers.characters import CharacterTokenizer
+from jaxformer.tokenizers.marian import MarianTokenizer
+from jaxformer.tokenizers.normalization import TextNormalizer
+from jaxformer.tokenizers.pretrained import PretrainedTokenizer
+from jaxformer.tokenizers.special_tokens import SpecialTokens
+from jaxformer.tokenizers.subwords import SubwordTokenizer
 from tests.data.small import CORPUS
+from tests.tokenizers import marian, pretrained
 
 
 def test_a_text_begins_with_the_tokens_of_its_template():
@@ -39,7 +39,7 @@ FORMS = {
     "plain": TextNormalizer(),
 }
 PROGRAMS = {
-    "sacremoses": lambda patch: patch.setattr(moses, "VERSION", "0"),
+    "sacremoses": lambda patch: patch.setattr(moses, "version", lambda: "0"),
     "unicode": lambda patch: patch.setattr(normalization, "unicodedata", types.SimpleNamespace(unidata_version="0")),
     "sentencepiece": lambda patch: patch.setattr(importlib.metadata, "version", lambda package: f"0 of {package}"),
 }
@@ -74,18 +74,6 @@ def test_the_key_of_each_kind_of_tokenizer(monkeypatch):
     assert [cache_key(one) == key for one, key in zip(tokenizers, before, strict=True)] == [False, True]
 
 
-@pytest.mark.parametrize("data", [b"", b"garbage", b"{", b"{}"])
-def test_a_damaged_file_is_named(tmp_path, data):
-    (tmp_path / "tokenizer.model").write_bytes(data)
-    with pytest.raises(ValueError, match=r"tokenizer\.model is damaged"):
-        load_tokenizer(tmp_path / "tokenizer.model")
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"cannot read .*nowhere"):
-        load_tokenizer(tmp_path / "nowhere")
-
-
 @pytest.fixture(scope="module")
 def every_kind(tmp_path_factory):
     """Tokenizers of every kind, and functions that train one."""
@@ -95,6 +83,7 @@ def every_kind(tmp_path_factory):
     return [
         *(SubwordTokenizer.train(CORPUS.lines(), vocab_size=400, normalizer=form).encode for form in FORMS.values()),
         PretrainedTokenizer(pretrained.byte_level(begin="<s>"), SpecialTokens(0, 0, 0, 0)).encode,
+        SubwordTokenizer.train(CORPUS.lines(), vocab_size=400).encode_normalized,
         MarianTokenizer(
             *((folder / f"{side}.spm").read_bytes() for side in ("source", "target")), vocabulary, ids
         ).encode,

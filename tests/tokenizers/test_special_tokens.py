@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxformer.data.special_tokens import SpecialTokens
+from jaxformer.tokenizers.special_tokens import SpecialTokens
 
 
 def test_ids():

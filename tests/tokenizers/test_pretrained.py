@@ -8,14 +8,14 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxformer.data.pretrained_tokenizer import PretrainedTokenizer
-from jaxformer.data.special_tokens import SpecialTokens
 from jaxformer.data.text import Text
-from jaxformer.data.tokenizer import load_tokenizer
 from jaxformer.data.windows import prepare_text
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.inspection import attention_maps
-from tests.data import pretrained
+from jaxformer.tokenizers.loading import load_tokenizer
+from jaxformer.tokenizers.pretrained import PretrainedTokenizer
+from jaxformer.tokenizers.special_tokens import SpecialTokens
+from tests.tokenizers import pretrained
 
 ALONE = SpecialTokens(0, 0, 0, 0)
 GPT2 = pretrained.byte_level()
