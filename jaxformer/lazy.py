@@ -6,7 +6,6 @@ import importlib
 import importlib.util
 import inspect
 import sys
-import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,15 +23,6 @@ def require(package: str, *, what: str, extra: str) -> None:
     """
     if importlib.util.find_spec(package) is None:
         raise ConfigError(f"{what} the package {package}: pip install 'jaxformer[{extra}]'")
-
-
-def alias(earlier: str, module: str) -> None:
-    """Makes the earlier name of a module importable, which imports the module when a name of it is used."""
-    stand_in = types.ModuleType(earlier, f"The earlier name of `{module}`.")
-    vars(stand_in)["__getattr__"] = lambda name: getattr(importlib.import_module(module), name)
-    sys.modules[earlier] = stand_in
-    package, _, name = earlier.rpartition(".")
-    setattr(sys.modules[package], name, stand_in)
 
 
 def list_names(package: str) -> None:

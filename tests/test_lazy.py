@@ -97,13 +97,3 @@ def test_help_shows_every_public_name(package):
     functions = [name for name in names if inspect.isfunction(getattr(package, name))]
     assert len(functions) > 1
     assert all(re.search(rf"^ +{name}[( ]", text, re.MULTILINE) for name in functions)
-
-
-@pytest.mark.parametrize("name", data._MOVED)
-def test_the_earlier_name_of_a_module_has_its_names(name):
-    """Names that docs/map.md once listed; nothing is imported before a name is used."""
-    earlier, module = importlib.import_module(f"jaxformer.data.{name}"), getattr(tokenizers, data._MOVED[name])
-    public = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
-    assert public
-    assert [getattr(earlier, key) is getattr(module, key) for key in public] == [True] * len(public)
-    assert getattr(data, name) is earlier
