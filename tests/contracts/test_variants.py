@@ -8,115 +8,94 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer import functional as F
-from jaxformer import masks
 from tests.modules.small import normal
 
-B, T, D, N, H, V = 2, 4, 4, 2, 4, 5
-X, HEADS, LOGITS = normal(B, T, D), [normal(B, T, N, H, seed=i) for i in range(3)], normal(B, T, V)
-SCALE, SQUARE = normal(D), normal(D, D)
-WEIGHTS = jax.nn.softmax(normal(B, T, T))
-VALID, LABELS = jnp.array([[True] * 4, [True, True, False, False]]), jnp.array([[0, 3, 1, 4], [2, 2, 0, 1]])
-POSITIONS = jnp.arange(B * T).reshape(B, T)
-KEY = jax.random.key(0)
-CELL = F.RecurrentWeights(*(normal(*shape) for shape in ((D, 4, H), (H, 4, H), (4, H), (4, H))))
-STATE = F.recurrent_start(F.lstm_cell, (B, H))
-
-
-def loss(params, batch, key=None):
-    return ((batch["x"] @ params) ** 2).sum(), batch["valid"].sum().astype(jnp.float32)
-
-
-def experts(x, up, down):
-    return F.mixture_of_experts(x, F.route(x, 2), F.Experts(up, None, down, None))
-
-
-NORM = lambda x: F.rms_norm(x, SCALE)
-PAIRS = (HEADS[0], HEADS[1])
-CASES = {
-    "additive_attention": (lambda x, w, v: F.additive_attention(x, x, x, w_query=w, w_key=w, v=v), X, SQUARE, SCALE),
-    "additive_similarity": (F.additive_similarity, X[0], X[1], SCALE),
-    "at_positions": (lambda q, k, p: F.at_positions(q, k, query_positions=p, mask=masks.causal())[0].dense(T, T), *PAIRS, POSITIONS),
-    "attention": (lambda q, k, v, valid: F.attention(q, k, v, mask=masks.causal() & masks.padding(valid), bias=F.alibi(N)), *HEADS, VALID),
-    "attention_entropy": (F.attention_entropy, *PAIRS),
-    "attention_head": (F.attention_head, *(x[0, :, 0] for x in HEADS)),
-    "attention_statistics": (F.attention_statistics, *PAIRS),
-    "attention_weights": (F.attention_weights, *PAIRS),
-    "average_pool": (lambda x: F.average_pool(x, 2), X),
-    "convolution": (lambda x, kernel, valid: F.convolution(x, kernel, valid=valid), X, normal(3, D, D), VALID),
-    "cross_entropy": (lambda x, y, valid: F.cross_entropy(x, y, where=valid, smoothing=0.1, z_loss=0.1), LOGITS, LABELS, VALID),
-    "dot_similarity": (F.dot_similarity, X[0], X[1]),
-    "doubly_stochastic_penalty": (F.doubly_stochastic_penalty, WEIGHTS),
-    "dropout": (lambda x: F.dropout(x, rate=0.5, key=KEY), X),
-    "duplicate_rows": (F.duplicate_rows, X),
-    "elu_plus_one": (F.elu_plus_one, X),
-    "feed_forward": (F.feed_forward, X, SQUARE, SCALE, SQUARE, SCALE),
-    "gated_feed_forward": (F.gated_feed_forward, X, SQUARE, SQUARE, SQUARE),
-    "gelu": (F.gelu, X),
-    "gelu_tanh": (F.gelu_tanh, X),
-    "general_attention": (lambda q, k, v: F.general_attention(q, k, v, F.dot_similarity), X, X, X),
-    "gru_cell": (lambda x, y, state: F.gru_cell(x, y, state), normal(B, 3, H), normal(B, 3, H), F.recurrent_start(F.gru_cell, (B, H))),
-    "layer_norm": (F.layer_norm, X, SCALE, SCALE),
-    "learned": (F.learned, normal(B * T, D), POSITIONS),
-    "linear": (F.linear, X, SQUARE, SCALE),
-    "linear_attention": (lambda q, k, v: F.linear_attention(q, k, v, causal=True, chunk=2), *HEADS),
-    "linear_attention_step": (F.linear_attention_step, *(x[:, 0] for x in HEADS), F.linear_attention_start(B, N, H, H)),
-    "linear_loss": (lambda x, table, y: F.linear_loss(x, table, y, chunk=2), X, normal(V, D), LABELS),
-    "load_balancing_loss": (lambda x: F.load_balancing_loss(F.route(x, 2)), X),
-    "lstm_cell": (F.lstm_cell, normal(B, 4, H), normal(B, 4, H), STATE),
-    "mask_tokens": (lambda x: F.mask_tokens(x, KEY, mask=0, vocab_size=V), LABELS),
-    "masked_softmax": (F.masked_softmax, X, jnp.broadcast_to(VALID[..., None], X.shape)),
-    "max_pool": (lambda x: F.max_pool(x, 2), X),
-    "mixture_of_experts": (experts, X[0], normal(D, D, 3), normal(D, 3, D)),
-    "multiplicative_attention": (lambda q, w: F.multiplicative_attention(q, q, q, w=w), X, SQUARE),
-    "normalized_positions": (lambda p: F.normalized_positions(p, length=9), POSITIONS),
-    "per_example_gradients": (lambda p, x: F.per_example_gradients(loss, p, {"x": x, "valid": VALID}), SQUARE, X),
-    "per_example_losses": (lambda p, x: F.per_example_losses(loss, p, {"x": x, "valid": VALID}), SQUARE, X),
-    "pick_position": (F.pick_position, WEIGHTS),
-    "post_norm": (lambda x: F.post_norm(x, NORM, NORM), X),
-    "pre_norm": (lambda x: F.pre_norm(x, NORM, NORM), X),
-    "qk_norm": (lambda q, k, scale: F.qk_norm(q, k, scale=scale), *PAIRS, SCALE),
-    "r_drop": (lambda a, b, y: F.r_drop(a, b, y, weight=2.0), LOGITS, LOGITS[::-1], LABELS),
-    "raw_positions": (F.raw_positions, POSITIONS),
-    "recurrent": (lambda x, weights, valid: F.recurrent(F.lstm_cell, x, weights, valid=valid), X, CELL, VALID),
-    "recurrent_step": (lambda x, state, weights: F.recurrent_step(F.lstm_cell, x, state, weights), X[:, 0], STATE, CELL),
-    "reinforce": (lambda p, r: F.reinforce(p, r, baseline=r.mean()), WEIGHTS[0], WEIGHTS[1]),
-    "relu": (F.relu, X),
-    "residual": (lambda x: F.residual(x, NORM), X),
-    "resize_grid_positions": (lambda table: F.resize_grid_positions(table, (2, 2), (3, 3)), SQUARE),
-    "resize_positions": (lambda table: F.resize_positions(table, 6, method="interpolate"), SQUARE),
-    "rms_norm": (F.rms_norm, X, SCALE),
-    "rnn_cell": (F.rnn_cell, normal(B, 1, H), normal(B, 1, H), F.recurrent_start(F.rnn_cell, (B, H))),
-    "rotary": (F.rotary, HEADS[0], POSITIONS),
-    "route": (lambda x: F.route(x, 2), X),
-    "router_z_loss": (F.router_z_loss, LOGITS),
-    "sandwich_norm": (lambda x: F.sandwich_norm(x, NORM, (NORM, NORM)), X),
-    "silu": (F.silu, X),
-    "sinusoidal": (lambda p: F.sinusoidal(p, dim=D), POSITIONS),
-    "symmetric_divergence": (F.symmetric_divergence, LOGITS, LOGITS[::-1]),
-    "t5_bucket": (lambda ahead: F.t5_bucket(ahead, num_buckets=8, max_distance=16, bidirectional=True), POSITIONS - 3),
-    "top_alignments": (lambda q, k: F.top_alignments(q, k, 2), *PAIRS),
-    "unzigzag": (lambda x: F.unzigzag(x, 2), X),
-    "weights_entropy": (F.weights_entropy, WEIGHTS),
-    "weights_of": (lambda q, k: F.weights_of(F.attention, q, k), *PAIRS),
-    "zigzag": (lambda x: F.zigzag(x, 2), X),
+B, T, N, D, S = 2, 4, 2, 4, 8
+X, HEADS, KEY = normal(B, T, D), [normal(B, T, N, D, seed=i) for i in range(3)], jax.random.key(0)
+VALID, POSITIONS = jnp.array([[True] * 4, [True, True, False, False]]), jnp.arange(B * T).reshape(B, T)
+ARRAYS = {
+    **dict(zip(("query", "key", "value"), HEADS, strict=True)),
+    **{"x": X, "log_probs": X[0], "rewards": X[1]},
+    **dict.fromkeys(("kernel", "w_in", "w_gate", "w_out", "w", "w_query", "w_key"), normal(D, D)),
+    **dict.fromkeys(("scale", "bias", "b_in", "b_out", "v"), normal(D)),
+    **{"logits": normal(B, T, S), "first": normal(B, T, S, seed=1), "second": normal(B, T, S, seed=2)},
+    **{"labels": POSITIONS[::-1], "tokens": POSITIONS, "positions": POSITIONS, "ahead": POSITIONS - 3},
+    **{"table": normal(S, D), "weights": jax.nn.softmax(X), "baseline": normal()},
+    **{"mask": jnp.broadcast_to(VALID[..., None], (B, T, S))},
 }
+NORM = functools.partial(F.rms_norm, scale=normal(D))
+NUMBERS = {"size": 2, "shards": 2, "count": 2, "num_experts_per_token": 2, "dim": D, "length": 9, "weight": 2.0}
+NUMBERS |= {"num_buckets": 8, "max_distance": 16, "bidirectional": True, "sublayer": NORM, "norm": NORM}
+NUMBERS |= {"norms": (NORM, NORM), "attention": F.attention, "similarity": F.dot_similarity}
+SHARED = ARRAYS | NUMBERS
+"""What the required parameters of functions are, by their names: arrays, and what is known when a program is made."""
+
+FLAT = dict.fromkeys(("query", "key", "value"), X)
+HEAD = {name: x[0, :, 0] for name, x in zip(FLAT, HEADS, strict=True)}
+STEP = {name: x[:, 0] for name, x in zip(FLAT, HEADS, strict=True)} | {"state": F.linear_attention_start(B, N, D, D)}
+CELLS = {"rnn_cell": 1, "gru_cell": 3, "lstm_cell": 4}
+STATES = {name: F.recurrent_start(getattr(F, name), (B, D)) for name in CELLS}
+LAYER = {"cell": F.rnn_cell, "weights": F.RecurrentWeights(*[normal(D, 1, D)] * 2, *[normal(1, D)] * 2)}
+EXPERTS = {"x": X[0], "routing": F.route(X[0], 2), "experts": F.Experts(normal(D, D, 3), normal(D, 3, D))}
+EXAMPLES = {"loss": lambda w, x: ((x @ w).sum(), jnp.float32(2)), "params": normal(D, D), "batch": X}
+OTHERS = {
+    "additive_attention": FLAT,
+    "additive_similarity": {"query": X[0], "key": X[1]},
+    "at_positions": {"mask": VALID[:, None, None], "query_positions": POSITIONS},
+    "attention": {"mask": VALID[:, None, None], "bias": normal(N, T, T)},
+    "attention_head": HEAD,
+    "convolution": {"kernel": normal(3, D, D), "valid": VALID},
+    "cross_entropy": {"where": VALID, "smoothing": 0.1, "z_loss": 0.1},
+    "dot_similarity": {"query": X[0], "key": X[1]},
+    "dropout": {"key": KEY, "rate": 0.5},
+    "general_attention": FLAT,
+    "linear_attention": {"causal": True, "chunk": 2, "valid": VALID},
+    "linear_attention_step": STEP,
+    "load_balancing_loss": {"routing": F.route(X, 2)},
+    "mask_tokens": {"key": KEY, "mask": 0, "vocab_size": S},
+    "mixture_of_experts": EXPERTS,
+    "multiplicative_attention": FLAT,
+    "per_example_gradients": EXAMPLES,
+    "per_example_losses": EXAMPLES,
+    "recurrent": LAYER | {"valid": VALID},
+    "recurrent_step": LAYER | {"x": X[:, 0], "state": STATES["rnn_cell"]},
+    "resize_grid_positions": {"grid": (2, 4), "new_grid": (3, 3)},
+    "resize_positions": {"method": "interpolate"},
+    "rotary": {"x": HEADS[0], "positions": POSITIONS},
+    **{c: {"inputs": normal(B, n, D), "recurrent": normal(B, n, D), "state": STATES[c]} for c, n in CELLS.items()},
+}
+"""Arguments of a function that have other shapes, or that it does not require."""
+NO_ARRAYS = {
+    *("alibi", "as_tokens", "deep_norm", "deep_norm_gains", "expert_capacity", "explain_attention", "linear_scaling"),
+    *("linear_attention_start", "llama3_scaling", "ntk_scaling", "num_masked", "receptive_field", "recurrent_start"),
+    *("relative_keys", "soft_cap", "t5_bias", "transformer_xl", "yarn_scaling"),
+}
+"""Functions of numbers, and those that return a function, a bias or a text."""
 
 
-FUNCTIONS, ARGUMENTS = ({name: part(case) for name, case in CASES.items()} for part in (lambda x: x[0], lambda x: x[1:]))
+def arguments(name):
+    """The arrays for this public function, and the function with all its other arguments."""
+    function = getattr(F, name)
+    required = [p.name for p in inspect.signature(function).parameters.values() if p.default is p.empty]
+    given = {key: x for key, x in SHARED.items() if key in required} | OTHERS.get(name, {})
+    arrays = {key: x for key, x in given.items() if all(isinstance(y, jax.Array) for y in jax.tree.leaves(x))}
+    return arrays, functools.partial(function, **{key: x for key, x in given.items() if key not in arrays})
+
+
+NAMES = {name for name, _ in inspect.getmembers(F, inspect.isfunction)} - NO_ARRAYS
+ARGUMENTS = {name: arguments(name)[0] for name in NAMES}
+
+
+def run(given):
+    return {name: arguments(name)[1](**arrays) for name, arrays in given.items()}
 
 
 @functools.cache
-def results():
-    return {name: function(*ARGUMENTS[name]) for name, function in FUNCTIONS.items()}
-
-
-def test_every_function_of_arrays_is_here():
-    functions = {name for name in dir(F) if inspect.isfunction(getattr(F, name))}
-    assert functions - set(CASES) == OF_NUMBERS
+def plain():
+    return run(ARGUMENTS)
 
 
 class TestVariants(chex.TestCase):
     @chex.variants(with_jit=True, with_pmap=True)
-    def test_the_results_are_the_plain_ones(self):
-        together = self.variant(lambda given: {name: f(*given[name]) for name, f in FUNCTIONS.items()}, n_devices=2)
-        chex.assert_trees_all_close(together(ARGUMENTS), results(), rtol=1e-6, atol=1e-6)
+    def test_results_are_the_plain_ones(self):
+        chex.assert_trees_all_close(self.variant(run, n_devices=2)(ARGUMENTS), plain(), rtol=1e-6, atol=1e-6)
