@@ -39,24 +39,20 @@ LAYER = {"cell": F.rnn_cell, "weights": F.RecurrentWeights(*[normal(D, 1, D)] * 
 EXPERTS = {"x": X[0], "routing": F.route(X[0], 2), "experts": F.Experts(normal(D, D, 3), normal(D, 3, D))}
 EXAMPLES = {"loss": lambda w, x: ((x @ w).sum(), jnp.float32(2)), "params": normal(D, D), "batch": X}
 OTHERS = {
-    "additive_attention": FLAT,
-    "additive_similarity": {"query": X[0], "key": X[1]},
+    **dict.fromkeys(("additive_attention", "general_attention", "multiplicative_attention"), FLAT),
+    **dict.fromkeys(("additive_similarity", "dot_similarity"), {"query": X[0], "key": X[1]}),
+    **dict.fromkeys(("per_example_gradients", "per_example_losses"), EXAMPLES),
     "at_positions": {"mask": VALID[:, None, None], "query_positions": POSITIONS},
     "attention": {"mask": VALID[:, None, None], "bias": normal(N, T, T)},
     "attention_head": HEAD,
     "convolution": {"kernel": normal(3, D, D), "valid": VALID},
     "cross_entropy": {"where": VALID, "smoothing": 0.1, "z_loss": 0.1},
-    "dot_similarity": {"query": X[0], "key": X[1]},
     "dropout": {"key": KEY, "rate": 0.5},
-    "general_attention": FLAT,
     "linear_attention": {"causal": True, "chunk": 2, "valid": VALID},
     "linear_attention_step": STEP,
     "load_balancing_loss": {"routing": F.route(X, 2)},
     "mask_tokens": {"key": KEY, "mask": 0, "vocab_size": S},
     "mixture_of_experts": EXPERTS,
-    "multiplicative_attention": FLAT,
-    "per_example_gradients": EXAMPLES,
-    "per_example_losses": EXAMPLES,
     "recurrent": LAYER | {"valid": VALID},
     "recurrent_step": LAYER | {"x": X[:, 0], "state": STATES["rnn_cell"]},
     "resize_grid_positions": {"grid": (2, 4), "new_grid": (3, 3)},
@@ -90,9 +86,7 @@ def run(given):
     return {name: arguments(name)[1](**arrays) for name, arrays in given.items()}
 
 
-@functools.cache
-def plain():
-    return run(ARGUMENTS)
+plain = functools.cache(lambda: run(ARGUMENTS))
 
 
 class TestVariants(chex.TestCase):

@@ -41,8 +41,7 @@ def test_a_prefix_read_in_one_pass_equals_steps(method, bos):
         given = {"max_length": 6, "max_lengths": jnp.array([6, 5, 6, 3]), "bos": bos, "eos": END}
         given["prefix"] = decoding.Prefix(WORDS, LENGTHS, reader)
         results.append(SEARCHES[method](step, start(3, batch=4), **given))
-    for name in ("tokens", "lengths", "log_probs", "token_log_probs", "scores"):
-        np.testing.assert_array_equal(getattr(results[0], name), getattr(results[1], name), err_msg=name)
+    chex.assert_trees_all_equal(*results)
     ((tokens, lengths),) = seen
     first = [[BEGIN, 3, 4], [BEGIN, 5, 0]] if bos is not None else [[3, 4], [5, 0]]
     assert tokens[:2, 0].tolist() == first

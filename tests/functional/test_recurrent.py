@@ -161,8 +161,7 @@ def test_the_state_continues_a_sequence():
     whole, last = compiled(F.lstm_cell)(x, weights)
     first, state = compiled(F.lstm_cell)(x[:, :2], weights)
     second, end = compiled(F.lstm_cell)(x[:, 2:], weights, state=state)
-    np.testing.assert_allclose(np.concatenate([first, second], 1), whole, atol=1e-6)
-    chex.assert_trees_all_close(end, last, rtol=0, atol=1e-6)
+    chex.assert_trees_all_close((np.concatenate([first, second], 1), end), (whole, last), rtol=0, atol=1e-6)
 
 
 @pytest.mark.full

@@ -205,8 +205,7 @@ def test_vmap_maps_the_examples_of_a_mask():
         return mask.dense(4, 4), start.T, stop.T
 
     each, batch = jax.jit(lambda mask: (jax.vmap(views)(mask), views(mask)))(mask)
-    for got, want in zip(each, batch, strict=True):
-        np.testing.assert_array_equal(got[:, 0], want)
+    chex.assert_trees_all_equal(jax.tree.map(lambda x: x[:, 0], each), batch)
 
 
 def test_one_program_serves_all_contents():

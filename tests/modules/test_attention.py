@@ -137,11 +137,10 @@ def test_captured_queries_and_keys_give_the_weights():
         found = caught["self"]
         return found.query, found.key, found.weights(mask=masks.causal()), net.net.bind(params).project(x)
 
-    caught_query, caught_key, weights, (query, key, value) = run(params)
+    *caught, weights, (query, key, value) = run(params)
     expected = merge(np.einsum("bnts,bsnh->btnh", weights, value), params)
     np.testing.assert_allclose(net.apply(params, x, mask=masks.causal()), expected, atol=1e-5)
-    np.testing.assert_array_equal(caught_query, query)
-    np.testing.assert_array_equal(caught_key, key)
+    chex.assert_trees_all_equal(caught, [query, key])
 
 
 def test_a_custom_attention_function_is_used():

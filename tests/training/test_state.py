@@ -20,8 +20,7 @@ def test_a_state_is_created_sharded():
     shapes = jax.eval_shape(lambda: training.create(wide, OPTIMIZER, jax.random.key(0)))
     shardings = jax.tree.map(lambda x: jax.sharding.NamedSharding(mesh, spec(x)), shapes)
     state = training.create(wide, OPTIMIZER, jax.random.key(0), shardings=shardings)
-    for leaf, where in zip(jax.tree.leaves(state), jax.tree.leaves(shardings), strict=True):
-        assert leaf.sharding.is_equivalent_to(where, leaf.ndim)
+    assert jax.tree.all(jax.tree.map(lambda x, where: x.sharding.is_equivalent_to(where, x.ndim), state, shardings))
     assert (
         sum(len(leaf.sharding.device_set) == 8 and not leaf.is_fully_replicated for leaf in jax.tree.leaves(state)) == 3
     )
@@ -33,8 +32,7 @@ def test_a_state_is_created_on_a_mesh_in_one_call():
     net, key = pure(models.LanguageModel, config), jax.random.key(3)
     placement = sharding.Placement(sharding.mesh("fsdp=4,tensor=2"))
     state, shardings = training.create_sharded(net, OPTIMIZER, key, placement=placement, ema=True)
-    for leaf, where in zip(jax.tree.leaves(state), jax.tree.leaves(shardings), strict=True):
-        assert leaf.sharding.is_equivalent_to(where, leaf.ndim)
+    assert jax.tree.all(jax.tree.map(lambda x, where: x.sharding.is_equivalent_to(where, x.ndim), state, shardings))
     assert shardings.params == shardings.ema_params == placement.params(net.shapes, net.axes)
     alone = training.create(net.init, OPTIMIZER, key, ema=True)
     chex.assert_trees_all_close(state, alone, rtol=1e-6)

@@ -351,9 +351,7 @@ def test_in_a_program_of_64_bits(dtype):
 
         slope = jax.value_and_grad(loss, (0, 1), has_aux=True)
         result, expected = (slope(inputs, table, name) for name in ("blockwise", "reference"))
-    for got, want in zip(*map(jax.tree.leaves, (result, expected)), strict=True):
-        assert got.dtype == want.dtype
-        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    chex.assert_trees_all_close(result, expected, rtol=1e-5, atol=1e-5, strict=True)  # dtypes, too
 
 
 def test_a_second_derivative_without_optimizations():
