@@ -30,7 +30,7 @@ NUMBERS |= {"norms": (NORM, NORM), "attention": F.attention, "similarity": F.dot
 SHARED = ARRAYS | NUMBERS
 """What the required parameters of functions are, by their names: arrays, and what is known when a program is made."""
 
-FLAT = dict.fromkeys(("query", "key", "value"), X)
+FLAT, PAIR = dict.fromkeys(("query", "key", "value"), X), {"query": X[0], "key": X[1]}
 HEAD = {name: x[0, :, 0] for name, x in zip(FLAT, HEADS, strict=True)}
 STEP = {name: x[:, 0] for name, x in zip(FLAT, HEADS, strict=True)} | {"state": F.linear_attention_start(B, N, D, D)}
 CELLS = {"rnn_cell": 1, "gru_cell": 3, "lstm_cell": 4}
@@ -40,7 +40,7 @@ EXPERTS = {"x": X[0], "routing": F.route(X[0], 2), "experts": F.Experts(normal(D
 EXAMPLES = {"loss": lambda w, x: ((x @ w).sum(), jnp.float32(2)), "params": normal(D, D), "batch": X}
 OTHERS = {
     **dict.fromkeys(("additive_attention", "general_attention", "multiplicative_attention"), FLAT),
-    **dict.fromkeys(("additive_similarity", "dot_similarity"), {"query": X[0], "key": X[1]}),
+    **dict.fromkeys(("additive_similarity", "dot_similarity"), PAIR),
     **dict.fromkeys(("per_example_gradients", "per_example_losses"), EXAMPLES),
     "at_positions": {"mask": VALID[:, None, None], "query_positions": POSITIONS},
     "attention": {"mask": VALID[:, None, None], "bias": normal(N, T, T)},
