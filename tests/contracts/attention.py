@@ -11,6 +11,7 @@ If an implementation refuses a request, its class overrides the test and asserts
 import functools
 import re
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -156,8 +157,7 @@ class AttentionContract:
         expected, _ = numpy_attention.attention(*inputs[:3], **theirs)
         np.testing.assert_allclose(output, expected, atol=self.tolerance, rtol=0)
         *expected, d_bias = numpy_attention.gradients(*inputs, **theirs)
-        for got, want in zip(grads[:3], expected, strict=True):
-            np.testing.assert_allclose(got, want, atol=4 * self.tolerance, rtol=0)
+        chex.assert_trees_all_close(grads[:3], expected, atol=4 * self.tolerance, rtol=0)
         if "bias" in ours:
             spread = tuple(dim for dim, size in enumerate(ours["bias"].shape) if size == 1)
             np.testing.assert_allclose(grads[3], d_bias.sum(spread, keepdims=True), atol=8 * self.tolerance, rtol=0)
@@ -287,8 +287,7 @@ class AttentionContract:
         for i in range(3):
             pick = functools.partial(jax.tree.map, lambda x: np.asarray(x)[i])  # noqa: B023
             alone = each(*(pick(x) for x in (query, key, value, upstream, mask)))
-            for a, b in zip(jax.tree.leaves(alone), jax.tree.leaves(pick(together)), strict=True):
-                np.testing.assert_allclose(a, b, atol=1e-5)
+            chex.assert_trees_all_close(alone, pick(together), rtol=0, atol=1e-5)
 
     @pytest.mark.parametrize("name", first(PLACED, "padding"))
     def test_eight_devices(self, name):

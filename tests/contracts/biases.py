@@ -7,6 +7,7 @@ learned arrays are compared with those through that array.
 import functools
 import math
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -118,8 +119,7 @@ class BiasContract:
             quick(jax.grad(functools.partial(loss, attend=attend), (0, 1, 2, 3)))(*inputs)
             for attend in (self.attend, plain)
         )
-        for got, want in zip(jax.tree.leaves(grads), jax.tree.leaves(expected), strict=True):
-            np.testing.assert_allclose(got, want, atol=3e-5)
+        chex.assert_trees_all_close(grads, expected, rtol=0, atol=3e-5)
         step = jax.tree.map(lambda x: DRAW.standard_normal(x.shape).astype(np.float32), LEARNED)
         rise = lambda e: jax.tree.map(lambda x, d: x + np.float32(e) * d, jax.device_get(LEARNED), step)
         moved = quick(lambda learned: loss(learned, *inputs[1:], self.attend))
@@ -183,5 +183,6 @@ class BiasContract:
         expected, _ = numpy_attention.attention(query, *wider, **theirs)
         d_query, d_key, d_value, d_bias = numpy_attention.gradients(query, *wider, upstream, **theirs)
         np.testing.assert_allclose(output, expected, atol=1e-5)
-        for got, want in zip(grads, (d_query, d_key[:, :S], d_value[:, :S], d_bias[..., S].sum((0, 2))), strict=True):
-            np.testing.assert_allclose(got, want, atol=2e-5)
+        chex.assert_trees_all_close(
+            grads, (d_query, d_key[:, :S], d_value[:, :S], d_bias[..., S].sum((0, 2))), rtol=0, atol=2e-5
+        )

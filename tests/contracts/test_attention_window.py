@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import inspect
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -53,8 +54,7 @@ def loss_of(net, **given):
 
 
 def assert_near(got, expected):
-    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-4, atol=2e-5)
+    chex.assert_trees_all_close(got, expected, rtol=1e-4, atol=2e-5)
 
 
 def results(model, where=None, **given):

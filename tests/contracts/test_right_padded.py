@@ -3,9 +3,9 @@
 import dataclasses
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from jaxformer import functional, masks, models, pure
@@ -65,8 +65,7 @@ def test_losses_and_gradients_are_the_same(name, implementation):
     wanted = slopes(params, TARGET, False)
     other = jnp.where(VALID, TARGET, 7)
     for got in (slopes(params, TARGET, True), slopes(params, other, True)):
-        for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
-            np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+        chex.assert_trees_all_close(got, wanted, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -1,5 +1,6 @@
 """Properties of every search, for many random models: against enumeration, a plain beam search, and each other."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -214,7 +215,7 @@ def test_a_sentence_does_not_depend_on_its_batch_or_device(method):
     rows = jax.sharding.NamedSharding(sharding.mesh(), jax.sharding.PartitionSpec("data"))
     placed = jax.device_put(arguments, rows)
     assert len(placed[2].sharding.device_set) == 8
-    jax.tree.map(np.testing.assert_array_equal, together, run(*placed))
+    chex.assert_trees_all_equal(together, run(*placed))
 
 
 @pytest.mark.full

@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -68,4 +69,4 @@ def test_agrees_with_the_function_outside(function):
 
     arguments = normal(B, T, D), LEARNED, VALID
     got, expected = (quick(jax.value_and_grad(f, (0, 1)))(*arguments) for f in (inside, function))
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), got, expected)
+    chex.assert_trees_all_close(got, expected, rtol=1e-4, atol=1e-5)

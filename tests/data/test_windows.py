@@ -3,6 +3,7 @@
 import functools
 import itertools
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -24,14 +25,10 @@ def counting(num_tokens):
     return TokenStream(np.arange(num_tokens + 1, dtype=np.uint16), SPECIAL)
 
 
-def equal(a, b):
-    jax.tree.map(np.testing.assert_array_equal, a, b)
-
-
 def test_a_training_batch_is_a_function_of_seed_and_step():
     windows, again = (RandomWindows(counting(500), length=16, batch_size=4, seed=3) for _ in range(2))
     for step in (0, 700, 13, 0, 99):  # any order, any start
-        equal(windows.batch(step), again.batch(step))
+        chex.assert_trees_all_equal(windows.batch(step), again.batch(step))
     other = RandomWindows(counting(500), length=16, batch_size=4, seed=4)
     assert (other.batch(0).tokens.ids != windows.batch(0).tokens.ids).any()
     assert (windows.batch(1).tokens.ids != windows.batch(0).tokens.ids).any()
@@ -54,7 +51,7 @@ def test_streams_can_start_at_any_step(start):
     windows = RandomWindows(counting(500), length=16, batch_size=4, seed=3)
     for step, batch in zip(range(start, start + 6), batches(windows.batch, start=start), strict=False):
         assert isinstance(batch, TextBatch)
-        equal(batch, windows.batch(step))
+        chex.assert_trees_all_equal(batch, windows.batch(step))
 
 
 @settings(max_examples=60, deadline=None)
@@ -88,7 +85,7 @@ def test_rows_of_several_hosts_form_the_batch(windows):
         expected = windows.batch(step)
         parts = [windows.batch(step, rows={6: mine}.__getitem__) for mine in hosts]  # asked for rows of 6
         joined = jax.tree.map(lambda a, b: np.concatenate([a[:2], b[:2], a[2:], b[2:]]), *parts)
-        equal(jax.tree.map(lambda x: x[:6], joined), expected)
+        chex.assert_trees_all_equal(jax.tree.map(lambda x: x[:6], joined), expected)
         assert not joined.tokens.valid[6:].any()
         assert (joined.tokens.ids[6:] == SPECIAL.pad).all()
 
@@ -108,7 +105,7 @@ def test_the_built_in_text(tmp_path, kind):
     random = RandomWindows(prepare_text(train, tokenizer, tmp_path), length=32, batch_size=8, seed=0)
     rows = functools.partial(random.batch, rows=lambda n: np.arange(n // 2))
     for whole, half in itertools.islice(zip(batches(random.batch), batches(rows), strict=True), 3):
-        equal(jax.tree.map(lambda x: x[:4], whole), half)
+        chex.assert_trees_all_equal(jax.tree.map(lambda x: x[:4], whole), half)
         assert all(tokenizer.decode(row) in train.characters for row in whole.tokens.ids)
 
 

@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -156,7 +157,7 @@ def test_any_of_several_eos_tokens_ends_a_sequence(name):
         assert all(tokens[-1] in ends for tokens in as_tuples(search(eos=ends, **given), sentence))
     late = search(eos=ends, transforms=(decoding.min_length(LENGTH, eos=ends),), **given)
     assert (late.lengths == LENGTH).all()
-    jax.tree.map(np.testing.assert_array_equal, search(eos=(END,), **given), search(eos=END, **given))
+    chex.assert_trees_all_equal(search(eos=(END,), **given), search(eos=END, **given))
 
 
 def test_one_hypothesis_is_never_reordered():

@@ -2,6 +2,7 @@
 
 import itertools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -307,16 +308,9 @@ def test_a_trace_inside_jit_is_refused():
 
 def test_one_program_for_equal_shapes():
     step, _ = markov(7)
-    traces = []
-
-    @jax.jit
-    def run(state):
-        traces.append(None)
-        return begun(step, state, 2)
-
+    run = jax.jit(chex.assert_max_traces(lambda state: begun(step, state, 2), n=1))
     run(start(2))
     run(start(2, sentences=[1, 0]))
-    assert len(traces) == 1
 
 
 @pytest.mark.parametrize(

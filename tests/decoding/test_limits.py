@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -40,8 +41,7 @@ def test_a_prefix_read_in_one_pass_equals_steps(method, bos):
         given = {"max_length": 6, "max_lengths": jnp.array([6, 5, 6, 3]), "bos": bos, "eos": END}
         given["prefix"] = decoding.Prefix(WORDS, LENGTHS, reader)
         results.append(SEARCHES[method](step, start(3, batch=4), **given))
-    for name in ("tokens", "lengths", "log_probs", "token_log_probs", "scores"):
-        np.testing.assert_array_equal(getattr(results[0], name), getattr(results[1], name), err_msg=name)
+    chex.assert_trees_all_equal(*results)
     ((tokens, lengths),) = seen
     first = [[BEGIN, 3, 4], [BEGIN, 5, 0]] if bos is not None else [[3, 4], [5, 0]]
     assert tokens[:2, 0].tolist() == first
@@ -104,18 +104,10 @@ def test_a_beam_continues_each_prefix():
 
 def test_limits_are_a_tree_of_the_arrays():
     """So they may be an argument of a program, which is compiled once for all prefixes and limits."""
-    traces = []
-
-    @jax.jit
-    def run(limits):
-        traces.append(None)
-        step, _ = markov(7)
-        return decoding.greedy(step, start(1), limits)
-
+    run = jax.jit(chex.assert_max_traces(lambda limits: decoding.greedy(markov(7)[0], start(1), limits), n=1))
     for words, most in (([[3, 4], [4, 3]], [6, 5]), ([[5, 4], [3, 3]], [4, 6])):
         prefix = decoding.Prefix(jnp.array(words), jnp.array([2, 1]))
         limits = decoding.Limits(max_length=6, bos=BEGIN, eos=[END, 4], prefix=prefix, max_lengths=jnp.array(most))
         assert limits.eos == (END, 4)
         assert [leaf.shape for leaf in jax.tree.leaves(limits)] == [(2, 2), (2,), (2,)]
         np.testing.assert_array_equal(run(limits).tokens[:, 0, 0], np.array(words)[:, 0])
-    assert len(traces) == 1

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -53,7 +54,7 @@ def test_complete_sentences_leave_the_batch(method):
     assert set(sizes) == {BATCH}
     steps = len(sizes)
     sizes.clear()
-    jax.tree.map(np.testing.assert_array_equal, plain, jax.jit(run, static_argnums=0)(True))
+    chex.assert_trees_all_equal(plain, jax.jit(run, static_argnums=0)(True))
     jax.effects_barrier()
     assert len(sizes) == steps
     assert sizes.count(BATCH) == 2
@@ -168,7 +169,7 @@ def test_a_traced_beam_has_all_its_room_at_once():
         return searches.beam_search(step, state, beam_size=2, **given)
 
     grown, whole = run(2, capacities=(2, 4)), run(4)
-    jax.tree.map(np.testing.assert_array_equal, grown, whole)
+    chex.assert_trees_all_equal(grown, whole)
     assert np.isfinite(np.asarray(grown.scores)).all()
 
 

@@ -1,5 +1,6 @@
 """The best scores and their indices, with ties, infinities and every size, as from `argmax` and `top_k`."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,8 +26,7 @@ def test_best_equals_argmax_and_top_k(size):
     np.testing.assert_array_equal(first_highest(scores), scores.argmax(-1))
     for count in sorted({1, min(8, size), min(300, size)}):
         found, expected = (f(scores.reshape(4, 10, size), count) for f in (top_scores, jax.lax.top_k))
-        np.testing.assert_array_equal(found[0], expected[0])
-        np.testing.assert_array_equal(found[1], expected[1])
+        chex.assert_trees_all_equal([*found], [*expected])
 
 
 def test_a_score_that_is_nan_gives_an_index_in_range():

@@ -1,5 +1,6 @@
 """Greedy, sampled and forced decoding: one loop with three ways to choose tokens."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -342,25 +343,21 @@ def test_64_bits_change_nothing():
 
     narrow = run()
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        for one, other in zip(jax.tree.leaves(narrow), jax.tree.leaves(run()), strict=True):
-            assert one.dtype == other.dtype
-            np.testing.assert_array_equal(one, other)
+        chex.assert_trees_all_equal(narrow, run(), strict=True)  # dtypes, too
 
 
 def test_one_program_for_every_prefix_key_and_limit():
     step, _ = markov(7)
-    traces = []
 
     @jax.jit
+    @chex.assert_max_traces(n=1)
     def run(key, prefix, prefix_lengths, max_lengths):
-        traces.append(None)
         options = {"prefix": decoding.Prefix(prefix, prefix_lengths), "max_lengths": max_lengths, **IDS}
         return searches.sample(step, start(2), key=key, max_length=6, **options)
 
     for seed, lengths in ((0, [2, 0]), (1, [0, 1])):
         result = run(jax.random.key(seed), jnp.array([[3, 4], [4, 3]]), jnp.array(lengths), jnp.array([6, 5]))
         assert (np.asarray(result.lengths) <= [[6], [5]]).all()
-    assert len(traces) == 1
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,13 @@
 
 import shutil
 
+import chex
 import numpy as np
 import pytest
 
 from jaxformer import training
 from tests.faults.hosts import report
-from tests.training.small import abstract, equal, new_state, saved
+from tests.training.small import abstract, new_state, saved
 
 pytestmark = pytest.mark.faults
 
@@ -41,7 +42,7 @@ def test_no_file_can_be_damaged_unnoticed(good, damage, tmp_path):
             path.write_bytes(data if damage == "a flipped bit" else data[:-7] if damage == "a cut end" else b"")
             with training.Checkpoints(copy) as checkpoints:
                 state, about = checkpoints.restore_latest(abstract(new_state()))
-            assert equal(state, states[about["step"]]), name
+            chex.assert_trees_all_equal(state, states[about["step"]])
             assert about["note"] == f"step {about['step']}", name
             tried, fell_back = found.get(kind(name), (0, 0))
             found[kind(name)] = tried + 1, fell_back + (about["step"] == 1)

@@ -2,6 +2,7 @@
 
 import sys
 
+import chex
 import numpy as np
 import pytest
 
@@ -29,5 +30,4 @@ def test_scattered_rows(tmp_path):
     usual, scattered = (np.array(losses(tmp_path, out)) for out in ("usual", "scattered"))
     assert len(usual) == 30
     np.testing.assert_allclose(scattered, usual, rtol=1e-5)
-    for a, b in zip(*(parameters(tmp_path, out, 30) for out in ("usual", "scattered")), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-4)
+    chex.assert_trees_all_close(*(parameters(tmp_path, out, 30) for out in ("usual", "scattered")), rtol=0, atol=1e-4)

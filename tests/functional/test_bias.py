@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -66,8 +67,7 @@ def test_empty_queries_do_not_reach_learned_tables(implementation, name, fill):
     """The gradients of the tables are to the bit those of clean queries."""
     attend = functools.partial(functional.attention, implementation=implementation)
     dirty, clean = (slopes_of_tables(attend, name, x) for x in (fill, 1.0))
-    for got, want in zip(jax.tree.leaves(dirty), jax.tree.leaves(clean), strict=True):
-        np.testing.assert_array_equal(got, want)
+    chex.assert_trees_all_equal(dirty, clean)
 
 
 @pytest.mark.parametrize("name", FEW_BIASES)

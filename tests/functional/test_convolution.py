@@ -2,6 +2,7 @@
 
 import inspect
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -50,7 +51,7 @@ def test_padding_of_any_content_changes_no_bit(content, causal):
     run = lambda x, kernel, bias: functional.convolution(x, kernel, bias, dilation=2, causal=causal, valid=valid)
     both = quick(lambda *args: (run(*args), jax.vjp(run, *args)[1](upstream)))
     zeros, dirty = (jnp.where(valid[..., None], normal(2, 7, 4), x) for x in (0.0, content))
-    jax.tree.map(np.testing.assert_array_equal, both(zeros, kernel, bias), both(dirty, kernel, bias))
+    chex.assert_trees_all_equal(both(zeros, kernel, bias), both(dirty, kernel, bias))
     output, (slope, _, d_bias) = both(dirty, kernel, bias)
     assert not np.asarray(output)[~np.asarray(valid)].any()
     assert not np.asarray(slope)[~np.asarray(valid)].any()

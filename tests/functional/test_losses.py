@@ -6,6 +6,7 @@ import inspect
 import types
 from collections.abc import Callable
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -64,8 +65,7 @@ def test_uncounted_labels_add_nothing(smoothing, z_loss, counted, fill):
     counted = COUNTED if counted is None else counted
     clean = jnp.asarray(LOGITS, jnp.float32)
     dirty = jnp.where(jnp.asarray(counted)[..., None], clean, fill)
-    for a, b in zip(*(ours(x, counted, smoothing=smoothing, z_loss=z_loss) for x in (clean, dirty)), strict=True):
-        np.testing.assert_array_equal(a, b)
+    chex.assert_trees_all_equal(*(ours(x, counted, smoothing=smoothing, z_loss=z_loss) for x in (clean, dirty)))
 
 
 def test_nothing_counted():
@@ -140,8 +140,7 @@ def test_labels_of_few_bits(dtype):
 
     slopes = jax.jit(jax.value_and_grad(both, (0, 1)))
     narrow, wide = (slopes(x, table, labels.astype(d)) for d in (dtype, jnp.int32))
-    for got, want in zip(jax.tree.leaves(narrow), jax.tree.leaves(wide), strict=True):
-        np.testing.assert_array_equal(got, want)
+    chex.assert_trees_all_equal(narrow, wide)
 
 
 WIDE = DRAW.standard_normal((2, 5, 3))
@@ -182,7 +181,7 @@ def check_padding_of_the_vocabulary(loss, counted):
     with targets.compiling_for([types.SimpleNamespace(platform="gpu", device_kind="")]):
         program = str(jax.make_jaxpr(jax.grad(call, (0, 1)))(*inputs))
         found = call(*inputs), jax.value_and_grad(call, (0, 1))(*inputs)
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), found, expected)
+    chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-6)
     return "f32[1,1,4,16]" in program, "f32[1,1,4,7]" in program
 
 
@@ -209,8 +208,7 @@ def test_linear_uncounted_labels_add_nothing():
     """NaN in padding reaches neither the loss nor the table."""
     clean = jnp.asarray(WIDE, jnp.float32)
     dirty = jnp.where(jnp.asarray(COUNTED)[..., None], clean, jnp.nan)
-    for a, b in zip(*map(jax.tree.leaves, (ours_linear(x, COUNTED) for x in (clean, dirty))), strict=True):
-        np.testing.assert_array_equal(a, b)
+    chex.assert_trees_all_equal(*(ours_linear(x, COUNTED) for x in (clean, dirty)))
 
 
 @dataclasses.dataclass(frozen=True)

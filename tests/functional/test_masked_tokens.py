@@ -1,5 +1,6 @@
 """The corruption of tokens: their number, their choice and their replacements."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -63,9 +64,8 @@ def test_a_function_of_the_key():
 def test_the_same_on_a_mesh():
     mesh = jax.make_mesh((4, 2), ("data", "length"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
     place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data", "length"))
-    seen, chosen = masked(jax.device_put(TOKENS, place), jax.device_put(VALID, place), jax.random.key(0))
-    np.testing.assert_array_equal(seen, SEEN)
-    np.testing.assert_array_equal(chosen, CHOSEN)
+    found = masked(jax.device_put(TOKENS, place), jax.device_put(VALID, place), jax.random.key(0))
+    chex.assert_trees_all_equal(found, (SEEN, CHOSEN))
 
 
 def test_invalid_rates_and_vocabularies_are_refused():

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -71,10 +72,10 @@ def test_gradients_average_to_that_of_the_batch(network):
     (_, count), whole = network.whole(network.params, batch)
     mean = jax.tree.map(lambda leaf: leaf.sum(0) / counts.sum(), gradients)
     expected = jax.tree.map(lambda leaf: leaf / count, whole)
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), mean, expected)
+    chex.assert_trees_all_close(mean, expected, rtol=1e-4, atol=1e-5)
     _, alone = network.whole(network.params, batch_of(PAIRS[1:2]))
     second = jax.tree.map(lambda leaf: leaf[1], gradients)
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), second, alone)
+    chex.assert_trees_all_close(second, alone, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(sums, network.losses(network.params, batch)[0], rtol=1e-5)
 
 
@@ -89,7 +90,7 @@ def test_padding_changes_nothing(network):
         jnp.where(target.valid, batch.labels, 5),
     )
     first = network.gradients(network.params, batch)
-    jax.tree.map(np.testing.assert_array_equal, first, network.gradients(network.params, other))
+    chex.assert_trees_all_equal(first, network.gradients(network.params, other))
     assert not any(leaf[3].any() for leaf in jax.tree.leaves(first))  # a row of padding
     longer = network.gradients(network.params, batch_of(PAIRS[::-1], rows=5, length=9))
     backward = jax.tree.map(lambda leaf: leaf[:3][::-1], longer)
@@ -115,7 +116,7 @@ def test_examples_a_few_at_a_time(batch_size):
         np.testing.assert_allclose(sums[row], total, rtol=1e-5)
         assert counts[row] == count
         got = jax.tree.map(lambda leaf, row=row: leaf[row], gradients)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), got, gradient)
+        chex.assert_trees_all_close(got, gradient, rtol=1e-4, atol=1e-5)
     if batch_size == 1:
         with pytest.raises(NotImplementedError, match="give batch_size=1"):
             functional.per_example_losses(loss, params, tokens)

@@ -2,6 +2,7 @@
 
 import inspect
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -57,8 +58,7 @@ def in_chunks(x, table, chunk=4, where=WHERE):
 def test_value_and_gradient(loss, expected):
     (total, count), slopes = quick(jax.value_and_grad(loss, (0, 1), has_aux=True))(X, TABLE)
     np.testing.assert_allclose(total, expected[0], rtol=1e-5)
-    for slope, own in zip(slopes, expected[1], strict=True):
-        np.testing.assert_allclose(slope, own, rtol=1e-4, atol=1e-5)
+    chex.assert_trees_all_close(slopes, expected[1], rtol=1e-4, atol=1e-5)
     assert float(count) == 8  # the labels of one pass
     assert total.dtype == count.dtype == jnp.float32
 
@@ -81,8 +81,7 @@ def test_equal_passes_have_the_cross_entropy():
 def test_padding_is_inert(fill):
     dirty = jnp.where(jnp.asarray(WHERE)[..., None], X, fill)
     both = [quick(jax.value_and_grad(lambda x: in_chunks(x, TABLE)[0]))(x) for x in (X, dirty)]
-    for a, b in zip(*both, strict=True):
-        np.testing.assert_array_equal(a, b)
+    chex.assert_trees_all_equal(*both)
     first, second = X[:, 0], jnp.where(jnp.array([True, False, True, True])[:, None], X[:, 1], fill)
     divergence, count = functional.symmetric_divergence(first, second, where=jnp.array([True, False, True, True]))
     assert np.isfinite(divergence)

@@ -3,6 +3,7 @@
 import functools
 import inspect
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -51,7 +52,7 @@ def test_equal_to_a_loop(cell, reverse):
     expected, expected_last = loop(cell, x, weights, np.asarray(VALID), reverse=reverse)
     np.testing.assert_allclose(outputs, expected, atol=1e-5)
     assert jax.tree.structure(last) == jax.tree.structure(expected_last)
-    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), last, expected_last)
+    chex.assert_trees_all_close(last, expected_last, rtol=0, atol=1e-5)
 
 
 def test_a_cell_around_an_lstm_needs_an_initial_state():
@@ -110,7 +111,7 @@ def test_gradients_equal_those_of_an_unrolled_loop(cell, options):
     got, expected = (
         quick(jax.grad(loss_of(run, cell, OPTIONS[options]), (0, 1, 2)))(*arguments) for run in (scanned, unrolled)
     )
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), got, expected)
+    chex.assert_trees_all_close(got, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.full
@@ -122,7 +123,7 @@ def test_second_derivatives_equal_those_of_an_unrolled_loop():
         return lambda weights, *rest: sum((leaf**2).sum() for leaf in gradient(weights, *rest))
 
     got, expected = (quick(jax.grad(steepness(run), (0, 1)))(*arguments) for run in (scanned, unrolled))
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4), got, expected)
+    chex.assert_trees_all_close(got, expected, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize(("cell", "kept"), [(F.rnn_cell, 1), (F.gru_cell, 2), (F.lstm_cell, 1)])
@@ -148,7 +149,7 @@ def test_padding_of_any_content_changes_no_bit_and_has_no_gradient(cell, reverse
         run(jnp.where(VALID[..., None], normal(B, T, D), fill), weights) for fill in (0.0, np.nan, np.inf, 1e30)
     )
     for other in others:
-        jax.tree.map(np.testing.assert_array_equal, clean, other)
+        chex.assert_trees_all_equal(clean, other)
     padding = ~np.asarray(VALID)
     assert not np.asarray(clean[0][0])[padding].any()
     assert not np.asarray(clean[1][0])[padding].any()
@@ -160,8 +161,7 @@ def test_the_state_continues_a_sequence():
     whole, last = compiled(F.lstm_cell)(x, weights)
     first, state = compiled(F.lstm_cell)(x[:, :2], weights)
     second, end = compiled(F.lstm_cell)(x[:, 2:], weights, state=state)
-    np.testing.assert_allclose(np.concatenate([first, second], 1), whole, atol=1e-6)
-    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-6), end, last)
+    chex.assert_trees_all_close((np.concatenate([first, second], 1), end), (whole, last), rtol=0, atol=1e-6)
 
 
 @pytest.mark.full
@@ -210,7 +210,7 @@ def test_scanning_with_shared_weights_equals_a_scan():
     of = lambda scan: quick(jax.value_and_grad(functools.partial(loss, scan), (0, 1, 2)))(*arguments)
     with jax.enable_x64(True):  # the two add up in another order, which float32 shows on some processors
         upstream, arguments = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), (upstream, arguments))
-        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), of(scan_shared), of(plain))
+        chex.assert_trees_all_close(of(scan_shared), of(plain), rtol=1e-5, atol=1e-6)
 
 
 def test_shapes_that_do_not_fit_are_refused():

@@ -1,6 +1,6 @@
 """BART and its relatives: names and shapes in their files."""
 
-import jax
+import chex
 import ml_dtypes
 import numpy as np
 import pytest
@@ -76,7 +76,7 @@ def test_sinusoids_of_half_precision_are_accepted(tmp_path, dtype):
     _, params = save(tmp_path / "model", "pegasus")
     half = lambda found: found.update({name: x.astype(dtype) for name, x in found.items() if "embed_positions" in name})
     edited(tmp_path / "model", half)
-    jax.tree.map(np.testing.assert_array_equal, interop.load_pretrained(tmp_path / "model").params, params)
+    chex.assert_trees_all_equal(interop.load_pretrained(tmp_path / "model").params, params)
 
 
 def test_sinusoids_are_computed_only_for_a_file_that_holds_them(tmp_path, monkeypatch):
@@ -94,7 +94,7 @@ def test_sinusoids_are_computed_only_for_a_file_that_holds_them(tmp_path, monkey
 def test_a_table_may_have_one_of_its_other_names(tmp_path, name):
     _, params = save(tmp_path / "model", "bart")
     edited(tmp_path / "model", lambda found: found.update({name: found.pop("model.shared.weight")}))
-    jax.tree.map(np.testing.assert_array_equal, interop.load_pretrained(tmp_path / "model").params, params)
+    chex.assert_trees_all_equal(interop.load_pretrained(tmp_path / "model").params, params)
 
 
 def test_old_tensors_and_other_heads_are_not_used(tmp_path):

@@ -1,6 +1,6 @@
 """BERT and RoBERTa: names and shapes in their files."""
 
-import jax
+import chex
 import numpy as np
 import pytest
 
@@ -62,7 +62,7 @@ def test_older_and_further_tensors(tmp_path):
 
     edited(tmp_path / "model", change)
     found = interop.load_pretrained(tmp_path / "model")
-    jax.tree.map(np.testing.assert_array_equal, found.params, params)
+    chex.assert_trees_all_equal(found.params, params)
     assert found.unused == ("bert.embeddings.position_ids", "bert.pooler.dense.weight")
     edited(tmp_path / "model", lambda found: found.update({"cls.predictions.decoder.weight": np.ones((9, 8), "f4")}))
     with pytest.raises(DataError, match=r"'cls\.predictions\.decoder\.weight' differs"):
@@ -73,7 +73,7 @@ def test_older_and_further_tensors(tmp_path):
 def test_the_bias_of_the_logits_may_have_its_other_name(tmp_path, name, head):
     _, params = save(tmp_path / "model", name)
     edited(tmp_path / "model", lambda found: found.update({f"{head}.decoder.bias": found.pop(f"{head}.bias")}))
-    jax.tree.map(np.testing.assert_array_equal, interop.load_pretrained(tmp_path / "model").params, params)
+    chex.assert_trees_all_equal(interop.load_pretrained(tmp_path / "model").params, params)
 
 
 def test_tying_does_not_matter_without_a_head(tmp_path):

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import importlib.util
 
+import chex
 import jax
 import jax.numpy as jnp
 import jaxtyping
@@ -65,11 +66,9 @@ def everything(params, source, valid):
     return memory, context, stepped, beams, decoding.greedy(step, state, limits)
 
 
-def equal(program, function, params, *inputs):
-    """Whether the program and the function give the same trees, to the bit."""
-    got, expected = quick(program.call)(params, *inputs), quick(function)(params, *inputs)
-    assert jax.tree.structure(got) == jax.tree.structure(expected)
-    return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True))
+def check(program, function, params, *inputs):
+    """The program and the function give the same trees, to the bit."""
+    chex.assert_trees_all_equal(quick(program.call)(params, *inputs), quick(function)(params, *inputs))
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +80,7 @@ def program():
 @pytest.mark.parametrize("size", first([(1, 5), (3, 19)], (3, 19)), ids=str)
 def test_one_program_for_every_batch_size_and_length(program, size):
     """Encoder, cached step, beam search and greedy search, to the bit."""
-    assert equal(program, everything, shallow().params, *drawn(*size))
+    check(program, everything, shallow().params, *drawn(*size))
 
 
 @pytest.mark.full
@@ -90,7 +89,7 @@ def test_learned_positions():
     export_for = jax_export.export(jax.jit(encode("pre")), platforms=["cpu", "cuda", "tpu"])
     program = export_for(small.model("pre").net.shapes, *sized("s <= 7"))
     for size in ((1, 4), (2, 7)):
-        assert equal(program, encode("pre"), small.model("pre").params, *drawn(*size))
+        check(program, encode("pre"), small.model("pre").params, *drawn(*size))
 
 
 @pytest.mark.full

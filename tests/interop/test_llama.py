@@ -2,8 +2,7 @@
 
 import json
 
-import jax
-import numpy as np
+import chex
 import pytest
 
 from jaxformer import interop, models, pure
@@ -192,7 +191,7 @@ def test_feed_forward_biases(tmp_path):
     }
     found = interop.load_pretrained(tmp_path / "model")
     assert found.settings["mlp_bias"] is True
-    jax.tree.map(np.testing.assert_array_equal, found.params, params)
+    chex.assert_trees_all_equal(found.params, params)
 
 
 def test_older_settings_do_not_contradict_the_model_that_is_written(tmp_path):

@@ -7,6 +7,7 @@
 import dataclasses
 import json
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,7 +25,7 @@ from tests.interop.small import NETS, drawn, edited, save
 def test_load_inverts_save(tmp_path, name):
     net, params = save(tmp_path / "model", name, settings={"eos_token_id": 2})
     found = interop.load_pretrained(tmp_path / "model")
-    jax.tree.map(np.testing.assert_array_equal, found.params, params)
+    chex.assert_trees_all_equal(found.params, params)
     assert found.net.model is net.model
     assert interop.pretrained.effective(found.net.config) == interop.pretrained.effective(net.config)
     assert found.family == name.partition(" ")[0]
@@ -43,7 +44,7 @@ def test_shards_and_no_prefix(tmp_path):
     safetensors.numpy.save_file(bare, tmp_path / "bare" / tensors.SINGLE)
     (tmp_path / "bare" / "config.json").write_bytes((tmp_path / "model" / "config.json").read_bytes())
     for folder in ("model", "bare"):
-        jax.tree.map(np.testing.assert_array_equal, interop.load_pretrained(tmp_path / folder).params, params)
+        chex.assert_trees_all_equal(interop.load_pretrained(tmp_path / folder).params, params)
 
 
 def test_settings_that_change_no_parameter_can_be_changed(tmp_path):
@@ -200,7 +201,7 @@ def test_parameters_are_placed_on_a_mesh(tmp_path):
     _, params = save(tmp_path / "model", "gpt2")
     mesh = sharding.mesh("fsdp=4", jax.devices()[:4])
     found = interop.load_pretrained(tmp_path / "model", mesh=mesh)
-    jax.tree.map(np.testing.assert_array_equal, found.params, params)
+    chex.assert_trees_all_equal(found.params, params)
     expected = sharding.Placement(mesh).params(found.net.shapes, found.net.axes)
     assert jax.tree.map(lambda x: x.sharding, found.params) == expected
     kernel = found.params["decoder"]["stack"]["layers"]["attention"]["kernel"]
@@ -215,7 +216,7 @@ def test_a_vocabulary_that_the_mesh_does_not_divide(tmp_path):
         interop.load_pretrained(tmp_path / "model", mesh=mesh)
     placement = sharding.Placement(mesh, {**sharding.RULES, "vocab": ()})
     found = interop.load_pretrained(tmp_path / "model", mesh=placement)
-    jax.tree.map(np.testing.assert_array_equal, found.params, params)
+    chex.assert_trees_all_equal(found.params, params)
     shardings = jax.tree.map(lambda x: x.sharding, found.params)
     assert shardings == placement.params(found.net.shapes, found.net.axes)
     assert not all(one.is_fully_replicated for one in jax.tree.leaves(shardings))

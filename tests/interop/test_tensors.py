@@ -5,6 +5,7 @@ import os
 import pathlib
 import struct
 
+import chex
 import ml_dtypes
 import numpy as np
 import pytest
@@ -21,16 +22,10 @@ def read(folder):
         return {name: found.read(name) for name in found.shapes}
 
 
-def equal(found, expected):
-    assert found.keys() == expected.keys()
-    for name, x in expected.items():
-        np.testing.assert_array_equal(found[name], x)
-
-
 @pytest.mark.parametrize(("shard_bytes", "number"), [(10**9, 1), (48, 5), (100, 3), (1, 5)])
 def test_shards(tmp_path, shard_bytes, number):
     tensors.write(tmp_path, ARRAYS.items(), shard_bytes=shard_bytes)
-    equal(read(tmp_path), ARRAYS)
+    chex.assert_trees_all_equal(read(tmp_path), ARRAYS)
     assert len(list(tmp_path.glob("*.safetensors"))) == number
     if number > 1:
         index = json.loads((tmp_path / tensors.INDEX).read_text())
@@ -41,7 +36,7 @@ def test_shards(tmp_path, shard_bytes, number):
 def test_arrays_in_another_order_of_memory(tmp_path):
     given = {"fortran": np.asfortranarray(ARRAYS["a"]), "transposed": ARRAYS["b"].T}
     tensors.write(tmp_path, given.items(), shard_bytes=10**9)
-    equal(read(tmp_path), given)
+    chex.assert_trees_all_equal(read(tmp_path), given)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, ml_dtypes.bfloat16])
@@ -129,7 +124,7 @@ def test_an_index_must_agree_with_its_files(tmp_path, change):
         if "00002" in path.name:
             path.unlink()
     edited(tmp_path, lambda index: index["weight_map"].update(b="model-00001.safetensors"))
-    equal(read(tmp_path), ARRAYS)
+    chex.assert_trees_all_equal(read(tmp_path), ARRAYS)
     edited(tmp_path, INDEXES[change])
     with pytest.raises(DataError):
         read(tmp_path)

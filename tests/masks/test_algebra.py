@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -204,22 +205,14 @@ def test_vmap_maps_the_examples_of_a_mask():
         return mask.dense(4, 4), start.T, stop.T
 
     each, batch = jax.jit(lambda mask: (jax.vmap(views)(mask), views(mask)))(mask)
-    for got, want in zip(each, batch, strict=True):
-        np.testing.assert_array_equal(got[:, 0], want)
+    chex.assert_trees_all_equal(jax.tree.map(lambda x: x[:, 0], each), batch)
 
 
 def test_one_program_serves_all_contents():
     """Offsets and lengths in arrays are data, not constants, so they cause no second compilation."""
-    traced = []
-
-    @jax.jit
-    def dense(mask):
-        traced.append(None)
-        return mask.dense(3, 3)
-
+    dense = jax.jit(chex.assert_max_traces(lambda mask: mask.dense(3, 3), n=1))
     for n in range(3):
         dense(masks.causal(jnp.int32(n)) & masks.lengths(jnp.array([n])))
-    assert len(traced) == 1
 
 
 def test_a_new_mask_is_a_subclass():

@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -204,8 +205,7 @@ def test_a_stored_mask_uses_indices():
         np.testing.assert_array_equal(found, inner.dense(3, 3))
     assert not (inner.at_positions(positions, positions).dense(3, 3) == inner.dense(3, 3)).all()
     rows = np.array([0, 2]), np.array([2, 3])
-    for a, b in zip(mask.ranges(*rows), inner.ranges(*rows), strict=True):
-        np.testing.assert_array_equal(a, b)
+    chex.assert_trees_all_equal(mask.ranges(*rows), inner.ranges(*rows))
     assert (mask.finite, masks.stored(masks.dense(np.ones((3, 3), bool), finite=True)).finite) == (False, True)
     with pytest.raises(ValueError, match="padding covers S = 3"):
         mask.dense(3, 4)

@@ -5,6 +5,7 @@ import functools
 import itertools
 from types import SimpleNamespace
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -284,7 +285,7 @@ def test_the_expected_gradient_of_hard_attention_is_the_exact_one():
         assert probabilities.max() < 0.9
         for gradient in (wanted, alone, found):
             gradient.pop("baseline")
-        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=2e-4, atol=2e-5), found, wanted)
+        chex.assert_trees_all_close(found, wanted, rtol=2e-4, atol=2e-5)
         missing = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), alone, wanted)
         assert missing["decoder"]["alignment"]["v"] > 1e-3  # without the term of the draws it is another gradient
     assert np.abs(of_one_way[0] - of_one_way[1]).max() > 1e-3  # the baseline moves what is averaged
@@ -366,7 +367,7 @@ def test_a_weight_of_zero_that_is_not_drawn_has_no_slope():
 
     value, slope = quick(jax.value_and_grad(loss))(params)
     assert np.isfinite(value)
-    assert all(np.isfinite(x).all() for x in jax.tree.leaves(slope))
+    chex.assert_tree_all_finite(slope)
 
 
 def test_a_label_that_is_no_token_has_no_reward_at_padding():

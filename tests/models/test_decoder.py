@@ -2,6 +2,7 @@
 
 import inspect
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -104,7 +105,7 @@ def test_steps_beyond_the_capacity_are_nan(stepper, tokens):
     beyond, after = stepper.steps(tokens[:, :, :1], context, state)
     assert np.isfinite(logits).all()
     assert np.isnan(beyond).all()
-    jax.tree.map(np.testing.assert_array_equal, state.caches, after.caches)
+    chex.assert_trees_all_equal(state.caches, after.caches)
 
 
 def test_reorder_equals_running_again(stepper, tokens):

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -136,7 +137,7 @@ def test_an_empty_source_is_finite():
         return functional.cross_entropy(small.net.apply(params, source, TARGET), TARGET)[0]
 
     found = quick(jax.value_and_grad(loss))(small.params)
-    assert all(np.isfinite(x).all() for x in jax.tree.leaves(found))
+    chex.assert_tree_all_finite(found)
 
 
 @BOTH
@@ -385,8 +386,7 @@ def test_cross_entropy_equals_that_of_the_logits(name):
         return small.net.bind(params).loss(*inputs, labels=labels, loss=functional.CrossEntropy(0.1), key=key)
 
     found = [quick(jax.value_and_grad(loss, has_aux=True))(small.params) for loss in (whole, fused)]
-    for a, b in zip(*map(jax.tree.leaves, found), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5)
+    chex.assert_trees_all_close(*found, rtol=1e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize("shapes", first([((1, 0), (1, 3)), ((1, 3), (1, 0)), ((0, 3), (0, 4))], ((1, 3), (1, 0))))

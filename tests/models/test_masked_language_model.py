@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -88,8 +89,7 @@ def test_cross_entropy_equals_that_of_the_logits():
     slopes = [jax.value_and_grad(loss, has_aux=True) for loss in (whole, fused)]
     results = quick(lambda params: [slope(params) for slope in slopes])(small.params)  # what they share compiles once
     assert float(results[1][0][1]) == 4
-    for a, b in zip(*map(jax.tree.leaves, results), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5)
+    chex.assert_trees_all_close(*results, rtol=1e-4, atol=2e-5)
 
 
 @pytest.mark.full

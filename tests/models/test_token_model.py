@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -73,8 +74,7 @@ def assert_alike(losses, params):
     """Values, counts and all gradients are equal."""
     slopes = [jax.value_and_grad(loss, has_aux=True) for loss in losses]
     found, expected = quick(lambda params: [slope(params) for slope in slopes])(params)  # what they share compiles once
-    for a, b in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5)
+    chex.assert_trees_all_close(found, expected, rtol=1e-4, atol=2e-5)
     assert any(np.asarray(leaf).any() for leaf in jax.tree.leaves(expected[1]))
     return found
 

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -79,8 +80,7 @@ def test_the_loss_equals_that_of_logits_with_bias_and_scale(options):
     loss = lambda params: small.net.bind(params).loss(TARGETS, labels=labels)[0]
     of_logits = lambda params: functional.cross_entropy(small.net.apply(params, TARGET), labels, where=TARGET_VALID)[0]
     got, expected = (quick(jax.value_and_grad(f))(small.params) for f in (loss, of_logits))
-    for a, b in zip(*map(jax.tree.leaves, (got, expected)), strict=True):
-        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
+    chex.assert_trees_all_close(got, expected, rtol=2e-4, atol=2e-5)
     assert np.abs(got[1]["decoder"]["output_bias"]).max() > 0.01
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -82,6 +83,6 @@ def test_another_image_size(pooling):
     expected = functional.resize_grid_positions(table, (3, 2), (5, 4), **options)
     np.testing.assert_array_equal(params["encoder"]["embeddings"]["positions"]["table"], expected)
     same = models.with_image_size(model.net.config, model.params, (6, 4))[1]
-    jax.tree.map(np.testing.assert_array_equal, same, model.params)
+    chex.assert_trees_all_equal(same, model.params)
     with pytest.raises(ValueError, match=r"multiple of patch_size 2, got \(9, 8\)"):
         models.with_image_size(model.net.config, model.params, (9, 8))

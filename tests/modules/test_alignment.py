@@ -2,6 +2,7 @@
 
 import inspect
 
+import chex
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -26,10 +27,8 @@ def test_additive_is_bahdanaus_and_concat_the_same():
     kernels = {name: params[name]["kernel"] for name in ("w_query", "w_key")}
     mask = masks.padding(VALID)
     expected = functional.additive_attention(query, memory, memory, **kernels, v=params["v"], mask=mask)
-    for ours, theirs in zip(got, expected, strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-5)
-    for ours, theirs in zip(run("concat")[3], expected, strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    chex.assert_trees_all_close(got, expected, rtol=0, atol=1e-5)
+    chex.assert_trees_all_close(run("concat")[3], expected, rtol=0, atol=1e-5)
 
 
 def test_general_and_dot_are_luongs():
@@ -37,15 +36,13 @@ def test_general_and_dot_are_luongs():
     assert list(params) == ["w_key"]
     mask = masks.padding(VALID)
     w = params["w_key"]["kernel"].T
-    for ours, theirs in zip(
-        got, functional.multiplicative_attention(query, memory, memory, w=w, mask=mask), strict=True
-    ):
-        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    chex.assert_trees_all_close(
+        got, functional.multiplicative_attention(query, memory, memory, w=w, mask=mask), rtol=0, atol=1e-5
+    )
     params, query, memory, got = run("dot", D)
     assert not params
     expected = functional.multiplicative_attention(query, memory, memory, w=jnp.eye(D), mask=mask)
-    for ours, theirs in zip(got, expected, strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    chex.assert_trees_all_close(got, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["additive", "general"])

@@ -5,6 +5,7 @@ import functools
 import inspect
 import re
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -53,8 +54,7 @@ def test_fused_projection_equals_separate_matrices(num_kv_heads, bias):
     key = np.stack([heads(k, -2) for k in range(num_kv_heads)], 2)
     value = np.stack([heads(k, -1) for k in range(num_kv_heads)], 2)
     found = net.call(modules.SelfAttention.project, params, jnp.asarray(x, jnp.float32))
-    for got, expected in zip(found, (query, key, value), strict=True):
-        np.testing.assert_allclose(got, expected, atol=1e-5)
+    chex.assert_trees_all_close(found, (query, key, value), rtol=0, atol=1e-5)
     allowed = np.asarray((masks.causal() & masks.padding(VALID)).dense(5, 5))
     expected = merge(numpy_attention.attention(query, key, value, allowed=allowed)[0], params)
     got = net.apply(params, jnp.asarray(x, jnp.float32), mask=masks.causal() & masks.padding(VALID))
@@ -137,11 +137,10 @@ def test_captured_queries_and_keys_give_the_weights():
         found = caught["self"]
         return found.query, found.key, found.weights(mask=masks.causal()), net.net.bind(params).project(x)
 
-    caught_query, caught_key, weights, (query, key, value) = run(params)
+    *caught, weights, (query, key, value) = run(params)
     expected = merge(np.einsum("bnts,bsnh->btnh", weights, value), params)
     np.testing.assert_allclose(net.apply(params, x, mask=masks.causal()), expected, atol=1e-5)
-    np.testing.assert_array_equal(caught_query, query)
-    np.testing.assert_array_equal(caught_key, key)
+    chex.assert_trees_all_equal(caught, [query, key])
 
 
 def test_a_custom_attention_function_is_used():

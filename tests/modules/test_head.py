@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -60,8 +61,7 @@ def test_the_loss_is_that_of_the_logits(name):
     slopes = [jax.value_and_grad(loss, (0, 1), has_aux=True) for loss in (chunked, whole)]
     found, expected = quick(lambda *args: [slope(*args) for slope in slopes])(X, arrays(head))
     assert float(found[0][1]) == 9
-    for a, b in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+    chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", HEADS)
@@ -109,8 +109,7 @@ def test_copies_of_a_table_are_one_table():
         lambda x: [(head.logits(x), head.loss(x, labels, SMOOTHED), head.log_probs(x, labels)) for head in heads]
     )
     expected, found = run(X)
-    for a, b in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-6)
+    chex.assert_trees_all_close(found, expected, rtol=1e-6)
 
 
 def test_logits_never_exist_at_once(monkeypatch):

@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,13 +44,13 @@ def test_initial_values_differ_between_layers_attentions_and_seeds():
     ]
     each = np.concatenate([np.asarray(x).reshape(len(x), -1) for x in factors])
     assert len(np.unique(each.round(5), axis=0)) == len(each) == 2 * (2 + 3 + 3)
-    jax.tree.map(np.testing.assert_array_equal, net.init(jax.random.key(0)), params[0])
+    chex.assert_trees_all_equal(net.init(jax.random.key(0)), params[0])
 
 
 def test_other_initial_values_are_as_without_it():
     same = per_layer(lambda rngs, layer: functional.attention)
     one, two = (pure(models.LanguageModel, CONFIG, **x).init(jax.random.key(0)) for x in ({}, {"attention": same}))
-    jax.tree.map(np.testing.assert_array_equal, one, two)
+    chex.assert_trees_all_equal(one, two)
 
 
 def test_layers_count_from_0_in_each_stack():
@@ -195,7 +196,7 @@ def test_parameters_are_sharded_by_their_axes():
     loss = lambda params, x: jnp.square(net.apply(params, x, mask=masks.causal())).sum()
     expected = quick(jax.value_and_grad(loss))(params, x)
     got = quick(jax.value_and_grad(loss))(jax.device_put(params, shardings), x)
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), got, expected)
+    chex.assert_trees_all_close(got, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_maps_have_the_constants_of_their_layers():

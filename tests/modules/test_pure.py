@@ -3,6 +3,7 @@
 import functools
 import gc
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -45,16 +46,9 @@ def test_equal_models_are_equal_keys():
     again = pure(models.EncoderDecoder, models.EncoderDecoderConfig(**vars(CONFIG)))
     assert again == NET
     assert hash(again) == hash(NET)
-    traced = []
-
-    @functools.partial(jax.jit, static_argnums=0)
-    def run(net, x):
-        traced.append(net)
-        return x
-
+    run = jax.jit(chex.assert_max_traces(lambda net, x: x, n=1), static_argnums=0)
     run(NET, jnp.ones(1))
     run(again, jnp.ones(1))
-    assert len(traced) == 1
 
 
 def double(query, key, value, **options):
@@ -211,7 +205,7 @@ def test_state_that_is_not_a_parameter_is_refused(state, message):
 
 def test_init_is_a_function_of_the_key():
     again, other = (INIT(jax.random.key(seed)) for seed in (0, 1))
-    assert jax.tree.all(jax.tree.map(np.array_equal, params(), again))
+    chex.assert_trees_all_equal(params(), again)
     kernels = lambda tree, part="encoder": np.asarray(tree[part]["stack"]["layers"]["attention"]["kernel"])
     assert not (kernels(params()) == kernels(other)).any()
     assert not (kernels(params())[0] == kernels(params())[1]).any()  # layers are drawn apart
@@ -237,7 +231,7 @@ def test_parameters_are_created_sharded():
     assert jax.tree.all(jax.tree.map(lambda x, s: x.sharding == s, born, shardings))
     table = born["decoder"]["embeddings"]["tokens"]["table"]
     assert {s.data.shape for s in table.addressable_shards} == {(11, 1)}
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), born, params())
+    chex.assert_trees_all_close(born, params(), rtol=0, atol=1e-6)
 
 
 def test_apply_refuses_parameters_of_another_model():
@@ -257,7 +251,7 @@ def test_apply_refuses_parameters_of_another_model():
 def test_apply_does_not_touch_the_parameters():
     before = jax.tree.map(np.array, params())
     APPLY(params(), TOKENS, TOKENS)
-    jax.tree.map(np.testing.assert_array_equal, before, params())
+    chex.assert_trees_all_equal(before, params())
 
 
 def test_a_bound_model_has_its_methods():
@@ -276,8 +270,7 @@ def test_a_bound_model_is_differentiated_and_mapped():
     expected = quick(NET.apply)(params(), tokens, tokens)
     loss = lambda call: quick(jax.grad(lambda params: jnp.sum(call(params) ** 2)))(params())
     slopes = loss(run), loss(lambda params: NET.apply(params, tokens, tokens))
-    for a, b in zip(*map(jax.tree.leaves, slopes), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    chex.assert_trees_all_close(*slopes, rtol=1e-4, atol=1e-5)
     both = jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf]), params())
     np.testing.assert_allclose(quick(jax.vmap(run))(both)[0], expected, atol=1e-5)
 

@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -52,7 +53,7 @@ def test_padding_of_any_content_changes_no_bit(name):
     run = lambda params, x: module.net.apply(params, x, valid=VALID)
     both = quick(lambda x: (run(params, x), jax.vjp(run, params, x)[1](upstream)))
     clean, dirty = (both(jnp.where(VALID[..., None], normal(B, T, D), x)) for x in (0.0, np.nan))
-    jax.tree.map(np.testing.assert_array_equal, clean, dirty)
+    chex.assert_trees_all_equal(clean, dirty)
     output, (_, slope) = dirty
     assert not np.asarray(output)[~np.asarray(VALID)].any()
     assert not np.asarray(slope)[~np.asarray(VALID)].any()

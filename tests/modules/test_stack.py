@@ -5,6 +5,7 @@ import functools
 import importlib
 from types import SimpleNamespace
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -138,11 +139,7 @@ def test_what_a_call_captures_is_not_lost():
 
 def test_one_trace_for_every_depth():
     """Compile time does not grow with depth: the block is traced once."""
-    traced = []
-
-    def spy(query, key, value, **options):
-        traced.append(None)
-        return functional.attention(query, key, value, **options)
+    spy = chex.assert_max_traces(functional.attention, n=1)
 
     def make(rngs):
         attention = modules.SelfAttention(D, N, attention=spy, rngs=rngs)
@@ -150,7 +147,6 @@ def test_one_trace_for_every_depth():
 
     net, params = built(lambda rngs: modules.Stack(make, 20, rngs=rngs))
     jax.eval_shape(net.net.apply, params, normal(1, 2, D))
-    assert len(traced) == 1
 
 
 def unrolled(depth, **options):

@@ -1,6 +1,6 @@
 """Tiny random models of published families: saved by Hugging Face's library, read by ours, and back."""
 
-import jax
+import chex
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def written(found, folder, kind):
     """Writes what was read, and reads it with their library; the same weights must come back."""
     interop.save_pretrained(folder, found.net, found.params, family=found.family, settings=found.settings)
     again = interop.load_pretrained(folder)
-    jax.tree.map(np.testing.assert_array_equal, again.params, found.params)
+    chex.assert_trees_all_equal(again.params, found.params)
     model, report = kind.from_pretrained(folder, output_loading_info=True)
     assert all("pooler" in name for name in report["missing_keys"])
     assert not report["unexpected_keys"]

@@ -5,6 +5,7 @@ import functools
 import os
 import subprocess
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -60,8 +61,7 @@ def test_blockwise(name, dropout):
     """Rows, heads and dropped weights equal those of the full result; the mask's arrays are sharded."""
     bias = normal(1, 4, 1, 7, seed=1) if "not" in name else None
     there, placed, here = both(MASKS[name], dropout, bias, implementation="blockwise")
-    for got, want in zip(there(*placed), here, strict=True):
-        np.testing.assert_allclose(got, want, atol=1e-5)
+    chex.assert_trees_all_close(there(*placed), here, rtol=0, atol=1e-5)
 
 
 @pytest.fixture
@@ -127,8 +127,7 @@ def test_nothing_is_gathered_on_other_devices(implementation, kernel, pod, compi
 def test_biases_by_head():
     alibi = functional.alibi(4)
     there, placed, here = both(MASKS["causal"], 0.0, alibi, implementation="blockwise")
-    for got, want in zip(there(*placed), here, strict=True):
-        np.testing.assert_allclose(got, want, atol=1e-5)
+    chex.assert_trees_all_close(there(*placed), here, rtol=0, atol=1e-5)
 
 
 BY_HEAD = {
@@ -154,8 +153,7 @@ def test_biases_that_combine_queries_with_sharded_heads(name):
     run = jax.jit(pulled, static_argnums=2)
     attend = sharding.sharded_attention(sharding.mesh(GRID), implementation="blockwise")
     found, expected = (run(biases.LEARNED, query, f) for f in (attend, functional.attention))
-    for got, want in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(got, want, atol=2e-5)
+    chex.assert_trees_all_close(found, expected, rtol=0, atol=2e-5)
 
 
 def test_sinks_by_head():
@@ -169,8 +167,7 @@ def test_sinks_by_head():
     slopes = jax.jit(jax.value_and_grad(loss, (0, 1)), static_argnums=2)
     attend = sharding.sharded_attention(sharding.mesh(GRID), implementation="blockwise")
     found, expected = (slopes(jnp.arange(4.0), biases.LEARNED, f) for f in (attend, functional.attention))
-    for got, want in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(got, want, atol=2e-5, rtol=1e-5)
+    chex.assert_trees_all_close(found, expected, atol=2e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", first(["relative keys", "relative keys by head", "transformer-xl"], "relative keys"))
@@ -186,8 +183,7 @@ def test_empty_queries_do_not_reach_learned_tables(name):
     attend = sharding.sharded_attention(sharding.mesh(GRID), implementation="reference")
     dirty = slopes(biases.LEARNED, with_rows(query, [2], np.nan), attend)
     expected = slopes(biases.LEARNED, query, functional.attention)
-    for got, want in zip(jax.tree.leaves(dirty), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(got, want, atol=2e-5)
+    chex.assert_trees_all_close(dirty, expected, rtol=0, atol=2e-5)
 
 
 def test_dimensions_that_do_not_divide_are_not_sharded():
@@ -339,8 +335,7 @@ class First(masks.Mask):
 
 def test_a_custom_mask():
     there, placed, here = both(First(jnp.array([1, 7, 0, 4])), 0.0, None, implementation="blockwise")
-    for got, want in zip(there(*placed), here, strict=True):
-        np.testing.assert_allclose(got, want, atol=1e-5)
+    chex.assert_trees_all_close(there(*placed), here, rtol=0, atol=1e-5)
 
 
 def beside_lengths(batch, mesh):

@@ -6,12 +6,13 @@ import pathlib
 import shutil
 import types
 
+import chex
 import jax
 import pytest
 
 from jaxformer import training
 from jaxformer.tasks import restore
-from tests.training.small import abstract, equal, new_state
+from tests.training.small import abstract, new_state
 
 
 def test_the_command_that_makes_an_average_can_be_pasted():
@@ -31,7 +32,7 @@ def test_an_average_reads_neither_moments_nor_moving_averages(tmp_path):
         text["checksums"][path][0] ^= path.startswith((".optimizer", ".ema_params"))
     about.write_text(json.dumps(text))
     with training.Checkpoints(tmp_path) as checkpoints:
-        assert equal(checkpoints.average(restore.parameters_alone(abstract(state)), [1]), state.params)
+        chex.assert_trees_all_equal(checkpoints.average(restore.parameters_alone(abstract(state)), [1]), state.params)
 
 
 def removed_before_reading(monkeypatch, folder, number=1):
@@ -62,7 +63,7 @@ def test_a_step_that_a_training_removes_is_not_damaged(tmp_path, monkeypatch, ca
     removed_before_reading(monkeypatch, folder, 2)
     params, steps = restore.restore_params(tmp_path, setup, checkpoint)
     assert steps == (3,)
-    assert equal(params, scaled(3).params)
+    chex.assert_trees_all_equal(params, scaled(3).params)
     assert caplog.text == ""
 
 
@@ -75,7 +76,7 @@ def test_steps_that_a_training_removes_are_not_averaged(tmp_path, monkeypatch):
         tmp_path, None, training.Checkpoints.steps, lambda saved, steps: saved.average(target, steps)
     )
     assert steps == [2]
-    assert equal(params, scaled(2).params)
+    chex.assert_trees_all_equal(params, scaled(2).params)
 
 
 def test_a_damaged_step_is_still_named(tmp_path):

@@ -4,8 +4,7 @@ import json
 import re
 import shutil
 
-import jax
-import numpy as np
+import chex
 import pytest
 from rich.console import Console
 
@@ -75,7 +74,7 @@ def test_a_resumed_cooldown_equals_a_planned_one(folder, capsys):
         assert line in said
     assert losses(folder / "short") == losses(folder / "straight")
     straight = jaxformer.load(folder / "straight", checkpoint="last")
-    jax.tree.map(np.testing.assert_array_equal, result.state.params, straight.params)
+    chex.assert_trees_all_equal(result.state.params, straight.params)
     assert registry.read_config(folder / "short") == config
     jaxformer.train(config, folder / "short", console=Console(width=200))
     assert "is now" not in capsys.readouterr().out

@@ -42,10 +42,6 @@ def new_state(**options):
     return training.create(init, OPTIMIZER, jax.random.key(0), **options)
 
 
-def equal(a, b):
-    return jax.tree.all(jax.tree.map(lambda x, y: bool((x == y).all()), a, b))
-
-
 STEP = training.make_step(loss, OPTIMIZER)
 
 

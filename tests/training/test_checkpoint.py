@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +18,7 @@ import pytest
 
 from jaxformer import training
 from tests.selection import first
-from tests.training.small import OPTIMIZER, abstract, batch, data_files, equal, flip, loss, new_state, saved
+from tests.training.small import OPTIMIZER, abstract, batch, data_files, flip, loss, new_state, saved
 
 
 def test_restore_inverts_save(tmp_path):
@@ -25,8 +26,8 @@ def test_restore_inverts_save(tmp_path):
     with training.Checkpoints(tmp_path) as checkpoints:
         state, about = checkpoints.restore_latest(abstract(new_state()))
         assert about["note"] == "step 3"
-        assert equal(state, states[3])
-        assert equal(checkpoints.restore(2, jax.device_get(new_state()))[0], states[2])
+        chex.assert_trees_all_equal(state, states[3])
+        chex.assert_trees_all_equal(checkpoints.restore(2, jax.device_get(new_state()))[0], states[2])
 
 
 def test_a_directory_without_checkpoints(tmp_path):
@@ -39,7 +40,7 @@ def test_restore_params_prefers_the_moving_average(tmp_path):
     state = dataclasses.replace(state, ema_params=jax.tree.map(lambda x: x + 1, state.params))
     with training.Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(3, state, {})
-        assert equal(checkpoints.restore_params(3, abstract(state.params)), state.ema_params)
+        chex.assert_trees_all_equal(checkpoints.restore_params(3, abstract(state.params)), state.ema_params)
         checkpoints.save(4, state.params, {})
         with pytest.raises(training.OtherModelError, match="params/bias is missing in the checkpoint"):
             checkpoints.restore_params(4, state.params)
@@ -56,7 +57,7 @@ def test_average(tmp_path):
     states = saved(tmp_path)
     with training.Checkpoints(tmp_path) as checkpoints:
         mean, same = (checkpoints.average(abstract(new_state()), steps) for steps in ([1, 3], [1] * 5))
-    assert equal(same, states[1].params)  # bit for bit, as what is frozen must stay
+    chex.assert_trees_all_equal(same, states[1].params)  # bit for bit, as what is frozen must stay
     np.testing.assert_allclose(mean["kernel"], states[2].params["kernel"], rtol=1e-6)
 
 
@@ -73,7 +74,7 @@ def test_leaves_that_are_not_requested_are_not_read(tmp_path):
     about.write_text(json.dumps(text))
     with training.Checkpoints(tmp_path) as checkpoints:
         found, _ = checkpoints.restore(1, part)
-        assert equal(found.params, states[1].params)
+        chex.assert_trees_all_equal(found.params, states[1].params)
         assert all(leaf is ... for leaf in jax.tree.leaves(found.optimizer))
         with pytest.raises(training.CheckpointError, match=r"wrong checksum of \.optimizer.*mu.*kernel"):
             checkpoints.restore(1, whole)
@@ -100,7 +101,7 @@ def test_damage_falls_back_to_the_step_before(tmp_path, damage, caplog):
     with caplog.at_level(logging.WARNING), training.Checkpoints(tmp_path) as checkpoints:
         state, about = checkpoints.restore_latest(abstract(new_state()))
     assert about["note"] == "step 2"
-    assert equal(state, states[2])
+    chex.assert_trees_all_equal(state, states[2])
     assert "step 3" in caplog.text
     with training.Checkpoints(tmp_path) as checkpoints:  # the damaged one is out of the way of a new step 3
         assert checkpoints.steps() == [1, 2]
@@ -147,7 +148,7 @@ def test_a_changed_number_in_the_metadata_is_damage(tmp_path):
     with training.Checkpoints(tmp_path) as checkpoints:
         with pytest.raises(training.CheckpointError, match="wrong digest"):
             checkpoints.restore(3, abstract(new_state()))
-        assert equal(checkpoints.restore_latest(abstract(new_state()))[0], states[2])
+        chex.assert_trees_all_equal(checkpoints.restore_latest(abstract(new_state()))[0], states[2])
 
 
 def test_a_wrong_target_renames_no_checkpoint(tmp_path):
@@ -159,7 +160,7 @@ def test_a_wrong_target_renames_no_checkpoint(tmp_path):
         with pytest.raises(training.CheckpointError, match=r"step 3 in .*another model"):
             checkpoints.restore_latest(wrong)
         assert checkpoints.steps() == [1, 2, 3]
-        assert equal(checkpoints.restore_latest(target)[0], states[3])
+        chex.assert_trees_all_equal(checkpoints.restore_latest(target)[0], states[3])
 
 
 def test_a_step_of_another_script_is_not_damage(tmp_path):
@@ -175,8 +176,8 @@ def test_a_step_of_another_script_is_not_damage(tmp_path):
         with pytest.raises(training.OtherModelError, match=r"step 3 in .*ema_params.* and missing in this model"):
             checkpoints.restore_latest(abstract(old))
         assert checkpoints.steps() == [1, 2, 3]
-        assert equal(checkpoints.restore(1, abstract(old))[0], old)
-        assert equal(checkpoints.restore_latest(abstract(new))[0], new)
+        chex.assert_trees_all_equal(checkpoints.restore(1, abstract(old))[0], old)
+        chex.assert_trees_all_equal(checkpoints.restore_latest(abstract(new))[0], new)
         assert checkpoints.steps() == [1, 2]
 
 
@@ -194,7 +195,7 @@ def test_files_that_contradict_their_step(tmp_path, signed, monkeypatch):
         found = lambda step: {"state": dataclasses.replace(states[3], params={})} if step == 3 else real(step)
         monkeypatch.setattr(manager, "item_metadata", found)
         if signed:
-            assert equal(checkpoints.restore_latest(abstract(new_state()))[0], states[2])
+            chex.assert_trees_all_equal(checkpoints.restore_latest(abstract(new_state()))[0], states[2])
             assert (tmp_path / "damaged-3").is_dir()
         else:
             with pytest.raises(training.OtherModelError, match="step 3"):
@@ -227,7 +228,7 @@ def test_saving_during_training(tmp_path):
                 copies[number] = jax.tree.map(lambda x: np.array(x, copy=True), state)
                 checkpoints.save(number, state, {})
         for number, copy in copies.items():
-            assert equal(checkpoints.restore(number, target)[0], copy)
+            chex.assert_trees_all_equal(checkpoints.restore(number, target)[0], copy)
 
 
 def test_restores_onto_another_mesh(tmp_path):
@@ -242,7 +243,7 @@ def test_restores_onto_another_mesh(tmp_path):
         wide, _ = checkpoints.restore(1, split)
         assert wide["x"].sharding == rows
         checkpoints.save(2, wide, {})
-        assert equal(checkpoints.restore(2, abstract(state))[0], state)
+        chex.assert_trees_all_equal(checkpoints.restore(2, abstract(state))[0], state)
 
 
 def test_the_best_step_ignores_scores_that_are_not_numbers(tmp_path):
@@ -291,7 +292,7 @@ def test_flipped_bits_in_the_arrays(tmp_path):
         with training.Checkpoints(folder) as checkpoints:
             state, about = checkpoints.restore_latest(abstract(values[1]))
         # A flip between values may be harmless; a wrong value must never come back.
-        assert equal(state, values[about["step"]])
+        chex.assert_trees_all_equal(state, values[about["step"]])
         caught += about["step"] == 1
     assert caught >= 18
 
@@ -387,7 +388,7 @@ def test_read_only_directory(tmp_path):
         with pytest.raises(training.CheckpointError, match="Read-only"):
             training.Checkpoints(folder / "new")
         checkpoints = training.Checkpoints(folder / "c")
-        assert equal(checkpoints.restore_latest(abstract(new_state()))[0], states[3])
+        chex.assert_trees_all_equal(checkpoints.restore_latest(abstract(new_state()))[0], states[3])
 
         def save():
             checkpoints.save(4, states[3], {})

@@ -11,6 +11,7 @@ import time
 import types
 import weakref
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,7 +25,7 @@ from jaxformer.training.logging import JsonLog, read_log
 from jaxformer.training.loop import _Clock
 from jaxformer.training.recorder import MEASURED
 from tests.training import copying
-from tests.training.small import OPTIMIZER, STEP, abstract, batch, equal, fit, loss, new_state, settings, stream
+from tests.training.small import OPTIMIZER, STEP, abstract, batch, fit, loss, new_state, settings, stream
 
 
 def test_resumed_run_is_the_same_run(tmp_path):
@@ -36,7 +37,7 @@ def test_resumed_run_is_the_same_run(tmp_path):
             restored = checkpoints.restore_latest(abstract(new_state()))
             state = new_state() if restored is None else restored[0]
             result = fit(state, steps, checkpoints=checkpoints, hooks=[JsonLog(log)], config={"checkpoint_every": 5})
-    assert equal(whole, result.state)
+    chex.assert_trees_all_equal(whole, result.state)
     assert [entry["step"] for entry in read_log(log)] == list(range(1, 21))
 
 
@@ -60,7 +61,7 @@ def test_an_earlier_step_does_not_continue_beside_later_ones(tmp_path):
         (tmp_path / str(step)).rename(tmp_path / f"away-{step}")
     with training.Checkpoints(tmp_path) as checkpoints:
         earlier, _ = checkpoints.restore_latest(abstract(new_state()))
-        assert equal(whole, fit(earlier, 8, **outputs(checkpoints)).state)
+        chex.assert_trees_all_equal(whole, fit(earlier, 8, **outputs(checkpoints)).state)
         assert checkpoints.steps() == [2, 4, 6, 8]
 
 
@@ -219,7 +220,7 @@ def fit_in(folder, batches, steps=20, nonfinite="rollback", state=None, progress
 def test_the_run_is_the_one_without_these_batches(bad, tmp_path):
     """Two in one stretch between checkpoints, one in each of two, and at the end; the log holds every step once."""
     found, want = fit_in(tmp_path / "a", with_bad(bad)), fit_in(tmp_path / "b", without(bad))
-    assert equal(found.state, want.state)
+    chex.assert_trees_all_equal(found.state, want.state)
     assert found.progress.left_out == sorted(bad)
     timed = [read_log(tmp_path / name / "log.jsonl") for name in "ab"]
     logs = [[{name: x for name, x in row.items() if name not in MEASURED} for row in log] for log in timed]
@@ -231,7 +232,7 @@ def test_the_run_is_the_one_without_these_batches(bad, tmp_path):
 def test_a_resumed_run_leaves_them_out_too(tmp_path):
     half = fit_in(tmp_path / "a", with_bad({5}), steps=12)
     found = fit_in(tmp_path / "a", with_bad({5}), state=half.state, progress=half.progress)
-    assert equal(found.state, fit_in(tmp_path / "b", without({5})).state)
+    chex.assert_trees_all_equal(found.state, fit_in(tmp_path / "b", without({5})).state)
 
 
 def test_the_state_is_freed_before_another_is_read(tmp_path, monkeypatch):
@@ -258,7 +259,7 @@ def test_going_back_to_a_save_of_the_caller(tmp_path):
     with training.Checkpoints(tmp_path / "a" / "checkpoints") as checkpoints:
         checkpoints.save(0, state, {})
     found, want = fit_in(tmp_path / "a", with_bad({0}), 3, state=state), fit_in(tmp_path / "b", without({0}), 3)
-    assert equal(found.state, want.state)
+    chex.assert_trees_all_equal(found.state, want.state)
     assert found.progress.left_out == [0]
 
 
@@ -373,7 +374,7 @@ def test_killed_at_random_times(tmp_path):
     for name in ("whole", "killed"):
         with training.Checkpoints(tmp_path / name / "c") as checkpoints:
             states.append(jax.tree.map(np.asarray, checkpoints.restore(400, target)[0]))
-    assert equal(*states)
+    chex.assert_trees_all_equal(*states)
     assert logged("killed") == logged("whole")
     assert [e["step"] for e in logged("killed") if "loss" in e] == list(range(1, 401))
 
@@ -384,4 +385,5 @@ def test_a_list_of_batches_is_refused():
     with pytest.raises(ValueError, match=r"batches must be a function from a step to an iterator .*; got list"):
         inspect.unwrap(training.fit)(STEP, new_state(), batches, config=settings(5))
     again = fit(new_state(), 5, batches=lambda start: itertools.islice(itertools.cycle(batches), start, None))
-    assert equal(again.state, fit(new_state(), 5, batches=lambda start: (batch(n % 3) for n in range(start, 5))).state)
+    want = fit(new_state(), 5, batches=lambda start: (batch(n % 3) for n in range(start, 5)))
+    chex.assert_trees_all_equal(again.state, want.state)

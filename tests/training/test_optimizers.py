@@ -5,6 +5,7 @@ import functools
 import math
 import re
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -242,7 +243,7 @@ def test_a_state_of_flax_is_updated_as_a_dict_is():
     expected = update(optimizer, gradients, optimizer.init(params), params)
     state, gradients = (nnx.state(net.bind(x), nnx.Param) for x in (params, gradients))
     moved = nnx.to_pure_dict(update(optimizer, gradients, optimizer.init(state), state))
-    jax.tree.map(np.testing.assert_array_equal, moved, expected)
+    chex.assert_trees_all_equal(moved, expected)
 
 
 def test_muon_needs_the_axes_of_each_parameter():

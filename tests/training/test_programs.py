@@ -2,13 +2,14 @@
 
 import dataclasses
 
+import chex
 import jax
 import jax.numpy as jnp
 import pytest
 
 from jaxformer.training.phase_timer import PhaseTimer
 from jaxformer.training.programs import OutOfMemoryError, Programs
-from tests.training.small import STEP, batch, equal, new_state
+from tests.training.small import STEP, batch, new_state
 
 
 def test_one_program_for_each_shape():
@@ -19,7 +20,7 @@ def test_one_program_for_each_shape():
     for rows in (8, 4, 8):
         state, metrics = programs(state, batch(0, rows=rows))
         want, expected = STEP(want, batch(0, rows=rows))
-        assert equal((state, metrics), (want, expected))
+        chex.assert_trees_all_equal((state, metrics), (want, expected))
     assert len(programs) == 2
     assert timer.seconds()["compiling"] > timer.seconds()["stepping"] / 100
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +10,7 @@ import optax
 import pytest
 
 from jaxformer import training
-from tests.training.small import abstract, equal, init, new_state, saved
+from tests.training.small import abstract, init, new_state, saved
 
 
 def test_another_model_is_refused(tmp_path):
@@ -42,7 +43,7 @@ def test_another_optimizer_is_named_as_such(tmp_path):
         shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere), other.params)
         for params in (other.params, shapes):
             found = checkpoints.restore_params(1, params)
-            assert equal(found, states[1].params)
+            chex.assert_trees_all_equal(found, states[1].params)
             assert all(a.sharding == b.sharding for a, b in zip(*map(jax.tree.leaves, (found, params)), strict=True))
         with pytest.raises(
             training.OtherModelError, match=r"params/kernel is \(\(4, 3\), 'float32'\) in the checkpoint"

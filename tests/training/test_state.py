@@ -2,13 +2,14 @@
 
 import inspect
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxformer import models, pure, sharding, training
-from tests.training.small import OPTIMIZER, STEP, batch, equal, init, new_state
+from tests.training.small import OPTIMIZER, STEP, batch, init, new_state
 
 
 def test_a_state_is_created_sharded():
@@ -19,8 +20,7 @@ def test_a_state_is_created_sharded():
     shapes = jax.eval_shape(lambda: training.create(wide, OPTIMIZER, jax.random.key(0)))
     shardings = jax.tree.map(lambda x: jax.sharding.NamedSharding(mesh, spec(x)), shapes)
     state = training.create(wide, OPTIMIZER, jax.random.key(0), shardings=shardings)
-    for leaf, where in zip(jax.tree.leaves(state), jax.tree.leaves(shardings), strict=True):
-        assert leaf.sharding.is_equivalent_to(where, leaf.ndim)
+    assert jax.tree.all(jax.tree.map(lambda x, where: x.sharding.is_equivalent_to(where, x.ndim), state, shardings))
     assert (
         sum(len(leaf.sharding.device_set) == 8 and not leaf.is_fully_replicated for leaf in jax.tree.leaves(state)) == 3
     )
@@ -32,12 +32,10 @@ def test_a_state_is_created_on_a_mesh_in_one_call():
     net, key = pure(models.LanguageModel, config), jax.random.key(3)
     placement = sharding.Placement(sharding.mesh("fsdp=4,tensor=2"))
     state, shardings = training.create_sharded(net, OPTIMIZER, key, placement=placement, ema=True)
-    for leaf, where in zip(jax.tree.leaves(state), jax.tree.leaves(shardings), strict=True):
-        assert leaf.sharding.is_equivalent_to(where, leaf.ndim)
+    assert jax.tree.all(jax.tree.map(lambda x, where: x.sharding.is_equivalent_to(where, x.ndim), state, shardings))
     assert shardings.params == shardings.ema_params == placement.params(net.shapes, net.axes)
     alone = training.create(net.init, OPTIMIZER, key, ema=True)
-    for got, want in zip(jax.tree.leaves(state), jax.tree.leaves(alone), strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-6)
+    chex.assert_trees_all_close(state, alone, rtol=1e-6)
     table = state.params["decoder"]["embeddings"]["tokens"]["table"]
     assert {shard.data.shape for shard in table.addressable_shards} == {(32, 4)}
     make = jax.jit(net.init, out_shardings=shardings.params).lower(key).compile()
@@ -47,11 +45,12 @@ def test_a_state_is_created_on_a_mesh_in_one_call():
 def test_a_state_follows_from_its_key():
     """The parameters and the run's key are drawn from two halves of the key; nothing else is random."""
     state, again = new_state(), new_state()
-    assert equal(state, again)
+    chex.assert_trees_all_equal(state, again)
     init_key, step_key = jax.random.split(jax.random.key(0))
-    assert equal(state.params, init(init_key))
-    assert equal(state.key, jax.random.key_data(step_key))
-    assert not equal(state.params, training.create(init, OPTIMIZER, jax.random.key(1)).params)
+    chex.assert_trees_all_equal(state.params, init(init_key))
+    chex.assert_trees_all_equal(state.key, jax.random.key_data(step_key))
+    other = training.create(init, OPTIMIZER, jax.random.key(1)).params
+    assert not (state.params["kernel"] == other["kernel"]).all()
     assert int(state.step) == 0
 
 
@@ -60,7 +59,7 @@ def test_best_params_are_the_moving_average_if_there_is_one():
     plain, averaged = new_state(), new_state(ema=True)
     assert training.best_params(plain) is plain.params
     assert training.best_params(averaged) is averaged.ema_params
-    assert equal(averaged.params, averaged.ema_params)
+    chex.assert_trees_all_equal(averaged.params, averaged.ema_params)
     kernels = averaged.params["kernel"], averaged.ema_params["kernel"]
     assert kernels[0].unsafe_buffer_pointer() != kernels[1].unsafe_buffer_pointer()
 
@@ -71,8 +70,8 @@ def test_a_state_of_given_parameters_is_a_copy():
     kept = jax.tree.map(np.asarray, params)
     state = training.create(lambda key: params, OPTIMIZER, jax.random.key(0))
     state, _ = STEP(state, batch(0))
-    assert not equal(state.params, params)
-    assert equal(kept, params)
+    assert not (state.params["kernel"] == params["kernel"]).all()
+    chex.assert_trees_all_equal(kept, params)
 
 
 def test_the_text_of_a_state_is_short():

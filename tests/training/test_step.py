@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import re
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +12,7 @@ import optax
 import pytest
 
 from jaxformer import training
-from tests.training.small import OPTIMIZER, batch, equal, init, loss, new_state, settings
+from tests.training.small import OPTIMIZER, batch, init, loss, new_state, settings
 
 
 def test_gradient_is_that_of_the_mean():
@@ -28,8 +29,7 @@ def test_gradient_is_that_of_the_mean():
 def test_accumulation_is_the_same_update():
     noiseless = lambda p, b, key: loss(p, b, None)
     whole, parts = (training.make_step(noiseless, OPTIMIZER, num_microbatches=n)(new_state(), batch(1)) for n in (1, 4))
-    for a, b in zip(jax.tree.leaves(whole[0].params), jax.tree.leaves(parts[0].params), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    chex.assert_trees_all_close(whole[0].params, parts[0].params, rtol=1e-5, atol=1e-6)
     assert float(whole[1]["seen"]) == float(parts[1]["seen"]) == 8
     with pytest.raises(ValueError, match="num_microbatches=3 does not divide"):
         training.make_step(noiseless, OPTIMIZER, num_microbatches=3)(new_state(), batch(1))
@@ -107,7 +107,7 @@ def test_arguments_out_of_range_are_refused(options, message):
 def test_nonfinite_steps_are_skipped_or_reported():
     before = jax.tree.map(np.asarray, new_state().params)
     state, metrics = training.make_step(loss, OPTIMIZER, nonfinite="skip")(new_state(), batch(1, nan=True))
-    assert equal(before, state.params)
+    chex.assert_trees_all_equal(before, state.params)
     assert (float(metrics["finite"]), float(metrics["skipped"]), int(state.step)) == (0, 1, 1)
     _, metrics = training.make_step(loss, OPTIMIZER)(new_state(), batch(1, nan=True))
     assert float(metrics["finite"]) == 0
@@ -121,8 +121,7 @@ def test_moving_average_follows():
         state, _ = step(state, batch(number))
         decay = min(0.9, (1 + number) / (10 + number))
         expected = jax.tree.map(lambda a, p: a + (1 - decay) * (np.asarray(p) - a), expected, state.params)  # noqa: B023
-    for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(state.ema_params), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    chex.assert_trees_all_close(expected, state.ema_params, rtol=1e-5, atol=1e-6)
     assert training.best_params(state) is state.ema_params
 
 
@@ -131,13 +130,12 @@ def test_parameters_in_bfloat16_have_moments_and_an_average_in_float32(parts):
     """So the dtypes of a state stay, and the average follows its parameter, 1, where bfloat16 would round it to 0."""
     optimizer = optax.adam(0.0)
     mean = lambda params, batch, key: (params["w"].astype(jnp.float32) * batch.sum(), batch.sum())
-    state = training.create(lambda key: {"w": jnp.zeros((), jnp.bfloat16)}, optimizer, jax.random.key(0), ema=True)
-    dtypes = jax.tree.map(lambda x: x.dtype, state)
-    state = dataclasses.replace(state, step=jnp.int32(100_000), params={"w": jnp.ones((), jnp.bfloat16)})
+    first = training.create(lambda key: {"w": jnp.zeros((), jnp.bfloat16)}, optimizer, jax.random.key(0), ema=True)
+    state = dataclasses.replace(first, step=jnp.int32(100_000), params={"w": jnp.ones((), jnp.bfloat16)})
     step = training.make_step(mean, optimizer, ema_decay=0.999, num_microbatches=parts)
     batches = lambda start: itertools.repeat(jnp.full(8, 1 / 3, jnp.float32))
     state = training.fit(step, state, batches, config=settings(100_100)).state
-    assert jax.tree.map(lambda x: x.dtype, state) == dtypes
+    chex.assert_trees_all_equal_dtypes(state, first)
     np.testing.assert_allclose(state.ema_params["w"], 1 - 0.999**100, rtol=1e-4)
     np.testing.assert_allclose(state.optimizer[0].nu["w"], 1 - 0.999**100, rtol=0.01)
 
@@ -184,7 +182,7 @@ def test_a_skipped_step_leaves_the_average_alone():
     before = jax.tree.map(np.asarray, state.ema_params)
     state, metrics = step(state, batch(2, nan=True))
     assert float(metrics["skipped"]) == 1
-    assert equal(before, state.ema_params)
+    chex.assert_trees_all_equal(before, state.ema_params)
 
 
 def test_weights_below_one_are_a_mean_too():

@@ -2,6 +2,7 @@
 
 import inspect
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,8 +32,7 @@ def expected(similarity, allowed=None):
 
 
 def close(got, want):
-    for a, b in zip(got, want, strict=True):
-        np.testing.assert_allclose(a, b, atol=2e-6)
+    chex.assert_trees_all_close(got, want, rtol=0, atol=2e-6)
 
 
 def test_additive_is_its_formula():
@@ -80,10 +80,7 @@ def test_contract_of_empty_rows_and_unseen_keys(fill):
     query, key, value = ARRAYS
     unseen = ~ALLOWED[..., None]
     dirty = (query.at[1, 2].set(fill), *(jnp.where(unseen, fill, x) for x in (key, value)))
-    for a, b in zip(
-        jax.tree.leaves(value_and_grads(*dirty)), jax.tree.leaves(value_and_grads(query, key, value)), strict=True
-    ):
-        np.testing.assert_array_equal(a, b)
+    chex.assert_trees_all_equal(value_and_grads(*dirty), value_and_grads(query, key, value))
     (_, (output, weights)), slopes = value_and_grads(*dirty)
     assert not np.asarray(output[1, 2]).any()
     assert not np.asarray(weights)[~allowed].any()

@@ -5,6 +5,7 @@ import functools
 import inspect
 import itertools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -65,8 +66,7 @@ def test_a_traced_scale_and_empty_queries(implementation, fill):
     expected = run(query, jnp.float32(0.3))
     np.testing.assert_allclose(expected[1], loss(query, 0.3)[1], atol=1e-6)
     got = run(query.at[:, 1].set(fill), jnp.float32(0.3))
-    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_array_equal(x, y)
+    chex.assert_trees_all_equal(got, expected)
 
 
 def signed_root(logits):
@@ -94,8 +94,7 @@ def test_a_score_with_an_infinite_slope_at_zero(implementation, mask):
     output, pull = jax.vjp(attend, *inputs)
     np.testing.assert_allclose(output, numpy_attention.attention(*inputs, score=theirs, **options)[0], atol=3e-6)
     expected = numpy_attention.gradients(*inputs, upstream, score=theirs, **options)
-    for got, want in zip(pull(upstream), expected[:3], strict=True):
-        np.testing.assert_allclose(got, want, atol=2e-5)
+    chex.assert_trees_all_close(pull(upstream), expected[:3], rtol=0, atol=2e-5)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import functools
 import time
 from collections.abc import Callable
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -106,8 +107,7 @@ class TestParts:
         np.testing.assert_allclose(output, numpy_attention.attention(*inputs[:3], **theirs)[0], atol=3e-6)
         *expected, d_bias = numpy_attention.gradients(*inputs, **theirs)
         expected.append(d_bias.sum(tuple(dim for dim, size in enumerate(shape) if size == 1), keepdims=True))
-        for got, want in zip(result, expected, strict=True):
-            np.testing.assert_allclose(got, want, atol=2e-5)
+        chex.assert_trees_all_close(result, expected, rtol=0, atol=2e-5)
 
     def test_drops_the_same_weights(self, parts):
         """The dropped weights are the same to the bit; values that are unit vectors show them."""
@@ -256,8 +256,7 @@ def test_vmap_keeps_plain_bounds():
     results = quick(together)(*inputs, mask)
     for i, j in np.ndindex(2, 2):
         pick = functools.partial(jax.tree.map, lambda x: np.asarray(x)[i, j])  # noqa: B023
-        for got, want in zip(pick(results), one(*inputs[:, i, j], pick(mask)), strict=True):
-            np.testing.assert_allclose(got, want, atol=1e-6)
+        chex.assert_trees_all_close(pick(results), one(*inputs[:, i, j], pick(mask)), rtol=0, atol=1e-6)
     loops = [eqn.params["cond_jaxpr"] for eqn in loops_of(jax.make_jaxpr(together)(*inputs, mask))]
     assert len(loops) == 2
     assert all(not condition.jaxpr.outvars[0].aval.shape for condition in loops)
@@ -309,8 +308,7 @@ def test_agrees_with_reference_around_whole_blocks(length, mask):
 
     one, other = (quick(functools.partial(pulled, name))() for name in ("reference", "blockwise"))
     np.testing.assert_allclose(one[0], other[0], atol=2e-6)
-    for a, b in zip(one[1:], other[1:], strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-5)
+    chex.assert_trees_all_close(one[1:], other[1:], rtol=0, atol=1e-5)
 
 
 def test_chosen_for_long_sequences():
@@ -333,8 +331,7 @@ def test_a_finite_bias_that_lowers_a_full_row(low):
     small = functools.partial(attention, query_block=2, key_block=3)
     attends = small, reference.attention
     slopes = [quick(jax.grad(loss), static_argnums=1)((query, key, value), f) for f in attends]
-    for got, want in zip(*slopes, strict=True):
-        np.testing.assert_allclose(got, want, atol=1e-5)
+    chex.assert_trees_all_close(*slopes, rtol=0, atol=1e-5)
 
 
 @pytest.mark.full
@@ -354,9 +351,7 @@ def test_in_a_program_of_64_bits(dtype):
 
         slope = jax.value_and_grad(loss, (0, 1), has_aux=True)
         result, expected = (slope(inputs, table, name) for name in ("blockwise", "reference"))
-    for got, want in zip(*map(jax.tree.leaves, (result, expected)), strict=True):
-        assert got.dtype == want.dtype
-        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    chex.assert_trees_all_close(result, expected, rtol=1e-5, atol=1e-5, strict=True)  # dtypes, too
 
 
 def test_a_second_derivative_without_optimizations():
@@ -376,5 +371,4 @@ def test_a_second_derivative_without_optimizations():
     lowered = jax.jit(functools.partial(products, attend=small)).lower(inputs)
     found = lowered.compile(compiler_options={"xla_backend_optimization_level": 0})(inputs)
     expected = quick(products, static_argnums=1)(inputs, reference.attention)
-    for got, want in zip(found, expected, strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+    chex.assert_trees_all_close(found, expected, rtol=1e-4, atol=1e-4)

@@ -3,6 +3,7 @@
 import functools
 import inspect
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -47,8 +48,7 @@ def test_padding_has_no_gradient(causal):
     loss = lambda *x: functional.linear_attention(*x, causal=causal, valid=jnp.asarray(VALID)).sum()
     dirty = [ARRAYS[0], *(jnp.where(VALID[..., None, None], x, jnp.nan) for x in ARRAYS[1:])]
     slopes = quick(jax.grad(loss, (0, 1, 2)))
-    for got, want in zip(slopes(*dirty), slopes(*ARRAYS), strict=True):
-        np.testing.assert_array_equal(got, want)
+    chex.assert_trees_all_equal(slopes(*dirty), slopes(*ARRAYS))
 
 
 @pytest.mark.parametrize("chunk", first([1, 4, 11, 64], 4))
@@ -61,8 +61,7 @@ def test_causal(chunk):
 def test_causal_gradients_do_not_depend_on_the_chunk():
     loss = lambda chunk: lambda *x: jnp.sum(functional.linear_attention(*x, causal=True, chunk=chunk) ** 2)
     slopes = [quick(jax.grad(loss(chunk), (0, 1, 2)))(*ARRAYS) for chunk in (3, T)]
-    for a, b in zip(*slopes, strict=True):
-        np.testing.assert_allclose(a, b, atol=2e-4)
+    chex.assert_trees_all_close(*slopes, rtol=0, atol=2e-4)
 
 
 def test_steps_are_the_rows_of_the_causal_form():
@@ -101,8 +100,7 @@ def test_products_of_small_features():
             jnp.asarray(x + shift, jnp.float32) for x, shift in zip((query, key, value), (46.0, 50.0, 0.0), strict=True)
         ]
         expected = quick(jax.grad(lambda *x, form=form: (form(*x) ** 2).sum(), (0, 1, 2)))(*near)
-        for got, want in zip(slopes, expected, strict=True):
-            np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)
+        chex.assert_trees_all_close(slopes, expected, rtol=1e-3, atol=1e-4)
 
 
 def test_features_that_are_zero_in_float32():

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import re
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -153,8 +154,7 @@ def test_with_batch_and_heads_sharded_too(name, order):
     if order == "zigzag":
         gradients = tuple(functional.unzigzag(x, 2) for x in gradients)
     np.testing.assert_allclose(loss, expected[0], rtol=1e-5)
-    for got, want in zip(gradients, expected[1], strict=True):
-        np.testing.assert_allclose(got, want, atol=2e-5)
+    chex.assert_trees_all_close(gradients, expected[1], rtol=0, atol=2e-5)
 
 
 @pytest.mark.full
@@ -164,8 +164,7 @@ def test_dropout_does_not_depend_on_the_ring():
     attend = split(mesh(data=2, context=2, tensor=2), batch="data", heads="tensor")
     dropout = functional.Dropout(0.4, jax.random.key(5))
     found, expected = (value_and_gradients(f, given, dropout=dropout) for f in (attend, functional.attention))
-    for got, want in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(got, want, atol=3e-5, rtol=1e-5)
+    chex.assert_trees_all_close(found, expected, atol=3e-5, rtol=1e-5)
 
 
 @pytest.mark.full
@@ -193,8 +192,7 @@ def test_rows_that_a_bias_lowers_as_a_whole():
     lowered = Table(jnp.where(jnp.arange(16) % 3 == 0, -1e9, 0.0).reshape(1, 1, 16, 1))
     options = {"bias": lowered, "mask": masks.causal() & masks.window(9)}
     found, expected = (value_and_gradients(f, given, **options) for f in (split(mesh(context=4)), functional.attention))
-    for got, want in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(got, want, atol=3e-5, rtol=1e-5)
+    chex.assert_trees_all_close(found, expected, atol=3e-5, rtol=1e-5)
 
 
 @pytest.mark.full
@@ -212,8 +210,7 @@ def test_biases_that_combine_queries_with_sharded_heads(name):
         jax.jit(jax.value_and_grad(loss, (0, 1)), static_argnums=2)(biases.LEARNED, query, f)
         for f in (attend, functional.attention)
     )
-    for got, want in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(got, want, atol=2e-5, rtol=1e-5)
+    chex.assert_trees_all_close(found, expected, atol=2e-5, rtol=1e-5)
 
 
 @jax.tree_util.register_dataclass
@@ -257,8 +254,7 @@ def test_cross_attention_of_other_lengths():
     given = query, key, value, upstream
     found = value_and_gradients(split(mesh(context=8)), given, mask=masks.lengths(jnp.array([23, 9])))
     expected = value_and_gradients(functional.attention, given, mask=masks.lengths(jnp.array([23, 9])))
-    for got, want in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(got, want, atol=2e-5, rtol=1e-5)
+    chex.assert_trees_all_close(found, expected, atol=2e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("empty", first(["batch", "length"], "batch"))

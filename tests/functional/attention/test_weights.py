@@ -5,6 +5,7 @@ import importlib
 import inspect
 import re
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -125,8 +126,7 @@ def test_statistics_ignore_keys_that_nothing_sees():
     query, key, _, _ = arrays()
     dirty = jnp.where(jnp.asarray(VALID)[:, :, None, None], key, jnp.nan)
     clean, got = (functional.attention_statistics(query, k, mask=masks.padding(VALID)) for k in (key, dirty))
-    for one, other in zip(clean, got, strict=True):
-        np.testing.assert_array_equal(one, other)
+    chex.assert_trees_all_equal(clean, got)
 
 
 @pytest.mark.parametrize(
@@ -172,8 +172,7 @@ def test_weights_keep_the_contract():
     query, key, _, _ = arrays()
     dirty = jnp.where(jnp.asarray(VALID)[:, :, None, None], key, jnp.nan)
     total = lambda q, k: jnp.sum(functional.attention_weights(q, k, mask=masks.padding(VALID), rows=[1]) ** 2)
-    for clean, got in zip(*(quick(jax.grad(total, (0, 1)))(query, k) for k in (key, dirty)), strict=True):
-        np.testing.assert_array_equal(clean, got)
+    chex.assert_trees_all_equal(*(quick(jax.grad(total, (0, 1)))(query, k) for k in (key, dirty)))
 
 
 @pytest.mark.parametrize(("name", "chosen"), [("rows", [T]), ("rows", [-1]), ("heads", [0, 4])])

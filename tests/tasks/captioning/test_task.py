@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -122,7 +123,7 @@ def test_starting_from_the_convolutions_of_a_classifier(tmp_path):
     jaxformer.train(config, tmp_path / "run", console=quiet())
     ours, source = (jaxformer.load(tmp_path / name, checkpoint="last").params for name in ("run", "eye"))
     del source["output"]
-    jax.tree.map(np.testing.assert_array_equal, ours["grid"], source)
+    chex.assert_trees_all_equal(ours["grid"], source)
     about = json.loads((tmp_path / "run" / "init.json").read_text())
     assert about["unused"] == ["grid/output/bias", "grid/output/kernel"]
     assert not any(name.startswith("grid/") for name in about["new"])

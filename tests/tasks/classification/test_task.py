@@ -4,6 +4,7 @@ import io
 import itertools
 import json
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -359,7 +360,7 @@ def test_head_only(tmp_path):
     whole = changed(tiny(tmp_path), {"optimizer": {"weight_decay": 0.1}})
     head = changed(whole, {"tune": {"frozen": "encoder/*"}})
     setup, first, state = steps_of(head, tmp_path)
-    jax.tree.map(np.testing.assert_array_equal, first["encoder"], state.params["encoder"])
+    chex.assert_trees_all_equal(first["encoder"], state.params["encoder"])
     assert (first["output"]["kernel"] != state.params["output"]["kernel"]).all()
     count = lambda tree: sum(x.size for x in jax.tree.leaves(tree))
     assert count(state.optimizer) < 2 * count(first["output"]) + 10
@@ -386,7 +387,7 @@ def test_adapters(tmp_path):
     assert set(adapters["encoder"]["stack"]["layers"]) == {"attention"}
     assert all(np.asarray(x).any() for x in jax.tree.leaves(adapters))
     _, first, _ = steps_of(config, tmp_path / "run", 0)
-    jax.tree.map(np.testing.assert_array_equal, first["encoder"], jax.tree.map(np.array, classifier.params["encoder"]))
+    chex.assert_trees_all_equal(first["encoder"], jax.tree.map(np.array, classifier.params["encoder"]))
     text = io.StringIO()
     start = {"init_from": f"{tmp_path / 'run'}:last", "train": {"steps": 1}, "optimizer": {"learning_rate": 0.0}}
     jaxformer.train(changed(tiny(tmp_path), start), tmp_path / "next", console=Console(file=text))

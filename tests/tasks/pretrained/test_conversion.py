@@ -1,8 +1,8 @@
 """Runs made of pretrained models: they compute what the models do, and other runs start from them."""
 
-import functools
 import json
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -263,7 +263,7 @@ def test_a_classifier_starts_from_a_converted_model(tmp_path):
     own, given = dict(found.params["encoder"]), dict(params["encoder"])
     table = own.pop("embeddings")["tokens"]["table"][:150]
     np.testing.assert_allclose(table, given.pop("embeddings")["tokens"]["table"], atol=1e-5)
-    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), own, given)
+    chex.assert_trees_all_close(own, given, rtol=0, atol=1e-5)
 
 
 def test_a_converted_run_has_one_checkpoint_and_is_not_trained_in_place(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -52,7 +53,7 @@ def test_exporting_inverts_conversion_of_a_gpt2(tmp_path):
     given, found = exported(tmp_path, "gpt2")
     written = json.loads((tmp_path / "out" / "generation_config.json").read_text())
     assert (written["eos_token_id"], written["do_sample"], written["top_k"]) == ([0, 7], True, 9)
-    jax.tree.map(np.testing.assert_array_equal, found.params, given.params)
+    chex.assert_trees_all_equal(found.params, given.params)
     assert found.settings["eos_token_id"] == found.settings["pad_token_id"] == 0
     names = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
     assert names["eos_token"] == names["pad_token"] == tokenizers.END
@@ -66,7 +67,7 @@ def test_a_llama_has_the_positions_of_its_run(tmp_path):
     config = json.loads((tmp_path / "in" / "config.json").read_text())
     (tmp_path / "in" / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 48}))
     given, found = exported(tmp_path, "llama")
-    jax.tree.map(np.testing.assert_array_equal, found.params, given.params)
+    chex.assert_trees_all_equal(found.params, given.params)
     assert found.settings["max_position_embeddings"] == 48
 
 
@@ -107,7 +108,7 @@ def test_a_longer_context_and_the_dtype_are_kept(tmp_path, dtype):
         dtype,
     ]
     first, second = (arrays(tmp_path / name) for name in ("in", "out"))
-    jax.tree.map(np.testing.assert_array_equal, second, first)
+    chex.assert_trees_all_equal(second, first)
     assert {str(x.dtype) for x in second.values()} == {dtype}
     interop.save_pretrained(
         tmp_path / "trained", found.net, jax.tree.map(lambda x: x / 3, found.params), family="llama"
@@ -160,7 +161,7 @@ def test_exporting_inverts_conversion_of_a_bert(tmp_path):
     folder(tmp_path / "in", "bert", models.MaskedLanguageModel, config)
     tokenizers.write(tmp_path / "in", tokenizers.word_piece(), tokenizers.BERT)
     given, found = exported(tmp_path, "bert")
-    jax.tree.map(np.testing.assert_array_equal, found.params, given.params)
+    chex.assert_trees_all_equal(found.params, given.params)
     names = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
     assert {name: names[name] for name in tokenizers.BERT} == tokenizers.BERT
     pretrained.convert(tmp_path / "out", tmp_path / "again")
@@ -198,7 +199,7 @@ def test_exporting_inverts_conversion_of_a_marian(tmp_path):
     for file in (tmp_path / "files").iterdir():
         (tmp_path / "in" / file.name).write_bytes(file.read_bytes())
     given, found = exported(tmp_path, "marian")
-    jax.tree.map(np.testing.assert_array_equal, found.params, given.params)
+    chex.assert_trees_all_equal(found.params, given.params)
     for name in ("source.spm", "target.spm"):
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "files" / name).read_bytes()
     assert json.loads((tmp_path / "out" / "vocab.json").read_text()) == vocabulary

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -83,7 +84,7 @@ def test_a_start_of_zeros_stays_as_it_is():
     given = given._replace(model=given.model._replace(params=params))
     found = starts.with_start_of_family(given)
     assert (found.model.net, found.first) == (net, 8)
-    jax.tree.map(np.testing.assert_array_equal, found.model.params, params)
+    chex.assert_trees_all_equal(found.model.params, params)
 
 
 REFUSED = {

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -225,8 +226,7 @@ def test_r_drop_is_the_loss_of_two_passes(model, tmp_path):
     (expected, same), expected_slope = quick(jax.value_and_grad(direct, has_aux=True))(params)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     assert int(count) == int(same) == int(batch.target.valid.sum())
-    for a, b in zip(jax.tree.leaves(slope), jax.tree.leaves(expected_slope), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+    chex.assert_trees_all_close(slope, expected_slope, rtol=1e-3, atol=1e-4)
     validation = [quick(one.validation_sums)(params, batch)[0] for one in (network, plain)]
     assert float(validation[0]) == float(validation[1])
 

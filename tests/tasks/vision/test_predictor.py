@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -100,8 +101,7 @@ def test_batches_are_as_small_as_their_images_and_the_memory_allow(name, matrix,
     for most in (3 * matrix, matrix // 2):
         monkeypatch.setattr(predictor, "MOST_WEIGHTS", most)
         for one, other in zip(model.classify(paths), expected, strict=True):
-            for found, grid in zip(one.attention_maps.values(), other.attention_maps.values(), strict=True):
-                np.testing.assert_allclose(found, grid, atol=1e-6)
+            chex.assert_trees_all_close(one.attention_maps, other.attention_maps, rtol=0, atol=1e-6)
     assert rows == [4, 3, 1, 1, 1]
 
 

@@ -3,6 +3,7 @@
 import functools
 import importlib
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -88,8 +89,7 @@ def test_the_numbers_are_those_of_a_loop(name):
         jax.jit(results, static_argnums=0)(kernel)
     got, want = (jax.jit(results, static_argnums=0)(call) for call in (foldable(kernel), plain))
     assert jax.tree.structure(got) == jax.tree.structure(want)
-    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-        np.testing.assert_allclose(x, y, atol=1e-5)
+    chex.assert_trees_all_close(got, want, rtol=0, atol=1e-5)
 
 
 def test_without_vmap_nothing_is_computed_twice():
@@ -124,8 +124,8 @@ def test_layers_and_nested_maps():
         one = jax.grad(functools.partial(loss, call), range(3))
         return jax.vmap(jax.vmap(one))(query, key, value, mask)
 
-    for x, y in zip(*(jax.jit(slopes, static_argnums=0)(call) for call in (foldable(kernel), plain)), strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
+    found, expected = (jax.jit(slopes, static_argnums=0)(call) for call in (foldable(kernel), plain))
+    chex.assert_trees_all_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 class Gpu:

@@ -3,6 +3,7 @@
 import importlib
 import types
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -214,8 +215,7 @@ def test_finite_arrays_are_not_copied(finite):
     (slopes, output), (wanted, expected) = (slope(query, key, name) for name in ("xla", "reference"))
     np.testing.assert_allclose(output, expected, atol=1e-6)
     assert not np.asarray(output[:, 0]).any()
-    for got, want in zip(slopes, wanted, strict=True):
-        np.testing.assert_allclose(got, want, atol=1e-5)
+    chex.assert_trees_all_close(slopes, wanted, rtol=0, atol=1e-5)
 
 
 @pytest.mark.full
@@ -234,8 +234,7 @@ def test_xla_keeps_rows_that_mask_and_bias_empty_together():
     (result, output), slopes = slope((query, key, value), "xla")
     assert not np.asarray(output[:, 0]).any()
     np.testing.assert_allclose(result, expected, rtol=1e-5)
-    for got, want in zip(slopes, wanted, strict=True):
-        np.testing.assert_allclose(got, want, atol=1e-5)
+    chex.assert_trees_all_close(slopes, wanted, rtol=0, atol=1e-5)
 
 
 @pytest.fixture
