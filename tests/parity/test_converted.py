@@ -91,7 +91,7 @@ def test_t5_translates(tmp_path):
     model = t5("1.1", vocab_size=325, **ids)
     tokenizer = saved(tmp_path / "t5", model, tokenizers.byte_level(pad="<pad>"), names)
     pretrained.convert(tmp_path / "t5", tmp_path / "run")
-    search = {"beam_size": 3, "length_penalty": 1.0}
+    search = {"kind": "beam", "beam_size": 3, "length_penalty": 1.0}
     decode = {"search": search, "max_length": 12, "forced_end": "never"}
     ((*found,),) = jaxformer.load(tmp_path / "run", decode=decode).candidates([TEXT], n_best=3)
     source = torch.cat([tokenizer(TEXT, return_tensors="pt")["input_ids"], torch.tensor([[0]])], 1)

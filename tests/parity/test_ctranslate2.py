@@ -55,7 +55,7 @@ def test_an_exported_folder_through_its_own_converter(tmp_path, norm, tie):
     assert pretrained.export(tmp_path / "run", tmp_path / "out") == {"post": "marian", "pre": "pegasus"}[norm]
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     texts = [pair.english for pair in demo.generate(20_000)[-100:]]
-    decode = {"search": {"beam_size": 1}, "max_length": 40, "forced_end": "never", "max_extra": 40}
+    decode = {"search": {"kind": "beam", "beam_size": 1}, "max_length": 40, "forced_end": "never", "max_extra": 40}
     own = jaxformer.load(tmp_path / "run", decode=decode)
     found = [own.tokenizer.pieces(one.tokens) for (one,) in own.candidates(texts, n_best=1)]
     batch = tokenizer(texts, return_tensors="pt", padding=True)
