@@ -157,7 +157,7 @@ class AttentionContract:
         expected, _ = numpy_attention.attention(*inputs[:3], **theirs)
         np.testing.assert_allclose(output, expected, atol=self.tolerance, rtol=0)
         *expected, d_bias = numpy_attention.gradients(*inputs, **theirs)
-        chex.assert_trees_all_close(grads[:3], expected, atol=4 * self.tolerance, rtol=0)
+        chex.assert_trees_all_close(grads[:3], tuple(expected), atol=4 * self.tolerance, rtol=0)
         if "bias" in ours:
             spread = tuple(dim for dim, size in enumerate(ours["bias"].shape) if size == 1)
             np.testing.assert_allclose(grads[3], d_bias.sum(spread, keepdims=True), atol=8 * self.tolerance, rtol=0)
