@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from jaxformer.errors import ConfigError
 
@@ -24,6 +24,9 @@ _IS_TEMPORARY = re.compile(re.escape(TEMPORARY) + "[0-9a-f]{8}-")
 
 ABANDONED = 24 * 3600.0
 """The age in seconds, since the last change, after which a temporary file or folder counts as left behind."""
+
+JsonObject = dict[str, Any]
+"""The object in a JSON file."""
 
 _ENDINGS: list[Callable[[], object]] = []
 os.register_at_fork(after_in_child=_ENDINGS.clear)  # a worker that reads data must not remove its parent's files

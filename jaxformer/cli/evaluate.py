@@ -167,8 +167,7 @@ def _check_data(run: pathlib.Path, others: Sequence[pathlib.Path]) -> None:
     """
     from jaxformer.tasks import rundir
 
-    path = run / "provenance.json"
-    hashes = rundir.read_json(path).get("data", {}) if path.exists() else {}
+    hashes = rundir.read_optional_json(run / "provenance.json").get("data", {})
     held_out = {part: digest for part, digest in hashes.items() if part != "train"}
     for other in others:
         rundir.check_data(other, held_out)

@@ -29,7 +29,7 @@ OutputT = TypeVar("OutputT")
 
 def logits_per_chunk() -> int:
     """Returns the number of logits that a device computes at a time: 2**22 for a CPU's cache, else 2**28 (1 GiB)."""
-    return 1 << {"cpu": 22}.get(targets.devices()[0].platform, 28)
+    return 1 << (22 if targets.devices()[0].platform == "cpu" else 28)
 
 
 def linear_loss(

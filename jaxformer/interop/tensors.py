@@ -20,12 +20,10 @@ import numpy as np
 
 from jaxformer import lazy
 from jaxformer.errors import DataError
+from jaxformer.files import JsonObject
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-
-JsonObject = dict[str, Any]
-"""The object in a JSON file."""
 
 FLOATS = {"F64", "F32", "F16", "BF16"}
 """The dtypes of weights that can be read."""

@@ -36,19 +36,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 from jaxformer import inspection
 from jaxformer.config import difference, lasting, to_data
 from jaxformer.errors import ConfigError
-from jaxformer.files import TEMPORARY, remove_abandoned, write_bytes, write_text
+from jaxformer.files import TEMPORARY, JsonObject, remove_abandoned, write_bytes, write_text
 from jaxformer.tasks.config import TaskConfig
 from jaxformer.training.hooks import Hook
 from jaxformer.training.logging import read_log
 from jaxformer.training.phase_timer import FINISHED
-
-JsonObject = dict[str, Any]
-"""The contents of a JSON file."""
 
 FORMAT = 2
 """The format of config.json: the names of settings. A run of another format is read by the commit that made it."""

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 
 from jaxformer.config import flat
 from jaxformer.errors import ConfigError
-from jaxformer.tasks.rundir import LOCK, JsonObject, is_pretrained, read_json, read_optional_json
+from jaxformer.files import JsonObject
+from jaxformer.tasks.rundir import LOCK, is_pretrained, read_json, read_optional_json
 from jaxformer.training.logging import read_log
 from jaxformer.training.phase_timer import ENDS, read_starts
 

@@ -9,8 +9,9 @@ import pathlib
 from collections.abc import Mapping
 
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.files import JsonObject
 from jaxformer.interop.settings import Settings
-from jaxformer.interop.tensors import JsonObject, read_json
+from jaxformer.interop.tensors import read_json
 from jaxformer.tokenizers.marian import MarianTokenizer
 from jaxformer.tokenizers.moses import CODES
 from jaxformer.tokenizers.pretrained import PretrainedTokenizer

@@ -8,7 +8,7 @@ import os
 import pathlib
 
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.interop.tensors import JsonObject
+from jaxformer.files import JsonObject
 from jaxformer.tokenizers.base import Tokenizer
 from jaxformer.tokenizers.characters import CharacterTokenizer
 from jaxformer.tokenizers.marian import MarianTokenizer

@@ -158,6 +158,6 @@ def choose(request: Request) -> str:
     for name in ("cudnn", "splash"):
         if implementations[name].refuse(request) is None and implementations[name].decline(request) is None:
             return name
-    long = {"cpu": LONG_ON_CPU}.get(targets.devices()[0].platform, LONG)
+    long = LONG_ON_CPU if targets.devices()[0].platform == "cpu" else LONG
     in_blocks = request.query.shape[1] * request.key.shape[1] >= long and refuse_blockwise(request) is None
     return "blockwise" if in_blocks else "reference"

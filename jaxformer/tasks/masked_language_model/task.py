@@ -18,7 +18,7 @@ from jaxformer.data.sources import Parallel, num_held_out, split_by_source
 from jaxformer.data.text import Text
 from jaxformer.errors import DataError
 from jaxformer.evaluation.classification import accuracy
-from jaxformer.evaluation.scores import nats_per_token, perplexity
+from jaxformer.evaluation.scores import Score, nats_per_token, perplexity
 from jaxformer.functional.dropout import fold_in_name
 from jaxformer.functional.tokens import Tokens
 from jaxformer.modules import AttentionFunction
@@ -233,8 +233,14 @@ def measure(
     sums: Sums,
 ) -> Mapping[str, float]:
     """Returns perplexity and accuracy of the masked tokens."""
+    _, perplexity_score, accuracy_score = _scores(sums)
+    return {"perplexity": perplexity_score.value, "accuracy": accuracy_score.value}
+
+
+def _scores(sums: Sums) -> list[Score]:
+    """Returns nats per masked token, perplexity and accuracy."""
     total, count, correct = (float(sums[name]) for name in ("loss", "count", "correct"))
-    return {"perplexity": perplexity(total, count).value, "accuracy": accuracy(correct, count).value}
+    return [nats_per_token(total, count), perplexity(total, count), accuracy(correct, count)]
 
 
 def score(
@@ -248,10 +254,7 @@ def score(
     whole = dataclasses.replace(network(config, masked.tokenizer.vocab_size), net=masked.net)
     loss_of = jax.jit(whole.validation_sums)
     sums = sum_losses(loss_of(masked.params, packed.batch(step)) for step in range(packed.steps_per_epoch))
-    total, count, correct = (float(sums[name]) for name in ("loss", "count", "correct"))
-    yield CorpusScores(
-        "held-out text", [nats_per_token(total, count), perplexity(total, count), accuracy(correct, count)]
-    )
+    yield CorpusScores("held-out text", _scores(sums))
 
 
 TASK = Task(

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from jaxformer import interop, models, sharding, training
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.files import local_path, write_text
+from jaxformer.files import JsonObject, local_path, write_text
 from jaxformer.interop.settings import Settings
 from jaxformer.interop.tensors import check_folder, read_json
 from jaxformer.modules.pure import Params, check_shapes
@@ -32,7 +32,6 @@ from jaxformer.tasks.pretrained.generation_config import (
     without_special_words,
 )
 from jaxformer.tasks.pretrained.rows import decoder_with_rows, resized, with_rows
-from jaxformer.tasks.rundir import JsonObject
 from jaxformer.tasks.tokenizers import VOCAB_MULTIPLE, table_size
 from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.tasks.translation.config import TranslationConfig

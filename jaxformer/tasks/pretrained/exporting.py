@@ -8,7 +8,7 @@ import os
 
 from jaxformer import models, sharding
 from jaxformer.errors import ConfigError
-from jaxformer.files import check_new_folder, creating_folder, local_path
+from jaxformer.files import JsonObject, check_new_folder, creating_folder, local_path
 from jaxformer.interop import equivalent
 from jaxformer.interop.pretrained import write
 from jaxformer.interop.tensors import read_json
@@ -21,7 +21,6 @@ from jaxformer.tasks.language_model.config import LanguageModelingConfig
 from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingConfig
 from jaxformer.tasks.pretrained import generation_config, starts
 from jaxformer.tasks.pretrained.rows import decoder_with_rows, with_rows
-from jaxformer.tasks.rundir import JsonObject
 from jaxformer.tasks.tokenizers import run_tokenizer
 from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.tasks.translation.config import TranslationConfig

@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Literal
 
 from jaxformer.errors import DataError
+from jaxformer.files import JsonObject
 from jaxformer.interop.settings import Settings
 from jaxformer.tasks.config import Beam, GenerationConfig, Greedy, MinimumRisk, Sample, SearchConfig
 from jaxformer.tasks.language_model.config import DecodeConfig as TextDecodeConfig
-from jaxformer.tasks.rundir import JsonObject
 from jaxformer.tasks.translation.config import DecodeConfig
 from jaxformer.tokenizers.base import Tokenizer
 from jaxformer.tokenizers.pretrained import PretrainedTokenizer

@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.errors import ConfigError
+from jaxformer.files import JsonObject
 from jaxformer.interop.equivalent import Fitted
 from jaxformer.modules.pure import Params
-from jaxformer.tasks.rundir import JsonObject
 from jaxformer.tokenizers.special_tokens import SpecialTokens
 from jaxformer.tokenizers.tokenizer_json import TOKENIZER
 
