@@ -36,7 +36,7 @@ from jaxformer.data.batch import Batch
 from jaxformer.decoding.api import Hypotheses, TreeState
 from jaxformer.decoding.ensembles import EnsembleState, StackedState
 from jaxformer.decoding.penalties import CoverageState
-from jaxformer.functional.attention import LinearState
+from jaxformer.functional.attention.linear import LinearState
 from jaxformer.functional.cache import KeyValueCache
 from jaxformer.functional.recurrent import RecurrentState
 from jaxformer.functional.tokens import Tokens

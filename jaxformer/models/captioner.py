@@ -12,10 +12,9 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import functional, modules
+from jaxformer.functional.feed_forward import add_shared
 from jaxformer.functional.losses import LogitLoss
-from jaxformer.functional.padding import everywhere
-from jaxformer.functional.sums import add_shared
-from jaxformer.functional.tokens import as_tokens
+from jaxformer.functional.tokens import as_tokens, everywhere
 from jaxformer.models import choices
 from jaxformer.models.captioner_config import RecurrentCaptionerConfig, TransformerCaptionerConfig
 from jaxformer.models.config import DecoderConfig, LanguageModelConfig

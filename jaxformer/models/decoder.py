@@ -16,8 +16,7 @@ from jaxformer import functional
 from jaxformer.dims import check_rank
 from jaxformer.functional.cache import first_lanes, take_lanes
 from jaxformer.functional.dropout import fold_in_name
-from jaxformer.functional.padding import padding_mask
-from jaxformer.functional.tokens import as_tokens
+from jaxformer.functional.tokens import as_tokens, padding_mask
 from jaxformer.models import transformer
 from jaxformer.models.config import DecoderConfig, LanguageModelConfig, TextDecoderConfig
 from jaxformer.models.decoder_state import Context, DecoderState, StepWeights

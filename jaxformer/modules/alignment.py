@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxformer import functional
 from jaxformer.axes import constrain
-from jaxformer.functional.padding import padding_mask
+from jaxformer.functional.tokens import padding_mask
 from jaxformer.modules.initializers import xavier_uniform
 from jaxformer.modules.linear import Linear
 

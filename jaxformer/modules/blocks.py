@@ -15,7 +15,7 @@ from jaxformer.axes import constrain
 from jaxformer.functional.bias import Bias
 from jaxformer.functional.cache import KeyValueCache
 from jaxformer.functional.dropout import fold_in_name
-from jaxformer.functional.residual import Arrangement
+from jaxformer.functional.normalization import Arrangement
 from jaxformer.functional.tokens import Tokens
 from jaxformer.modules.attention import CrossAttention, KeyValue, SelfAttention
 from jaxformer.modules.captured import Intermediates

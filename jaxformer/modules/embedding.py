@@ -14,8 +14,8 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxformer import functional
 from jaxformer.axes import constrain
 from jaxformer.dims import check_rank
-from jaxformer.functional.positions import check_given_positions, check_positions, first_positions
-from jaxformer.functional.sums import add_shared
+from jaxformer.functional.feed_forward import add_shared
+from jaxformer.functional.positions.vectors import check_given_positions, check_positions, first_positions
 from jaxformer.functional.tokens import Tokens
 from jaxformer.modules.initializers import normal
 from jaxformer.modules.normalization import normalized

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from jaxformer import functional
 from jaxformer.axes import constrain
-from jaxformer.functional.sums import add_shared
+from jaxformer.functional.feed_forward import add_shared
 from jaxformer.modules.convolution import Convolution
 from jaxformer.modules.embedding import LearnedPositions
 from jaxformer.modules.initializers import normal

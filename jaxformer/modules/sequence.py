@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxformer import functional, masks
 from jaxformer.functional.attention.linear import FeatureMap
-from jaxformer.functional.padding import clear_padding
+from jaxformer.functional.tokens import clear_padding
 from jaxformer.modules.attention import SelfAttention
 from jaxformer.modules.recurrent import CellName, RecurrentStack
 

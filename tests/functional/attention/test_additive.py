@@ -1,7 +1,5 @@
 """Attention with any similarity agrees with sums over pairs in NumPy, and keeps the contract of empty rows."""
 
-import inspect
-
 import chex
 import jax
 import jax.numpy as jnp
@@ -86,11 +84,3 @@ def test_contract_of_empty_rows_and_unseen_keys(fill):
     assert not np.asarray(weights)[~allowed].any()
     assert not np.asarray(slopes[0][1, 2]).any()
     assert not np.asarray(slopes[1])[~ALLOWED].any()
-
-
-def test_refuses_shapes_that_do_not_fit():
-    unchecked = inspect.unwrap(functional.general_attention)
-    with pytest.raises(ValueError, match=r"got \[2, 3, 4\], \[2, 5, 6\], \[2, 4, 2\]"):
-        unchecked(ARRAYS[0], ARRAYS[1], ARRAYS[2][:, :4], jnp.dot)
-    with pytest.raises(ValueError, match=r"mask must broadcast to \[2, 1, T, S\]"):
-        functional.additive_attention(*ARRAYS, **WEIGHTS, mask=masks.dense(np.ones((B, 2, T, S), bool)))
