@@ -13,7 +13,7 @@ import pytest
 from jaxformer import functional, masks
 from jaxformer.functional.attention.weights import indices
 from jaxformer.functional.positions import vectors
-from tests.contracts.attention import VALID, S, T, arrays
+from tests.contracts.attention import VALID, B, H, S, T, arrays
 
 QUERY, KEY, VALUE, _ = arrays()
 ZEROS = lambda *shape: jnp.zeros(shape)
@@ -222,9 +222,25 @@ def linear(query=(2, 5, 3, 4), key=(2, 5, 3, 4), value=(2, 5, 3, 4), **options):
     return F.linear_attention(ZEROS(*query), ZEROS(*key), ZEROS(*value), **options)
 
 
+def misfit(**shapes):
+    ones = {name: jnp.ones(shape, bool if name == "mask" else jnp.float32) for name, shape in shapes.items()}
+    return F.attention(**{"query": QUERY, "key": KEY, "value": VALUE} | ones)
+
+
 AGREE = "query, key and value must agree in batch, key and value in length"
 ATTENTION = [
     (lambda: attend(implementation="fast"), "implementation must be one of ['blockwise', 'cudnn', "),
+    (lambda: misfit(query=(T, 4, H)), "query must be [batch, length, heads, dim], got shape [5, 4, 4]"),
+    (lambda: misfit(key=(B, S, 2, H + 1)), "head dims must be equal, got 4 and 5"),
+    (lambda: misfit(key=(B + 1, S, 2, H)), "batch sizes must be equal, got query 2, key 3 and value 2"),
+    (lambda: misfit(value=(B, S + 1, 2, 3)), "(7, 2) and (8, 2)"),
+    (lambda: misfit(value=(B, S, 4, 3)), "(7, 2) and (7, 4)"),
+    (lambda: misfit(key=(B, S, 3, H), value=(B, S, 3, 3)), "multiple of key heads, got 4 and 3"),
+    (lambda: misfit(mask=(T, S + 1)), "[5, 8], but queries and keys have [5, 7]"),
+    (lambda: misfit(mask=(3, T, S)), "mask must broadcast to [B, N, T, S] = [2, 4, 5, 7], got shape [3, 1, 5, 7]"),
+    (lambda: misfit(bias=(1, 3, T, S)), "bias must broadcast to [B, N, T, S] = [2, 4, 5, 7], got shape [1, 3, 5, 7]"),
+    (lambda: attend(dropout=functional.Dropout(-0.1, jax.random.key(0))), "dropout rate must be in [0, 1), got -0.1"),
+    (lambda: attend(dropout=functional.Dropout(1.0, jax.random.key(0))), "dropout rate must be in [0, 1), got 1.0"),
     # Integers gave integers: zeros, where the weights are below 1.
     (lambda: F.attention(QUERY.astype(int), KEY, VALUE), "query must be floating-point, got int"),
     (lambda: F.attention(QUERY, KEY.astype(int), VALUE), "key must be floating-point, got int"),

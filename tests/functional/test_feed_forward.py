@@ -11,6 +11,7 @@ import pytest
 from jaxformer import axes, functional, modules, pure
 from jaxformer.functional.bias import DenseBias
 from jaxformer.functional.feed_forward import add_shared
+from tests.contracts.jaxprs import equations
 
 DRAW = np.random.default_rng(1)
 X, W_IN, B_IN, W_OUT, B_OUT = (DRAW.standard_normal(shape) for shape in ((2, 3, 4), (4, 6), (6,), (6, 5), (5,)))
@@ -38,15 +39,6 @@ def test_gated():
     np.testing.assert_allclose(functional.gated_feed_forward(*single(X, w_gate, W_IN, W_OUT)), expected, atol=1e-5)
 
 
-def test_positions_are_independent():
-    """The Jacobian between different tokens is exactly 0."""
-    w_in, b_in, w_out, b_out = single(W_IN, B_IN, W_OUT, B_OUT)
-    jacobian = jax.jacobian(lambda x: functional.feed_forward(x, w_in, b_in, w_out, b_out))(single(X[0])[0])
-    for i in range(3):
-        for j in range(3):
-            assert np.asarray(jacobian[i, :, j]).any() == (i == j)
-
-
 def test_activations():
     x = np.linspace(-4, 4, 41)
     np.testing.assert_allclose(functional.relu(single(x)[0]), np.maximum(x, 0), atol=0)
@@ -67,10 +59,6 @@ def test_slopes_far_from_zero(name, dtype):
     """In float16 the cube in `gelu_tanh` is infinite, and its derivative was NaN."""
     slopes = jax.vmap(jax.grad(getattr(functional, name)))(jnp.array([-1e4, -50, 50, 1e4], dtype))
     assert slopes.tolist() == [0, 0, 1, 1]
-
-
-def test_relu_has_slope_zero_at_zero():
-    assert jax.vmap(jax.grad(functional.relu))(jnp.array([-1.0, 0.0, 2.0])).tolist() == [0, 0, 1]
 
 
 def test_linear_takes_the_dtype_of_its_input():
@@ -114,15 +102,11 @@ def narrow(*shape):
     return ones(*shape, dtype=NARROW)
 
 
-def narrow_sums(jaxpr):
-    """Yields the shapes of the sums, and of the gathers' transposes, that a program takes in bfloat16."""
-    for equation in jaxpr.eqns:
-        name = equation.primitive.name
-        if name in ("reduce_sum", "scatter-add", "cumsum") and equation.invars[0].aval.dtype == NARROW:
-            yield name, equation.invars[0].aval.shape
-        for inner in jax.tree.leaves(equation.params, is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")):
-            if hasattr(inner, "eqns") or hasattr(inner, "jaxpr"):
-                yield from narrow_sums(getattr(inner, "jaxpr", inner))
+def narrow_sums(gradient, argument):
+    """The shapes of the sums, and of the gathers' transposes, that a program takes in bfloat16."""
+    names = "reduce_sum", "scatter-add", "cumsum"
+    sums = (e for e, _ in equations(jax.make_jaxpr(gradient)(argument).jaxpr) if e.primitive.name in names)
+    return [(e.primitive.name, e.invars[0].aval.shape) for e in sums if e.invars[0].aval.dtype == NARROW]
 
 
 def tile(bias):
@@ -171,12 +155,12 @@ CASES = {
 def test_gradients_are_summed_in_float32(case):
     function, argument = CASES[case]()
     gradient = jax.grad(lambda x: function(x).astype(jnp.float32).sum())
-    assert not list(narrow_sums(jax.make_jaxpr(gradient)(argument).jaxpr))
+    assert not narrow_sums(gradient, argument)
 
 
 def test_a_narrow_sum_is_found():
     gradient = jax.jit(jax.grad(lambda b: (b + narrow(6, 3)).astype(jnp.float32).sum()))
-    assert list(narrow_sums(jax.make_jaxpr(gradient)(narrow(1, 3)).jaxpr)) == [("reduce_sum", (6, 3))]
+    assert narrow_sums(gradient, narrow(1, 3)) == [("reduce_sum", (6, 3))]
 
 
 @pytest.mark.parametrize(("dtype", "expected"), [(np.float32, 20_000.0), (NARROW, 19_968.0)], ids=["wide", "narrow"])

@@ -134,11 +134,6 @@ def test_from_binary_reads_ones_as_attend(dtype):
     np.testing.assert_array_equal(traced, masks.causal().dense(3, 3))
 
 
-def test_from_torch_inverts_the_polarity():
-    blocked = np.triu(np.ones((3, 3), bool), 1)
-    np.testing.assert_array_equal(masks.from_torch(blocked).dense(3, 3), masks.causal().dense(3, 3))
-
-
 def test_from_torch_reads_one_mask_for_each_head():
     """PyTorch's rank 3 is [B N, T, S] with the heads of an example next to one another."""
     blocked = np.random.default_rng(0).random((6, 2, 3)) < 0.5

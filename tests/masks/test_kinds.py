@@ -86,20 +86,6 @@ def test_padding_of_one_example_is_that_of_every_example():
 
 
 @pytest.mark.full
-def test_attention_with_the_padding_of_one_example():
-    """In the definition, and for a whole batch in blocks."""
-    query, key, value = jnp.asarray(np.random.default_rng(0).standard_normal((3, 2, 5, 2, 4)), jnp.float32)
-    valid = np.array([True, True, False, True, False])
-    mask = masks.causal() & masks.padding(valid)
-    want = functional.attention(query, key, value, mask=masks.causal() & masks.padding(np.stack([valid] * 2)))
-    for name in ("reference", "blockwise"):
-        got = functional.attention(query, key, value, mask=mask, implementation=name)
-        np.testing.assert_allclose(got, want, atol=1e-6)
-    head = functional.attention_head(query[1, :, 1], key[1, :, 1], value[1, :, 1], mask=mask)[0]
-    np.testing.assert_allclose(head, want[1, :, 1], atol=1e-6)
-
-
-@pytest.mark.full
 @pytest.mark.parametrize("make", [masks.prefix, masks.lengths])
 def test_one_length_is_that_of_every_example(make):
     """As written in `causal() | prefix(n)`: beside masks of a batch, in ranges, at positions and under vmap."""
@@ -120,21 +106,32 @@ def test_one_length_is_that_of_every_example(make):
     np.testing.assert_array_equal(of_each, (masks.causal() | make([1, 2])).dense(3, 3))
 
 
+ONE = np.array([True, True, False, True, False, True])
+OF_ALL = {
+    # name: a mask of one example, and the same of each
+    "length": (masks.causal() | masks.prefix(3), masks.causal() | masks.prefix([3, 3])),
+    "padding": (masks.causal() & masks.padding(ONE), masks.causal() & masks.padding(np.stack([ONE] * 2))),
+}
+
+
 @pytest.mark.full
-def test_attention_with_one_length_for_a_batch():
-    """In every implementation for the CPU, and on a mesh that shards the examples."""
+@pytest.mark.parametrize("name", OF_ALL)
+def test_attention_with_the_mask_of_one_example(name):
+    """In the definition, in every implementation for the CPU, and on a mesh that shards the examples."""
     query, key, value = jnp.asarray(np.random.default_rng(0).standard_normal((3, 2, 6, 2, 4)), jnp.float32)
-    mesh = sharding.mesh("data=2,context=2", jax.devices()[:4])
+    mesh, (mask, of_each) = sharding.mesh("data=2,context=2", jax.devices()[:4]), OF_ALL[name]
     ways = [functools.partial(functional.attention, implementation=x) for x in ("reference", "blockwise", "xla")]
     ways += [sharding.ring_attention(mesh, "context", batch="data")]
     ways += [sharding.sharded_attention(mesh, implementation="blockwise")]
 
     @quick
     def results(query, key, value):
-        expected = functional.attention(query, key, value, mask=masks.causal() | masks.prefix([3, 3]))
-        return expected, [attend(query, key, value, mask=masks.causal() | masks.prefix(3)) for attend in ways]
+        expected = functional.attention(query, key, value, mask=of_each)
+        head = functional.attention_head(query[1, :, 1], key[1, :, 1], value[1, :, 1], mask=mask)[0]
+        return expected, head, [attend(query, key, value, mask=mask) for attend in ways]
 
-    expected, found = results(query, key, value)
+    expected, head, found = results(query, key, value)
+    np.testing.assert_allclose(head, expected[1, :, 1], atol=1e-6)
     for got in found:
         np.testing.assert_allclose(got, expected, atol=1e-6)
 

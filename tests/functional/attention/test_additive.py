@@ -51,19 +51,6 @@ def test_multiplicative_is_its_formula():
     )
 
 
-def test_any_similarity():
-    """The similarity is a negative distance, which is not a product."""
-    similarity = lambda q, k: -jnp.abs(q[:, None, :] - k[None, :, :D]).sum(-1)
-    close(functional.general_attention(*ARRAYS, similarity), expected(lambda q, k: -np.abs(q - k[:D]).sum()))
-
-
-def test_scaled_dot_product_is_one_of_them():
-    query, key, value = (jnp.asarray(DRAW.standard_normal((B, n, D)), jnp.float32) for n in (T, S, S))
-    got, _ = functional.general_attention(query, key, value, lambda q, k: q @ k.T * D**-0.5, mask=masks.causal(2))
-    want = functional.attention(query[:, :, None], key[:, :, None], value[:, :, None], mask=masks.causal(2))
-    np.testing.assert_allclose(got, want[:, :, 0], atol=1e-6)
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("fill", [np.nan, np.inf])
 def test_contract_of_empty_rows_and_unseen_keys(fill):

@@ -68,6 +68,11 @@ def test_a_traced_scale_and_empty_queries(implementation, fill):
     chex.assert_trees_all_equal(got, expected)
 
 
+def test_equal_caps_share_a_program():
+    assert functional.soft_cap(3.0) == functional.soft_cap(3.0)
+    assert hash(functional.soft_cap(3.0)) == hash(functional.soft_cap(3.0))
+
+
 def test_a_guard_lets_the_gradient_pass_once():
     """Under every transformation, also beside integers; its gradient does not pass, and JAX refuses forward mode."""
     square = lambda x: (once({"x": x, "index": jnp.arange(3)}, "use another")["x"] ** 2).sum()

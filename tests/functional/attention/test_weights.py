@@ -21,6 +21,26 @@ def rows(request, monkeypatch):
     monkeypatch.setattr(importlib.import_module("jaxformer.functional.attention.weights"), "ROWS", request.param)
 
 
+def check_statistics(query, key, options):
+    """Entropy, alignments and statistics are those of all weights, computed in float64."""
+    weights = np.asarray(functional.attention_weights(query, key, **options), np.float64)
+    parts = weights
+    if "sinks" in options:
+        parts = np.concatenate([weights, np.maximum(1 - weights.sum(-1, keepdims=True), 0)], -1)
+    entropy = -np.where(parts > 0, parts * np.log(np.where(parts > 0, parts, 1)), 0).sum(-1)
+    atol = 1e-5 if "sinks" in options else 2e-6
+    np.testing.assert_allclose(functional.attention_entropy(query, key, **options), entropy, atol=atol)
+    best, index = functional.top_alignments(query, key, 3, **options)
+    np.testing.assert_allclose(best, -np.sort(-weights, -1)[..., :3], atol=1e-6)
+    np.testing.assert_allclose(np.take_along_axis(weights, np.asarray(index), -1), best, atol=1e-6)
+    found = functional.attention_statistics(query, key, **options)
+    np.testing.assert_allclose(found.entropy, entropy, atol=atol)
+    np.testing.assert_allclose(found.top_weight, weights.max(-1), atol=1e-6)
+    np.testing.assert_allclose(found.slope, (weights * (1 - weights)).max(-1), atol=1e-6)
+    np.testing.assert_allclose(found.variance, logit_variance(query, key, **options), rtol=1e-4, atol=1e-6)
+    return weights
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
     "name",
@@ -32,17 +52,7 @@ def rows(request, monkeypatch):
 @pytest.mark.usefixtures("rows")
 def test_entropy_and_alignments_are_those_of_all_weights(name):
     (query, key, _, _), ours, _ = AttentionContract.request(name)
-    weights = np.asarray(functional.attention_weights(query, key, **ours), np.float64)
-    entropy = -np.where(weights > 0, weights * np.log(np.where(weights > 0, weights, 1)), 0).sum(-1)
-    np.testing.assert_allclose(functional.attention_entropy(query, key, **ours), entropy, atol=2e-6)
-    best, index = functional.top_alignments(query, key, 3, **ours)
-    np.testing.assert_allclose(best, -np.sort(-weights, -1)[..., :3], atol=1e-6)
-    np.testing.assert_allclose(np.take_along_axis(weights, np.asarray(index), -1), best, atol=1e-6)
-    statistics = functional.attention_statistics(query, key, **ours)
-    np.testing.assert_allclose(statistics.entropy, entropy, atol=2e-6)
-    np.testing.assert_allclose(statistics.top_weight, weights.max(-1), atol=1e-6)
-    np.testing.assert_allclose(statistics.slope, (weights * (1 - weights)).max(-1), atol=1e-6)
-    np.testing.assert_allclose(statistics.variance, logit_variance(query, key, **ours), rtol=1e-4, atol=1e-6)
+    check_statistics(query, key, ours)
 
 
 SINKS = np.array([-1.0, 0.5, 2.0, 30.0], np.float32)
@@ -67,28 +77,8 @@ def test_sinks_and_positions_count_as_in_all_weights(given):
         options = dict(zip(("mask", "bias"), functional.at_positions(query, key, **PLACES, **options), strict=True))
     if "sinks" in given:
         options["sinks"] = jnp.asarray(SINKS)
-    weights = np.asarray(functional.attention_weights(query, key, **options), np.float64)
+    weights = check_statistics(query, key, options)
     assert not np.allclose(weights, functional.attention_weights(query, key, mask=masks.causal(1)), atol=1e-2)
-    parts = weights
-    if "sinks" in given:
-        parts = np.concatenate([weights, np.maximum(1 - weights.sum(-1, keepdims=True), 0)], -1)
-    entropy = -np.where(parts > 0, parts * np.log(np.where(parts > 0, parts, 1)), 0).sum(-1)
-    np.testing.assert_allclose(functional.attention_entropy(query, key, **options), entropy, atol=1e-5)
-    found = functional.attention_statistics(query, key, **options)
-    np.testing.assert_allclose(found.entropy, entropy, atol=1e-5)
-    np.testing.assert_allclose(found.top_weight, weights.max(-1), atol=1e-6)
-    np.testing.assert_allclose(found.slope, (weights * (1 - weights)).max(-1), atol=1e-6)
-    expected = logit_variance(query, key, mask=options["mask"])
-    np.testing.assert_allclose(found.variance, expected, rtol=1e-4, atol=1e-6)
-    best, index = functional.top_alignments(query, key, 3, **options)
-    np.testing.assert_allclose(best, -np.sort(-weights, -1)[..., :3], atol=1e-6)
-    np.testing.assert_allclose(np.take_along_axis(weights, np.asarray(index), -1), best, atol=1e-6)
-
-
-def test_the_entropy_with_a_sink():
-    """A sink that equals its S keys is one more of them."""
-    x = jnp.zeros((1, 3, 2, 4))
-    np.testing.assert_allclose(functional.attention_entropy(x, x, sinks=jnp.zeros(2)), np.log(4), rtol=1e-6)
 
 
 def logit_variance(query, key, mask=None, scale=None, **others):
@@ -106,11 +96,13 @@ def logit_variance(query, key, mask=None, scale=None, **others):
 
 
 def test_extremes():
-    """The entropy is 0 for one key, log S for equal weights, and 0 without keys."""
+    """The entropy is 0 for one key, log S for equal weights, also if one is of a sink, and 0 without keys."""
     query, key, _, _ = arrays(2, 2)
     one = functional.attention_entropy(query, key, mask=masks.lengths([1, 1]))
     np.testing.assert_allclose(one, 0, atol=1e-6)
     np.testing.assert_allclose(functional.attention_entropy(0 * query, key), np.log(7), rtol=1e-6)
+    with_sinks = functional.attention_entropy(0 * query, key, sinks=jnp.zeros(2))
+    np.testing.assert_allclose(with_sinks, np.log(8), rtol=1e-6)
     assert not np.asarray(functional.attention_entropy(query, key, mask=masks.lengths([0, 0]))).any()
     assert not any(np.asarray(x).any() for x in functional.attention_statistics(query, key, mask=masks.lengths([0, 0])))
 
@@ -190,23 +182,15 @@ def test_no_queries_and_no_keys():
     assert functional.attention_weights(query[:, :0], key).shape == (2, 4, 0, key.shape[1])
 
 
-def test_the_entropy_of_a_symbolic_length():
+def test_a_symbolic_length():
     query, key, *_ = arrays()
-    entropy = functools.partial(functional.attention_entropy, key=key)
     (length,) = jax.export.symbolic_shape("t")
     shape = jax.ShapeDtypeStruct((query.shape[0], length, *query.shape[2:]), jnp.float32)
-    program = jax.export.export(jax.jit(entropy))(shape)
-    np.testing.assert_allclose(program.call(query), entropy(query), atol=1e-6)
-
-
-def test_the_weights_of_a_symbolic_length():
-    query, key, *_ = arrays()
     weights = functools.partial(functional.attention_weights, key=key, heads=[1])
-    (length,) = jax.export.symbolic_shape("t")
-    shape = jax.ShapeDtypeStruct((query.shape[0], length, *query.shape[2:]), jnp.float32)
-    program = jax.export.export(jax.jit(weights))(shape)
-    for rows in (query, query[:, :1]):
-        np.testing.assert_allclose(program.call(rows), weights(rows), atol=1e-6)
+    for function in (weights, functools.partial(functional.attention_entropy, key=key)):
+        program = jax.export.export(jax.jit(function))(shape)
+        for rows in (query, query[:, :1]):
+            np.testing.assert_allclose(program.call(rows), function(rows), atol=1e-6)
 
 
 QUERY, KEY = jnp.asarray(np.random.default_rng(0).standard_normal((2, 2, 5, 4, 8)), jnp.float32)

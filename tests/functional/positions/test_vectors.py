@@ -43,25 +43,12 @@ def test_layouts_hold_the_same_features():
     np.testing.assert_array_equal(halves, whole[:, np.array([0, 2, 4, 1, 3, 5])])
 
 
-def test_learned_looks_rows_up():
-    table = jnp.arange(12.0).reshape(4, 3)
-    np.testing.assert_array_equal(functional.learned(table, jnp.array([[3, 0]])), [[[9, 10, 11], [0, 1, 2]]])
-
-
 def test_positions_with_rows_are_not_refused():
     """From the offset before 0 to the end of the table; the values of traced ones are unknown."""
     check_positions(4, 4)
     check_given_positions(jnp.array([[-2, 3]]), 2, 4)
     check_given_positions(np.zeros((1, 0), int), 2, 4)
     assert jax.jit(functional.learned)(jnp.ones((4, 3)), jnp.array([0, 4])).shape == (2, 3)
-
-
-def test_raw_positions_are_the_index():
-    positions = np.array([[0, 7], [3, 100_000]])
-    got = functional.raw_positions(positions, dim=3)
-    assert (got.shape, got.dtype) == ((2, 2, 3), jnp.float32)
-    for entry in range(3):
-        np.testing.assert_array_equal(got[..., entry], positions)
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -100,17 +87,6 @@ def test_a_symbol(constraints, size):
 
 
 TABLE = jnp.asarray(np.random.default_rng(2).standard_normal((5, 3)), jnp.float32)
-
-
-def test_resize_truncate_and_extend_leave_short_inputs_alone():
-    resize = functional.resize_positions
-    np.testing.assert_array_equal(resize(TABLE, 3, method="truncate"), TABLE[:3])
-    longer = resize(TABLE, 8, method="extend")
-    np.testing.assert_array_equal(longer[:5], TABLE)
-    assert not np.asarray(longer[5:]).any()
-    drawn = resize(TABLE, 4000, method="extend", key=jax.random.key(0))
-    np.testing.assert_array_equal(drawn[:5], TABLE)
-    assert float(drawn[5:].std()) == pytest.approx(float(TABLE.std()), rel=0.05)
 
 
 @pytest.mark.full
