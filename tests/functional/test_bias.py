@@ -1,4 +1,4 @@
-"""Biases of a query that continues a cached sequence, and of queries that may attend to no key."""
+"""Biases at given positions, of some heads, beside arrays, and of queries that may attend to no key."""
 
 import functools
 
@@ -20,28 +20,6 @@ MADE = {
     "t5": functional.t5_bias(normal(8, 4, seed=1)),
     "relative": functional.relative_keys(normal(7, 8, seed=1)),
 }
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", first(MADE, "relative"))
-def test_bias_with_a_cache(name):
-    """Row t of the full result is the one query at position t against the keys so far, with ``bias.at(t)``."""
-    query, key, value = np.random.default_rng(8).standard_normal((3, 2, 6, 4, 8)).astype(np.float32)
-    bias = MADE[name]
-    full = np.asarray(quick(functional.attention)(query, key, value, mask=masks.causal(), bias=bias))
-    chosen = functools.partial(functional.attention_weights, rows=[5, 2])
-    weights = quick(chosen)(query, key, mask=masks.causal(), bias=bias)
-
-    @functools.partial(quick, static_argnames="implementation")
-    def attend(query, key, value, t, implementation):
-        return functional.attention(
-            query, key, value, mask=masks.causal(t), bias=bias.at(t), implementation=implementation
-        )
-
-    for t, implementation in ((0, "blockwise"), (3, "reference"), (5, "blockwise")):
-        row = attend(query[:, t : t + 1], key, value, np.int32(t), implementation)
-        np.testing.assert_allclose(np.asarray(row)[:, 0], full[:, t], atol=1e-5)
-    np.testing.assert_allclose(np.einsum("bnts,bsnj->btnj", weights, value), full[:, [5, 2]], atol=1e-5)
 
 
 FEW_BIASES = first(biases.BIASES, "transformer-xl", "relative keys by head", "sum")
