@@ -13,12 +13,13 @@ import pathlib
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from benchmarks.worker import Side
 from experiments.command import count, facts
 from experiments.program import guarded, raise_signals
 from jaxformer.files import check_writable, write_text
@@ -97,6 +98,15 @@ def rounds(number: int) -> Iterator[int]:
             progress.refresh()
             yield turn
             progress.advance(task)
+
+
+def take_turns(sides: Iterable[Side], number: int, steps: int) -> dict[str, dict[str, Any]]:
+    """Measures sides in turn, with some steps in each of a number of rounds, and returns their results by name."""
+    running = list(sides)
+    for _ in rounds(number):
+        for side in running:
+            side.round(steps)
+    return {side.name: side.close() for side in running}
 
 
 def write(out: pathlib.Path | None, results: Mapping[str, Any]) -> None:

@@ -19,7 +19,7 @@ import tempfile
 import numpy as np
 
 from benchmarks import command
-from benchmarks.sides.recurrent_data import GATES
+from benchmarks.sides.arrays import GATES
 from benchmarks.worker import Side
 from experiments.command import count
 from jaxformer.errors import ConfigError

@@ -8,7 +8,7 @@ import flax
 import jax
 import jax.numpy as jnp
 
-from benchmarks.sides.data import PAD, batch
+from benchmarks.sides.arrays import PAD, batch
 from jaxformer import functional, models, training
 from jaxformer.functional import CrossEntropy, Tokens
 from jaxformer.models import choices
@@ -67,6 +67,18 @@ def _loss(net, params, batch, key):
     target = Tokens(batch["target"], batch["labels"] != PAD, right_padded=True)
     loss = CrossEntropy(smoothing=0.1)
     return *net.bind(params).loss(source, target, labels=batch["labels"], loss=loss, key=key), {}
+
+
+def compiled(spec, call, inputs, upstream):
+    """Returns a compiled call that gives its output and, if the spec says so, the gradients of the inputs."""
+
+    def both(upstream, *inputs):
+        output, pull = jax.vjp(call, *inputs)
+        return output, *pull(upstream.astype(output.dtype))
+
+    function = both if spec["backward"] else lambda upstream, *inputs: (call(*inputs),)
+    program = jax.jit(function).lower(upstream, *inputs).compile()
+    return lambda: jax.block_until_ready(program(upstream, *inputs))
 
 
 def product(size):

@@ -37,17 +37,16 @@ from jaxformer.evaluation.scores import bleu
 from jaxformer.files import write_text
 from jaxformer.inspection import plots
 from jaxformer.tasks.captioning import TASK, CaptioningConfig, ImageCaptioner
-from jaxformer.tasks.config import TaskConfig
 
 DRAWN = 6
 """Test pictures whose attention is drawn."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = command.parser("captioning", __doc__, out="the folder of runs, records, pictures and the report")
-    parser.add_argument("--data-dir", type=pathlib.Path, help=f"the folder of {FOLDER}; default: JAXFORMER_DATA")
+    parser = command.parser(
+        "captioning", __doc__, out="the folder of runs, records, pictures and the report", data=FOLDER
+    )
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="by default all")
-    parser.add_argument("--minutes", type=float, default=0.0, help="the time limit of this call in minutes; 0 for none")
     return command.exit_code(run, parser.parse_args(arguments))
 
 
@@ -68,14 +67,13 @@ def run(args: argparse.Namespace) -> None:
     found = baselines(next(iter(configs.values())), known)
     cutouts = configuration_of_cutouts(args.out.resolve() / "parts", smoke.CUTOUTS if args.smoke else {})
     try:
-        seen = record(cutouts, CUTOUTS, args.out, end, functools.partial(accuracy, args.out / CUTOUTS))
+        seen = command.trained(cutouts, CUTOUTS, args.out, end, functools.partial(accuracy, args.out / CUTOUTS))
         print(f"{seen['accuracy']:.1f}% of held-out cutouts have their right class")
         for model, config in configs.items():
-            found[model] = record(config, model, args.out, end, functools.partial(measure, config, model, args.out))
+            measured = functools.partial(measure, config, model, args.out)
+            found[model] = command.trained(config, model, args.out, end, measured)
     finally:
-        text = report(found)
-        write_text(args.out / "report.md", text)
-        print(text)
+        command.publish(args.out, report(found))
 
 
 def prepare(
@@ -131,24 +129,6 @@ def scored(captions: Sequence[str], images: LabeledImages, own: Sequence[Sequenc
     shares = dataclasses.asdict(found) | {"difference": found.difference}
     metrics = {name: 100 * share for name, share in shares.items()}
     return metrics | {"bleu": bleu(captions, captions_of(images)).value, "different": len(set(captions))}
-
-
-def record(
-    config: TaskConfig, name: str, out: pathlib.Path, end: float, measured: Callable[[], Mapping[str, Any]]
-) -> Mapping[str, Any]:
-    """Returns the record of a run, which is trained and measured if it has none.
-
-    Raises:
-      ConfigError: the record is of other settings.
-      Stopped: the time was up.
-    """
-
-    def make() -> Mapping[str, Any]:
-        print(f"\n{name}", flush=True)
-        seconds = command.train(config, out / name, end)
-        return {**measured(), **command.facts(), "seconds": seconds}
-
-    return command.record(out / "records" / f"{name}.json", config, make)
 
 
 def accuracy(run: pathlib.Path) -> dict[str, float]:

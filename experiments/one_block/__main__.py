@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-import json
 import time
 from typing import Any
 
@@ -24,7 +23,6 @@ from experiments import command
 from experiments.one_block import measures, training
 from experiments.one_block.families import FAMILIES, Family, ModelSizes
 from experiments.one_block.report import tables
-from jaxformer.files import write_text
 
 CONSTRUCTIONS = ("state",)
 
@@ -72,7 +70,7 @@ def run(args: argparse.Namespace) -> None:
         "their words in any order": measures.known_trigrams(np.concatenate([held_out[:, :1], mixed], 1), known),
     }
     results = {"facts": command.facts(), "words": len(data.words), "known trigrams": truth, "families": found}
-    write_text(args.out / "results.json", json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+    command.write_results(args.out / "results.json", results)
     print(tables(results))
 
 

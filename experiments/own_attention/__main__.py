@@ -13,7 +13,6 @@ import argparse
 import dataclasses
 import functools
 import itertools
-import json
 import pathlib
 import time
 from collections.abc import Callable
@@ -30,7 +29,6 @@ from experiments import command
 from experiments.own_attention import measures, report, training
 from experiments.own_attention.training import ATTENTIONS, Characters, Scale
 from jaxformer.config import changed
-from jaxformer.files import write_text
 from jaxformer.inspection import plots
 from jaxformer.tasks.translation.presets import demo
 
@@ -70,7 +68,7 @@ def run(args: argparse.Namespace) -> None:
             found[model[0]].append(command.record(path, scale, functools.partial(measure, *model, scale, args)))
             progress.advance(bar)
     results = {"facts": command.facts(), "scale": dataclasses.asdict(scale), "parts": found}
-    write_text(args.out / "results.json", json.dumps(results, indent=1) + "\n")
+    command.write_results(args.out / "results.json", results)
     print(report.tables(results))
 
 

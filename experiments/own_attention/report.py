@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from experiments.tables import table
+
 COLUMNS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "retrieval": (
         ("accuracy", "right answers", ".1f"),
@@ -31,12 +33,12 @@ def tables(results: Mapping[str, Any]) -> str:
 
 def _table(part: str, records: Sequence[Mapping[str, Any]]) -> str:
     columns = COLUMNS[part]
-    rows = [[part, "parameters", *(heading for _, heading, _ in columns)], ["---"] * (len(columns) + 2)]
+    rows = [[part, "parameters", *(heading for _, heading, _ in columns)]]
     for name in dict.fromkeys(record["attention"] for record in records):
         mine = [record for record in records if record["attention"] == name]
         cells = [_cell([record[key] for record in mine], form, key in PERCENT) for key, _, form in columns]
         rows.append([name, f"{mine[0]['parameters']:,}", *cells])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return table(*rows)
 
 
 def _cell(values: Sequence[float], form: str, percent: bool) -> str:

@@ -7,14 +7,9 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
 
-from jaxformer.files import replacing
+from experiments.pictures import plt, save
 
 COLORS = {"fixed": "#9aa5b1", "additive": "#c2410c", "multiplicative": "#0f766e", "transformer": "#1f2933"}
 CELLS = {"rnn": "#9aa5b1", "gru": "#c2410c", "lstm": "#0f766e"}
@@ -82,6 +77,4 @@ def _decorate(axes: Any, **labels: str) -> None:
 def _finish(figure: Any, axes: Any, path: pathlib.Path, **labels: str) -> None:
     _decorate(axes, **labels)
     axes.legend(frameon=False, fontsize=9)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=130)
-    plt.close(figure)
+    save(figure, path, dpi=130)
