@@ -27,9 +27,9 @@ def of_marian(folder):
 MAKES = {
     "characters": lambda folder: CharacterTokenizer.train(pretrained.LINES, special=SpecialTokens(7, 0, 1, 2)),
     "three": lambda folder: CharacterTokenizer("abc"),
-    "subwords": lambda folder: SubwordTokenizer.train(pretrained.LINES, vocab_size=300),
-    "other ids": lambda folder: SubwordTokenizer.train(pretrained.LINES, vocab_size=300, special=SpecialTokens(1, 0)),
-    "moses": lambda folder: SubwordTokenizer.train(pretrained.LINES, vocab_size=300, normalizer=MOSES),
+    "subwords": lambda folder: SubwordTokenizer.train(pretrained.LINES, vocab_size=340),
+    "other ids": lambda folder: SubwordTokenizer.train(pretrained.LINES, vocab_size=340, special=SpecialTokens(1, 0)),
+    "moses": lambda folder: SubwordTokenizer.train(pretrained.LINES, vocab_size=340, normalizer=MOSES),
     "pretrained": lambda folder: PretrainedTokenizer(pretrained.word_piece(), SpecialTokens(0, 2, 3, 1)),
     "marian": of_marian,
 }
