@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from experiments.intervals import interval
 
 from experiments.classification import __main__ as command
 from experiments.classification.corpora import BAG, FILES, Cell, cells, configuration
 from experiments.classification.report import by_negation, report, summary
+from experiments.tables import interval
 from jaxformer.errors import ConfigError
 from jaxformer.tasks.classification import TASK
 from tests.experiments.smoke import check_resumes

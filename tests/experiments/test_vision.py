@@ -5,8 +5,8 @@ import types
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from experiments.intervals import half_width
 
+from experiments.tables import half_width
 from experiments.vision import __main__ as command
 from experiments.vision.cells import (
     CORPORA,
