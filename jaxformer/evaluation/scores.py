@@ -1,4 +1,4 @@
-"""Scores of translations, language models and classifications, with signatures that tell how they were computed."""
+"""Scores of translations, language models and classifications, with signatures: how they were computed."""
 
 from __future__ import annotations
 

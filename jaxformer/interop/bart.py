@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from jaxformer import functional, models
-from jaxformer.interop.family import Family, Fields, Settings, get, read, renamed, require, shared, written
+from jaxformer.interop.family import Family, Settings, get, read, renamed, require, shared, written
 from jaxformer.interop.packing import (
     ONE_ROW,
     TRANSPOSED,
@@ -26,7 +26,7 @@ from jaxformer.interop.packing import (
 from jaxformer.models import choices, families
 from jaxformer.modules.pure import Pure, pure
 
-_FIELDS: Fields = {
+_FIELDS = {
     "d_model": ("d_model", 1024),
     "num_encoder_layers": ("encoder_layers", 12),
     "num_decoder_layers": ("decoder_layers", 12),
@@ -60,7 +60,8 @@ def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
     require(settings, normalize_before=pre, add_final_layer_norm=pre, normalize_embedding=learned)
     require(settings, is_causal=True)  # of the decoder
     require(settings, static_position_embeddings=not learned)
-    fields, vocab = read(settings, _FIELDS), get(settings, "vocab_size", 58101 if kind == "marian" else 50265)
+    fields = read(settings, _FIELDS)
+    vocab = get(settings, "vocab_size", {"marian": 58101}.get(kind, 50265))
     tied = get(settings, "tie_word_embeddings", True), get(settings, "share_encoder_decoder_embeddings", True)
     config = families.bart(
         vocab,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from jaxformer import models
 from jaxformer.errors import DataError
-from jaxformer.interop.family import Family, Fields, Settings, get, has_head, read, require, written
+from jaxformer.interop.family import Family, Settings, get, has_head, read, require, written
 from jaxformer.interop.packing import (
     ONE_ROW,
     ONE_TOKEN,
@@ -24,7 +24,7 @@ from jaxformer.interop.packing import (
 from jaxformer.models import choices, families
 from jaxformer.modules.pure import Pure, pure
 
-_LAYERS: Fields = {
+_LAYERS = {
     "d_model": ("hidden_size", 768),
     "num_heads": ("num_attention_heads", 12),
     "d_ff": ("intermediate_size", 3072),
@@ -33,7 +33,7 @@ _LAYERS: Fields = {
     "dropout": ("hidden_dropout_prob", 0.1),
     "attention_dropout": ("attention_probs_dropout_prob", 0.1),
 }
-_OF_VIT: Fields = _LAYERS | {
+_OF_VIT = _LAYERS | {
     "patch_size": ("patch_size", 16),
     "num_channels": ("num_channels", 3),
     "dropout": ("hidden_dropout_prob", 0.0),

@@ -5,19 +5,18 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 
 from jaxformer import models
 from jaxformer.errors import DataError
 from jaxformer.interop.packing import Shape, Table
+from jaxformer.interop.tensors import Settings
 from jaxformer.modules.pure import Pure
 from jaxformer.reprs import brief
 
 T = TypeVar("T", bound=bool | int | float | str)
-Settings = Mapping[str, Any]
-"""The object of a ``config.json``."""
 Fields = Mapping[str, tuple[str, bool | int | float | str]]
 """The names of settings in ``config.json`` and their defaults there, by our names."""
 
@@ -59,20 +58,20 @@ def get(settings: Settings, name: str, default: T) -> T:
 
 def read(settings: Settings, fields: Fields) -> Settings:
     """Returns settings by our names; see `get` and, for the field `activation`, `activation`."""
-    found = {ours: get(settings, theirs, default) for ours, (theirs, default) in fields.items()}
+    values = {ours: get(settings, theirs, default) for ours, (theirs, default) in fields.items()}
     if "activation" in fields:
         name, default = fields["activation"]
-        found["activation"] = activation(settings, name, str(default))
-    return found
+        values["activation"] = activation(settings, name, str(default))
+    return values
 
 
 def written(config: object, fields: Fields) -> Settings:
     """Returns the settings of ``config.json`` that say what our configuration says."""
-    found = {theirs: getattr(config, ours) for ours, (theirs, _) in fields.items()}
+    settings = {theirs: getattr(config, ours) for ours, (theirs, _) in fields.items()}
     if "activation" in fields:
         name, _ = fields["activation"]
-        found[name] = their_activation(found[name])
-    return found
+        settings[name] = their_activation(settings[name])
+    return settings
 
 
 def require(settings: Settings, **values: object) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from jaxformer import models
-from jaxformer.interop.family import Family, Fields, Settings, get, read, renamed, require, written
+from jaxformer.interop.family import Family, Settings, get, read, renamed, require, written
 from jaxformer.interop.packing import FROM_HEADS_PLAIN, SAME, SIDE_BY_SIDE, Shape, Table, array, linear, norm, table
 from jaxformer.models import choices, families
 from jaxformer.modules.pure import Pure, pure
 
-_FIELDS: Fields = {
+_FIELDS = {
     "vocab_size": ("vocab_size", 50257),
     "d_model": ("n_embd", 768),
     "num_heads": ("n_head", 12),

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from jaxformer import models
 from jaxformer.config import kind_of
 from jaxformer.errors import DataError
-from jaxformer.interop.family import Family, Fields, Settings, get, read, require, written
+from jaxformer.interop.family import Family, Settings, get, read, require, written
 from jaxformer.interop.packing import TRANSPOSED, Shape, Table, array, linear, norm, self_attention, table
 from jaxformer.models import choices, families
 from jaxformer.modules.pure import Pure, pure
 
-_FIELDS: Fields = {
+_FIELDS = {
     "vocab_size": ("vocab_size", 32000),
     "d_model": ("hidden_size", 4096),
     "num_heads": ("num_attention_heads", 32),

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from jaxformer import models
 from jaxformer.config import kind_of
 from jaxformer.errors import DataError
-from jaxformer.interop.family import Family, Fields, Settings, get, read, renamed, require, their_activation, written
+from jaxformer.interop.family import Family, Settings, get, read, renamed, require, their_activation, written
 from jaxformer.interop.family import activation as named_activation
 from jaxformer.interop.packing import (
     TRANSPOSED,
@@ -31,7 +31,7 @@ _FEED_FORWARD = {
     "gated-gelu": (choices.Gated, "gelu_tanh"),  # the name says gelu, the checkpoints use the approximation by tanh
     "gated-silu": (choices.Gated, "silu"),
 }
-_FIELDS: Fields = {
+_FIELDS = {
     "d_model": ("d_model", 512),
     "head_dim": ("d_kv", 64),
     "d_ff": ("d_ff", 2048),

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.files import JsonObject
-from jaxformer.interop.family import Settings
-from jaxformer.interop.tensors import read_json
+from jaxformer.interop.tensors import Settings, read_json
 from jaxformer.tokenizers.moses import CODES
 from jaxformer.tokenizers.pretrained import MarianTokenizer, PretrainedTokenizer
 from jaxformer.tokenizers.segmentation import SPACE

@@ -1,6 +1,6 @@
-"""Tokenizers of pretrained models: ``tokenizer.json`` of Hugging Face's package tokenizers, and the files of Marian.
+"""Tokenizers of pretrained models: Hugging Face's ``tokenizer.json``, and the files of Marian.
 
-The package, of the extra `pretrained`, is imported in this file only.
+The package tokenizers, of the extra `pretrained`, is imported in this file only.
 """
 
 from __future__ import annotations

@@ -16,8 +16,7 @@ import jax.numpy as jnp
 from jaxformer import interop, models, sharding, training
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.files import JsonObject, local_path, write_text
-from jaxformer.interop.family import Settings
-from jaxformer.interop.tensors import check_folder, read_json
+from jaxformer.interop.tensors import Settings, check_folder, read_json
 from jaxformer.modules.pure import Params, check_shapes
 from jaxformer.sharding import Placement
 from jaxformer.tasks import language_model, masked_language_model, registry, run_lock, rundir, translation
