@@ -100,13 +100,20 @@ def rounds(number: int) -> Iterator[int]:
             progress.advance(task)
 
 
-def take_turns(sides: Iterable[Side], number: int, steps: int) -> dict[str, dict[str, Any]]:
-    """Measures sides in turn, with some steps in each of a number of rounds, and returns their results by name."""
-    running = list(sides)
-    for _ in rounds(number):
-        for side in running:
+def turns(sides: Iterable[Side], number: int, steps: int) -> Iterator[None]:
+    """Measures some steps of each side in each of a number of rounds, in alternating order; yields after each round."""
+    ordered = sorted(sides, key=lambda side: side.name)
+    for turn in rounds(number):
+        for side in ordered[:: -1 if turn % 2 else 1]:
             side.round(steps)
-    return {side.name: side.close() for side in running}
+        yield
+
+
+def take_turns(sides: Sequence[Side], number: int, steps: int) -> dict[str, dict[str, Any]]:
+    """Measures sides in turn, see `turns`, and returns their results by name."""
+    for _ in turns(sides, number, steps):
+        pass
+    return {side.name: side.close() for side in sides}
 
 
 def write(out: pathlib.Path | None, results: Mapping[str, Any]) -> None:

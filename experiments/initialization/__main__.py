@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments import command
-from experiments.pictures import plt, save
+from experiments.pictures import plt, save, tidy
 from experiments.tables import interval, table
 from experiments.translation import multi30k, smoke
 from jaxformer.config import changed
@@ -162,9 +162,7 @@ def draw(found: Mapping[str, Sequence[Mapping[str, Any]]], path: pathlib.Path) -
                 label = None if number else scale
                 axes.plot(steps, losses, color=COLORS[scale], linewidth=1, marker="o", markersize=2, label=label)
         axes.set_title(f"{norm}-norm", size=11)
-        axes.set_xlabel("step")
-        axes.grid(axis="y", color="#d9dee4", linewidth=0.5)
-        axes.spines[["top", "right", "left"]].set_visible(False)
+        tidy(axes, xlabel="step")
         axes.legend(frameon=False)
     panels[0].set_ylabel("validation loss, nats a token")
     save(figure, path)

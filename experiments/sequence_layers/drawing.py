@@ -86,13 +86,13 @@ def draw_recall(cases: Mapping[str, Any], distances: Sequence[int], path: pathli
 def costs_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Returns a Markdown table of the costs."""
     heading = ("layer", "length", "FLOP", "of the definition", "products in a row", "path", "MB, gradient", "ms")
-    lines = [(*heading, "ms, gradient")]
+    lines: list[Sequence[object]] = [(*heading, "ms, gradient")]
     for kind in costs.MAKES:
         for row in sorted((row for row in rows if row["kind"] == kind), key=lambda row: row["length"]):
             times = [f"{row[name]['cpu'] * 1e3:,.1f}" for name in ("forward_seconds", "gradient_seconds")]
             cells = [kind, f"{row['length']:,}", f"{row['flops']:.3g}", f"{row['graph_flops']:.3g}"]
             cells += [f"{row['in_a_row']:,}", f"{row['path']:,}", f"{row['gradient_bytes'] / 1e6:,.1f}", *times]
-            lines.append(tuple(cells))
+            lines.append(cells)
     return table(*lines) + "\n"
 
 
