@@ -45,6 +45,14 @@ _SWITCHES = {
 """The positions, and those of the norms."""
 _TIES = {(True, True): "all", (True, False): "decoder", (False, True): "inputs", (False, False): "none"}
 """Our tying, by ``tie_word_embeddings`` and ``share_encoder_decoder_embeddings``."""
+_TABLES = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
+_COPIES = {
+    "all": dict.fromkeys((*_TABLES, "lm_head.weight"), "shared.weight"),
+    "inputs": dict.fromkeys(_TABLES, "shared.weight"),
+    "decoder": {"lm_head.weight": "decoder.embed_tokens.weight"},
+    "none": {},
+}
+"""The names under which files may repeat a table that is shared, with its own name, by our tying."""
 _ARCHITECTURES = {
     "bart": "BartForConditionalGeneration",
     "mbart": "MBartForConditionalGeneration",
@@ -150,23 +158,9 @@ def _computed(net: Pure) -> dict[str, tuple[Shape, Callable[[], jax.Array]]]:
     }
 
 
-def _copies(net: Pure) -> dict[str, str]:
-    """Returns the names under which files may repeat a table that is shared."""
-    tie = net.config.tie_embeddings
-    if tie == "decoder":
-        return {"lm_head.weight": "decoder.embed_tokens.weight"}
-    output = {"all": ["lm_head.weight"], "inputs": []}
-    if tie not in output:
-        return {}
-    names = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", *output[tie]
-    return dict.fromkeys(names, "shared.weight")
-
-
 def _repeated(net: Pure) -> tuple[str, ...]:
     """Returns both embedding tables if they are shared and the output has its own: transformers then ties neither."""
-    if net.config.tie_embeddings != "inputs":
-        return ()
-    return "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
+    return _TABLES if net.config.tie_embeddings == "inputs" else ()
 
 
 FAMILIES = {
@@ -176,7 +170,7 @@ FAMILIES = {
         table=_table,
         prefix="model.",
         heads=("final_logits_bias", "lm_head.", "classification_head.", "qa_outputs."),
-        copies=_copies,
+        copies=lambda net: _COPIES[net.config.tie_embeddings],
         repeated=_repeated,
         computed=_computed,
         ignored=(r"(encoder|decoder)\.version", r"(classification_head|qa_outputs)\..*"),
