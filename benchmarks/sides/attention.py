@@ -18,14 +18,13 @@ from jaxformer import functional, masks
 
 def build(spec):
     query, key, value, upstream = (jnp.asarray(x, spec["dtype"]) for x in attention_arrays(spec["shape"]))
-    key_valid = jnp.asarray(valid(spec["shape"]))
-    attend = functools.partial(_attend, spec["side"], causal=spec["mask"] == "causal", valid=key_valid)
-    once = compiled(spec, attend, (query, key, value), upstream)
+    attend = functools.partial(_attend, spec["side"], causal=spec["mask"] == "causal")
+    once = compiled(spec, attend, (query, key, value), upstream, jnp.asarray(valid(spec["shape"])))
     save(spec, [np.asarray(x[:, :: max(1, x.shape[1] // 512)], np.float32) for x in once()])
     return once
 
 
-def _attend(side, query, key, value, *, valid, causal):
+def _attend(side, query, key, value, valid, *, causal):
     """Computes attention by one side; a mask that a side knows by name is not materialized."""
     if side in ("blockwise", "reference", "cudnn", "chosen"):
         mask = masks.causal() if causal else masks.padding(valid)

@@ -69,16 +69,20 @@ def _loss(net, params, batch, key):
     return *net.bind(params).loss(source, target, labels=batch["labels"], loss=loss, key=key), {}
 
 
-def compiled(spec, call, inputs, upstream):
-    """Returns a compiled call that gives its output and, if the spec says so, the gradients of the inputs."""
+def compiled(spec, call, inputs, upstream, *others):
+    """Returns a compiled call that gives its output and, if the spec says so, the gradients of the inputs.
 
-    def both(upstream, *inputs):
-        output, pull = jax.vjp(call, *inputs)
+    Args:
+      others: arrays without a gradient; if the program closed over them, XLA could compute with them beforehand.
+    """
+
+    def both(upstream, others, *inputs):
+        output, pull = jax.vjp(lambda *inputs: call(*inputs, *others), *inputs)
         return output, *pull(upstream.astype(output.dtype))
 
-    function = both if spec["backward"] else lambda upstream, *inputs: (call(*inputs),)
-    program = jax.jit(function).lower(upstream, *inputs).compile()
-    return lambda: jax.block_until_ready(program(upstream, *inputs))
+    function = both if spec["backward"] else lambda upstream, others, *inputs: (call(*inputs, *others),)
+    program = jax.jit(function).lower(upstream, others, *inputs).compile()
+    return lambda: jax.block_until_ready(program(upstream, others, *inputs))
 
 
 def product(size):
