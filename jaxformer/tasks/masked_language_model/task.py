@@ -17,8 +17,7 @@ from jaxformer.data.packing import PackedBatch, PackedTexts, tokenize_lines
 from jaxformer.data.sources import Parallel, num_held_out, split_by_source
 from jaxformer.data.text import Text
 from jaxformer.errors import DataError
-from jaxformer.evaluation.classification import accuracy
-from jaxformer.evaluation.scores import Score, nats_per_token, perplexity
+from jaxformer.evaluation.scores import Score, accuracy, nats_per_token, perplexity
 from jaxformer.functional.dropout import fold_in_name
 from jaxformer.functional.tokens import Tokens
 from jaxformer.modules import AttentionFunction

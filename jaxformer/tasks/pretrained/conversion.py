@@ -16,8 +16,7 @@ import jax.numpy as jnp
 from jaxformer import interop, models, sharding, training
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.files import JsonObject, local_path, write_text
-from jaxformer.interop.settings import Settings
-from jaxformer.interop.tensors import check_folder, read_json
+from jaxformer.interop.tensors import Settings, check_folder, read_json
 from jaxformer.modules.pure import Params, check_shapes
 from jaxformer.sharding import Placement
 from jaxformer.tasks import language_model, masked_language_model, registry, run_lock, rundir, translation
@@ -37,8 +36,7 @@ from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.tasks.translation.config import TranslationConfig
 from jaxformer.tokenizers.base import Tokenizer
 from jaxformer.tokenizers.folders import read_languages, read_tokenizer
-from jaxformer.tokenizers.marian import MarianTokenizer
-from jaxformer.tokenizers.pretrained import PretrainedTokenizer
+from jaxformer.tokenizers.pretrained import MarianTokenizer, PretrainedTokenizer
 from jaxformer.training.config import AdamConfig, LinearDecay, TrainConfig
 
 NEVER = -1e4

@@ -7,7 +7,7 @@ from typing import Literal
 
 from jaxformer.errors import DataError
 from jaxformer.files import JsonObject
-from jaxformer.interop.settings import Settings
+from jaxformer.interop.tensors import Settings
 from jaxformer.tasks.config import Beam, GenerationConfig, Greedy, MinimumRisk, Sample, SearchConfig
 from jaxformer.tasks.language_model.config import DecodeConfig as TextDecodeConfig
 from jaxformer.tasks.translation.config import DecodeConfig
