@@ -21,19 +21,7 @@ from jaxformer.tasks.language_model.config import DecodeConfig
 from jaxformer.tokenizers.characters import CharacterTokenizer
 
 PACKAGE = pathlib.Path(__file__).parents[1] / "jaxformer"
-INTERNAL = {
-    "Request",
-    "Saved",
-    "Ring",
-    "Varying",
-    "Tile",
-    "Location",
-    "WideIndex",
-    "Start",
-    "Fitted",
-    "Weights",
-    "Trained",
-}
+INTERNAL = set("Request Saved Ring Varying Tile Location WideIndex Start Fitted Weights Trained".split())
 """Parts of one computation, which no user gets."""
 
 CONFIG = models.LanguageModelConfig(50, num_layers=2, d_model=8, num_heads=2, d_ff=16)

@@ -64,7 +64,7 @@ def configured(args: RunOptions, settings: Sequence[str]) -> TaskConfig:
     from jaxformer.tasks.registry import read_config
 
     config, is_ensemble = read_config(args.run), bool(getattr(args, "ensemble", ()))
-    config = override(config, placed(config, settings, command=args.command, is_ensemble=is_ensemble))
+    config = override(config, placed(config, settings, command=args.command(), is_ensemble=is_ensemble))
     return replaced(config, args.attention, args.run)
 
 
@@ -77,7 +77,7 @@ def load(args: RunOptions, config: TaskConfig) -> Predictor:
     from jaxformer.cli import runtime
     from jaxformer.tasks import registry, runner
 
-    task, command = registry.task_of(config), args.command
+    task, command = registry.task_of(config), args.command()
     if command != "evaluate" and command not in task.commands:
         others = ", ".join(("evaluate", *task.commands))
         raise ConfigError(

@@ -1,17 +1,51 @@
-"""``jaxformer data``: the catalog, downloads by name, and the built-in corpus as files."""
+"""``configs``: one line for each configuration; ``data``: downloads by name, and the built-in corpus as files."""
 
-import re
+import importlib
+import os
 
 import pytest
 
 from jaxformer import demo
-from jaxformer.cli import data, main
+from jaxformer.cli import main
+from jaxformer.cli.catalogs import configs, data
 from jaxformer.data import fetch
 from jaxformer.errors import ConfigError
+from jaxformer.tasks import registry
+
+
+def test_every_configuration_has_a_line(capsys, monkeypatch, tmp_path):
+    """The built-in ones, and those below ./experiments, whose code does not run."""
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "mine.py").write_text("raise SystemExit(3)\ndef small():\n    'A small one.'\n")
+    monkeypatch.chdir(tmp_path)
+    assert configs([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    names, summaries = zip(*(line.split(maxsplit=1) for line in lines), strict=True)
+    assert names == (*registry.BUILTIN, "mine:small")
+    assert summaries[-1] == "A small one."
+    assert len({line.index(summary) for line, summary in zip(lines, summaries, strict=True)}) == 1
+
+
+@pytest.mark.parametrize("name", registry.BUILTIN)
+def test_the_summary_is_the_first_line_of_the_docstring(name, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert configs([]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.split()[0] == name]
+    docstring = getattr(importlib.import_module(registry.BUILTIN[name]), name.rpartition(":")[2]).__doc__
+    assert line.removeprefix(name).strip() == docstring.splitlines()[0]
+
+
+def test_a_named_pipe_is_not_a_configuration(capsys, monkeypatch, tmp_path):
+    """The pipe has no writer, so a reader would wait forever."""
+    (tmp_path / "experiments" / "folder.py").mkdir(parents=True)
+    os.mkfifo(tmp_path / "experiments" / "pipe.py")
+    monkeypatch.chdir(tmp_path)
+    assert configs([]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(registry.BUILTIN)
 
 
 def test_the_catalog_is_listed(capsys):
-    assert data.main(["list"]) == 0
+    assert data(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == list(fetch.CATALOG)
     assert all(corpus.about in line for line, corpus in zip(lines, fetch.CATALOG.values(), strict=True))
@@ -21,7 +55,7 @@ def test_the_built_in_corpus_as_files(tmp_path, capsys, monkeypatch):
     """Files are aligned, and include all parts of the demo; only the number of pairs is smaller here."""
     parts = demo.splits(num_train=4_000)
     monkeypatch.setattr(demo, "splits", lambda: parts)
-    assert data.main(["grammar", "--out", str(tmp_path)]) == 0
+    assert data(["grammar", "--out", str(tmp_path)]) == 0
     for name in ("train", "validation", "seen", "unseen"):
         english, french = ((tmp_path / f"{name}.{code}").read_text().splitlines() for code in ("en", "fr"))
         pairs = getattr(parts, name)
@@ -49,23 +83,14 @@ def test_an_unknown_argument_is_refused(tmp_path, capsys, monkeypatch, action):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(demo, "splits", lambda: pytest.fail("the work has begun"))
     with pytest.raises(ConfigError, match=f"^{action} takes no name, got 'corpus'; a folder is given by --out$"):
-        data.main([action, "corpus"])
+        data([action, "corpus"])
     assert not list(tmp_path.iterdir())
 
 
 def test_a_corpus_is_fetched_by_name(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(fetch, "fetch", lambda name, out, say: [out / f"{name}.en"])
-    assert data.main(["fetch", "multi30k", "--out", str(tmp_path)]) == 0
+    assert data(["fetch", "multi30k", "--out", str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'multi30k.en'}\n"
-
-
-def test_an_unknown_corpus_is_refused(tmp_path, capsys):
-    with pytest.raises(ConfigError, match=re.escape("fetch needs the name of a corpus")):
-        data.main(["fetch"])
-    assert main.main(["data", "fetch", "multi3k", "--out", str(tmp_path)]) != 0
-    error = capsys.readouterr().err
-    assert (len(error.splitlines()), "no corpus 'multi3k'" in error) == (1, True)
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", ["file", "file/below", "broken"])

@@ -1,11 +1,12 @@
-"""``jaxformer convert``."""
+"""The commands for models of Hugging Face: ``convert`` and ``export``."""
 
 from __future__ import annotations
 
 import dataclasses
 import shlex
+from typing import Annotated
 
-from jaxformer.cli.command import REQUIRED, Folder, Options, Run, command, option, word
+from jaxformer.cli.command import REQUIRED, Folder, Options, OutputFolder, Run, Word, command, option, word
 from jaxformer.errors import ConfigError
 
 
@@ -36,16 +37,53 @@ class Convert(Options):
 
 
 @command
-def main(args: Convert) -> int:
+def convert(args: Convert) -> int:
     """Makes a run from a pretrained model."""
     if args.length < 0:
         raise ConfigError(f"--length must be at least 0, got {args.length}")
     from jaxformer.cli import runtime
-    from jaxformer.tasks.pretrained import convert
+    from jaxformer.tasks import pretrained
 
     runtime.start()
-    config = convert(args.folder, args.out, length=args.length, say=runtime.say)
+    config = pretrained.convert(args.folder, args.out, length=args.length, say=runtime.say)
     used = {"language_model": "generate", "masked_language_model": "fill", "translation": "translate"}[config.task]
     run = shlex.quote(str(args.out))
     print(f"{args.out} is a run of {config.task} now; try: jaxformer {used} {run} TEXT")
+    return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Export(Options):
+    """Writes a run in the format of Hugging Face.
+
+    examples:
+      jaxformer export runs/en-de --out en-de-hf
+      jaxformer export runs/en-de --out en-de-hf --checkpoint average
+      jaxformer export runs/tuned-gpt2 --out gpt2-hf
+
+    The folder holds config.json, model.safetensors and the tokenizer, which AutoTokenizer and the Auto classes of
+    transformers read, and the programs that serve its models. Language models become GPT-2, Llama, Mistral or Qwen,
+    masked ones BERT or RoBERTa, translators Marian, Pegasus, BART or T5: the first family that can express the model.
+    docs/families.md lists the settings that no family has. Search settings are written if transformers has them; the
+    others are printed.
+    """
+
+    run: Run = word("A run directory.")
+    out: OutputFolder = option("The folder to create.", REQUIRED)
+    checkpoint: str = option("The checkpoint: best (default), last, average, or a step.", "best")
+    family: Annotated[str, Word("TYPE")] = option("The model_type (default: the first that fits).", "")
+    mesh: str = option("The device mesh; default: a copy on every device.", "")
+
+
+@command
+def export(args: Export) -> int:
+    """Writes a run as a Hugging Face folder."""
+    from jaxformer.cli import runtime
+    from jaxformer.tasks import pretrained
+
+    runtime.start()
+    family = pretrained.export(
+        args.run, args.out, checkpoint=args.checkpoint, family=args.family, mesh=args.mesh, say=runtime.say
+    )
+    print(f"{args.out} is now a Hugging Face folder of model_type {family}")
     return 0

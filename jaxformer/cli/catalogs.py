@@ -1,4 +1,4 @@
-"""``jaxformer data``."""
+"""The commands that list or write what comes with the library: ``configs`` and ``data``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,29 @@ from typing import Literal
 from jaxformer.cli.command import Name, Options, OutputFolder, command, option, word
 from jaxformer.errors import ConfigError
 from jaxformer.files import write_text
+
+
+@dataclasses.dataclass(frozen=True)
+class Configs(Options):
+    """Lists the built-in configurations and those below ./experiments (a clone of jaxformer has some), without
+    running their code.
+
+    examples:
+      jaxformer configs
+      jaxformer train multi30k:en_de --settings
+    """
+
+
+@command
+def configs(args: Configs) -> int:
+    """Lists configurations with the first lines of their docstrings."""
+    from jaxformer.tasks.registry import catalog
+
+    entries = catalog()
+    longest = max(len(name) for name, _ in entries)
+    for name, summary in entries:
+        print(f"{name:{longest}}  {summary}")
+    return 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +50,7 @@ class Data(Options):
 
 
 @command
-def main(args: Data) -> int:
+def data(args: Data) -> int:
     """Downloads a known corpus, or writes the built-in one."""
     if args.name and args.action != "fetch":
         raise ConfigError(f"{args.action} takes no name, got {args.name!r}; a folder is given by --out")

@@ -1,4 +1,4 @@
-"""``jaxformer convert``: the arguments of the conversion, and the printed lines."""
+"""``convert`` and ``export``: their arguments, and the printed lines."""
 
 import pathlib
 
@@ -8,7 +8,6 @@ import pytest
 import jaxformer
 from jaxformer import interop, models, pure
 from jaxformer.cli import main
-from jaxformer.errors import DataError
 from jaxformer.models import families
 from jaxformer.tasks import pretrained
 from jaxformer.tasks.language_model import LanguageModelingConfig
@@ -17,33 +16,36 @@ from tests.tokenizers import pretrained as tokenizers
 
 
 @pytest.mark.parametrize(
-    ("config", "line"),
+    ("config", "out", "line"),
     [
-        (LanguageModelingConfig(), "run is a run of language_model now; try: jaxformer generate run TEXT"),
-        (MaskedLanguageModelingConfig(), "run is a run of masked_language_model now; try: jaxformer fill run TEXT"),
+        (LanguageModelingConfig(), "my run", "my run is a run of language_model now; try: jaxformer generate 'my run'"),
+        (MaskedLanguageModelingConfig(), "run", "run is a run of masked_language_model now; try: jaxformer fill run"),
     ],
 )
-def test_the_arguments_of_the_conversion(capsys, monkeypatch, config, line):
+def test_the_arguments_of_the_conversion(capsys, monkeypatch, config, out, line):
+    """The printed command can be pasted."""
     asked = []
     monkeypatch.setattr(pretrained, "convert", lambda *given, length, say: asked.append((*given, length)) or config)
-    assert main.main(["convert", "folder", "--out", "run", "--length", "7"]) == 0
-    assert capsys.readouterr().out == f"{line}\n"
-    assert asked == [(pathlib.Path("folder"), pathlib.Path("run"), 7)]
+    assert main.main(["convert", "folder", "--out", out, "--length", "7"]) == 0
+    assert capsys.readouterr().out == f"{line} TEXT\n"
+    assert asked == [(pathlib.Path("folder"), pathlib.Path(out), 7)]
 
 
-def test_the_printed_command_can_be_pasted(capsys, monkeypatch):
-    monkeypatch.setattr(pretrained, "convert", lambda *given, length, say: LanguageModelingConfig())
-    assert main.main(["convert", "folder", "--out", "my run"]) == 0
-    assert capsys.readouterr().out.endswith("try: jaxformer generate 'my run' TEXT\n")
+def test_the_arguments_of_the_export(capsys, monkeypatch):
+    asked = []
 
+    def export(*given, say, **options):
+        asked.append((*given, options))
+        say("no counterpart")
+        return "marian"
 
-def test_errors_have_one_line(capsys, monkeypatch):
-    def refuse(folder, out, length, say):
-        raise DataError("no model")
-
-    monkeypatch.setattr(pretrained, "convert", refuse)
-    assert main.main(["convert", "folder", "--out", "run"]) == 2
-    assert capsys.readouterr().err == "jaxformer convert: no model\n"
+    monkeypatch.setattr(pretrained, "export", export)
+    assert main.main(["export", "run", "--out", "folder", "--checkpoint", "average", "--family", "marian"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == "folder is now a Hugging Face folder of model_type marian\n"
+    assert "no counterpart" in printed.err
+    options = {"checkpoint": "average", "family": "marian", "mesh": ""}
+    assert asked == [(pathlib.Path("run"), pathlib.Path("folder"), options)]
 
 
 @pytest.mark.parametrize(
