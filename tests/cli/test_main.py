@@ -282,12 +282,6 @@ def test_a_broken_pipe_elsewhere_is_an_error(monkeypatch, capfd):
     assert outcome(monkeypatch, capfd, lambda: raise_it(broken)) == (1, said)
 
 
-@pytest.mark.parametrize("command", [["translate", "run"], ["inspect", "run", "--source"]])
-def test_an_argument_that_is_not_utf8(capsys, command):
-    assert main.main([*command, "caf\udce9"]) == 2
-    assert r"'caf\udce9' is not UTF-8" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("text", ["été", os.fsdecode(b"caf\xe9")])
 def test_results_are_utf8_in_every_locale_and_paths_unchanged(monkeypatch, text):
     command = types.SimpleNamespace(configs=lambda _: print(text) or 0)
