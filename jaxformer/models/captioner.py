@@ -17,11 +17,9 @@ from jaxformer.functional.padding import everywhere
 from jaxformer.functional.sums import add_shared
 from jaxformer.functional.tokens import as_tokens
 from jaxformer.models import choices
-from jaxformer.models.captioner_config import RecurrentCaptionerConfig, TransformerCaptionerConfig
 from jaxformer.models.config import DecoderConfig, LanguageModelConfig
 from jaxformer.models.decoder import make_decoder
-from jaxformer.models.decoder_state import Context, DecoderState
-from jaxformer.models.decoding_model import ContextT, MemoryDecodingModel, StateT
+from jaxformer.models.decoding_model import Context, ContextT, DecoderState, MemoryDecodingModel, StateT
 from jaxformer.models.encoder import Memory
 from jaxformer.models.recurrent_decoder import (
     RecurrentContext,
@@ -31,8 +29,9 @@ from jaxformer.models.recurrent_decoder import (
 )
 from jaxformer.models.residual_network import FeatureGrid
 from jaxformer.models.token_model import CROSS_ENTROPY, Input
+from jaxformer.models.vision_config import RecurrentCaptionerConfig, TransformerCaptionerConfig
 from jaxformer.modules.captured import Intermediates
-from jaxformer.modules.linear import zeros_param
+from jaxformer.modules.layers import zeros_param
 
 
 class Captioner(MemoryDecodingModel[ContextT, StateT]):

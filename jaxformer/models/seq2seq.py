@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from jaxformer.functional.dropout import fold_in_name
 from jaxformer.models import choices
+from jaxformer.models.config import Seq2SeqConfig
 from jaxformer.models.decoding_model import MemoryDecodingModel
 from jaxformer.models.encoder import Memory
 from jaxformer.models.recurrent_decoder import (
@@ -21,11 +22,10 @@ from jaxformer.models.recurrent_decoder import (
     captured_weights,
     in_order,
 )
-from jaxformer.models.seq2seq_config import Seq2SeqConfig
 from jaxformer.models.token_model import Input
 from jaxformer.modules import Alignment, Embedding, Embeddings, Linear, RecurrentStack
-from jaxformer.modules.alignment import AlignmentKind
 from jaxformer.modules.captured import Intermediates
+from jaxformer.modules.recurrent import AlignmentKind
 
 
 class Seq2Seq(MemoryDecodingModel[RecurrentContext, RecurrentDecoderState]):

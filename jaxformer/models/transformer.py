@@ -17,7 +17,7 @@ from jaxformer.functional.residual import Arrangement, DeepNormGains
 from jaxformer.models import choices
 from jaxformer.models.config import TextConfig, TransformerConfig
 from jaxformer.modules.initializers import FAIRSEQ_GAINS, UNIT_GAINS, scaled_gains
-from jaxformer.modules.normalization import Norm
+from jaxformer.modules.layers import Norm
 
 ACTIVATIONS = {
     "relu": functional.relu,

@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 
 from jaxformer import functional, masks, models, modules, pure, sharding
-from jaxformer.modules.attention_checks import Heads, check_linear, check_rows
+from jaxformer.modules.attention_function import Heads, check_linear, check_rows
 from tests.selection import first
 
 HEADS = Heads(4, 2, 8)
