@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer.decoding.topk import BLOCK, first_highest, top_scores
+from jaxformer.decoding.api import BLOCK, first_highest, top_scores
 from tests.selection import first
 
 
