@@ -127,7 +127,9 @@ class RecurrentCaptioner(Captioner[RecurrentContext, RecurrentDecoderState]):
         self.decoder = RecurrentDecoder(
             modules.Embeddings(tokens, dropout=config.dropout, dtype=config.compute_dtype),
             modules.RecurrentStack(d_model + d_memory, d_hidden, config.num_layers, **layers, rngs=rngs),
-            modules.Linear(d_memory, config.num_state_vectors * d_hidden, axes=("model", "hidden"), rngs=rngs),
+            modules.Linear(
+                d_memory, config.state_vectors(config.num_layers) * d_hidden, axes=("model", "hidden"), rngs=rngs
+            ),
             linear(d_hidden + d_memory, d_model, axes=("hidden", "model")),
             alignment=modules.Alignment(d_hidden, d_memory, config.d_attention or d_hidden, rngs=rngs),
             output=untied,

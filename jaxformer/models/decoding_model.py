@@ -1,4 +1,4 @@
-"""Models that have a decoder: their scores are its own, and a search decodes with them, by their contexts and states."""
+"""Models that have a decoder: their scores are its own, and a search decodes with them; contexts and states."""
 
 from __future__ import annotations
 

@@ -58,8 +58,11 @@ class Seq2Seq(MemoryDecodingModel[RecurrentContext, RecurrentDecoderState]):
         source = target if shared else Embedding(config.source_vocab_size, d_model, rngs=rngs)
         layers = {"cell": config.cell, "dropout": config.dropout, "state_dropout": config.state_dropout, "rngs": rngs}
         self.encoder = RecurrentStack(d_model, d_hidden // 2, config.num_encoder_layers, bidirectional=True, **layers)
-        stack = RecurrentStack(d_model + fed_size(config), d_hidden, config.num_decoder_layers, **layers)
-        bridge = Linear(d_hidden, config.num_state_vectors * d_hidden, axes=("model", "hidden"), rngs=rngs)
+        fed_size = {"context": d_hidden, "output": d_model, "nothing": 0}[feed_of(config)]
+        stack = RecurrentStack(d_model + fed_size, d_hidden, config.num_decoder_layers, **layers)
+        bridge = Linear(
+            d_hidden, config.state_vectors(config.num_decoder_layers) * d_hidden, axes=("model", "hidden"), rngs=rngs
+        )
         alignment = None
         if attention is not None:
             inner = getattr(attention, "d_attention", None) or d_hidden
@@ -115,8 +118,3 @@ def feed_of(config: Seq2SeqConfig) -> Feed:
     if isinstance(config.attention, choices.Dot):
         return "output" if config.attention.input_feeding else "nothing"
     return "context"
-
-
-def fed_size(config: Seq2SeqConfig) -> int:
-    """Returns the number of input features of a decoder step besides its token."""
-    return {"context": config.hidden_size, "output": config.d_model, "nothing": 0}[feed_of(config)]

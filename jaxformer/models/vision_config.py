@@ -9,11 +9,11 @@ from jaxformer.config import check_choices
 from jaxformer.models import choices
 from jaxformer.models.config import (
     Activation,
-    CellName,
     ImageEncoderConfig,
     LanguageModelConfig,
     NormPosition,
     PoolingConfig,
+    RecurrentConfig,
     check_fields,
 )
 from jaxformer.reprs import brief
@@ -109,62 +109,29 @@ class ResidualNetworkConfig(GridConfig):
 SMALL_GRID = GridConfig(image_size=(64, 64), widths=(16, 32, 64), num_blocks=1)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RecurrentCaptionerConfig:
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class RecurrentCaptionerConfig(RecurrentConfig):
     """The shape of a captioner whose recurrent decoder attends to the feature grid of an image (Xu et al. 2015)."""
 
-    kind: ClassVar[str] = "recurrent"
     has_attention: ClassVar[bool] = True
-    has_cache: ClassVar[bool] = False
     image: GridConfig = SMALL_GRID
     """The convolutional network that computes the grid of features."""
     grid_positions: bool = False
     """Adds a learned position vector to the features at each position of the grid."""
     vocab_size: int = 0
     """The number of token ids; 0 is replaced by the tokenizer's before the model is built."""
-    cell: CellName = "lstm"
-    """The cell: Elman's network, gated recurrent unit, or long short-term memory."""
     attention: choices.CaptionAttention = choices.SoftAttention()
     """The attention to the grid: soft, its weighted mean, or hard, one position."""
     context_gate: bool = False
     """Multiplies the context by a gate between 0 and 1 that is computed from the last state: beta of Xu et al. 2015."""
     d_model: int = 256
     """D, the dimension of token vectors and of the decoder's output."""
-    d_hidden: int | None = None
-    """H, the dimension of the decoder's state; None for `d_model`."""
     d_attention: int | None = None
     """A, the dimension inside additive attention; None for the state's dimension."""
     num_layers: int = 1
     """The number of decoder layers."""
     tie_embeddings: bool = True
     """Uses the token embedding table as the output projection."""
-    dropout: float = 0.1
-    """The probability of dropping embeddings, states between layers, and outputs."""
-    state_dropout: float = 0.0
-    """The probability of dropping an entry of a state, the same entries in all steps of a caption (variational
-    dropout)."""
-    compute_dtype: Literal["float32", "bfloat16"] = "float32"
-    """The dtype of activations; parameters, gates, states, softmax, norms, logits and loss stay float32."""
-
-    __repr__ = brief
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-
-    @property
-    def hidden_size(self) -> int:
-        """H, the dimension of the decoder's state."""
-        return self.d_hidden or self.d_model
-
-    @property
-    def num_state_vectors(self) -> int:
-        """The number of vectors in the decoder's state: one for each layer, two with LSTM cells."""
-        return self.num_layers * {"lstm": 2}.get(self.cell, 1)
-
-    @property
-    def length_limit(self) -> None:
-        """The length of the longest caption; None, because a state has no positions."""
-        return None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -25,8 +25,8 @@ from jaxformer.modules.embedding import PositionVectors as PositionVectors
 from jaxformer.modules.embedding import RawPositions as RawPositions
 from jaxformer.modules.embedding import SinusoidalPositions as SinusoidalPositions
 from jaxformer.modules.head import Head as Head
-from jaxformer.modules.initializers import Gains as Gains
 from jaxformer.modules.layers import FeedForward as FeedForward
+from jaxformer.modules.layers import Gains as Gains
 from jaxformer.modules.layers import GatedFeedForward as GatedFeedForward
 from jaxformer.modules.layers import LayerNorm as LayerNorm
 from jaxformer.modules.layers import Linear as Linear

@@ -26,8 +26,7 @@ from jaxformer.modules.attention_function import (
     taken_options,
 )
 from jaxformer.modules.captured import CapturedAttention, Intermediates, split_attention
-from jaxformer.modules.initializers import UNIT_GAINS, Gains, xavier_uniform
-from jaxformer.modules.layers import RMSNorm, normalized, value_of, zeros_param
+from jaxformer.modules.layers import UNIT_GAINS, Gains, RMSNorm, normalized, value_of, xavier_uniform, zeros_param
 from jaxformer.modules.per_layer import for_this_layer
 from jaxformer.modules.positions import PositionScheme
 from jaxformer.reprs import brief

@@ -1,7 +1,7 @@
 """The contract of attention functions: what layers, searches, maps, training and meshes take for granted of them.
 
-`check_attention` tries a function or a module on tiny arrays, law by law. `attention_function` has the laws without which
-a result would be wrong without notice; a model checks those itself.
+`check_attention` tries a function or a module on tiny arrays, law by law. `attention_function` has the laws without
+which a result would be wrong without notice; a model checks those itself.
 """
 
 from __future__ import annotations

@@ -19,8 +19,7 @@ from jaxformer.functional.positions import check_given_positions, check_position
 from jaxformer.functional.sums import add_shared
 from jaxformer.functional.tokens import Tokens
 from jaxformer.modules.convolution import Convolution
-from jaxformer.modules.initializers import normal
-from jaxformer.modules.layers import normalized
+from jaxformer.modules.layers import normal, normalized
 from jaxformer.sharding import tables
 
 

@@ -16,8 +16,7 @@ from jaxformer.functional import Dropout, RecurrentState, RecurrentWeights
 from jaxformer.functional.dropout import fold_in_name
 from jaxformer.functional.padding import padding_mask
 from jaxformer.functional.recurrent import Cell
-from jaxformer.modules.initializers import xavier_uniform
-from jaxformer.modules.layers import Linear
+from jaxformer.modules.layers import Linear, xavier_uniform
 
 CellName = Literal["rnn", "gru", "lstm"]
 CELLS: dict[CellName, tuple[Cell, int]] = {
