@@ -157,8 +157,14 @@ def make_forecast(
             collectives=sent,
             dtype=costs.compute_dtype,
         )
-    facts = {"topology": name, "mesh": mesh, "memory": memory, "collectives": tuple(sent or ()), "estimate": estimate}
-    return Forecast(**vars(costs), **facts)
+    return Forecast(
+        **vars(costs),
+        topology=name,
+        mesh=mesh,
+        memory=memory,
+        collectives=tuple(sent or ()),
+        estimate=estimate,
+    )
 
 
 def _compiled(lowered: jax.stages.Lowered, state: int, platform: str) -> tuple[jax.stages.Compiled | None, int]:

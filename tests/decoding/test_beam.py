@@ -4,7 +4,6 @@ import itertools
 
 import chex
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -17,9 +16,7 @@ from tests.decoding.toys import (
     PAD,
     VOCAB,
     as_tuples,
-    log_softmax,
     markov,
-    plain,
     start,
     total_log_prob,
 )
@@ -65,102 +62,6 @@ def test_a_beam_ends_at_the_limit_even_if_a_transform_has_removed_the_end():
     kept = [tokens[-2:] != first[-2:] for tokens in as_tuples(others, 0)]
     assert kept == sorted(kept, reverse=True)
     assert kept[0]
-
-
-def test_sentence_does_not_depend_on_its_batch():
-    """A sentence has the same result alone and in a batch, with its own limit."""
-    step, _ = markov(5)
-    run = quick(lambda state, limits: begun(step, state, 3, max_lengths=limits))
-    together = jax.device_get(run(start(3), int32([2, 4])))
-    for sentence, limit in ((0, 2), (1, 4)):
-        alone = jax.device_get(run(start(3, sentences=[sentence]), int32([limit])))
-        np.testing.assert_array_equal(together.tokens[sentence], alone.tokens[0])
-        np.testing.assert_array_equal(together.scores[sentence], alone.scores[0])
-        assert int(together.lengths[sentence].max()) <= limit
-
-
-def test_a_stopped_sentence_keeps_its_result():
-    """It has K finished hypotheses, and better ones would follow if the search continued with the other sentence."""
-    table = np.full((2, VOCAB, VOCAB), -20.0, np.float32)
-    table[0, BEGIN, [END, 3]] = np.log([0.3, 0.7])
-    table[0, 3, [END, 4]] = np.log([0.6, 0.4])
-    table[0, 4, END] = 0.0  # the mean log-probability grows with every token from here
-    table[1, :, [4, 5]] = 0.0  # two that never end keep END from the best K
-    step = plain(lambda tokens, state: (jnp.asarray(table)[state, tokens], state))
-    state = decoding.TreeState(int32([[0, 0], [1, 1]]))
-    run = quick(lambda state: begun(step, state, 2, max_length=6))
-    together, alone = map(jax.device_get, (run(state), run(decoding.TreeState(int32([[0, 0], [0, 0]])))))
-    assert as_tuples(alone, 0) == [(3, END), (END,)]
-    assert as_tuples(together, 0) == as_tuples(alone, 0)
-    np.testing.assert_array_equal(together.scores[0], alone.scores[0])
-    assert int(together.lengths[1].max()) == 6
-
-
-class SharedState:
-    """A state with one leaf [B, ...] that a sentence's hypotheses share: every token that they chose, step by step.
-
-    The hypotheses find their own past in it by the parents that `ancestry` remembers.
-    """
-
-    def __init__(self, chosen, ancestry, number):
-        self.chosen, self.ancestry, self.number = chosen, ancestry, number
-
-    @property
-    def shape(self):
-        return self.ancestry.shape[:2]
-
-    def reorder(self, parents):
-        ancestry = jnp.take_along_axis(self.ancestry, parents[..., None], axis=1)
-        return SharedState(self.chosen, ancestry, self.number)
-
-    def take(self, sentences):
-        return SharedState(self.chosen[sentences], self.ancestry[sentences], self.number)
-
-
-jax.tree_util.register_pytree_node(
-    SharedState, lambda s: ((s.chosen, s.ancestry, s.number), None), lambda _, leaves: SharedState(*leaves)
-)
-
-
-def test_a_state_may_have_a_leaf_that_hypotheses_share():
-    """The past decides the next token; results are equal with a leaf per hypothesis, a shared leaf, and by hand."""
-    table = (np.random.default_rng(9).normal(size=(VOCAB,) * 4) * 1.5).astype(np.float32)
-    beam_size, batch, length = 3, 2, 5
-
-    def scores(first, total, last):
-        return jnp.asarray(table)[first, total % VOCAB, last]
-
-    @plain
-    def own(tokens, past):
-        first, total = jnp.where(past["number"] == 1, tokens, past["first"]), past["total"] + tokens
-        return scores(first, total, tokens), {"first": first, "number": past["number"] + 1, "total": total}
-
-    def shared(tokens, state):
-        number = state.number
-        chosen = state.chosen.at[:, number].set(tokens)  # [B, T, K]
-        own_place = jnp.broadcast_to(jnp.arange(beam_size)[None], tokens.shape)
-        ancestry = state.ancestry.at[:, :, number].set(own_place)  # [B, K, T]: whose token is mine at each step
-        past = jnp.take_along_axis(chosen.swapaxes(1, 2), ancestry, axis=1)  # [B, K, T]
-        written = jnp.arange(length)[None, None] <= number
-        total = jnp.where(written, past, 0).sum(-1)
-        first = jnp.where(number >= 1, past[:, :, 1], 0)
-        return scores(first, total, tokens), SharedState(chosen, ancestry, number + 1)
-
-    zeros = np.zeros((batch, beam_size), np.int32)
-    options = {"max_length": length, "length_penalty": 0.6, "stopping": "limit"}
-    tree = decoding.TreeState({"first": zeros, "number": zeros, "total": zeros})
-    expected = search(own, tree, beam_size, **options)
-    zeros = lambda *shape: np.zeros(shape, np.int32)
-    empty = SharedState(zeros(batch, length, beam_size), zeros(batch, beam_size, length), zeros())
-    result = search(shared, empty, beam_size, **options)
-    np.testing.assert_array_equal(result.tokens, expected.tokens)
-    np.testing.assert_array_equal(result.scores, expected.scores)
-    for sentence in range(batch):
-        assert len(set(as_tuples(result, sentence))) == beam_size
-        for k, tokens in enumerate(as_tuples(result, sentence)):
-            read = [(tokens[0] if i else 0, BEGIN + sum(tokens[:i]), ((BEGIN, *tokens)[i])) for i in range(len(tokens))]
-            total = sum(log_softmax(table)[f, t % VOCAB, b, tokens[i]] for i, (f, t, b) in enumerate(read))
-            np.testing.assert_allclose(result.log_probs[sentence, k], total, rtol=1e-5)
 
 
 @pytest.mark.full

@@ -168,14 +168,6 @@ def test_take_equals_running_again(stepper, tokens, sentences):
     np.testing.assert_allclose(got, expected, atol=3e-5)
 
 
-def test_reordering_can_be_traced(stepper, tokens):
-    """So can taking sentences."""
-    _, state = stepper.start()
-    moved = jax.jit(lambda state: state.reorder(jnp.zeros((B, K), jnp.int32)).take(jnp.arange(1)))(state)
-    assert isinstance(moved, models.DecoderState)
-    assert moved.caches[0].key.shape == (1, *state.caches[0].key.shape[1:])
-
-
 @pytest.mark.full
 def test_step_weights_replace_the_parameters(stepper, tokens):
     """They give the same logits and, if they are changed, others."""

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from jaxformer import functional, masks, models, pure
 from jaxformer.models import choices
@@ -199,19 +198,6 @@ def test_captured_attention():
     assert not np.asarray(weights)[1, :, :, 4:].any()
     with pytest.raises(ValueError, match=r"unknown attention names \['decoder.slef'\]; there are \['decoder.cross'"):
         small.call(models.EncoderDecoder.captured, small.params, SOURCE, TARGET, names=("decoder.slef",))
-
-
-@pytest.mark.full
-def test_the_same_logits_with_the_batch_over_eight_devices():
-    """With dropout: its bits do not depend on the device."""
-    source, target = (jnp.tile(x, (4, 1)) for x in (SOURCE, TARGET))
-    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
-    rows = NamedSharding(mesh, PartitionSpec("data"))
-    noisy, key = Small(dataclasses.replace(CONFIGS["post"], dropout=0.3)), jax.random.key(0)
-    plain = noisy.logits(source, target, key=key)
-    spread = noisy.logits(jax.device_put(source, rows), jax.device_put(target, rows), key=key)
-    assert len(spread.sharding.device_set) == 8
-    np.testing.assert_allclose(spread, plain, atol=2e-5)
 
 
 def test_attention_function_reaches_every_layer():

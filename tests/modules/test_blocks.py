@@ -12,7 +12,6 @@ from jaxformer.functional.dropout import fold_in_name
 from tests.modules.small import built, normal, quick
 
 D, N, F = 8, 2, 12
-DEEP = functional.deep_norm(3.0)
 VALID = np.array([[1, 1, 1, 1, 0], [1, 1, 0, 0, 0]], bool)
 
 
@@ -85,15 +84,6 @@ def test_sandwich_block():
     z = x + norm("attention_norm", "after", attend(norm("attention_norm", "before", x)))
     y = z + norm("feed_forward_norm", "after", think(norm("feed_forward_norm", "before", z)))
     np.testing.assert_allclose(net.apply(params, x), y, atol=1e-5)
-
-
-def test_deep_norm_block():
-    """Z = LN(3 X + MHA(X)); Y = LN(3 Z + FFN(Z))."""
-    net, params = block(DEEP, cross=False)
-    attend, _, think, norm = parts(params)
-    x = normal(2, 5, D)
-    z = norm("attention_norm", 3 * x + attend(x))
-    np.testing.assert_allclose(net.apply(params, x), norm("feed_forward_norm", 3 * z + think(z)), atol=1e-5)
 
 
 @pytest.mark.full
