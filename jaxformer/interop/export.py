@@ -40,7 +40,7 @@ from jaxformer.functional.attention.linear import LinearState
 from jaxformer.functional.cache import KeyValueCache
 from jaxformer.functional.recurrent import RecurrentState
 from jaxformer.functional.tokens import Tokens
-from jaxformer.models.decoder_state import Context, DecoderState, StepWeights
+from jaxformer.models.decoding_model import Context, DecoderState, StepWeights
 from jaxformer.models.encoder import Memory
 from jaxformer.models.recurrent_decoder import RecurrentContext, RecurrentDecoderState
 from jaxformer.modules.attention import KeyValue

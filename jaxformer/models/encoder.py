@@ -18,7 +18,7 @@ from jaxformer.models.config import EncoderConfig, ImageEncoderConfig
 from jaxformer.models.token_model import Input
 from jaxformer.modules import AttentionFunction, Block, Embeddings, PatchEmbeddings, Stack, T5Bias
 from jaxformer.modules.captured import Intermediates
-from jaxformer.modules.normalization import normalized
+from jaxformer.modules.layers import normalized
 from jaxformer.reprs import brief
 
 

@@ -16,8 +16,7 @@ from jaxformer.functional.bias import Bias
 from jaxformer.functional.normalization import Arrangement, DeepNormGains
 from jaxformer.models import choices
 from jaxformer.models.config import TextConfig, TransformerConfig
-from jaxformer.modules.initializers import FAIRSEQ_GAINS, UNIT_GAINS, scaled_gains
-from jaxformer.modules.normalization import Norm
+from jaxformer.modules.layers import FAIRSEQ_GAINS, UNIT_GAINS, Norm, scaled_gains
 
 ACTIVATIONS = {
     "relu": functional.relu,

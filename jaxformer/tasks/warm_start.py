@@ -17,8 +17,8 @@ from jaxformer.config import flat, to_data
 from jaxformer.errors import ConfigError, first_few
 from jaxformer.files import write_text
 from jaxformer.functional import resize_positions
+from jaxformer.models.classifier import grid, resized_table
 from jaxformer.models.config import ImageEncoderConfig, TextConfig
-from jaxformer.models.vision import grid, resized_table
 from jaxformer.modules.lora import ADAPTERS
 from jaxformer.modules.pure import Params
 from jaxformer.multihost import processes

@@ -16,7 +16,7 @@ from jaxformer import models, pure
 from jaxformer.config import to_data
 from jaxformer.data.sources import Parallel
 from jaxformer.evaluation.scores import bleu
-from jaxformer.models.seq2seq_config import Seq2SeqConfig
+from jaxformer.models.config import Seq2SeqConfig
 from tests.experiments.smoke import check_resumes
 
 PAIRS = Parallel(tuple(f"s{i}" for i in range(90)), tuple(f"t{i}" for i in range(90)))

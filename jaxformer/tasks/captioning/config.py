@@ -9,8 +9,12 @@ from jaxformer.config import PLACE, at_least, flat, to_data
 from jaxformer.data.sources import check_held_out
 from jaxformer.errors import ConfigError
 from jaxformer.files import local_path
-from jaxformer.models.captioner_config import RecurrentCaptionerConfig, TransformerCaptionerConfig
-from jaxformer.models.vision_config import GridConfig, ResidualNetworkConfig
+from jaxformer.models.vision_config import (
+    GridConfig,
+    RecurrentCaptionerConfig,
+    ResidualNetworkConfig,
+    TransformerCaptionerConfig,
+)
 from jaxformer.reprs import brief
 from jaxformer.tasks.config import SearchConfig, TaskConfig, check_length
 from jaxformer.tasks.vision.config import VisionConfig, check_images

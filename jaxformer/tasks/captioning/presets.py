@@ -9,8 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 from jaxformer.models import choices
-from jaxformer.models.captioner_config import RecurrentCaptionerConfig, TransformerCaptionerConfig
-from jaxformer.models.vision_config import GridConfig
+from jaxformer.models.vision_config import GridConfig, RecurrentCaptionerConfig, TransformerCaptionerConfig
 from jaxformer.tasks.captioning.config import CaptioningConfig, DataConfig, DecodeConfig
 from jaxformer.training.config import AdamConfig, CosineDecay, TrainConfig
 

@@ -9,8 +9,7 @@ from jaxformer.config import PLACE, at_least
 from jaxformer.data.sources import check_held_out
 from jaxformer.errors import ConfigError
 from jaxformer.files import local_path
-from jaxformer.models.config import EncoderDecoderConfig
-from jaxformer.models.seq2seq_config import Seq2SeqConfig
+from jaxformer.models.config import EncoderDecoderConfig, Seq2SeqConfig
 from jaxformer.reprs import brief
 from jaxformer.tasks.config import SearchConfig, TaskConfig
 from jaxformer.tokenizers.moses import check_language
