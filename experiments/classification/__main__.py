@@ -33,7 +33,7 @@ from jaxformer.evaluation.classification import accuracy, matthews
 from jaxformer.files import remove_folder, write_text
 from jaxformer.tasks import registry
 from jaxformer.tasks.classification import TASK, ClassificationConfig
-from jaxformer.tasks.tokenizers import FILES as TOKENIZERS
+from jaxformer.tasks.text import FILES as TOKENIZERS
 from jaxformer.training.logging import read_log
 
 EPOCHS = {"average": 8}

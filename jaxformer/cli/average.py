@@ -26,10 +26,10 @@ class Average(OneRun):
 def main(args: Average) -> int:
     """Averages checkpoints into the run's ``average`` folder."""
     from jaxformer.cli import runtime
-    from jaxformer.tasks import rundir, runner
+    from jaxformer.tasks import restore, rundir
 
     runtime.start()
-    steps = runner.average(args.run, last=args.last, mesh=args.mesh, attention=args.attention)
+    steps = restore.average(args.run, last=args.last, mesh=args.mesh, attention=args.attention)
     fewer = f" (the run keeps fewer than {args.last} checkpoints)" * (len(steps) < args.last)
     s = "s" * (len(steps) != 1)
     numbers = ", ".join(map(str, steps))

@@ -35,7 +35,7 @@ def main(args: Demo, settings: list[str]) -> int:
     """Trains the built-in translator, scores it, translates five sentences and draws an attention map."""
     from jaxformer.cli import STARTED
     from jaxformer.cli.arguments import override
-    from jaxformer.tasks.translation.presets import demo
+    from jaxformer.tasks.translation.config import demo
 
     config = override(demo(), settings)
     is_set = any(word.startswith(("--optimizer.warmup_steps", "--optimizer.warmup-steps")) for word in settings)
@@ -60,10 +60,10 @@ def _show(run: pathlib.Path) -> int:
     """Prints scores, translations and an attention map of the trained run."""
     from jaxformer import demo
     from jaxformer.evaluation.scores import bleu
-    from jaxformer.tasks import registry, runner
+    from jaxformer.tasks import registry, restore
     from jaxformer.tasks.translation import TASK, TranslationConfig, Translator
 
-    config, translator = registry.read_config(run), runner.load(run)
+    config, translator = registry.read_config(run), restore.load(run)
     assert isinstance(config, TranslationConfig)
     assert isinstance(translator, Translator)
     print("\nBLEU on the built-in corpus          this model   word-for-word dictionary")

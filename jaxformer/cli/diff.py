@@ -29,8 +29,7 @@ class Diff(Options):
 @command
 def main(args: Diff) -> int:
     """Shows how two runs differ; returns 0 if settings, versions, data and results are the same, else 1."""
-    from jaxformer.tasks.runs import differences, read_run
-    from jaxformer.tasks.significance import comparisons
+    from jaxformer.tasks.runs import comparisons, differences, read_run
 
     a, b = read_run(args.run), read_run(args.other)
     differing, compared = differences(a, b), comparisons(a, b)

@@ -12,7 +12,7 @@ from jaxformer import models, pure
 from jaxformer.cli import demo
 from jaxformer.inspection import plots
 from jaxformer.inspection.attention_maps import select
-from jaxformer.tasks import registry, runner
+from jaxformer.tasks import registry, restore, runner
 from jaxformer.tasks.translation import Translator, alignment
 from jaxformer.tokenizers.subwords import SubwordTokenizer
 from jaxformer.training import make_schedule
@@ -82,7 +82,7 @@ def shows(monkeypatch):
         translator = Known(net, drawn_params(net.shapes), tokenizer)
         monkeypatch.setattr(grammar, "splits", lambda **_: SMALL)
         monkeypatch.setattr(registry, "read_config", lambda run: registry.resolve("demo"))
-        monkeypatch.setattr(runner, "load", lambda run: translator)
+        monkeypatch.setattr(restore, "load", lambda run: translator)
         return translator
 
     return prepare

@@ -20,8 +20,8 @@ from jaxformer.tasks.config import TuneConfig
 from jaxformer.tasks.language_model.config import LanguageModelingConfig
 from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingConfig
 from jaxformer.tasks.pretrained import generation_config, starts
-from jaxformer.tasks.pretrained.rows import decoder_with_rows, with_rows
-from jaxformer.tasks.tokenizers import run_tokenizer
+from jaxformer.tasks.pretrained.conversion import decoder_with_rows, with_rows
+from jaxformer.tasks.text import run_tokenizer
 from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.tasks.translation.config import TranslationConfig
 from jaxformer.tokenizers.base import Tokenizer
@@ -47,7 +47,7 @@ def export(
     Returns the ``model_type``.
 
     Args:
-      checkpoint: see `runner.load`.
+      checkpoint: see `restore.load`.
       family: the ``model_type`` to write; by default the first that can express the model.
       mesh: the devices that share the parameters.
       say: receives a line about the settings of the search that the folder cannot hold, if there are any.
