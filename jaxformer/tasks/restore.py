@@ -31,10 +31,8 @@ from jaxformer.tasks.training_setup import TrainingSetup, make_training_setup
 logger = logging.getLogger(__name__)
 
 Path = str | os.PathLike[str]
-
 S = TypeVar("S")
 T = TypeVar("T")
-
 REMOVAL = 0.5
 """The seconds after which a step whose removal has begun is no longer listed."""
 

@@ -1,4 +1,4 @@
-"""Parameters of a run: which checkpoints are read, and the errors if there are none."""
+"""Parameters of a run: which checkpoints are read, and the errors of a run that has no checkpoint."""
 
 import dataclasses
 import json

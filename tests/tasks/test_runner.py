@@ -327,18 +327,6 @@ def test_a_checkpoint_of_another_run_is_not_used(folder, tmp_path, capsys):
     assert int(jaxformer.train(config, run, console=quiet()).state.step) == 8  # its fingerprint is that of its start
 
 
-@pytest.mark.parametrize("name", ["log.jsonl", "time.json"])
-def test_a_log_that_is_a_folder_is_found_before_settings_are_saved(folder, tmp_path, name):
-    config, run = cooled(tiny(folder / "cache")), tmp_path / "run"
-    shutil.copytree(folder / "short", run)
-    (run / name).unlink()
-    (run / name).mkdir()
-    before = (run / "config.json").read_bytes()
-    with pytest.raises(ConfigError, match=f"{name} must be a file"):
-        jaxformer.train(config, run, console=quiet())
-    assert (run / "config.json").read_bytes() == before
-
-
 def test_an_average_of_another_run_is_not_used(folder, tmp_path):
     shutil.copytree(folder / "short", tmp_path / "other")
     shutil.copytree(folder / "straight", tmp_path / "run")

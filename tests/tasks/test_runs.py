@@ -124,7 +124,6 @@ def test_control_characters_in_a_run_are_escaped(tmp_path, capsys, command):
 
 
 REFERENCES = [f"The {animal} number {i} sits on the mat." for i in range(9) for animal in ("Cat", "Dog")]
-
 WORSE = [text.replace("sits on", "sat at") if i % 2 else text for i, text in enumerate(REFERENCES)]
 
 

@@ -38,7 +38,6 @@ def test_only_equal_shapes_of_equal_names_are_taken():
 
 
 TABLE = "embeddings/positions/table"
-
 PART = {"language_model": "decoder/", "masked_language_model": "encoder/", "classification": "encoder/"}
 
 

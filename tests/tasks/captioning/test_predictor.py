@@ -167,18 +167,25 @@ def test_an_ensemble_has_the_shortest_limit_of_its_models():
         assert len(best[0].tokens) == 3  # and the end
 
 
-@pytest.mark.parametrize("model", [RECURRENT, TRANSFORMER], ids=["recurrent", "transformer"])
-def test_captions_of_many_lengths_share_a_program(model, monkeypatch):
-    own, shapes = captioner(model), set()
+@pytest.fixture
+def shapes(monkeypatch):
+    """The shapes of the captions whose attention is computed."""
+    found = []
 
     def weights(net, params, images, tokens):
-        shapes.add(tokens.shape)
+        found.append(tokens.shape)
         return np.zeros((len(images), 1, 1, tokens.shape[1], 16), np.float32)
 
     monkeypatch.setattr(predictor, "_captured_weights", weights)
+    return found
+
+
+@pytest.mark.parametrize("model", [RECURRENT, TRANSFORMER], ids=["recurrent", "transformer"])
+def test_captions_of_many_lengths_share_a_program(model, shapes):
+    own = captioner(model)
     for number in (1, 7, 15, 16, 23):
         own.attention(IMAGES[:1], ["a" * number])
-    assert shapes == {(1, 16), (1, 32 if model is RECURRENT else 24)}  # the Transformer has 24 positions
+    assert {*shapes} == {(1, 16), (1, 32 if model is RECURRENT else 24)}  # the Transformer has 24 positions
 
 
 @pytest.mark.full
@@ -191,15 +198,9 @@ def test_only_a_transformer_has_a_cache_dtype():
         half(RECURRENT).candidates(IMAGES)
 
 
-def test_a_long_caption_leaves_its_neighbors_alone(monkeypatch):
+def test_a_long_caption_leaves_its_neighbors_alone(shapes):
     """They would be padded to its length, and need as much memory as it does."""
-    own, shapes = dataclasses.replace(captioner(RECURRENT), decode=DecodeConfig()), []
-
-    def weights(net, params, images, tokens):
-        shapes.append(tokens.shape)
-        return np.zeros((len(images), 1, 1, tokens.shape[1], 16), np.float32)
-
-    monkeypatch.setattr(predictor, "_captured_weights", weights)
+    own = dataclasses.replace(captioner(RECURRENT), decode=DecodeConfig())
     found = own.attention(IMAGES, ["a dark", "a" * 300, "light"])
     assert [len(pieces.target) for pieces in found] == [7, 301, 6]
     assert shapes == [(2, 16), (1, 304)]
