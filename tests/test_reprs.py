@@ -75,7 +75,7 @@ def test_the_parts_of_a_search_are_one_short_line_each():
 def test_a_predictor_names_its_methods():
     """It was 48,122 characters."""
     tokenizer = CharacterTokenizer.train(["abc"])
-    predictor = TextGenerator(NET, dict(NET.shapes), tokenizer, DecodeConfig(), 64)
+    predictor = TextGenerator(NET, dict(NET.shapes), tokenizer, DecodeConfig(), window=64)
     text = repr(predictor)
     assert text.startswith(f"TextGenerator(net=Pure(model=LanguageModel, config={SHAPE}), params=<")
     assert re.search(r"params=<[\d,]+ values in \d+ arrays>, tokenizer=<CharacterTokenizer>, decode=", text), text

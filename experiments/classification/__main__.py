@@ -33,7 +33,7 @@ from jaxformer.evaluation.scores import accuracy, matthews
 from jaxformer.files import remove_folder
 from jaxformer.tasks import registry
 from jaxformer.tasks.classification import TASK, ClassificationConfig
-from jaxformer.tasks.tokenizers import FILES as TOKENIZERS
+from jaxformer.tasks.text import FILES as TOKENIZERS
 from jaxformer.training.logging import read_log
 
 EPOCHS = {"average": 8}

@@ -25,7 +25,7 @@ from experiments.translation import multi30k, smoke
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError
 from jaxformer.files import remove_folder
-from jaxformer.tasks.translation import TranslationConfig, presets
+from jaxformer.tasks.translation.config import TranslationConfig, demo
 from jaxformer.training.logging import read_log
 
 TORCH = "post, pytorch"
@@ -93,7 +93,7 @@ def configuration(case: str, seed: int, directory: pathlib.Path | None, steps: i
     changes = {"name": f"initialization: {case}", "seed": seed, "model": model, "train": train}
     changes |= {"decode": {"validation_sentences": 0}}
     if directory is None:
-        return changed(presets.demo(), changes)
+        return changed(demo(), changes)
     changes |= {"model": model | {"attention_bias": True}, "data": {"directory": str(directory.resolve())}}
     changes |= {"optimizer": {"learning_rate": 5e-3, "warmup_steps": 2000, "cooldown": 0.0}}
     return changed(multi30k.en_de(), changes)

@@ -32,7 +32,7 @@ from experiments.own_attention.training import ATTENTIONS, Characters, Scale
 from experiments.tables import table
 from jaxformer.config import changed
 from jaxformer.inspection import plots
-from jaxformer.tasks.translation.presets import demo
+from jaxformer.tasks.translation.config import demo
 
 FULL = Scale(seeds=3, steps=400, d_model=64, rows=32, sentences=20_000, window=96)
 SMOKE = Scale(seeds=1, steps=10, d_model=16, rows=4, sentences=300, window=32)

@@ -143,14 +143,14 @@ def _changes(config: TaskConfig, trained: TaskConfig) -> str:
 
 def _attention(args: Evaluate) -> str:
     """Returns the part of a file's name that identifies an attention other than the one that the run remembers."""
-    from jaxformer.tasks import attention_setting, own_attention, registry
+    from jaxformer.tasks import own_attention, own_files, registry
 
     if not args.attention:
         return ""
     attention = own_attention.load(args.attention).text
     if attention == registry.read_config(args.run).attention:
         return ""
-    return f"-attention={attention_setting.parse(attention).digest}"
+    return f"-attention={own_files.parse(attention).digest}"
 
 
 def _shown(text: str) -> str:

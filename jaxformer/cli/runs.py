@@ -66,8 +66,7 @@ class Diff(Options):
 @command
 def diff(args: Diff) -> int:
     """Shows how two runs differ; returns 0 if settings, versions, data and results are the same, else 1."""
-    from jaxformer.tasks.runs import differences, read_run
-    from jaxformer.tasks.significance import comparisons
+    from jaxformer.tasks.runs import comparisons, differences, read_run
 
     a, b = read_run(args.run), read_run(args.other)
     differing, compared = differences(a, b), comparisons(a, b)
@@ -134,10 +133,10 @@ class Average(OneRun):
 def average(args: Average) -> int:
     """Averages checkpoints into the run's ``average`` folder."""
     from jaxformer.cli import runtime
-    from jaxformer.tasks import rundir, runner
+    from jaxformer.tasks import restore, rundir
 
     runtime.start()
-    steps = runner.average(args.run, last=args.last, mesh=args.mesh, attention=args.attention)
+    steps = restore.average(args.run, last=args.last, mesh=args.mesh, attention=args.attention)
     fewer = f" (the run keeps fewer than {args.last} checkpoints)" * (len(steps) < args.last)
     s = "s" * (len(steps) != 1)
     numbers = ", ".join(map(str, steps))

@@ -117,10 +117,10 @@ def _show(run: pathlib.Path) -> int:
     """Prints scores, translations and an attention map of the trained run."""
     from jaxformer import demo
     from jaxformer.evaluation.scores import bleu
-    from jaxformer.tasks import registry, runner
+    from jaxformer.tasks import registry, restore
     from jaxformer.tasks.translation import TASK, TranslationConfig, Translator
 
-    config, translator = registry.read_config(run), runner.load(run)
+    config, translator = registry.read_config(run), restore.load(run)
     assert isinstance(config, TranslationConfig)
     assert isinstance(translator, Translator)
     print("\nBLEU on the built-in corpus          this model   word-for-word dictionary")

@@ -10,7 +10,7 @@ from jaxformer import training
 from jaxformer.cli import main
 from jaxformer.cli.runs import average
 from jaxformer.errors import ConfigError
-from jaxformer.tasks import registry, run_lock, runner
+from jaxformer.tasks import registry, restore, run_lock
 from jaxformer.tokenizers.characters import CharacterTokenizer
 from tests.contracts.task import quiet
 
@@ -67,7 +67,7 @@ def test_a_second_average_at_the_same_time_is_refused(run, capsys):
 
 def test_the_last_checkpoints_are_averaged(monkeypatch, capsys, tmp_path):
     asked = []
-    monkeypatch.setattr(runner, "average", lambda run, **options: asked.append((run, options)) or [4, 6])
+    monkeypatch.setattr(restore, "average", lambda run, **options: asked.append((run, options)) or [4, 6])
     assert average([str(tmp_path)]) == 0
     fewer = "(the run keeps fewer than 5 checkpoints)"
     expected = f"averaged 2 checkpoints, steps 4, 6 {fewer}; use it with --checkpoint average\n"
@@ -89,7 +89,7 @@ def test_scores_of_an_earlier_average_are_named(monkeypatch, capsys, tmp_path):
     ):
         about = {"settings": {"checkpoint": checkpoint}, "steps": steps}
         (tmp_path / f"scores-{name}.json").write_text(json.dumps(about))
-    monkeypatch.setattr(runner, "average", lambda run, **options: (4, 6))
+    monkeypatch.setattr(restore, "average", lambda run, **options: (4, 6))
     assert average([str(tmp_path), "--last", "2"]) == 0
     said = "these scores are of an earlier average; evaluate again: scores-test-average-beam_size=8.json\n"
     assert capsys.readouterr().err == said

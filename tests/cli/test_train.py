@@ -19,7 +19,7 @@ from jaxformer.cli import runtime, train
 from jaxformer.cli.main import main
 from jaxformer.inspection import plots
 from jaxformer.inspection.attention_maps import select
-from jaxformer.tasks import registry, rundir, runner
+from jaxformer.tasks import registry, restore, rundir, runner
 from jaxformer.tasks.translation import Translator, alignment
 from jaxformer.tokenizers.subwords import SubwordTokenizer
 from jaxformer.training import make_schedule
@@ -154,7 +154,7 @@ def shows(monkeypatch):
         translator = Known(net, drawn_params(net.shapes), tokenizer)
         monkeypatch.setattr(grammar, "splits", lambda **_: SMALL)
         monkeypatch.setattr(registry, "read_config", lambda run: registry.resolve("demo"))
-        monkeypatch.setattr(runner, "load", lambda run: translator)
+        monkeypatch.setattr(restore, "load", lambda run: translator)
         return translator
 
     return prepare

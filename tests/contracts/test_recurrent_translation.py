@@ -14,7 +14,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.planning import hlo
 from jaxformer.tasks import registry, rundir
 from jaxformer.tasks.translation import TASK
-from tests.contracts.task import losses_on, quiet, setup_on
+from tests.contracts.task import prepared, quiet, setup_on, trained
 from tests.tasks.small import tiny
 
 MODEL = models.Seq2SeqConfig(d_model=16, d_hidden=16, cell="gru", dropout=0.1, state_dropout=0.1)
@@ -37,7 +37,7 @@ def run(config, tmp_path_factory):
 @pytest.mark.full
 def test_each_step_of_training_sends_gradients_once(config, run):
     """And not in each decoder step, which depends on the previous one."""
-    setup = setup_on(TASK, config, run, "data=2")
+    setup = setup_on(TASK, config, TASK.vocabulary(run).vocab_size, "data=2")
     data = TASK.prepare(config, TASK.read(config), run)
     batch = next(iter(setup.on_devices(data.batches(0, setup.rows))))
     program = setup.step().lower(setup.new_state(), batch).compile().as_text()
@@ -46,7 +46,7 @@ def test_each_step_of_training_sends_gradients_once(config, run):
 
 @pytest.mark.full
 def test_a_mesh_trains_like_one_device(config, run):
-    losses = [losses_on(TASK, config, run, text) for text in ("data=1", "data=2,fsdp=2,tensor=2")]
+    losses = [trained(*prepared(config, run, text))[0] for text in ("data=1", "data=2,fsdp=2,tensor=2")]
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
 
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from experiments.initialization import __main__ as command
-from jaxformer.tasks.translation import presets
+from jaxformer.tasks.translation.config import demo
 from tests.experiments.smoke import check_resumes
 
 
@@ -21,7 +21,7 @@ def test_cases_differ_in_the_norm_and_the_initial_kernels(tmp_path):
 
 def test_the_demo_keeps_its_own_schedule():
     config = command.configuration("pre, xavier", 3, None, 100)
-    assert (config.data, config.optimizer) == (presets.demo().data, presets.demo().optimizer)
+    assert (config.data, config.optimizer) == (demo().data, demo().optimizer)
     assert (config.model.initialization, config.model.attention_bias, config.seed) == ("xavier", False, 3)
 
 

@@ -23,7 +23,7 @@ from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import pure
 from jaxformer.tasks.base import CorpusScores, Data, LossSums, Network, Say, Sums, Task, Trained
 from jaxformer.tasks.search import Candidate
-from jaxformer.tasks.tokenizers import check_vocab_size, make_run_tokenizer, run_tokenizer
+from jaxformer.tasks.text import check_vocab_size, make_run_tokenizer, run_tokenizer
 from jaxformer.tasks.translation.config import LossConfig, TranslationConfig
 from jaxformer.tasks.translation.corpora import Corpora, load_corpora, load_test
 from jaxformer.tasks.translation.translator import Translator

@@ -7,7 +7,7 @@ import py_compile
 import pytest
 
 from jaxformer.errors import ConfigError
-from jaxformer.tasks import source_file
+from jaxformer.tasks import own_files
 
 
 def test_a_compiled_file_is_not_run(tmp_path):
@@ -19,13 +19,13 @@ def test_a_compiled_file_is_not_run(tmp_path):
     about = path.stat()
     path.write_text("x = 1\n")
     os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
-    module = source_file.run(path, source_file.read(path, what="file"), name="jaxformer_test_mine")
+    module = own_files.run(path, own_files.read(path, what="file"), name="jaxformer_test_mine")
     assert (module.x, module.__file__) == (1, str(path))
 
 
 def test_a_missing_file(tmp_path):
     with pytest.raises(ConfigError, match=r"no attention file .*nothing\.py"):
-        source_file.read(tmp_path / "nothing.py", what="attention file")
+        own_files.read(tmp_path / "nothing.py", what="attention file")
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_a_missing_file(tmp_path):
 )
 def test_errors_are_one_line_with_the_place(tmp_path, text, message):
     with pytest.raises((Exception, SystemExit)) as raised:
-        source_file.run(tmp_path / "mine.py", text.encode(), name="jaxformer_test_mine")
-    explained = source_file.explained(raised.value, tmp_path / "mine.py")
+        own_files.run(tmp_path / "mine.py", text.encode(), name="jaxformer_test_mine")
+    explained = own_files.explained(raised.value, tmp_path / "mine.py")
     assert message in explained
     assert "\n" not in explained

@@ -1,16 +1,22 @@
-"""The setting `attention`, FILE.py:NAME: an attention of a user's own, remembered as ABSOLUTE/FILE.py:NAME@DIGEST.
+"""Python files that a user names: each is read once, and what is run is what was read. Importing this imports no JAX.
 
-The digest is that of the whole file. A text without one is given now, and takes the file as it is; one with a digest
-takes the file only if it is still the same. No file in the directory of a run is ever taken. `own_attention` loads the
-attention; importing this imports no JAX.
+The setting `attention`, FILE.py:NAME, names an attention of a user's own and is remembered as
+ABSOLUTE/FILE.py:NAME@DIGEST. The digest is that of the whole file. A text without one is given now, and takes the file
+as it is; one with a digest takes the file only if it is still the same. No file in the directory of a run is ever
+taken. `own_attention` loads the attention.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import importlib.machinery
+import importlib.util
 import json
 import pathlib
 import re
+import sys
+import traceback
+import types
 from typing import TYPE_CHECKING, TypeVar
 
 from jaxformer.errors import ConfigError
@@ -111,3 +117,53 @@ def _is_run(folder: pathlib.Path) -> bool:
     except (OSError, ValueError):
         return False
     return isinstance(saved, dict) and {"task", "config"} <= saved.keys()
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    """Runs a text that has been read, and no compiled file that may lie beside it."""
+
+    source: bytes
+
+    def get_code(self, fullname: str) -> types.CodeType:
+        return self.source_to_code(self.source, self.path)
+
+
+def run(path: pathlib.Path, source: bytes, *, name: str) -> types.ModuleType:
+    """Runs the contents of a file as a new module of this name, which other modules cannot import by chance."""
+    loader = _Loader(name, str(path))
+    loader.source = source
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    try:
+        loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def read(path: pathlib.Path, *, what: str) -> bytes:
+    """Returns the contents of a file.
+
+    Raises:
+      ConfigError: there is no such file, or it cannot be read.
+    """
+    if not path.is_file():
+        raise ConfigError(f"no {what} {path}")
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+
+
+def explained(error: BaseException, path: pathlib.Path) -> str:
+    """Returns an error that was raised while a file ran as one line, with the line of that file."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}, line {error.lineno}: {error.msg}"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    where = f"{path}, line {lines[-1]}" if lines else str(path)
+    if isinstance(error, SystemExit):
+        return f"{where} ends the process"
+    return f"{where}: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
