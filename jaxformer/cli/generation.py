@@ -88,8 +88,10 @@ def _translated(
         pairs = [(text, c.text) for text, best in zip(sentences, candidates, strict=True) for c in best]
         links = iter(translator.alignments([source for source, _ in pairs], [target for _, target in pairs]))
     for number, text, best in zip(numbers, sentences, candidates, strict=True):
-        more = [{"alignment": " ".join(f"{s}-{t}" for s, t in own)} for _, own in zip(best, links, strict=False)]
-        yield from texts(number, {"source": text}, best, args, translator.tokenizer, name="translations", more=more)
+        own = [link for _, link in zip(best, links, strict=False)]  # none without --alignments
+        more = [{"alignment": " ".join(f"{s}-{t}" for s, t in link)} for link in own]
+        source = {"source": text}
+        yield from texts(number, source, best, args, translator.tokenizer, name="translations", more=more)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +138,8 @@ def generate(args: Generate, settings: list[str]) -> int:
                 prompts, n_best=args.n_best, first=numbers[0] - 1, warn=runtime.say, progress=progress
             )
             for number, prompt, best in zip(numbers, prompts, continued, strict=True):
-                yield from texts(number, {"prompt": prompt}, best, args, generator.tokenizer, name="continuations")
+                data = {"prompt": prompt}
+                yield from texts(number, data, best, args, generator.tokenizer, name="continuations")
 
     put(lines(), args.out)
     if not args.inputs:

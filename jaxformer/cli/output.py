@@ -72,9 +72,9 @@ def texts(
     name: str,
     more: Sequence[Mapping[str, str]] = (),
 ) -> Iterator[str]:
-    """Yields the lines of the best texts for one input: columns for each, or one JSON object with all of them.
+    """Yields the lines of the best texts for one input: columns for each, or one JSON object with all.
 
-    The columns of ``--n-best`` and ``--scores`` precede a text. JSON has the pieces and the scores of its tokens.
+    The columns of ``--n-best`` and ``--scores`` precede a text. JSON has the pieces and scores of its tokens.
 
     Args:
       fields: the input, for JSON.

@@ -1,4 +1,4 @@
-"""The commands that print what a model says of given texts or images: ``classify``, ``fill`` and ``score``."""
+"""The commands that judge given texts or images with a model: ``classify``, ``fill`` and ``score``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One update of the parameters: on a mesh as one compiled program for each shape of batch, or by `jax.pmap`."""
+"""One update of the parameters: as one compiled program for each shape of batch, or by `jax.pmap`."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def _key(state: TrainState) -> jax.Array:
     return jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
 
 
-def _updated(state: TrainState, optimizer: optax.GradientTransformation, gradient: Tree) -> tuple[Tree, optax.OptState]:
+def _updated(state: TrainState, optimizer: optax.GradientTransformation, gradient: Tree) -> tuple[Tree, Tree]:
     """Returns the parameters and the moments after an update by the mean gradient."""
     with jax.numpy_dtype_promotion("standard"):  # optax mixes float32 with its integer step count
         updates, moments = optimizer.update(gradient, state.optimizer, state.params)

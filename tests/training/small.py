@@ -57,7 +57,7 @@ def stream(start):
 
 
 def with_bad(*bad):
-    """Batches 0, 1, ... of a plan, of which these are not finite."""
+    """Batches 0, 1, ... of a plan; these are not finite."""
     return lambda start: (batch(number, nan=number in bad) for number in itertools.count(start))
 
 
