@@ -100,7 +100,8 @@ def from_generation(settings: Settings, special: SpecialTokens, start: tuple[int
     """
     settings = {name: value for name, value in settings.items() if value is not None}
     _check_counterparts(settings, special, start)
-    decode = _repeats(settings) | {"forced_end": "free" if "forced_eos_token_id" in settings else "never"}
+    decode: JsonObject = _repeats(settings)
+    decode["forced_end"] = "free" if "forced_eos_token_id" in settings else "never"
     # Lengths of transformers count the token that the decoder begins with, except those of new tokens.
     if "max_new_tokens" in settings:
         decode["max_length"] = _integer(settings, "max_new_tokens", 0, least=1)
@@ -122,7 +123,7 @@ def _search(settings: Settings) -> Beam | Greedy | Sample:
         raise DataError(f"do_sample must be true or false, got {settings['do_sample']!r}")
     if settings.get("do_sample"):
         _check_neutral(settings, _NEUTRAL_IN_SAMPLING, "in the settings of sampling")
-        probabilities = {name: _number(settings, name, neutral) for name, neutral in _PROBABILITIES.items()}
+        probabilities: JsonObject = {name: _number(settings, name, x) for name, x in _PROBABILITIES.items()}
         return Sample(top_k=_integer(settings, "top_k", _TOP_K), **probabilities)
     beams, renormalize = _integer(settings, "num_beams", 1), settings.get("renormalize_logits", False) is True
     if beams == 1:
