@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.metadata
+import itertools
 import logging
 import os
 import pathlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, Literal, TypeVar
 
 import grain
@@ -17,9 +18,11 @@ import numpy as np
 
 from jaxformer.data.batch import Batch, Rows
 from jaxformer.data.batch_plan import BatchPlan, Planned
-from jaxformer.data.sources import Parallel
+from jaxformer.data.pairs import Pairs
+from jaxformer.data.permutation import permuted
 from jaxformer.data.text import Text
-from jaxformer.data.token_cache import Ragged, cached_sequences
+from jaxformer.data.token_cache import Ragged, cached_sequences, kept_sequences
+from jaxformer.data.units import ALONE, SIDES, UNIT, Share, Units
 from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError
 from jaxformer.files import replacing
@@ -36,6 +39,9 @@ B = TypeVar("B")
 
 PLANNED = 4
 """The number of sampled segmentations per sentence that determine the maximum length of those drawn in each epoch. """
+
+SMALL = 4 * UNIT
+"""The number of pairs up to which a corpus is tokenized by this process alone, and not in units."""
 
 TRIES = 8
 """The largest number of draws for a sentence whose segmentations do not fit its batch."""
@@ -91,14 +97,15 @@ class TokenizedPairs:
 
 
 def prepare_tokenizer(
-    text: Parallel | Text,
+    text: Pairs | Text,
     cache: str | os.PathLike[str] | None,
     *,
     kind: Literal["unigram", "bpe", "characters"],
     vocab_size: int = 0,
     normalizer: TextNormalizer | None = None,
+    num_sentences: int | None = None,
 ) -> Tokenizer:
-    """Trains a tokenizer on all lines of a text, or reads it from `cache` if an earlier call saved it.
+    """Trains a tokenizer on the lines of a text, or reads it from `cache` if an earlier call saved it.
 
     The file ends with the fingerprint of the tokenizer, which is compared whenever it is read: a flipped bit in a score
     would make another vocabulary. A damaged file, or one without a fingerprint, as of earlier versions, is replaced,
@@ -107,6 +114,8 @@ def prepare_tokenizer(
     Args:
       vocab_size: the vocabulary size of a subword tokenizer; a character tokenizer's follows from the text.
       normalizer: the normalization of sentence pairs for a subword tokenizer; it is saved with the tokenizer.
+      num_sentences: the largest number of sentences of pairs that a subword tokenizer is trained on. If there are more,
+        a hash of the number of each chooses them; all by default.
 
     Raises:
       ConfigError: the text cannot fill the vocabulary.
@@ -117,6 +126,8 @@ def prepare_tokenizer(
     version = importlib.metadata.version("sentencepiece")
     if normalizer != TextNormalizer():
         version += f"-{short_digest([repr(normalizer), moses.version()])}"
+    if isinstance(text, Pairs) and num_sentences is not None and num_sentences < text.num_lines:
+        version += f"-{num_sentences}"
     path = pathlib.Path(cache) / f"{text.fingerprint}-{kind}-{vocab_size}-{version}.model" if cache else None
     if path and os.path.lexists(path):
         try:
@@ -124,8 +135,8 @@ def prepare_tokenizer(
         except (OSError, ValueError) as error:
             logger.warning("%s is damaged, or of an earlier version (%s); training it again", path, error)
     lines = text.lines()
-    if isinstance(text, Parallel):
-        lines = [*normalizer(text.source, "source"), *normalizer(text.target, "target")]
+    if isinstance(text, Pairs):
+        lines = _sentences(text, normalizer, num_sentences)
     tokenizer = SubwordTokenizer.train(lines, vocab_size=vocab_size, kind=kind, normalizer=normalizer)
     if path:
         try:
@@ -138,6 +149,18 @@ def prepare_tokenizer(
     return tokenizer
 
 
+def _sentences(pairs: Pairs, normalizer: TextNormalizer, most: int | None) -> Iterator[str]:
+    """Yields all normalized sources, then all targets; at most `most` of them, chosen by their numbers."""
+    number, total = 0, pairs.num_lines
+    for i, side in enumerate(SIDES):
+        for block in pairs.side(i):
+            if most is not None and most < total:
+                numbers = np.arange(number, number + len(block))
+                number += len(block)
+                block = list(itertools.compress(block, (permuted(numbers, total) < most).tolist()))
+            yield from normalizer(block, side)
+
+
 def _cached_tokenizer(path: pathlib.Path) -> SubwordTokenizer:
     data = path.read_bytes()
     model, fingerprint = data[:-16], data[-16:]
@@ -147,22 +170,28 @@ def _cached_tokenizer(path: pathlib.Path) -> SubwordTokenizer:
 
 
 def prepare(
-    corpus: Parallel,
+    corpus: Pairs,
     tokenizer: Tokenizer,
     cache: str | os.PathLike[str] | None,
     *,
     num_segmentations: int = 1,
     alpha: float = 0.2,
     seed: int = 0,
+    share: Share = ALONE,
 ) -> TokenizedPairs:
     """Tokenizes a corpus, or reads its tokens from `cache` if an earlier call saved them; see `cached_sequences`.
+
+    A corpus of more than `SMALL` pairs is tokenized in units, which are kept if the process ends: see `Units`. The
+    result is the same for any `share`.
 
     Args:
       num_segmentations: the number for each sentence; the first is the best one, the others are sampled. With 0, each
         epoch draws its own: see `PlannedPairs.batch`.
+      share: the processes that tokenize; if it has several parts, `cache` is a folder that all of them share.
 
     Raises:
       ConfigError: `num_segmentations` is not 1, but the tokenizer has only one segmentation.
+      DataError, JaxformerError: see `Units.make` and `Units.wait`.
     """
     redrawn = None
     if num_segmentations != 1:
@@ -170,22 +199,67 @@ def prepare(
             raise ConfigError(f"num_segmentations must be 1 for tokens with one segmentation, got {num_segmentations}")
         if num_segmentations == 0:
             redrawn, num_segmentations = Redrawn(tokenizer, alpha, seed), PLANNED
-
-    def make(name: str) -> list[np.ndarray]:
-        variant = name.partition("-")[2]
-        side, sentences = ("source", corpus.source) if name.startswith("source") else ("target", corpus.target)
-        if variant == "0" or not isinstance(tokenizer, SubwordTokenizer):
-            return encode_texts(tokenizer, sentences, side)
-        number = int(variant) * 2 + (side == "target") + seed * 1009
-        return tokenizer.sample(sentences, side, seed=number, alpha=alpha)
-
-    names = [f"{side}-{variant}" for side in ("source", "target") for variant in range(num_segmentations)]
+    names = [f"{side}-{variant}" for side in SIDES for variant in range(num_segmentations)]
     key = f"{corpus.fingerprint}-{cache_key(tokenizer)}"
     if num_segmentations > 1:
         key += f"-drawn-{num_segmentations}-{alpha}-{seed}"
-    arrays = cached_sequences(cache, key, names, make, num_sequences=len(corpus), vocab_size=tokenizer.vocab_size)
-    source, target = (tuple(arrays[f"{s}-{v}"] for v in range(num_segmentations)) for s in ("source", "target"))
+    make = functools.partial(_blocks, corpus, tokenizer, alpha=alpha, seed=seed)
+    save = functools.partial(cached_sequences, cache, key, names)
+    options = {"num_sequences": len(corpus), "vocab_size": tokenizer.vocab_size}
+    if cache is None or len(corpus) <= SMALL:
+        arrays = save(make, **options)
+    else:
+        find = functools.partial(kept_sequences, cache, key, names, len(corpus))
+        units = Units(pathlib.Path(cache) / f"{key}.units", key, corpus, tokenizer)
+        arrays = find() or _in_units(units, make, save, find, share, options)
+    source, target = (tuple(arrays[f"{s}-{v}"] for v in range(num_segmentations)) for s in SIDES)
     return TokenizedPairs(source, target, tokenizer.special, redrawn)
+
+
+def _in_units(
+    units: Units,
+    make: Callable[..., Iterator[Sequence[np.ndarray] | Ragged]],
+    save: Callable[..., dict[str, Ragged]],
+    find: Callable[[], dict[str, Ragged] | None],
+    share: Share,
+    options: dict[str, int],
+) -> dict[str, Ragged]:
+    """Makes the units of a share, waits for the others, and joins all of them.
+
+    A process that is alone holds the tokens in memory if units cannot be kept.
+    """
+    try:
+        units.make(share)
+    except OSError as error:
+        if share.parts > 1:
+            raise
+        logger.warning("units of tokens cannot be kept in %s (%s)", units.folder, error.strerror)
+        return save(make, **options)
+    if share.parts > 1:
+        units.wait(share, until=lambda: not units.missing() or find() is not None)
+        if share.part:
+            units.wait(share, until=lambda: find() is not None)
+    arrays = find() or save(functools.partial(make, units=units), **options)
+    if find() is not None:
+        units.remove()
+    return arrays
+
+
+def _blocks(
+    corpus: Pairs, tokenizer: Tokenizer, name: str, *, alpha: float, seed: int, units: Units | None = None
+) -> Iterator[Sequence[np.ndarray] | Ragged]:
+    """Yields the tokens of one side in one segmentation: from the units, if these hold it, or made here."""
+    side, _, variant = name.partition("-")
+    number = SIDES.index(side)
+    if variant != "0" and isinstance(tokenizer, SubwordTokenizer):
+        draws = random.Random(int(variant) * 2 + number + seed * 1009)  # noqa: S311 - data, not a secret
+        for block in corpus.side(number):
+            yield tokenizer.sample(block, side, seed=draws, alpha=alpha)
+    elif units is not None:
+        yield from units.blocks(side)
+    else:
+        for block in corpus.side(number):
+            yield encode_texts(tokenizer, block, side)
 
 
 @dataclasses.dataclass(frozen=True)

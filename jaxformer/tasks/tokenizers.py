@@ -6,7 +6,7 @@ import pathlib
 from typing import Any, Literal
 
 from jaxformer.data.pipeline import prepare_tokenizer
-from jaxformer.data.sources import Parallel
+from jaxformer.data.pairs import Pairs
 from jaxformer.data.text import Text
 from jaxformer.errors import ConfigError, DataError, UnknownSizeError
 from jaxformer.multihost import processes, storage
@@ -40,17 +40,19 @@ def run_tokenizer(run: pathlib.Path) -> Tokenizer:
 
 def make_run_tokenizer(
     run: pathlib.Path,
-    text: Parallel | Text,
+    text: Pairs | Text,
     cache: pathlib.Path | None,
     *,
     kind: Literal["unigram", "bpe", "characters", "pretrained"],
     vocab_size: int,
     normalizer: TextNormalizer | None = None,
+    num_sentences: int | None = None,
 ) -> Tokenizer:
     """Loads the tokenizer of a run; if it has none, the first process trains it on a text and saves it.
 
     Args:
       normalizer: the normalization in the settings; none by default.
+      num_sentences: see `prepare_tokenizer`.
 
     Raises:
       ConfigError: the text cannot fill the vocabulary, or the tokenizer of `init_from` has another normalizer.
@@ -63,7 +65,8 @@ def make_run_tokenizer(
         try:
             if kind == "pretrained":
                 raise ConfigError("tokenizer pretrained comes with a run of `jaxformer convert`: give --init-from RUN")
-            prepare_tokenizer(text, cache, kind=kind, vocab_size=vocab_size, normalizer=normalizer).save(path)
+            options = {"vocab_size": vocab_size, "normalizer": normalizer, "num_sentences": num_sentences}
+            prepare_tokenizer(text, cache, kind=kind, **options).save(path)
         except ConfigError as error:
             # Most errors begin with an argument, which is called like the setting.
             problem = ConfigError(f"data.{error}") if str(error).startswith(("tokenizer ", "vocab_size ")) else error

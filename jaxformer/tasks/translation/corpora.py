@@ -7,7 +7,8 @@ import os
 from collections.abc import Sequence
 
 from jaxformer import demo
-from jaxformer.data.sources import Parallel, locate, num_held_out, read_parallel, read_table, split_by_source
+from jaxformer.data.pairs import PairFiles, Pairs, Parallel, read_pairs, read_parallel, read_table
+from jaxformer.data.sources import locate_all, num_held_out, split_by_source
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.files import local_path
 from jaxformer.tasks.translation.config import DataConfig
@@ -17,9 +18,9 @@ from jaxformer.tasks.translation.config import DataConfig
 class Corpora:
     """Sentence pairs for training, validation and tests; some corpora have more than one test."""
 
-    train: Parallel
-    validation: Parallel
-    tests: dict[str, Parallel]
+    train: Pairs
+    validation: Pairs
+    tests: dict[str, Pairs]
 
     @property
     def fingerprints(self) -> dict[str, str]:
@@ -75,10 +76,16 @@ def load_test(config: DataConfig, files: Sequence[str | os.PathLike[str]]) -> Co
     return Corpora(nothing, nothing, {paths[0].name: pairs})
 
 
-def _read(config: DataConfig, source: str, target: str) -> Parallel:
-    if target:
-        return read_parallel(locate(source, config.directory), locate(target, config.directory))
-    return read_table(locate(source, config.directory), columns=config.columns)
+def _read(config: DataConfig, source: str, target: str) -> Pairs:
+    """Reads the files of sources and those of targets, in pairs, or tables.
+
+    Raises:
+      DataError: a file is missing or malformed, or there are more files on one side.
+    """
+    sides = [locate_all(names, config.directory) for names in (source, target) if names]
+    if len({len(side) for side in sides}) > 1:
+        raise DataError(f"{source} names {len(sides[0])} files, but {target} names {len(sides[1])}: they go in pairs")
+    return read_pairs(PairFiles(tuple(zip(*sides, strict=True)), config.columns))
 
 
 def _grammar(num_pairs: int) -> Corpora:

@@ -16,7 +16,7 @@ from jaxformer.caches import data_cache
 from jaxformer.data.batch import Batch
 from jaxformer.data.batch_plan import make_batch_plan, num_rows, replan
 from jaxformer.data.pipeline import PlannedPairs, prepare
-from jaxformer.data.sources import Parallel
+from jaxformer.data.pairs import Parallel
 from jaxformer.errors import DataError
 from jaxformer.evaluation.scores import Score, bleu, bleu_words, chrf, moses_bleu, sentence_scores
 from jaxformer.modules import AttentionFunction
@@ -139,7 +139,7 @@ def predictor(config: TranslationConfig, vocabulary: Tokenizer, trained: Trained
 
 def validation_pairs(corpus: Corpora, data: TranslationData, number: int) -> Parallel:
     """Returns the first `number` validation pairs that fit the batch shapes of training."""
-    pairs = corpus.validation
+    pairs = corpus.validation.load()
     chosen = np.setdiff1d(np.arange(len(pairs)), data.validation.plan.skipped)[:number]
     return Parallel(tuple(pairs.source[i] for i in chosen), tuple(pairs.target[i] for i in chosen))
 
@@ -169,8 +169,9 @@ def score(
     elif language in UNSPACED:
         say(f"Moses BLEU is left out: {language}, the run's data.target_language, is written without spaces")
     for name, part in parts.items():
-        if part.empty or part.overlong:
+        if part.num_skipped:
             say(f"{name}: {part.report()}")
+        part = part.load()
         began = time.perf_counter()
         progress = Count(len(part), f"sentences of {name}", say)
         warn = lambda message, name=name: say(f"{name}: {message}")
