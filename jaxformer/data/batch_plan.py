@@ -18,7 +18,6 @@ from jaxformer.data.permutation import permuted
 from jaxformer.errors import ConfigError
 from jaxformer.reprs import brief
 
-
 LARGEST_SHUFFLE = 10_000_000
 """The number of pairs up to which an epoch's order is an array; in larger corpora it is a function: see `permuted`."""
 

@@ -93,7 +93,9 @@ def read_examples(
         text, an empty label or text, or an unknown label. The message has the file and the line.
     """
     texts, labels, most = [], [], {" ": 1}.get(separator, -1)
-    what = "the label is in column {} and the text in column {}, counted from 0; see --data.columns and --data.separator"
+    what = (
+        "the label is in column {} and the text in column {}, counted from 0; see --data.columns and --data.separator"
+    )
     for number, label, text in read_columns(path, columns, what, separator, most):
         label, text = label.strip(), text.strip()
         if label_end:

@@ -119,7 +119,7 @@ def read_columns(
 
 
 class _SameColumns:
-    """Checks that no line has text in a column that another line lacks; columns that are empty at the end may be missing.
+    """Checks that no line has text in a column that another line lacks; empty columns at its end may be missing.
 
     It keeps a line for each number of columns, so a table of any length takes no more memory.
     """

@@ -326,9 +326,7 @@ def _aligned(source: pathlib.Path, target: pathlib.Path) -> Iterator[tuple[list[
         seen += size
     if any(waiting):
         counts = [seen + len(lines) + sum(map(len, rest)) for lines, rest in zip(waiting, streams, strict=True)]
-        raise DataError(
-            f"{source} has {counts[0]:,} lines, but {target} has {counts[1]:,}; they must be aligned"
-        )
+        raise DataError(f"{source} has {counts[0]:,} lines, but {target} has {counts[1]:,}; they must be aligned")
 
 
 def _of_table(path: pathlib.Path, columns: tuple[int, int]) -> Iterator[tuple[list[str], list[str]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import functools
 import importlib.metadata
 import itertools
@@ -40,7 +41,7 @@ B = TypeVar("B")
 PLANNED = 4
 """The number of sampled segmentations per sentence that determine the maximum length of those drawn in each epoch. """
 
-SMALL = 4 * UNIT
+SMALL = 8 * UNIT
 """The number of pairs up to which a corpus is tokenized by this process alone, and not in units."""
 
 TRIES = 8
@@ -193,73 +194,143 @@ def prepare(
       ConfigError: `num_segmentations` is not 1, but the tokenizer has only one segmentation.
       DataError, JaxformerError: see `Units.make` and `Units.wait`.
     """
+    work, redrawn = _work(corpus, tokenizer, cache, num_segmentations, alpha, seed)
+    if not work.is_large:
+        arrays = work.save()
+    else:
+        arrays = work.find() or work.in_units(share)
+    source, target = (tuple(arrays[f"{s}-{v}"] for v in range(work.num_segmentations)) for s in SIDES)
+    return TokenizedPairs(source, target, tokenizer.special, redrawn)
+
+
+def prepare_part(
+    corpus: Pairs,
+    tokenizer: Tokenizer,
+    cache: str | os.PathLike[str],
+    *,
+    num_segmentations: int = 1,
+    alpha: float = 0.2,
+    seed: int = 0,
+    share: Share = ALONE,
+) -> int:
+    """Does a share of `prepare` without waiting for others; returns the number of units that are still missing.
+
+    The process that finds none missing joins them.
+
+    Raises:
+      ConfigError, DataError, JaxformerError: see `prepare`.
+      OSError: the folder cannot be written; what is finished stays.
+    """
+    work, _ = _work(corpus, tokenizer, cache, num_segmentations, alpha, seed)
+    if not work.is_large or work.find():
+        work.save()
+    else:
+        work.units.make(share)
+        if missing := len(work.units.missing()):
+            return missing
+        work.in_units(dataclasses.replace(share, part=0, parts=1))
+    if work.find() is None:
+        raise OSError(errno.ENOSPC, "the tokens could not be kept", str(pathlib.Path(cache) / work.key))
+    return 0
+
+
+def _work(
+    corpus: Pairs,
+    tokenizer: Tokenizer,
+    cache: str | os.PathLike[str] | None,
+    num_segmentations: int,
+    alpha: float,
+    seed: int,
+) -> tuple[_Work, Redrawn | None]:
     redrawn = None
     if num_segmentations != 1:
         if not isinstance(tokenizer, SubwordTokenizer):
             raise ConfigError(f"num_segmentations must be 1 for tokens with one segmentation, got {num_segmentations}")
         if num_segmentations == 0:
             redrawn, num_segmentations = Redrawn(tokenizer, alpha, seed), PLANNED
-    names = [f"{side}-{variant}" for side in SIDES for variant in range(num_segmentations)]
-    key = f"{corpus.fingerprint}-{cache_key(tokenizer)}"
-    if num_segmentations > 1:
-        key += f"-drawn-{num_segmentations}-{alpha}-{seed}"
-    make = functools.partial(_blocks, corpus, tokenizer, alpha=alpha, seed=seed)
-    save = functools.partial(cached_sequences, cache, key, names)
-    options = {"num_sequences": len(corpus), "vocab_size": tokenizer.vocab_size}
-    if cache is None or len(corpus) <= SMALL:
-        arrays = save(make, **options)
-    else:
-        find = functools.partial(kept_sequences, cache, key, names, len(corpus))
-        units = Units(pathlib.Path(cache) / f"{key}.units", key, corpus, tokenizer)
-        arrays = find() or _in_units(units, make, save, find, share, options)
-    source, target = (tuple(arrays[f"{s}-{v}"] for v in range(num_segmentations)) for s in SIDES)
-    return TokenizedPairs(source, target, tokenizer.special, redrawn)
+    return _Work(corpus, tokenizer, cache, num_segmentations, alpha, seed), redrawn
 
 
-def _in_units(
-    units: Units,
-    make: Callable[..., Iterator[Sequence[np.ndarray] | Ragged]],
-    save: Callable[..., dict[str, Ragged]],
-    find: Callable[[], dict[str, Ragged] | None],
-    share: Share,
-    options: dict[str, int],
-) -> dict[str, Ragged]:
-    """Makes the units of a share, waits for the others, and joins all of them.
+@dataclasses.dataclass(frozen=True)
+class _Work:
+    """The tokenization of a corpus, with a number of segmentations of each sentence, into arrays of the cache."""
 
-    A process that is alone holds the tokens in memory if units cannot be kept.
-    """
-    try:
-        units.make(share)
-    except OSError as error:
+    corpus: Pairs
+    tokenizer: Tokenizer
+    cache: str | os.PathLike[str] | None
+    num_segmentations: int
+    alpha: float
+    seed: int
+
+    @property
+    def names(self) -> list[str]:
+        return [f"{side}-{variant}" for side in SIDES for variant in range(self.num_segmentations)]
+
+    @functools.cached_property
+    def key(self) -> str:
+        """The name of everything that the tokens depend on."""
+        key = f"{self.corpus.fingerprint}-{cache_key(self.tokenizer)}"
+        drawn = f"-drawn-{self.num_segmentations}-{self.alpha}-{self.seed}"
+        return key + drawn * (self.num_segmentations > 1)
+
+    @property
+    def is_large(self) -> bool:
+        """True if the corpus is tokenized in units."""
+        return self.cache is not None and len(self.corpus) > SMALL
+
+    @functools.cached_property
+    def units(self) -> Units:
+        """The units of the best segmentation; those that are sampled depend on all before them."""
+        assert self.cache is not None
+        key = f"{self.corpus.fingerprint}-{cache_key(self.tokenizer)}"
+        return Units(pathlib.Path(self.cache) / f"{key}.units", key, self.corpus, self.tokenizer)
+
+    def find(self) -> dict[str, Ragged] | None:
+        """Returns the arrays, if they are kept."""
+        assert self.cache is not None
+        return kept_sequences(self.cache, self.key, self.names, len(self.corpus))
+
+    def save(self, *, from_units: bool = False) -> dict[str, Ragged]:
+        """Returns the arrays, after making them in this process or joining the units."""
+        make = functools.partial(self._blocks, from_units=from_units)
+        options = {"num_sequences": len(self.corpus), "vocab_size": self.tokenizer.vocab_size}
+        return cached_sequences(self.cache, self.key, self.names, make, **options)
+
+    def in_units(self, share: Share) -> dict[str, Ragged]:
+        """Makes the units of a share, waits for the others, and joins all of them.
+
+        A process that is alone holds the tokens in memory if units cannot be kept.
+        """
+        units = self.units
+        try:
+            units.make(share)
+        except OSError as error:
+            if share.parts > 1:
+                raise
+            logger.warning("units of tokens cannot be kept in %s (%s)", units.folder, error.strerror)
+            return self.save()
         if share.parts > 1:
-            raise
-        logger.warning("units of tokens cannot be kept in %s (%s)", units.folder, error.strerror)
-        return save(make, **options)
-    if share.parts > 1:
-        units.wait(share, until=lambda: not units.missing() or find() is not None)
-        if share.part:
-            units.wait(share, until=lambda: find() is not None)
-    arrays = find() or save(functools.partial(make, units=units), **options)
-    if find() is not None:
-        units.remove()
-    return arrays
+            units.wait(share, until=lambda: not units.missing() or self.find() is not None)
+            if share.part:
+                units.wait(share, until=lambda: self.find() is not None)
+        arrays = self.find() or self.save(from_units=True)
+        if self.find() is not None:
+            units.remove()
+        return arrays
 
-
-def _blocks(
-    corpus: Pairs, tokenizer: Tokenizer, name: str, *, alpha: float, seed: int, units: Units | None = None
-) -> Iterator[Sequence[np.ndarray] | Ragged]:
-    """Yields the tokens of one side in one segmentation: from the units, if these hold it, or made here."""
-    side, _, variant = name.partition("-")
-    number = SIDES.index(side)
-    if variant != "0" and isinstance(tokenizer, SubwordTokenizer):
-        draws = random.Random(int(variant) * 2 + number + seed * 1009)  # noqa: S311 - data, not a secret
-        for block in corpus.side(number):
-            yield tokenizer.sample(block, side, seed=draws, alpha=alpha)
-    elif units is not None:
-        yield from units.blocks(side)
-    else:
-        for block in corpus.side(number):
-            yield encode_texts(tokenizer, block, side)
+    def _blocks(self, name: str, *, from_units: bool) -> Iterator[Sequence[np.ndarray] | Ragged]:
+        """Yields the tokens of one side in one segmentation."""
+        side, _, variant = name.partition("-")
+        number = SIDES.index(side)
+        if variant != "0" and isinstance(self.tokenizer, SubwordTokenizer):
+            draws = random.Random(int(variant) * 2 + number + self.seed * 1009)  # noqa: S311 - data, not a secret
+            for block in self.corpus.side(number):
+                yield self.tokenizer.sample(block, side, seed=draws, alpha=self.alpha)
+        elif from_units:
+            yield from self.units.blocks(side)
+        else:
+            for block in self.corpus.side(number):
+                yield encode_texts(self.tokenizer, block, side)
 
 
 @dataclasses.dataclass(frozen=True)

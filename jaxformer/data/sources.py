@@ -38,6 +38,7 @@ __all__ = [
 IN_MEMORY = 200_000
 """The largest number of pairs of a part that is held out that are kept in memory."""
 
+
 def locate(name: str, directory: str = "") -> pathlib.Path:
     """Returns the path of a file that a setting names: in the working directory, or below `directory`.
 
@@ -147,7 +148,7 @@ def held_out_rows(texts: Iterable[Sequence[str]], *, sizes: Sequence[int], seed:
 
 
 def _smallest(hashes: np.ndarray, sizes: Sequence[int], seen: int) -> list[np.ndarray] | None:
-    """Returns the rows of each part in order, those with the smallest hashes in the first; equal hashes are in one part.
+    """Returns the rows of each part in order, the smallest hashes in the first; equal hashes are in one part.
 
     Returns None if the `seen` smallest hashes do not suffice, or no row would be left.
     """

@@ -1,11 +1,12 @@
 """Tokens of a large corpus, made in units by several processes and hosts; a finished unit is a file and is kept.
 
-A unit holds the tokens of `UNIT` pairs in order, so units are the same for any number of workers and parts. All of them,
-joined, are the arrays of the cache (`token_cache`).
+A unit holds the tokens of `UNIT` pairs in order, so units are the same for any number of workers and parts. All of
+them, joined, are the arrays of the cache (`token_cache`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
@@ -29,13 +30,14 @@ from jaxformer.data.token_cache import Ragged, token_dtype
 from jaxformer.errors import DataError, JaxformerError
 from jaxformer.files import remove_folder, replacing
 from jaxformer.tokenizers.base import Tokenizer, encode_texts
+from jaxformer.tokenizers.normalization import Side
 
 logger = logging.getLogger(__name__)
 
-UNIT = 1 << 15
+UNIT = 1 << 14
 """The number of pairs in a unit."""
 
-SIDES = ("source", "target")
+SIDES: tuple[Side, Side] = ("source", "target")
 
 _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError)
 
@@ -158,7 +160,7 @@ class Units:
                         raise ValueError(f"{side} has {len(lengths)} rows, not {rows}")
         except FileNotFoundError:
             return False
-        except _DAMAGED as error:
+        except (*_DAMAGED, OSError) as error:
             logger.warning("%s is damaged (%s); making it again", path, error)
             path.unlink(missing_ok=True)
             return False
@@ -243,10 +245,8 @@ class _Pool:
                 worker.wait()
                 for stream in (worker.stdin, worker.stdout):
                     assert stream is not None
-                    try:
+                    with contextlib.suppress(OSError):  # what was left to write has no reader
                         stream.close()
-                    except OSError:  # what was left to write has no reader
-                        pass
         if self._errors:
             raise self._errors[0]
 

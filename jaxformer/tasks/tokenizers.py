@@ -5,8 +5,8 @@ from __future__ import annotations
 import pathlib
 from typing import Any, Literal
 
-from jaxformer.data.pipeline import prepare_tokenizer
 from jaxformer.data.pairs import Pairs
+from jaxformer.data.pipeline import prepare_tokenizer
 from jaxformer.data.text import Text
 from jaxformer.errors import ConfigError, DataError, UnknownSizeError
 from jaxformer.multihost import processes, storage

@@ -2,8 +2,8 @@
 
 import gzip
 import lzma
-import random
 import os
+import random
 import tarfile
 import threading
 import zipfile
@@ -108,7 +108,7 @@ def test_blocks_of_any_size_give_the_same_lines(tmp_path, monkeypatch, block):
         expected = text.replace("\r\n", "\n")
         assert lines.read_utf8(path) == expected
         assert lines.read_lines(path) == expected.split("\n")
-        assert [number for number, _ in lines.line_blocks(path)][0] == 1
+        assert next(lines.line_blocks(path))[0] == 1
     path = write(tmp_path / "text", b"a\n" * 50 + b"b\xff\n")
     with pytest.raises(DataError, match=r"text, line 51: not UTF-8 \(byte 0xff\)"):
         lines.read_lines(path)

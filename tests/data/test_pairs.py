@@ -114,7 +114,10 @@ def test_pairs_stay_in_their_files(files, monkeypatch, block):
     memory = pairs.load()
     assert [*zip(memory.source, memory.target, strict=True)] == kept
     assert (len(pairs), memory.empty, memory.overlong) == (4, (2, 7), (5,))
-    assert pairs.report() == "4 pairs; skipped 2 with an empty side (line 2 of 0.s, 3 of 1.s) and 1 overlong (line 1 of 1.s)"
+    assert (
+        pairs.report()
+        == "4 pairs; skipped 2 with an empty side (line 2 of 0.s, 3 of 1.s) and 1 overlong (line 1 of 1.s)"
+    )
     assert pairs.fingerprint == Parallel(memory.source, memory.target).fingerprint
     assert [*pairs.lines()] == ["s1", "s3", "s1", "s6", "t1", "t3", "t4", "t6"]
     parts, same = split_by_source(pairs, held_out=[1], seed=3), split_by_source(memory, held_out=[1], seed=3)
@@ -129,7 +132,7 @@ def test_files_that_change_are_noticed(files):
     write(path, b"s5\ns6\nsomething else\n")
     for change in (lambda: None, lambda: write(path, b"s5\n"), lambda: write(path, b"s5\ns6\ns7\ns8\n")):
         change()
-        with pytest.raises(DataError, match="has changed since it was first read; start again|must be aligned"):
+        with pytest.raises(DataError, match=r"has changed since it was first read; start again|must be aligned"):
             list(pairs.blocks())
         with pytest.raises(DataError, match="has changed since it was first read; start again"):
             list(pairs.side(0))
