@@ -129,9 +129,9 @@ def child(options: dict[str, object]) -> dict[str, float]:
 def in_child(text: str) -> None:
     """Does one measurement and prints it: the work itself, without imports."""
     from jaxformer.data.batch_plan import make_batch_plan
-    from jaxformer.data.pairs import PairFiles, read_pairs
+    from jaxformer.data.pairs import PairFiles
     from jaxformer.data.pipeline import PlannedPairs, prepare, prepare_tokenizer
-    from jaxformer.data.sources import split_by_source
+    from jaxformer.data.reading import read_split
     from jaxformer.data.units import Share
     from jaxformer.tokenizers.loading import load_tokenizer
 
@@ -141,8 +141,10 @@ def in_child(text: str) -> None:
     files = PairFiles(((source, target),))
     more: dict[str, float] = {}
     if options["do"] == "tokenize":
-        corpus, *_ = split_by_source(read_pairs(files), held_out=[1000, 1000], seed=0)
-        corpus.fingerprint  # noqa: B018 - reading is measured elsewhere
+        corpus, *_ = read_split(
+            files, held_out=1000, parts=2, cache=pathlib.Path(options["cache"])
+        )  # measured elsewhere
+        corpus.fingerprint  # noqa: B018
     with sampled() as found:
         if options["do"] == "bare":
             assert tokenizer is not None
@@ -153,7 +155,8 @@ def in_child(text: str) -> None:
         elif options["do"] == "tokenize":
             prepare(corpus, tokenizer, options["cache"], share=Share(workers=options["workers"]))
         else:
-            corpus, *held_out = split_by_source(read_pairs(files), held_out=[1000, 1000], seed=0)
+            kept = pathlib.Path(options["cache"]) if "cache" in options else None
+            corpus, *held_out = read_split(files, held_out=1000, parts=2, cache=kept)
             assert [part.fingerprint for part in (corpus, *held_out)]
         if options["do"] == "vocabulary":
             sizes = {"vocab_size": options["vocab_size"], "num_sentences": options["sentences"]}

@@ -21,6 +21,9 @@ KEPT, EMPTY, OVERLONG = 0, 254, 255
 """What became of a line: it belongs to the first part, or a side is empty or too long; parts after the first count
 on."""
 
+LARGE = 1 << 26
+"""The number of bytes from which on files are large: what is known about their lines is kept (`reading`)."""
+
 LINES = 10_000
 """The number of pairs in a block of those in memory."""
 
@@ -65,6 +68,9 @@ class Pairs(abc.ABC):
     @functools.cached_property
     def fingerprint(self) -> str:
         """A hash of every sentence in order."""
+        return self._fingerprint()
+
+    def _fingerprint(self) -> str:
         blocks = itertools.chain(self.side(0), self.side(1))
         return short_digest("\n".join(block) + "\n" for block in blocks if block)
 
@@ -153,6 +159,11 @@ class PairFiles:
             raise DataError(f"cannot read {error.filename}: {error.strerror}") from error
         return tuple((file.st_size, file.st_mtime_ns) for file in found)
 
+    @property
+    def are_large(self) -> bool:
+        """True for files of more than `LARGE` bytes that can be read again."""
+        return self.can_repeat() and sum(size for size, _ in self.state()) > LARGE
+
     def can_repeat(self) -> bool:
         """Returns False if a file is a pipe, which can be read once."""
         return all(not os.path.exists(path) or os.path.isfile(path) for paths in self.files for path in paths)
@@ -167,6 +178,7 @@ class FilePairs(Pairs):
       ends: the number of lines up to the end of each file.
       state: that of the files when `codes` were made.
       part: the part whose pairs these are.
+      known: the fingerprint, if it is known.
     """
 
     files: PairFiles
@@ -174,8 +186,12 @@ class FilePairs(Pairs):
     ends: tuple[int, ...]
     state: tuple[tuple[int, int], ...]
     part: int = KEPT
+    known: str = ""
 
     __repr__ = brief
+
+    def _fingerprint(self) -> str:
+        return self.known or super()._fingerprint()
 
     def __len__(self) -> int:
         return self._size

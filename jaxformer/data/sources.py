@@ -127,6 +127,8 @@ def held_out_rows(texts: Iterable[Sequence[str]], *, sizes: Sequence[int], seed:
     Raises:
       DataError: more than half of the rows would be set aside, or no row would be left.
     """
+    if not sum(sizes):
+        return [np.zeros(0, np.int64) for _ in sizes]
     prefix = f"{seed}\n".encode()
     parts = [
         np.frombuffer(b"".join(hashlib.sha256(prefix + text.encode()).digest()[:8] for text in block), ">u8")
@@ -136,8 +138,6 @@ def held_out_rows(texts: Iterable[Sequence[str]], *, sizes: Sequence[int], seed:
     problem = f"cannot set aside {sum(sizes):,} of {len(hashes):,} examples"
     if 2 * sum(sizes) > len(hashes):
         raise DataError(f"{problem}; lower data.held_out, or name held-out files")
-    if not sum(sizes):
-        return [np.zeros(0, np.int64) for _ in sizes]
     seen = 2 * sum(sizes) + 1000
     while (chosen := _smallest(hashes, sizes, min(seen, len(hashes)))) is None:
         if seen >= len(hashes):
