@@ -210,17 +210,25 @@ class FilePairs(Pairs):
             yield list(itertools.compress(lines, kept))
 
     def _chosen(self, blocks: Iterable[tuple]) -> Iterator[tuple[list[bool], tuple]]:
-        """Yields blocks of lines that hold pairs of this part, and True for each line that is one.
+        """Yields blocks of lines that hold pairs of this part, and True for each line that is one."""
+        line = 0
+        for block in self._unchanged(blocks):
+            kept = self.codes[line : line + len(block[-1])] == self.part
+            line += len(block[-1])
+            if kept.any():
+                yield kept.tolist(), block
+
+    def _unchanged(self, blocks: Iterable[tuple]) -> Iterator[tuple]:
+        """Yields blocks of lines.
 
         Raises:
           DataError: the files have changed.
         """
         line = 0
         for block in blocks:
-            kept = self.codes[line : line + len(block[-1])] == self.part
             line += len(block[-1])
-            if kept.any():
-                yield kept.tolist(), block
+            if line <= len(self.codes):
+                yield block
         if line != len(self.codes) or self.files.state() != self.state:
             raise DataError(f"{self.files} has changed since it was first read; start again")
 
@@ -229,9 +237,24 @@ class FilePairs(Pairs):
 
     @functools.cached_property
     def _loaded(self) -> Parallel:
-        source, target = (tuple(itertools.chain.from_iterable(self.side(number))) for number in (0, 1))
-        skipped = (np.flatnonzero(self.codes == code) + 1 for code in (EMPTY, OVERLONG) if self.part == KEPT)
-        return Parallel(source, target, *(tuple(lines.tolist()) for lines in skipped))
+        (pairs,) = self.load_parts([self.part])
+        lines = (np.flatnonzero(self.codes == code) + 1 for code in (EMPTY, OVERLONG))
+        empty, overlong = (tuple(each.tolist()) * (self.part == KEPT) for each in lines)
+        return dataclasses.replace(pairs, empty=empty, overlong=overlong)
+
+    def load_parts(self, parts: Sequence[int]) -> list[Parallel]:
+        """Returns the pairs of these parts in memory, read at once."""
+        found: list[tuple[list[str], list[str]]] = [([], []) for _ in parts]
+        line = 0
+        for _, *sides in self._unchanged(self.files.blocks()):
+            codes = self.codes[line : line + len(sides[0])]
+            line += len(codes)
+            for part, lists in zip(parts, found, strict=True):
+                if (codes == part).any():
+                    kept = (codes == part).tolist()
+                    for texts, lines in zip(lists, sides, strict=True):
+                        texts += itertools.compress(lines, kept)
+        return [Parallel(tuple(sources), tuple(targets)) for sources, targets in found]
 
     def skipped(self, code: int) -> tuple[int, list[str]]:
         if self.part != KEPT:

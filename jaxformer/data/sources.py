@@ -187,8 +187,10 @@ def split_by_source(pairs: Pairs, *, held_out: Sequence[int], seed: int) -> list
         lines, codes = np.flatnonzero(pairs.codes == pairs.part), pairs.codes.copy()
         for number, rows in enumerate(chosen, 1):
             codes[lines[rows]] = number
-        parts = [dataclasses.replace(pairs, codes=codes, part=number) for number in range(len(chosen) + 1)]
-        return [parts[0], *(part.load() if len(part) <= IN_MEMORY else part for part in parts[1:])]
+        rest, *parts = (dataclasses.replace(pairs, codes=codes, part=number) for number in range(len(chosen) + 1))
+        small = [part.part for part in parts if len(part) <= IN_MEMORY]
+        loaded = dict(zip(small, rest.load_parts(small), strict=True)) if small else {}
+        return [rest, *(loaded.get(part.part, part) for part in parts)]
     assert isinstance(pairs, Parallel)
     rest = np.setdiff1d(np.arange(len(pairs)), np.concatenate(chosen))
     taken = [tuple(tuple(side[i] for i in rows) for side in (pairs.source, pairs.target)) for rows in (rest, *chosen)]

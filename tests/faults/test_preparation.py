@@ -8,8 +8,8 @@ import pytest
 
 from tests.faults.hosts import HEARTBEAT, Run, report, same
 
-pytestmark = pytest.mark.faults
-STEPS = 24
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(1500)]
+STEPS, LIMIT = 24, 400
 IN_UNITS = """
 import sys, time
 from jaxformer.cli import main
@@ -31,7 +31,7 @@ sys.exit(main.script())
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("preparation")
-    Run(folder, "whole", steps=STEPS).finish()
+    Run(folder, "whole", steps=STEPS).finish(LIMIT)
     return folder
 
 
@@ -56,7 +56,7 @@ def test_a_host_that_dies_ends_the_others(folder, fault):
     )
     run = start()
     made = lambda: sorted((folder / cache).glob("*.units/*.npz"))
-    run.wait_until(lambda: len(made()) >= 6)
+    run.wait_until(lambda: len(made()) >= 6, LIMIT)
     run.hosts[1].send_signal(fault)
     began = time.monotonic()
     code = run.hosts[0].wait(8 * HEARTBEAT)
@@ -66,9 +66,9 @@ def test_a_host_that_dies_ends_the_others(folder, fault):
     kept = {path: path.stat().st_mtime_ns for path in made()}
     assert 6 <= len(kept) < 40
     again = start()
-    again.wait_until(lambda: len(made()) > len(kept))
+    again.wait_until(lambda: len(made()) > len(kept), LIMIT)
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
-    again.finish()
+    again.finish(LIMIT)
     assert not made()
     assert tokens(folder, cache) == tokens(folder, "tokens")
     assert same(folder, cache, "whole", STEPS)
