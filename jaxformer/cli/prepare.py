@@ -61,7 +61,7 @@ def main(args: Prepare, settings: list[str]) -> int:
     began = time.perf_counter()
     corpus = translation.read(config)
     say(f"{corpus.train.report()}, read in {time.perf_counter() - began:.1f} s")
-    progress = Count(-(-corpus.train.num_lines // parts), "sentences tokenized", say)
+    progress = Count(-(-corpus.train.num_lines // parts), "sentences tokenized", say, rate=True)
     share = Share(part - 1, parts, args.workers or hardware.num_cores(), progress=progress)
     for line in translation.prepare_part(config, corpus, args.out, share):
         say(line)

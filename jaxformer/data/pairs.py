@@ -18,8 +18,7 @@ from jaxformer.errors import DataError, first_few
 from jaxformer.reprs import brief
 
 KEPT, EMPTY, OVERLONG = 0, 254, 255
-"""What became of a line: it belongs to the first part, or a side is empty or too long; parts after the first count
-on."""
+"""The codes of lines: of the first part, with an empty side, too long; further parts are numbered from 1."""
 
 LARGE = 1 << 26
 """The number of bytes from which on files are large: what is known about their lines is kept (`reading`)."""

@@ -1,4 +1,4 @@
-"""Where sentences come from: the files that settings name, and the pairs of them that are held out."""
+"""The files that settings name, and the pairs that are held out."""
 
 from __future__ import annotations
 

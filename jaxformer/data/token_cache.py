@@ -139,7 +139,7 @@ def _concatenated(blocks: list[Ragged], dtype: np.dtype) -> Ragged:
 def kept_sequences(
     cache: str | os.PathLike[str], key: str, names: Sequence[str], num_sequences: int
 ) -> dict[str, Ragged] | None:
-    """Returns the arrays of a folder of `cached_sequences`; None if there is none that is sound."""
+    """Returns the arrays of a folder of `cached_sequences`; None without a sound one."""
     try:
         return _read(pathlib.Path(cache) / key, names, num_sequences)
     except (OSError, *_DAMAGED):

@@ -32,10 +32,11 @@ def share_of_run(cache: pathlib.Path | None, num_lines: int, *, is_large: bool) 
     if number > 1 and not shared and processes.is_first():
         say(f"each of {number} processes tokenizes all {num_lines:,} sentences: they do not share the cache {cache}")
     parts = number if shared else 1
+    tell = say if processes.is_first() else lambda text: None
     return Share(
         part=jax.process_index() if shared else 0,
         parts=parts,
         workers=max(1, hardware.num_cores() // here),
         patience=cluster.heartbeat_seconds(),
-        progress=Count(num_lines // parts, "sentences tokenized", say if processes.is_first() else lambda text: None),
+        progress=Count(num_lines // parts, "sentences tokenized", tell, rate=True),
     )

@@ -132,7 +132,7 @@ class SubwordTokenizer(Tokenizer):
         """Draws a segmentation of each line, as a pure function of `lines`, `seed` and `alpha`.
 
         Args:
-          seed: a number, or a generator that goes on with further lines in a later call.
+          seed: a number, or a generator, which a later call with further lines continues.
           alpha: for unigram, the exponent of the probabilities, more diverse if smaller (Kudo 2018); for BPE, the
             probability of dropping a merge, more diverse if larger (Provilkov et al. 2020).
         """

@@ -125,7 +125,7 @@ def test_an_endless_line_is_refused(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("block", [8, 1 << 20])
 def test_columns_that_differ_are_named_in_any_block(tmp_path, monkeypatch, block):
-    """The first line with a text too many, and the first of the shortest, wherever blocks end."""
+    """The first line with a text too many, and the first of the shortest, for any ends of blocks."""
     monkeypatch.setattr(lines, "BLOCK", block)
     path = write(tmp_path / "t", b"a\tb\t\n" * 9 + b"a\tb\tc\n" * 9 + b"\na\tb\n" * 9)
     with pytest.raises(DataError, match=r"t, line 10: 3 columns, but line 20 has 2; a text must not contain"):

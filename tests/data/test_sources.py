@@ -89,7 +89,7 @@ def test_held_out_rows_are_those_with_the_smallest_hashes(distinct, sizes):
 
 
 def test_rows_of_one_text_go_together():
-    """A text that is most of the corpus needs more rows than usual, or is all that is held out."""
+    """A text that is most of the corpus needs more rows than usual, or is the only one held out."""
     texts = ["a"] * 5000 + [f"b{i}" for i in range(100)]
     for seed in range(8):
         (rows,) = held_out_rows([texts], sizes=[90], seed=seed)

@@ -35,7 +35,7 @@ def expected(tokenizer, tmp_path):
 
 @pytest.fixture
 def small_units(expected, monkeypatch):
-    """Six units, the last of which is short, of the corpus whose files are `expected`."""
+    """Six units, with a short last one, of the corpus whose files are `expected`."""
     monkeypatch.setattr(units, "UNIT", 110)
     monkeypatch.setattr(pipeline, "SMALL", 100)
 
@@ -142,7 +142,7 @@ def test_a_worker_that_ends_is_an_error(tmp_path):
 
 @pytest.mark.usefixtures("small_units")
 def test_several_processes_wait_for_each_other(tokenizer, tmp_path, expected):
-    """As threads: each makes its units, and the first joins all; the wait ends if nobody writes any more."""
+    """As threads: each makes its units, and the first joins all; the wait ends if no process writes."""
     cache, found = tmp_path / "new", {}
 
     def work(part):
