@@ -23,6 +23,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from benchmarks import command
 from experiments.command import count
@@ -137,7 +138,7 @@ def in_child(text: str) -> None:
 
     options = json.loads(text)
     source, target = map(pathlib.Path, options["files"])
-    tokenizer = None if options["do"] in ("vocabulary", "read") else load_tokenizer(options["tokenizer"])
+    tokenizer: Any = options["do"] not in ("vocabulary", "read") and load_tokenizer(options["tokenizer"])
     files = PairFiles(((source, target),))
     more: dict[str, float] = {}
     if options["do"] == "tokenize":
@@ -147,11 +148,10 @@ def in_child(text: str) -> None:
         corpus.fingerprint  # noqa: B018
     with sampled() as found:
         if options["do"] == "bare":
-            assert tokenizer is not None
             lines = [line for side in (source, target) for line in first_lines(side, 50_000)]
             found["began"], found["processor"] = time.perf_counter(), time.process_time()
             for start in range(0, len(lines), 1024):
-                tokenizer._processor.encode(lines[start : start + 1024])  # pyright: ignore[reportAttributeAccessIssue]
+                tokenizer._processor.encode(lines[start : start + 1024])
         elif options["do"] == "tokenize":
             prepare(corpus, tokenizer, options["cache"], share=Share(workers=options["workers"]))
         else:

@@ -139,7 +139,8 @@ class PairFiles:
             differ, or a line of a table has too few columns or a tab in a sentence.
         """
         for index, paths in enumerate(self.files):
-            for sources, targets in _aligned(*paths) if len(paths) == 2 else _of_table(*paths, self.columns):
+            blocks = _aligned(paths[0], paths[1]) if len(paths) == 2 else _of_table(paths[0], self.columns)
+            for sources, targets in blocks:
                 yield index, sources, targets
 
     def side(self, number: int) -> Iterator[list[str]]:
@@ -148,7 +149,7 @@ class PairFiles:
             if len(paths) == 2:
                 yield from (lines for _, lines in line_blocks(paths[number]))
             else:
-                yield from (cells[number] for cells in _of_table(*paths, self.columns))
+                yield from (cells[number] for cells in _of_table(paths[0], self.columns))
 
     def state(self) -> tuple[tuple[int, int], ...]:
         """Returns the sizes and times of the files, which change when another program writes them."""
@@ -312,9 +313,9 @@ def read_pairs(files: PairFiles, *, max_characters: int = 10_000) -> FilePairs |
 def _in_memory(files: PairFiles, max_characters: int) -> Parallel:
     parts: list[np.ndarray] = []
     kept: tuple[list[str], list[str]] = [], []
-    for _, *sides in files.blocks():
-        parts.append(codes := _codes(*sides, max_characters))
-        for side, lines in zip(kept, sides, strict=True):
+    for _, sources, targets in files.blocks():
+        parts.append(codes := _codes(sources, targets, max_characters))
+        for side, lines in zip(kept, (sources, targets), strict=True):
             side += itertools.compress(lines, (codes == KEPT).tolist())
     codes = np.concatenate([*parts, np.zeros(0, np.uint8)])
     _check_left(files, codes, max_characters)

@@ -320,8 +320,8 @@ class _Work:
 
     def _blocks(self, name: str, *, from_units: bool) -> Iterator[Sequence[np.ndarray] | Ragged]:
         """Yields the tokens of one side in one segmentation."""
-        side, _, variant = name.partition("-")
-        number = SIDES.index(side)
+        variant, number = name.partition("-")[2], int(name.startswith("target"))
+        side = SIDES[number]
         if variant != "0" and isinstance(self.tokenizer, SubwordTokenizer):
             draws = random.Random(int(variant) * 2 + number + self.seed * 1009)  # noqa: S311 - data, not a secret
             for block in self.corpus.side(number):

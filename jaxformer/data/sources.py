@@ -171,7 +171,7 @@ def split_rows(texts: Sequence[str], number: int) -> tuple[list[int], list[int]]
     return np.setdiff1d(np.arange(len(texts)), part).tolist(), part.tolist()
 
 
-def split_by_source(pairs: Pairs, *, held_out: Sequence[int], seed: int) -> list[Parallel | FilePairs]:
+def split_by_source(pairs: Pairs, *, held_out: Sequence[int], seed: int) -> list[Pairs]:
     """Splits pairs into ``[rest, part, part, ...]``, with no source sentence in two of them: see `held_out_rows`.
 
     Only the rest keeps the numbers of the lines that were skipped in the file.
@@ -189,10 +189,9 @@ def split_by_source(pairs: Pairs, *, held_out: Sequence[int], seed: int) -> list
             codes[lines[rows]] = number
         rest, *parts = (dataclasses.replace(pairs, codes=codes, part=number) for number in range(len(chosen) + 1))
         small = [part.part for part in parts if len(part) <= IN_MEMORY]
-        loaded = dict(zip(small, rest.load_parts(small), strict=True)) if small else {}
+        loaded: dict[int, Pairs] = dict(zip(small, rest.load_parts(small), strict=True)) if small else {}
         return [rest, *(loaded.get(part.part, part) for part in parts)]
     assert isinstance(pairs, Parallel)
     rest = np.setdiff1d(np.arange(len(pairs)), np.concatenate(chosen))
-    taken = [tuple(tuple(side[i] for i in rows) for side in (pairs.source, pairs.target)) for rows in (rest, *chosen)]
-    first, *others = taken
-    return [Parallel(*first, pairs.empty, pairs.overlong), *(Parallel(*part) for part in others)]
+    take = lambda rows: Parallel(tuple(pairs.source[i] for i in rows), tuple(pairs.target[i] for i in rows))
+    return [dataclasses.replace(take(rest), empty=pairs.empty, overlong=pairs.overlong), *map(take, chosen)]

@@ -20,7 +20,7 @@ import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -195,7 +195,7 @@ class Units:
 def write_unit(path: pathlib.Path, key: str, sides: Sequence[Sequence[str]], tokenizer: Tokenizer) -> None:
     """Tokenizes the sources and the targets of a unit and writes its file, whole or not at all."""
     dtype = token_dtype(tokenizer.vocab_size)
-    arrays: dict[str, np.ndarray] = {"key": np.array(key)}
+    arrays: dict[str, Any] = {"key": np.array(key)}
     for name, texts in zip(SIDES, sides, strict=True):
         parts = [
             Ragged.join(encode_texts(tokenizer, texts[start : start + 1024], name))

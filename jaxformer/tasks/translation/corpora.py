@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from jaxformer import demo
 from jaxformer.caches import data_cache
@@ -22,7 +22,7 @@ class Corpora:
 
     train: Pairs
     validation: Pairs
-    tests: dict[str, Pairs]
+    tests: Mapping[str, Pairs]
 
     @property
     def fingerprints(self) -> dict[str, str]:
@@ -50,7 +50,7 @@ def load_corpora(config: DataConfig) -> Corpora:
     for part, (source, target) in named.items():
         if target and not source:
             raise DataError(f"--data.{part}-target {target} is given, but no --data.{part}-source")
-    parts = {part: read_pairs(_files(config, *names)) for part, names in named.items() if names[0]}
+    parts: dict[str, Pairs] = {part: read_pairs(_files(config, *names)) for part, names in named.items() if names[0]}
     missing = [part for part in named if part not in parts]
     if "validation" in missing and not config.held_out:
         raise DataError("no validation data: give --data.validation-source FILE, or --data.held-out more than 0")
