@@ -121,8 +121,7 @@ class Units:
         """
         seen, since = None, time.monotonic()
         while not until():
-            places = (self.folder, *self.folder.parent.glob(f".tmp-*-{self.key}"))
-            now = sorted((path.name, path.stat().st_size) for place in places for path in place.glob("*"))
+            now = self._sizes()
             if now != seen:
                 seen, since = now, time.monotonic()
             if time.monotonic() - since > share.patience:
@@ -132,6 +131,15 @@ class Units:
                     f"{what}, and no other process has written there for {share.patience:.0f} s; run it again"
                 )
             time.sleep(0.2)
+
+    def _sizes(self) -> dict[str, int]:
+        """Returns the sizes of the files that other processes are writing or have written."""
+        sizes: dict[str, int] = {}
+        for place in (self.folder, *self.folder.parent.glob(f".tmp-*-{self.key}")):
+            for path in place.glob("*"):
+                with contextlib.suppress(FileNotFoundError):  # it has its final name now
+                    sizes[str(path)] = path.stat().st_size
+        return sizes
 
     def blocks(self, side: str) -> Iterator[Ragged]:
         """Yields the tokens of all units on one side."""
