@@ -149,7 +149,7 @@ def held_out_rows(read: Callable[[], Iterable[Sequence[str]]], *, sizes: Sequenc
 
 
 def _smallest_hashes(blocks: Iterable[Sequence[str]], seed: int, most: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """Returns the `most` smallest hashes of texts, with all that equal one of them; their rows; the number of rows."""
+    """Returns the `most` smallest hashes of texts and those equal to one, their rows, and the number of all rows."""
     prefix, total = f"{seed}\n".encode(), 0
     hashes, rows = np.zeros(0, np.uint64), np.zeros(0, np.int64)
     waiting: list[np.ndarray] = []
