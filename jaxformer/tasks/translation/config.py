@@ -59,6 +59,9 @@ class DataConfig:
     """The number of subwords in the vocabulary, which both languages share."""
     tokenizer: Literal["unigram", "bpe", "pretrained"] = "unigram"
     """The kind of tokens: subwords by a sentencepiece algorithm, or the tokens of `init_from`'s pretrained model."""
+    tokenizer_sentences: int = 500_000
+    """The largest number of sentences, of both languages, that the subwords are learned from. Of a larger corpus, a
+    hash chooses them."""
     num_segmentations: int = 1
     """The number of segmentations sampled for each training sentence; an epoch uses one of them (subword
     regularization, Kudo 2018; BPE-dropout, Provilkov et al. 2020). 1 uses only the best one; 0 draws a new one in each
@@ -85,6 +88,7 @@ class DataConfig:
             1,
             self,
             "grammar_pairs",
+            "tokenizer_sentences",
             "max_length",
             "tokens_per_batch",
             "num_shapes",

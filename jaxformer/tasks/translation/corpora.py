@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from jaxformer import demo
-from jaxformer.data.sources import Parallel, locate, num_held_out, read_parallel, read_table, split_by_source
+from jaxformer.caches import data_cache
+from jaxformer.data.pairs import PairFiles, Pairs, Parallel, read_pairs, read_parallel, read_table
+from jaxformer.data.reading import read_split
+from jaxformer.data.sources import locate_all
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.files import local_path
 from jaxformer.tasks.translation.config import DataConfig
@@ -17,9 +20,9 @@ from jaxformer.tasks.translation.config import DataConfig
 class Corpora:
     """Sentence pairs for training, validation and tests; some corpora have more than one test."""
 
-    train: Parallel
-    validation: Parallel
-    tests: dict[str, Parallel]
+    train: Pairs
+    validation: Pairs
+    tests: Mapping[str, Pairs]
 
     @property
     def fingerprints(self) -> dict[str, str]:
@@ -39,7 +42,7 @@ def load_corpora(config: DataConfig) -> Corpora:
         raise DataError(
             "no training data: give --data.source FILE and --data.target FILE (or a table as --data.source)"
         )
-    train = _read(config, config.source, config.target)
+    files = _files(config, config.source, config.target)
     named = {
         "validation": (config.validation_source, config.validation_target),
         "test": (config.test_source, config.test_target),
@@ -47,14 +50,13 @@ def load_corpora(config: DataConfig) -> Corpora:
     for part, (source, target) in named.items():
         if target and not source:
             raise DataError(f"--data.{part}-target {target} is given, but no --data.{part}-source")
-    parts = {part: _read(config, *files) for part, files in named.items() if files[0]}
+    parts: dict[str, Pairs] = {part: read_pairs(_files(config, *names)) for part, names in named.items() if names[0]}
     missing = [part for part in named if part not in parts]
     if "validation" in missing and not config.held_out:
         raise DataError("no validation data: give --data.validation-source FILE, or --data.held-out more than 0")
-    if missing:
-        number = num_held_out(config.held_out, len(train)) if config.held_out else 0
-        train, *held_out = split_by_source(train, held_out=[number] * len(missing), seed=0)
-        parts.update(zip(missing, held_out, strict=True))
+    cache = data_cache(config.cache) if files.are_large else None
+    train, *held_out = read_split(files, held_out=config.held_out, parts=len(missing), cache=cache)
+    parts.update(zip(missing, held_out, strict=True))
     return Corpora(train, parts["validation"], {"test": parts["test"]})
 
 
@@ -75,10 +77,16 @@ def load_test(config: DataConfig, files: Sequence[str | os.PathLike[str]]) -> Co
     return Corpora(nothing, nothing, {paths[0].name: pairs})
 
 
-def _read(config: DataConfig, source: str, target: str) -> Parallel:
-    if target:
-        return read_parallel(locate(source, config.directory), locate(target, config.directory))
-    return read_table(locate(source, config.directory), columns=config.columns)
+def _files(config: DataConfig, source: str, target: str) -> PairFiles:
+    """Returns the files of sources and those of targets, in pairs, or tables.
+
+    Raises:
+      DataError: a file is missing or malformed, or there are more files on one side.
+    """
+    sides = [locate_all(names, config.directory) for names in (source, target) if names]
+    if len({len(side) for side in sides}) > 1:
+        raise DataError(f"{source} names {len(sides[0])} files, but {target} names {len(sides[1])}: they go in pairs")
+    return PairFiles(tuple(zip(*sides, strict=True)), config.columns)
 
 
 def _grammar(num_pairs: int) -> Corpora:
