@@ -125,7 +125,8 @@ def _show(run: pathlib.Path) -> int:
     assert isinstance(translator, Translator)
     print("\nBLEU on the built-in corpus          this model   word-for-word dictionary")
     signature, lowercase = "", translator.tokenizer.normalizer.lowercase
-    for name, part in TASK.read(config).tests.items():
+    for name, corpus in TASK.read(config).tests.items():
+        part = corpus.load()
         score = bleu(translator.translate(part.source), part.target, lowercase=lowercase)
         dictionary = bleu([demo.dictionary_baseline(text) for text in part.source], part.target, lowercase=lowercase)
         signature = score.signature
