@@ -1,0 +1,257 @@
+"""Mixtures of corpora: batch i is a pure function of the corpora, their weights, the seed and i.
+
+It is the same on any number of hosts, a run resumes it exactly, and other weights from a step on leave all batches
+before that step as they were. Nothing has to be remembered between batches: all draws of `BLOCK` batches come from one
+counter-based generator, and each corpus is an endless stream of its own pairs, whose position is the number of rows
+that it has given so far.
+
+`grain.MapDataset.mix` is not used: its elements are pure functions of their index, too, but its interleaving depends on
+the weights alone and not on a seed, other weights change it from the beginning, and it ends with its first exhausted
+part.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxformer.data.batch import BatchShape, Rows
+from jaxformer.data.batch_plan import BatchPlan
+from jaxformer.data.weights import Phases
+from jaxformer.errors import ConfigError
+from jaxformer.reprs import brief
+
+BLOCK = 4096
+"""The number of batches whose draws come from one generator."""
+
+STRATA = 64
+"""The number of consecutive batches that have each part of the unit interval once, so that shapes come evenly."""
+
+_ONE = 1 << 32
+"""The integer that stands for 1: draws and shares are exact in it, on every platform."""
+
+
+class Picked(NamedTuple):
+    """The rows of a batch, in the order of their corpora."""
+
+    shape: BatchShape
+    corpora: np.ndarray  # int64 [N]
+    pairs: np.ndarray  # int64 [N], indices into the corpus of each row
+    passes: np.ndarray  # int64 [N], how often the corpus has been read before, in pairs of this length
+
+
+class _Block(NamedTuple):
+    """What the batches of a block hold."""
+
+    buckets: np.ndarray  # int64 [BLOCK]
+    counts: np.ndarray  # int64 [C, BLOCK], the rows of each corpus
+    starts: np.ndarray  # int64 [C, BLOCK], the rows that each has given to earlier batches of the same shape
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MixturePlan:
+    """The batches of several corpora, made by `make_mixture_plan`.
+
+    A batch has one shape, and all its rows are full. Shapes and corpora are chosen so that the expected share of each
+    corpus, among all pairs, is its share of the weights; a corpus gives its own pairs of each length in equal parts.
+    A batch of mixed corpora takes from each corpus its share in that shape, rounded up or down at random.
+
+    Attributes:
+      shapes: the batch shapes, shortest first.
+      streams: for each corpus and shape, the pairs that go into batches of the shape.
+      skipped: for each corpus, the pairs that are longer than the largest shape.
+      phases: the weights of the corpora.
+      mixed: True if a batch may hold several corpora, False if it holds one.
+    """
+
+    shapes: tuple[BatchShape, ...]
+    streams: tuple[tuple[np.ndarray, ...], ...]
+    skipped: tuple[np.ndarray, ...]
+    phases: Phases
+    seed: int
+    mixed: bool
+    _given: dict[int, np.ndarray] = dataclasses.field(default_factory=dict, init=False, repr=False)
+    """For blocks, the rows ``[shapes, C]`` given before them."""
+
+    __repr__ = brief
+
+    @functools.cached_property
+    def sizes(self) -> np.ndarray:
+        """The number of pairs by corpus and shape, ``int64 [C, shapes]``."""
+        return np.array([[len(pairs) for pairs in stream] for stream in self.streams], np.int64)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """The number of batches with room for every pair of every corpus once."""
+        return sum(-(-int(size) // shape[0]) for size, shape in zip(self.sizes.sum(0), self.shapes, strict=True))
+
+    def batch(self, step: int, *, rows: Rows | None = None) -> Picked:
+        """Returns batch `step`, for any ``step >= 0``, or some of its rows."""
+        block, position = divmod(step, BLOCK)
+        drawn = self._block(block)
+        bucket = int(drawn.buckets[position])
+        num_rows, *lengths = self.shapes[bucket]
+        counts, starts = drawn.counts[:, position], drawn.starts[:, position]
+        indices = (rows or np.arange)(num_rows)
+        own = indices[indices < num_rows]
+        corpora = np.repeat(np.arange(len(counts)), counts)[own]
+        positions = (starts + counts - np.cumsum(counts))[corpora] + own
+        sizes = self.sizes[corpora, bucket]
+        passes, places = np.divmod(positions, sizes)
+        keys = keyed(self.seed, corpora, bucket, passes)
+        places = shuffled(places, sizes, keys)
+        pairs = np.empty(len(own), np.int64)
+        for corpus in np.unique(corpora):
+            where = corpora == corpus
+            pairs[where] = self.streams[corpus][bucket][places[where]]
+        return Picked((len(indices), *lengths), corpora, pairs, passes)
+
+    def given(self, stop: int) -> np.ndarray:
+        """Returns the number of rows of each corpus in the batches before `stop`, ``int64 [C]``."""
+        block, position = divmod(stop, BLOCK)
+        return self._before(block).sum(1) + self._block(block).counts[:, :position].sum(1)
+
+    def _before(self, block: int) -> np.ndarray:
+        """Returns the rows ``[C, shapes]`` that the corpora have given before a block."""
+        given = self._given  # several threads may write the same values
+        given.setdefault(0, np.zeros((len(self.streams), len(self.shapes)), np.int64))
+        for earlier in range(max(n for n in tuple(given) if n <= block), block):
+            buckets, counts = self._drawn(earlier)
+            sums = [np.bincount(buckets, weights=one, minlength=len(self.shapes)) for one in counts]
+            given[earlier + 1] = given[earlier] + np.array(sums, np.int64)
+        return given[block]
+
+    @functools.lru_cache(maxsize=4)  # noqa: B019 - plans live as long as a run
+    def _block(self, block: int) -> _Block:
+        (buckets, counts), starts = self._drawn(block), self._before(block)[:, :, None]
+        of_each = np.where(buckets == np.arange(len(self.shapes))[:, None], counts[:, None], 0)  # [C, shapes, BLOCK]
+        earlier = starts + np.cumsum(of_each, axis=2) - of_each
+        return _Block(buckets, counts, np.take_along_axis(earlier, buckets[None, None], axis=1)[:, 0])
+
+    def _drawn(self, block: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the shape of each batch of a block ``[BLOCK]``, and the rows of each corpus ``[C, BLOCK]``."""
+        chance, offset = draws(self.seed, block)
+        steps = block * BLOCK + np.arange(BLOCK)
+        phase = np.searchsorted(self.phases.starts, steps, side="right") - 1
+        chosen = (chance >= self._choices[:, phase]).sum(0)
+        if self.mixed:
+            edges = self._edges[:, phase, chosen] + offset >> 32
+            return chosen, np.diff(edges, axis=0, prepend=0)
+        corpus, buckets = np.divmod(chosen, len(self.shapes))
+        rows = np.array([shape[0] for shape in self.shapes])[buckets]
+        return buckets, np.where(np.arange(len(self.streams))[:, None] == corpus, rows, 0)
+
+    @functools.cached_property
+    def _mass(self) -> np.ndarray:
+        """The share of all pairs by phase, corpus and shape, ``[P, C, shapes]``."""
+        return self.phases.shares[:, :, None] * (self.sizes / self.sizes.sum(1, keepdims=True))
+
+    @functools.cached_property
+    def _choices(self) -> np.ndarray:
+        """The upper ends of the intervals in which a draw chooses a shape, or with corpora kept apart a corpus and a
+        shape: integers ``[choices, P]``."""
+        mass = self._mass / np.array([shape[0] for shape in self.shapes])  # a batch of fewer rows comes more often
+        return _rising(mass.sum(1).T if self.mixed else mass.reshape(len(mass), -1).T, _ONE)
+
+    @functools.cached_property
+    def _edges(self) -> np.ndarray:
+        """The upper ends of the rows of each corpus in a batch, not rounded: integers ``[C, P, shapes]``."""
+        return _rising(self._mass.swapaxes(0, 1), np.array([shape[0] for shape in self.shapes]) * _ONE)
+
+
+def _rising(parts: np.ndarray, whole: np.ndarray | int) -> np.ndarray:
+    """Returns running sums over the first dimension, scaled to integers that end with `whole`; without parts, all do."""
+    sums = np.cumsum(parts, axis=0)
+    return np.rint(np.where(sums[-1] > 0, sums / np.where(sums[-1] > 0, sums[-1], 1), 1) * whole).astype(np.int64)
+
+
+def draws(seed: int, block: int, size: int = BLOCK) -> tuple[np.ndarray, np.ndarray]:
+    """Returns two draws for each batch of a block, integers below 2**32; those of the first kind come in strata.
+
+    >>> first, second = draws(0, 7, 128)
+    >>> np.bincount(first >> 26, minlength=64).tolist() == [2] * 64
+    True
+    """
+    raw = np.random.Philox(np.random.SeedSequence((seed, block))).random_raw(3 * size).reshape(3, size)
+    strata = np.argsort(raw[0].reshape(-1, STRATA), axis=1, kind="stable").ravel()
+    return strata * (_ONE // STRATA) + (raw[1] >> 38).astype(np.int64), (raw[2] >> 32).astype(np.int64)
+
+
+def keyed(*parts: np.ndarray | int) -> np.ndarray:
+    """Returns a hash of integers as ``uint64``, element by element."""
+    key = np.zeros(1, np.uint64)
+    for part in parts:
+        key = _mixed(key + np.asarray(part).astype(np.uint64), 6)
+    return key
+
+
+def shuffled(indices: np.ndarray, sizes: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """Returns the places of indices after a shuffle of each ``range(size)`` that its key chooses, element by element.
+
+    It needs no array of that size: a Feistel network of six rounds permutes the next power of two, and is applied again
+    where the result is too large.
+
+    >>> places = shuffled(np.arange(10), np.full(10, 10), np.zeros(10, np.uint64))
+    >>> sorted(places.tolist()) == list(range(10))
+    True
+    """
+    bits = np.frexp(np.asarray(sizes - 1, np.float64))[1].astype(np.uint64)  # of the largest index
+    places = _permuted(indices.astype(np.uint64), bits, keys)
+    sizes = sizes.astype(np.uint64)
+    while (outside := np.flatnonzero(places >= sizes)).size:
+        places[outside] = _permuted(places[outside], bits[outside], keys[outside])
+    return places.astype(np.int64)
+
+
+def _permuted(values: np.ndarray, bits: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    one, low = np.uint64(1), bits >> np.uint64(1)
+    low_mask, high_mask = (one << low) - one, (one << (bits - low)) - one
+    right, left = values & low_mask, values >> low
+    for number in range(3):
+        left = left ^ (_mixed(keys ^ right, 2 * number) & high_mask)
+        right = right ^ (_mixed(keys ^ left, 2 * number + 1) & low_mask)
+    return left << low | right
+
+
+def _mixed(x: np.ndarray, number: int = 0) -> np.ndarray:
+    """Returns a hash of each integer, with one of several functions: MurmurHash3's end, of 64 bits."""
+    x = (x ^ np.uint64(number * 0x9E3779B97F4A7C15 & 2**64 - 1)) * np.uint64(0xFF51AFD7ED558CCD)
+    x = (x ^ x >> np.uint64(33)) * np.uint64(0xC4CEB9FE1A85EC53)
+    return x ^ x >> np.uint64(33)
+
+
+def make_mixture_plan(
+    lengths: Sequence[np.ndarray],
+    plan: BatchPlan,
+    phases: Phases,
+    *,
+    names: Sequence[str],
+    mixed: bool = True,
+) -> MixturePlan:
+    """Plans batches of several corpora in the shapes of `plan`, a plan of all their pairs, one corpus after another.
+
+    Args:
+      lengths: the length of the longer side of each pair, by corpus; only their numbers are read.
+      names: the names of the corpora, for errors.
+
+    Raises:
+      ConfigError: no pair of a corpus is short enough, or its weight is too small to have an effect.
+    """
+    ends = np.cumsum([len(one) for one in lengths])
+    starts = ends - [len(one) for one in lengths]
+    within = lambda pairs, start, end: pairs[np.searchsorted(pairs, start) : np.searchsorted(pairs, end)] - start
+    streams = tuple(
+        tuple(within(bucket, start, end) for bucket in plan.buckets) for start, end in zip(starts, ends, strict=True)
+    )
+    skipped = tuple(within(plan.skipped, start, end) for start, end in zip(starts, ends, strict=True))
+    for name, stream, left_out in zip(names, streams, skipped, strict=True):
+        if not any(map(len, stream)):
+            raise ConfigError(f"{name} has no usable pair: all {len(left_out):,} are longer than max_length")
+    most = phases.shares.max(0)
+    if (small := np.flatnonzero(most < 1 / _ONE)).size:
+        raise ConfigError(f"the weight of {names[small[0]]} is too small to have an effect: below 2**-32 of the sum")
+    return MixturePlan(plan.shapes, streams, skipped, phases, plan.seed, mixed)
