@@ -17,11 +17,15 @@ import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
-from jaxformer.data.batch import BatchShape, Rows
-from jaxformer.data.batch_plan import BatchPlan
+from jaxformer.data.batch import Batch, BatchShape, Rows
+from jaxformer.data.batch_plan import BatchPlan, Planned
+from jaxformer.data.pipeline import TokenizedPairs
+from jaxformer.data.token_cache import Ragged
 from jaxformer.data.weights import Phases
+from jaxformer.data.windows import RandomWindows, TextBatch
 from jaxformer.errors import ConfigError
 from jaxformer.reprs import brief
 
@@ -169,6 +173,7 @@ def _rising(parts: np.ndarray, whole: np.ndarray | int) -> np.ndarray:
     return np.rint(np.where(sums[-1] > 0, sums / np.where(sums[-1] > 0, sums[-1], 1), 1) * whole).astype(np.int64)
 
 
+@functools.lru_cache(maxsize=8)
 def draws(seed: int, block: int, size: int = BLOCK) -> tuple[np.ndarray, np.ndarray]:
     """Returns two draws for each batch of a block, integers below 2**32; those of the first kind come in strata.
 
@@ -192,8 +197,8 @@ def keyed(*parts: np.ndarray | int) -> np.ndarray:
 def shuffled(indices: np.ndarray, sizes: np.ndarray, keys: np.ndarray) -> np.ndarray:
     """Returns the places of indices after a shuffle of each ``range(size)`` that its key chooses, element by element.
 
-    It needs no array of that size: a Feistel network of six rounds permutes the next power of two, and is applied again
-    where the result is too large.
+    It needs no array of that size: a Feistel network of six rounds, or 16 for few indices, permutes the next power of two,
+    and is applied again where the result is too large.
 
     >>> places = shuffled(np.arange(10), np.full(10, 10), np.zeros(10, np.uint64))
     >>> sorted(places.tolist()) == list(range(10))
@@ -211,7 +216,10 @@ def _permuted(values: np.ndarray, bits: np.ndarray, keys: np.ndarray) -> np.ndar
     one, low = np.uint64(1), bits >> np.uint64(1)
     low_mask, high_mask = (one << low) - one, (one << (bits - low)) - one
     right, left = values & low_mask, values >> low
-    for number in range(3):
+    small = bits <= np.uint64(8)
+    for number in range(8 if small.any() else 3):
+        if number == 3:  # the others are done
+            low_mask, high_mask = np.where(small, low_mask, 0), np.where(small, high_mask, 0)
         left = left ^ (_mixed(keys ^ right, 2 * number) & high_mask)
         right = right ^ (_mixed(keys ^ left, 2 * number + 1) & low_mask)
     return left << low | right
@@ -222,6 +230,119 @@ def _mixed(x: np.ndarray, number: int = 0) -> np.ndarray:
     x = (x ^ np.uint64(number * 0x9E3779B97F4A7C15 & 2**64 - 1)) * np.uint64(0xFF51AFD7ED558CCD)
     x = (x ^ x >> np.uint64(33)) * np.uint64(0xC4CEB9FE1A85EC53)
     return x ^ x >> np.uint64(33)
+
+
+@dataclasses.dataclass(frozen=True)
+class TaggedPairs:
+    """A tokenized corpus, and the tokens that are put before each of its sources and targets, such as a language."""
+
+    tokens: TokenizedPairs
+    source_start: tuple[int, ...] = ()
+    target_start: tuple[int, ...] = ()
+
+    def lengths(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the lengths of each source and target in the longest segmentation, with the tokens before it."""
+        source, target = self.tokens.lengths()
+        return source + len(self.source_start), target + len(self.target_start)
+
+    def take(self, pairs: np.ndarray, passes: np.ndarray, most: int) -> tuple[Ragged, Ragged]:
+        """Returns the sources and targets of some pairs, in segmentations that are functions of the pair and its pass.
+
+        Args:
+          most: the largest length of a side, for segmentations that are drawn.
+        """
+        tokens, starts = self.tokens, (self.source_start, self.target_start)
+        sides = []
+        for side, (segmentations, start) in enumerate(zip((tokens.source, tokens.target), starts, strict=True)):
+            if tokens.redrawn is not None:
+                draw = functools.partial(tokens.redrawn, limit=most - len(start))
+                rows = zip(pairs.tolist(), passes.tolist(), strict=True)
+                found = Ragged.join(
+                    [draw(segmentations[0][i], epoch=epoch, sentence=2 * i + side) for i, epoch in rows]
+                )
+            else:
+                number = keyed(len(segmentations), side, pairs, passes) % np.uint64(len(segmentations))
+                found = _in_turn([segmentations[n].take(pairs[number == n]) for n in range(len(segmentations))])
+                if len(segmentations) > 1:
+                    found = found.take(np.argsort(np.argsort(number, kind="stable"), kind="stable"))
+            sides.append(_after(start, found))
+        return sides[0], sides[1]
+
+
+def _after(start: tuple[int, ...], sequences: Ragged) -> Ragged:
+    """Returns each sequence after these tokens."""
+    if not start:
+        return sequences
+    starts = np.repeat(sequences.offsets[:-1], len(start))
+    tokens = np.insert(sequences.tokens, starts, np.tile(start, len(sequences)))
+    return Ragged(tokens, sequences.offsets + len(start) * np.arange(len(sequences) + 1))
+
+
+def _in_turn(parts: Sequence[Ragged]) -> Ragged:
+    """Returns the sequences of several parts, one part after another."""
+    tokens, ends = np.concatenate([part.tokens for part in parts]), 0
+    offsets = [np.zeros(1, np.int64)]
+    for part in parts:
+        offsets.append(part.offsets[1:] + ends)
+        ends += part.offsets[-1]
+    return Ragged(tokens, np.concatenate(offsets))
+
+
+@dataclasses.dataclass(frozen=True)
+class PlannedMixture(Planned):
+    """Tokenized corpora and the plan of their batches. Batch i is a pure function of both and of i."""
+
+    parts: tuple[TaggedPairs, ...]
+    plan: MixturePlan  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def batch(self, step: int, *, rows: Rows | None = None) -> Batch[np.ndarray]:
+        """Makes batch number `step`, with the corpus of each row; `rows` selects the rows to make, by default all."""
+        shape, corpora, pairs, passes = self.plan.batch(step, rows=rows)
+        taken = []
+        for corpus in np.unique(corpora):  # rows are in the order of their corpora
+            where = corpora == corpus
+            taken.append(self.parts[corpus].take(pairs[where], passes[where], shape[1] - 1))
+        sources, targets = (_in_turn([one[side] for one in taken]) if taken else [] for side in (0, 1))
+        batch = Batch.from_tokens(sources, targets, shape, self.parts[0].tokens.special)
+        return dataclasses.replace(batch, corpora=np.pad(corpora, (0, shape[0] - len(corpora))).astype(np.int32))
+
+
+@dataclasses.dataclass(frozen=True)
+class MixedWindows:
+    """Training batches of several texts: windows that begin anywhere in a text, and never span two.
+
+    The number of windows from each text is its share of the weights, rounded up or down at random. A pure function of
+    the texts, their weights, the seed and the step.
+    """
+
+    parts: tuple[RandomWindows, ...]
+    phases: Phases
+    seed: int
+
+    __repr__ = brief
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """The number of batches that hold as many tokens as all texts."""
+        one = self.parts[0]
+        return -(-sum(part.stream.num_labels for part in self.parts) // (one.batch_size * one.length))
+
+    def corpora(self, step: int) -> np.ndarray:
+        """Returns the number of the text of each row, ``int64 [B]``."""
+        phase = int(np.searchsorted(self.phases.starts, step, side="right")) - 1
+        block, position = divmod(step, BLOCK)
+        offset = int(draws(self.seed, block)[1][position])
+        edges = _rising(self.phases.shares[phase], self.parts[0].batch_size * _ONE)
+        return np.repeat(np.arange(len(self.parts)), np.diff(edges + offset >> 32, prepend=0))
+
+    def batch(self, step: int, *, rows: Rows | None = None) -> TextBatch[np.ndarray]:
+        """Makes batch number `step`, for any ``step >= 0``, or some of its rows."""
+        one, corpora = self.parts[0], self.corpora(step)
+        indices = (rows or np.arange)(one.batch_size)
+        made = [part.batch(step, rows=lambda _: indices) for part in self.parts]
+        of_row = np.append(corpora, 0)[np.minimum(indices, one.batch_size)]
+        chosen = jax.tree.map(lambda *leaves: np.stack(leaves)[of_row, np.arange(len(indices))], *made)
+        return dataclasses.replace(chosen, corpora=of_row.astype(np.int32))
 
 
 def make_mixture_plan(
