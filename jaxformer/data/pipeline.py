@@ -9,7 +9,7 @@ import logging
 import os
 import pathlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, Literal, TypeVar
 
 import grain
@@ -97,6 +97,7 @@ def prepare_tokenizer(
     kind: Literal["unigram", "bpe", "characters"],
     vocab_size: int = 0,
     normalizer: TextNormalizer | None = None,
+    languages: Sequence[str] = (),
 ) -> Tokenizer:
     """Trains a tokenizer on all lines of a text, or reads it from `cache` if an earlier call saved it.
 
@@ -107,6 +108,7 @@ def prepare_tokenizer(
     Args:
       vocab_size: the vocabulary size of a subword tokenizer; a character tokenizer's follows from the text.
       normalizer: the normalization of sentence pairs for a subword tokenizer; it is saved with the tokenizer.
+      languages: the languages that get a token in a subword vocabulary; see `SubwordTokenizer.tags`.
 
     Raises:
       ConfigError: the text cannot fill the vocabulary.
@@ -117,6 +119,7 @@ def prepare_tokenizer(
     version = importlib.metadata.version("sentencepiece")
     if normalizer != TextNormalizer():
         version += f"-{short_digest([repr(normalizer), moses.version()])}"
+    version += f"-{'-'.join(languages)}" if languages else ""
     path = pathlib.Path(cache) / f"{text.fingerprint}-{kind}-{vocab_size}-{version}.model" if cache else None
     if path and os.path.lexists(path):
         try:
@@ -126,7 +129,8 @@ def prepare_tokenizer(
     lines = text.lines()
     if isinstance(text, Parallel):
         lines = [*normalizer(text.source, "source"), *normalizer(text.target, "target")]
-    tokenizer = SubwordTokenizer.train(lines, vocab_size=vocab_size, kind=kind, normalizer=normalizer)
+    options = {"vocab_size": vocab_size, "normalizer": normalizer, "languages": languages}
+    tokenizer = SubwordTokenizer.train(lines, kind=kind, **options)
     if path:
         try:
             with replacing(path) as temporary:

@@ -131,3 +131,28 @@ def make_phases(
             last = f" to {starts[phase + 1]}" if phase + 1 < len(starts) else ""
             raise ConfigError(f"no corpus has a weight at steps {at + 1}{last}")
     return Phases(np.array(starts, np.int64), weights)
+
+
+def check_weights(
+    saved: Mapping[str, WeightConfig], corpora: Mapping[str, WeightConfig], done: int, temperature: float = 1.0
+) -> None:
+    """Checks that a run with the weights `saved` had the same shares in its first `done` batches.
+
+    Raises:
+      ConfigError: they were others.
+    """
+    if not corpora or saved == corpora:
+        return
+    found = []
+    for settings in (saved, corpora):
+        phases = make_phases(settings, temperature=temperature)
+        index = np.searchsorted(phases.starts, np.arange(done), side="right") - 1
+        found.append(phases.shares[index])
+    given = [[settings.weight is None for settings in each.values()] for each in (saved, corpora)]
+    differs = np.flatnonzero((abs(found[0] - found[1]) > 1e-12).any(1) | (given[0] != given[1]))
+    if differs.size:
+        step = int(differs[0]) + 1
+        raise ConfigError(
+            f"the run has done {done:,} steps, but with these settings the weights of the corpora at step {step:,} would "
+            f"have been others; change them from step {done + 1:,} on, with reweighted {done + 1}=WEIGHT"
+        )

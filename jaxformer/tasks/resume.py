@@ -19,7 +19,8 @@ def change_settings(out: pathlib.Path, saved: TaskConfig, config: TaskConfig, do
     """Applies the settings of `config` to a run with `done` steps: reports the changes, and saves config.json.
 
     Raises:
-      ConfigError: a completed step would have had another learning rate, or fewer steps are wanted than are done.
+      ConfigError: a completed step would have had another learning rate or other weights of corpora, or fewer steps are
+        wanted than are done.
     """
     if config.train.steps < done:
         raise ConfigError(f"{out} has done {done:,} steps, more than the {config.train.steps:,} of train.steps")
@@ -32,6 +33,7 @@ def change_settings(out: pathlib.Path, saved: TaskConfig, config: TaskConfig, do
             f"{out} has done {done:,} steps, but with these settings the learning rate of step {first + 1:,} would "
             f"have been {new[first]:.3g}, not {old[first]:.3g}"
         )
+    config.check_resumed(saved, done)
     before, after = flat(comparable(saved)), flat(comparable(config))
     changes = [f"{name} is now {after[name]}, was {before[name]}" for name in after if after[name] != before[name]]
     for change in changes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from jaxformer.data.pipeline import prepare_tokenizer
@@ -46,11 +47,13 @@ def make_run_tokenizer(
     kind: Literal["unigram", "bpe", "characters", "pretrained"],
     vocab_size: int,
     normalizer: TextNormalizer | None = None,
+    languages: Sequence[str] = (),
 ) -> Tokenizer:
     """Loads the tokenizer of a run; if it has none, the first process trains it on a text and saves it.
 
     Args:
       normalizer: the normalization in the settings; none by default.
+      languages: the languages that have a token in the vocabulary.
 
     Raises:
       ConfigError: the text cannot fill the vocabulary, or the tokenizer of `init_from` has another normalizer.
@@ -63,7 +66,8 @@ def make_run_tokenizer(
         try:
             if kind == "pretrained":
                 raise ConfigError("tokenizer pretrained comes with a run of `jaxformer convert`: give --init-from RUN")
-            prepare_tokenizer(text, cache, kind=kind, vocab_size=vocab_size, normalizer=normalizer).save(path)
+            options = {"vocab_size": vocab_size, "normalizer": normalizer, "languages": languages}
+            prepare_tokenizer(text, cache, kind=kind, **options).save(path)
         except ConfigError as error:
             # Most errors begin with an argument, which is called like the setting.
             problem = ConfigError(f"data.{error}") if str(error).startswith(("tokenizer ", "vocab_size ")) else error
@@ -76,6 +80,10 @@ def make_run_tokenizer(
         raise ConfigError(
             f"the tokenizer of this run, that of init_from, is for text with {tokenizer.normalizer.described}, but the "
             f"settings ask for {normalizer.described}"
+        )
+    if missing := [language for language in languages if language not in tokenizer.tags]:
+        raise ConfigError(
+            f"the tokenizer of this run, that of init_from, has no token for {', '.join(missing)}, which data.tags needs"
         )
     return tokenizer
 

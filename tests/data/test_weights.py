@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxformer.data.weights import WeightConfig, make_phases
+from jaxformer.data.weights import WeightConfig, check_weights, make_phases
 from jaxformer.errors import ConfigError
 
 
@@ -56,3 +56,13 @@ ONE = WeightConfig(weight=1.0)
 def test_weights_without_a_meaning_are_refused(make, message):
     with pytest.raises((ConfigError, ValueError), match=message):
         make()
+
+
+def test_a_run_goes_on_with_weights_that_change_no_completed_step():
+    saved = {"a": WeightConfig(weight=1.0), "b": WeightConfig(weight=3.0)}
+    check_weights(saved, {"a": WeightConfig(weight=2.0, reweighted="11=9"), "b": WeightConfig(weight=6.0)}, 10)
+    check_weights(saved, {"a": WeightConfig(weight=1.0, last_step=10), "b": WeightConfig(weight=3.0)}, 10)
+    with pytest.raises(ConfigError, match="the weights of the corpora at step 10 would have been others; .* 11=WEIGHT"):
+        check_weights(saved, {"a": WeightConfig(weight=1.0, reweighted="10=9"), "b": WeightConfig(weight=3.0)}, 10)
+    with pytest.raises(ConfigError, match="at step 1 would have been others"):
+        check_weights(saved, {"a": WeightConfig(), "b": WeightConfig()}, 10)
