@@ -289,6 +289,20 @@ def _in_turn(parts: Sequence[Ragged]) -> Ragged:
 
 
 @dataclasses.dataclass(frozen=True)
+class PlannedTagged(Planned):
+    """One tokenized corpus with its tags, and the plan of its batches, as for validation."""
+
+    tokens: TaggedPairs
+    plan: BatchPlan
+
+    def batch(self, step: int, *, rows: Rows | None = None) -> Batch[np.ndarray]:
+        """Makes batch number `step`; `rows` selects the rows to make, by default all."""
+        shape, pairs, epoch = self.plan.batch(step, rows=rows)
+        sides = self.tokens.take(pairs, np.full(len(pairs), epoch), shape[1] - 1)
+        return Batch.from_tokens(*sides, shape, self.tokens.tokens.special)
+
+
+@dataclasses.dataclass(frozen=True)
 class PlannedMixture(Planned):
     """Tokenized corpora and the plan of their batches. Batch i is a pure function of both and of i."""
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from jaxformer import demo
 from jaxformer.data.sources import Parallel, locate, num_held_out, read_parallel, read_table, split_by_source
+from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.files import local_path
 from jaxformer.tasks.translation.config import DataConfig
@@ -25,6 +26,61 @@ class Corpora:
     def fingerprints(self) -> dict[str, str]:
         """Hashes of the training and the validation data."""
         return {"train": self.train.fingerprint, "validation": self.validation.fingerprint}
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixture:
+    """Several corpora by name."""
+
+    parts: dict[str, Corpora]
+    left_out: dict[str, int]
+    """For each, the number of training pairs left out because another corpus holds out one of their sentences."""
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """Hashes of the training and the validation data of all corpora."""
+        found = [(name, part.fingerprints) for name, part in self.parts.items()]
+        return {key: short_digest(f"{name} {each[key]}\n" for name, each in found) for key in ("train", "validation")}
+
+    def sentences(self) -> Parallel:
+        """Returns each training sentence once, to learn a vocabulary from: sources, and targets that are no sources."""
+        sources = dict.fromkeys(text for part in self.parts.values() for text in part.train.source)
+        targets = dict.fromkeys(text for part in self.parts.values() for text in part.train.target)
+        return Parallel(tuple(sources), tuple(text for text in targets if text not in sources))
+
+
+def load_mixture(config: DataConfig) -> Mixture:
+    """Reads all corpora of an experiment with several.
+
+    No sentence that one of them translates in a held-out pair is in a training pair of any of them, on either side:
+    otherwise the corpora of both directions would train on each other's held-out pairs.
+
+    Raises:
+      DataError: see `load_corpora`, with the name of the corpus; or a corpus has no other pairs to train on.
+    """
+    parts, held_out = dict[str, Corpora](), set[str]()
+    for name in config.corpora:
+        only = config.only(name)
+        try:
+            part = parts[name] = load_corpora(only)
+        except DataError as error:
+            raise DataError(f"data.corpora.{name}: {error}") from error
+        if not only.validation_source:
+            held_out.update(part.validation.source)
+        if not only.test_source:
+            held_out.update(text for test in part.tests.values() for text in test.source)
+    left_out = dict[str, int]()
+    for name, part in parts.items():
+        train = part.train
+        kept = [pair for pair in zip(train.source, train.target, strict=True) if held_out.isdisjoint(pair)]
+        left_out[name] = len(train) - len(kept)
+        if not kept:
+            raise DataError(f"data.corpora.{name}: all pairs hold a sentence that another corpus holds out")
+        if left_out[name]:
+            sources, targets = zip(*kept, strict=True)
+            train = Parallel(sources, targets, train.empty, train.overlong)
+        parts[name] = Corpora(train, part.validation, part.tests)
+    return Mixture(parts, left_out)
 
 
 def load_corpora(config: DataConfig) -> Corpora:

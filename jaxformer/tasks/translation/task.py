@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import pathlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxformer import functional, models
@@ -24,8 +27,9 @@ from jaxformer.modules.pure import pure
 from jaxformer.tasks.base import CorpusScores, Data, LossSums, Network, Say, Sums, Task, Trained
 from jaxformer.tasks.search import Candidate
 from jaxformer.tasks.tokenizers import check_vocab_size, make_run_tokenizer, run_tokenizer
+from jaxformer.tasks.translation import mixtures
 from jaxformer.tasks.translation.config import LossConfig, TranslationConfig
-from jaxformer.tasks.translation.corpora import Corpora, load_corpora, load_test
+from jaxformer.tasks.translation.corpora import Corpora, Mixture, load_corpora, load_mixture, load_test
 from jaxformer.tasks.translation.translator import Translator
 from jaxformer.tokenizers.base import Tokenizer
 from jaxformer.tokenizers.moses import UNSPACED
@@ -38,10 +42,12 @@ TranslationData = Data[PlannedPairs]
 TranslationNetwork = Network[Model, Batch[jax.Array]]
 
 
-def read(config: TranslationConfig) -> Corpora:
+def read(config: TranslationConfig) -> Corpora | Mixture:
     """Reads or generates the corpora; refuses a language without a package for its BLEU before that."""
-    bleu_words("", config.data.target_language)
-    return load_corpora(config.data)
+    data = config.data
+    for language in {data.languages(name)[1] for name in data.corpora} or {data.target_language}:
+        bleu_words("", language)
+    return load_mixture(data) if data.corpora else load_corpora(data)
 
 
 def read_test(config: TranslationConfig, files: Sequence[str | os.PathLike[str]]) -> Corpora:
@@ -50,11 +56,15 @@ def read_test(config: TranslationConfig, files: Sequence[str | os.PathLike[str]]
     return load_test(config.data, files)
 
 
-def prepare_pairs(config: TranslationConfig, corpus: Corpora, run: pathlib.Path) -> TranslationData:
+def prepare_pairs(config: TranslationConfig, corpus: Corpora | Mixture, run: pathlib.Path) -> Data[Any]:
     """Tokenizes the pairs and plans their batches, with the tokenizer of the run, trained on both sides of the data."""
     data, cache = config.data, data_cache(config.data.cache)
     languages = (data.source_language, data.target_language) if data.pretokenize == "moses" else ("", "")
     normalizer = TextNormalizer(data.lowercase, data.pretokenize, *languages)
+    if isinstance(corpus, Mixture):
+        prepared = mixtures.prepare_mixture(config, corpus, run, normalizer)
+        check_positions(config, prepared.lengths)
+        return prepared
     tokenizer = make_run_tokenizer(
         run, corpus.train, cache, kind=data.tokenizer, vocab_size=data.vocab_size, normalizer=normalizer
     )
@@ -74,12 +84,8 @@ def prepare_pairs(config: TranslationConfig, corpus: Corpora, run: pathlib.Path)
         max_length=data.max_length,
         length_multiple=data.length_multiple,
     )
-    lengths, limit = [length for _, length, _ in plan.shapes], config.model.length_limit
-    if limit is not None and max(lengths) > limit:
-        raise DataError(
-            f"batches hold sentences of up to {max(lengths)} tokens, but model.max_positions is {limit}; "
-            f"lower data.max_length to {limit - limit % data.length_multiple} or raise model.max_positions"
-        )
+    lengths = [length for _, length, _ in plan.shapes]
+    check_positions(config, lengths)
     held_out = prepare(corpus.validation, tokenizer, cache)
     validation = PlannedPairs(held_out, replan(plan, *held_out.lengths()))
     if validation.steps_per_epoch == 0:
@@ -94,6 +100,20 @@ def prepare_pairs(config: TranslationConfig, corpus: Corpora, run: pathlib.Path)
     return Data(PlannedPairs(tokens, plan), validation, tokenizer, report, lengths)
 
 
+def check_positions(config: TranslationConfig, lengths: Sequence[int]) -> None:
+    """Checks that the positions of the model are enough for batches of these lengths.
+
+    Raises:
+      DataError: they are too few.
+    """
+    limit, multiple = config.model.length_limit, config.data.length_multiple
+    if limit is not None and max(lengths) > limit:
+        raise DataError(
+            f"batches hold sentences of up to {max(lengths)} tokens, but model.max_positions is {limit}; "
+            f"lower data.max_length to {limit - limit % multiple} or raise model.max_positions"
+        )
+
+
 def network(
     config: TranslationConfig, vocab_size: int, attention: AttentionFunction = functional.attention
 ) -> TranslationNetwork:
@@ -102,24 +122,34 @@ def network(
     check_vocab_size("target_vocab_size", config.model.target_vocab_size, vocab_size)
     shape = dataclasses.replace(config.model, source_vocab_size=vocab_size, target_vocab_size=vocab_size)
     length = config.data.max_length + -config.data.max_length % config.data.length_multiple  # padded
-    loss = training_loss(config.loss)
+    loss, names = training_loss(config.loss), tuple(config.data.corpora)
 
     def training(model: Model, batch: Batch[jax.Array], key: jax.Array | None) -> LossSums:
         if loss.passes == 2:
             batch = jax.tree.map(functional.duplicate_rows, batch)
-        return *model.loss(batch.source, batch.target, labels=batch.labels, loss=loss, key=key), {}
+        return *model.loss(batch.source, batch.target, labels=batch.labels, loss=loss, key=key), tokens_of(batch, names)
 
     def validation(model: Model, batch: Batch[jax.Array]) -> LossSums:
         return *model.loss(batch.source, batch.target, labels=batch.labels), {}
 
     def row(length: int) -> Batch[np.ndarray]:
-        return Batch.from_tokens([], [], (1, length, length), SpecialTokens())
+        empty = Batch.from_tokens([], [], (1, length, length), SpecialTokens())
+        return dataclasses.replace(empty, corpora=np.zeros(1, np.int32)) if names else empty
 
     largest = num_rows(config.data.tokens_per_batch, length), length
     if isinstance(shape, models.Seq2SeqConfig):  # a step depends on the previous one
         net = pure(models.Seq2Seq, shape)
         return Network(net, training, row, largest, validation, sharded_axes=("batch",))
     return Network(pure(models.EncoderDecoder, shape, attention=attention), training, row, largest, validation)
+
+
+def tokens_of(batch: Batch[jax.Array], names: Sequence[str]) -> dict[str, jax.Array]:
+    """Returns the number of target tokens of each corpus in a batch of several, as "tokens/NAME"."""
+    if not names:
+        return {}
+    assert batch.target.valid is not None and batch.corpora is not None
+    numbers = batch.target.valid.sum(1).astype(jnp.float32)
+    return {f"tokens/{name}": jnp.where(batch.corpora == i, numbers, 0).sum() for i, name in enumerate(names)}
 
 
 def training_loss(config: LossConfig) -> functional.LogitLoss:
@@ -130,10 +160,12 @@ def training_loss(config: LossConfig) -> functional.LogitLoss:
 
 
 def predictor(config: TranslationConfig, vocabulary: Tokenizer, trained: Trained) -> Translator:
-    """Returns the translator of a run."""
-    language = config.data.target_language
+    """Returns the translator of a run, into the language of all its corpora if that is one."""
+    data = config.data
+    languages = {data.languages(name)[1] for name in data.corpora} or {data.target_language}
+    options = {"language": languages.pop() if len(languages) == 1 else "", "tags": data.tags}
     return Translator(
-        trained.net, trained.params, vocabulary, config.decode, trained.placement, trained.steps, language=language
+        trained.net, trained.params, vocabulary, config.decode, trained.placement, trained.steps, **options
     )
 
 
@@ -145,11 +177,13 @@ def validation_pairs(corpus: Corpora, data: TranslationData, number: int) -> Par
 
 
 def measure(
-    config: TranslationConfig, corpus: Corpora, data: TranslationData, translator: Translator, sums: Sums
+    config: TranslationConfig, corpus: Corpora | Mixture, data: Data[Any], translator: Translator, sums: Sums
 ) -> Mapping[str, float]:
-    """Returns the BLEU of greedy translations of `decode.validation_sentences` pairs."""
+    """Returns the BLEU of greedy translations of `decode.validation_sentences` pairs, of each corpus if several."""
     if not config.decode.validation_sentences:
         return {}
+    if isinstance(corpus, Mixture):
+        return mixtures.measure_each(config, corpus, data, translator, functools.partial(measure, sums=sums))
     pairs = validation_pairs(corpus, data, config.decode.validation_sentences)
     found = dataclasses.replace(translator, decode=config.decode.greedy).translate(pairs.source)
     lowercase, language = translator.tokenizer.normalizer.lowercase, config.data.target_language
@@ -157,13 +191,16 @@ def measure(
 
 
 def score(
-    config: TranslationConfig, corpus: Corpora, translator: Translator, split: str, say: Say
+    config: TranslationConfig, corpus: Corpora | Mixture, translator: Translator, split: str, say: Say
 ) -> Iterator[CorpusScores]:
-    """Translates and scores each test corpus, or the validation pairs."""
+    """Translates and scores each test corpus, or the validation pairs; several corpora of training one by one."""
+    if isinstance(corpus, Mixture):
+        yield from mixtures.score_each(config, corpus, translator, functools.partial(score, split=split, say=say))
+        return
     parts = {"validation": corpus.validation} if split == "validation" else corpus.tests
     if not all(map(len, parts.values())):
         raise DataError(f"no {split} data: the run's data.held_out is 0, and it names no files for them")
-    language = config.data.target_language
+    language = config.data.target_language or translator.language
     if not language:
         say("Moses BLEU is left out: the run's data.target_language is not set")
     elif language in UNSPACED:

@@ -1,0 +1,145 @@
+"""Translation with several corpora: their batches, and scores by corpus with the mean."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxformer.caches import data_cache
+from jaxformer.data.batch_plan import make_batch_plan, replan
+from jaxformer.data.mixture import MixturePlan, PlannedMixture, PlannedTagged, TaggedPairs, make_mixture_plan
+from jaxformer.data.pipeline import prepare
+from jaxformer.data.sources import Parallel
+from jaxformer.data.weights import make_phases
+from jaxformer.errors import DataError
+from jaxformer.evaluation.scores import Score
+from jaxformer.tasks.base import CorpusScores, Data, InTurn
+from jaxformer.tasks.tokenizers import make_run_tokenizer
+from jaxformer.tasks.translation.config import DataConfig, TranslationConfig
+from jaxformer.tasks.translation.corpora import Corpora, Mixture
+from jaxformer.tasks.translation.translator import Translator
+from jaxformer.tokenizers.normalization import TextNormalizer
+
+
+def prepare_mixture(
+    config: TranslationConfig, corpus: Mixture, run: pathlib.Path, normalizer: TextNormalizer
+) -> Data[PlannedMixture | PlannedTagged]:
+    """Tokenizes the pairs of all corpora with one vocabulary, and plans their batches.
+
+    Raises:
+      ConfigError: a corpus has no usable pair, or a weight without an effect.
+      DataError: no validation pair of a corpus is short enough.
+    """
+    data, cache = config.data, data_cache(config.data.cache)
+    targets = sorted({data.languages(name)[1] for name in data.corpora} if data.tags != "none" else ())
+    options = {"kind": data.tokenizer, "vocab_size": data.vocab_size, "normalizer": normalizer, "languages": targets}
+    tokenizer = make_run_tokenizer(run, corpus.sentences(), cache, **options)
+
+    def tagged(name: str, pairs: Parallel, **drawn: Any) -> TaggedPairs:
+        tag = (tokenizer.tags[data.languages(name)[1]],) if targets else ()
+        starts = (tag, ()) if data.tags == "source" else ((), tag)
+        return TaggedPairs(prepare(pairs, tokenizer, cache, **drawn), *starts)
+
+    drawn = {"num_segmentations": data.num_segmentations, "alpha": data.segmentation_alpha, "seed": config.seed}
+    parts = {name: tagged(name, part.train, **drawn) for name, part in corpus.parts.items()}
+    lengths = [part.lengths() for part in parts.values()]
+    plan = make_batch_plan(
+        *map(np.concatenate, zip(*lengths, strict=True)),
+        seed=config.seed,
+        tokens_per_batch=data.tokens_per_batch,
+        num_shapes=data.num_shapes,
+        max_length=data.max_length,
+        length_multiple=data.length_multiple,
+    )
+    usable = [int((np.maximum(*sides) < data.max_length).sum()) for sides in lengths]
+    phases = make_phases(data.corpora, sizes=[max(1, size) for size in usable], temperature=data.temperature)
+    names, sources = [f"data.corpora.{name}" for name in parts], [source for source, _ in lengths]
+    mixture = make_mixture_plan(sources, plan, phases, names=names, mixed=data.mix_in_batch)
+    held_out = dict[str, PlannedTagged]()
+    for name, part in corpus.parts.items():
+        pairs = tagged(name, part.validation)
+        held_out[name] = PlannedTagged(pairs, replan(plan, *pairs.lengths()))
+        if held_out[name].steps_per_epoch == 0:
+            raise DataError(f"data.corpora.{name}: no validation pair is as short as the longest training pair")
+    shapes = ", ".join(f"{rows}x{length}" for rows, length, _ in plan.shapes)
+    report = (
+        *_reports(corpus, mixture, config.train.steps),
+        f"{tokenizer.vocab_size:,} pieces; batches in shapes {shapes}; {len(plan.skipped):,} pairs too long",
+    )
+    train = PlannedMixture(tuple(parts.values()), mixture)
+    return Data(train, InTurn(held_out), tokenizer, report, [length for _, length, _ in plan.shapes])
+
+
+def _reports(corpus: Mixture, plan: MixturePlan, steps: int) -> Iterator[str]:
+    """Yields one line a corpus, with its share of the pairs of all steps."""
+    given = plan.given(steps)
+    for (name, part), rows, sizes, skipped in zip(corpus.parts.items(), given, plan.sizes, plan.skipped, strict=True):
+        left_out = f", {corpus.left_out[name]:,} left out for the held-out pairs of others" if corpus.left_out[name] else ""
+        yield (
+            f"{name}: {part.train.report()}{left_out}, {len(skipped):,} of them too long; {rows / given.sum():.1%} of "
+            f"the pairs of {steps:,} steps, {rows / sizes.sum():.1f} passes; validation: {part.validation.report()}"
+        )
+
+
+def only(config: TranslationConfig, name: str) -> TranslationConfig:
+    """Returns the configuration of one of the corpora alone."""
+    return dataclasses.replace(config, data=config.data.only(name))
+
+
+def into(translator: Translator, data: DataConfig, name: str) -> Translator:
+    """Returns the translator into the target language of a corpus."""
+    return dataclasses.replace(translator, language=data.languages(name)[1])
+
+
+def measure_each(
+    config: TranslationConfig,
+    corpus: Mixture,
+    data: Data[Any],
+    translator: Translator,
+    measure: Callable[[TranslationConfig, Corpora, Data[Any], Translator], Mapping[str, float]],
+) -> dict[str, float]:
+    """Returns the metrics of each corpus, as "bleu/NAME", and their means."""
+    assert isinstance(data.validation, InTurn)
+    found = {
+        name: measure(
+            only(config, name),
+            part,
+            dataclasses.replace(data, validation=data.validation.parts[name]),
+            into(translator, config.data, name),
+        )
+        for name, part in corpus.parts.items()
+    }
+    metrics = next(iter(found.values()))
+    means = {metric: sum(values[metric] for values in found.values()) / len(found) for metric in metrics}
+    return means | {f"{metric}/{name}": values[metric] for name, values in found.items() for metric in metrics}
+
+
+def score_each(
+    config: TranslationConfig,
+    corpus: Mixture,
+    translator: Translator,
+    score: Callable[[TranslationConfig, Corpora, Translator], Iterator[CorpusScores]],
+) -> Iterator[CorpusScores]:
+    """Yields the scores of each corpus, by its name, and then the means of those that all corpora have."""
+    found: list[CorpusScores] = []
+    for name, part in corpus.parts.items():
+        for scored in score(only(config, name), part, into(translator, config.data, name)):
+            found.append(dataclasses.replace(scored, corpus=name))
+            yield found[-1]
+    yield mean_scores(found)
+
+
+def mean_scores(found: list[CorpusScores]) -> CorpusScores:
+    """Returns the mean of each score that all corpora have."""
+    by_name = [{score.name: score for score in scored.scores} for scored in found]
+    shared = [name for name in by_name[0] if all(name in scores for scores in by_name)]
+    means = []
+    for name in shared:
+        each = [scores[name] for scores in by_name]
+        signature = f"mean of {len(each)} corpora"
+        means.append(Score(name, sum(score.value for score in each) / len(each), signature, each[0].decimals))
+    return CorpusScores("mean", means)
