@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterator
-from typing import Any
 
 from jaxformer.cli.command import File, OutputFile, command, option
 from jaxformer.cli.output import as_json, put
-from jaxformer.cli.predictors import EnsembleOptions, configured, load_ensemble
+from jaxformer.cli.predictors import TO, EnsembleOptions, configured, directed, load_ensemble
 from jaxformer.errors import ConfigError, DataError
 
 
@@ -32,6 +31,7 @@ class Score(EnsembleOptions):
 
     source: File | None = option("A file of sentences, one per line; default: standard input.")
     target: File | None = option("Their translations, line by line.")
+    to: str = option(TO, "")
     out: OutputFile | None = option("The file to write to, instead of printing.")
     json: bool = option("Print one JSON object per line, with each token.", False)
 
@@ -50,7 +50,7 @@ def main(args: Score, settings: list[str]) -> int:
     files = [read_lines(path) for path in (args.source, args.target) if path is not None]
     if len(files) == 2 and len(files[0]) != len(files[1]):
         raise DataError(f"{args.source} has {len(files[0]):,} lines, but {args.target} has {len(files[1]):,}")
-    scorer: Any = load_ensemble(args, config)
+    scorer = directed(load_ensemble(args, config), args.to)
 
     def lines() -> Iterator[str]:
         numbered = list(enumerate(zip(*files, strict=True), 1))
