@@ -168,7 +168,7 @@ class MixturePlan:
 
 
 def _rising(parts: np.ndarray, whole: np.ndarray | int) -> np.ndarray:
-    """Returns running sums over the first dimension, scaled to integers that end with `whole`; without parts, all do."""
+    """Returns running sums over the first dimension, scaled to integers that end with `whole`, as all do without parts."""
     sums = np.cumsum(parts, axis=0)
     return np.rint(np.where(sums[-1] > 0, sums / np.where(sums[-1] > 0, sums[-1], 1), 1) * whole).astype(np.int64)
 
@@ -197,8 +197,8 @@ def keyed(*parts: np.ndarray | int) -> np.ndarray:
 def shuffled(indices: np.ndarray, sizes: np.ndarray, keys: np.ndarray) -> np.ndarray:
     """Returns the places of indices after a shuffle of each ``range(size)`` that its key chooses, element by element.
 
-    It needs no array of that size: a Feistel network of six rounds, or 16 for few indices, permutes the next power of two,
-    and is applied again where the result is too large.
+    It needs no array of that size: a Feistel network of six rounds, or 16 for few indices, permutes the next power of
+    two, and is applied again where the result is too large.
 
     >>> places = shuffled(np.arange(10), np.full(10, 10), np.zeros(10, np.uint64))
     >>> sorted(places.tolist()) == list(range(10))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -62,8 +63,10 @@ class WeightConfig:
                 raise ValueError(f"weight must be a finite number from 0, got {weight}")
             if not self.first_step <= step <= (self.last_step or math.inf):
                 last = f" to {self.last_step}" if self.last_step else ""
-                raise ValueError(f"reweighted has no effect at step {step}: steps {self.first_step}{last} use the corpus")
-        if any(step >= later for (step, _), (later, _) in zip(changes, changes[1:], strict=False)):
+                raise ValueError(
+                    f"reweighted has no effect at step {step}: steps {self.first_step}{last} use the corpus"
+                )
+        if any(step >= later for (step, _), (later, _) in itertools.pairwise(changes)):
             raise ValueError(f"reweighted must have rising steps after first_step, got {self.reweighted}")
         if not any(weight for _, weight in changes):
             raise ValueError("weight 0 leaves the corpus unused at every step: leave the corpus out")
@@ -114,7 +117,7 @@ def make_phases(
     others = [name for name in corpora if name not in given]
     if given and others:
         raise ConfigError(f"{given[0]} has a weight and {others[0]} has none: give one to every corpus, or to none")
-    if not 0 < temperature:
+    if not temperature > 0:
         raise ConfigError(f"temperature must be more than 0, got {temperature}")
     if temperature != 1 and (given or len(corpora) < 2):
         reason = "the corpora have weights" if given else "there are not several corpora"
@@ -153,6 +156,20 @@ def check_weights(
     if differs.size:
         step = int(differs[0]) + 1
         raise ConfigError(
-            f"the run has done {done:,} steps, but with these settings the weights of the corpora at step {step:,} would "
-            f"have been others; change them from step {done + 1:,} on, with reweighted {done + 1}=WEIGHT"
+            f"the run has done {done:,} steps, but with these settings the weights of the corpora at step {step:,} "
+            f"would have been others; change them from step {done + 1:,} on, with reweighted {done + 1}=WEIGHT"
         )
+
+
+def check_used(corpora: Mapping[str, WeightConfig], steps: int) -> None:
+    """Checks that each corpus may be used in a training of `steps` steps.
+
+    Raises:
+      ConfigError: one begins later.
+    """
+    for name, settings in corpora.items():
+        if settings.first_step > steps:
+            raise ConfigError(
+                f"data.corpora.{name}.first_step {settings.first_step} is after the last step, train.steps {steps}: "
+                "the corpus is never used"
+            )

@@ -83,7 +83,7 @@ def make_run_tokenizer(
         )
     if missing := [language for language in languages if language not in tokenizer.tags]:
         raise ConfigError(
-            f"the tokenizer of this run, that of init_from, has no token for {', '.join(missing)}, which data.tags needs"
+            f"the tokenizer of this run, that of init_from, has no token for {', '.join(missing)}, as data.tags asks"
         )
     return tokenizer
 

@@ -6,22 +6,28 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxformer import functional, models
 from jaxformer.caches import data_cache
-from jaxformer.data.text import split_text
+from jaxformer.data.mixture import MixedWindows, keyed
+from jaxformer.data.text import Text, split_text
+from jaxformer.data.weights import make_phases
 from jaxformer.data.windows import OrderedWindows, RandomWindows, TextBatch, TokenStream, prepare_text
+from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.scores import bits_per_character, nats_per_token, perplexity
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import pure
 from jaxformer.tasks import text
-from jaxformer.tasks.base import CorpusScores, Data, LossSums, Network, Say, Task, Trained, sum_losses
+from jaxformer.tasks.base import CorpusScores, Data, InTurn, LossSums, Network, Say, Task, Trained, sum_losses
 from jaxformer.tasks.language_model.config import LanguageModelingConfig
 from jaxformer.tasks.language_model.generator import TextGenerator
+from jaxformer.tasks.mixtures import mean_scores, tokens_by_corpus
 from jaxformer.tasks.text import TextCorpus
 from jaxformer.tasks.tokenizers import (
     VOCAB_MULTIPLE,
@@ -37,15 +43,67 @@ DeviceBatch = TextBatch[jax.Array]
 TextNetwork = Network[models.LanguageModel, DeviceBatch]
 
 
-def read(config: LanguageModelingConfig) -> TextCorpus:
-    """Reads the texts; the end of the training text is held out if no other is named."""
-    return text.read(config.data, functools.partial(split_text, held_out=config.data.held_out))
+@dataclasses.dataclass(frozen=True)
+class TextMixture:
+    """Several texts by name."""
+
+    parts: dict[str, TextCorpus]
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """Hashes of the training and the validation data of all texts."""
+        found = [(name, part.fingerprints) for name, part in self.parts.items()]
+        return {key: short_digest(f"{name} {each[key]}\n" for name, each in found) for key in ("train", "validation")}
 
 
-def prepare(
-    config: LanguageModelingConfig, corpus: TextCorpus, run: pathlib.Path
-) -> Data[RandomWindows | OrderedWindows]:
+def read(config: LanguageModelingConfig) -> TextCorpus | TextMixture:
+    """Reads the texts; the end of each training text is held out if no other is named."""
+    data = config.data
+    split = functools.partial(split_text, held_out=data.held_out)
+    if not data.corpora:
+        return text.read(data, split)
+    return TextMixture({name: text.read(only(config, name).data, split) for name in data.corpora})
+
+
+def only(config: LanguageModelingConfig, name: str) -> LanguageModelingConfig:
+    """Returns the configuration of one of several texts alone."""
+    part = config.data.corpora[name]
+    data = dataclasses.replace(config.data, corpora={}, temperature=1.0, text=part.text, validation=part.validation)
+    return dataclasses.replace(config, data=data)
+
+
+def prepare_mixture(
+    config: LanguageModelingConfig, corpus: TextMixture, run: pathlib.Path
+) -> Data[MixedWindows | OrderedWindows]:
+    """Tokenizes several texts with one vocabulary, and cuts each into windows."""
+    data, cache = config.data, data_cache(config.data.cache)
+    whole = Text("\n".join(part.train.characters for part in corpus.parts.values()))
+    tokenizer = make_run_tokenizer(run, whole, cache, kind=data.tokenizer, vocab_size=data.vocab_size)
+    windows, held_out, report = list[RandomWindows](), dict[str, OrderedWindows](), list[str]()
+    for number, (name, part) in enumerate(corpus.parts.items()):
+        stream, rest = (prepare_text(one, tokenizer, cache) for one in (part.train, part.validation))
+        seed = int(keyed(config.seed, number)[0])
+        try:
+            windows.append(RandomWindows(stream, data.length, data.batch_size, seed))
+            held_out[name] = OrderedWindows(rest, data.length, data.batch_size)
+        except DataError as error:
+            raise DataError(f"data.corpora.{name}: {error}") from error
+        report.append(f"{name}: {part.train.report()}, {_counted(stream)}; validation: {_counted(rest)}")
+    sizes = [one.stream.num_labels for one in windows]
+    phases = make_phases(data.corpora, sizes=sizes, temperature=data.temperature)
+    train = MixedWindows(tuple(windows), phases, config.seed)
+    shares = ", ".join(f"{name} {share:.1%}" for name, share in zip(corpus.parts, phases.shares[0], strict=True))
+    report.append(
+        f"a vocabulary of {tokenizer.vocab_size:,} tokens; batches of {data.batch_size} windows of {data.length} "
+        f"tokens, at first {shares}; {train.steps_per_epoch:,} of them are as long as the texts"
+    )
+    return Data(train, InTurn(held_out), tokenizer, report, [data.length])
+
+
+def prepare(config: LanguageModelingConfig, corpus: TextCorpus | TextMixture, run: pathlib.Path) -> Data[Any]:
     """Tokenizes the texts and cuts them into windows."""
+    if isinstance(corpus, TextMixture):
+        return prepare_mixture(config, corpus, run)
     data, cache = config.data, data_cache(config.data.cache)
     tokenizer = make_run_tokenizer(run, corpus.train, cache, kind=data.tokenizer, vocab_size=data.vocab_size)
     stream, held_out = (prepare_text(part, tokenizer, cache) for part in (corpus.train, corpus.validation))
@@ -66,7 +124,15 @@ def network(
     # Padded with unused tokens, so that a mesh can shard the table.
     shape = dataclasses.replace(config.model, vocab_size=vocab_size + -vocab_size % VOCAB_MULTIPLE)
     net = pure(models.LanguageModel, shape, attention=attention)
-    return Network(net, loss, TextBatch.row, (config.data.batch_size, config.data.length))
+    names, largest = tuple(config.data.corpora), (config.data.batch_size, config.data.length)
+    if not names:
+        return Network(net, loss, TextBatch.row, largest)
+
+    def training(model: models.LanguageModel, batch: DeviceBatch, key: jax.Array | None) -> LossSums:
+        return *loss(model, batch, key)[:2], tokens_by_corpus(batch.tokens, batch.corpora, names)
+
+    row = lambda length: dataclasses.replace(TextBatch.row(length), corpora=np.zeros(1, np.int32))
+    return Network(net, training, row, largest)
 
 
 def loss(model: models.LanguageModel, batch: DeviceBatch, key: jax.Array | None) -> LossSums:
@@ -80,9 +146,17 @@ def predictor(config: LanguageModelingConfig, vocabulary: Tokenizer, trained: Tr
 
 
 def score(
-    config: LanguageModelingConfig, corpus: TextCorpus, generator: TextGenerator, split: str, say: Say
+    config: LanguageModelingConfig, corpus: TextCorpus | TextMixture, generator: TextGenerator, split: str, say: Say
 ) -> Iterator[CorpusScores]:
-    """Scores the held-out text by nats per token, perplexity and bits per character."""
+    """Scores the held-out text by nats per token, perplexity and bits per character; several texts one by one."""
+    if isinstance(corpus, TextMixture):
+        found: list[CorpusScores] = []
+        for name, part in corpus.parts.items():
+            for scored in score(only(config, name), part, generator, split, say):
+                found.append(dataclasses.replace(scored, corpus=name))
+                yield found[-1]
+        yield mean_scores(found)
+        return
     if generator.others:
         raise ConfigError("a held-out text is scored by one language model; `jaxformer score` takes an ensemble")
     if split != "validation":

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, Self
 
 from jaxformer.config import PLACE, at_least
 from jaxformer.data.sources import check_held_out
-from jaxformer.data.weights import WeightConfig, check_weights, make_phases
+from jaxformer.data.weights import WeightConfig, check_used, check_weights, make_phases
 from jaxformer.errors import ConfigError
 from jaxformer.files import local_path
 from jaxformer.models.config import EncoderDecoderConfig
@@ -17,7 +17,6 @@ from jaxformer.reprs import brief
 from jaxformer.tasks.config import SearchConfig, TaskConfig
 from jaxformer.tokenizers.moses import check_language
 from jaxformer.tokenizers.special_tokens import MIN_SUBWORDS
-
 
 FILES = "source", "target", "validation_source", "validation_target", "test_source", "test_target"
 """The settings that name files."""
@@ -72,8 +71,8 @@ class DataConfig:
     mix_in_batch: bool = True
     """Mix the corpora within a batch; otherwise each batch holds pairs of one corpus."""
     tags: Literal["none", "source", "target"] = "none"
-    """The place of a token for the target language, which no text can spell: before the source, or as the first token of
-    the target, which a search is then made to begin with."""
+    """The place of a token for the target language, which no text can spell: before the source, or as the first token
+    of the target, which a search is then made to begin with."""
     source: str = ""
     """Training sentences, one per line; or, if `target` is empty, a table of tab-separated columns."""
     target: str = ""
@@ -174,7 +173,9 @@ class DataConfig:
             raise ValueError(f"corpora has no effect: corpus is {self.corpus}, not files")
         for name in (*FILES, "columns"):
             if getattr(self, name) != getattr(DataConfig, name):
-                raise ValueError(f"{name} {getattr(self, name)!r} has no effect with corpora, each of which has its own")
+                raise ValueError(
+                    f"{name} {getattr(self, name)!r} has no effect with corpora, each of which has its own"
+                )
         make_phases(self.corpora, temperature=self.temperature)
         if not self.mix_in_batch and len(self.corpora) < 2:
             raise ValueError("mix_in_batch False has no effect: there are not several corpora")
@@ -190,7 +191,9 @@ class DataConfig:
             if self.tags != "none" and not languages[1]:
                 raise ValueError(f"tags need a language: set corpora.{name}.target_language")
             if self.pretokenize == "moses" and languages != (self.source_language, self.target_language):
-                raise ValueError(f"pretokenize moses has the rules of one pair of languages, but corpora.{name} has others")
+                raise ValueError(
+                    f"pretokenize moses has the rules of one pair of languages, but corpora.{name} has others"
+                )
 
     def languages(self, name: str) -> tuple[str, str]:
         """Returns the codes of the source and the target language of one of the `corpora`."""
@@ -289,12 +292,7 @@ class TranslationConfig(TaskConfig):
     __repr__ = brief
 
     def check(self) -> None:
-        for name, corpus in self.data.corpora.items():
-            if corpus.first_step > self.train.steps:
-                raise ConfigError(
-                    f"data.corpora.{name}.first_step {corpus.first_step} is after the last step, train.steps "
-                    f"{self.train.steps}: the corpus is never used"
-                )
+        check_used(self.data.corpora, self.train.steps)
         if self.train.metric == "bleu" and not self.decode.validation_sentences:
             raise ConfigError("train.metric is bleu, but decode.validation_sentences is 0: nothing is translated")
         if self.decode.coverage_penalty and not self.model.has_attention:

@@ -16,8 +16,8 @@ from jaxformer.data.pipeline import prepare
 from jaxformer.data.sources import Parallel
 from jaxformer.data.weights import make_phases
 from jaxformer.errors import DataError
-from jaxformer.evaluation.scores import Score
 from jaxformer.tasks.base import CorpusScores, Data, InTurn
+from jaxformer.tasks.mixtures import mean_scores
 from jaxformer.tasks.tokenizers import make_run_tokenizer
 from jaxformer.tasks.translation.config import DataConfig, TranslationConfig
 from jaxformer.tasks.translation.corpora import Corpora, Mixture
@@ -78,7 +78,9 @@ def _reports(corpus: Mixture, plan: MixturePlan, steps: int) -> Iterator[str]:
     """Yields one line a corpus, with its share of the pairs of all steps."""
     given = plan.given(steps)
     for (name, part), rows, sizes, skipped in zip(corpus.parts.items(), given, plan.sizes, plan.skipped, strict=True):
-        left_out = f", {corpus.left_out[name]:,} left out for the held-out pairs of others" if corpus.left_out[name] else ""
+        left_out = (
+            f", {corpus.left_out[name]:,} left out for the held-out pairs of others" if corpus.left_out[name] else ""
+        )
         yield (
             f"{name}: {part.train.report()}{left_out}, {len(skipped):,} of them too long; {rows / given.sum():.1%} of "
             f"the pairs of {steps:,} steps, {rows / sizes.sum():.1f} passes; validation: {part.validation.report()}"
@@ -131,15 +133,3 @@ def score_each(
             found.append(dataclasses.replace(scored, corpus=name))
             yield found[-1]
     yield mean_scores(found)
-
-
-def mean_scores(found: list[CorpusScores]) -> CorpusScores:
-    """Returns the mean of each score that all corpora have."""
-    by_name = [{score.name: score for score in scored.scores} for scored in found]
-    shared = [name for name in by_name[0] if all(name in scores for scores in by_name)]
-    means = []
-    for name in shared:
-        each = [scores[name] for scores in by_name]
-        signature = f"mean of {len(each)} corpora"
-        means.append(Score(name, sum(score.value for score in each) / len(each), signature, each[0].decimals))
-    return CorpusScores("mean", means)

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxformer import functional, models
@@ -25,6 +24,7 @@ from jaxformer.evaluation.scores import Score, bleu, bleu_words, chrf, moses_ble
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import pure
 from jaxformer.tasks.base import CorpusScores, Data, LossSums, Network, Say, Sums, Task, Trained
+from jaxformer.tasks.mixtures import tokens_by_corpus
 from jaxformer.tasks.search import Candidate
 from jaxformer.tasks.tokenizers import check_vocab_size, make_run_tokenizer, run_tokenizer
 from jaxformer.tasks.translation import mixtures
@@ -127,7 +127,8 @@ def network(
     def training(model: Model, batch: Batch[jax.Array], key: jax.Array | None) -> LossSums:
         if loss.passes == 2:
             batch = jax.tree.map(functional.duplicate_rows, batch)
-        return *model.loss(batch.source, batch.target, labels=batch.labels, loss=loss, key=key), tokens_of(batch, names)
+        total, count = model.loss(batch.source, batch.target, labels=batch.labels, loss=loss, key=key)
+        return total, count, tokens_by_corpus(batch.target, batch.corpora, names)
 
     def validation(model: Model, batch: Batch[jax.Array]) -> LossSums:
         return *model.loss(batch.source, batch.target, labels=batch.labels), {}
@@ -141,15 +142,6 @@ def network(
         net = pure(models.Seq2Seq, shape)
         return Network(net, training, row, largest, validation, sharded_axes=("batch",))
     return Network(pure(models.EncoderDecoder, shape, attention=attention), training, row, largest, validation)
-
-
-def tokens_of(batch: Batch[jax.Array], names: Sequence[str]) -> dict[str, jax.Array]:
-    """Returns the number of target tokens of each corpus in a batch of several, as "tokens/NAME"."""
-    if not names:
-        return {}
-    assert batch.target.valid is not None and batch.corpora is not None
-    numbers = batch.target.valid.sum(1).astype(jnp.float32)
-    return {f"tokens/{name}": jnp.where(batch.corpora == i, numbers, 0).sum() for i, name in enumerate(names)}
 
 
 def training_loss(config: LossConfig) -> functional.LogitLoss:
