@@ -168,7 +168,7 @@ class MixturePlan:
 
 
 def _rising(parts: np.ndarray, whole: np.ndarray | int) -> np.ndarray:
-    """Returns running sums over the first dimension, scaled to integers that end with `whole`, as all do without parts."""
+    """Returns running sums over dimension 0, scaled to integers that end with `whole`, as all without parts do."""
     sums = np.cumsum(parts, axis=0)
     return np.rint(np.where(sums[-1] > 0, sums / np.where(sums[-1] > 0, sums[-1], 1), 1) * whole).astype(np.int64)
 
