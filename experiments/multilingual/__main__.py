@@ -42,9 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--data-dir", type=pathlib.Path, help="the folder of multi30k; default: JAXFORMER_DATA")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), metavar="CASE", help=f"of {[*CASES]}")
     parser.add_argument("--steps", type=command.count, help="updates a direction (default 600; with --full 8000)")
-    parser.add_argument(
-        "--full", action="store_true", help="4 + 4 layers, 11,264 tokens an update; not 2 + 2, 4,096"
-    )
+    parser.add_argument("--full", action="store_true", help="4 + 4 layers, 11,264 tokens an update; not 2 + 2, 4,096")
     parser.add_argument("--seed", type=int, default=0, help="the seed of all trainings (default 0)")
     parser.add_argument("--minutes", type=float, default=0.0, help="the time limit of this call in minutes; 0 for none")
     return command.exit_code(run, parser.parse_args(arguments))
@@ -180,10 +178,10 @@ def report(found: Mapping[str, Mapping[str, Any]]) -> str:
     for direction, row in rows.items():
         row += [found[case]["bleu"].get(direction) for case in several]
         stars = ["", *("*" * (direction not in CASES[case]) for case in several)]
-        if any(row):
+        if any(value is not None for value in row):
             cells = ["" if value is None else f"{value:.1f}{star}" for value, star in zip(row, stars, strict=True)]
             lines.append(f"| {direction} | {' | '.join(cells)} |")
-    if several and all(row[0] for row in rows.values()):
+    if several and all(None not in row for row in rows.values()):
         means = [sum(column) / len(column) for column in zip(*rows.values(), strict=True)]
         lines.append(f"| mean | {' | '.join(f'{mean:.1f}' for mean in means)} |")
     lines += ["", "| model | parameters | updates | target tokens | minutes |", "|---|---|---|---|---|"]

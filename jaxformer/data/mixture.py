@@ -98,7 +98,7 @@ class MixturePlan:
         block, position = divmod(step, BLOCK)
         drawn = self._block(block)
         bucket = int(drawn.buckets[position])
-        num_rows, *lengths = self.shapes[bucket]
+        num_rows, source, target = self.shapes[bucket]
         counts, starts = drawn.counts[:, position], drawn.starts[:, position]
         indices = (rows or np.arange)(num_rows)
         own = indices[indices < num_rows]
@@ -112,7 +112,7 @@ class MixturePlan:
         for corpus in np.unique(corpora):
             where = corpora == corpus
             pairs[where] = self.streams[corpus][bucket][places[where]]
-        return Picked((len(indices), *lengths), corpora, pairs, passes)
+        return Picked((len(indices), source, target), corpora, pairs, passes)
 
     def given(self, stop: int) -> np.ndarray:
         """Returns the number of rows of each corpus in the batches before `stop`, ``int64 [C]``."""

@@ -17,6 +17,7 @@ from jaxformer import functional, models
 from jaxformer.caches import data_cache
 from jaxformer.data.batch import Batch
 from jaxformer.data.batch_plan import make_batch_plan, num_rows, replan
+from jaxformer.data.mixture import PlannedTagged
 from jaxformer.data.pipeline import PlannedPairs, prepare
 from jaxformer.data.sources import Parallel
 from jaxformer.errors import DataError
@@ -155,16 +156,23 @@ def predictor(config: TranslationConfig, vocabulary: Tokenizer, trained: Trained
     """Returns the translator of a run, into the language of all its corpora if that is one."""
     data = config.data
     languages = {data.languages(name)[1] for name in data.corpora} or {data.target_language}
-    options = {"language": languages.pop() if len(languages) == 1 else "", "tags": data.tags}
     return Translator(
-        trained.net, trained.params, vocabulary, config.decode, trained.placement, trained.steps, **options
+        trained.net,
+        trained.params,
+        vocabulary,
+        config.decode,
+        trained.placement,
+        trained.steps,
+        language=languages.pop() if len(languages) == 1 else "",
+        tags=data.tags,
     )
 
 
-def validation_pairs(corpus: Corpora, data: TranslationData, number: int) -> Parallel:
+def validation_pairs(corpus: Corpora, data: Data[Any], number: int) -> Parallel:
     """Returns the first `number` validation pairs that fit the batch shapes of training."""
-    pairs = corpus.validation
-    chosen = np.setdiff1d(np.arange(len(pairs)), data.validation.plan.skipped)[:number]
+    pairs, held_out = corpus.validation, data.validation
+    assert isinstance(held_out, PlannedPairs | PlannedTagged)
+    chosen = np.setdiff1d(np.arange(len(pairs)), held_out.plan.skipped)[:number]
     return Parallel(tuple(pairs.source[i] for i in chosen), tuple(pairs.target[i] for i in chosen))
 
 
