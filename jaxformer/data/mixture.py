@@ -49,7 +49,7 @@ class Picked(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """What the batches of a block hold."""
+    """The contents of the batches of a block."""
 
     buckets: np.ndarray  # int64 [BLOCK]
     counts: np.ndarray  # int64 [C, BLOCK], the rows of each corpus
@@ -79,7 +79,7 @@ class MixturePlan:
     seed: int
     mixed: bool
     _given: dict[int, np.ndarray] = dataclasses.field(default_factory=dict, init=False, repr=False)
-    """For blocks, the rows ``[shapes, C]`` given before them."""
+    """The rows ``[C, shapes]`` given before each block that was asked for."""
 
     __repr__ = brief
 

@@ -1,4 +1,4 @@
-"""What tasks with several corpora share: tokens of each in the log, and the means of scores."""
+"""Functions that tasks with several corpora share: tokens of each for the log, and the means of scores."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class DataConfig:
             return
         for name in ("text", "validation"):
             if file := getattr(self, name):
-                raise ValueError(f"{name} {file!r} has no effect with corpora, each of which has its own")
+                raise ValueError(f"{name} {file!r} has no effect with corpora: set that of each one")
         make_phases(self.corpora, temperature=self.temperature)
         seen: dict[str, str] = {}
         for name, corpus in self.corpora.items():

@@ -174,7 +174,7 @@ class DataConfig:
         for name in (*FILES, "columns"):
             if getattr(self, name) != getattr(DataConfig, name):
                 raise ValueError(
-                    f"{name} {getattr(self, name)!r} has no effect with corpora, each of which has its own"
+                    f"{name} {getattr(self, name)!r} has no effect with corpora: set that of each one"
                 )
         make_phases(self.corpora, temperature=self.temperature)
         if not self.mix_in_batch and len(self.corpora) < 2:

@@ -34,7 +34,7 @@ class Mixture:
 
     parts: dict[str, Corpora]
     left_out: dict[str, int]
-    """For each, the number of training pairs left out because another corpus holds out one of their sentences."""
+    """The number of training pairs of each that are left out because another one holds out one of their sentences."""
 
     @property
     def fingerprints(self) -> dict[str, str]:

@@ -90,7 +90,7 @@ class Translator(GenerationMixin):
         """Returns the tokens that each text of a side begins with.
 
         Raises:
-          ConfigError: one of them is for the target language, and there is none.
+          ConfigError: one of them is for the target language, but none is chosen.
         """
         if self.tags != side:
             return self.tokenizer.start

@@ -23,7 +23,7 @@ def config(tmp_path_factory):
 
 
 def test_a_run_of_several_texts(config, tmp_path):
-    """Its windows, its log and its scores are by text; it goes on with other weights."""
+    """Its windows, its log and its scores are by text; it is resumed with other weights."""
     jaxformer.train(config, tmp_path / "run", console=quiet())
     data = TASK.prepare(config, TASK.read(config), tmp_path / "run")
     for step in range(4):
