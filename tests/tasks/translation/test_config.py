@@ -3,10 +3,7 @@
 import pytest
 
 from jaxformer.tasks.translation import DataConfig, DecodeConfig, LossConfig, TranslationConfig
-from jaxformer.tasks.translation.config import CorpusConfig
 from jaxformer.training.config import TrainConfig
-
-A, B = CorpusConfig(source="a", target_language="de"), CorpusConfig(source="b", target_language="fr")
 
 
 @pytest.mark.parametrize(
@@ -36,21 +33,6 @@ A, B = CorpusConfig(source="a", target_language="de"), CorpusConfig(source="b", 
             {"source_language": "EN"},
             "source_language must be a two-letter code .* got 'EN'; did you mean 'en'",
         ),
-        (DataConfig, {"temperature": 2.0}, r"temperature 2\.0 has no effect: corpora names none"),
-        (DataConfig, {"tags": "source"}, "tags source has no effect: corpora names none"),
-        (DataConfig, {"corpora": {"a": A}, "source": "c"}, "source 'c' has no effect with corpora"),
-        (DataConfig, {"corpora": {"a": A}, "corpus": "grammar"}, "corpora has no effect: corpus is grammar"),
-        (DataConfig, {"corpora": {"a": A}, "mix_in_batch": False}, "mix_in_batch False has no effect"),
-        (DataConfig, {"corpora": {"a": A, "b": A}}, r"corpora\.a and corpora\.b name the same pairs"),
-        (DataConfig, {"corpora": {"a": CorpusConfig()}}, r"corpora\.a names no file"),
-        (DataConfig, {"corpora": {"a": CorpusConfig(source="a")}, "tags": "source"}, "tags need a language"),
-        (DataConfig, {"corpora": {"a": CorpusConfig(source="a", weight=2.0), "b": B}}, "a has a weight and b has none"),
-        (
-            DataConfig,
-            {"corpora": {"a": A, "b": B}, "pretokenize": "moses", "source_language": "en", "target_language": "de"},
-            r"the rules of one pair of languages, but corpora\.b has others",
-        ),
-        (CorpusConfig, {"source_language": "EN"}, "source_language must be a two-letter code"),
         (TranslationConfig, {"seed": -1}, "seed must be at least 0, got -1"),
         (TranslationConfig, {"seed": 2**32}, r"seed must be less than 2\*\*32"),
         (LossConfig, {"label_smoothing": 1.0}, "label_smoothing must be less than 1"),

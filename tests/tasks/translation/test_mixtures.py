@@ -192,3 +192,31 @@ def test_settings_of_one_corpus_are_those_of_a_run_of_it():
         corpora={"a": CorpusConfig(source="x", target="y"), "b": CorpusConfig(source="z")}, lowercase=True
     )
     assert data.only("a") == DataConfig(source="x", target="y", lowercase=True)
+
+
+A, B = CorpusConfig(source="a", target_language="de"), CorpusConfig(source="b", target_language="fr")
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "message"),
+    [
+        (DataConfig, {"temperature": 2.0}, r"temperature 2\.0 has no effect: corpora names none"),
+        (DataConfig, {"tags": "source"}, "tags source has no effect: corpora names none"),
+        (DataConfig, {"corpora": {"a": A}, "source": "c"}, "source 'c' has no effect with corpora"),
+        (DataConfig, {"corpora": {"a": A}, "corpus": "grammar"}, "corpora has no effect: corpus is grammar"),
+        (DataConfig, {"corpora": {"a": A}, "mix_in_batch": False}, "mix_in_batch False has no effect"),
+        (DataConfig, {"corpora": {"a": A, "b": A}}, r"corpora\.a and corpora\.b name the same pairs"),
+        (DataConfig, {"corpora": {"a": CorpusConfig()}}, r"corpora\.a names no file"),
+        (DataConfig, {"corpora": {"a": CorpusConfig(source="a")}, "tags": "source"}, "tags need a language"),
+        (DataConfig, {"corpora": {"a": CorpusConfig(source="a", weight=2.0), "b": B}}, "a has a weight and b has none"),
+        (
+            DataConfig,
+            {"corpora": {"a": A, "b": B}, "pretokenize": "moses", "source_language": "en", "target_language": "de"},
+            r"the rules of one pair of languages, but corpora\.b has others",
+        ),
+        (CorpusConfig, {"source_language": "EN"}, "source_language must be a two-letter code"),
+    ],
+)
+def test_settings_without_an_effect_are_refused(kind, settings, message):
+    with pytest.raises(ValueError, match=message):
+        kind(**settings)
