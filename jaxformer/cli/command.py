@@ -72,6 +72,8 @@ class Options:
     """The beginning of each setting that the command takes: ``--decode.``, or ``--`` for all; empty for none."""
     short: ClassVar[tuple[str, ...]] = ()
     """The names in `SHORT` that the command has."""
+    program: ClassVar[str] = ""
+    """The words of the command, if they are not the name of its module."""
 
     @property
     def command(self) -> str:
@@ -156,7 +158,7 @@ def _parser(kind: type[Options]) -> _Parser:
     """Returns the parser of the fields of a dataclass."""
     description, _, examples = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")
     parser = _Parser(
-        prog=f"jaxformer {kind.__module__.rpartition('.')[2]}",
+        prog=f"jaxformer {kind.program or kind.__module__.rpartition('.')[2]}",
         description=" ".join(description.split()),
         epilog=(SETTINGS if kind.setting_prefix == "--decode." else "") + examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,

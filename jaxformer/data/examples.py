@@ -14,7 +14,8 @@ import numpy as np
 
 from jaxformer.data.batch import Rows, Sequences
 from jaxformer.data.batch_plan import BatchPlan, Planned
-from jaxformer.data.sources import Parallel, cells_of, num_held_out, read_rows, split_by_source
+from jaxformer.data.lines import read_columns
+from jaxformer.data.sources import num_held_out, split_rows
 from jaxformer.data.token_cache import Ragged
 from jaxformer.digests import short_digest
 from jaxformer.errors import DataError, first_few
@@ -54,19 +55,19 @@ class Examples:
           ConfigError: `held_out` is neither a fraction between 0 and 1 nor an integer from 1.
           DataError: a part would be empty.
         """
-        pairs = Parallel(self.texts, self.labels)
         try:
-            parts = split_by_source(pairs, held_out=[num_held_out(held_out, len(self))], seed=0)
+            kept, part = split_rows(self.texts, num_held_out(held_out, len(self)))
         except DataError as error:
             raise DataError(f"{self.file or 'examples'}: {error}") from error
-        kept, part = (Examples(x.source, x.target, self.file) for x in parts)
-        return kept, part
+        return self._take(kept), self._take(part)
 
     def first(self, number: int) -> Examples:
         """Returns `number` examples chosen by a hash, or all if there are fewer; larger sets contain smaller ones."""
         keys = [short_digest([text]) for text in self.texts]
-        chosen = sorted(sorted(range(len(self)), key=keys.__getitem__)[:number])
-        return Examples(tuple(self.texts[i] for i in chosen), tuple(self.labels[i] for i in chosen), self.file)
+        return self._take(sorted(sorted(range(len(self)), key=keys.__getitem__)[:number]))
+
+    def _take(self, rows: Sequence[int]) -> Examples:
+        return Examples(tuple(self.texts[i] for i in rows), tuple(self.labels[i] for i in rows), self.file)
 
 
 def read_examples(
@@ -92,9 +93,10 @@ def read_examples(
         text, an empty label or text, or an unknown label. The message has the file and the line.
     """
     texts, labels, most = [], [], {" ": 1}.get(separator, -1)
-    rows, what = read_rows(path, separator, most), "the label is in column {} and the text in column {}, counted from 0"
-    what += "; see --data.columns and --data.separator"
-    for number, label, text in cells_of(rows, path, columns, what, separator):
+    what = (
+        "the label is in column {} and the text in column {}, counted from 0; see --data.columns and --data.separator"
+    )
+    for number, label, text in read_columns(path, columns, what, separator, most):
         label, text = label.strip(), text.strip()
         if label_end:
             label = label.partition(label_end)[0].rstrip()

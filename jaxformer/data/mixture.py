@@ -22,6 +22,7 @@ import numpy as np
 
 from jaxformer.data.batch import Batch, BatchShape, Rows
 from jaxformer.data.batch_plan import BatchPlan, Planned
+from jaxformer.data.permutation import permuted
 from jaxformer.data.pipeline import TokenizedPairs
 from jaxformer.data.token_cache import Ragged
 from jaxformer.data.weights import Phases
@@ -104,14 +105,11 @@ class MixturePlan:
         own = indices[indices < num_rows]
         corpora = np.repeat(np.arange(len(counts)), counts)[own]
         positions = (starts + counts - np.cumsum(counts))[corpora] + own
-        sizes = self.sizes[corpora, bucket]
-        passes, places = np.divmod(positions, sizes)
-        keys = keyed(self.seed, corpora, bucket, passes)
-        places = shuffled(places, sizes, keys)
+        passes, places = np.divmod(positions, self.sizes[corpora, bucket])
         pairs = np.empty(len(own), np.int64)
-        for corpus in np.unique(corpora):
-            where = corpora == corpus
-            pairs[where] = self.streams[corpus][bucket][places[where]]
+        for corpus, number in np.unique(np.stack([corpora, passes]), axis=1).T.tolist():
+            where, stream = (corpora == corpus) & (passes == number), self.streams[corpus][bucket]
+            pairs[where] = stream[permuted(places[where], len(stream), self.seed, corpus, bucket, number)]
         return Picked((len(indices), source, target), corpora, pairs, passes)
 
     def given(self, stop: int) -> np.ndarray:
@@ -187,49 +185,13 @@ def draws(seed: int, block: int, size: int = BLOCK) -> tuple[np.ndarray, np.ndar
 
 
 def keyed(*parts: np.ndarray | int) -> np.ndarray:
-    """Returns a hash of integers as ``uint64``, element by element."""
+    """Returns a hash of integers as ``uint64``, element by element: that of MurmurHash3's end, part by part."""
     key = np.zeros(1, np.uint64)
     for part in parts:
-        key = _mixed(key + np.asarray(part).astype(np.uint64), 6)
+        key = (key ^ np.asarray(part).astype(np.uint64)) * np.uint64(0xFF51AFD7ED558CCD)
+        key = (key ^ key >> np.uint64(33)) * np.uint64(0xC4CEB9FE1A85EC53)
+        key = (key ^ key >> np.uint64(33)) + np.uint64(1)
     return key
-
-
-def shuffled(indices: np.ndarray, sizes: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """Returns the places of indices after a shuffle of each ``range(size)`` that its key chooses, element by element.
-
-    It needs no array of that size: a Feistel network of six rounds, or 16 for few indices, permutes the next power of
-    two, and is applied again where the result is too large.
-
-    >>> places = shuffled(np.arange(10), np.full(10, 10), np.zeros(10, np.uint64))
-    >>> sorted(places.tolist()) == list(range(10))
-    True
-    """
-    bits = np.frexp(np.asarray(sizes - 1, np.float64))[1].astype(np.uint64)  # of the largest index
-    places = _permuted(indices.astype(np.uint64), bits, keys)
-    sizes = sizes.astype(np.uint64)
-    while (outside := np.flatnonzero(places >= sizes)).size:
-        places[outside] = _permuted(places[outside], bits[outside], keys[outside])
-    return places.astype(np.int64)
-
-
-def _permuted(values: np.ndarray, bits: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    one, low = np.uint64(1), bits >> np.uint64(1)
-    low_mask, high_mask = (one << low) - one, (one << (bits - low)) - one
-    right, left = values & low_mask, values >> low
-    small = bits <= np.uint64(8)
-    for number in range(8 if small.any() else 3):
-        if number == 3:  # the others are done
-            low_mask, high_mask = np.where(small, low_mask, 0), np.where(small, high_mask, 0)
-        left = left ^ (_mixed(keys ^ right, 2 * number) & high_mask)
-        right = right ^ (_mixed(keys ^ left, 2 * number + 1) & low_mask)
-    return left << low | right
-
-
-def _mixed(x: np.ndarray, number: int = 0) -> np.ndarray:
-    """Returns a hash of each integer, with one of several functions: MurmurHash3's end, of 64 bits."""
-    x = (x ^ np.uint64(number * 0x9E3779B97F4A7C15 & 2**64 - 1)) * np.uint64(0xFF51AFD7ED558CCD)
-    x = (x ^ x >> np.uint64(33)) * np.uint64(0xC4CEB9FE1A85EC53)
-    return x ^ x >> np.uint64(33)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,8 +6,8 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from jaxformer.data.pairs import Pairs
 from jaxformer.data.pipeline import prepare_tokenizer
-from jaxformer.data.sources import Parallel
 from jaxformer.data.text import Text
 from jaxformer.errors import ConfigError, DataError, UnknownSizeError
 from jaxformer.multihost import processes, storage
@@ -41,19 +41,21 @@ def run_tokenizer(run: pathlib.Path) -> Tokenizer:
 
 def make_run_tokenizer(
     run: pathlib.Path,
-    text: Parallel | Text,
+    text: Pairs | Text,
     cache: pathlib.Path | None,
     *,
     kind: Literal["unigram", "bpe", "characters", "pretrained"],
     vocab_size: int,
     normalizer: TextNormalizer | None = None,
     languages: Sequence[str] = (),
+    num_sentences: int | None = None,
 ) -> Tokenizer:
     """Loads the tokenizer of a run; if it has none, the first process trains it on a text and saves it.
 
     Args:
       normalizer: the normalization in the settings; none by default.
       languages: the languages that have a token in the vocabulary.
+      num_sentences: see `prepare_tokenizer`.
 
     Raises:
       ConfigError: the text cannot fill the vocabulary, or the tokenizer of `init_from` has another normalizer.
@@ -67,6 +69,7 @@ def make_run_tokenizer(
             if kind == "pretrained":
                 raise ConfigError("tokenizer pretrained comes with a run of `jaxformer convert`: give --init-from RUN")
             options = {"vocab_size": vocab_size, "normalizer": normalizer, "languages": languages}
+            options |= {"num_sentences": num_sentences}
             prepare_tokenizer(text, cache, kind=kind, **options).save(path)
         except ConfigError as error:
             # Most errors begin with an argument, which is called like the setting.

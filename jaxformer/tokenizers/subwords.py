@@ -47,7 +47,8 @@ def sentence_pieces(model: bytes) -> sentencepiece.SentencePieceProcessor:
     if not model:  # sentencepiece would make a processor without pieces
         raise ValueError("it is empty")
     try:
-        return sentencepiece.SentencePieceProcessor(model_proto=model)
+        # One thread: texts that are many are divided among processes.
+        return sentencepiece.SentencePieceProcessor(model_proto=model, num_threads=1)
     except RuntimeError:
         raise ValueError("it holds no sentencepiece model") from None
 
@@ -128,14 +129,18 @@ class SubwordTokenizer(Tokenizer):
             raise ConfigError(_refusal(str(error), vocab_size, num_characters, len(tags))) from error
         return cls(with_normalizer(model.getvalue(), normalizer))
 
-    def sample(self, lines: Sequence[str], side: Side = "source", *, seed: int, alpha: float = 0.2) -> list[np.ndarray]:
+    def sample(
+        self, lines: Sequence[str], side: Side = "source", *, seed: int | random.Random, alpha: float = 0.2
+    ) -> list[np.ndarray]:
         """Draws a segmentation of each line, as a pure function of `lines`, `seed` and `alpha`.
 
         Args:
+          seed: a number, or a generator, which a later call with further lines continues.
           alpha: for unigram, the exponent of the probabilities, more diverse if smaller (Kudo 2018); for BPE, the
             probability of dropping a merge, more diverse if larger (Provilkov et al. 2020).
         """
-        draw, sample = random.Random(seed).random, self._sampler(alpha)  # noqa: S311 - data, not a secret
+        draws = seed if isinstance(seed, random.Random) else random.Random(seed)  # noqa: S311 - data, not a secret
+        draw, sample = draws.random, self._sampler(alpha)
         spaced = (_escape(line).replace(" ", SPACE) for line in self.normalizer(lines, side))
         return [np.asarray(sample(line, draw), np.int32) for line in spaced]
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxformer.data.batch_plan import make_batch_plan
-from jaxformer.data.mixture import BLOCK, MixedWindows, PlannedMixture, TaggedPairs, make_mixture_plan, shuffled
+from jaxformer.data.mixture import BLOCK, MixedWindows, PlannedMixture, TaggedPairs, make_mixture_plan
 from jaxformer.data.pipeline import TokenizedPairs
 from jaxformer.data.token_cache import Ragged
 from jaxformer.data.weights import Phases, WeightConfig, make_phases
@@ -111,23 +111,6 @@ def test_a_late_batch_comes_soon():
     late = plan.batch(250_000)
     assert time.process_time() - began < 2
     assert late.passes.max() > 1000
-
-
-@settings(max_examples=20, deadline=None)
-@given(st.integers(1, 300), st.integers(0, 2**64 - 1))
-def test_a_shuffle_is_a_permutation(size, key):
-    places = shuffled(np.arange(size), np.full(size, size), np.full(size, key, np.uint64))
-    assert sorted(places.tolist()) == list(range(size))
-
-
-def test_shuffles_are_uniform():
-    """Each of six indices goes to each place about equally often, and so does each pair of neighbors."""
-    keys = np.repeat(np.arange(6000, dtype=np.uint64), 6)
-    places = shuffled(np.tile(np.arange(6), 6000), np.full(len(keys), 6), keys).reshape(-1, 6)
-    counts = np.array([np.bincount(column, minlength=6) for column in places.T])
-    assert (abs(counts - 1000) < 5 * np.sqrt(1000 * 5 / 6)).all()
-    both = np.bincount(places[:, 0] * 6 + places[:, 1], minlength=36).reshape(6, 6)
-    assert (abs(both[~np.eye(6, dtype=bool)] - 200) < 5 * np.sqrt(200)).all()
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,9 @@ class DataConfig:
     """The number of subwords in the vocabulary, which both languages share."""
     tokenizer: Literal["unigram", "bpe", "pretrained"] = "unigram"
     """The kind of tokens: subwords by a sentencepiece algorithm, or the tokens of `init_from`'s pretrained model."""
+    tokenizer_sentences: int = 500_000
+    """The largest number of sentences, of both languages, that the subwords are learned from. Of a larger corpus, a
+    hash chooses them."""
     num_segmentations: int = 1
     """The number of segmentations sampled for each training sentence; an epoch uses one of them (subword
     regularization, Kudo 2018; BPE-dropout, Provilkov et al. 2020). 1 uses only the best one; 0 draws a new one in each
@@ -133,6 +136,7 @@ class DataConfig:
             1,
             self,
             "grammar_pairs",
+            "tokenizer_sentences",
             "max_length",
             "tokens_per_batch",
             "num_shapes",
@@ -173,9 +177,7 @@ class DataConfig:
             raise ValueError(f"corpora has no effect: corpus is {self.corpus}, not files")
         for name in (*FILES, "columns"):
             if getattr(self, name) != getattr(DataConfig, name):
-                raise ValueError(
-                    f"{name} {getattr(self, name)!r} has no effect with corpora: set that of each one"
-                )
+                raise ValueError(f"{name} {getattr(self, name)!r} has no effect with corpora: set that of each one")
         make_phases(self.corpora, temperature=self.temperature)
         if not self.mix_in_batch and len(self.corpora) < 2:
             raise ValueError("mix_in_batch False has no effect: there are not several corpora")
@@ -199,6 +201,11 @@ class DataConfig:
         """Returns the codes of the source and the target language of one of the `corpora`."""
         corpus = self.corpora[name]
         return corpus.source_language or self.source_language, corpus.target_language or self.target_language
+
+    @property
+    def tagged_languages(self) -> tuple[str, ...]:
+        """The languages that have a token in the vocabulary, for `tags`."""
+        return tuple(sorted({self.languages(name)[1] for name in self.corpora})) if self.tags != "none" else ()
 
     def only(self, name: str) -> Self:
         """Returns the settings of one of the `corpora` as those of the only corpus."""

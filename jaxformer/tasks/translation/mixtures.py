@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import pathlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,40 +11,45 @@ import numpy as np
 from jaxformer.caches import data_cache
 from jaxformer.data.batch_plan import make_batch_plan, replan
 from jaxformer.data.mixture import MixturePlan, PlannedMixture, PlannedTagged, TaggedPairs, make_mixture_plan
-from jaxformer.data.pipeline import prepare
-from jaxformer.data.sources import Parallel
+from jaxformer.data.pairs import Pairs
+from jaxformer.data.pipeline import SMALL, prepare
+from jaxformer.data.units import Share
 from jaxformer.data.weights import make_phases
 from jaxformer.errors import DataError
+from jaxformer.tasks import sharing
 from jaxformer.tasks.base import CorpusScores, Data, InTurn
 from jaxformer.tasks.mixtures import mean_scores
-from jaxformer.tasks.tokenizers import make_run_tokenizer
 from jaxformer.tasks.translation.config import DataConfig, TranslationConfig
 from jaxformer.tasks.translation.corpora import Corpora, Mixture
 from jaxformer.tasks.translation.translator import Translator
-from jaxformer.tokenizers.normalization import TextNormalizer
+from jaxformer.tokenizers.base import Tokenizer
 
 
 def prepare_mixture(
-    config: TranslationConfig, corpus: Mixture, run: pathlib.Path, normalizer: TextNormalizer
+    config: TranslationConfig, corpus: Mixture, tokenizer: Tokenizer, about: Sequence[str], **drawn: Any
 ) -> Data[PlannedMixture | PlannedTagged]:
     """Tokenizes the pairs of all corpora with one vocabulary, and plans their batches.
+
+    Args:
+      about: lines of the report about the vocabulary.
+      drawn: the segmentations of training pairs, for `pipeline.prepare`.
 
     Raises:
       ConfigError: a corpus has no usable pair, or a weight without an effect.
       DataError: no validation pair of a corpus is short enough.
     """
     data, cache = config.data, data_cache(config.data.cache)
-    targets = sorted({data.languages(name)[1] for name in data.corpora} if data.tags != "none" else ())
-    options = {"kind": data.tokenizer, "vocab_size": data.vocab_size, "normalizer": normalizer, "languages": targets}
-    tokenizer = make_run_tokenizer(run, corpus.sentences(), cache, **options)
 
-    def tagged(name: str, pairs: Parallel, **drawn: Any) -> TaggedPairs:
-        tag = (tokenizer.tags[data.languages(name)[1]],) if targets else ()
+    def tagged(name: str, pairs: Pairs, share: Share, **drawn: Any) -> TaggedPairs:
+        tag = (tokenizer.tags[data.languages(name)[1]],) if data.tags != "none" else ()
         starts = (tag, ()) if data.tags == "source" else ((), tag)
-        return TaggedPairs(prepare(pairs, tokenizer, cache, **drawn), *starts)
+        return TaggedPairs(prepare(pairs, tokenizer, cache, **drawn, share=share), *starts)
 
-    drawn = {"num_segmentations": data.num_segmentations, "alpha": data.segmentation_alpha, "seed": config.seed}
-    parts = {name: tagged(name, part.train, **drawn) for name, part in corpus.parts.items()}
+    parts, validation = dict[str, TaggedPairs](), dict[str, TaggedPairs]()
+    for name, part in corpus.parts.items():
+        share = sharing.share_of_run(cache, part.train.num_lines, is_large=len(part.train) > SMALL)
+        parts[name] = tagged(name, part.train, share, **drawn)
+        validation[name] = tagged(name, part.validation, share)
     lengths = [part.lengths() for part in parts.values()]
     plan = make_batch_plan(
         *map(np.concatenate, zip(*lengths, strict=True)),
@@ -60,13 +64,13 @@ def prepare_mixture(
     names, sources = [f"data.corpora.{name}" for name in parts], [source for source, _ in lengths]
     mixture = make_mixture_plan(sources, plan, phases, names=names, mixed=data.mix_in_batch)
     held_out = dict[str, PlannedTagged]()
-    for name, part in corpus.parts.items():
-        pairs = tagged(name, part.validation)
+    for name, pairs in validation.items():
         held_out[name] = PlannedTagged(pairs, replan(plan, *pairs.lengths()))
         if held_out[name].steps_per_epoch == 0:
             raise DataError(f"data.corpora.{name}: no validation pair is as short as the longest training pair")
     shapes = ", ".join(f"{rows}x{length}" for rows, length, _ in plan.shapes)
     report = (
+        *about,
         *_reports(corpus, mixture, config.train.steps),
         f"{tokenizer.vocab_size:,} pieces; batches in shapes {shapes}; {len(plan.skipped):,} pairs too long",
     )

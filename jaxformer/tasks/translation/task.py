@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import os
 import pathlib
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -13,17 +14,20 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxformer import functional, models
+from jaxformer import functional, hardware, models
 from jaxformer.caches import data_cache
+from jaxformer.data import pipeline
 from jaxformer.data.batch import Batch
 from jaxformer.data.batch_plan import make_batch_plan, num_rows, replan
 from jaxformer.data.mixture import PlannedTagged
-from jaxformer.data.pipeline import PlannedPairs, prepare
-from jaxformer.data.sources import Parallel
-from jaxformer.errors import DataError
+from jaxformer.data.pairs import Parallel
+from jaxformer.data.pipeline import SMALL, PlannedPairs, prepare
+from jaxformer.data.units import Share
+from jaxformer.errors import DataError, plural
 from jaxformer.evaluation.scores import Score, bleu, bleu_words, chrf, moses_bleu, sentence_scores
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import pure
+from jaxformer.tasks import registry, sharing
 from jaxformer.tasks.base import CorpusScores, Data, LossSums, Network, Say, Sums, Task, Trained
 from jaxformer.tasks.mixtures import tokens_by_corpus
 from jaxformer.tasks.search import Candidate
@@ -60,23 +64,14 @@ def read_test(config: TranslationConfig, files: Sequence[str | os.PathLike[str]]
 def prepare_pairs(config: TranslationConfig, corpus: Corpora | Mixture, run: pathlib.Path) -> Data[Any]:
     """Tokenizes the pairs and plans their batches, with the tokenizer of the run, trained on both sides of the data."""
     data, cache = config.data, data_cache(config.data.cache)
-    languages = (data.source_language, data.target_language) if data.pretokenize == "moses" else ("", "")
-    normalizer = TextNormalizer(data.lowercase, data.pretokenize, *languages)
+    tokenizer, about = _tokenizer(config, corpus, run)
     if isinstance(corpus, Mixture):
-        prepared = mixtures.prepare_mixture(config, corpus, run, normalizer)
+        prepared = mixtures.prepare_mixture(config, corpus, tokenizer, about, **_segmentations(config))
         check_positions(config, prepared.lengths)
         return prepared
-    tokenizer = make_run_tokenizer(
-        run, corpus.train, cache, kind=data.tokenizer, vocab_size=data.vocab_size, normalizer=normalizer
-    )
-    tokens = prepare(
-        corpus.train,
-        tokenizer,
-        cache,
-        num_segmentations=data.num_segmentations,
-        alpha=data.segmentation_alpha,
-        seed=config.seed,
-    )
+    share = sharing.share_of_run(cache, corpus.train.num_lines, is_large=len(corpus.train) > SMALL)
+    tokens = prepare(corpus.train, tokenizer, cache, **_segmentations(config), share=share)
+    held_out = prepare(corpus.validation, tokenizer, cache, share=share)
     plan = make_batch_plan(
         *tokens.lengths(),
         seed=config.seed,
@@ -87,12 +82,12 @@ def prepare_pairs(config: TranslationConfig, corpus: Corpora | Mixture, run: pat
     )
     lengths = [length for _, length, _ in plan.shapes]
     check_positions(config, lengths)
-    held_out = prepare(corpus.validation, tokenizer, cache)
     validation = PlannedPairs(held_out, replan(plan, *held_out.lengths()))
     if validation.steps_per_epoch == 0:
         raise DataError("no validation pair is as short as the longest training pair")
     shapes = ", ".join(f"{rows}x{length}" for rows, length, _ in plan.shapes)
     report = (
+        *about,
         f"training data: {corpus.train.report()}; validation: {corpus.validation.report()}",
         f"{tokenizer.vocab_size:,} pieces; {plan.steps_per_epoch:,} batches an epoch in shapes {shapes}, "
         f"{plan.fill(*tokens.lengths()):.0%} full; {len(plan.skipped):,} pairs too long, "
@@ -113,6 +108,51 @@ def check_positions(config: TranslationConfig, lengths: Sequence[int]) -> None:
             f"batches hold sentences of up to {max(lengths)} tokens, but model.max_positions is {limit}; "
             f"lower data.max_length to {limit - limit % multiple} or raise model.max_positions"
         )
+
+
+def prepare_part(
+    config: TranslationConfig, corpus: Corpora | Mixture, cache: pathlib.Path, share: Share
+) -> Iterator[str]:
+    """Learns the vocabulary, tokenizes a share of the training pairs, and the validation pairs; yields what is done.
+
+    Raises:
+      DataError, JaxformerError, OSError: see `pipeline.prepare_part`.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        run = registry.split_init(config.init_from)[0] if config.init_from else pathlib.Path(folder)
+        tokenizer, about = _tokenizer(config, corpus, run)
+    yield from about
+    missing = 0
+    for part in corpus.parts.values() if isinstance(corpus, Mixture) else [corpus]:
+        missing += pipeline.prepare_part(part.train, tokenizer, cache, **_segmentations(config), share=share)
+        pipeline.prepare_part(part.validation, tokenizer, cache, share=dataclasses.replace(share, part=0, parts=1))
+    if missing:
+        yield f"part {share.part + 1} of {share.parts} is done; {plural(missing, 'unit')} of other parts are missing"
+    else:
+        yield f"all pairs are tokenized: train with --data.cache {cache}"
+
+
+def _tokenizer(config: TranslationConfig, corpus: Corpora | Mixture, run: pathlib.Path) -> tuple[Tokenizer, list[str]]:
+    """Returns the tokenizer of a run, which is learned if it has none; and lines about a large corpus."""
+    data = config.data
+    languages = (data.source_language, data.target_language) if data.pretokenize == "moses" else ("", "")
+    normalizer = TextNormalizer(data.lowercase, data.pretokenize, *languages)
+    options = {"kind": data.tokenizer, "vocab_size": data.vocab_size, "num_sentences": data.tokenizer_sentences}
+    options |= {"languages": data.tagged_languages}
+    several = isinstance(corpus, Mixture)
+    text = corpus.sentences(data.tokenizer_sentences) if several else corpus.train
+    began, total = time.perf_counter(), corpus.num_lines if several else corpus.train.num_lines
+    tokenizer = make_run_tokenizer(run, text, data_cache(data.cache), normalizer=normalizer, **options)
+    if total <= data.tokenizer_sentences or data.tokenizer == "pretrained":
+        return tokenizer, []
+    seconds, memory = time.perf_counter() - began, hardware.peak_memory()
+    what = f"a vocabulary from {data.tokenizer_sentences:,} of {total:,} sentences"
+    return tokenizer, [f"{what} in {seconds:,.0f} s; the process has needed {memory / 1e9:.1f} GB so far"]
+
+
+def _segmentations(config: TranslationConfig) -> dict[str, Any]:
+    data = config.data
+    return {"num_segmentations": data.num_segmentations, "alpha": data.segmentation_alpha, "seed": config.seed}
 
 
 def network(
@@ -170,7 +210,7 @@ def predictor(config: TranslationConfig, vocabulary: Tokenizer, trained: Trained
 
 def validation_pairs(corpus: Corpora, data: Data[Any], number: int) -> Parallel:
     """Returns the first `number` validation pairs that fit the batch shapes of training."""
-    pairs, held_out = corpus.validation, data.validation
+    pairs, held_out = corpus.validation.load(), data.validation
     assert isinstance(held_out, PlannedPairs | PlannedTagged)
     chosen = np.setdiff1d(np.arange(len(pairs)), held_out.plan.skipped)[:number]
     return Parallel(tuple(pairs.source[i] for i in chosen), tuple(pairs.target[i] for i in chosen))
@@ -206,8 +246,9 @@ def score(
     elif language in UNSPACED:
         say(f"Moses BLEU is left out: {language}, the run's data.target_language, is written without spaces")
     for name, part in parts.items():
-        if part.empty or part.overlong:
+        if part.num_skipped:
             say(f"{name}: {part.report()}")
+        part = part.load()
         began = time.perf_counter()
         progress = Count(len(part), f"sentences of {name}", say)
         warn = lambda message, name=name: say(f"{name}: {message}")
