@@ -31,6 +31,7 @@ from jaxformer.data import fetch, sources
 from jaxformer.multihost import cluster
 from jaxformer.planning import sizes
 from jaxformer.tasks import planner, registry, runs
+from jaxformer.tasks.translation import task as translation_task
 
 ROOT = pathlib.Path(__file__).parents[1]
 FOLDERS = ("docs", "launch", "examples", "experiments", "benchmarks")
@@ -214,7 +215,7 @@ def _no_work(monkeypatch):
     for module, name in (
         *((runtime, name) for name in ("start", "join")),
         *((fetch, "fetch"), (demo, "splits"), (runs, "read_run"), (runs, "find_runs")),
-        *((planner, "plan"), (sizes, "sizes"), (cluster, "initialize")),
+        *((planner, "plan"), (sizes, "sizes"), (cluster, "initialize"), (translation_task, "read")),
     ):
         monkeypatch.setattr(module, name, begin)
     monkeypatch.setattr(sources, "read_lines", lambda path: [])

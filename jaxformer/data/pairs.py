@@ -242,6 +242,16 @@ class FilePairs(Pairs):
         empty, overlong = (tuple(each.tolist()) * (self.part == KEPT) for each in lines)
         return dataclasses.replace(pairs, empty=empty, overlong=overlong)
 
+    def lines_of(self, rows: np.ndarray) -> np.ndarray:
+        """Returns the indices of the lines of some pairs of this part, which are sorted."""
+        found, before = list[np.ndarray](), 0
+        for start in range(0, len(self.codes), LINES):
+            lines = np.flatnonzero(self.codes[start : start + LINES] == self.part)
+            begin, end = np.searchsorted(rows, [before, before + len(lines)])
+            found.append(lines[rows[begin:end] - before] + start)
+            before += len(lines)
+        return np.concatenate([*found, np.zeros(0, np.int64)])
+
     def load_parts(self, parts: Sequence[int]) -> list[Parallel]:
         """Returns the pairs of these parts in memory, read at once."""
         found: list[tuple[list[str], list[str]]] = [([], []) for _ in parts]

@@ -93,8 +93,8 @@ class TokenizedPairs:
 
     def lengths(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns the lengths of each source and target in the longest segmentation: a batch must hold any of them."""
-        source, target = ([ragged.lengths for ragged in side] for side in (self.source, self.target))
-        return np.max(source, axis=0), np.max(target, axis=0)
+        longest = lambda side: functools.reduce(np.maximum, (ragged.lengths for ragged in side))
+        return longest(self.source), longest(self.target)
 
 
 def prepare_tokenizer(

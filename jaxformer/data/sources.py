@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import glob
 import hashlib
+import itertools
 import os
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -34,6 +35,9 @@ __all__ = [
     "split_by_source",
     "split_rows",
 ]
+
+HASHES = 1 << 20
+"""The number of hashes after which all but the smallest are dropped."""
 
 IN_MEMORY = 200_000
 """The largest number of pairs of a part that is held out that are kept in memory."""
@@ -114,14 +118,15 @@ def num_held_out(held_out: float, total: int) -> int:
     return held_out if isinstance(held_out, int) else max(1, round(held_out * total))
 
 
-def held_out_rows(texts: Iterable[Sequence[str]], *, sizes: Sequence[int], seed: int) -> list[np.ndarray]:
+def held_out_rows(read: Callable[[], Iterable[Sequence[str]]], *, sizes: Sequence[int], seed: int) -> list[np.ndarray]:
     """Returns the rows of each part to hold out, in order; equal texts are in one part.
 
     Corpora repeat sentences with different translations; a split by lines would leak them from training into test.
-    A hash of each text and `seed` chooses its part, so the split does not depend on the order of rows.
+    A hash of each text and `seed` chooses its part, so the split does not depend on the order of rows. Memory is
+    needed for the rows that are held out, not for all.
 
     Args:
-      texts: the texts by which rows are chosen, in blocks.
+      read: returns the texts by which rows are chosen, in blocks.
       sizes: the approximate number of rows of each part.
 
     Raises:
@@ -129,45 +134,59 @@ def held_out_rows(texts: Iterable[Sequence[str]], *, sizes: Sequence[int], seed:
     """
     if not sum(sizes):
         return [np.zeros(0, np.int64) for _ in sizes]
-    prefix = f"{seed}\n".encode()
-    parts = [
-        np.frombuffer(b"".join(hashlib.sha256(prefix + text.encode()).digest()[:8] for text in block), ">u8")
-        for block in texts
-    ]
-    hashes = np.concatenate([*parts, np.zeros(0, ">u8")]).astype(np.uint64)
-    problem = f"cannot set aside {sum(sizes):,} of {len(hashes):,} examples"
-    if 2 * sum(sizes) > len(hashes):
-        raise DataError(f"{problem}; lower data.held_out, or name held-out files")
-    seen = 2 * sum(sizes) + 1000
-    while (chosen := _smallest(hashes, sizes, min(seen, len(hashes)))) is None:
-        if seen >= len(hashes):
+    most = 2 * sum(sizes) + 1000
+    while True:
+        hashes, rows, total = _smallest_hashes(read(), seed, most)
+        problem = f"cannot set aside {sum(sizes):,} of {total:,} examples"
+        if 2 * sum(sizes) > total:
+            raise DataError(f"{problem}; lower data.held_out, or name held-out files")
+        if (chosen := _parts(hashes, rows, sizes)) is not None and sum(map(len, chosen)) < total:
+            return chosen
+        if len(rows) == total:
             differ = len(np.unique(hashes))
             raise DataError(f"{problem}: only {differ:,} of them differ; lower data.held_out, or name held-out files")
-        seen *= 2
-    return chosen
+        most *= 2
 
 
-def _smallest(hashes: np.ndarray, sizes: Sequence[int], seen: int) -> list[np.ndarray] | None:
+def _smallest_hashes(blocks: Iterable[Sequence[str]], seed: int, most: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """Returns the `most` smallest hashes of texts and those equal to one, their rows, and the number of all rows."""
+    prefix, total = f"{seed}\n".encode(), 0
+    hashes, rows = np.zeros(0, np.uint64), np.zeros(0, np.int64)
+    waiting: list[np.ndarray] = []
+    for block in itertools.chain(blocks, [None]):
+        if block is not None:
+            digests = b"".join(hashlib.sha256(prefix + text.encode()).digest()[:8] for text in block)
+            waiting.append(np.frombuffer(digests, ">u8").astype(np.uint64))
+        if block is None or sum(map(len, waiting)) > HASHES:
+            new = np.concatenate([*waiting, np.zeros(0, np.uint64)])
+            hashes, rows = np.append(hashes, new), np.append(rows, np.arange(total, total + len(new)))
+            total, waiting = total + len(new), []
+            if len(hashes) > most:
+                kept = hashes <= np.partition(hashes, most - 1)[most - 1]
+                hashes, rows = hashes[kept], rows[kept]
+    return hashes, rows, total
+
+
+def _parts(hashes: np.ndarray, rows: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray] | None:
     """Returns the rows of each part in order, the smallest hashes in the first; equal hashes are in one part.
 
-    Returns None if the `seen` smallest hashes do not suffice, or no row would be left.
+    Returns None if the rows do not suffice.
     """
-    rows = np.flatnonzero(hashes <= np.partition(hashes, seen - 1)[seen - 1])
-    rows = rows[np.argsort(hashes[rows], kind="stable")]
-    ends = np.append(np.flatnonzero(np.diff(hashes[rows])) + 1, len(rows))  # of rows with equal hashes
+    order = np.argsort(hashes, kind="stable")
+    ends = np.append(np.flatnonzero(np.diff(hashes[order])) + 1, len(rows))  # of rows with equal hashes
     chosen, begin = list[np.ndarray](), 0
     for size in sizes:
         if begin + size > len(rows):
             return None
         end = int(ends[np.searchsorted(ends, begin + size)]) if size else begin
-        chosen.append(np.sort(rows[begin:end]))
+        chosen.append(np.sort(rows[order[begin:end]]))
         begin = end
-    return chosen if begin < len(hashes) else None
+    return chosen
 
 
 def split_rows(texts: Sequence[str], number: int) -> tuple[list[int], list[int]]:
     """Returns the rows that are kept and about `number` rows that are held out: see `held_out_rows`."""
-    (part,) = held_out_rows([texts], sizes=[number], seed=0)
+    (part,) = held_out_rows(lambda: [texts], sizes=[number], seed=0)
     return np.setdiff1d(np.arange(len(texts)), part).tolist(), part.tolist()
 
 
@@ -182,11 +201,11 @@ def split_by_source(pairs: Pairs, *, held_out: Sequence[int], seed: int) -> list
     Raises:
       DataError: more than half of the corpus would be set aside, or no pair would be left.
     """
-    chosen = held_out_rows(pairs.side(0), sizes=held_out, seed=seed)
+    chosen = held_out_rows(lambda: pairs.side(0), sizes=held_out, seed=seed)
     if isinstance(pairs, FilePairs):
-        lines, codes = np.flatnonzero(pairs.codes == pairs.part), pairs.codes.copy()
+        codes = pairs.codes.copy()
         for number, rows in enumerate(chosen, 1):
-            codes[lines[rows]] = number
+            codes[pairs.lines_of(rows)] = number
         rest, *parts = (dataclasses.replace(pairs, codes=codes, part=number) for number in range(len(chosen) + 1))
         small = [part.part for part in parts if len(part) <= IN_MEMORY]
         loaded: dict[int, Pairs] = dict(zip(small, rest.load_parts(small), strict=True)) if small else {}

@@ -24,7 +24,6 @@ from typing import IO, Any
 
 import numpy as np
 
-import jaxformer
 from jaxformer.data.pairs import Pairs
 from jaxformer.data.token_cache import Ragged, token_dtype
 from jaxformer.errors import DataError, JaxformerError
@@ -234,7 +233,7 @@ class _Pool:
           JaxformerError: a worker ended.
         """
         command = [sys.executable, "-m", "jaxformer.data.worker", str(self._tokenizer)]
-        root = str(pathlib.Path(jaxformer.__file__).parent.parent)
+        root = str(pathlib.Path(__file__).parents[2])
         workers = [
             subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_environment(root))  # noqa: S603
             for _ in range(self._number)

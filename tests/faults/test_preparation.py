@@ -108,7 +108,7 @@ def test_a_host_that_dies_ends_the_other(tmp_path, expected, fault, victim):
     hosts.codes()
     assert code not in (0, 2, 85, 130), hosts.said(1 - victim)
     kept = {path: path.stat().st_mtime_ns for path in made()}
-    assert 6 <= len(kept) <= 40
+    assert 6 <= len(kept) < 40
     again = Hosts(tmp_path, "tokens", "tokens")
     again.wait_for(lambda: len(made()) > len(kept))
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
