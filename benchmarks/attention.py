@@ -19,7 +19,7 @@ import tempfile
 import numpy as np
 
 from benchmarks import command
-from benchmarks.sides.attention_data import valid
+from benchmarks.sides.arrays import valid
 from benchmarks.worker import Side
 from experiments.command import count
 
@@ -81,10 +81,7 @@ def measure(shape: tuple[int, ...], names: list[str], args: argparse.Namespace) 
             python = args.torch_python if "torch" in name else sys.executable
             running.append(Side(name, SIDES[name], spec, python=python, large_pages=args.large_pages))
         estimate = min(5.0, work / 1e11)  # seconds of one call
-        for _ in command.rounds(args.rounds):
-            for side in running:
-                side.round(max(1, min(20, int(0.5 / estimate))))
-        rows = {side.name: side.close() for side in running}
+        rows = command.take_turns(running, args.rounds, max(1, min(20, int(0.5 / estimate))))
         if not rows:
             return rows
         samples = {name: np.load(pathlib.Path(folder) / f"{name}.npz") for name in rows}

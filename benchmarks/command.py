@@ -13,12 +13,13 @@ import pathlib
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from benchmarks.worker import Side
 from experiments.command import count, facts
 from experiments.program import guarded, raise_signals
 from jaxformer.files import check_writable, write_text
@@ -97,6 +98,22 @@ def rounds(number: int) -> Iterator[int]:
             progress.refresh()
             yield turn
             progress.advance(task)
+
+
+def turns(sides: Iterable[Side], number: int, steps: int) -> Iterator[None]:
+    """Measures some steps of each side in each of a number of rounds, in alternating order; yields after each round."""
+    ordered = sorted(sides, key=lambda side: side.name)
+    for turn in rounds(number):
+        for side in ordered[:: -1 if turn % 2 else 1]:
+            side.round(steps)
+        yield
+
+
+def take_turns(sides: Sequence[Side], number: int, steps: int) -> dict[str, dict[str, Any]]:
+    """Measures sides in turn, see `turns`, and returns their results by name."""
+    for _ in turns(sides, number, steps):
+        pass
+    return {side.name: side.close() for side in sides}
 
 
 def write(out: pathlib.Path | None, results: Mapping[str, Any]) -> None:

@@ -66,9 +66,8 @@ def measure(shape: tuple[int, ...], names: list[str], args: argparse.Namespace) 
             running.append(Side(name, SIDES[name], spec, python=python))
         steps = max(1, min(20, int(0.3 / (work / 1e11))))
         medians: dict[str, list[float]] = {name: [] for name in names}
-        for _ in command.rounds(args.rounds):
+        for _ in command.turns(running, args.rounds, steps):
             for side in running:
-                side.round(steps)
                 medians[side.name].append(statistics.median(side.seconds[-steps:]))
         rows = {side.name: side.close() for side in running}
         samples = {name: np.load(pathlib.Path(folder) / f"{name}.npz") for name in rows}

@@ -75,10 +75,7 @@ def measure(size: str, spec: dict, args: argparse.Namespace) -> dict:
         python = interpreters.get(name) or interpreters.get(name.removesuffix(" int8"), sys.executable)
         running.append(Side(name, module, spec | {"compute_type": compute_type}, python=python))
     os.sched_setaffinity(0, cores)
-    for _ in command.rounds(args.rounds):
-        for side in running:
-            side.round(steps)
-    found = {side.name: side.close() for side in running}
+    found = command.take_turns(running, args.rounds, steps)
     results, line = {}, f"{size:9s} beam {spec['beam_size']} batch {spec['batch_size']:2d}"
     base = found.get("CTranslate2", next(iter(found.values())))
     for name, row in found.items():

@@ -19,7 +19,7 @@ import tempfile
 import numpy as np
 
 from benchmarks import command
-from benchmarks.sides.recurrent_data import GATES
+from benchmarks.sides.arrays import GATES
 from benchmarks.worker import Side
 from experiments.command import count
 from jaxformer.errors import ConfigError
@@ -70,9 +70,7 @@ def measure(spec: dict, args: argparse.Namespace) -> dict:
         pythons = {"ours": sys.executable, "torch": args.torch_python}
         sides = {name: Side(name, SIDES[name], spec | {"save": files[name]}, python=pythons[name]) for name in SIDES}
         ratios = []
-        for turn in command.rounds(args.rounds):
-            for name in sorted(sides, reverse=turn % 2 == 1):
-                sides[name].round(args.steps)
+        for _ in command.turns(sides.values(), args.rounds, args.steps):
             ours, theirs = (statistics.median(side.seconds[-args.steps :]) for side in sides.values())
             ratios.append(ours / theirs)
         results = {name: side.close() for name, side in sides.items()}

@@ -89,9 +89,7 @@ def compare(sides: dict[str, Side], steps: int, most: int) -> dict:
     """
     ratios: list[float] = []
     of_processor: list[float] = []
-    for turn in command.rounds(most):
-        for name in sorted(sides, reverse=turn % 2 == 1):
-            sides[name].round(steps)
+    for _ in command.turns(sides.values(), most, steps):
         for found, times in ((ratios, "seconds"), (of_processor, "processor")):
             medians = {name: statistics.median(getattr(side, times)[-steps:]) for name, side in sides.items()}
             found.append(medians["new"] / medians["old"])

@@ -17,7 +17,7 @@ import sys
 import jax
 
 from benchmarks import command
-from benchmarks.sides.data import target_tokens
+from benchmarks.sides.arrays import target_tokens
 from benchmarks.sides.ours import shape
 from benchmarks.worker import Side
 from experiments.command import count
@@ -76,10 +76,7 @@ def measure(size: str, spec: dict, names: list[str], args: argparse.Namespace) -
         module, options = SIDES[name]
         python = args.torch_python if "PyTorch" in name else sys.executable
         running.append(Side(name, module, spec | options, python=python))
-    for _ in command.rounds(args.rounds):
-        for side in running:
-            side.round(args.steps)
-    results = {side.name: side.close() for side in running}
+    results = command.take_turns(running, args.rounds, args.steps)
     print(f"{'':18s}{'ms/step':>9s}{'tokens/s':>10s}{'of peak':>9s}{'first step s':>14s}{'memory GB':>11s}")
     for name, row in results.items():
         row["tokens_per_second"] = tokens / row["seconds"]

@@ -58,10 +58,7 @@ def measure(spec: dict, number: int, rounds: int) -> dict:
     os.sched_setaffinity(0, cores[: spec["threads"]])  # the processes inherit it, and XLA counts its threads by it
     running = [Side(name, module, spec | {"compute_type": kind}) for name, (module, kind) in SIDES.items()]
     os.sched_setaffinity(0, cores)
-    for _ in command.rounds(rounds):
-        for side in running:
-            side.round(1)
-    found = {side.name: side.close() for side in running}
+    found = command.take_turns(running, rounds, 1)
     results: dict = {"beam": spec["beam_size"], "batch": spec["batch_size"]}
     base, line = found["CTranslate2"], f"beam {spec['beam_size']} batch {spec['batch_size']}"
     said = {name: row.pop("result") for name, row in found.items()}

@@ -122,13 +122,10 @@ def measure(
     """Measures all sides in turn; returns their results, our time by the faster peer's, and the largest difference."""
     with tempfile.TemporaryDirectory() as folder:
         files = {name: str(pathlib.Path(folder) / f"{name}.npz") for name in ("ours", *peers)}
-        running = {"ours": Side("ours", OURS, spec | {"save": files["ours"]})}
+        running = [Side("ours", OURS, spec | {"save": files["ours"]})]
         for name, changes in peers.items():
-            running[name] = Side(name, TORCH, spec | changes | {"save": files[name]}, python=args.torch_python)
-        for turn in command.rounds(args.rounds):
-            for name in sorted(running, reverse=turn % 2 == 1):
-                running[name].round(calls)
-        sides = {name: side.close() for name, side in running.items()}
+            running.append(Side(name, TORCH, spec | changes | {"save": files[name]}, python=args.torch_python))
+        sides = command.take_turns(running, args.rounds, calls)
         found = {name: np.load(file) for name, file in files.items()}
         apart = [
             float(np.abs(found["ours"][x] - found[name][x]).max() / np.abs(found[name][x]).max())

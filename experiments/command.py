@@ -36,12 +36,13 @@ class Stopped(JaxformerError):
     exit_code = 85
 
 
-def parser(name: str, description: str | None, *, out: str) -> argparse.ArgumentParser:
+def parser(name: str, description: str | None, *, out: str, data: str = "") -> argparse.ArgumentParser:
     """Returns a parser with the options ``--out``, explained by `out`, and ``--smoke``.
 
     Args:
       name: the experiment, for ``python -m experiments.<name>``.
       description: the docstring of its command, shown as it is written.
+      data: what the folder of data holds; with it, there are the options ``--data-dir`` and ``--minutes``.
     """
     made = argparse.ArgumentParser(
         prog=f"python -m experiments.{name}",
@@ -50,6 +51,9 @@ def parser(name: str, description: str | None, *, out: str) -> argparse.Argument
     )
     made.add_argument("--out", type=pathlib.Path, required=True, help=out)
     made.add_argument("--smoke", action="store_true", help="tiny sizes, in seconds; the results mean nothing")
+    if data:
+        made.add_argument("--data-dir", type=pathlib.Path, help=f"the folder of {data}; default: JAXFORMER_DATA")
+        made.add_argument("--minutes", type=float, default=0.0, help="the time limit of this call in minutes; 0: none")
     return made
 
 
@@ -143,11 +147,35 @@ def record(path: pathlib.Path, config: Any, make: Callable[[], Mapping[str, Any]
     """
     settings = fingerprint(config)
     if not path.exists():
-        write_text(path, json.dumps({"settings": settings, **make()}, indent=1, ensure_ascii=False) + "\n")
+        write_results(path, {"settings": settings, **make()})
     found = json.loads(path.read_text(encoding="utf-8"))
     if found.get("settings") != settings:
         raise ConfigError(f"{path} must be a result of these settings, got others; choose another --out")
     return found
+
+
+def trained(
+    config: TaskConfig, name: str, out: pathlib.Path, end: float, measure: Callable[[], Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Returns the record of a run in a folder, which is trained and measured if it has none; see `train`, `record`."""
+
+    def make() -> Mapping[str, Any]:
+        print(f"\n{name}", flush=True)
+        seconds = train(config, out / name, end)
+        return {**measure(), **facts(), "seconds": seconds}
+
+    return record(out / "records" / f"{name}.json", config, make)
+
+
+def write_results(path: pathlib.Path, results: Mapping[str, Any]) -> None:
+    """Writes results as JSON."""
+    write_text(path, json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+
+
+def publish(out: pathlib.Path, text: str) -> None:
+    """Writes the report into a folder of results, and prints it."""
+    write_text(out / "report.md", text)
+    print(text)
 
 
 def facts() -> dict[str, Any]:

@@ -39,14 +39,16 @@ if TYPE_CHECKING:
     )
     from jaxformer.modules.pure import pure
     from jaxformer.tasks.registry import configure
-    from jaxformer.tasks.runner import average, evaluate, load, train
+    from jaxformer.tasks.restore import average, load
+    from jaxformer.tasks.runner import evaluate, train
 
 __version__ = "0.1.0"
 
 _MEMBERS = {
     "pure": "jaxformer.modules.pure",
     "configure": "jaxformer.tasks.registry",
-    **dict.fromkeys(("train", "load", "evaluate", "average"), "jaxformer.tasks.runner"),
+    **dict.fromkeys(("load", "average"), "jaxformer.tasks.restore"),
+    **dict.fromkeys(("train", "evaluate"), "jaxformer.tasks.runner"),
 }
 
 __all__ = [

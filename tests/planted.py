@@ -269,10 +269,10 @@ TRAINING = (
 TASKS = (
     Bug(
         "worst_candidate_first",
-        "jaxformer/tasks/minimum_bayes_risk.py",
+        "jaxformer/tasks/generation.py",
         "key=lambda c: -c.score",
         "key=lambda c: c.score",
-        "tests/tasks/test_minimum_bayes_risk.py::test_candidates_are_ranked_by_their_expected_utilities",
+        "tests/tasks/test_generation.py::test_candidates_are_ranked_by_their_expected_utilities",
     ),
     Bug(
         "results_of_other_texts",

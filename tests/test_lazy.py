@@ -84,7 +84,7 @@ def test_the_names_are_those_of_the_table_and_of_own_submodules():
     assert {"make_step", "TrainConfig", "schedules", "PhaseTimer"} <= set(dir(training))
     assert {"EncoderDecoderConfig", "EncoderDecoder", "presets"} <= set(models.__all__)
     assert "lazy" not in training.__all__
-    assert {"TranslationConfig", "TASK", "presets"} <= set(translation.__all__)
+    assert {"TranslationConfig", "TASK", "Translator"} <= set(translation.__all__)
 
 
 @pytest.mark.parametrize("package", [decoding, functional, masks, modules, sharding], ids=lambda x: x.__name__)

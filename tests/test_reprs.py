@@ -21,19 +21,7 @@ from jaxformer.tasks.language_model.config import DecodeConfig
 from jaxformer.tokenizers.characters import CharacterTokenizer
 
 PACKAGE = pathlib.Path(__file__).parents[1] / "jaxformer"
-INTERNAL = {
-    "Request",
-    "Saved",
-    "Ring",
-    "Varying",
-    "Tile",
-    "Location",
-    "WideIndex",
-    "Start",
-    "Fitted",
-    "Weights",
-    "Trained",
-}
+INTERNAL = set("Request Saved Ring Varying Tile Location WideIndex Start Fitted Weights Trained".split())
 """Parts of one computation, which no user gets."""
 
 CONFIG = models.LanguageModelConfig(50, num_layers=2, d_model=8, num_heads=2, d_ff=16)
@@ -87,7 +75,7 @@ def test_the_parts_of_a_search_are_one_short_line_each():
 def test_a_predictor_names_its_methods():
     """It was 48,122 characters."""
     tokenizer = CharacterTokenizer.train(["abc"])
-    predictor = TextGenerator(NET, dict(NET.shapes), tokenizer, DecodeConfig(), 64)
+    predictor = TextGenerator(NET, dict(NET.shapes), tokenizer, DecodeConfig(), window=64)
     text = repr(predictor)
     assert text.startswith(f"TextGenerator(net=Pure(model=LanguageModel, config={SHAPE}), params=<")
     assert re.search(r"params=<[\d,]+ values in \d+ arrays>, tokenizer=<CharacterTokenizer>, decode=", text), text

@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.accelerator.record import Case, Settings, aligned, number
 from benchmarks.accelerator.training import TINY_TOKENS, configuration, one_device, random_batches, shape_of
 from jaxformer.tasks import planner
-from jaxformer.training.checksums import checksums
+from jaxformer.training.integrity import checksums
 
 TITLE = "Part 6: fifty steps twice"
 FLAGS = pathlib.Path(__file__).resolve().parents[2] / "launch" / "flags" / "gpu-reproducible.txt"

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.sides.convolution_data import arrays, save
+from benchmarks.sides.arrays import convolution_arrays, save
+from benchmarks.sides.ours import compiled
 from benchmarks.sides.ours import product as product
 from benchmarks.sides.ours import versions as versions
 from jaxformer import functional
 
 
 def build(spec):
-    inputs = [jnp.asarray(x) for x in arrays(spec["shape"])]
+    *inputs, upstream = map(jnp.asarray, convolution_arrays(spec["shape"]))
     dilation, causal = spec["shape"][4], spec["causal"]
 
     def call(x, kernel, bias):
@@ -25,11 +25,6 @@ def build(spec):
         starts = range(0, reach + 1, dilation)
         return sum(padded[:, i : i + x.shape[1]] @ w for i, w in zip(starts, kernel, strict=True)) + bias
 
-    def both(x, kernel, bias, upstream):
-        output, pull = jax.vjp(call, x, kernel, bias)
-        return output, *pull(upstream)
-
-    function = both if spec["backward"] else lambda x, kernel, bias, upstream: (call(x, kernel, bias),)
-    compiled = jax.jit(function).lower(*inputs).compile()
-    save(spec, [np.asarray(x) for x in compiled(*inputs)])
-    return lambda: jax.block_until_ready(compiled(*inputs))
+    once = compiled(spec, call, inputs, upstream)
+    save(spec, [np.asarray(x) for x in once()])
+    return once

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from benchmarks.sides.data import PAD, batch
+from benchmarks.sides.arrays import PAD, batch
 from benchmarks.sides.ours import product
 
 __all__ = ["build", "product", "versions"]

@@ -8,7 +8,7 @@ import flax
 import jax
 import jax.numpy as jnp
 
-from benchmarks.sides.data import PAD, batch
+from benchmarks.sides.arrays import PAD, batch
 from jaxformer import functional, models, training
 from jaxformer.functional import CrossEntropy, Tokens
 from jaxformer.models import choices
@@ -67,6 +67,22 @@ def _loss(net, params, batch, key):
     target = Tokens(batch["target"], batch["labels"] != PAD, right_padded=True)
     loss = CrossEntropy(smoothing=0.1)
     return *net.bind(params).loss(source, target, labels=batch["labels"], loss=loss, key=key), {}
+
+
+def compiled(spec, call, inputs, upstream, *others):
+    """Returns a compiled call that gives its output and, if the spec says so, the gradients of the inputs.
+
+    Args:
+      others: arrays without a gradient; if the program closed over them, XLA could compute with them beforehand.
+    """
+
+    def both(upstream, others, *inputs):
+        output, pull = jax.vjp(lambda *inputs: call(*inputs, *others), *inputs)
+        return output, *pull(upstream.astype(output.dtype))
+
+    function = both if spec["backward"] else lambda upstream, others, *inputs: (call(*inputs, *others),)
+    program = jax.jit(function).lower(upstream, others, *inputs).compile()
+    return lambda: jax.block_until_ready(program(upstream, others, *inputs))
 
 
 def product(size):

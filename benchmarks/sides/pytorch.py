@@ -7,7 +7,7 @@ import os
 
 import torch
 
-from benchmarks.sides.data import PAD, batch
+from benchmarks.sides.arrays import PAD, batch
 
 
 class Translator(torch.nn.Module):
@@ -48,9 +48,22 @@ class Translator(torch.nn.Module):
         return torch.nn.functional.linear(x, self.table.weight)
 
 
+torch.set_num_threads(len(os.sched_getaffinity(0)))
+
+
+def timed(spec, call, inputs, upstream):
+    """Returns a call that gives its output and, if the spec says so, the gradients of the inputs."""
+    inputs = [x.requires_grad_(spec["backward"]) for x in inputs]
+
+    def once():
+        output = call(*inputs)
+        return (output, *torch.autograd.grad(output, inputs, upstream)) if spec["backward"] else (output,)
+
+    return once
+
+
 def build(spec):
     torch.manual_seed(0)
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
     net = Translator(spec).train()
     run = torch.compile(net) if spec.get("compiled") else net
     optimizer = torch.optim.Adam(net.parameters(), lr=7e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 
+from benchmarks.sides.arrays import recurrent_arrays, save
 from benchmarks.sides.pytorch import product as product
 from benchmarks.sides.pytorch import versions as versions
-from benchmarks.sides.recurrent_data import arrays, save
 
 
 def build(spec):
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
     kind = {"rnn": torch.nn.RNN, "gru": torch.nn.GRU, "lstm": torch.nn.LSTM}[spec["cell"]]
     layer = kind(*spec["shape"][2:], batch_first=True)
-    x, upstream, weights = arrays(spec)
+    x, upstream, weights = recurrent_arrays(spec)
     with torch.no_grad():
         for own, weight in zip(layer.parameters(), weights, strict=True):
             own.copy_(torch.tensor(weight))

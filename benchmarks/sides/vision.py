@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.sides.arrays import image_convolution_arrays, images, save, weights
+from benchmarks.sides.ours import compiled
 from benchmarks.sides.ours import product as product
 from benchmarks.sides.ours import versions as versions
-from benchmarks.sides.vision_data import convolution_arrays, images, save, weights
 from jaxformer import functional, models, training
 from jaxformer.data.image_batches import Augmentation, ImageBatch, PlannedImages, image_plan
 from jaxformer.data.pipeline import batches
@@ -57,17 +58,11 @@ def _leaves(tree):
 
 def convolution(spec):
     *_, taps, stride = spec["shape"]
-    x, kernel, upstream = map(jnp.asarray, convolution_arrays(spec["shape"]))
+    *inputs, upstream = map(jnp.asarray, image_convolution_arrays(spec["shape"]))
     call = functools.partial(functional.convolution, stride=stride, padding="valid" if taps == stride else "same")
-
-    def both(x, kernel, upstream):
-        output, pull = jax.vjp(call, x, kernel)
-        return output, *pull(upstream)
-
-    function = both if spec["backward"] else lambda x, kernel, upstream: (call(x, kernel),)
-    compiled = jax.jit(function).lower(x, kernel, upstream).compile()
-    save(spec, [np.asarray(a) for a in compiled(x, kernel, upstream)])
-    return lambda: jax.block_until_ready(compiled(x, kernel, upstream))
+    once = compiled(spec, call, inputs, upstream)
+    save(spec, [np.asarray(a) for a in once()])
+    return once
 
 
 def many_batches(spec):

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
+import functools
 
 import torch
 from torch.nn import functional as F
 
+from benchmarks.sides.arrays import image_convolution_arrays, images, save, weights
 from benchmarks.sides.pytorch import product as product
+from benchmarks.sides.pytorch import timed
 from benchmarks.sides.pytorch import versions as versions
-from benchmarks.sides.vision_data import convolution_arrays, images, save, weights
 
 
 def build(spec):
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
     return {"step": training_step, "convolution": convolution}[spec["work"]](spec)
 
 
@@ -133,16 +133,11 @@ def training_step(spec):
 def convolution(spec):
     *_, taps, stride = spec["shape"]
     padding = 0 if taps == stride else taps // 2
-    x, kernel, upstream = map(torch.tensor, convolution_arrays(spec["shape"]))
+    x, kernel, upstream = map(torch.tensor, image_convolution_arrays(spec["shape"]))
     order = torch.channels_last if spec["channels_last"] else torch.contiguous_format
     x, upstream = (a.permute(0, 3, 1, 2).contiguous(memory_format=order) for a in (x, upstream))
     weight = kernel.permute(3, 2, 0, 1).contiguous(memory_format=order)
-    inputs = [a.requires_grad_(spec["backward"]) for a in (x, weight)]
-
-    def once():
-        output = F.conv2d(*inputs, stride=stride, padding=padding)
-        return (output, *torch.autograd.grad(output, inputs, upstream)) if spec["backward"] else (output,)
-
+    once = timed(spec, functools.partial(F.conv2d, stride=stride, padding=padding), (x, weight), upstream)
     output, *gradients = (a.detach() for a in once())
     found = [output.permute(0, 2, 3, 1)]
     if gradients:

@@ -28,7 +28,7 @@ from experiments.captioning.corpus import CUTOUTS, FOLDER, MODELS, configuration
 from experiments.captioning.cutouts import configuration as configuration_of_cutouts
 from experiments.captioning.cutouts import write_cutouts
 from experiments.captioning.measures import best_constant, entropies, grounding, movement, nearest
-from experiments.captioning.report import report
+from experiments.tables import table
 from jaxformer.data.captions import captions_of
 from jaxformer.data.image_batches import decode_all
 from jaxformer.data.images import LabeledImages
@@ -37,17 +37,16 @@ from jaxformer.evaluation.scores import bleu
 from jaxformer.files import write_text
 from jaxformer.inspection import plots
 from jaxformer.tasks.captioning import TASK, CaptioningConfig, ImageCaptioner
-from jaxformer.tasks.config import TaskConfig
 
 DRAWN = 6
 """Test pictures whose attention is drawn."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = command.parser("captioning", __doc__, out="the folder of runs, records, pictures and the report")
-    parser.add_argument("--data-dir", type=pathlib.Path, help=f"the folder of {FOLDER}; default: JAXFORMER_DATA")
+    parser = command.parser(
+        "captioning", __doc__, out="the folder of runs, records, pictures and the report", data=FOLDER
+    )
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="by default all")
-    parser.add_argument("--minutes", type=float, default=0.0, help="the time limit of this call in minutes; 0 for none")
     return command.exit_code(run, parser.parse_args(arguments))
 
 
@@ -68,14 +67,13 @@ def run(args: argparse.Namespace) -> None:
     found = baselines(next(iter(configs.values())), known)
     cutouts = configuration_of_cutouts(args.out.resolve() / "parts", smoke.CUTOUTS if args.smoke else {})
     try:
-        seen = record(cutouts, CUTOUTS, args.out, end, functools.partial(accuracy, args.out / CUTOUTS))
+        seen = command.trained(cutouts, CUTOUTS, args.out, end, functools.partial(accuracy, args.out / CUTOUTS))
         print(f"{seen['accuracy']:.1f}% of held-out cutouts have their right class")
         for model, config in configs.items():
-            found[model] = record(config, model, args.out, end, functools.partial(measure, config, model, args.out))
+            measured = functools.partial(measure, config, model, args.out)
+            found[model] = command.trained(config, model, args.out, end, measured)
     finally:
-        text = report(found)
-        write_text(args.out / "report.md", text)
-        print(text)
+        command.publish(args.out, report(found))
 
 
 def prepare(
@@ -133,24 +131,6 @@ def scored(captions: Sequence[str], images: LabeledImages, own: Sequence[Sequenc
     return metrics | {"bleu": bleu(captions, captions_of(images)).value, "different": len(set(captions))}
 
 
-def record(
-    config: TaskConfig, name: str, out: pathlib.Path, end: float, measured: Callable[[], Mapping[str, Any]]
-) -> Mapping[str, Any]:
-    """Returns the record of a run, which is trained and measured if it has none.
-
-    Raises:
-      ConfigError: the record is of other settings.
-      Stopped: the time was up.
-    """
-
-    def make() -> Mapping[str, Any]:
-        print(f"\n{name}", flush=True)
-        seconds = command.train(config, out / name, end)
-        return {**measured(), **command.facts(), "seconds": seconds}
-
-    return command.record(out / "records" / f"{name}.json", config, make)
-
-
 def accuracy(run: pathlib.Path) -> dict[str, float]:
     """Returns the scores of a classifier of images on its validation data."""
     return {score.name: score.value for score in jaxformer.evaluate(run, split="validation")["validation"]}
@@ -178,6 +158,30 @@ def measure(config: CaptioningConfig, model: str, out: pathlib.Path) -> dict[str
         "movement": movement(maps, grid),
         "parameters": captioner.net.num_parameters,
     }
+
+
+def report(records: Mapping[str, Mapping[str, Any]]) -> str:
+    """Returns the results as Markdown: truth and BLEU of all captions, then the attention of the captioners."""
+    heading = ("captions", "true of the own picture", "of other pictures", "difference", "parsed", "BLEU", "different")
+    rows = []
+    for name, found in records.items():
+        metrics = (f"{found[key]:.1f}" for key in ("own", "shuffled", "difference", "parsed", "bleu"))
+        minutes = f"{found['seconds'] / 60:.0f}" if "seconds" in found else ""
+        rows.append((name, *metrics, found["different"], minutes))
+    tables = [table((*heading, "minutes"), *rows)]
+    trained = {name: found for name, found in records.items() if "entropies" in found}
+    classes = sorted({word for found in trained.values() for word in found["entropies"]})
+    rows = [
+        (
+            name,
+            *(f"{found['entropies'][word][0]:.3f}" if word in found["entropies"] else "" for word in classes),
+            f"{found['movement']:.3f}",
+        )
+        for name, found in trained.items()
+    ]
+    if rows:
+        tables.append(table(("entropy of attention", *classes, "distance between words"), *rows))
+    return "\n\n".join(tables) + "\n"
 
 
 if __name__ == "__main__":

@@ -29,11 +29,11 @@ from experiments.classification.corpora import BAG, FILES, WAYS, Cell, cells, co
 from experiments.classification.report import draw, report, summary
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError
-from jaxformer.evaluation.classification import accuracy, matthews
-from jaxformer.files import remove_folder, write_text
+from jaxformer.evaluation.scores import accuracy, matthews
+from jaxformer.files import remove_folder
 from jaxformer.tasks import registry
 from jaxformer.tasks.classification import TASK, ClassificationConfig
-from jaxformer.tasks.tokenizers import FILES as TOKENIZERS
+from jaxformer.tasks.text import FILES as TOKENIZERS
 from jaxformer.training.logging import read_log
 
 EPOCHS = {"average": 8}
@@ -41,13 +41,13 @@ EPOCHS = {"average": 8}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = command.parser("classification", __doc__, out="the folder of runs, records and the report")
-    parser.add_argument("--data-dir", type=pathlib.Path, help="the folder of the corpora; default: JAXFORMER_DATA")
+    parser = command.parser(
+        "classification", __doc__, out="the folder of runs, records and the report", data="the corpora"
+    )
     parser.add_argument("--pretrained", type=pathlib.Path, help="a run of masked_language_model")
     parser.add_argument("--corpora", nargs="+", choices=FILES, default=list(FILES), help="by default all")
     parser.add_argument("--ways", nargs="+", choices=[*WAYS, BAG], help="by default all")
     parser.add_argument("--seeds", type=command.count, default=5, help="trainings of each way and corpus (default 5)")
-    parser.add_argument("--minutes", type=float, default=0.0, help="the time limit of this call in minutes; 0 for none")
     return command.exit_code(run, parser.parse_args(arguments))
 
 
@@ -73,15 +73,11 @@ def run(args: argparse.Namespace) -> None:
     finally:
         paths = [(cell, record_of(cell, args.out)) for cell in todo]
         records = [(cell, json.loads(path.read_text(encoding="utf-8"))) for cell, path in paths if path.exists()]
-        write_text(
-            args.out / "results.json", json.dumps({"facts": command.facts(), **summary(records)}, indent=1) + "\n"
-        )
+        command.write_results(args.out / "results.json", {"facts": command.facts(), **summary(records)})
         paths = [(cell, args.out / cell.name / "log.jsonl") for cell, _ in records]
         if logs := [(cell, list(read_log(path))) for cell, path in paths if path.exists()]:
             draw(logs, args.out / "curves.png")
-        text = report(records)
-        write_text(args.out / "report.md", text)
-        print(text)
+        command.publish(args.out, report(records))
 
 
 def record_of(cell: Cell, out: pathlib.Path) -> pathlib.Path:

@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxformer.config import changed
 from jaxformer.tasks.classification import ClassificationConfig
-from jaxformer.tasks.classification.presets import classification
+from jaxformer.tasks.classification.config import classification
 
 FILES: dict[str, dict[str, Any]] = {
     "sst2": {

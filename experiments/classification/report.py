@@ -7,16 +7,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
 
 from experiments.classification.corpora import METRIC, WAYS, Cell
-from experiments.intervals import interval
-from jaxformer.files import replacing
+from experiments.pictures import plt, save, tidy
+from experiments.tables import interval, mean_curve, table
 
 NEGATION = re.compile(r"(?:^|\s)(?:not|n't|never|no|nothing|neither|nor|without|hardly|\w+n't)(?=\s|$)", re.IGNORECASE)
 NAMES = {"accuracy": "accuracy", "matthews": "Matthews correlation"}
@@ -28,7 +23,7 @@ COLORS = ("#0f766e", "#5eaaa3", "#9aa5b1", "#c2410c", "#1f2933", "#d9a441")
 
 def report(records: Sequence[tuple[Cell, Mapping[str, Any]]]) -> str:
     """Returns the results as Markdown."""
-    lines = ["| corpus | way | metric | test | seeds | seconds each |", "|---|---|---|---|---|---|"]
+    rows: list[Sequence[object]] = [("corpus", "way", "metric", "test", "seeds", "seconds each")]
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for cell, record in records:
         groups.setdefault((cell.corpus, cell.way), []).append(record)
@@ -36,14 +31,13 @@ def report(records: Sequence[tuple[Cell, Mapping[str, Any]]]) -> str:
         metric = NAMES[METRIC.get(corpus, "accuracy")]
         seconds = np.mean([record.get("seconds", 0.0) for record in found])
         values = [record[metric] for record in found]
-        lines.append(f"| {corpus} | {way} | {metric} | {interval(values)} | {len(found)} | {seconds:.0f} |")
-    lines += ["", "| corpus | way | with negation | without |", "|---|---|---|---|"]
+        rows.append((corpus, way, metric, interval(values), len(found), f"{seconds:.0f}"))
+    negations: list[Sequence[object]] = [("corpus", "way", "with negation", "without")]
     for (corpus, way), found in sorted(groups.items()):
         if corpus == "sst2":
             both = [by_negation(record["rows"]) for record in found]
-            cells = [interval([part[name] for part in both]) for name in (True, False)]
-            lines.append(f"| {corpus} | {way} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+            negations.append((corpus, way, *(interval([part[name] for part in both]) for name in (True, False))))
+    return f"{table(*rows)}\n\n{table(*negations)}\n"
 
 
 def summary(records: Sequence[tuple[Cell, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
@@ -63,28 +57,21 @@ def draw(logs: Sequence[tuple[Cell, Sequence[Mapping[str, Any]]]], path: pathlib
     Args:
       logs: each cell with the entries of its log.
     """
-    curves: dict[tuple[str, str], list[dict[int, float]]] = {}
+    groups: dict[tuple[str, str], list[Sequence[Mapping[str, Any]]]] = {}
     for cell, log in logs:
-        key = f"validation_{METRIC.get(cell.corpus, 'accuracy')}"
-        curve = {entry["step"]: entry[key] for entry in log if key in entry}
-        curves.setdefault((cell.corpus, cell.way), []).append(curve)
-    corpora = [corpus for corpus in TITLES if any(corpus == key[0] for key in curves)]
+        groups.setdefault((cell.corpus, cell.way), []).append(log)
+    corpora = [corpus for corpus in TITLES if any(corpus == key[0] for key in groups)]
     figure, grid = plt.subplots(1, len(corpora), figsize=(3.4 * len(corpora), 3.6), squeeze=False, layout="constrained")
     for axes, corpus in zip(grid[0], corpora, strict=True):
+        metric = METRIC.get(corpus, "accuracy")
         for way, color in zip(WAYS, COLORS, strict=True):
-            seeds = curves.get((corpus, way), [])
-            steps = sorted(set.intersection(*map(set, seeds))) if seeds else []
+            steps, means = mean_curve(groups.get((corpus, way), []), f"validation_{metric}")
             if steps:
-                means = [float(np.mean([curve[step] for curve in seeds])) for step in steps]
                 axes.plot(steps, means, label=way, color=color, marker="o", markersize=3, linewidth=1.2)
-        axes.set(title=TITLES[corpus], xlabel="step", ylabel=f"validation {NAMES[METRIC.get(corpus, 'accuracy')]}, %")
-        axes.grid(axis="y", alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
+        tidy(axes, title=TITLES[corpus], xlabel="step", ylabel=f"validation {NAMES[metric]}, %")
     handles = {name: line for axes in grid[0] for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
     figure.legend(handles.values(), handles, loc="outside lower center", ncols=len(WAYS), frameon=False)
-    with replacing(path) as part:
-        figure.savefig(part, format="png", dpi=150)
-    plt.close(figure)
+    save(figure, path)
 
 
 def by_negation(rows: Sequence[Mapping[str, str]]) -> dict[bool, float]:

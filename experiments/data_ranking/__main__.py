@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-import json
 import pathlib
 import time
 from collections.abc import Mapping
@@ -206,7 +205,7 @@ def run(options: argparse.Namespace) -> None:
         "ranks of the placeholders": ranks,
         "first lines": {name: order[: options.first].tolist() for name, order in orders.items()},
     }
-    write_text(options.out / "results.json", json.dumps(results, indent=1) + "\n")
+    command.write_results(options.out / "results.json", results)
     write_text(options.out / "first.tsv", _shown(ranking.corpus.train.load(), orders, scores, options.first))
     print(f"{len(scores):,} pairs, validation loss {loss:.3f}; lines of placeholders and their ranks:")
     for name in SCORES:

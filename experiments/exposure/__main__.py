@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import pathlib
 import time
 from typing import Any
@@ -19,7 +18,6 @@ from experiments import command
 from experiments.exposure import measures, probes, report
 from jaxformer import demo
 from jaxformer.errors import ConfigError
-from jaxformer.files import write_text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,8 +50,7 @@ def run(args: argparse.Namespace) -> None:
     """Trains where no run is given, measures, and writes results, tables and pictures."""
     trained = args.run or train(args.out / "run", TINY if args.smoke else {})
     results = measure(trained, SMOKE if args.smoke else FULL)
-    args.out.mkdir(parents=True, exist_ok=True)
-    write_text(args.out / "results.json", json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+    command.write_results(args.out / "results.json", results)
     report.draw(results, args.out)
     print(report.tables(results))
 

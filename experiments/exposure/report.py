@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
 
-from jaxformer.files import replacing
+from experiments.pictures import plt, save
+from experiments.tables import percent, table
 
 FEWEST = 20
 """Distances with fewer sentences are left out."""
 DRAWN = 100
 """Positions with fewer sentences are not drawn."""
+REPLACED = {
+    "clean": ("right", "#0f766e"),
+    "own": ("the model's most probable wrong one", "#c2410c"),
+    "random": ("random", "#1f2933"),
+}
+"""The labels and colors of the words before."""
 
 
 def tables(results: Mapping[str, Any]) -> str:
@@ -28,33 +30,24 @@ def tables(results: Mapping[str, Any]) -> str:
     parts = [
         table(
             ("tokens", "teacher forcing", "free running", "number"),
-            [
-                ("all", percent(every["teacher"]), percent(every["free"]), f"{every['tokens']:,}"),
-                ("after a first error", percent(late["teacher"]), percent(late["free"]), f"{late['tokens']:,}"),
-                ("whole sentences", percent(whole["teacher"]), percent(whole["free"]), f"{exposure['sentences']:,}"),
-            ],
+            ("all", percent(every["teacher"]), percent(every["free"]), f"{every['tokens']:,}"),
+            ("after a first error", percent(late["teacher"]), percent(late["free"]), f"{late['tokens']:,}"),
+            ("whole sentences", percent(whole["teacher"]), percent(whole["free"]), f"{exposure['sentences']:,}"),
         ),
         table(
             ("the word before is", *(f"{i} after" for i in range(1, len(reach["clean"]) + 1))),
-            [
-                (label, *map(percent, reach[name]))
-                for name, label in (
-                    ("clean", "right"),
-                    ("own", "the model's most probable wrong one"),
-                    ("random", "random"),
-                )
-            ],
+            *((label, *map(percent, reach[name])) for name, (label, _) in REPLACED.items()),
         ),
         table(
             ("distance", "no noun of other gender or number between", "such a noun between"),
-            [
+            *[
                 (distance, *(_share(results["agreement"], distance, attracted) for attracted in (False, True)))
                 for distance in sorted({row["distance"] for row in results["agreement"]})
             ],
         ),
         table(
             ("word", "right", "95%", "mean margin, nats", "most frequent answer", "sentences"),
-            [
+            *[
                 (
                     row["probe"],
                     percent(row["right"]),
@@ -68,17 +61,6 @@ def tables(results: Mapping[str, Any]) -> str:
         ),
     ]
     return "\n\n".join(parts)
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Returns a Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
-
-
-def percent(share: float | None) -> str:
-    """Returns text such as "98.7%"; empty for None."""
-    return "" if share is None else f"{100 * share:.1f}%"
 
 
 def interval(row: Mapping[str, Any]) -> str:
@@ -106,11 +88,7 @@ def draw(results: Mapping[str, Any], folder: pathlib.Path) -> None:
     left.set(xlabel="position of the token", ylabel="share right", ylim=(None, 1))
     left.legend()
     distances = np.arange(1, len(reach["clean"]) + 1)
-    for name, label, color in (
-        ("clean", "right", "#0f766e"),
-        ("own", "the model's most probable wrong one", "#c2410c"),
-        ("random", "random", "#1f2933"),
-    ):
+    for name, (label, color) in REPLACED.items():
         right.plot(distances, reach[name], label=label, color=color, marker="o", markersize=4, clip_on=False)
     right.set(xlabel="positions after the replaced token", ylabel="share right", ylim=(None, 1))
     right.legend(title="the word before is")
@@ -138,6 +116,4 @@ def _save(figure: Any, path: pathlib.Path) -> None:
     for axes in figure.axes:
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=150)
-    plt.close(figure)
+    save(figure, path)

@@ -18,19 +18,14 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
-
 from experiments import command
-from experiments.intervals import interval
+from experiments.pictures import plt, save, tidy
+from experiments.tables import interval, table
 from experiments.translation import multi30k, smoke
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError
-from jaxformer.files import remove_folder, replacing, write_text
-from jaxformer.tasks.translation import TranslationConfig, presets
+from jaxformer.files import remove_folder
+from jaxformer.tasks.translation.config import TranslationConfig, demo
 from jaxformer.training.logging import read_log
 
 TORCH = "post, pytorch"
@@ -42,14 +37,14 @@ COLORS = {"xavier": "#9aa5b1", "fairseq": "#c2410c", "scaled": "#0f766e", "pytor
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = command.parser("initialization", __doc__, out="the folder of runs, records, the picture and the report")
-    parser.add_argument("--data-dir", type=pathlib.Path, help="the folder of multi30k; default: JAXFORMER_DATA")
+    parser = command.parser(
+        "initialization", __doc__, out="the folder of runs, records, the picture and the report", data="multi30k"
+    )
     parser.add_argument("--demo", action="store_true", help="train the model of `jaxformer demo` instead of Multi30k's")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES, metavar="CASE", help=f"of {CASES}")
     parser.add_argument("--torch", action="store_true", help="also train post-norm by PyTorch, which must be installed")
     parser.add_argument("--steps", type=command.count, default=2000, help="updates of each training (default 2000)")
     parser.add_argument("--seeds", type=command.count, default=3, help="trainings of each case (default 3)")
-    parser.add_argument("--minutes", type=float, default=0.0, help="the time limit of this call in minutes; 0 for none")
     return command.exit_code(run, parser.parse_args(arguments))
 
 
@@ -81,11 +76,9 @@ def run(args: argparse.Namespace) -> None:
                 found[case].append(record(case, config, args.out, end))
     finally:
         found = {case: records for case, records in found.items() if records}
-        text = report(found)
-        write_text(args.out / "report.md", text)
+        command.publish(args.out, report(found))
         if found:
             draw(found, args.out / "loss.png")
-        print(text)
 
 
 def configuration(case: str, seed: int, directory: pathlib.Path | None, steps: int) -> TranslationConfig:
@@ -100,7 +93,7 @@ def configuration(case: str, seed: int, directory: pathlib.Path | None, steps: i
     changes = {"name": f"initialization: {case}", "seed": seed, "model": model, "train": train}
     changes |= {"decode": {"validation_sentences": 0}}
     if directory is None:
-        return changed(presets.demo(), changes)
+        return changed(demo(), changes)
     changes |= {"model": model | {"attention_bias": True}, "data": {"directory": str(directory.resolve())}}
     changes |= {"optimizer": {"learning_rate": 5e-3, "warmup_steps": 2000, "cooldown": 0.0}}
     return changed(multi30k.en_de(), changes)
@@ -145,12 +138,11 @@ def report(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     <BLANKLINE>
     """
     steps = sorted({int(step) for records in found.values() for record in records for step in record["losses"]})
-    lines = [f"| validation loss after | {' | '.join(f'{step:,}' for step in steps)} | seeds |"]
-    lines.append("|---" * (len(steps) + 2) + "|")
-    for case, records in found.items():
-        values = [[record["losses"][str(step)] for record in records] for step in steps]
-        cells = [interval(column, digits=3) for column in values]
-        lines.append(f"| {case} | {' | '.join(cells)} | {len(records)} |")
+    rows = [
+        (case, *(interval([x["losses"][str(step)] for x in records], digits=3) for step in steps), len(records))
+        for case, records in found.items()
+    ]
+    lines = [table(("validation loss after", *(f"{step:,}" for step in steps), "seeds"), *rows)]
     facts = {record["date"]: record for records in found.values() for record in records}
     for date, last in sorted(facts.items())[-1:]:
         lines += ["", f"{date}, {last['processor']}, jax {last['jax']}, commit {last['commit'] or 'unknown'}"]
@@ -170,14 +162,10 @@ def draw(found: Mapping[str, Sequence[Mapping[str, Any]]], path: pathlib.Path) -
                 label = None if number else scale
                 axes.plot(steps, losses, color=COLORS[scale], linewidth=1, marker="o", markersize=2, label=label)
         axes.set_title(f"{norm}-norm", size=11)
-        axes.set_xlabel("step")
-        axes.grid(axis="y", color="#d9dee4", linewidth=0.5)
-        axes.spines[["top", "right", "left"]].set_visible(False)
+        tidy(axes, xlabel="step")
         axes.legend(frameon=False)
     panels[0].set_ylabel("validation loss, nats a token")
-    with replacing(path) as part:
-        figure.savefig(part, format="png", dpi=150)
-    plt.close(figure)
+    save(figure, path)
 
 
 if __name__ == "__main__":

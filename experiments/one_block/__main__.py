@@ -11,8 +11,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-import json
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -23,8 +23,7 @@ from rich.progress import Progress
 from experiments import command
 from experiments.one_block import measures, training
 from experiments.one_block.families import FAMILIES, Family, ModelSizes
-from experiments.one_block.report import tables
-from jaxformer.files import write_text
+from experiments.tables import percent, table
 
 CONSTRUCTIONS = ("state",)
 
@@ -72,7 +71,7 @@ def run(args: argparse.Namespace) -> None:
         "their words in any order": measures.known_trigrams(np.concatenate([held_out[:, :1], mixed], 1), known),
     }
     results = {"facts": command.facts(), "words": len(data.words), "known trigrams": truth, "families": found}
-    write_text(args.out / "results.json", json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+    command.write_results(args.out / "results.json", results)
     print(tables(results))
 
 
@@ -100,6 +99,31 @@ def measure(family: Family, data: training.Corpus, scale: Scale, *, say: Any) ->
         record["known trigrams"] = measures.known_trigrams(written, data.english[data.num_held_out :])
         record["examples"] = measures.examples(written, data, 2)
     return record | {"seconds": round(time.time() - began)}
+
+
+def tables(results: Mapping[str, Any]) -> str:
+    """Returns the table of the families, and examples of what each of them writes."""
+    head = ("family", "mask", "cross-attention", "trained on", "parameters", "loss", "masked word", "next word")
+    head = (*head, "known trigrams", "BLEU", "loses")
+    rows = [
+        (
+            record["name"],
+            "causal" if record["causal"] else "none",
+            "yes" if record["cross"] else "",
+            record["goal"],
+            f"{record['parameters']:,}",
+            f"{record['loss']:.3f}",
+            percent(record.get("between")),
+            percent(record.get("next")),
+            percent(record.get("known trigrams")),
+            f"{record['bleu']:.1f}" if "bleu" in record else "",
+            record["loses"],
+        )
+        for record in results["families"]
+    ]
+    written = [f"{record['name']}: {' / '.join(map(repr, record['examples']))}" for record in results["families"]]
+    truth = "; ".join(f"{name} {percent(share)}" for name, share in results["known trigrams"].items())
+    return f"{table(head, *rows)}\n\nknown trigrams: {truth}\n\n```\n" + "\n".join(written) + "\n```"
 
 
 if __name__ == "__main__":

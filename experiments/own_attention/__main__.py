@@ -13,10 +13,10 @@ import argparse
 import dataclasses
 import functools
 import itertools
-import json
 import pathlib
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -27,12 +27,12 @@ from rich.progress import Progress
 import jaxformer
 from examples import differential_attention, sparsemax
 from experiments import command
-from experiments.own_attention import measures, report, training
+from experiments.own_attention import measures, training
 from experiments.own_attention.training import ATTENTIONS, Characters, Scale
+from experiments.tables import table
 from jaxformer.config import changed
-from jaxformer.files import write_text
 from jaxformer.inspection import plots
-from jaxformer.tasks.translation.presets import demo
+from jaxformer.tasks.translation.config import demo
 
 FULL = Scale(seeds=3, steps=400, d_model=64, rows=32, sentences=20_000, window=96)
 SMOKE = Scale(seeds=1, steps=10, d_model=16, rows=4, sentences=300, window=32)
@@ -42,6 +42,23 @@ EXAMINED = 256
 LEARNED = 90
 """The percentage of right answers at which a model has learned the task."""
 FILES = {"differential": differential_attention.__file__, "sparsemax": sparsemax.__file__}
+
+COLUMNS: dict[str, tuple[tuple[str, str, str], ...]] = {
+    "retrieval": (
+        ("accuracy", "right answers", ".1f"),
+        ("learned", "steps to 90%", ".0f"),
+        ("best", "attention to the answer, best map", ".1f"),
+        ("mean", "mean of all maps", ".1f"),
+    ),
+    "language": (
+        ("loss", "nats per character", ".4f"),
+        ("keys", "keys in use", ".1f"),
+        ("zeros", "weights of exactly 0", ".1f"),
+    ),
+    "translation": (("bleu", "BLEU", ".1f"), ("chrf", "chrF2", ".1f")),
+}
+"""The measures of each part: name, heading and format."""
+PERCENT = "accuracy", "best", "mean", "zeros"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -70,8 +87,8 @@ def run(args: argparse.Namespace) -> None:
             found[model[0]].append(command.record(path, scale, functools.partial(measure, *model, scale, args)))
             progress.advance(bar)
     results = {"facts": command.facts(), "scale": dataclasses.asdict(scale), "parts": found}
-    write_text(args.out / "results.json", json.dumps(results, indent=1) + "\n")
-    print(report.tables(results))
+    command.write_results(args.out / "results.json", results)
+    print(tables(results))
 
 
 def measure(part: str, name: str, seed: int, scale: Scale, args: argparse.Namespace) -> dict[str, Any]:
@@ -130,6 +147,27 @@ PARTS: dict[str, Callable[[str, int, Scale, argparse.Namespace], dict[str, Any]]
     "language": language,
     "translation": translation,
 }
+
+
+def tables(results: Mapping[str, Any]) -> str:
+    """Returns a table for each part: the mean over the seeds, then the lowest and the highest."""
+    return "\n\n".join(_table(part, records) for part, records in results["parts"].items())
+
+
+def _table(part: str, records: Sequence[Mapping[str, Any]]) -> str:
+    columns = COLUMNS[part]
+    rows = [[part, "parameters", *(heading for _, heading, _ in columns)]]
+    for name in dict.fromkeys(record["attention"] for record in records):
+        mine = [record for record in records if record["attention"] == name]
+        cells = [_cell([record[key] for record in mine], form, key in PERCENT) for key, _, form in columns]
+        rows.append([name, f"{mine[0]['parameters']:,}", *cells])
+    return table(*rows)
+
+
+def _cell(values: Sequence[float], form: str, percent: bool) -> str:
+    unit = "%" if percent else ""
+    mean, low, high = (f"{x:{form}}{unit}" for x in (statistics.fmean(values), min(values), max(values)))
+    return f"{mean} ({low} to {high})"
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from typing import Any
 import jaxformer
 from experiments import command
 from experiments.pretraining import english
+from experiments.tables import table
 from jaxformer import demo
 from jaxformer.config import changed
 from jaxformer.files import write_text
@@ -34,10 +35,10 @@ SMOKE: dict[str, Any] = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = command.parser("pretraining", __doc__, out="the folder of the text, the run and the report")
-    parser.add_argument("--data-dir", type=pathlib.Path, help="the folder of the corpora; default: JAXFORMER_DATA")
+    parser = command.parser(
+        "pretraining", __doc__, out="the folder of the text, the run and the report", data="the corpora"
+    )
     parser.add_argument("--steps", type=command.count, help="training steps; by default those of the configuration")
-    parser.add_argument("--minutes", type=float, default=0.0, help="the time limit of this call in minutes; 0 for none")
     return command.exit_code(run, parser.parse_args(arguments))
 
 
@@ -71,13 +72,12 @@ def report(out: pathlib.Path) -> None:
     """Writes and prints the validation metrics by steps, and draws the losses."""
     log = list(read_log(out / "run" / "log.jsonl"))
     plots.save(plots.loss_curves(log, title="masked tokens of English sentences"), out / "curves.png")
-    lines = ["| step | nats per masked token | perplexity | accuracy |", "|---|---|---|---|"]
-    for entry in log:
-        if "validation_loss" in entry:
-            metrics = (entry[f"validation_{name}"] for name in ("loss", "perplexity", "accuracy"))
-            lines.append(f"| {entry['step']:,} | " + " | ".join(f"{metric:.2f}" for metric in metrics) + " |")
-    write_text(out / "report.md", "\n".join(lines) + "\n")
-    print("\n".join(lines))
+    rows = [
+        (f"{entry['step']:,}", *(f"{entry[f'validation_{name}']:.2f}" for name in ("loss", "perplexity", "accuracy")))
+        for entry in log
+        if "validation_loss" in entry
+    ]
+    command.publish(out, table(("step", "nats per masked token", "perplexity", "accuracy"), *rows) + "\n")
 
 
 if __name__ == "__main__":

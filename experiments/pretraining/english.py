@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from jaxformer.data.sources import read_lines
 from jaxformer.files import write_text
 from jaxformer.tasks.masked_language_model import DataConfig, MaskedLanguageModelingConfig
-from jaxformer.tasks.masked_language_model.presets import SMALL
+from jaxformer.tasks.masked_language_model.config import SMALL
 from jaxformer.training.config import AdamConfig, LinearDecay, TrainConfig
 
 COLUMNS = {

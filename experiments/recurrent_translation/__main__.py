@@ -25,9 +25,12 @@ from jaxformer.files import write_text
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = command.parser("recurrent_translation", __doc__, out="folder of runs, records, pictures and results")
-    parser.add_argument("--data-dir", type=pathlib.Path, help="multi30k/ and tatoeba/; default: JAXFORMER_DATA")
-    parser.add_argument("--minutes", type=float, default=0.0, help="the end of this call; 0 for no end")
+    parser = command.parser(
+        "recurrent_translation",
+        __doc__,
+        out="folder of runs, records, pictures and results",
+        data="multi30k/ and tatoeba/",
+    )
     parser.add_argument("--seeds", type=command.count, default=1, help="trainings of each model on each corpus")
     parser.add_argument("--rates", type=float, nargs="+", help="learning rates to train each model with")
     parser.add_argument("--report", action="store_true", help="train nothing")
@@ -62,9 +65,7 @@ def run(args: argparse.Namespace) -> None:
             if not args.report:
                 _do(cell, f"{number} of {len(todo)}", out, directory, scale, end)
     finally:
-        text = report(_records(out, todo), out, sizes, initial, scale)
-        write_text(out / "report.md", text + "\n")
-        print(text, flush=True)
+        command.publish(out, report(_records(out, todo), out, sizes, initial, scale) + "\n")
 
 
 def _do(cell: Cell, place: str, out: pathlib.Path, directory: pathlib.Path | None, scale: Scale, end: float) -> None:

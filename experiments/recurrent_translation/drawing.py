@@ -7,14 +7,9 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
 
-from jaxformer.files import replacing
+from experiments.pictures import plt, save, tidy
 
 COLORS = {"fixed": "#9aa5b1", "additive": "#c2410c", "multiplicative": "#0f766e", "transformer": "#1f2933"}
 CELLS = {"rnn": "#9aa5b1", "gru": "#c2410c", "lstm": "#0f766e"}
@@ -42,7 +37,7 @@ def curves(records: Mapping[str, Mapping[str, Any]], path: pathlib.Path) -> None
         steps, losses = np.array(record["curve"]).T
         for axes, scale in zip(both, (1.0, record["cpu seconds of a step"]), strict=True):
             axes.plot(steps * scale, losses, label=kind, color=COLORS[kind], marker="o", markersize=3)
-    _decorate(both[1], xlabel="processor seconds of training steps")
+    tidy(both[1], xlabel="processor seconds of training steps")
     _finish(figure, both[0], path, xlabel="step", ylabel="validation loss, nats per token")
 
 
@@ -73,15 +68,7 @@ def _mean(norms: np.ndarray) -> np.ndarray:
         return np.exp(np.log(norms).mean(0))
 
 
-def _decorate(axes: Any, **labels: str) -> None:
-    axes.set(**labels)
-    axes.grid(axis="y", color="#d9dee4", linewidth=0.5)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
 def _finish(figure: Any, axes: Any, path: pathlib.Path, **labels: str) -> None:
-    _decorate(axes, **labels)
+    tidy(axes, **labels)
     axes.legend(frameon=False, fontsize=9)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=130)
-    plt.close(figure)
+    save(figure, path, dpi=130)

@@ -10,8 +10,7 @@ from typing import Any
 import jaxformer
 from jaxformer import pure
 from jaxformer.models import EncoderDecoder, Seq2Seq, choices
-from jaxformer.models.config import CellName, EncoderDecoderConfig
-from jaxformer.models.seq2seq_config import Seq2SeqConfig
+from jaxformer.models.config import CellName, EncoderDecoderConfig, Seq2SeqConfig
 from jaxformer.tasks.translation import TranslationConfig
 
 ATTENTIONS = {"fixed": None, "additive": choices.Additive(), "multiplicative": choices.General()}

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from experiments import command
 from experiments.recurrent_translation import drawing
 from experiments.recurrent_translation.grid import Scale
 from experiments.recurrent_translation.measures import bins, compare, steps_to
-from jaxformer.files import write_text
+from experiments.tables import table
 
 EDGES = (10, 15, 20, 30, 40, 50, 60)
 """The lengths, in words, between the bins of BLEU."""
@@ -46,24 +47,8 @@ def report(
                 drawing.scores_by_length(found, picture, name)
                 parts.append(_section(f"{corpus}: BLEU by {name}", _score_table(found)))
     parts += [_section("Alignment error rate on the grammar", _grammar(records)), _translations(records)]
-    write_text(
-        out / "results.json", json.dumps({"records": records, "derived": derived}, indent=1, ensure_ascii=False) + "\n"
-    )
+    command.write_results(out / "results.json", {"records": records, "derived": derived})
     return "\n\n".join(part for part in parts if part)
-
-
-def table(rows: Iterable[Sequence[object]]) -> str:
-    """Returns rows as a Markdown table; the first row is the heading.
-
-    >>> print(table([("model", "BLEU"), ("fixed", 1.5)]))
-    | model | BLEU |
-    |---|---|
-    | fixed | 1.5 |
-    """
-    heading, *rest = ([str(cell) for cell in row] for row in rows)
-    return "\n".join("| " + " | ".join(row) + " |" for row in (heading, *rest)).replace(
-        "\n", "\n|" + "---|" * len(heading) + "\n", 1
-    )
 
 
 def _section(title: str, text: str) -> str:
@@ -104,7 +89,7 @@ def _trainings(records: Records) -> str:
         )
         for r in records.values()
     ]
-    return _section("Trainings", table([heading, *rows])) if rows else ""
+    return _section("Trainings", table(heading, *rows)) if rows else ""
 
 
 def _times(records: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -120,7 +105,7 @@ def _times(records: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 def _time_table(times: Mapping[str, Mapping[str, float]]) -> str:
     rows = [(k, f"{t['level']:.3f}", f"{t['steps']:.0f}", f"{t['cpu seconds']:.0f}") for k, t in times.items()]
-    return table([("model", "validation loss", "steps", "processor seconds"), *rows])
+    return table(("model", "validation loss", "steps", "processor seconds"), *rows)
 
 
 def _by_length(
@@ -156,7 +141,7 @@ def _score_table(found: Mapping[str, Mapping[str, Any]]) -> str:
                 text += f" ± {score['half width']:.2f} ({score['length ratio']:.2f})"
             cells.append(text + ("*" if (score.get("p") or 0) > 0.05 else ""))
         rows.append((length, some["rows"], *cells))
-    return table([("length", "rows", *kinds), *rows])
+    return table(("length", "rows", *kinds), *rows)
 
 
 def _distances(initial: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, dict[str, tuple[float, float]]]:
@@ -172,7 +157,7 @@ def _distances(initial: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, di
 def _gradient_table(initial: Mapping[str, Sequence[Sequence[float]]]) -> str:
     found = _distances(initial)
     rows = [(name, *(f"{low:.1e} to {high:.1e}" for low, high in some.values())) for name, some in found.items()]
-    return table([("cell", *next(iter(found.values()))), *rows])
+    return table(("cell", *next(iter(found.values()))), *rows)
 
 
 def _grammar(records: Records) -> str:
@@ -184,7 +169,7 @@ def _grammar(records: Records) -> str:
     if not rows:
         return ""
     rows.append(("the diagonal", *(f"{value:.3f}" for value in diagonal.values()), "-"))
-    return table([("model", *diagonal, "weights"), *rows])
+    return table(("model", *diagonal, "weights"), *rows)
 
 
 def _translations(records: Records) -> str:
@@ -193,4 +178,4 @@ def _translations(records: Records) -> str:
         for r in _own(records)
         for pair in r["translations"]
     ]
-    return _section("Example sentences", table([("corpus", "model", "source", "translation"), *rows])) if rows else ""
+    return _section("Example sentences", table(("corpus", "model", "source", "translation"), *rows)) if rows else ""

@@ -6,14 +6,9 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")  # pictures are files
-
-import matplotlib.pyplot as plt
-
+from experiments.pictures import plt, save
 from experiments.sequence_layers import costs, recall
-from jaxformer.files import replacing
+from experiments.tables import table
 
 COLORS = {
     "recurrent": "#1f2933",
@@ -45,9 +40,9 @@ def draw_costs(rows: Sequence[Mapping[str, Any]], path: pathlib.Path) -> None:
             values = [points[length] for length in lengths if length in points]
             axes.plot(list(points), values, color=COLORS[kind], marker=MARKS[kind], ms=5, lw=1.6, label=kind)
             if formula is not None and kind in costs.TABLE and points:
-                table = [costs.TABLE[kind][formula](length) for length in lengths]
-                scale = points[max(points)] / table[lengths.index(max(points))]
-                axes.plot(lengths, [scale * x for x in table], color=COLORS[kind], ls="--", lw=0.9, alpha=0.7)
+                expected = [costs.TABLE[kind][formula](length) for length in lengths]
+                scale = points[max(points)] / expected[lengths.index(max(points))]
+                axes.plot(lengths, [scale * x for x in expected], color=COLORS[kind], ls="--", lw=0.9, alpha=0.7)
         if title.startswith("memory"):
             dense = {
                 row["length"]: row["definition_gradient_bytes"] / 1e6 for row in rows if row["kind"] == "attention"
@@ -63,9 +58,7 @@ def draw_costs(rows: Sequence[Mapping[str, Any]], path: pathlib.Path) -> None:
         axes.spines[["top", "right"]].set_visible(False)
     grid[0, 0].legend(fontsize=8, frameon=False)
     figure.supxlabel("length (dashed: the formula of the table, through the last point)", fontsize=10)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=110)
-    plt.close(figure)
+    save(figure, path, dpi=110)
 
 
 def draw_recall(cases: Mapping[str, Any], distances: Sequence[int], path: pathlib.Path) -> None:
@@ -87,33 +80,28 @@ def draw_recall(cases: Mapping[str, Any], distances: Sequence[int], path: pathli
         axes.spines[["top", "right"]].set_visible(False)
     grid.flat[0].set_ylabel("right answers, %")
     grid.flat[-1].legend(fontsize=9, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
-    with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=110)
-    plt.close(figure)
+    save(figure, path, dpi=110)
 
 
 def costs_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Returns a Markdown table of the costs."""
-    lines = [
-        "| layer | length | FLOP | of the definition | products in a row | path | MB, gradient | ms | ms, gradient |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
+    heading = ("layer", "length", "FLOP", "of the definition", "products in a row", "path", "MB, gradient", "ms")
+    lines: list[Sequence[object]] = [(*heading, "ms, gradient")]
     for kind in costs.MAKES:
         for row in sorted((row for row in rows if row["kind"] == kind), key=lambda row: row["length"]):
             times = [f"{row[name]['cpu'] * 1e3:,.1f}" for name in ("forward_seconds", "gradient_seconds")]
             cells = [kind, f"{row['length']:,}", f"{row['flops']:.3g}", f"{row['graph_flops']:.3g}"]
             cells += [f"{row['in_a_row']:,}", f"{row['path']:,}", f"{row['gradient_bytes'] / 1e6:,.1f}", *times]
-            lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+            lines.append(cells)
+    return table(*lines) + "\n"
 
 
 def recall_table(cases: Mapping[str, Any], distances: Sequence[int]) -> str:
     """Returns a Markdown table of the accuracies, in percent."""
-    lines = ["| task | layer | blocks | D | parameters | " + " | ".join(f"{d:,}" for d in distances) + " |"]
-    lines.append("|---" * (5 + len(distances)) + "|")
+    lines: list[Sequence[object]] = [("task", "layer", "blocks", "D", "parameters", *(f"{d:,}" for d in distances))]
     for task in recall.TASKS:
         for kind, blocks in recall.BLOCKS.items():
             found = [cases[f"{task} {kind} {distance}"] for distance in distances]
-            cells = [task, kind, f"{blocks}", f"{found[0]['d_model']}", f"{found[0]['parameters']:,}"]
-            lines.append("| " + " | ".join(cells + [f"{100 * row['accuracy']:.1f}" for row in found]) + " |")
-    return "\n".join(lines) + "\n"
+            cells = (task, kind, blocks, found[0]["d_model"], f"{found[0]['parameters']:,}")
+            lines.append((*cells, *(f"{100 * row['accuracy']:.1f}" for row in found)))
+    return table(*lines) + "\n"

@@ -14,7 +14,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from experiments import command
 from jaxformer.errors import ConfigError
-from jaxformer.files import write_text
 
 
 class Record:
@@ -48,8 +47,7 @@ class Record:
                 self.data["calls"].append(self.call)
             self.call["cases"].append(name)
             self.call["seconds"] = round(self.call["seconds"] + time.monotonic() - began, 1)
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_text(self.path, json.dumps(self.data, indent=1) + "\n")
+            command.write_results(self.path, self.data)
         return self.data["cases"][name]
 
 

@@ -31,7 +31,6 @@ from experiments.translation.systems import Record
 from jaxformer.cli.arguments import override
 from jaxformer.config import changed
 from jaxformer.data import fetch
-from jaxformer.files import write_text
 from jaxformer.tasks.translation import TranslationConfig
 from jaxformer.training.logging import read_log
 
@@ -83,10 +82,8 @@ def run(args: argparse.Namespace) -> None:
             _make(method, config, args, end, records)
     finally:
         if records:
-            text = report(config.name, records)
-            write_text(args.out / "report.md", text)
+            command.publish(args.out, report(config.name, records))
             draw(_logs(args.out, records), args.out / "curves.png")
-            print(text)
 
 
 def _make(

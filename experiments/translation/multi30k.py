@@ -5,7 +5,7 @@ en-de on test_2016, lower-cased Moses tokens, average of the last 10 checkpoints
 
 `en_de`, `de_en` and `en_fr` are pre-norm. With initial kernels of Xavier's scale (``--model.initialization xavier``),
 which their results so far have, post-norm learned much more slowly. With the smaller kernels that are now the default
-(`modules.initializers.scaled_gains`), post-norm learns faster than pre-norm at first; `published` is post-norm.
+(`modules.layers.scaled_gains`), post-norm learns faster than pre-norm at first; `published` is post-norm.
 """
 
 import dataclasses

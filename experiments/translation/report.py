@@ -6,16 +6,9 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
-import numpy as np
-
-from experiments.intervals import interval
+from experiments.pictures import plt, save, tidy
+from experiments.tables import interval, mean_curve, table
 from experiments.translation.systems import Record
-from jaxformer.files import replacing
 
 CURVES = (("validation_loss", "validation loss, nats per token"), ("validation_bleu", "validation BLEU, greedy"))
 COLORS = ("#1f2933", "#0f766e", "#c2410c", "#d9a441", "#9aa5b1")
@@ -27,24 +20,19 @@ def report(name: str, records: Mapping[str, Sequence[Record]]) -> str:
     names = [score["name"] for score in every[0]["scores"]["test"]]
     columns = [(split, i) for split in ("validation", "test") for i in range(len(names))]
     heads = [f"{names[i]}, {split}" for split, i in columns]
-    lines = [
-        f"{name}, average of {len(every[0]['averaged'])} checkpoints",
-        "",
-        "| method | seed | " + " | ".join(heads) + " | minutes | of these compiling |",
-        "|---" * (len(heads) + 4) + "|",
-    ]
+    rows: list[Sequence[object]] = [("method", "seed", *heads, "minutes", "of these compiling")]
     for method, found in records.items():
         values = [[record["scores"][split][i]["value"] for split, i in columns] for record in found]
         for seed, (row, record) in enumerate(zip(values, found, strict=True)):
             seconds = record["seconds"]
             times = (sum(seconds.values()) / 60, seconds.get("compiling", 0.0) / 60)
             label = seed if "averaged" in record else "all"
-            lines.append(f"| {method} | {label} | " + " | ".join(f"{x:.2f}" for x in (*row, *times)) + " |")
+            rows.append((method, label, *(f"{x:.2f}" for x in (*row, *times))))
         if len(found) > 1:
-            means = map(interval, map(list, zip(*values, strict=True)))
-            lines.append(f"| {method} | mean | " + " | ".join(means) + " | | |")
+            rows.append((method, "mean", *map(interval, map(list, zip(*values, strict=True))), "", ""))
     facts = every[-1]["facts"]
-    lines += ["", f"{facts['date']}, {facts['processor']}, jax {facts['jax']}, commit {facts['commit'] or 'unknown'}"]
+    lines = [f"{name}, average of {len(every[0]['averaged'])} checkpoints", "", table(*rows), ""]
+    lines += [f"{facts['date']}, {facts['processor']}, jax {facts['jax']}, commit {facts['commit'] or 'unknown'}"]
     lines += sorted({f"- {score['name']}: {score['signature']}" for score in every[0]["scores"]["test"]})
     return "\n".join(lines) + "\n"
 
@@ -58,14 +46,7 @@ def draw(logs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], path: pathli
     figure, panels = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
     for axes, (key, label) in zip(panels, CURVES, strict=True):
         for (name, seeds), color in zip(logs.items(), COLORS, strict=False):
-            curves = [{entry["step"]: entry[key] for entry in log if key in entry} for log in seeds]
-            steps = sorted(set.intersection(*map(set, curves))) if curves else []
-            means = [float(np.mean([curve[step] for curve in curves])) for step in steps]
-            axes.plot(steps, means, label=name, color=color, marker="o", markersize=2.5, linewidth=1.2)
-        axes.set(xlabel="update", ylabel=label)
-        axes.grid(axis="y", alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
+            axes.plot(*mean_curve(seeds, key), label=name, color=color, marker="o", markersize=2.5, linewidth=1.2)
+        tidy(axes, xlabel="update", ylabel=label)
     panels[0].legend(frameon=False)
-    with replacing(path) as part:
-        figure.savefig(part, format="png", dpi=150)
-    plt.close(figure)
+    save(figure, path)

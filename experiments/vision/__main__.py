@@ -26,7 +26,7 @@ from experiments.vision.cells import CORPORA, MODELS, SHIFTS, SIDE, SIZES, Cell,
 from experiments.vision.report import draw, report
 from jaxformer.config import changed
 from jaxformer.data.image_batches import decode_all
-from jaxformer.files import remove_folder, write_text
+from jaxformer.files import remove_folder
 from jaxformer.inspection import plots
 from jaxformer.tasks.classes import scores
 from jaxformer.tasks.vision import TASK, ImageClassifier, VisionConfig
@@ -38,12 +38,12 @@ PICTURE = "attention.png"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = command.parser("vision", __doc__, out="the folder of runs, records, pictures and the report")
-    parser.add_argument("--data-dir", type=pathlib.Path, help="the folder of the corpora; default: JAXFORMER_DATA")
+    parser = command.parser(
+        "vision", __doc__, out="the folder of runs, records, pictures and the report", data="the corpora"
+    )
     parser.add_argument("--corpora", nargs="+", choices=CORPORA, default=list(CORPORA), help="by default both")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="by default all")
     parser.add_argument("--seeds", type=command.count, default=5, help="trainings of each cell (default 5)")
-    parser.add_argument("--minutes", type=float, default=0.0, help="the time limit of this call in minutes; 0 for none")
     return command.exit_code(run, parser.parse_args(arguments))
 
 
@@ -108,31 +108,27 @@ class Study:
         directory = str(pathlib.Path(self.directories[cell.corpus]).resolve())
         config = configuration(cell, directory, smoke.changes(cell.model) if self.smoke else {})
 
-        def make() -> Mapping[str, Any]:
-            print(f"\n{cell.name}", flush=True)
-            seconds = command.train(config, self.out / cell.name, self.end)
+        def measured() -> Mapping[str, Any]:
             metrics = measure(config, self.out / cell.name)
             if cell.side != SIDE:
                 metrics["by_size"] = measure_sizes(config, self.out / cell.name)
             picture(config, self.out, cell)
-            return {**metrics, **command.facts(), "seconds": seconds}
+            return metrics
 
-        self.found[cell] = command.record(self.out / "records" / f"{cell.name}.json", config, make)
+        self.found[cell] = command.trained(config, cell.name, self.out, self.end, measured)
         remove_folder(self.out / cell.name / "checkpoints")  # the record has everything that is reported
         return self.found[cell]
 
     def report(self) -> None:
         """Writes the tables and the pictures of the cells that are reported and have records."""
         found = {cell: record for cell, record in self.found.items() if cell in self.chosen}
-        text = report(found)
-        write_text(self.out / "report.md", text)
+        command.publish(self.out, report(found))
         if found:
             draw(found, self.out / "accuracy.png")
         for cell in found:
             if (path := self.out / cell.name / PICTURE).exists():
                 name = f"attention-{cell.data}-{cell.model.replace(' ', '-')}.png"
                 shutil.copyfile(path, self.out / name)
-        print(text)
 
 
 def measure(config: VisionConfig, run: pathlib.Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 from jaxformer.config import changed
 from jaxformer.data.idx import read_idx, write_idx
 from jaxformer.tasks.vision import VisionConfig
-from jaxformer.tasks.vision.presets import vision
+from jaxformer.tasks.vision.config import vision
 
 CORPORA: dict[str, dict[str, Any]] = {
     "cifar10": {

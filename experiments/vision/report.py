@@ -6,17 +6,12 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from experiments.intervals import half_width, interval
+from experiments.pictures import plt, save
+from experiments.tables import half_width, interval, table
 from experiments.vision.cells import MODELS, SHIFTS, SIDE, SIZES, Cell
-from jaxformer.files import replacing
 
 COLORS = ("#0f766e", "#1f2933", "#c2410c")
 TITLES = {"cifar10": "CIFAR-10", "mnist": "MNIST"}
@@ -38,29 +33,24 @@ def groups(records: Mapping[Cell, Mapping[str, Any]]) -> dict[tuple[str, str, in
 
 def report(records: Mapping[Cell, Mapping[str, Any]]) -> str:
     """Returns the results as Markdown."""
-    lines = ["| corpus | network | parameters | images | test accuracy | seeds | seconds each |", "|---" * 7 + "|"]
+    rows: list[Sequence[object]] = [
+        ("corpus", "network", "parameters", "images", "test accuracy", "seeds", "seconds each")
+    ]
     for (corpus, model, number), found in groups(records).items():
         values = [record["accuracy"] for record in found]
         seconds = sum(record["seconds"] for record in found) / len(found)
-        cells = (
-            corpus,
-            model,
-            f"{found[0]['parameters']:,}",
-            number or "all",
-            interval(values),
-            len(found),
-            f"{seconds:.0f}",
-        )
-        lines.append(f"| {' | '.join(map(str, cells))} |")
+        size = f"{found[0]['parameters']:,}"
+        rows.append((corpus, model, size, number or "all", interval(values), len(found), f"{seconds:.0f}"))
+    tables = [table(*rows)]
     for key, columns, word in (("by_shift", SHIFTS, "shift"), ("by_size", SIZES, "size")):
-        rows = {row: found for row, found in groups(records).items() if row[2] == 0 and key in found[0]}
+        rows = [
+            (corpus, model, *(interval([record[key][str(n)] for record in found]) for n in columns))
+            for (corpus, model, number), found in groups(records).items()
+            if number == 0 and key in found[0]
+        ]
         if rows:
-            lines += ["", f"| corpus | network | {' | '.join(f'{word} {n}' for n in columns)} |"]
-            lines.append("|---" * (2 + len(columns)) + "|")
-        for (corpus, model, _), found in rows.items():
-            cells = [interval([record[key][str(n)] for record in found]) for n in columns]
-            lines.append(f"| {corpus} | {model} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+            tables.append(table(("corpus", "network", *(f"{word} {n}" for n in columns)), *rows))
+    return "\n\n".join(tables) + "\n"
 
 
 def draw(records: Mapping[Cell, Mapping[str, Any]], path: pathlib.Path) -> None:
@@ -87,9 +77,7 @@ def draw(records: Mapping[Cell, Mapping[str, Any]], path: pathlib.Path) -> None:
             axes.grid(alpha=0.3)
             axes.spines[["top", "right"]].set_visible(False)
             axes.legend()
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=150)
-    plt.close(figure)
+    save(figure, path)
 
 
 def _line(axes: Axes, x: Sequence[Any], values: Sequence[Sequence[float]], label: str, color: str) -> None:

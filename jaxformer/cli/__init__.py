@@ -1,4 +1,4 @@
-"""The command line, one file per command."""
+"""The command line: each command is a function of typed options."""
 
 import time
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from jaxformer.config import changed, choices_of, defaults_of, kind_of, members_of, types_of, value_type
 from jaxformer.errors import ConfigError
-from jaxformer.tasks import attention_setting
+from jaxformer.tasks import own_files
 from jaxformer.tasks.registry import resolve, started
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ def resolved(reference: str, arguments: Sequence[str], out: pathlib.Path | None 
       ConfigError: see `override`, `registry.resolve` and `registry.started`.
     """
     if "--attention=" in arguments or ("--attention", "") in itertools.pairwise(arguments):
-        raise ConfigError(f"--attention is empty; leave it out for the library's: {attention_setting.ALWAYS}")
+        raise ConfigError(f"--attention is empty; leave it out for the library's: {own_files.ALWAYS}")
     config = override(resolve(reference), arguments)
     like = started(config, out)
     return config if like is config else override(like, arguments)

@@ -12,17 +12,85 @@ import dataclasses
 import difflib
 import functools
 import inspect
+import os
 import pathlib
 import re
 import typing
 from collections.abc import Callable, Collection, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NoReturn, TypeVar
 
-from jaxformer.cli import paths
+from jaxformer import files
 from jaxformer.errors import ConfigError
 
 OptionsT = TypeVar("OptionsT", bound="Options")
 REQUIRED = dataclasses.MISSING
+PICTURES = (".png", ".svg", ".pdf")
+"""The suffixes of pictures."""
+
+
+def local_path(text: str) -> pathlib.Path:
+    """Returns the path of a local file or folder.
+
+    Raises:
+      ConfigError: the text is a URL, or empty, as from an unset shell variable.
+    """
+    if not text:
+        raise ConfigError("the path is empty")
+    return files.local_path(text)
+
+
+def output_file(text: str) -> pathlib.Path:
+    """Returns the path of a file to write, after checking that it can be written, before any work is done.
+
+    Raises:
+      ConfigError: the path is a URL or a folder, or it may not be written.
+    """
+    path = local_path(text)
+    if os.path.basename(text) in ("", ".", "..") and not path.is_dir():  # a path drops the slash at its end
+        raise ConfigError(f"cannot write {text!r}: it names a folder")
+    try:
+        files.check_writable(path)
+    except OSError as error:
+        raise ConfigError(f"cannot write {text!r}: {error.strerror}") from error
+    return path
+
+
+def output_folder(text: str) -> pathlib.Path:
+    """Returns the path of a folder to write files in, after checking that it is one or can be made.
+
+    Raises:
+      ConfigError: the path is a URL or a file, or files cannot be written there.
+    """
+    path = local_path(text)
+    try:
+        files.check_writable(path / "file")
+    except OSError as error:
+        raise ConfigError(f"cannot write in {text!r}: {error.strerror}; name a folder") from error
+    return path
+
+
+def picture(text: str) -> pathlib.Path:
+    """Returns the path of a picture, after checking its suffix and that it can be written.
+
+    Raises:
+      ConfigError: the suffix is not in `PICTURES`, or see `output_file`.
+    """
+    if local_path(text).suffix.lower() not in PICTURES:
+        raise ConfigError(f"{text}: a picture is one of {', '.join(PICTURES)}")
+    return output_file(text)
+
+
+def sentence(text: str) -> str:
+    """Returns a text, after checking that it is UTF-8.
+
+    Raises:
+      ConfigError: its bytes are not UTF-8; Python replaces them with surrogate characters.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{text!a} is not UTF-8") from error
+    return text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,15 +108,15 @@ class Word:
             raise argparse.ArgumentTypeError(str(error)) from error
 
 
-Run = Annotated[pathlib.Path, Word("RUN", paths.local_path)]
-Folder = Annotated[pathlib.Path, Word("FOLDER", paths.local_path)]
-File = Annotated[pathlib.Path, Word("FILE", paths.local_path)]
-OutputFile = Annotated[pathlib.Path, Word("FILE", paths.output_file)]
-OutputFolder = Annotated[pathlib.Path, Word("FOLDER", paths.output_folder)]
-Picture = Annotated[pathlib.Path, Word("FILE", paths.picture)]
-Text = Annotated[str, Word("TEXT", paths.sentence)]
+Run = Annotated[pathlib.Path, Word("RUN", local_path)]
+Folder = Annotated[pathlib.Path, Word("FOLDER", local_path)]
+File = Annotated[pathlib.Path, Word("FILE", local_path)]
+OutputFile = Annotated[pathlib.Path, Word("FILE", output_file)]
+OutputFolder = Annotated[pathlib.Path, Word("FOLDER", output_folder)]
+Picture = Annotated[pathlib.Path, Word("FILE", picture)]
+Text = Annotated[str, Word("TEXT", sentence)]
 Name = Annotated[str, Word("NAME")]
-Image = Annotated[str, Word("IMAGE", paths.sentence)]
+Image = Annotated[str, Word("IMAGE", sentence)]
 Attention = Annotated[str, Word("FILE.py:NAME")]
 
 
@@ -72,13 +140,11 @@ class Options:
     """The beginning of each setting that the command takes: ``--decode.``, or ``--`` for all; empty for none."""
     short: ClassVar[tuple[str, ...]] = ()
     """The names in `SHORT` that the command has."""
-    program: ClassVar[str] = ""
-    """The words of the command, if they are not the name of its module."""
 
-    @property
-    def command(self) -> str:
-        """The name of the command: that of its module."""
-        return type(self).__module__.rpartition(".")[2]
+    @classmethod
+    def command(cls) -> str:
+        """Returns the name of the command: that of its class."""
+        return cls.__name__.lower()
 
 
 SHORT = {
@@ -158,7 +224,7 @@ def _parser(kind: type[Options]) -> _Parser:
     """Returns the parser of the fields of a dataclass."""
     description, _, examples = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")
     parser = _Parser(
-        prog=f"jaxformer {kind.program or kind.__module__.rpartition('.')[2]}",
+        prog=f"jaxformer {kind.command()}",
         description=" ".join(description.split()),
         epilog=(SETTINGS if kind.setting_prefix == "--decode." else "") + examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,

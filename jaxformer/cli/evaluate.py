@@ -1,4 +1,4 @@
-"""``jaxformer evaluate``."""
+"""The command ``evaluate``: scores, and the files that hold them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from jaxformer.cli.command import File, Folder, command, option
-from jaxformer.cli.output import as_indented_json, as_json
-from jaxformer.cli.paths import save_besides
+from jaxformer.cli.output import as_indented_json, as_json, save_besides
 from jaxformer.cli.predictors import EnsembleOptions, configured, directed, load_ensemble
 from jaxformer.config import flat, kind_of, to_data
 from jaxformer.digests import short_digest
@@ -53,7 +52,7 @@ class Evaluate(EnsembleOptions):
 
 
 @command
-def main(args: Evaluate, settings: list[str]) -> int:
+def evaluate(args: Evaluate, settings: list[str]) -> int:
     """Prints the scores of a run and saves them in it; scores of another search are saved in a separate file."""
     if args.files and (args.split or args.data_dir):
         raise ConfigError("--files names the data, so --split and --data-dir have no effect")
@@ -74,11 +73,11 @@ def main(args: Evaluate, settings: list[str]) -> int:
     def on_examples(name: str, rows: Sequence[Mapping[str, object]]) -> None:
         examples.extend({"corpus": name, "number": number, **row} for number, row in enumerate(rows, 1))
 
-    evaluate = functools.partial(runner.evaluate, args.run, predictor, say=runtime.say, on_examples=on_examples)
+    scored = functools.partial(runner.evaluate, args.run, predictor, say=runtime.say, on_examples=on_examples)
     if args.files:
-        scores = evaluate(files=args.files)
+        scores = scored(files=args.files)
     else:
-        scores = evaluate(split=split, data_dir=str(args.data_dir or ""))
+        scores = scored(split=split, data_dir=str(args.data_dir or ""))
     if not processes.is_first():
         return 0
     used: dict[str, object] = {"decode": to_data(getattr(config, "decode", None)), "checkpoint": args.checkpoint}
@@ -147,14 +146,14 @@ def _changes(config: TaskConfig, trained: TaskConfig) -> str:
 
 def _attention(args: Evaluate) -> str:
     """Returns the part of a file's name that identifies an attention other than the one that the run remembers."""
-    from jaxformer.tasks import attention_setting, own_attention, registry
+    from jaxformer.tasks import own_attention, own_files, registry
 
     if not args.attention:
         return ""
     attention = own_attention.load(args.attention).text
     if attention == registry.read_config(args.run).attention:
         return ""
-    return f"-attention={attention_setting.parse(attention).digest}"
+    return f"-attention={own_files.parse(attention).digest}"
 
 
 def _shown(text: str) -> str:

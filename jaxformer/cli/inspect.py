@@ -1,4 +1,4 @@
-"""``jaxformer inspect``."""
+"""The command ``inspect``: a picture of the attention between a sentence and its translation."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import dataclasses
 import pathlib
 from typing import TYPE_CHECKING
 
-from jaxformer.cli.command import REQUIRED, Picture, Text, command, option
-from jaxformer.cli.paths import picture, save_besides
+from jaxformer.cli.command import REQUIRED, Picture, Text, command, option, picture
+from jaxformer.cli.output import save_besides
 from jaxformer.cli.predictors import TO, RunOptions, configured, directed, load
 from jaxformer.errors import ConfigError
 
@@ -42,7 +42,7 @@ class Inspect(RunOptions):
 
 
 @command
-def main(args: Inspect, settings: list[str]) -> int:
+def inspect(args: Inspect, settings: list[str]) -> int:
     """Draws the cross-attention between a sentence and its translation."""
     if not args.source.strip():
         raise ConfigError("--source is empty")

@@ -47,6 +47,16 @@ COMMANDS = {
     "demo": "train the built-in translator, score it, and draw an attention map",
 }
 
+HOMES = {
+    **dict.fromkeys(("translate", "generate", "caption"), "generation"),
+    **dict.fromkeys(("classify", "fill", "score"), "prediction"),
+    **dict.fromkeys(("diff", "replay", "average"), "runs"),
+    **dict.fromkeys(("convert", "export"), "pretrained"),
+    **dict.fromkeys(("configs", "data"), "catalogs"),
+    "demo": "train",
+}
+"""The modules of commands that are not named after them."""
+
 HEAVY = tuple("demo train replay evaluate translate inspect generate score fill classify caption".split())
 """The commands that run a model."""
 
@@ -121,7 +131,7 @@ def _run(name: str, words: Sequence[str]) -> int:
         raise ConfigError(f"unknown command {name!r}{did_you_mean(name, COMMANDS)}")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"PIL\.")  # an image is read, or refused in one line
-        return importlib.import_module(f"jaxformer.cli.{name}").main(words)
+        return getattr(importlib.import_module(f"jaxformer.cli.{HOMES.get(name, name)}"), name)(words)
 
 
 def report_error(error: Exception, program: str) -> int:

@@ -7,7 +7,7 @@ import math
 import pathlib
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from jaxformer.files import write_text
@@ -40,24 +40,62 @@ def put(lines: Iterable[str], out: pathlib.Path | None = None) -> None:
         print(line, flush=True)
 
 
+def save_besides(path: pathlib.Path, write: Callable[[pathlib.Path], object]) -> bool:
+    """Saves a result that was already printed; if it cannot be written, there is a warning instead of an error.
+
+    A symbolic link is replaced, not followed: in someone else's run it may point to any of this user's files. Returns
+    True if it was saved.
+    """
+    try:
+        if path.is_symlink():
+            path.unlink()
+        write(path)
+    except OSError as error:
+        print(f"warning: {path} is not saved: {error.strerror or error}", file=sys.stderr)
+        return False
+    return True
+
+
 def say_programs(programs: Collection[object]) -> None:
     """Reports on standard error how many programs a search compiled."""
     count = len(programs)
     print(f"used {count} compiled search program{'s' * (count != 1)}", file=sys.stderr)
 
 
-def as_columns(number: int, candidate: Candidate, args: SearchOptions, *more: str) -> str:
-    """Returns a text, preceded by the columns of ``--n-best`` and ``--scores``, and followed by more columns."""
-    columns = [candidate.text, *more]
-    if args.n_best > 1 or args.scores:
-        columns.insert(0, f"{candidate.score:.4f}")
-    if args.n_best > 1:
-        columns.insert(0, str(number))
-    return "\t".join(columns)
+def texts(
+    number: int,
+    fields: Mapping[str, object],
+    best: Sequence[Candidate],
+    args: SearchOptions,
+    tokenizer: Tokenizer,
+    *,
+    name: str,
+    more: Sequence[Mapping[str, str]] = (),
+) -> Iterator[str]:
+    """Yields the lines of the best texts for one input: columns for each, or one JSON object with all.
+
+    The columns of ``--n-best`` and ``--scores`` precede a text. JSON has the pieces and scores of its tokens.
+
+    Args:
+      fields: the input, for JSON.
+      name: the name of the texts in JSON.
+      more: further columns for each text.
+    """
+    pairs = list(zip(best, more or [{}] * len(best), strict=True))
+    if args.json:
+        data = [{**_as_data(text, tokenizer), **added} for text, added in pairs]
+        yield as_json({"number": number, **fields, name: data})
+        return
+    for text, added in pairs:
+        columns = [text.text, *added.values()]
+        if args.n_best > 1 or args.scores:
+            columns.insert(0, f"{text.score:.4f}")
+        if args.n_best > 1:
+            columns.insert(0, str(number))
+        yield "\t".join(columns)
 
 
-def as_data(candidate: Candidate, tokenizer: Tokenizer) -> dict[str, object]:
-    """Returns a text as data for `as_json`, with the pieces and the scores of its tokens."""
+def _as_data(candidate: Candidate, tokenizer: Tokenizer) -> dict[str, object]:
     end = [tokenizer.special.eos] * (len(candidate.token_log_probs) - len(candidate.tokens))
     return {
         "text": candidate.text,

@@ -1,4 +1,4 @@
-"""``jaxformer plan``."""
+"""The command ``plan``: a training step for hardware that is not there."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Plan(Options):
 
 
 @command
-def main(args: Plan, settings: list[str]) -> int:
+def plan(args: Plan, settings: list[str]) -> int:
     """Prints the memory and communication of a step; returns 0 if it fits, 2 if it does not or cannot be compiled."""
     shape = _shape(args.batch)
     from jaxformer.cli.arguments import resolved

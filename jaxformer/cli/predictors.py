@@ -63,11 +63,11 @@ def configured(args: RunOptions, settings: Sequence[str]) -> TaskConfig:
     """
     from jaxformer.cli.arguments import override
     from jaxformer.cli.search_settings import placed
-    from jaxformer.tasks.attention_setting import replaced
+    from jaxformer.tasks.own_files import replaced
     from jaxformer.tasks.registry import read_config
 
     config, is_ensemble = read_config(args.run), bool(getattr(args, "ensemble", ()))
-    config = override(config, placed(config, settings, command=args.command, is_ensemble=is_ensemble))
+    config = override(config, placed(config, settings, command=args.command(), is_ensemble=is_ensemble))
     return replaced(config, args.attention, args.run)
 
 
@@ -78,16 +78,16 @@ def load(args: RunOptions, config: TaskConfig) -> Predictor:
       ConfigError: the command cannot use a predictor of this run's task.
     """
     from jaxformer.cli import runtime
-    from jaxformer.tasks import registry, runner
+    from jaxformer.tasks import registry, restore
 
-    task, command = registry.task_of(config), args.command
+    task, command = registry.task_of(config), args.command()
     if command != "evaluate" and command not in task.commands:
         others = ", ".join(("evaluate", *task.commands))
         raise ConfigError(
             f"{args.run} is a run of {task.name}, which `{command}` cannot use; its own commands are {others}"
         )
     runtime.start()
-    return runner.predictor(args.run, config, checkpoint=args.checkpoint, mesh=args.mesh)
+    return restore.predictor(args.run, config, checkpoint=args.checkpoint, mesh=args.mesh)
 
 
 def load_ensemble(args: EnsembleOptions, config: TaskConfig) -> Predictor:
@@ -96,7 +96,7 @@ def load_ensemble(args: EnsembleOptions, config: TaskConfig) -> Predictor:
     Raises:
       ConfigError: see `load`; or the runs are not compatible, or their task does not support ensembles.
     """
-    from jaxformer.tasks.attention_setting import are_same, replaced
+    from jaxformer.tasks.own_files import are_same, replaced
 
     first = load(args, config)
     combine = getattr(first, "ensemble_with", None)

@@ -1,11 +1,15 @@
-"""``jaxformer runs``."""
+"""The commands for runs as a whole: ``runs``, ``diff``, ``replay`` and ``average``."""
 
 from __future__ import annotations
 
 import dataclasses
+import pathlib
+import sys
+from typing import Annotated
 
-from jaxformer.cli.command import Folder, Options, command, option, word
-from jaxformer.cli.output import as_json, shown
+from jaxformer.cli.command import Folder, Options, Run, Word, command, local_path, option, word
+from jaxformer.cli.output import as_indented_json, as_json, shown
+from jaxformer.cli.predictors import OneRun
 from jaxformer.errors import ConfigError
 
 
@@ -23,22 +27,123 @@ class Runs(Options):
 
 
 @command
-def main(args: Runs) -> int:
+def runs(args: Runs) -> int:
     """Lists runs with their state and their scores."""
     if not args.folder.is_dir():
         raise ConfigError(f"{args.folder} is not a folder")
     from jaxformer.tasks.runs import find_runs
 
-    runs = find_runs(args.folder)
+    listed = find_runs(args.folder)
     if args.json:
-        for run in runs:
+        for run in listed:
             facts = {"path": str(run.path), "task": run.task, "state": run.state, "step": run.step, "steps": run.steps}
             print(as_json(facts | {"results": run.results}))
         return 0
-    if not runs:
+    if not listed:
         print(f"no runs below {args.folder}")
-    for run in runs:
+    for run in listed:
         print(shown(f"{run.path}  {run.task}  {run.state}  step {run.step:,}/{run.steps:,}"))
         for name, value in run.results.items():
             print(shown(f"    {name} {value:.4g}"))
+    return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Diff(Options):
+    """Shows how two runs differ: settings, versions, data and results. Exits with 1 if they differ. Translations of the
+    same sentences are compared by paired bootstrap resampling.
+
+    examples:
+      jaxformer diff runs/a runs/b
+      jaxformer diff runs/a runs/b --json | jq .settings
+    """
+
+    run: Run = word("A run directory.")
+    other: Annotated[pathlib.Path, Word("OTHER", local_path)] = word("Another one.")
+    json: bool = option("Print everything as JSON.", False)
+
+
+@command
+def diff(args: Diff) -> int:
+    """Shows how two runs differ; returns 0 if settings, versions, data and results are the same, else 1."""
+    from jaxformer.tasks.runs import comparisons, differences, read_run
+
+    a, b = read_run(args.run), read_run(args.other)
+    differing, compared = differences(a, b), comparisons(a, b)
+    code = int(any(differing.values()))
+    if args.json:
+        rows = {section: {name: values for name, *values in rows} for section, rows in differing.items()}
+        tests = {name: dataclasses.asdict(comparison) for name, comparison in compared.items()}
+        print(as_indented_json({**rows, "comparisons": tests}))
+        return code
+    for section, rows in differing.items():
+        print(f"{section}:{' the same' * (not rows)}")
+        for name, first, second in rows:
+            print(shown(f"  {name}: {first} | {second}"))
+    for name, comparison in compared.items():
+        print(shown(f"{name}: {comparison} (paired bootstrap)"))
+    return code
+
+
+@dataclasses.dataclass(frozen=True)
+class Replay(OneRun):
+    """Trains the first steps of a run again, and reports whether each loss is bitwise equal. Exits with 1 if one
+    differs.
+
+    examples:
+      jaxformer replay runs/demo --steps 20
+    """
+
+    steps: int = option("The number of steps (default 10).", 10)
+
+
+@command
+def replay(args: Replay) -> int:
+    """Trains the first steps of a run again; returns 0 if each loss is the logged one bit for bit, else 1."""
+    from jaxformer.tasks.registry import read_config
+
+    read_config(args.run)  # reports a mistyped name before JAX is imported
+    from jaxformer.cli import runtime
+    from jaxformer.tasks import replay as replaying
+
+    runtime.start()
+    same = 0
+    for step in replaying.replay(args.run, steps=args.steps, attention=args.attention):
+        same += step.same
+        verdict = "the same" if step.same else f"IS NOT {step.logged!r}"
+        print(f"step {step.step}: {step.loss!r} {verdict}", flush=True)
+    print(f"{same} of {args.steps} losses equal the logged ones bit for bit")
+    return int(same != args.steps)
+
+
+@dataclasses.dataclass(frozen=True)
+class Average(OneRun):
+    """Averages the parameters of a run's last checkpoints (Vaswani et al. 2017, section 6.1).
+
+    examples:
+      jaxformer average runs/en-de --last 10
+      jaxformer evaluate runs/en-de --checkpoint average
+    """
+
+    last: int = option("The number of checkpoints (default 5).", 5)
+    mesh: str = option("The device mesh; default: a copy on every device.", "")
+
+
+@command
+def average(args: Average) -> int:
+    """Averages checkpoints into the run's ``average`` folder."""
+    from jaxformer.cli import runtime
+    from jaxformer.tasks import restore, rundir
+
+    runtime.start()
+    steps = restore.average(args.run, last=args.last, mesh=args.mesh, attention=args.attention)
+    fewer = f" (the run keeps fewer than {args.last} checkpoints)" * (len(steps) < args.last)
+    s = "s" * (len(steps) != 1)
+    numbers = ", ".join(map(str, steps))
+    print(f"averaged {len(steps)} checkpoint{s}, step{s} {numbers}{fewer}; use it with --checkpoint average")
+    saved = {path.name: rundir.read_json(path) for path in sorted(args.run.glob("scores-*-average*.json"))}
+    # The name of a test set, or a setting of an ensemble, may also be "average".
+    saved = {name: about for name, about in saved.items() if about.get("settings", {}).get("checkpoint") == "average"}
+    if old := [name for name, about in saved.items() if about.get("steps") != list(steps)]:
+        print(f"these scores are of an earlier average; evaluate again: {', '.join(old)}", file=sys.stderr)
     return 0

@@ -1,4 +1,4 @@
-"""``jaxformer sizes``."""
+"""The command ``sizes``: the parameters, operations and bytes of published models."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.models.presets import PRESETS, Preset
 
 if TYPE_CHECKING:
-    from jaxformer.planning.sizes import Sizes
+    from jaxformer.planning.sizes import Sizes as SizesOfModel
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelSizes(Options):
+class Sizes(Options):
     """Counts the parameters, FLOPs and bytes of published models, built with this library's settings.
 
     examples:
@@ -33,7 +33,7 @@ class ModelSizes(Options):
 
 
 @command
-def main(args: ModelSizes) -> int:
+def sizes(args: Sizes) -> int:
     """Prints the sizes of published models: tables for several, all details for one."""
     for name in args.names:
         if name not in PRESETS:
@@ -41,9 +41,9 @@ def main(args: ModelSizes) -> int:
     import jax
 
     jax.config.update("jax_platforms", "cpu")  # leaves accelerators free for other processes
-    from jaxformer.planning.sizes import sizes
+    from jaxformer.planning import sizes as planned
 
-    models = {name: sizes(PRESETS[name]) for name in args.names or PRESETS}
+    models = {name: planned.sizes(PRESETS[name]) for name in args.names or PRESETS}
     if args.json:
         print(json.dumps({name: as_data(PRESETS[name], size) for name, size in models.items()}))
     elif len(args.names) == 1:
@@ -60,7 +60,7 @@ the given length (in an encoder-decoder also of its source), in bfloat16. Data a
 with Transformer-XL's positions, in XLNet and Gopher, are not counted."""
 
 
-def as_data(preset: Preset, size: Sizes) -> dict[str, object]:
+def as_data(preset: Preset, size: SizesOfModel) -> dict[str, object]:
     """Returns a preset with its sizes as plain data, in bytes and operations."""
     data = dataclasses.asdict(size) | {"training_flops": size.training_flops}
     totals = {
@@ -72,7 +72,7 @@ def as_data(preset: Preset, size: Sizes) -> dict[str, object]:
     return data | {"total_bytes": totals} | facts | {"absent": dict(preset.absent), "run": run, "config": config}
 
 
-def parameters_table(models: Mapping[str, Sizes]) -> str:
+def parameters_table(models: Mapping[str, SizesOfModel]) -> str:
     """Returns the numbers of parameters beside the published ones, with reasons for differences."""
     rows = [
         (
@@ -93,7 +93,7 @@ def parameters_table(models: Mapping[str, Sizes]) -> str:
     )
 
 
-def costs_table(models: Mapping[str, Sizes]) -> str:
+def costs_table(models: Mapping[str, SizesOfModel]) -> str:
     """Returns the costs of training and decoding, and the published training runs."""
     rows = []
     for name, size in models.items():
@@ -114,7 +114,7 @@ def costs_table(models: Mapping[str, Sizes]) -> str:
     return table(head, rows)
 
 
-def detail(name: str, preset: Preset, size: Sizes) -> str:
+def detail(name: str, preset: Preset, size: SizesOfModel) -> str:
     """Returns everything about one model as text."""
     config, hours = preset.config, preset.run.device_hours
     lines = [

@@ -12,12 +12,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer.axes import has_known_values
 from jaxformer.decoding import api
-from jaxformer.decoding.api import Hypotheses, S, State, Step
+from jaxformer.decoding.api import Hypotheses, S, State, Step, top_scores
 from jaxformer.decoding.limits import Limits, Start, begin, check_given, well_formed
 from jaxformer.decoding.penalties import CoverageState, LengthPenalty, Normalization, Patience, Stopping
-from jaxformer.decoding.stages import run
-from jaxformer.decoding.topk import top_scores
 from jaxformer.decoding.transforms import History, Transforms, chain
+from jaxformer.decoding.unroll import run
 from jaxformer.errors import ConfigError
 
 
@@ -37,15 +36,6 @@ class _Beam(NamedTuple, Generic[S]):
     def active(self) -> jax.Array:
         """Returns True for each row that is not complete."""
         return ~self.stopped
-
-    def take(self, rows: jax.Array, /) -> _Beam[S]:
-        """Selects rows by index."""
-        others = jax.tree.map(lambda leaf: leaf[rows], self._replace(state=None))
-        return others._replace(state=self.state.take(rows))
-
-    def resize(self, capacity: int, /) -> _Beam[S]:
-        """Gives the state room for `capacity` positions."""
-        return self._replace(state=api.resized(self.state, capacity))
 
     def result(self) -> Hypotheses:
         """Returns the finished hypotheses."""
@@ -176,7 +166,7 @@ def beam_search(
     if trace is None:
         return run(beam, lambda step, beam, rows: advance(step, beam, rows)[0], step, limits.capacities)
     if limits.capacities:
-        beam = beam.resize(limits.capacities[-1])
+        beam = beam._replace(state=api.resized(beam.state, limits.capacities[-1]))
     one_step = jax.jit(lambda beam: advance(step, beam, jnp.arange(state.shape[0], dtype=jnp.int32)))
     while not beam.stopped.all():
         active = ~np.asarray(beam.stopped)

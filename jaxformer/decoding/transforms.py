@@ -18,8 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxformer.decoding.api import check_scores, ends_of
-from jaxformer.decoding.topk import top_scores
+from jaxformer.decoding.api import check_scores, ends_of, top_scores
 from jaxformer.errors import ConfigError
 from jaxformer.reprs import brief
 

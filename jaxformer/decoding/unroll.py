@@ -1,22 +1,84 @@
-"""One loop over decoding steps, and three ways to choose tokens: greedy, sampled and forced."""
+"""One loop over decoding steps, and three ways to choose tokens: greedy, sampled and forced.
+
+The loop has stages: caches get more room as sequences grow, and complete rows leave the batch. Beam search has it, too.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Generic, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Generic, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer.decoding import api
-from jaxformer.decoding.api import Hypotheses, S, Step
+from jaxformer.decoding.api import Hypotheses, S, State, Step, StepOfRows, first_highest, is_full, resized
 from jaxformer.decoding.limits import Limits, begin, check_given, well_formed
-from jaxformer.decoding.stages import run
-from jaxformer.decoding.topk import first_highest
 from jaxformer.decoding.transforms import History, Transform, Transforms, as_transforms, chain
 from jaxformer.functional.dropout import hashed_bits
+
+
+class SearchProgress(Protocol):
+    """The progress of a search, for each row of the batch: a named tuple of arrays and the state of the model."""
+
+    def active(self) -> Bool[Array, " B"]:
+        """Returns True for each row that is not complete."""
+        ...
+
+    def _replace(self, **changes: object) -> Self: ...
+
+    def result(self) -> Hypotheses:
+        """Returns the hypotheses so far."""
+        ...
+
+    @property
+    def state(self) -> State: ...
+
+
+R = TypeVar("R", bound=SearchProgress)
+
+Advance: TypeAlias = Callable[[Step[S], R, Int[Array, " B"]], R]
+"""One step of a search, from a step of the model and the progress of the rows that are left, whose indices in the full
+batch are the third argument."""
+
+
+def run(progress: R, advance: Advance[S, R], step: Step[S], capacities: Sequence[int] = ()) -> Hypotheses:
+    """Runs a search until all rows are complete, and returns the hypotheses.
+
+    With a `StepOfRows`, a batch of at least 8 rows drops the complete rows as soon as three quarters are complete, so
+    that no work is wasted on them while long rows continue. With `capacities`, the state has the first of them, and
+    gets the next one when it is full. The program has one loop for each number of rows and each capacity.
+    """
+    batch = progress.active().shape[0]
+    rows, hypotheses, growing = jnp.arange(batch, dtype=jnp.int32), None, list(capacities[1:])
+    while True:
+        number, fewer = rows.shape[0], 0
+        if isinstance(step, StepOfRows) and isinstance(number, int) and number >= 8:  # it may be symbolic
+            fewer = number // 4
+
+        def continues(progress: R, fewer: int = fewer, grows: bool = bool(growing)) -> jax.Array:
+            active = progress.active().sum() > fewer
+            return active & ~is_full(progress.state) if grows else active
+
+        progress = jax.lax.while_loop(
+            continues, lambda progress, step=step, rows=rows: advance(step, progress, rows), progress
+        )
+        if growing:
+            progress = progress._replace(state=resized(progress.state, growing.pop(0)))
+            continue
+        result = progress.result()
+        if hypotheses is not None:
+            put = lambda every, some, rows=rows: every.at[rows].set(some)
+            result = jax.tree.map(put, hypotheses, result)
+        hypotheses = result
+        if not (fewer and isinstance(step, StepOfRows)):
+            return hypotheses
+        left = jnp.argsort(~progress.active(), stable=True)[:fewer]  # rows that are not complete come first
+        others = jax.tree.map(lambda leaf, left=left: leaf[left], progress._replace(state=None))
+        progress, rows = others._replace(state=progress.state.take(left)), rows[left]
+        step = step.take(left)
 
 
 class Choose(Protocol):
@@ -39,15 +101,6 @@ class _Progress(NamedTuple, Generic[S]):
     def active(self) -> jax.Array:
         """Returns True for each row that is not complete."""
         return ~self.done.all(1)
-
-    def take(self, rows: jax.Array, /) -> _Progress[S]:
-        """Selects rows by index."""
-        others = jax.tree.map(lambda leaf: leaf[rows], self._replace(state=None))
-        return others._replace(state=self.state.take(rows))
-
-    def resize(self, capacity: int, /) -> _Progress[S]:
-        """Gives the state room for `capacity` positions."""
-        return self._replace(state=api.resized(self.state, capacity))
 
     def result(self) -> Hypotheses:
         """Returns the sequences so far."""

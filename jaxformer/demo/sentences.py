@@ -212,7 +212,7 @@ CONSTRUCTIONS: dict[str, tuple[float, Callable[[Sentences], Phrase]]] = {  # wei
     "action": (8, lambda draw: draw.statement(verbs_of("thing human love"))), "bare": (3, lambda draw: draw.statement(verbs_of("bare"))),
     "possession": (2, lambda draw: draw.statement([HAVE])), "activity": (4, lambda draw: draw.statement(verbs_of("place"))),
     "motion": (4, lambda draw: draw.statement(verbs_of("goal"))), "dative": (3, lambda draw: draw.statement(verbs_of("dative"))),
-    "state": (6, Sentences.state), "institution": (4, Sentences.institution), "who": (2, lambda draw: draw.someone("who", "qui", None)),
+    "state": (6, Sentences.state), "institution": (6, Sentences.institution), "who": (2, lambda draw: draw.someone("who", "qui", None)),
     "nobody": (2, lambda draw: draw.someone("nobody", "personne", "")), "relative clause": (7, Sentences.relative_clause),
     "relative subject": (3, Sentences.relative_subject), "pronoun": (4, Sentences.pronoun), "object pronoun": (3, Sentences.object_pronoun),
     "because": (3, Sentences.because), "know": (3, Sentences.know), "question": (6, Sentences.question), "miss": (2, Sentences.miss),

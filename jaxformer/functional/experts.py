@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxformer.functional.feed_forward import Activation, relu
 from jaxformer.functional.losses import check_where
-from jaxformer.functional.padding import clear_padding, everywhere
+from jaxformer.functional.tokens import clear_padding, everywhere
 from jaxformer.reprs import brief
 
 

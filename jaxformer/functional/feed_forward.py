@@ -1,7 +1,8 @@
-"""The position-wise feed-forward network and its activations."""
+"""The position-wise feed-forward network, its activations, and its linear maps, which other layers share."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -10,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxformer.axes import placed
-from jaxformer.functional.sums import add_shared
+from jaxformer.axes import placed, vary_alike
 
 Activation = Callable[[jax.Array], jax.Array]
 """An elementwise nonlinearity."""
@@ -112,3 +112,29 @@ def linear(
     if bias is not None:
         y = add_shared(y, bias)
     return y.reshape(*x.shape[:-1], kernel.shape[1])
+
+
+def add_shared(x: Float[Array, "*dims"], term: Float[Array, ...]) -> Float[Array, "*dims"]:
+    """Returns ``x + term`` in the dtype of `x`; the gradient of `term`, which broadcasts to `x`, is summed in float32.
+
+    In bfloat16, the transpose of broadcasting would sum in bfloat16: 20,000 ones would add up to 8,192.
+
+    >>> add_shared(jnp.ones((2, 1, 3)), jnp.array([1.0, 2.0, 3.0]))[1, 0].tolist()
+    [2.0, 3.0, 4.0]
+    """
+    term = term.reshape((1,) * (x.ndim - term.ndim) + term.shape)
+    if jnp.finfo(x.dtype).bits >= 32:
+        return x + term.astype(x.dtype)
+    x, term = vary_alike((x, term))  # before broadcasting, so that a mesh reduces gradients of the term's size
+    return x + _spread(x.shape, x.dtype, term)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def _spread(shape: tuple[int, ...], dtype: jnp.dtype, term: Array) -> Array:
+    return jnp.broadcast_to(term.astype(dtype), shape)
+
+
+@_spread.defjvp
+def _spread_jvp(shape, dtype, primals, tangents):
+    """Broadcasts in float32, in which the transpose then sums; XLA can still fuse the addition with a product."""
+    return _spread(shape, dtype, *primals), jnp.broadcast_to(tangents[0].astype(jnp.float32), shape).astype(dtype)

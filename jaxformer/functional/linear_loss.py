@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Integer
 from jaxformer import targets
 from jaxformer.axes import constrain, placed, vary_alike
 from jaxformer.functional.losses import CrossEntropy, LogitLoss, check_labels, check_where
-from jaxformer.functional.padding import clear_padding, everywhere
+from jaxformer.functional.tokens import clear_padding, everywhere
 
 ALIGNED = 16
 """A table's rows are padded to a multiple of this number on accelerators, as their matrix units require.

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from jaxformer.functional.dropout import every_index, fold_in_name, hashed_bits
-from jaxformer.functional.padding import everywhere
+from jaxformer.functional.tokens import everywhere
 
 
 def mask_tokens(

@@ -16,15 +16,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxformer.axes import vary_alike
-from jaxformer.functional.derivatives import reverse_only
 from jaxformer.functional.dropout import Dropout, dropout
-from jaxformer.functional.padding import clear_padding
+from jaxformer.functional.tokens import clear_padding
 from jaxformer.reprs import brief
-
-NO_FORWARD = (
-    "a recurrent network has a gradient but no forward-mode derivative (jax.jvp, jax.linearize); "
-    "a loop over recurrent_step has all"
-)
 
 
 class RecurrentState(NamedTuple):
@@ -190,8 +184,8 @@ def recurrent(
       dropout: variational dropout of the state (Gal and Ghahramani 2016): one mask for all steps, before the product.
 
     Raises:
-      ValueError: shapes do not match (the message has the actual and expected values), or it is differentiated in
-        forward mode.
+      ValueError: shapes do not match; the message has the actual and expected values.
+      TypeError: it is differentiated in forward mode (``jax.jvp``), which a loop over `recurrent_step` allows.
 
     >>> import jax.numpy as jnp
     >>> weights = RecurrentWeights(jnp.ones((1, 1, 1)), jnp.ones((1, 1, 1)), jnp.zeros((1, 1)), jnp.zeros((1, 1)))
@@ -207,7 +201,6 @@ def recurrent(
     batch, hidden_size = x.shape[0], weights.hidden.shape[0]
     if state is None:
         state = recurrent_start(cell, (batch, hidden_size))
-    x, weights, state = reverse_only((x, weights, state), NO_FORWARD)
     if valid is not None:  # before the product: 0 times NaN is NaN
         x, valid = clear_padding(x, valid), valid.T
     multiplier = _multiplier(dropout, (batch, hidden_size))
@@ -289,14 +282,14 @@ def scan_shared(step: Callable, shared, carry, xs, others=None):
       others: like `xs`, but without a gradient: masks and keys.
 
     Raises:
-      ValueError: it is differentiated in forward mode.
+      TypeError: it is differentiated in forward mode (``jax.jvp``).
 
     >>> step = lambda weight, carry, x, _: (weight * carry + x, carry)
     >>> last = lambda weight: scan_shared(step, weight, jnp.float32(1), jnp.ones(3))[0]
     >>> last(2.0).item(), jax.grad(last)(2.0).item()                                  # w^3 + w^2 + w + 1
     (15.0, 17.0)
     """
-    return _scan_shared(step, *vary_alike((*reverse_only((shared, carry, xs), NO_FORWARD), others)))
+    return _scan_shared(step, *vary_alike((shared, carry, xs, others)))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

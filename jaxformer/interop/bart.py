@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from jaxformer import functional, models
-from jaxformer.interop.family import Family
+from jaxformer.interop.family import Family, Settings, get, read, renamed, require, shared, written
 from jaxformer.interop.packing import (
     ONE_ROW,
     TRANSPOSED,
@@ -23,16 +23,17 @@ from jaxformer.interop.packing import (
     self_attention,
     table,
 )
-from jaxformer.interop.settings import Settings, activation, get, renamed, require, shared, their_activation
 from jaxformer.models import choices, families
 from jaxformer.modules.pure import Pure, pure
 
-_SIZES = {
-    "d_model": 1024,
-    "vocab_size": 50265,
-    "encoder_layers": 12,
-    "decoder_layers": 12,
-    "max_position_embeddings": 1024,
+_FIELDS = {
+    "d_model": ("d_model", 1024),
+    "num_encoder_layers": ("encoder_layers", 12),
+    "num_decoder_layers": ("decoder_layers", 12),
+    "max_positions": ("max_position_embeddings", 1024),
+    "activation": ("activation_function", "gelu"),
+    "dropout": ("dropout", 0.1),
+    "attention_dropout": ("attention_dropout", 0.0),
 }
 _LEARNED, _SINUSOIDAL = choices.Learned(offset=2), choices.Sinusoidal("halves")
 _SWITCHES = {
@@ -44,6 +45,14 @@ _SWITCHES = {
 """The positions, and those of the norms."""
 _TIES = {(True, True): "all", (True, False): "decoder", (False, True): "inputs", (False, False): "none"}
 """Our tying, by ``tie_word_embeddings`` and ``share_encoder_decoder_embeddings``."""
+_TABLES = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
+_COPIES = {
+    "all": dict.fromkeys((*_TABLES, "lm_head.weight"), "shared.weight"),
+    "inputs": dict.fromkeys(_TABLES, "shared.weight"),
+    "decoder": {"lm_head.weight": "decoder.embed_tokens.weight"},
+    "none": {},
+}
+"""The names under which files may repeat a table that is shared, with its own name, by our tying."""
 _ARCHITECTURES = {
     "bart": "BartForConditionalGeneration",
     "mbart": "MBartForConditionalGeneration",
@@ -59,22 +68,15 @@ def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
     require(settings, normalize_before=pre, add_final_layer_norm=pre, normalize_embedding=learned)
     require(settings, is_causal=True)  # of the decoder
     require(settings, static_position_embeddings=not learned)
-    default = _SIZES | {"marian": {"vocab_size": 58101}}.get(kind, {})
-    sizes = {name: get(settings, name, value) for name, value in default.items()}
-    vocab, dim = sizes["vocab_size"], sizes["d_model"]
+    fields = read(settings, _FIELDS)
+    vocab = get(settings, "vocab_size", {"marian": 58101}.get(kind, 50265))
     tied = get(settings, "tie_word_embeddings", True), get(settings, "share_encoder_decoder_embeddings", True)
     config = families.bart(
         vocab,
-        d_model=dim,
+        **fields,
         num_heads=shared(settings, "encoder_attention_heads", "decoder_attention_heads", 16),
         d_ff=shared(settings, "encoder_ffn_dim", "decoder_ffn_dim", 4096),
-        num_encoder_layers=sizes["encoder_layers"],
-        num_decoder_layers=sizes["decoder_layers"],
-        max_positions=sizes["max_position_embeddings"],
-        activation=activation(settings, "activation_function", "gelu"),
-        embedding_scale=dim**0.5 if get(settings, "scale_embedding", False) else 1.0,
-        dropout=get(settings, "dropout", 0.1),
-        attention_dropout=get(settings, "attention_dropout", 0.0),
+        embedding_scale=fields["d_model"] ** 0.5 if get(settings, "scale_embedding", False) else 1.0,
         feed_forward=choices.Plain(dropout=get(settings, "activation_dropout", 0.0)),
         tie_embeddings=_TIES[tied],
         positions=positions,
@@ -93,23 +95,17 @@ def _settings(kind: str, net: Pure) -> Settings:
         "is_encoder_decoder": True,
         "vocab_size": config.source_vocab_size,
         "decoder_vocab_size": config.target_vocab_size,
-        "d_model": config.d_model,
-        "encoder_layers": config.num_encoder_layers,
-        "decoder_layers": config.num_decoder_layers,
+        **written(config, _FIELDS),
         "num_hidden_layers": config.num_encoder_layers,
         "encoder_attention_heads": config.num_heads,
         "decoder_attention_heads": config.num_heads,
         "encoder_ffn_dim": config.d_ff,
         "decoder_ffn_dim": config.d_ff,
-        "max_position_embeddings": config.max_positions,
-        "activation_function": their_activation(config.activation),
         "scale_embedding": config.embedding_scale != 1.0,
         "normalize_before": pre,
         "add_final_layer_norm": pre,
         "normalize_embedding": config.embedding_norm,
         "static_position_embeddings": not isinstance(config.positions, choices.Learned),
-        "dropout": config.dropout,
-        "attention_dropout": config.attention_dropout,
         "activation_dropout": config.feed_forward.dropout,
         "share_encoder_decoder_embeddings": config.tie_embeddings in ("all", "inputs"),
         "tie_word_embeddings": config.tie_embeddings in ("all", "decoder"),
@@ -162,23 +158,9 @@ def _computed(net: Pure) -> dict[str, tuple[Shape, Callable[[], jax.Array]]]:
     }
 
 
-def _copies(net: Pure) -> dict[str, str]:
-    """Returns the names under which files may repeat a table that is shared."""
-    tie = net.config.tie_embeddings
-    if tie == "decoder":
-        return {"lm_head.weight": "decoder.embed_tokens.weight"}
-    output = {"all": ["lm_head.weight"], "inputs": []}
-    if tie not in output:
-        return {}
-    names = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", *output[tie]
-    return dict.fromkeys(names, "shared.weight")
-
-
 def _repeated(net: Pure) -> tuple[str, ...]:
     """Returns both embedding tables if they are shared and the output has its own: transformers then ties neither."""
-    if net.config.tie_embeddings != "inputs":
-        return ()
-    return "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
+    return _TABLES if net.config.tie_embeddings == "inputs" else ()
 
 
 FAMILIES = {
@@ -188,7 +170,7 @@ FAMILIES = {
         table=_table,
         prefix="model.",
         heads=("final_logits_bias", "lm_head.", "classification_head.", "qa_outputs."),
-        copies=_copies,
+        copies=lambda net: _COPIES[net.config.tie_embeddings],
         repeated=_repeated,
         computed=_computed,
         ignored=(r"(encoder|decoder)\.version", r"(classification_head|qa_outputs)\..*"),

@@ -1,4 +1,4 @@
-"""BERT and RoBERTa: encoders, alone or with the head of a masked language model."""
+"""BERT, RoBERTa and the vision Transformer: encoders, alone or with the head of a task."""
 
 from __future__ import annotations
 
@@ -8,12 +8,37 @@ from collections.abc import Mapping
 
 from jaxformer import models
 from jaxformer.errors import DataError
-from jaxformer.interop.family import Family
-from jaxformer.interop.packing import Shape, Table, array, linear, norm, self_attention, table
-from jaxformer.interop.settings import Settings, activation, get, require, their_activation
+from jaxformer.interop.family import Family, Settings, get, has_head, read, require, written
+from jaxformer.interop.packing import (
+    ONE_ROW,
+    ONE_TOKEN,
+    PATCHES,
+    Shape,
+    Table,
+    array,
+    linear,
+    norm,
+    self_attention,
+    table,
+)
 from jaxformer.models import choices, families
 from jaxformer.modules.pure import Pure, pure
 
+_LAYERS = {
+    "d_model": ("hidden_size", 768),
+    "num_heads": ("num_attention_heads", 12),
+    "d_ff": ("intermediate_size", 3072),
+    "num_layers": ("num_hidden_layers", 12),
+    "activation": ("hidden_act", "gelu"),
+    "dropout": ("hidden_dropout_prob", 0.1),
+    "attention_dropout": ("attention_probs_dropout_prob", 0.1),
+}
+_OF_VIT = _LAYERS | {
+    "patch_size": ("patch_size", 16),
+    "num_channels": ("num_channels", 3),
+    "dropout": ("hidden_dropout_prob", 0.0),
+    "attention_dropout": ("attention_probs_dropout_prob", 0.0),
+}
 _HEADS = {
     "bert": {
         "transform": linear("cls.predictions.transform.dense"),
@@ -39,17 +64,11 @@ def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
         raise DataError(f"max_position_embeddings in config.json must be above {offset}, got {rows}")
     config = getattr(families, kind)(
         get(settings, "vocab_size", {"bert": 30522, "roberta": 50265}[kind]),
-        d_model=get(settings, "hidden_size", 768),
-        num_heads=get(settings, "num_attention_heads", 12),
-        d_ff=get(settings, "intermediate_size", 3072),
-        num_layers=get(settings, "num_hidden_layers", 12),
+        **read(settings, _LAYERS),
         max_positions=rows - offset,
         positions=choices.Learned(offset),
         num_token_types=get(settings, "type_vocab_size", 2),
         norm=choices.LayerNorm(get(settings, "layer_norm_eps", 1e-12)),
-        activation=activation(settings, "hidden_act", "gelu"),
-        dropout=get(settings, "hidden_dropout_prob", 0.1),
-        attention_dropout=get(settings, "attention_probs_dropout_prob", 0.1),
     )
     if config.num_token_types < 1:
         raise DataError("type_vocab_size in config.json must be at least 1, got 0")
@@ -61,36 +80,18 @@ def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
     return pure(models.MaskedLanguageModel, config)
 
 
-def _has_head(net: Pure) -> bool:
-    return net.model is models.MaskedLanguageModel
-
-
 def _settings(kind: str, net: Pure) -> Settings:
     config, name = net.config, {"bert": "Bert", "roberta": "Roberta"}[kind]
     if kind == "roberta" and not config.positions.offset:
         raise ValueError("its positions start at 0, but those of a roberta start after the id of the padding token")
     padding = {"pad_token_id": config.positions.offset - 1} if kind == "roberta" else {}
     return padding | {
-        "architectures": [f"{name}ForMaskedLM" if _has_head(net) else f"{name}Model"],
+        "architectures": [f"{name}ForMaskedLM" if has_head(net) else f"{name}Model"],
         "vocab_size": config.vocab_size,
         "max_position_embeddings": config.max_positions + config.positions.offset,
         "type_vocab_size": config.num_token_types,
-        **layer_settings(net),
-    }
-
-
-def layer_settings(net: Pure) -> Settings:
-    """Returns the settings of layers, also of ViT."""
-    config = net.config
-    return {
-        "hidden_size": config.d_model,
-        "num_attention_heads": config.num_heads,
-        "intermediate_size": config.d_ff,
-        "num_hidden_layers": config.num_layers,
         "layer_norm_eps": config.norm.epsilon,
-        "hidden_act": their_activation(config.activation),
-        "hidden_dropout_prob": config.dropout,
-        "attention_probs_dropout_prob": config.attention_dropout,
+        **written(config, _LAYERS),
     }
 
 
@@ -101,12 +102,12 @@ def _table(kind: str, net: Pure) -> Table:
             **{ours: table(f"embeddings.{theirs}_embeddings") for ours, theirs in names.items()},
             "norm": norm("embeddings.LayerNorm"),
         },
-        "stack": stack("self", "attention.output.LayerNorm", "output.LayerNorm"),
+        "stack": _stack("self", "attention.output.LayerNorm", "output.LayerNorm"),
     }
-    return {"encoder": encoder, **_HEADS[kind]} if _has_head(net) else encoder
+    return {"encoder": encoder, **_HEADS[kind]} if has_head(net) else encoder
 
 
-def stack(attention: str, attention_norm: str, feed_forward_norm: str) -> Table:
+def _stack(attention: str, attention_norm: str, feed_forward_norm: str) -> Table:
     """Returns the sources of layers, also of ViT, by the names that differ."""
     layer = "encoder.layer.{}"
     query, key, value = (f"{layer}.attention.{attention}.{name}" for name in ("query", "key", "value"))
@@ -123,7 +124,57 @@ def stack(attention: str, attention_norm: str, feed_forward_norm: str) -> Table:
 def _copies(kind: str, net: Pure) -> dict[str, str]:
     head = {"bert": "cls.predictions", "roberta": "lm_head"}[kind]
     words = {f"{head}.decoder.weight": "embeddings.word_embeddings.weight"}
-    return words | {f"{head}.decoder.bias": f"{head}.bias"} if _has_head(net) else {}
+    return words | {f"{head}.decoder.bias": f"{head}.bias"} if has_head(net) else {}
+
+
+def _vit(settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
+    require(settings, qkv_bias=True)
+    config = families.vit(
+        _image_size(settings),
+        norm=choices.LayerNorm(get(settings, "layer_norm_eps", 1e-12)),
+        **read(settings, _OF_VIT),
+    )
+    classes = shapes.get("classifier.bias")
+    if classes is None:
+        return pure(models.make_encoder, config)
+    fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    return pure(models.VisionTransformer, models.VisionTransformerConfig(**fields, num_classes=classes[0]))
+
+
+def _image_size(settings: Settings) -> tuple[int, int]:
+    size = settings.get("image_size", 224)
+    both = tuple(size) if isinstance(size, list) else (size, size)
+    if len(both) != 2 or any(type(x) is not int for x in both):
+        raise DataError(f"image_size in config.json must be one or two integers, got {size!r}")
+    return both
+
+
+def _settings_of_vit(net: Pure) -> Settings:
+    config = net.config
+    height, width = config.image_size
+    head = {}
+    if has_head(net):
+        labels = {str(i): f"LABEL_{i}" for i in range(config.num_classes)}
+        head = {"id2label": labels, "label2id": {label: int(i) for i, label in labels.items()}}
+    return head | {
+        "architectures": ["ViTForImageClassification" if has_head(net) else "ViTModel"],
+        "image_size": height if height == width else [height, width],
+        "layer_norm_eps": config.norm.epsilon,
+        **written(config, _OF_VIT),
+    }
+
+
+def _table_of_vit(net: Pure) -> Table:
+    encoder: Table = {
+        "embeddings": {
+            "projection": linear("embeddings.patch_embeddings.projection", PATCHES),
+            "class_vector": array("embeddings.cls_token", packing=ONE_TOKEN),
+            "positions": {"table": array("embeddings.position_embeddings", packing=ONE_ROW)},
+        },
+        "stack": _stack("attention", "layernorm_before", "layernorm_after"),
+        "norm": norm("layernorm"),
+    }
+    return {"encoder": encoder, "output": linear("classifier")} if has_head(net) else encoder
 
 
 FAMILIES = {
@@ -142,12 +193,22 @@ FAMILIES = {
     )
     for kind in _HEADS
 }
+FAMILIES |= {
+    "vit": Family(
+        net=_vit,
+        settings=_settings_of_vit,
+        table=_table_of_vit,
+        prefix="vit.",
+        heads=("classifier.",),
+        ignored=(r"pooler\..*", r"embeddings\.mask_token"),
+    )
+}
 """The families of this file by their ``model_type``."""
 
 
 def _of_another_name(name: str, net: Pure) -> Settings:
-    written = _settings("roberta", net)
-    return {**written, "architectures": [text.replace("Roberta", name) for text in written["architectures"]]}
+    settings = _settings("roberta", net)
+    return {**settings, "architectures": [text.replace("Roberta", name) for text in settings["architectures"]]}
 
 
 for _kind, _name in (("xlm-roberta", "XLMRoberta"), ("camembert", "Camembert")):

@@ -36,11 +36,11 @@ from jaxformer.data.batch import Batch
 from jaxformer.decoding.api import Hypotheses, TreeState
 from jaxformer.decoding.ensembles import EnsembleState, StackedState
 from jaxformer.decoding.penalties import CoverageState
-from jaxformer.functional.attention import LinearState
+from jaxformer.functional.attention.linear import LinearState
 from jaxformer.functional.cache import KeyValueCache
 from jaxformer.functional.recurrent import RecurrentState
 from jaxformer.functional.tokens import Tokens
-from jaxformer.models.decoder_state import Context, DecoderState, StepWeights
+from jaxformer.models.decoding_model import Context, DecoderState, StepWeights
 from jaxformer.models.encoder import Memory
 from jaxformer.models.recurrent_decoder import RecurrentContext, RecurrentDecoderState
 from jaxformer.modules.attention import KeyValue

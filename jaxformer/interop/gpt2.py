@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from jaxformer import models
-from jaxformer.interop.family import Family
+from jaxformer.interop.family import Family, Settings, get, read, renamed, require, written
 from jaxformer.interop.packing import FROM_HEADS_PLAIN, SAME, SIDE_BY_SIDE, Shape, Table, array, linear, norm, table
-from jaxformer.interop.settings import Settings, activation, get, renamed, require, their_activation
 from jaxformer.models import choices, families
 from jaxformer.modules.pure import Pure, pure
 
+_FIELDS = {
+    "vocab_size": ("vocab_size", 50257),
+    "d_model": ("n_embd", 768),
+    "num_heads": ("n_head", 12),
+    "num_layers": ("n_layer", 12),
+    "max_positions": ("n_positions", 1024),
+    "activation": ("activation_function", "gelu_new"),
+    "dropout": ("resid_pdrop", 0.1),
+    "attention_dropout": ("attn_pdrop", 0.1),
+}
 _SECOND_NAMES = {
     "hidden_size": "n_embd",
     "max_position_embeddings": "n_positions",
@@ -23,21 +32,13 @@ def _net(settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
     settings = renamed(settings, _SECOND_NAMES)
     require(settings, is_causal=True, add_cross_attention=False, tie_word_embeddings=True)
     require(settings, scale_attn_by_inverse_layer_idx=False)
-    dim = get(settings, "n_embd", 768)
-    dropout, of_embeddings = (get(settings, name, 0.1) for name in ("resid_pdrop", "embd_pdrop"))
+    fields, of_embeddings = read(settings, _FIELDS), get(settings, "embd_pdrop", 0.1)
     config = families.gpt2(
-        get(settings, "vocab_size", 50257),
-        d_model=dim,
-        num_heads=get(settings, "n_head", 12),
-        d_ff=get(settings, "n_inner", 4 * dim),
-        num_layers=get(settings, "n_layer", 12),
-        max_positions=get(settings, "n_positions", 1024),
-        activation=activation(settings, "activation_function", "gelu_new"),
+        **fields,
+        d_ff=get(settings, "n_inner", 4 * fields["d_model"]),
         norm=choices.LayerNorm(get(settings, "layer_norm_epsilon", 1e-5)),
         attention_scale=None if get(settings, "scale_attn_weights", True) else 1.0,
-        dropout=dropout,
-        embedding_dropout=None if of_embeddings == dropout else of_embeddings,
-        attention_dropout=get(settings, "attn_pdrop", 0.1),
+        embedding_dropout=None if of_embeddings == fields["dropout"] else of_embeddings,
     )
     return pure(models.LanguageModel, config)
 
@@ -46,19 +47,12 @@ def _settings(net: Pure) -> Settings:
     config = net.config
     return {
         "architectures": ["GPT2LMHeadModel"],
-        "vocab_size": config.vocab_size,
-        "n_embd": config.d_model,
-        "n_head": config.num_heads,
         "n_inner": config.d_ff,
-        "n_layer": config.num_layers,
-        "n_positions": config.max_positions,
         "n_ctx": config.max_positions,
-        "activation_function": their_activation(config.activation),
         "layer_norm_epsilon": config.norm.epsilon,
         "scale_attn_weights": config.attention_scale is None,
-        "resid_pdrop": config.dropout,
         "embd_pdrop": config.dropout if config.embedding_dropout is None else config.embedding_dropout,
-        "attn_pdrop": config.attention_dropout,
+        **written(config, _FIELDS),
     }
 
 

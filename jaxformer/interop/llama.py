@@ -9,12 +9,21 @@ from collections.abc import Mapping
 from jaxformer import models
 from jaxformer.config import kind_of
 from jaxformer.errors import DataError
-from jaxformer.interop.family import Family
+from jaxformer.interop.family import Family, Settings, get, read, require, written
 from jaxformer.interop.packing import TRANSPOSED, Shape, Table, array, linear, norm, self_attention, table
-from jaxformer.interop.settings import Settings, activation, get, require, their_activation
 from jaxformer.models import choices, families
 from jaxformer.modules.pure import Pure, pure
 
+_FIELDS = {
+    "vocab_size": ("vocab_size", 32000),
+    "d_model": ("hidden_size", 4096),
+    "num_heads": ("num_attention_heads", 32),
+    "d_ff": ("intermediate_size", 11008),
+    "num_layers": ("num_hidden_layers", 32),
+    "activation": ("hidden_act", "silu"),
+    "tie_embeddings": ("tie_word_embeddings", False),
+    "attention_dropout": ("attention_dropout", 0.0),
+}
 _OF_QWEN = {
     "vocab_size": 151936,
     "intermediate_size": 22016,
@@ -44,28 +53,20 @@ def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
         require(settings, mlp_bias=False)
     if kind == "mistral":  # the same
         require(settings, attention_bias=False)
-    heads = get(settings, "num_attention_heads", 32)
     biased = kind == "qwen2" or get(settings, "attention_bias", False)
-    num_layers = get(settings, "num_hidden_layers", 32)
+    fields = read(settings, _FIELDS)
     config = families.llama(
-        get(settings, "vocab_size", 32000),
-        d_model=get(settings, "hidden_size", 4096),
-        num_heads=heads,
-        num_kv_heads=get(settings, "num_key_value_heads", heads),
+        **fields,
+        num_kv_heads=get(settings, "num_key_value_heads", fields["num_heads"]),
         head_dim=get(settings, "head_dim", 0) or None,
-        d_ff=get(settings, "intermediate_size", 11008),
-        num_layers=num_layers,
         feed_forward=choices.Gated(bias=get(settings, "mlp_bias", False)),
-        activation=activation(settings, "hidden_act", "silu"),
         norm=choices.RMSNorm(get(settings, "rms_norm_eps", 1e-6)),
         positions=_rotary(settings),
         attention_bias=biased,
         attention_output_bias=biased and kind != "qwen2",
         qk_norm=kind == "qwen3",
-        attention_window=_window(kind, settings, num_layers),
-        tie_embeddings=get(settings, "tie_word_embeddings", False),
+        attention_window=_window(kind, settings, fields["num_layers"]),
         dropout=0.0,
-        attention_dropout=get(settings, "attention_dropout", 0.0),
         max_positions=get(settings, "max_position_embeddings", 2048),
     )
     return pure(models.LanguageModel, config)
@@ -168,20 +169,13 @@ def _settings(kind: str, net: Pure) -> Settings:
     )
     return {
         "architectures": [f"{_ARCHITECTURES[kind]}ForCausalLM"],
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.d_model,
-        "num_attention_heads": config.num_heads,
+        **written(config, _FIELDS),
         "num_key_value_heads": config.num_kv_heads or config.num_heads,
         "head_dim": config.head_dim or config.d_model // config.num_heads,
-        "intermediate_size": config.d_ff,
-        "num_hidden_layers": config.num_layers,
-        "hidden_act": their_activation(config.activation),
         "rms_norm_eps": config.norm.epsilon,
         "rope_parameters": parameters,
         **positions,  # for readers of the older form
         "rope_scaling": None if rotary.scaling is None else parameters,
-        "attention_dropout": config.attention_dropout,
-        "tie_word_embeddings": config.tie_embeddings,
         **others,
     }
 

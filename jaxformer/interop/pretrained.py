@@ -24,12 +24,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxformer import files, models, sharding
+from jaxformer import files, sharding
 from jaxformer.errors import ConfigError, DataError, did_you_mean, first_few
-from jaxformer.interop import bart, bert, gpt2, llama, t5, tensors, vit
-from jaxformer.interop.family import Family
+from jaxformer.interop import bart, bert, gpt2, llama, t5, tensors
+from jaxformer.interop.family import Family, Settings, has_head
 from jaxformer.interop.packing import Leaf, Shape, Source, Tensor, matched
-from jaxformer.interop.settings import Settings
 from jaxformer.models import choices
 from jaxformer.models.config import TextConfig, TransformerConfig
 from jaxformer.modules.pure import Params, Pure, check_shapes, pure
@@ -42,7 +41,6 @@ FAMILIES: Mapping[str, Family] = {
     **gpt2.FAMILIES,
     **llama.FAMILIES,
     **t5.FAMILIES,
-    **vit.FAMILIES,
 }
 """The families by the ``model_type`` of their ``config.json``."""
 
@@ -162,7 +160,7 @@ def write(
         text = json.dumps(written, indent=2, allow_nan=False) + "\n"
     except (TypeError, ValueError) as error:
         raise ConfigError(f"the settings cannot be written as JSON: {error}") from None
-    prefix = known.prefix if _has_head(net) else ""
+    prefix = known.prefix if has_head(net) else ""
     place = lambda name: name if name.startswith(known.heads) else prefix + name
     named = ((place(name), np.asarray(x, dtype)) for name, x in _unpacked(known, net, params))
     tensors.write(folder, named, shard_bytes=shard_bytes)
@@ -334,11 +332,6 @@ def config_json(net: Pure, kind: str, settings: Settings | None = None) -> dict[
     if again.model is not net.model:
         raise ConfigError(f"{kind} would be read as a {again.model.__name__}, but this is a {net.model.__name__}")
     return {**written, "torch_dtype": "float32", "dtype": "float32"}
-
-
-def _has_head(net: Pure) -> bool:
-    """Returns True if the model is more than the base model of its family, whose files have no prefix."""
-    return net.model is not models.make_encoder
 
 
 def _shapes(family: Family, net: Pure) -> Iterator[tuple[str, Shape]]:

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from jaxformer import models
 from jaxformer.config import kind_of
 from jaxformer.errors import DataError
-from jaxformer.interop.family import Family
+from jaxformer.interop.family import Family, Settings, get, read, renamed, require, their_activation, written
+from jaxformer.interop.family import activation as named_activation
 from jaxformer.interop.packing import (
     TRANSPOSED,
     Shape,
@@ -20,8 +21,6 @@ from jaxformer.interop.packing import (
     self_attention,
     table,
 )
-from jaxformer.interop.settings import Settings, get, renamed, require, their_activation
-from jaxformer.interop.settings import activation as named_activation
 from jaxformer.models import choices, families
 from jaxformer.modules.pure import Pure, pure
 
@@ -31,6 +30,14 @@ _FEED_FORWARD = {
     "gated-relu": (choices.Gated, "relu"),
     "gated-gelu": (choices.Gated, "gelu_tanh"),  # the name says gelu, the checkpoints use the approximation by tanh
     "gated-silu": (choices.Gated, "silu"),
+}
+_FIELDS = {
+    "d_model": ("d_model", 512),
+    "head_dim": ("d_kv", 64),
+    "d_ff": ("d_ff", 2048),
+    "num_heads": ("num_heads", 8),
+    "num_encoder_layers": ("num_layers", 6),
+    "dropout": ("dropout_rate", 0.1),
 }
 _SECOND_NAMES = {
     "head_dim": "d_kv",
@@ -59,25 +66,20 @@ def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
             f"dense_act_fn in config.json must be that of feed_forward_proj {projection!r}, "
             f"got {settings['dense_act_fn']!r}"
         )
-    dim, layers = get(settings, "d_model", 512), get(settings, "num_layers", 6)
+    fields = read(settings, _FIELDS)
     # In version 5 of transformers, this setting has the effect that `tie_word_embeddings` had on the scale before.
     scaled = get(settings, "scale_decoder_outputs", get(settings, "tie_word_embeddings", True)) and kind == "t5"
     config = families.t5(
         get(settings, "vocab_size", 32128),
-        d_model=dim,
-        head_dim=get(settings, "d_kv", 64),
-        d_ff=get(settings, "d_ff", 2048),
-        num_heads=get(settings, "num_heads", 8),
-        num_encoder_layers=layers,
-        num_decoder_layers=get(settings, "num_decoder_layers", layers),
+        **fields,
+        num_decoder_layers=get(settings, "num_decoder_layers", fields["num_encoder_layers"]),
         positions=choices.T5(
             get(settings, "relative_attention_num_buckets", 32), get(settings, "relative_attention_max_distance", 128)
         ),
         norm=choices.RMSNorm(get(settings, "layer_norm_epsilon", 1e-6)),
         feed_forward=feed_forward(bias=False),
         activation=activation,
-        dropout=get(settings, "dropout_rate", 0.1),
-        output_scale=dim**-0.5 if scaled else 1.0,
+        output_scale=fields["d_model"] ** -0.5 if scaled else 1.0,
         tie_embeddings="inputs" if "lm_head.weight" in shapes else "all",
     )
     return pure(models.EncoderDecoder, config)
@@ -95,11 +97,8 @@ def _settings(kind: str, net: Pure) -> Settings:
         "architectures": [f"{kind.upper()}ForConditionalGeneration"],
         "is_encoder_decoder": True,
         "vocab_size": config.source_vocab_size,
-        "d_model": config.d_model,
+        **written(config, _FIELDS),
         "d_kv": config.head_dim or config.d_model // config.num_heads,
-        "d_ff": config.d_ff,
-        "num_heads": config.num_heads,
-        "num_layers": config.num_encoder_layers,
         "num_decoder_layers": config.num_decoder_layers,
         "relative_attention_num_buckets": positions.num_buckets,
         "relative_attention_max_distance": positions.max_distance,
@@ -107,7 +106,6 @@ def _settings(kind: str, net: Pure) -> Settings:
         "feed_forward_proj": ours[network, config.activation],
         "dense_act_fn": their_activation(config.activation),
         "is_gated_act": network is choices.Gated,
-        "dropout_rate": config.dropout,
         **({"scale_decoder_outputs": config.output_scale != 1.0} if kind == "t5" else {}),
         "tie_word_embeddings": config.tie_embeddings == "all",
     }

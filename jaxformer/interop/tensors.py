@@ -22,6 +22,9 @@ from jaxformer import lazy
 from jaxformer.errors import DataError
 from jaxformer.files import JsonObject
 
+Settings = Mapping[str, Any]
+"""The object of a ``config.json``."""
+
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 

@@ -12,16 +12,13 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import functional, modules
+from jaxformer.functional.feed_forward import add_shared
 from jaxformer.functional.losses import LogitLoss
-from jaxformer.functional.padding import everywhere
-from jaxformer.functional.sums import add_shared
-from jaxformer.functional.tokens import as_tokens
+from jaxformer.functional.tokens import as_tokens, everywhere
 from jaxformer.models import choices
-from jaxformer.models.captioner_config import RecurrentCaptionerConfig, TransformerCaptionerConfig
 from jaxformer.models.config import DecoderConfig, LanguageModelConfig
 from jaxformer.models.decoder import make_decoder
-from jaxformer.models.decoder_state import Context, DecoderState
-from jaxformer.models.decoding_model import ContextT, MemoryDecodingModel, StateT
+from jaxformer.models.decoding_model import Context, ContextT, DecoderState, MemoryDecodingModel, StateT
 from jaxformer.models.encoder import Memory
 from jaxformer.models.recurrent_decoder import (
     RecurrentContext,
@@ -31,8 +28,9 @@ from jaxformer.models.recurrent_decoder import (
 )
 from jaxformer.models.residual_network import FeatureGrid
 from jaxformer.models.token_model import CROSS_ENTROPY, Input
+from jaxformer.models.vision_config import RecurrentCaptionerConfig, TransformerCaptionerConfig
 from jaxformer.modules.captured import Intermediates
-from jaxformer.modules.linear import zeros_param
+from jaxformer.modules.layers import zeros_param
 
 
 class Captioner(MemoryDecodingModel[ContextT, StateT]):
@@ -128,7 +126,9 @@ class RecurrentCaptioner(Captioner[RecurrentContext, RecurrentDecoderState]):
         self.decoder = RecurrentDecoder(
             modules.Embeddings(tokens, dropout=config.dropout, dtype=config.compute_dtype),
             modules.RecurrentStack(d_model + d_memory, d_hidden, config.num_layers, **layers, rngs=rngs),
-            modules.Linear(d_memory, config.num_state_vectors * d_hidden, axes=("model", "hidden"), rngs=rngs),
+            modules.Linear(
+                d_memory, config.state_vectors(config.num_layers) * d_hidden, axes=("model", "hidden"), rngs=rngs
+            ),
             linear(d_hidden + d_memory, d_model, axes=("hidden", "model")),
             alignment=modules.Alignment(d_hidden, d_memory, config.d_attention or d_hidden, rngs=rngs),
             output=untied,

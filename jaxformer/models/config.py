@@ -1,4 +1,4 @@
-"""The shapes of the models. Importing them imports no JAX."""
+"""The shapes of the models that read or write tokens. Importing them imports no JAX."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class TransformerConfig:
     attention_sinks: bool = False
     """Adds a learned logit for each head that takes weight away from the keys (gpt-oss)."""
     initialization: Literal["scaled", "fairseq", "xavier", "deepnet"] | None = None
-    """The scale of initial kernels: `modules.initializers.scaled_gains`, `FAIRSEQ_GAINS`, Xavier for each matrix, or
+    """The scale of initial kernels: `modules.layers.scaled_gains`, `FAIRSEQ_GAINS`, Xavier for each matrix, or
     that of DeepNet; None for deepnet if `norm_position` is deep, and for scaled otherwise."""
     remat: bool = False
     """Recomputes each block in the backward pass (activation checkpointing): less memory, a third more FLOPs."""
@@ -315,3 +315,74 @@ class DecoderConfig(LanguageModelConfig):
 
     memory_dim: int | None = None
     """The dimension of the memory; None for a decoder without cross-attention."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RecurrentConfig:
+    """The settings of every network with a recurrent decoder."""
+
+    kind: ClassVar[str] = "recurrent"
+    has_cache: ClassVar[bool] = False
+
+    cell: CellName = "lstm"
+    """The cell: Elman's network, gated recurrent unit, or long short-term memory."""
+    d_model: int = 512
+    """D, the dimension of token vectors and of the decoder's output."""
+    d_hidden: int | None = None
+    """H, the dimension of the decoder's state (each direction of an encoder has half of it); None for `d_model`."""
+    dropout: float = 0.1
+    """The probability of dropping embeddings, states between layers, and outputs."""
+    state_dropout: float = 0.0
+    """The probability of dropping an entry of a state, the same entries in all steps of a sequence (variational
+    dropout)."""
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    """The dtype of activations; parameters, gates, states, softmax, norms, logits and loss stay float32."""
+
+    __repr__ = brief
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        check_fields(self)
+
+    @property
+    def hidden_size(self) -> int:
+        """H, the dimension of the decoder's state."""
+        return self.d_hidden or self.d_model
+
+    def state_vectors(self, num_layers: int) -> int:
+        """Returns the number of vectors in the state of these layers: one for each layer, two with LSTM cells."""
+        return num_layers * {"lstm": 2}.get(self.cell, 1)
+
+    @property
+    def length_limit(self) -> None:
+        """The length of the longest sequence that the model can read; None, because a state has no positions."""
+        return None
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Seq2SeqConfig(RecurrentConfig):
+    """The shape of a recurrent encoder-decoder."""
+
+    source_vocab_size: int = 0
+    """The number of source token ids; 0 is replaced by the tokenizer's before the model is built."""
+    target_vocab_size: int = 0
+    """The number of target token ids; 0 is replaced in the same way."""
+    attention: choices.RecurrentAttention = choices.Additive()
+    """The decoder's view of the source: one fixed vector (none), or attention."""
+    num_encoder_layers: int = 1
+    """The number of bidirectional encoder layers."""
+    num_decoder_layers: int = 1
+    """The number of decoder layers."""
+    tie_embeddings: Literal["none", "inputs", "decoder", "all"] = "all"
+    """The embeddings that share one table: none; source and target; target and output; source, target and output."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.hidden_size % 2:
+            raise ValueError(f"d_hidden must be even, half for each direction of the encoder, got {self.hidden_size}")
+        check_tied_vocabularies(self.tie_embeddings, self.source_vocab_size, self.target_vocab_size)
+
+    @property
+    def has_attention(self) -> bool:
+        """True if the decoder attends to the encoder's states."""
+        return self.attention is not None

@@ -16,18 +16,16 @@ from jaxformer import functional
 from jaxformer.dims import check_rank
 from jaxformer.functional.cache import first_lanes, take_lanes
 from jaxformer.functional.dropout import fold_in_name
-from jaxformer.functional.padding import padding_mask
-from jaxformer.functional.tokens import as_tokens
+from jaxformer.functional.tokens import as_tokens, padding_mask
 from jaxformer.models import transformer
 from jaxformer.models.config import DecoderConfig, LanguageModelConfig, TextDecoderConfig
-from jaxformer.models.decoder_state import Context, DecoderState, StepWeights
+from jaxformer.models.decoding_model import Context, DecoderState, StepWeights
 from jaxformer.models.encoder import Memory
 from jaxformer.models.token_model import Input, TokenModel, of_part, part_of
 from jaxformer.modules import AttentionFunction, Block, Embeddings, Linear, Stack, T5Bias
 from jaxformer.modules.captured import Intermediates
 from jaxformer.modules.head import Head
-from jaxformer.modules.linear import value_of, zeros_param
-from jaxformer.modules.normalization import normalized
+from jaxformer.modules.layers import normalized, value_of, zeros_param
 
 
 class Decoder(TokenModel):

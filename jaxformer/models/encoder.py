@@ -12,14 +12,13 @@ from jaxtyping import Array
 from jaxformer import functional, masks
 from jaxformer.config import kind_of
 from jaxformer.functional.dropout import fold_in_name
-from jaxformer.functional.padding import padding_mask
-from jaxformer.functional.tokens import Tokens, as_tokens
+from jaxformer.functional.tokens import Tokens, as_tokens, padding_mask
 from jaxformer.models import transformer
 from jaxformer.models.config import EncoderConfig, ImageEncoderConfig
 from jaxformer.models.token_model import Input
 from jaxformer.modules import AttentionFunction, Block, Embeddings, PatchEmbeddings, Stack, T5Bias
 from jaxformer.modules.captured import Intermediates
-from jaxformer.modules.normalization import normalized
+from jaxformer.modules.layers import normalized
 from jaxformer.reprs import brief
 
 

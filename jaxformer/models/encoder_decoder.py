@@ -15,8 +15,7 @@ from jaxformer.functional.tokens import as_tokens
 from jaxformer.models import transformer
 from jaxformer.models.config import EncoderDecoderConfig
 from jaxformer.models.decoder import Decoder, decoder_of
-from jaxformer.models.decoder_state import Context, DecoderState
-from jaxformer.models.decoding_model import MemoryDecodingModel
+from jaxformer.models.decoding_model import Context, DecoderState, MemoryDecodingModel
 from jaxformer.models.encoder import Encoder, Memory
 from jaxformer.models.token_model import Input, of_part, part_of
 from jaxformer.modules import AttentionFunction

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from jaxformer.functional.dropout import fold_in_name
 from jaxformer.models import choices
+from jaxformer.models.config import Seq2SeqConfig
 from jaxformer.models.decoding_model import MemoryDecodingModel
 from jaxformer.models.encoder import Memory
 from jaxformer.models.recurrent_decoder import (
@@ -21,11 +22,10 @@ from jaxformer.models.recurrent_decoder import (
     captured_weights,
     in_order,
 )
-from jaxformer.models.seq2seq_config import Seq2SeqConfig
 from jaxformer.models.token_model import Input
 from jaxformer.modules import Alignment, Embedding, Embeddings, Linear, RecurrentStack
-from jaxformer.modules.alignment import AlignmentKind
 from jaxformer.modules.captured import Intermediates
+from jaxformer.modules.recurrent import AlignmentKind
 
 
 class Seq2Seq(MemoryDecodingModel[RecurrentContext, RecurrentDecoderState]):
@@ -58,8 +58,11 @@ class Seq2Seq(MemoryDecodingModel[RecurrentContext, RecurrentDecoderState]):
         source = target if shared else Embedding(config.source_vocab_size, d_model, rngs=rngs)
         layers = {"cell": config.cell, "dropout": config.dropout, "state_dropout": config.state_dropout, "rngs": rngs}
         self.encoder = RecurrentStack(d_model, d_hidden // 2, config.num_encoder_layers, bidirectional=True, **layers)
-        stack = RecurrentStack(d_model + fed_size(config), d_hidden, config.num_decoder_layers, **layers)
-        bridge = Linear(d_hidden, config.num_state_vectors * d_hidden, axes=("model", "hidden"), rngs=rngs)
+        fed_size = {"context": d_hidden, "output": d_model, "nothing": 0}[feed_of(config)]
+        stack = RecurrentStack(d_model + fed_size, d_hidden, config.num_decoder_layers, **layers)
+        bridge = Linear(
+            d_hidden, config.state_vectors(config.num_decoder_layers) * d_hidden, axes=("model", "hidden"), rngs=rngs
+        )
         alignment = None
         if attention is not None:
             inner = getattr(attention, "d_attention", None) or d_hidden
@@ -115,8 +118,3 @@ def feed_of(config: Seq2SeqConfig) -> Feed:
     if isinstance(config.attention, choices.Dot):
         return "output" if config.attention.input_feeding else "nothing"
     return "context"
-
-
-def fed_size(config: Seq2SeqConfig) -> int:
-    """Returns the number of input features of a decoder step besides its token."""
-    return {"context": config.hidden_size, "output": config.d_model, "nothing": 0}[feed_of(config)]

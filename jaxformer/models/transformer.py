@@ -13,11 +13,10 @@ from jaxtyping import Array, Bool, Float
 from jaxformer import functional, modules
 from jaxformer.functional import RotaryScaling
 from jaxformer.functional.bias import Bias
-from jaxformer.functional.residual import Arrangement, DeepNormGains
+from jaxformer.functional.normalization import Arrangement, DeepNormGains
 from jaxformer.models import choices
 from jaxformer.models.config import TextConfig, TransformerConfig
-from jaxformer.modules.initializers import FAIRSEQ_GAINS, UNIT_GAINS, scaled_gains
-from jaxformer.modules.normalization import Norm
+from jaxformer.modules.layers import FAIRSEQ_GAINS, UNIT_GAINS, Norm, scaled_gains
 
 ACTIVATIONS = {
     "relu": functional.relu,

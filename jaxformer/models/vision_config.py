@@ -1,4 +1,4 @@
-"""The shapes of vision models. Importing them imports no JAX."""
+"""The shapes of models that read images, captioners included. Importing them imports no JAX."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ from typing import ClassVar, Literal
 
 from jaxformer.config import check_choices
 from jaxformer.models import choices
-from jaxformer.models.config import Activation, ImageEncoderConfig, NormPosition, PoolingConfig, check_fields
+from jaxformer.models.config import (
+    Activation,
+    ImageEncoderConfig,
+    LanguageModelConfig,
+    NormPosition,
+    PoolingConfig,
+    RecurrentConfig,
+    check_fields,
+)
 from jaxformer.reprs import brief
 
 
@@ -96,3 +104,57 @@ class ResidualNetworkConfig(GridConfig):
     """The dtype of activations; parameters, norms, logits and loss stay float32."""
 
     __repr__ = brief
+
+
+SMALL_GRID = GridConfig(image_size=(64, 64), widths=(16, 32, 64), num_blocks=1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class RecurrentCaptionerConfig(RecurrentConfig):
+    """The shape of a captioner whose recurrent decoder attends to the feature grid of an image (Xu et al. 2015)."""
+
+    has_attention: ClassVar[bool] = True
+    image: GridConfig = SMALL_GRID
+    """The convolutional network that computes the grid of features."""
+    grid_positions: bool = False
+    """Adds a learned position vector to the features at each position of the grid."""
+    vocab_size: int = 0
+    """The number of token ids; 0 is replaced by the tokenizer's before the model is built."""
+    attention: choices.CaptionAttention = choices.SoftAttention()
+    """The attention to the grid: soft, its weighted mean, or hard, one position."""
+    context_gate: bool = False
+    """Multiplies the context by a gate between 0 and 1 that is computed from the last state: beta of Xu et al. 2015."""
+    d_model: int = 256
+    """D, the dimension of token vectors and of the decoder's output."""
+    d_attention: int | None = None
+    """A, the dimension inside additive attention; None for the state's dimension."""
+    num_layers: int = 1
+    """The number of decoder layers."""
+    tie_embeddings: bool = True
+    """Uses the token embedding table as the output projection."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TransformerCaptionerConfig(LanguageModelConfig):
+    """The shape of a captioner whose Transformer decoder has cross-attention to the feature grid of an image."""
+
+    kind: ClassVar[str] = "transformer"
+    image: GridConfig = SMALL_GRID
+    """The convolutional network that computes the grid of features."""
+    grid_positions: bool = True
+    """Adds a learned position vector to the features at each position of the grid."""
+    d_model: int = 256
+    """D, the dimension of the model."""
+    num_heads: int = 4
+    """N, the number of attention heads."""
+    d_ff: int = 1024
+    """F, the dimension inside the feed-forward network."""
+    num_layers: int = 2
+    """The number of blocks."""
+
+    __repr__ = brief
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.causal:
+            raise ValueError("a captioner must be causal: it writes one token after another")

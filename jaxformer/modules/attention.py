@@ -17,12 +17,16 @@ from jaxformer.dims import resolve_head_dim
 from jaxformer.functional.attention.base import ScoreFunction, row_of_positions
 from jaxformer.functional.bias import Bias, Repeated
 from jaxformer.functional.cache import KeyValueCache, empty_cache, seen_positions, seen_slots, slots_of, write
-from jaxformer.modules.attention_checks import Heads, check_rows
-from jaxformer.modules.attention_function import AttentionFunction, check_partial, check_result, taken_options
+from jaxformer.modules.attention_function import (
+    AttentionFunction,
+    Heads,
+    check_partial,
+    check_result,
+    check_rows,
+    taken_options,
+)
 from jaxformer.modules.captured import CapturedAttention, Intermediates, split_attention
-from jaxformer.modules.initializers import UNIT_GAINS, Gains, xavier_uniform
-from jaxformer.modules.linear import value_of, zeros_param
-from jaxformer.modules.normalization import RMSNorm, normalized
+from jaxformer.modules.layers import UNIT_GAINS, Gains, RMSNorm, normalized, value_of, xavier_uniform, zeros_param
 from jaxformer.modules.per_layer import for_this_layer
 from jaxformer.modules.positions import PositionScheme
 from jaxformer.reprs import brief
@@ -125,7 +129,7 @@ class MultiHeadAttention(nnx.Module):
         """Checks that cached steps can use the attention function of this layer.
 
         Raises:
-          ValueError: see `attention_checks.check_rows`.
+          ValueError: see `attention_function.check_rows`.
         """
         num_heads, head_dim = self.output.kernel.shape[:2]
         heads = Heads(num_heads, self.num_kv_heads, head_dim, self.scale, self.score, self.sinks is not None)

@@ -1,7 +1,7 @@
 """The contract of attention functions: what layers, searches, maps, training and meshes take for granted of them.
 
-`check_attention` tries a function or a module on tiny arrays, law by law. `attention_checks` has the laws without which
-a result would be wrong without notice; a model checks those itself.
+`check_attention` tries a function or a module on tiny arrays, law by law. `attention_function` has the laws without
+which a result would be wrong without notice; a model checks those itself.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from flax import nnx
 from jaxformer import functional, masks
 from jaxformer.functional.attention.base import ScoreFunction
 from jaxformer.functional.attention.weights import offered_weights
-from jaxformer.modules.attention_checks import Heads, Operand, check_rows, has_maps
 from jaxformer.modules.attention_function import (
     AttentionFunction,
+    Heads,
+    Operand,
     check_partial,
     check_result,
+    check_rows,
+    has_maps,
     name_of,
     taken_options,
     without_partials,

@@ -15,13 +15,11 @@ from jaxformer.axes import constrain
 from jaxformer.functional.bias import Bias
 from jaxformer.functional.cache import KeyValueCache
 from jaxformer.functional.dropout import fold_in_name
-from jaxformer.functional.residual import Arrangement
+from jaxformer.functional.normalization import Arrangement
 from jaxformer.functional.tokens import Tokens
 from jaxformer.modules.attention import CrossAttention, KeyValue, SelfAttention
 from jaxformer.modules.captured import Intermediates
-from jaxformer.modules.experts import MixtureOfExperts
-from jaxformer.modules.feed_forward import FeedForward
-from jaxformer.modules.normalization import NormPair
+from jaxformer.modules.layers import FeedForward, MixtureOfExperts, NormPair
 
 MemoryT = TypeVar("MemoryT")
 

@@ -14,8 +14,7 @@ from jaxtyping import Array, Float
 from jaxformer import functional, masks
 from jaxformer.functional.attention.base import ScoreFunction
 from jaxformer.functional.bias import Bias
-from jaxformer.modules.attention_checks import Heads, check_linear
-from jaxformer.modules.attention_function import AttentionFunction
+from jaxformer.modules.attention_function import AttentionFunction, Heads, check_linear
 from jaxformer.modules.pure import Params
 from jaxformer.reprs import brief_with_methods
 

@@ -16,10 +16,9 @@ from jaxformer import masks
 from jaxformer.axes import placed, placing
 from jaxformer.functional.cache import KeyValueCache, first_lanes, take_lanes
 from jaxformer.modules.attention import Logits, SelfAttention
-from jaxformer.modules.attention_checks import Heads, Operand
-from jaxformer.modules.attention_function import AttentionFunction
+from jaxformer.modules.attention_function import AttentionFunction, Heads, Operand
 from jaxformer.modules.blocks import Block
-from jaxformer.modules.normalization import LayerNorm
+from jaxformer.modules.layers import LayerNorm
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.modules.stack import Stack
 from jaxformer.sharding import RULES, mesh, shardings_like, with_axis_rules

@@ -13,9 +13,8 @@ from jaxtyping import Array, Bool, Float
 from jaxformer import functional
 from jaxformer.axes import AxisName, constrain
 from jaxformer.functional.feed_forward import Activation
-from jaxformer.functional.padding import clear_padding
-from jaxformer.modules.initializers import xavier_uniform
-from jaxformer.modules.linear import value_of, zeros_param
+from jaxformer.functional.tokens import clear_padding
+from jaxformer.modules.layers import value_of, xavier_uniform, zeros_param
 
 
 class Convolution(nnx.Module):

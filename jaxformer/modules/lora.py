@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.axes import parameter_name
-from jaxformer.modules.initializers import normal
+from jaxformer.modules.layers import normal
 from jaxformer.modules.pure import ConfigT_co, ModelT_co, Params, Pure, check_shapes
 
 ADAPTERS = "lora"

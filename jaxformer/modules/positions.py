@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 from jaxformer import functional
 from jaxformer.functional.bias import Bias
 from jaxformer.functional.positions.rotary import RotaryScaling
-from jaxformer.modules.initializers import normal, xavier_uniform
+from jaxformer.modules.layers import normal, xavier_uniform
 
 
 class PositionScheme(nnx.Module):

@@ -16,7 +16,7 @@ from jaxformer import targets
 from jaxformer.axes import placed
 from jaxformer.functional.attention.base import RESIDUAL
 from jaxformer.modules.captured import Intermediates
-from jaxformer.modules.normalization import normalized
+from jaxformer.modules.layers import normalized
 from jaxformer.modules.per_layer import building
 from jaxformer.modules.pure import ModelT_co, Params, split_params
 

@@ -79,30 +79,21 @@ class DeviceMemory:
         return self.peak <= self.available
 
 
-@dataclasses.dataclass(frozen=True)
-class Forecast:
-    """The compiler's analysis of one training step, and an estimate of its time."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Forecast(Costs):
+    """The costs of one training step, the compiler's analysis of it, and an estimate of its time.
+
+    If parameters are frozen, operations and compute time are upper limits, because they are of a full step.
+    """
 
     topology: str
     mesh: dict[str, int]
-    batch: tuple[int, ...]
-    description: str
-    tokens: int
-    parameters: int
-    flops: float
-    """Operations of the model in a step, all devices together, without recomputation."""
-    computed_flops: float
-    """The same with recomputation."""
     memory: DeviceMemory
     collectives: tuple[Collective, ...]
     """The collectives of one device; empty if unknown: the program does not fit, or see `collectives_error`."""
     estimate: Roofline | None
     collectives_error: str = ""
     """The reason why the collectives of a program that fits could not be read from its text."""
-    unit: str = "tokens"
-    """The terms of the loss, which `tokens` counts."""
-    has_frozen: bool = False
-    """True if parameters are frozen: operations and compute time are upper limits, because they are of a full step."""
 
     @property
     def uncounted_loops(self) -> list[str]:
@@ -167,19 +158,12 @@ def make_forecast(
             dtype=costs.compute_dtype,
         )
     return Forecast(
-        name,
-        mesh,
-        costs.batch,
-        costs.description,
-        costs.tokens,
-        costs.parameters,
-        costs.flops,
-        costs.computed_flops,
-        memory,
-        tuple(sent or ()),
-        estimate,
-        unit=costs.unit,
-        has_frozen=costs.has_frozen,
+        **vars(costs),
+        topology=name,
+        mesh=mesh,
+        memory=memory,
+        collectives=tuple(sent or ()),
+        estimate=estimate,
     )
 
 

@@ -87,16 +87,11 @@ def times(equation: JaxprEqn) -> int:
 
 def inner(equation: JaxprEqn) -> list[Jaxpr]:
     """Returns the graphs inside an operation; those of a loop or of a call are in the order of its inputs."""
-    if equation.primitive.name == "while" and _loops_over_products(equation):
+    if equation.primitive.name == "while" and flops(equation.params["body_jaxpr"].jaxpr):
         raise ValueError("the products of a while loop have no known number; use lax.scan, or another implementation")
     inside = (x for p in equation.params.values() for x in (p if isinstance(p, tuple | list) else (p,)))
     graphs = (getattr(x, "jaxpr", x) for x in inside)
     return [graph for graph in graphs if hasattr(graph, "eqns")]
-
-
-def _loops_over_products(equation: JaxprEqn) -> bool:
-    body = equation.params["body_jaxpr"].jaxpr
-    return flops(body) > 0
 
 
 def _depths(jaxpr: Jaxpr, inputs: Iterable[int]) -> list[int]:

@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 from jaxformer import masks, targets
 from jaxformer.errors import ConfigError
 from jaxformer.functional.attention import api, blockwise, ring
-from jaxformer.functional.attention.base import Request, ScoreFunction, limit_derivatives, make_request
+from jaxformer.functional.attention.base import Request, ScoreFunction, make_request
 from jaxformer.functional.attention.weights import WeightOptions, attention_weights
 from jaxformer.functional.bias import Bias, DenseBias, terms
 from jaxformer.functional.dropout import Dropout
@@ -243,7 +243,6 @@ def ring_attention(
             raise ConfigError(f"zigzag over {size} devices needs lengths that {2 * size} divides, got {lengths}")
         if 0 in (query.shape[0], *lengths):
             return jnp.zeros((*query.shape[:3], value.shape[3]), query.dtype)
-        request = limit_derivatives(request, "ring", "forward over reverse")
         dims = query.shape[0], query.shape[2], *lengths
         devices = ring.Ring(axis, size, dims, (batch, heads), zigzag)
         if not zigzag:  # padding would shift the chunks of a zigzag

@@ -17,8 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxformer import functional
 from jaxformer.digests import short_digest
 from jaxformer.errors import DataError, UnknownSizeError, first_few
-from jaxformer.evaluation.classification import accuracy, matthews, matthews_of_counts
-from jaxformer.evaluation.scores import Score
+from jaxformer.evaluation.scores import Score, accuracy, matthews, matthews_of_counts
 from jaxformer.files import write_text
 from jaxformer.modules.pure import Params
 from jaxformer.multihost import processes, storage

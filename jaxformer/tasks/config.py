@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, Self
 from jaxformer.config import LATER, PLACE, at_least, check_choices, check_numbers, check_saved
 from jaxformer.errors import ConfigError
 from jaxformer.reprs import brief
-from jaxformer.tasks import attention_setting
+from jaxformer.tasks import own_files
 from jaxformer.training.config import AdamConfig, MuonConfig, TrainConfig
 
 FREE_SETTINGS = frozenset(
@@ -375,7 +375,7 @@ class TaskConfig:
         check_saved(self)
         at_least(0, self, "seed")
         if self.attention:
-            attention_setting.parse(self.attention)
+            own_files.parse(self.attention)
         if self.init_positions != TaskConfig.init_positions and not self.init_from:
             raise ConfigError(f"init_positions {self.init_positions} has no effect without init_from")
         if self.seed >= 2**32:  # JAX would wrap it to a smaller seed

@@ -1,4 +1,4 @@
-"""The base of predictors that search: ensembles, limits on the vocabulary, and compiled programs."""
+"""The base of predictors that search: ensembles, limits on the vocabulary, compiled programs, minimum Bayes risk."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import jax
+import numpy as np
 
+from jaxformer import decoding
 from jaxformer.data.sources import read_lines
 from jaxformer.decoding import Hypotheses
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.evaluation.scores import bleu_words
 from jaxformer.files import local_path
 from jaxformer.hardware import num_cores
 from jaxformer.modules.pure import Params
-from jaxformer.reprs import brief
+from jaxformer.reprs import brief, brief_with_methods
 from jaxformer.sharding import Placement
 from jaxformer.tasks.batched import batched, in_order
 from jaxformer.tasks.config import Beam, GenerationConfig, MinimumRisk, Sample, SearchConfig
-from jaxformer.tasks.minimum_bayes_risk import ranked
 from jaxformer.tasks.search import (
     Candidate,
     Net,
@@ -39,6 +41,9 @@ from jaxformer.tokenizers.base import Tokenizer
 MOST_THREADS = 8
 """The largest number of batches that are searched at once: each has its own caches."""
 
+_SIZES = tuple(2**i for i in range(4, 20))
+"""The padded lengths of candidates in characters or words: one program is compiled for each that occurs."""
+
 
 class Member(NamedTuple):
     """Another model of an ensemble."""
@@ -49,20 +54,26 @@ class Member(NamedTuple):
     __repr__ = brief
 
 
-class GenerationMixin:
-    """A predictor that generates text by a search; a frozen dataclass."""
+@dataclasses.dataclass(frozen=True)
+class TextPredictor:
+    """A predictor that generates text by a search."""
 
     net: Net
     params: Params
     tokenizer: Tokenizer
     decode: GenerationConfig
-    others: tuple[Member, ...]
-    """The other models of an ensemble."""
-    programs: set[object]
-    """The compiled programs in use, one for each batch shape."""
     placement: Placement | None = None
+    """The mesh whose devices share the inputs; None for one device."""
+    steps: tuple[int, ...] = ()
+    """The training steps whose parameters these are; several if they were averaged."""
+    others: tuple[Member, ...] = ()
+    """The other models of an ensemble, with the same tokenizer."""
     language: str = ""
-    """The language of the texts, which selects the BLEU tokenizer if BLEU is the utility."""
+    """The two-letter code of the language of the texts, which selects the BLEU tokenizer if BLEU is the utility."""
+    programs: set[object] = dataclasses.field(default_factory=set, init=False, repr=False, compare=False)
+    """The compiled programs in use, one for each number of inputs and padded length."""
+
+    __repr__ = brief_with_methods
 
     def ensemble_with(self, others: Sequence[Self]) -> Self:
         """Returns an ensemble of this model and others; any of them may be an ensemble.
@@ -76,7 +87,7 @@ class GenerationMixin:
         if others and self.decode.coverage_penalty:
             raise ConfigError("coverage_penalty needs the attention of a single model; leave it out of an ensemble")
         members = tuple(member for other in others for member in other._models)
-        return dataclasses.replace(self, others=(*self.others, *members))  # pyright: ignore[reportArgumentType] - a dataclass
+        return dataclasses.replace(self, others=(*self.others, *members))
 
     @property
     def _models(self) -> tuple[Member, ...]:
@@ -186,3 +197,57 @@ def limits_of(decode: GenerationConfig, tokenizer: Tokenizer) -> VocabularyLimit
     words = tokenizer.normalizer(words, "target")
     pieces = {int(token) for ids in tokenizer.encode_normalized(both(words)) for token in ids}
     return limits._replace(allowed=tuple(sorted(pieces | {tokenizer.special.eos})))
+
+
+def ranked(
+    candidates: Sequence[Sequence[Candidate]], utility: Literal["chrf", "bleu"], language: str = ""
+) -> list[list[Candidate]]:
+    """Returns the candidates of each input, best first; their expected utilities become their scores."""
+    utilities = expected_utilities([[c.text for c in own] for own in candidates], utility, language)
+    scored = [
+        [dataclasses.replace(c, score=float(value)) for c, value in zip(own, values, strict=True)]
+        for own, values in zip(candidates, utilities, strict=True)
+    ]
+    return [sorted(own, key=lambda c: -c.score) for own in scored]
+
+
+def expected_utilities(
+    texts: Sequence[Sequence[str]], utility: Literal["chrf", "bleu"], language: str = ""
+) -> np.ndarray:
+    """Returns the mean utility of each candidate, ``[B, K]``, with every candidate of the same row as the reference.
+
+    Utilities are sacrebleu's sentence scores, from 0 to 100: chrF2, or BLEU without the n-gram orders that a text is
+    too short for.
+
+    Args:
+      texts: K candidates of each of B sentences.
+      language: the language of the texts, for the words of BLEU; see `scores.bleu`.
+
+    Raises:
+      ConfigError: see `scores.bleu`.
+      DataError: a text has more than 524,288 characters (words, for BLEU).
+    """
+    words = functools.partial(bleu_words, language=language)
+    split: Callable[[str], Sequence[str]] = words if utility == "bleu" else lambda text: "".join(text.split())
+    units = [[split(text) for text in candidates] for candidates in texts]
+    longest = max((len(one) for candidates in units for one in candidates), default=1)
+    if longest > _SIZES[-1]:
+        raise DataError(f"a candidate has {longest:,} characters or words, but at most {_SIZES[-1]:,} can be compared")
+    # One sentence at a time: its n-grams are counted in a table of K x K T entries, and one program suits any B.
+    return np.stack(jax.device_get([_expected(utility, *_numbered(candidates)) for candidates in units]))
+
+
+def _numbered(candidates: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the units of the candidates of one sentence as numbers, ``[K, T]``, and the lengths, ``[K]``."""
+    lengths = np.array([len(one) for one in candidates], np.int32)
+    size = next(size for size in _SIZES if size >= lengths.max(initial=1))
+    ids, number_of = np.zeros((len(candidates), size), np.int32), dict[str, int]()
+    for row, one in zip(ids, candidates, strict=True):
+        row[: len(one)] = [number_of.setdefault(unit, len(number_of)) for unit in one]
+    return ids, lengths
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _expected(utility: str, ids: jax.Array, lengths: jax.Array) -> jax.Array:
+    compute = decoding.chrf_utilities if utility == "chrf" else decoding.bleu_utilities
+    return decoding.minimum_bayes_risk(compute(ids, lengths))

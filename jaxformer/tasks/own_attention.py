@@ -1,4 +1,4 @@
-"""A user's own attention in place of the library's, from the file that `attention_setting` names or from Python.
+"""A user's own attention in place of the library's, from the file that `own_files` names or from Python.
 
 A run keeps the text of the file only as a record: nothing in the directory of a run is ever run.
 """
@@ -25,10 +25,10 @@ from jaxformer.files import write_text
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.attention_function import check_partial, name_of
 from jaxformer.modules.pure import Params, Pure
-from jaxformer.tasks import source_file
-from jaxformer.tasks.attention_setting import DIGITS, PYTHON, check_outside, parse
+from jaxformer.tasks import own_files
 from jaxformer.tasks.base import AnyNetwork
 from jaxformer.tasks.config import TaskConfig
+from jaxformer.tasks.own_files import DIGITS, PYTHON, check_outside, parse
 
 FILE = "attention.json"
 """The record in a run: the path, name and SHA-256 of the attention, and the text of its file."""
@@ -97,7 +97,7 @@ def load(text: str, run: pathlib.Path | None = None) -> Own:
     known = reference.digest
     if known and not path.exists():
         raise ConfigError(f"the run's attention is no longer in {path}; --attention FILE.py:NAME names another file")
-    source = source_file.read(path, what="attention file")
+    source = own_files.read(path, what="attention file")
     digest = hashlib.sha256(source).hexdigest()[:DIGITS]
     if known and known != digest:
         raise ConfigError(
@@ -127,9 +127,9 @@ def _run(path: pathlib.Path, source: bytes, name: str, digest: str) -> Attention
     module = sys.modules.get(module_name)
     if module is None:
         try:
-            module = source_file.run(path, source, name=module_name)
+            module = own_files.run(path, source, name=module_name)
         except (Exception, SystemExit) as error:
-            raise ConfigError(f"attention: {source_file.explained(error, path)}") from error
+            raise ConfigError(f"attention: {own_files.explained(error, path)}") from error
     if not hasattr(module, name):
         public = [x for x, value in vars(module).items() if callable(value) and not x.startswith("_")]
         raise ConfigError(f"{path} has no attention {name!r}{did_you_mean(name, public) if public else ''}")

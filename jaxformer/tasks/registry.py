@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from jaxformer.config import changed, from_data
 from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError, did_you_mean
-from jaxformer.tasks import attention_setting, source_file
+from jaxformer.tasks import own_files
 from jaxformer.tasks.config import TaskConfig
 from jaxformer.tasks.rundir import FORMAT, holds_run, read_json
 
@@ -50,8 +50,8 @@ _SIZES = {
     "captioning": "tiny small transformer",
 }
 
-BUILTIN = {"demo": "jaxformer.tasks.translation.presets"} | {
-    name: f"jaxformer.tasks.{task}.presets"
+BUILTIN = {"demo": "jaxformer.tasks.translation.config"} | {
+    name: f"jaxformer.tasks.{task}.config"
     for task, sizes in _SIZES.items()
     for name in (task, *(f"{task}:{size}" for size in sizes.split()))
 }
@@ -145,7 +145,7 @@ def read_config(path: pathlib.Path) -> TaskConfig:
     try:
         config = from_data(config_class(name), saved.get("config"))
         if config.attention:
-            attention_setting.check_saved(config.attention, path.parent)
+            own_files.check_saved(config.attention, path.parent)
         return config
     except ConfigError as error:
         provenance = path.with_name("provenance.json")
@@ -252,15 +252,12 @@ def _hint(reference: str) -> str:
 def catalog() -> list[tuple[str, str]]:
     """Returns names and summaries of all configurations: built-in, of other packages' tasks, below ``./experiments``.
 
-    Sources are parsed, not run. A file that cannot be parsed is listed with the reason.
+    Files are parsed, not run. A file that cannot be parsed is listed with the reason.
     """
     entries = []
     for name, module in BUILTIN.items():
-        spec = importlib.util.find_spec(module)
-        if spec is None or spec.origin is None:
-            raise ConfigError(f"{module} is not installed")
-        functions = dict(_functions(pathlib.Path(spec.origin)))
-        entries.append((name, functions[name.rpartition(":")[2]]))
+        function = getattr(importlib.import_module(module), name.rpartition(":")[2])
+        entries.append((name, function.__doc__.splitlines()[0]))
     installed = importlib.metadata.entry_points(group=GROUP)
     entries += [(entry.name, f"The task of {entry.module}.") for entry in installed if entry.name not in BUILTIN]
     root = pathlib.Path("experiments")
@@ -302,8 +299,8 @@ def _below_experiments(name: str) -> pathlib.Path | None:
 
 
 def _load_file(path: pathlib.Path) -> types.ModuleType:
-    source = source_file.read(path, what="configuration file")
-    return source_file.run(path, source, name=f"jaxformer_config_{short_digest([str(path.resolve())])}")
+    source = own_files.read(path, what="configuration file")
+    return own_files.run(path, source, name=f"jaxformer_config_{short_digest([str(path.resolve())])}")
 
 
 def _call(module: types.ModuleType, function: str, reference: str) -> TaskConfig:

@@ -42,7 +42,7 @@ def replay(run: pathlib.Path, *, steps: int, attention: Any = None) -> Iterator[
     is not changed.
 
     Args:
-      attention: see `runner.load`.
+      attention: see `restore.load`.
 
     Raises:
       ConfigError: `run` is not a run, its data has changed, or it has logged fewer steps.

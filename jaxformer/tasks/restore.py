@@ -1,35 +1,120 @@
-"""The parameters of a run, read from its checkpoints or its average."""
+"""Runs in use: the parameters of a run, read from its checkpoints or its average, and the predictor with them."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 import pathlib
 import shlex
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from jaxformer import sharding, training
 from jaxformer.axes import parameter_name
+from jaxformer.config import changed
 from jaxformer.errors import ConfigError, first_few
+from jaxformer.files import local_path
 from jaxformer.modules import AttentionFunction, LoRA
 from jaxformer.modules.pure import Params
 from jaxformer.multihost import processes
 from jaxformer.sharding import Placement
-from jaxformer.tasks import registry, rundir
+from jaxformer.tasks import own_attention, registry, run_lock, rundir
+from jaxformer.tasks.base import Predictor, Trained
+from jaxformer.tasks.config import TaskConfig
 from jaxformer.tasks.training_setup import TrainingSetup, make_training_setup
 
 logger = logging.getLogger(__name__)
 
+Path = str | os.PathLike[str]
 S = TypeVar("S")
 T = TypeVar("T")
-
 REMOVAL = 0.5
 """The seconds after which a step whose removal has begun is no longer listed."""
+
+
+def load(
+    run: Path,
+    *,
+    checkpoint: str | int = "best",
+    mesh: str = "",
+    decode: Mapping[str, object] | None = None,
+    attention: AttentionFunction | str | None = None,
+) -> Any:
+    """Returns the predictor of a run of any task: a `Translator`, a `TextGenerator`, ...
+
+    Args:
+      checkpoint: "best" (by `train.metric`; the last one without validations), "last", "average", or a step.
+      mesh: the devices that share the work; by default each holds a copy of the parameters.
+      decode: settings that replace those of the configuration's `decode`.
+      attention: your own, if the run was trained with one that has no file, or whose file has changed; or FILE.py:NAME.
+
+    Raises:
+      ConfigError: `run` is not a run directory, or has no such checkpoint or setting; or its attention has changed.
+      CheckpointError: the run has no checkpoint yet, or it is damaged.
+    """
+    config = registry.read_config(run := local_path(run))
+    if decode:
+        if not hasattr(config, "decode"):
+            raise ConfigError(f"{run} has no settings named decode: a run of {config.task} has no search")
+        config = changed(config, {"decode": decode})
+    return predictor(run, config, checkpoint=str(checkpoint), mesh=mesh, attention=attention)
+
+
+def predictor(
+    run: pathlib.Path,
+    config: TaskConfig,
+    *,
+    checkpoint: str = "best",
+    mesh: str = "",
+    attention: AttentionFunction | str | None = None,
+) -> Predictor:
+    """Returns the predictor of a run with a configuration that may differ from the saved one in `decode` only.
+
+    Its attention may differ too; see `load`.
+    """
+    config, own = own_attention.settle(config, run, attention, saved=config)
+    task = registry.task_of(config)
+    vocabulary = task.vocabulary(run)
+    rundir.check_vocabulary(run, vocabulary.fingerprint)
+    placement = Placement(sharding.mesh(mesh))
+    setup = make_training_setup(task, config, vocabulary.vocab_size, placement, own and own.attention)
+    params, steps = restore_params(run, setup, checkpoint)
+    return task.predictor(config, vocabulary, Trained(setup.network.net, params, setup.placement, steps))
+
+
+def average(run: Path, *, last: int = 5, mesh: str = "", attention: AttentionFunction | str | None = None) -> list[int]:
+    """Averages the parameters of the last checkpoints (Vaswani et al. 2017, 6.1) into ``run/average``.
+
+    Returns the steps that were averaged: fewer than `last` if fewer are kept; the best only if it is one of the last.
+      The old average is kept until the new one is complete. Matrices A and B of adapters are averaged separately,
+      and moving averages, which "best" and "last" are with `train.ema_decay`, are not averaged.
+
+    Args:
+      attention: see `load`.
+
+    Raises:
+      ConfigError: `last` is less than 1, or `run` is not a run; or another process averages it.
+      CheckpointError: the run has no checkpoint yet, or a damaged one.
+    """
+    if last < 1:
+        raise ConfigError(f"last must be at least 1, got {last}")
+    saved = registry.read_config(run := local_path(run))
+    config, own = own_attention.settle(saved, run, attention, saved=saved)
+    task, placement = registry.task_of(config), Placement(sharding.mesh(mesh))
+    setup = make_training_setup(task, config, task.vocabulary(run).vocab_size, placement, own and own.attention)
+    chosen = lambda saved: saved.steps()[-min(last, config.train.keep_last) :]
+    target = parameters_alone(setup.abstract_state())
+    steps, params = read_steps(run, None, chosen, lambda saved, steps: saved.average(target, steps))
+    options = {"timeout": training.save_timeout(params), "fingerprint": rundir.run_fingerprint(run)}
+    with run_lock.held(run / "average"), training.Checkpoints(run / "average", keep_last=1, **options) as saved:
+        number = max([steps[-1], *(old + 1 for old in saved.steps())])  # names the folder; the metadata has the steps
+        saved.save(number, params, {"averaged": steps})  # then removes the old one
+    return steps
 
 
 def load_params(
@@ -46,7 +131,7 @@ def load_params(
 
 
 def restore_params(run: pathlib.Path, setup: TrainingSetup, checkpoint: str) -> tuple[Params, tuple[int, ...]]:
-    """Returns the parameters of a checkpoint of a run, and their steps; see `runner.load`."""
+    """Returns the parameters of a checkpoint of a run, and their steps; see `load`."""
     abstract = setup.abstract_state()
     if (folder := _of_parameters(run, checkpoint)) is not None:
         latest = lambda saved, _: saved.restore_latest(abstract.params)

@@ -1,21 +1,22 @@
-"""Training, averaging, loading and scoring, for every task."""
+"""Training and scoring, for every task."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import json
-import os
 import pathlib
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
+import numpy as np
 from rich.console import Console
 
 from jaxformer import lazy, sharding, training
-from jaxformer.config import changed, fingerprint
+from jaxformer.config import changed, comparable, fingerprint, flat
 from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError, JaxformerError, UnknownSizeError, did_you_mean
 from jaxformer.evaluation.scores import Score
@@ -23,21 +24,19 @@ from jaxformer.files import local_path
 from jaxformer.modules import AttentionFunction
 from jaxformer.multihost import cluster, processes, storage
 from jaxformer.sharding import Placement
-from jaxformer.tasks import own_attention, registry, restore, resume, run_lock, rundir
-from jaxformer.tasks.base import Corpus, Data, Predictor, Say, Trained
+from jaxformer.tasks import own_attention, registry, restore, run_lock, rundir
+from jaxformer.tasks.base import Corpus, Data, InTurn, Predictor, Say, Trained, sum_losses
 from jaxformer.tasks.config import TaskConfig
 from jaxformer.tasks.own_attention import Own
 from jaxformer.tasks.registry import AnyTask
+from jaxformer.tasks.restore import Path
 from jaxformer.tasks.training_setup import TrainingSetup, batch_flops, check_memory, make_training_setup
-from jaxformer.tasks.validation import Validation
 from jaxformer.tasks.warm_start import first_state
 from jaxformer.training.logging import JsonLog, TensorBoard
 from jaxformer.training.phase_timer import described
 from jaxformer.training.profile import profiled_steps
 from jaxformer.training.progress import Display, StderrConsole, peak_flops, print_line
 from jaxformer.training.tracking import tracker
-
-Path = str | os.PathLike[str]
 
 OnExamples = Callable[[str, Sequence[Mapping[str, object]]], None]
 """A function that takes the name of a corpus and one row per example: its prediction and its scores."""
@@ -156,7 +155,7 @@ class _Start:
             peak, source = peak_flops()
             say(f"{setup.size} on {self.placement.summary()}; peak {peak / 1e12:.2f} TFLOP/s ({source})")
             done = int(state.step)
-            resume.change_settings(out, saved or config, config, done, say)
+            change_settings(out, saved or config, config, done, say)
             if processes.is_first():
                 if self.own is not None:
                     own_attention.write_record(out, self.own)
@@ -277,92 +276,68 @@ def _write_provenance(
     )
 
 
+def change_settings(out: pathlib.Path, saved: TaskConfig, config: TaskConfig, done: int, say: Say) -> None:
+    """Applies the settings of `config` to a run with `done` steps: reports the changes, and saves config.json.
+
+    Raises:
+      ConfigError: a completed step would have had another learning rate or other weights of corpora, or fewer steps are
+        wanted than are done.
+    """
+    if config.train.steps < done:
+        raise ConfigError(f"{out} has done {done:,} steps, more than the {config.train.steps:,} of train.steps")
+    old, new = (
+        np.asarray(training.make_schedule(c.optimizer, steps=c.train.steps)(np.arange(done))) for c in (saved, config)
+    )
+    if (differs := np.flatnonzero(old != new)).size:
+        first = differs[0]
+        raise ConfigError(
+            f"{out} has done {done:,} steps, but with these settings the learning rate of step {first + 1:,} would "
+            f"have been {new[first]:.3g}, not {old[first]:.3g}"
+        )
+    config.check_resumed(saved, done)
+    before, after = flat(comparable(saved)), flat(comparable(config))
+    changes = [f"{name} is now {after[name]}, was {before[name]}" for name in after if after[name] != before[name]]
+    for change in changes:
+        say(change)
+    if saved != config and processes.is_first():  # settings of the place, which are not reported, are saved too
+        rundir.write_config(out, config.task, config)
+
+
+class Validation:
+    """The validation loss of a state, and the other metrics of its task.
+
+    With several corpora, the loss is the mean of theirs, which are metrics, too.
+    """
+
+    def __init__(self, task: AnyTask, config: TaskConfig, corpus: Corpus, data: Data[Any], setup: TrainingSetup):
+        self._task, self._config, self._corpus, self._data, self._setup = task, config, corpus, data, setup
+        placement = setup.placement
+        self._loss = jax.jit(
+            placement.with_axis_rules(setup.network.validation_sums), out_shardings=placement.replicated
+        )
+
+    def __call__(self, state: training.TrainState) -> Mapping[str, float]:
+        params, setup = training.best_params(state), self._setup
+        several = self._data.validation.parts if isinstance(self._data.validation, InTurn) else {}
+        losses, sums = dict[str, float](), dict[str, Any]()
+        for name in several or [""]:
+            batches = setup.on_devices(self._data.validation_batches(setup.rows, name))
+            sums = sum_losses(self._loss(params, batch) for batch in batches)
+            losses[f"loss/{name}"] = float(sums["loss"] / sums["count"])
+        trained = Trained(setup.network.net, params, setup.placement, (int(state.step),))
+        predictor = self._task.predictor(self._config, self._data.vocabulary, trained)
+        metrics = self._task.measure(self._config, self._corpus, self._data, predictor, sums)
+        loss = sum(losses.values()) / len(losses)
+        by_corpus = losses if several else {}
+        return {name: float(value) for name, value in {"loss": loss, **by_corpus, **metrics}.items()}
+
+
 def _check_init(config: TaskConfig) -> None:
     """Checks that the run, checkpoint and vocabulary of `init_from` exist, and that the task can start from them."""
     run, checkpoint = registry.split_init(config.init_from)
     config.check_init(source := registry.read_config(run))
     restore.check(run, checkpoint)
     registry.task_of(source).vocabulary(run)  # checked here, because an error would remove its copy
-
-
-def load(
-    run: Path,
-    *,
-    checkpoint: str | int = "best",
-    mesh: str = "",
-    decode: Mapping[str, object] | None = None,
-    attention: AttentionFunction | str | None = None,
-) -> Any:
-    """Returns the predictor of a run of any task: a `Translator`, a `TextGenerator`, ...
-
-    Args:
-      checkpoint: "best" (by `train.metric`; the last one without validations), "last", "average", or a step.
-      mesh: the devices that share the work; by default each holds a copy of the parameters.
-      decode: settings that replace those of the configuration's `decode`.
-      attention: your own, if the run was trained with one that has no file, or whose file has changed; or FILE.py:NAME.
-
-    Raises:
-      ConfigError: `run` is not a run directory, or has no such checkpoint or setting; or its attention has changed.
-      CheckpointError: the run has no checkpoint yet, or it is damaged.
-    """
-    config = registry.read_config(run := local_path(run))
-    if decode:
-        if not hasattr(config, "decode"):
-            raise ConfigError(f"{run} has no settings named decode: a run of {config.task} has no search")
-        config = changed(config, {"decode": decode})
-    return predictor(run, config, checkpoint=str(checkpoint), mesh=mesh, attention=attention)
-
-
-def predictor(
-    run: pathlib.Path,
-    config: TaskConfig,
-    *,
-    checkpoint: str = "best",
-    mesh: str = "",
-    attention: AttentionFunction | str | None = None,
-) -> Predictor:
-    """Returns the predictor of a run with a configuration that may differ from the saved one in `decode` only.
-
-    Its attention may differ too; see `load`.
-    """
-    config, own = own_attention.settle(config, run, attention, saved=config)
-    task = registry.task_of(config)
-    vocabulary = task.vocabulary(run)
-    rundir.check_vocabulary(run, vocabulary.fingerprint)
-    placement = Placement(sharding.mesh(mesh))
-    setup = make_training_setup(task, config, vocabulary.vocab_size, placement, own and own.attention)
-    params, steps = restore.restore_params(run, setup, checkpoint)
-    return task.predictor(config, vocabulary, Trained(setup.network.net, params, setup.placement, steps))
-
-
-def average(run: Path, *, last: int = 5, mesh: str = "", attention: AttentionFunction | str | None = None) -> list[int]:
-    """Averages the parameters of the last checkpoints (Vaswani et al. 2017, 6.1) into ``run/average``.
-
-    Returns the steps that were averaged: fewer than `last` if fewer are kept; the best only if it is one of the last.
-      The old average is kept until the new one is complete. Matrices A and B of adapters are averaged separately,
-      and moving averages, which "best" and "last" are with `train.ema_decay`, are not averaged.
-
-    Args:
-      attention: see `load`.
-
-    Raises:
-      ConfigError: `last` is less than 1, or `run` is not a run; or another process averages it.
-      CheckpointError: the run has no checkpoint yet, or a damaged one.
-    """
-    if last < 1:
-        raise ConfigError(f"last must be at least 1, got {last}")
-    saved = registry.read_config(run := local_path(run))
-    config, own = own_attention.settle(saved, run, attention, saved=saved)
-    task, placement = registry.task_of(config), Placement(sharding.mesh(mesh))
-    setup = make_training_setup(task, config, task.vocabulary(run).vocab_size, placement, own and own.attention)
-    chosen = lambda saved: saved.steps()[-min(last, config.train.keep_last) :]
-    target = restore.parameters_alone(setup.abstract_state())
-    steps, params = restore.read_steps(run, None, chosen, lambda saved, steps: saved.average(target, steps))
-    options = {"timeout": training.save_timeout(params), "fingerprint": rundir.run_fingerprint(run)}
-    with run_lock.held(run / "average"), training.Checkpoints(run / "average", keep_last=1, **options) as saved:
-        number = max([steps[-1], *(old + 1 for old in saved.steps())])  # names the folder; the metadata has the steps
-        saved.save(number, params, {"averaged": steps})  # then removes the old one
-    return steps
 
 
 def evaluate(
@@ -378,7 +353,7 @@ def evaluate(
     """Returns the scores of a run on a split of its data, by name of the corpus.
 
     Args:
-      predictor: the result of `load`; by default for the best checkpoint.
+      predictor: the result of `restore.load`; by default for the best checkpoint.
       split: "test" or "validation"; by default the task's `default_split`.
       files: other test data instead: for a translator, the file of sentences and the file of their translations.
       data_dir: the folder of the corpora, if they have moved since training.
@@ -399,7 +374,7 @@ def evaluate(
         corpus, split = task.read(config), split or task.default_split
         rundir.check_data(run, corpus.fingerprints)
     scores = {}
-    for scored in task.score(config, corpus, predictor or load(run), split, say or print):
+    for scored in task.score(config, corpus, predictor or restore.load(run), split, say or print):
         if scored.examples is not None:
             on_examples(scored.corpus, scored.examples)
         scores[scored.corpus] = scored.scores

@@ -1,4 +1,7 @@
-"""Facts about runs, from their files: lists of runs, and differences of two runs. Importing this imports no JAX."""
+"""Facts about runs, from their files: lists of runs, differences of two, and significance tests between translators.
+
+Importing this imports no JAX.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,18 @@ import json
 import os
 import pathlib
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
+from jaxformer import evaluation
 from jaxformer.config import flat
 from jaxformer.errors import ConfigError
 from jaxformer.files import JsonObject
 from jaxformer.tasks.rundir import LOCK, is_pretrained, read_json, read_optional_json
 from jaxformer.training.logging import read_log
 from jaxformer.training.phase_timer import ENDS, read_starts
+
+if TYPE_CHECKING:
+    from jaxformer.evaluation.scores import Comparison
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,3 +179,45 @@ def _versions(provenance: JsonObject) -> JsonObject:
     start = (provenance.get("starts") or [{}])[-1]
     facts = {name: json.dumps(start[name]) for name in ("commit", "dirty", "devices", "mesh", "flags") if name in start}
     return {"python": provenance.get("python"), **provenance.get("versions", {}), **facts}
+
+
+HOW = ("data.lowercase", "data.target_language")
+"""The settings that determine how translations are compared."""
+
+
+def comparisons(a: Run, b: Run) -> dict[str, Comparison]:
+    """Returns the comparison of two runs on each set of sentences that both translated, by the name of its file.
+
+    Sets with different sources or references, and runs with different comparison settings, are not compared.
+
+    Raises:
+      ConfigError: a file of examples is damaged.
+    """
+    if a.task != "translation" or b.task != "translation" or any(a.settings.get(x) != b.settings.get(x) for x in HOW):
+        return {}
+    lowercase, language = (a.settings.get(name) for name in HOW)
+    found = {}
+    for file in sorted(a.path.glob("examples-*.jsonl")):
+        if not (b.path / file.name).exists():
+            continue
+        ours, theirs = _read_examples(file), _read_examples(b.path / file.name)
+        if not ours or [x[:2] for x in ours] != [x[:2] for x in theirs]:
+            continue
+        (_, references, baseline), (_, _, system) = (list(zip(*x, strict=True)) for x in (ours, theirs))
+        how = {"lowercase": bool(lowercase), "language": str(language or "")}
+        name = file.stem.removeprefix("examples-")
+        found[name] = evaluation.scores.paired_bootstrap(baseline, system, references, **how)
+    return found
+
+
+def _read_examples(path: pathlib.Path) -> list[tuple[str, str, str]]:
+    """Returns the source, the reference and the translation of each example."""
+    try:
+        with path.open(encoding="utf-8", newline="\n") as lines:
+            found = map(json.loads, lines)
+            rows = [(x["source"], x["reference"], x["hypothesis"]) for x in found]
+        if not all(isinstance(text, str) for row in rows for text in row):
+            raise TypeError("it holds something other than texts")
+        return rows
+    except (OSError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {type(error).__name__}: {error}") from error

@@ -14,8 +14,7 @@ from jaxformer import decoding
 from jaxformer.decoding import Hypotheses
 from jaxformer.errors import ConfigError
 from jaxformer.functional.tokens import ArrayT
-from jaxformer.models.decoder_state import StepWeights
-from jaxformer.models.decoding_model import DecodingModel
+from jaxformer.models.decoding_model import DecodingModel, StepWeights
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.reprs import brief
 from jaxformer.sharding import Placement

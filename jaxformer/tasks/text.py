@@ -1,32 +1,38 @@
-"""The corpus of tasks on running text."""
+"""The parts that text tasks share: the corpus of running text, the tokenizer of a run, and the sizes of tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Protocol
+import pathlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
 
+import numpy as np
+
+from jaxformer.data.pairs import Pairs
+from jaxformer.data.pipeline import prepare_tokenizer
 from jaxformer.data.sources import locate
 from jaxformer.data.text import Text, read_text
-from jaxformer.errors import DataError
+from jaxformer.errors import ConfigError, DataError, UnknownSizeError
+from jaxformer.functional.tokens import Tokens
+from jaxformer.multihost import processes, storage
 from jaxformer.tasks.base import Splits
 from jaxformer.tasks.config import words
+from jaxformer.tasks.language_model.config import DataConfig
+from jaxformer.tokenizers.base import Tokenizer
+from jaxformer.tokenizers.loading import load_tokenizer
+from jaxformer.tokenizers.normalization import TextNormalizer
+
+FILES = ("tokenizer.model", "tokenizer.json")
+"""The possible file names of a saved tokenizer: for subwords, and for characters or pretrained models."""
+
+VOCAB_MULTIPLE = 8
+"""Embedding tables are padded with unused tokens to a multiple of this number, so that a mesh can shard them."""
 
 TextCorpus = Splits[Text]
 """A training text and a validation text."""
 
 
-class TextSettings(Protocol):
-    """The settings of a text; those named by `text` and `validation` are separated by commas."""
-
-    @property
-    def text(self) -> str: ...
-    @property
-    def validation(self) -> str: ...
-    @property
-    def directory(self) -> str: ...
-
-
-def read(data: TextSettings, split: Callable[[Text], Iterable[Text]]) -> TextCorpus:
+def read(data: DataConfig, split: Callable[[Text], Iterable[Text]]) -> TextCorpus:
     """Reads the training text and the validation text; `split` holds out a part of one if there is no other.
 
     Raises:
@@ -37,3 +43,105 @@ def read(data: TextSettings, split: Callable[[Text], Iterable[Text]]) -> TextCor
     names = [part for part in (data.text, data.validation) if part]
     texts = [read_text(*(locate(name, data.directory) for name in words(part))) for part in names]
     return TextCorpus(*texts) if data.validation else TextCorpus(*split(*texts))
+
+
+def saved_tokenizer(run: pathlib.Path) -> pathlib.Path | None:
+    """Returns the path of a run's tokenizer, or None; with `init_from`, its kind may differ from the settings."""
+    return next((run / name for name in FILES if (run / name).exists()), None)
+
+
+def run_tokenizer(run: pathlib.Path) -> Tokenizer:
+    """Loads the tokenizer of a run.
+
+    Raises:
+      DataError: it is missing or damaged.
+    """
+    path = saved_tokenizer(run)
+    if path is None:
+        raise DataError(f"{run} has no tokenizer: neither {' nor '.join(FILES)}")
+    return load_tokenizer(path)
+
+
+def make_run_tokenizer(
+    run: pathlib.Path,
+    text: Pairs | Text,
+    cache: pathlib.Path | None,
+    *,
+    kind: Literal["unigram", "bpe", "characters", "pretrained"],
+    vocab_size: int,
+    normalizer: TextNormalizer | None = None,
+    languages: Sequence[str] = (),
+    num_sentences: int | None = None,
+) -> Tokenizer:
+    """Loads the tokenizer of a run; if it has none, the first process trains it on a text and saves it.
+
+    Args:
+      normalizer: the normalization in the settings; none by default.
+      languages: the languages that have a token in the vocabulary.
+      num_sentences: see `prepare_tokenizer`.
+
+    Raises:
+      ConfigError: the text cannot fill the vocabulary, or the tokenizer of `init_from` has another normalizer.
+      DataError, OSError: the text has no words, or the disk is full; all processes raise the same.
+    """
+    normalizer = normalizer or TextNormalizer()
+    path = saved_tokenizer(run) or run / FILES[kind == "characters"]
+    problem: ConfigError | DataError | OSError | None = None
+    if processes.is_first() and not path.exists():
+        try:
+            if kind == "pretrained":
+                raise ConfigError("tokenizer pretrained comes with a run of `jaxformer convert`: give --init-from RUN")
+            options = {"vocab_size": vocab_size, "normalizer": normalizer, "languages": languages}
+            options |= {"num_sentences": num_sentences}
+            prepare_tokenizer(text, cache, kind=kind, **options).save(path)
+        except ConfigError as error:
+            # Most errors begin with an argument, which is called like the setting.
+            problem = ConfigError(f"data.{error}") if str(error).startswith(("tokenizer ", "vocab_size ")) else error
+        except (DataError, OSError) as error:
+            problem = error
+    processes.raise_together(problem, "process 0 cannot learn the tokenizer: see its message")
+    storage.wait_for_file(path)
+    tokenizer = load_tokenizer(path)
+    if tokenizer.normalizer != normalizer:
+        raise ConfigError(
+            f"the tokenizer of this run, that of init_from, is for text with {tokenizer.normalizer.described}, but the "
+            f"settings ask for {normalizer.described}"
+        )
+    if missing := [language for language in languages if language not in tokenizer.tags]:
+        raise ConfigError(
+            f"the tokenizer of this run, that of init_from, has no token for {', '.join(missing)}, as data.tags asks"
+        )
+    return tokenizer
+
+
+def planned_vocab_size(config: Any, text: str = "text", smallest: int | tuple[int, ...] = 1) -> int:
+    """Returns the vocabulary size that a task's settings determine; `text` names the task's data in the error.
+
+    Raises:
+      UnknownSizeError: the tokens are characters, whose number only the data determine; with the `smallest` size.
+    """
+    if not config.model.vocab_size and config.data.tokenizer == "characters":
+        message = f"the number of characters is not known without the {text}: give --model.vocab_size N"
+        raise UnknownSizeError(message, smallest)
+    return config.model.vocab_size or config.data.vocab_size
+
+
+def check_vocab_size(name: str, setting: int, found: int, what: str = "tokenizer has") -> None:
+    """Checks a size in the settings of a model, 0 for the one that is found.
+
+    Raises:
+      DataError: they differ.
+    """
+    if setting not in (0, found):
+        raise DataError(f"model.{name} is {setting}, but the {what} {found}")
+
+
+def table_size(vocab_size: int) -> int:
+    """Returns the rows of an encoder's embedding table: the tokens, then the mask token, then padding."""
+    return vocab_size + 1 + -(vocab_size + 1) % VOCAB_MULTIPLE
+
+
+def empty_row(length: int) -> Tokens[np.ndarray]:
+    """Returns a batch of one row without tokens, whose shapes and dtypes are those of every batch of texts."""
+    ids = np.zeros((1, length), np.int32)
+    return Tokens(ids, ids > 0, right_padded=True)

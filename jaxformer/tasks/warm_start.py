@@ -17,12 +17,12 @@ from jaxformer.config import flat, to_data
 from jaxformer.errors import ConfigError, first_few
 from jaxformer.files import write_text
 from jaxformer.functional import resize_positions
+from jaxformer.models.classifier import grid, resized_table
 from jaxformer.models.config import ImageEncoderConfig, TextConfig
-from jaxformer.models.vision import grid, resized_table
 from jaxformer.modules.lora import ADAPTERS
 from jaxformer.modules.pure import Params
 from jaxformer.multihost import processes
-from jaxformer.tasks import attention_setting, own_attention, registry, restore
+from jaxformer.tasks import own_attention, own_files, registry, restore
 from jaxformer.tasks.base import Say
 from jaxformer.tasks.config import FREE_SETTINGS, TaskConfig
 from jaxformer.tasks.training_setup import TrainingSetup
@@ -206,7 +206,7 @@ def first_state(config: TaskConfig, setup: TrainingSetup, out: pathlib.Path, say
         return state
     source, checkpoint = registry.split_init(config.init_from)
     other = registry.read_config(source)
-    attention = setup.attention if attention_setting.are_same(config.attention, other.attention) else None
+    attention = setup.attention if own_files.are_same(config.attention, other.attention) else None
     if attention is None and other.attention:
         try:
             attention = own_attention.load(other.attention, source).attention

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import abc
-import dataclasses
 import importlib.metadata
-import json
 import os
 import types
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,8 +12,8 @@ import numpy as np
 
 from jaxformer.digests import short_digest
 from jaxformer.files import write_bytes
-from jaxformer.tokenizers.normalization import Side, TextNormalizer, check_texts, without_spaces_before_marks
-from jaxformer.tokenizers.special_tokens import SpecialTokens, TokenizerSettings
+from jaxformer.tokenizers.normalization import Side, TextNormalizer, check_texts
+from jaxformer.tokenizers.special_tokens import SpecialTokens
 
 
 class Tokenizer(abc.ABC):
@@ -95,39 +93,6 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def _file(self) -> bytes: ...
-
-
-class PublishedTokenizer(Tokenizer):
-    """The tokenizer of a published model, whose files have their own normalization; a token may span line breaks.
-
-    Special tokens that are written in a text, such as ``</s>``, become their ids.
-    """
-
-    by_line = False
-    clean_up: bool
-    """True: decoded text has no spaces before marks, as with ``clean_up_tokenization_spaces`` of transformers."""
-    settings: TokenizerSettings
-    """Further settings."""
-
-    def _set(self, special: SpecialTokens, clean_up: bool, settings: TokenizerSettings | None) -> None:
-        self.special, self.clean_up, self.settings = special, clean_up, settings or {}
-        if max(special.ids) >= self.vocab_size:
-            raise ValueError(f"special tokens must be below {self.vocab_size}, got {special}")
-
-    def normalized(self, ids: Iterable[int]) -> str:
-        text = self._joined(map(int, ids))
-        return without_spaces_before_marks(text) if self.clean_up else text
-
-    @abc.abstractmethod
-    def _joined(self, ids: Iterable[int]) -> str: ...
-
-    def _file(self) -> bytes:
-        settings = {name: x for name, x in (("clean_up", self.clean_up), ("settings", dict(self.settings))) if x}
-        saved = {"special": dataclasses.asdict(self.special), "fingerprint": self.fingerprint, **settings}
-        return json.dumps({**saved, **self._content()}, indent=1).encode()
-
-    @abc.abstractmethod
-    def _content(self) -> Mapping[str, object]: ...
 
 
 def encode_texts(tokenizer: Tokenizer, texts: Sequence[str], side: Side = "source") -> list[np.ndarray]:

@@ -10,11 +10,9 @@ from collections.abc import Mapping
 
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.files import JsonObject
-from jaxformer.interop.settings import Settings
-from jaxformer.interop.tensors import read_json
-from jaxformer.tokenizers.marian import MarianTokenizer
+from jaxformer.interop.tensors import Settings, read_json
 from jaxformer.tokenizers.moses import CODES
-from jaxformer.tokenizers.pretrained import PretrainedTokenizer
+from jaxformer.tokenizers.pretrained import MarianTokenizer, PretrainedTokenizer
 from jaxformer.tokenizers.segmentation import SPACE
 from jaxformer.tokenizers.special_tokens import SpecialTokens
 from jaxformer.tokenizers.tokenizer_json import CLEAN_UP, TOKENIZER, replace, sequence

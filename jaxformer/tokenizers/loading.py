@@ -11,8 +11,7 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.files import JsonObject
 from jaxformer.tokenizers.base import Tokenizer
 from jaxformer.tokenizers.characters import CharacterTokenizer
-from jaxformer.tokenizers.marian import MarianTokenizer
-from jaxformer.tokenizers.pretrained import PretrainedTokenizer
+from jaxformer.tokenizers.pretrained import MarianTokenizer, PretrainedTokenizer
 from jaxformer.tokenizers.special_tokens import SpecialTokens
 from jaxformer.tokenizers.subwords import SubwordTokenizer
 

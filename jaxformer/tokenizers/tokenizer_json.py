@@ -15,8 +15,7 @@ from typing import Literal, cast
 from jaxformer.errors import ConfigError
 from jaxformer.tokenizers.base import Tokenizer
 from jaxformer.tokenizers.characters import CharacterTokenizer
-from jaxformer.tokenizers.marian import MarianTokenizer
-from jaxformer.tokenizers.pretrained import PretrainedTokenizer
+from jaxformer.tokenizers.pretrained import MarianTokenizer, PretrainedTokenizer
 from jaxformer.tokenizers.segmentation import SPACE
 from jaxformer.tokenizers.subwords import ESCAPE, SubwordTokenizer
 

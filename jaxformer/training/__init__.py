@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from jaxformer.training.hooks import Hook as Hook
     from jaxformer.training.hooks import Means as Means
     from jaxformer.training.hooks import Start as Start
+    from jaxformer.training.integrity import CheckpointError as CheckpointError
+    from jaxformer.training.integrity import OtherModelError as OtherModelError
     from jaxformer.training.loop import Progress as Progress
     from jaxformer.training.loop import Result as Result
     from jaxformer.training.loop import fit as fit
@@ -29,16 +31,14 @@ if TYPE_CHECKING:
     from jaxformer.training.optimizers import make_schedule as make_schedule
     from jaxformer.training.phase_timer import PhaseTimer as PhaseTimer
     from jaxformer.training.profile import Profile as Profile
-    from jaxformer.training.programs import OutOfMemoryError as OutOfMemoryError
     from jaxformer.training.recorder import NonFiniteError as NonFiniteError
-    from jaxformer.training.replicated import make_replicated_step as make_replicated_step
-    from jaxformer.training.shapes_and_dtypes import CheckpointError as CheckpointError
-    from jaxformer.training.shapes_and_dtypes import OtherModelError as OtherModelError
     from jaxformer.training.state import TrainState as TrainState
     from jaxformer.training.state import best_params as best_params
     from jaxformer.training.state import create as create
     from jaxformer.training.state import create_sharded as create_sharded
     from jaxformer.training.step import Loss as Loss
+    from jaxformer.training.step import OutOfMemoryError as OutOfMemoryError
+    from jaxformer.training.step import make_replicated_step as make_replicated_step
     from jaxformer.training.step import make_step as make_step
     from jaxformer.training.tracking import MlflowHook as MlflowHook
     from jaxformer.training.tracking import WandbHook as WandbHook
@@ -49,21 +49,17 @@ __getattr__ = lazy.members(
         "phase_timer": "PhaseTimer",
         "checkpoint": "Checkpoints save_timeout",
         "hooks": "Hook Means Start",
-        "shapes_and_dtypes": "CheckpointError OtherModelError",
+        "integrity": "CheckpointError OtherModelError",
         "loop": "Progress Result fit",
         "optimizers": "averaging freeze make_optimizer make_schedule",
         "profile": "Profile",
-        "programs": "OutOfMemoryError",
         "recorder": "NonFiniteError",
-        "replicated": "make_replicated_step",
         "state": "TrainState best_params create create_sharded",
-        "step": "Loss make_step",
+        "step": "Loss OutOfMemoryError make_replicated_step make_step",
         "schedules": "",
         "tracking": "MlflowHook WandbHook",
         "logging": "",
         "progress": "",
         "watchdog": "",
-        "checksums": "",
-        "failed_reads": "",
     },
 )

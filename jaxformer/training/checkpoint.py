@@ -26,13 +26,18 @@ from etils import epath  # the paths of Orbax
 from orbax.checkpoint.checkpoint_managers import preservation_policy as policy
 
 from jaxformer.multihost import processes
-from jaxformer.training import failed_reads
-from jaxformer.training.checksums import Json, checksums, is_intact, listed, signed
-from jaxformer.training.shapes_and_dtypes import (
+from jaxformer.training.integrity import (
     CheckpointError,
+    Json,
     OtherModelError,
     check_shapes_and_dtypes,
+    checksums,
+    is_intact,
+    listed,
     shapes_and_dtypes,
+    signed,
+    silent_reads,
+    wait_for_reads,
 )
 from jaxformer.training.state import TrainState, Tree
 
@@ -241,7 +246,7 @@ class Checkpoints:
     def _restore(self, step: int, target: TreeT, *, part: bool = False) -> tuple[TreeT, Json]:
         self.wait()
         step_name, restored, problem, kind = f"step {step} in {self.directory}", None, "", CheckpointError
-        with failed_reads.silent():
+        with silent_reads():
             try:
                 restored = self._read(step, target, part)
             except CheckpointError as error:
@@ -250,7 +255,7 @@ class Checkpoints:
                 problem = f"{step_name} cannot be read: {_first_line(error)}"
                 logger.debug("%s", step_name, exc_info=True)
             if restored is None:
-                failed_reads.wait()
+                wait_for_reads()
         if not processes.all_true(restored is not None) or restored is None:
             kind = CheckpointError if processes.all_true(kind is not OtherModelError) else OtherModelError
             raise kind(problem or f"{step_name} cannot be read by another process")

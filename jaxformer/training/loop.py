@@ -19,10 +19,9 @@ from jaxformer.training.checkpoint import CheckpointError, Checkpoints, later_st
 from jaxformer.training.config import TrainConfig
 from jaxformer.training.hooks import Hook
 from jaxformer.training.phase_timer import PhaseTimer
-from jaxformer.training.programs import Programs
 from jaxformer.training.recorder import Dispatched, NonFiniteError, Recorder
 from jaxformer.training.state import TrainState, Tree
-from jaxformer.training.step import TrainStep
+from jaxformer.training.step import Programs, TrainStep
 
 Reason = Literal["done", "patience", "time"] | StopRequest
 Batches = Callable[[int], Iterator[Tree]]

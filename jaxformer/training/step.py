@@ -1,16 +1,18 @@
-"""One update of the parameters, as one compiled program."""
+"""One update of the parameters: as one compiled program for each shape of batch, or by `jax.pmap`."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from jaxformer.errors import ConfigError
+from jaxformer import hardware
+from jaxformer.errors import ConfigError, JaxformerError
+from jaxformer.training.phase_timer import PhaseTimer
 from jaxformer.training.schedules import Schedule
 from jaxformer.training.state import TrainState, Tree, widened
 
@@ -82,14 +84,12 @@ def make_step(
 
     @functools.partial(jax.jit, donate_argnums=0, out_shardings=out_shardings)
     def step(state: TrainState, batch: Tree) -> tuple[TrainState, Metrics]:
-        key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
+        key = _key(state)
         total, count, metrics, gradient = _summed_gradient(loss, state.params, batch, key, num_microbatches)
-        gradient = mean_gradient(gradient, count)
+        gradient = _mean_gradient(gradient, count)
         norm = optax.tree.norm(gradient)
         finite = jnp.isfinite(norm) & jnp.isfinite(total)
-        with jax.numpy_dtype_promotion("standard"):  # optax mixes float32 with its integer step count
-            updates, moments = optimizer.update(gradient, state.optimizer, state.params)
-            params = optax.apply_updates(state.params, updates)
+        params, moments = _updated(state, optimizer, gradient)
         if nonfinite == "skip":
             params, moments = (
                 jax.tree.map(functools.partial(jnp.where, finite), new, old)
@@ -105,6 +105,57 @@ def make_step(
         return TrainState(state.step + 1, params, moments, ema_params, state.key), metrics
 
     return step
+
+
+def make_replicated_step(loss: Loss, optimizer: optax.GradientTransformation) -> TrainStep:
+    """Returns a ``step(state, batch) -> (state, metrics)`` over all local devices, by `jax.pmap` and collectives.
+
+    Along a new first dimension, the state is replicated and the batch is split:
+    ``jax.tree.map(lambda x: jnp.stack([x] * n), state)`` and ``x.reshape(n, -1, *x.shape[1:])``. Each device draws its
+    own dropout; without dropout, the results equal those of `make_step`, except for losses that are not sums over rows:
+    the load-balancing loss of experts is computed for each device's shard.
+
+    Raises:
+      ValueError: when called, a state with a moving average, which only `make_step` supports; a loss that returns
+        something that `make_step` does not accept.
+
+    >>> import jax.numpy as jnp
+    >>> from jaxformer.training.state import create
+    >>> square = lambda p, x, key: (((p - x) ** 2).sum(), jnp.float32(x.size), {})
+    >>> n, sgd = jax.local_device_count(), optax.sgd(0.5)
+    >>> state = jax.tree.map(lambda x: jnp.stack([x] * n), create(lambda key: jnp.float32(0), sgd, jax.random.key(0)))
+    >>> state, metrics = make_replicated_step(square, sgd)(state, jnp.full((n, 3), 2.0))
+    >>> state.params[0].item(), metrics["count"][0].item() == 3 * n
+    (2.0, True)
+    """
+
+    @functools.partial(jax.pmap, axis_name="devices", donate_argnums=0)
+    def step(state: TrainState, batch: Tree) -> tuple[TrainState, Metrics]:
+        if state.ema_params is not None:
+            raise ValueError("make_replicated_step keeps no moving average: create the state with ema=False")
+        key = jax.random.fold_in(_key(state), jax.lax.axis_index("devices"))
+        value_and_gradient = jax.value_and_grad(_checked_loss(loss), has_aux=True)
+        (total, (count, metrics)), gradient = value_and_gradient(state.params, batch, key)
+        # Divided after summing over devices, because their shards of a batch may have different numbers of tokens.
+        total, count, metrics, gradient = jax.lax.psum((total, count, metrics, gradient), "devices")
+        gradient = _mean_gradient(gradient, count)
+        params, moments = _updated(state, optimizer, gradient)
+        metrics = {**metrics, "loss_sum": total, "count": count, "gradient_norm": optax.tree.norm(gradient)}
+        return TrainState(state.step + 1, params, moments, None, state.key), metrics
+
+    return step
+
+
+def _key(state: TrainState) -> jax.Array:
+    """Returns the key of the next step."""
+    return jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
+
+
+def _updated(state: TrainState, optimizer: optax.GradientTransformation, gradient: Tree) -> tuple[Tree, Tree]:
+    """Returns the parameters and the moments after an update by the mean gradient."""
+    with jax.numpy_dtype_promotion("standard"):  # optax mixes float32 with its integer step count
+        updates, moments = optimizer.update(gradient, state.optimizer, state.params)
+        return optax.apply_updates(state.params, updates), moments
 
 
 def _next_average(state: TrainState, params: Tree, ema_decay: float, finite: jax.Array | None) -> Tree | None:
@@ -134,7 +185,7 @@ def _updates_done(state: TrainState) -> jax.Array:
     return counts[-1][1] if counts else state.step
 
 
-def checked_loss(loss: Loss) -> Callable[[Tree, Tree, jax.Array], tuple[jax.Array, tuple[jax.Array, Metrics]]]:
+def _checked_loss(loss: Loss) -> Callable[[Tree, Tree, jax.Array], tuple[jax.Array, tuple[jax.Array, Metrics]]]:
     """Returns a loss whose result is checked during tracing: the sum and, as auxiliary data, (count, metrics)."""
 
     def checked(params: Tree, batch: Tree, key: jax.Array) -> tuple[jax.Array, tuple[jax.Array, Metrics]]:
@@ -154,14 +205,14 @@ def checked_loss(loss: Loss) -> Callable[[Tree, Tree, jax.Array], tuple[jax.Arra
     return checked
 
 
-def mean_gradient(gradient: Tree, count: jax.Array) -> Tree:
+def _mean_gradient(gradient: Tree, count: jax.Array) -> Tree:
     """Divides the gradient of a sum by its count, or by 1 if the count is 0, as in a batch of padding, in float32."""
     return jax.tree.map(lambda g: widened(g) / jnp.where(count > 0, count, 1.0), gradient)
 
 
 def _summed_gradient(loss: Loss, params: Tree, batch: Tree, key: jax.Array, num_parts: int):
     """Returns the sum, the count, the metrics and the gradient of the sum over the whole batch."""
-    gradient = jax.value_and_grad(checked_loss(loss), has_aux=True)
+    gradient = jax.value_and_grad(_checked_loss(loss), has_aux=True)
     if num_parts == 1:
         (total, (count, metrics)), grads = gradient(params, batch, key)
         return total, count, metrics, grads
@@ -180,3 +231,59 @@ def _summed_gradient(loss: Loss, params: Tree, batch: Tree, key: jax.Array, num_
 
     ((total, (count, metrics)), grads), _ = jax.lax.scan(add, zeros, (parts, keys))
     return total, count, metrics, grads
+
+
+class OutOfMemoryError(JaxformerError):
+    """A compiled step needs more memory than is available; without this error, the system would kill the process."""
+
+    exit_code = 2
+
+
+class Programs:
+    """A jitted step that is compiled ahead of time at the first batch of each structure, with its shapes and dtypes.
+
+    A compilation begins after earlier steps have ended: a step that ran during it would seem to take no time.
+
+    Args:
+      step: the jitted step.
+      timer: the timer of the run; the time of compilation counts as "compiling".
+      memory: the bytes of main memory, which CPU devices share; it is not used for accelerators, which check their own.
+
+    Raises:
+      OutOfMemoryError: when called, a program needs more than `memory`.
+    """
+
+    def __init__(self, step: jax.stages.Wrapped, timer: PhaseTimer, *, memory: float | None = None):
+        self._step, self._timer = step, timer
+        self._memory = hardware.host_memory() if memory is None else memory
+        self._programs = dict[tuple[Hashable, ...], jax.stages.Compiled]()
+
+    def __call__(self, state: TrainState, batch: Tree) -> tuple[TrainState, Metrics]:
+        """Returns the next state and the metrics of the step."""
+        leaves, structure = jax.tree.flatten(batch)
+        kind = structure, *map(jax.typeof, leaves)
+        if kind not in self._programs:
+            jax.block_until_ready(state)
+            previous = self._timer.at("compiling")
+            self._programs[kind] = self._compiled(state, batch)
+            self._timer.at(previous)
+        return self._programs[kind](state, batch)
+
+    def __len__(self) -> int:
+        """The number of compiled programs."""
+        return len(self._programs)
+
+    def _compiled(self, state: TrainState, batch: Tree) -> jax.stages.Compiled:
+        program = self._step.lower(state, batch).compile()
+        devices, memory = jax.local_devices(), program.memory_analysis()
+        if devices[0].platform != "cpu" or memory is None:  # a program from the cache may lack this analysis
+            return program
+        sizes = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
+        needed = (sizes - memory.alias_size_in_bytes) * len(state.step.sharding.device_set & set(devices))
+        if needed > self._memory:
+            shape = " x ".join(map(str, max(map(jnp.shape, jax.tree.leaves(batch)))))
+            raise OutOfMemoryError(
+                f"out of memory: a step on a batch of {shape} needs {needed / 1e9:,.1f} GB, but there are "
+                f"{self._memory / 1e9:,.1f} GB; choose a smaller batch or model"
+            )
+        return program

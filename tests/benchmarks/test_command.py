@@ -31,6 +31,30 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path, caps
     assert capsys.readouterr() == ("", f"error: [Errno 20] Not a directory: '{out}'\n")
 
 
+REFUSED = [
+    ("data_throughput", "--config language_model", "--config must be of the task translation, got language_model"),
+    (
+        "first_losses",
+        "--compare {}/other.json",
+        "{}/other.json must be a file that benchmarks.first_losses has written",
+    ),
+    ("accelerator.__main__", "--part 1", "--out must be a folder"),
+    ("accelerator.__main__", "--part 1 --out {} --cases x", "--cases must be cases of part 1, got x"),
+    ("accelerator.__main__", "--part 1 --out {} --wheels {}", "--wheels must be a folder with wheels"),
+    ("accelerator.__main__", "--part 1 --out {} --data {}/none", "--data must be a folder"),
+]
+
+
+@pytest.mark.parametrize(("name", "words", "message"), REFUSED)
+def test_wrong_options_are_refused_in_one_line(tmp_path, capsys, name, words, message):
+    (tmp_path / "other.json").write_text("{}")
+    main = importlib.import_module(f"benchmarks.{name}").main
+    assert main(words.replace("{}", str(tmp_path)).split()) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith("error: " + message.replace("{}", str(tmp_path)))
+    assert (out, err.count("\n")) == ("", 1)
+
+
 @pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt, 130), (Terminated, 143)])
 def test_a_signal_is_one_line(capsys, error, code):
     def run(_):

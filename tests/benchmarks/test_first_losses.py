@@ -63,16 +63,6 @@ def test_the_difference_in_words(change, said, far):
     assert compare(RESULT, RESULT | change) == (said, far)
 
 
-def test_a_file_of_something_else_is_refused(tmp_path, capsys):
-    file = tmp_path / "other.json"
-    file.write_text("{}")
-    assert main(["--compare", str(file)]) == 2
-    assert capsys.readouterr() == (
-        "",
-        f"error: {file} must be a file that benchmarks.first_losses has written, got another one\n",
-    )
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("name", KINDS)
 def test_every_kind_has_settings_that_exist(name):

@@ -12,7 +12,6 @@ from jaxformer.cli import evaluate, main, predictors
 from jaxformer.errors import ConfigError
 from jaxformer.evaluation.scores import Score
 from jaxformer.tasks import rundir, runner
-from jaxformer.tasks.classification import ClassificationConfig
 from jaxformer.tasks.language_model import LanguageModelingConfig
 from jaxformer.tasks.translation import Beam, DecodeConfig, TranslationConfig
 from tests.permissions import read_only
@@ -23,8 +22,10 @@ SCORE = Score("BLEU", 12.345, "tok:13a")
 
 @pytest.fixture
 def asked(monkeypatch):
-    """The options of each evaluation, whose result is artificial."""
+    """The options of each evaluation, whose predictor and result are artificial."""
     calls = []
+    monkeypatch.setattr(evaluate, "configured", lambda options, settings: TranslationConfig())
+    monkeypatch.setattr(evaluate, "load_ensemble", lambda options, config: types.SimpleNamespace(steps=(4, 6)))
 
     def scored(run, predictor, **options):
         calls.append({"run": run, **options})
@@ -44,10 +45,8 @@ def asked(monkeypatch):
     ],
 )
 def test_the_split_is_that_of_the_task(asked, monkeypatch, tmp_path, config, options, split):
-    predictor = types.SimpleNamespace(steps=(4, 6))
     monkeypatch.setattr(evaluate, "configured", lambda options, settings: config)
-    monkeypatch.setattr(evaluate, "load_ensemble", lambda options, config: predictor)
-    assert evaluate.main([str(tmp_path), "--data-dir", "corpora", *options]) == 0
+    assert evaluate.evaluate([str(tmp_path), "--data-dir", "corpora", *options]) == 0
     (call,) = asked
     assert (call["run"], call["split"], call["data_dir"]) == (tmp_path, split, "corpora")
     assert sorted(path.name for path in tmp_path.iterdir()) == [
@@ -58,12 +57,12 @@ def test_the_split_is_that_of_the_task(asked, monkeypatch, tmp_path, config, opt
 
 def test_scores_are_printed_and_saved_with_their_settings(asked, monkeypatch, capsys, tmp_path):
     config = TranslationConfig(decode=DecodeConfig(search=Beam(beam_size=7)))
-    predictor = types.SimpleNamespace(steps=(4, 6))
     loaded = []
     configured = lambda options, settings: (loaded.append(settings), config if settings else TranslationConfig())[1]
     monkeypatch.setattr(evaluate, "configured", configured)
-    monkeypatch.setattr(evaluate, "load_ensemble", lambda options, config: loaded.append(options.command) or predictor)
-    assert evaluate.main([str(tmp_path), "--checkpoint", "average", "--decode.beam_size", "7"]) == 0
+    used = lambda options, config: loaded.append(options.command()) or types.SimpleNamespace(steps=(4, 6))
+    monkeypatch.setattr(evaluate, "load_ensemble", used)
+    assert evaluate.evaluate([str(tmp_path), "--checkpoint", "average", "--decode.beam_size", "7"]) == 0
     assert loaded == [["--decode.beam_size", "7"], "evaluate", ()]
     assert capsys.readouterr().out == f"corpus\n  {SCORE}\n"
     saved = json.loads((tmp_path / "scores-test-average-beam_size=7.json").read_text())
@@ -78,11 +77,9 @@ def test_scores_are_printed_and_saved_with_their_settings(asked, monkeypatch, ca
 
 def test_json_is_what_is_saved_and_nothing_else(asked, monkeypatch, capsys, tmp_path):
     """Scores that are not numbers are null, and names that are not UTF-8 are escaped."""
-    monkeypatch.setattr(evaluate, "configured", lambda options, settings: TranslationConfig())
-    monkeypatch.setattr(evaluate, "load_ensemble", lambda options, config: types.SimpleNamespace(steps=(4,)))
     monkeypatch.setattr(runner, "evaluate", lambda *args, **options: {"corpus": [SCORE, Score("loss", math.nan, "é")]})
     other = tmp_path / os.fsdecode(b"\xff")
-    assert evaluate.main([str(tmp_path), "--json", "--ensemble", str(other)]) == 0
+    assert evaluate.evaluate([str(tmp_path), "--json", "--ensemble", str(other)]) == 0
     out = capsys.readouterr().out
     (file,) = tmp_path.glob("scores-*.json")
     assert out == file.read_text(encoding="ascii")
@@ -94,11 +91,11 @@ def test_json_is_what_is_saved_and_nothing_else(asked, monkeypatch, capsys, tmp_
 def test_each_search_has_its_own_files(asked, monkeypatch, tmp_path):
     """Settings that differ from those of training are in the file name; other values have a digest."""
     rundir.claim(tmp_path, "translation", TranslationConfig(decode=DecodeConfig(search=Beam(beam_size=2))), ())
-    monkeypatch.setattr(evaluate, "load_ensemble", lambda options, config: types.SimpleNamespace(steps=(4,)))
+    monkeypatch.setattr(evaluate, "configured", predictors.configured)
 
     def saved(*settings):
         before = {path.name for path in tmp_path.glob("scores-*")}
-        assert evaluate.main([str(tmp_path), *settings]) == 0
+        assert evaluate.evaluate([str(tmp_path), *settings]) == 0
         (name,) = {path.name for path in tmp_path.glob("scores-*")} - before or {""}
         return name
 
@@ -118,9 +115,6 @@ def test_each_search_has_its_own_files(asked, monkeypatch, tmp_path):
 
 
 def test_a_read_only_run_is_scored(asked, monkeypatch, capsys, tmp_path):
-    predictor = types.SimpleNamespace(steps=(4,))
-    monkeypatch.setattr(evaluate, "configured", lambda options, settings: TranslationConfig())
-    monkeypatch.setattr(evaluate, "load_ensemble", lambda options, config: predictor)
     with read_only(tmp_path):
         assert main.main(["evaluate", str(tmp_path)]) == 0
     out, err = capsys.readouterr()
@@ -130,15 +124,13 @@ def test_a_read_only_run_is_scored(asked, monkeypatch, capsys, tmp_path):
 
 
 def test_the_scores_of_an_ensemble_have_their_own_files(asked, monkeypatch, tmp_path):
-    monkeypatch.setattr(evaluate, "configured", lambda options, settings: TranslationConfig())
-    monkeypatch.setattr(evaluate, "load_ensemble", lambda options, config: types.SimpleNamespace(steps=(4,)))
     one, two, three = (tmp_path / name / "seed-1" for name in ("one", "two", "three"))
     for run in (one, two, three):
         run.mkdir(parents=True)
         data = {"train": run.parent.name, "validation": "x"}  # a student of the others, for example
         (run / "provenance.json").write_text(json.dumps({"data": data}))
     for others in ([two], [three], [two, three], [three, two]):
-        assert evaluate.main([str(one), "--ensemble", *map(str, others)]) == 0
+        assert evaluate.evaluate([str(one), "--ensemble", *map(str, others)]) == 0
     files = sorted(one.glob("scores-*.json"))
     assert [re.sub("[0-9a-f]{8}", "*", file.name) for file in files] == [
         "scores-test-best-ensemble-of-2-*.json",
@@ -150,14 +142,7 @@ def test_the_scores_of_an_ensemble_have_their_own_files(asked, monkeypatch, tmp_
     assert sorted(saved[:2]) == [[str(three)], [str(two)]]
     (two / "provenance.json").write_text(json.dumps({"data": {"train": "two", "validation": "y"}}))
     with pytest.raises(ConfigError, match="seed-1 holds a run on other data, by its hash: validation was 'y', now 'x'"):
-        evaluate.main([str(one), "--ensemble", str(two)])
-
-
-def test_a_task_without_ensembles_refuses_them(monkeypatch, tmp_path):
-    monkeypatch.setattr(predictors, "load", lambda options, config: types.SimpleNamespace(steps=(4,)))
-    options = types.SimpleNamespace(run=tmp_path, ensemble=[tmp_path])
-    with pytest.raises(ConfigError, match="a run of classification, which has no ensembles"):
-        predictors.load_ensemble(options, ClassificationConfig())
+        evaluate.evaluate([str(one), "--ensemble", str(two)])
 
 
 def test_other_files_have_their_own_scores(asked, monkeypatch, capsys, tmp_path):
@@ -165,31 +150,25 @@ def test_other_files_have_their_own_scores(asked, monkeypatch, capsys, tmp_path)
     (tmp_path / "provenance.json").write_text(json.dumps({"data": {"train": "x"}}))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "provenance.json").write_text(json.dumps({"data": {"train": "y"}}))
-    monkeypatch.setattr(evaluate, "configured", lambda options, settings: TranslationConfig())
-    monkeypatch.setattr(evaluate, "load_ensemble", lambda options, config: types.SimpleNamespace(steps=(4,)))
     files = [tmp_path / "test", tmp_path / "test.fr"]
-    assert evaluate.main([str(tmp_path), "--files", *map(str, files), "--ensemble", str(tmp_path / "other")]) == 0
+    assert evaluate.evaluate([str(tmp_path), "--files", *map(str, files), "--ensemble", str(tmp_path / "other")]) == 0
     (call,) = asked
     assert list(call["files"]) == files
     assert not {"split", "data_dir"} & {*call}
     (name,) = (path.name for path in tmp_path.glob("scores-*"))
     assert re.fullmatch(r"scores-file-test-[0-9a-f]{8}-best-ensemble-of-2-[0-9a-f]{8}\.json", name)
     assert json.loads((tmp_path / name).read_text())["settings"]["files"] == list(map(str, files))
-    with pytest.raises(ConfigError, match="--files names the data, so --split and --data-dir have no effect"):
-        evaluate.main([str(tmp_path), "--files", str(files[0]), "--split", "test"])
 
 
-def test_other_files_of_one_name_have_their_own_scores(monkeypatch, tmp_path):
+def test_other_files_of_one_name_have_their_own_scores(asked, monkeypatch, tmp_path):
     """Such as two test sets in two folders, or two references of one; the same data has the same files everywhere."""
-    monkeypatch.setattr(evaluate, "configured", lambda options, settings: TranslationConfig())
-    monkeypatch.setattr(evaluate, "load_ensemble", lambda options, config: types.SimpleNamespace(steps=(4,)))
 
     def saved(folder, source, reference):
         rows = [{"source": source, "reference": reference, "hypothesis": "x"}]
         scored = lambda *_, on_examples, **options: on_examples("test.en", rows) or {"test.en": [SCORE]}
         monkeypatch.setattr(runner, "evaluate", scored)
         before = {path.name for path in tmp_path.iterdir()}
-        assert evaluate.main([str(tmp_path), "--files", f"{folder}/test.en", f"{folder}/test.de"]) == 0
+        assert evaluate.evaluate([str(tmp_path), "--files", f"{folder}/test.en", f"{folder}/test.de"]) == 0
         return sorted({path.name for path in tmp_path.iterdir()} - before)
 
     examples, scores = saved("2014", "a", "b")

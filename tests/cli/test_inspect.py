@@ -1,12 +1,9 @@
 """``jaxformer inspect``: the head that is drawn, the picture and the text."""
 
-import re
-
 import numpy as np
 import pytest
 
 from jaxformer.cli import inspect, main
-from jaxformer.errors import ConfigError
 from jaxformer.inspection import plots
 from jaxformer.tasks.translation import Translator
 from tests.inspection.small import Pieces, rows
@@ -34,7 +31,7 @@ def run(monkeypatch, tmp_path):
 
 
 def test_the_head_that_aligns_most_words_is_drawn(run, capsys):
-    assert inspect.main([str(run), "--source", "A dog runs"]) == 0
+    assert inspect.inspect([str(run), "--source", "A dog runs"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("decoder layer 1, head 0, which aligns most words")
     assert "chien" in out
@@ -44,7 +41,7 @@ def test_the_head_that_aligns_most_words_is_drawn(run, capsys):
 
 def test_the_only_map_needs_no_choice(run, monkeypatch, capsys):
     monkeypatch.setattr(inspect, "load", lambda options, config: Fixed(WEIGHTS[:1, :1]))
-    assert inspect.main([str(run), "--source", "A dog runs"]) == 0
+    assert inspect.inspect([str(run), "--source", "A dog runs"]) == 0
     out = capsys.readouterr().out
     assert "chien" in out
     assert "head" not in out
@@ -54,7 +51,7 @@ def test_a_chosen_head_a_mean_and_a_given_translation(run, capsys):
     words = [str(run), "--source", "A dog runs", "--target", "cheval", "--out", str(run / "map.svg")]
     texts = []
     for choice in (["--layer", "1", "--head", "0"], ["--layer", "1"], ["--mean"]):
-        assert inspect.main([*words, *choice]) == 0
+        assert inspect.inspect([*words, *choice]) == 0
         texts.append(capsys.readouterr().out)
         assert "aligns most words" not in texts[-1]
         assert "cheval" in texts[-1]
@@ -75,65 +72,23 @@ def test_the_picture_says_what_it_shows(run, monkeypatch, choice, title):
     """The last layer is -1, as in `CapturedAttention.layer`."""
     titles, draw = [], plots.attention_map
     monkeypatch.setattr(plots, "attention_map", lambda words, title: titles.append(title) or draw(words, title=title))
-    assert inspect.main([str(run), "--source", "A dog runs", *choice]) == 0
+    assert inspect.inspect([str(run), "--source", "A dog runs", *choice]) == 0
     assert titles == [title]
 
 
-def test_an_unknown_layer_is_one_line(run, capsys):
-    assert main.main(["inspect", str(run), "--source", "A dog runs", "--layer", "-3"]) == 2
-    assert (
-        capsys.readouterr().err
-        == "jaxformer inspect: layer must be from 0 to 1, or from -1 to -2 from the end, got -3\n"
-    )
-
-
-def test_search_settings_with_a_given_translation_are_refused(run, capsys):
-    with pytest.raises(ConfigError, match=re.escape("with --target there is no search; leave out --decode.beam_size")):
-        inspect.main([str(run), "--source", "A dog runs", "--target", "cheval", "--decode.beam_size", "8"])
-
-
 def test_a_grid_is_a_picture_of_all_heads(run, capsys):
-    assert inspect.main([str(run), "--source", "A dog runs", "--grid", "--out", str(run / "heads.svg")]) == 0
+    assert inspect.inspect([str(run), "--source", "A dog runs", "--grid", "--out", str(run / "heads.svg")]) == 0
     assert capsys.readouterr().out == f"{run / 'heads.svg'}\n"
     assert "layer 1, head 1" in (run / "heads.svg").read_text()
 
 
 def test_a_table_of_numbers(run, capsys):
-    assert inspect.main([str(run), "--source", "A dog runs", "--layer", "1", "--head", "0", "--table"]) == 0
+    assert inspect.inspect([str(run), "--source", "A dog runs", "--layer", "1", "--head", "0", "--table"]) == 0
     header, first, second, picture = capsys.readouterr().out.splitlines()
     assert header.split() == ["A", "dog", "runs", "|", "sum", "entropy"]
     assert first.split() == ["Un", "0.900", "0.050", "0.050", "|", "1.000", "0.394"]
     assert second.split()[:4] == ["chien", "0.050", "0.900", "0.050"]
     assert picture == str(run / "attention.png")
-
-
-def test_a_table_of_a_grid_is_refused(capsys):
-    assert main.main(["inspect", "nowhere", "--source", "a", "--grid", "--table"]) == 2
-    assert "leave out --grid or --table" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--grid", "--layer", "1"], "leave out --grid or --layer"),
-        (["--grid", "--mean"], "leave out --grid or --mean"),
-        (["--mean", "--layer", "0", "--head", "0"], "leave out --mean or --layer and --head"),
-    ],
-)
-def test_a_choice_that_another_one_overrides_is_refused(run, capsys, words, message):
-    """It was ignored without a message."""
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        inspect.main([str(run), "--source", "A dog runs", *words])
-
-
-def test_an_empty_source_is_refused(capsys):
-    assert main.main(["inspect", "nowhere", "--source", "  "]) == 2
-    assert "--source is empty" in capsys.readouterr().err
-
-
-def test_an_unknown_picture_format_is_refused_before_the_run_is_read(capsys):
-    assert main.main(["inspect", "nowhere", "--source", "a", "--out", "map.xyz"]) == 2
-    assert "--out: map.xyz: a picture is one of .png, .svg, .pdf" in capsys.readouterr().err
 
 
 def test_a_read_only_run_is_shown_as_text(run, capsys):

@@ -25,8 +25,8 @@ from tests.data.pictures import bomb, encoded, picture
 
 def outcome(monkeypatch, capsys, command):
     """The exit code and message of a `jaxformer demo` that runs this function instead."""
-    module = types.SimpleNamespace(main=lambda _: command())
-    monkeypatch.setitem(sys.modules, "jaxformer.cli.demo", module)
+    module = types.SimpleNamespace(demo=lambda _: command())
+    monkeypatch.setitem(sys.modules, "jaxformer.cli.train", module)
     return main.main(["demo"]), capsys.readouterr().err
 
 
@@ -92,30 +92,35 @@ def command(_):
     {how}
     return 0
 
-sys.modules["jaxformer.cli.demo"] = types.SimpleNamespace(main=command)
+sys.modules["jaxformer.cli.train"] = types.SimpleNamespace(demo=command)
 sys.exit(main.script())
 """
+
+
+def signaled(how, name, *, before="", command="demo"):
+    """The exit code, output and errors of a process whose command does this, with the name of a signal."""
+    program = before + SIGNALED.format(how=how)
+    if command == "translate":
+        program = program.replace("cli.train", "cli.generation").replace("demo=", "translate=")
+    words = [sys.executable, "-c", program, command, name]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stdout, done.stderr
 
 
 @pytest.mark.parametrize("how", ["signaled()", "gc.callbacks.append(signaled); gc.collect()"])
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 85), ("SIGINT", 130)])
 def test_signals_outside_of_training_end_the_process(how, name, code):
     """Also where Python discards exceptions, which would let the command continue."""
-    command = [sys.executable, "-c", SIGNALED.format(how=how), "demo", name]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (code, "half a line")
     again = "jaxformer demo: SIGTERM outside of training: run the same command again\n"
-    assert done.stderr == (again if name == "SIGTERM" else "interrupted\n")
+    assert signaled(how, name) == (code, "half a line", again if name == "SIGTERM" else "interrupted\n")
 
 
 @pytest.mark.parametrize(("name", "code", "said"), [("SIGINT", 130, "interrupted\n"), ("SIGTERM", 143, "terminated\n")])
 def test_a_signal_does_not_wait_for_a_long_call(name, code, said):
     """As a compilation is, before whose end Python runs no handler."""
     how = "import hashlib, threading; signals.GRACE = 0; threading.Timer(0.05, signaled).start()"
-    program = SIGNALED.format(how=how + "; hashlib.pbkdf2_hmac('sha1', b'', b'', 2_000_000_000)")
-    command = [sys.executable, "-c", program.replace("cli.demo", "cli.translate"), "translate", name]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (code, "half a line", said)
+    how += "; hashlib.pbkdf2_hmac('sha1', b'', b'', 2_000_000_000)"
+    assert signaled(how, name, command="translate") == (code, "half a line", said)
 
 
 @pytest.mark.parametrize("imported", [True, False])
@@ -124,9 +129,8 @@ def test_a_signal_leaves_no_temporary_files(imported, tmp_path):
     how = "sys.modules['jaxformer.files'] = types.ModuleType('jaxformer.files'); signaled()"
     if imported:
         how = f"from jaxformer import files; files.creating_folder({str(tmp_path / 'a')!r}).__enter__(); signaled()"
-    command = [sys.executable, "-c", SIGNALED.format(how=how), "demo", "SIGINT"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr, os.listdir(tmp_path)) == (130, "interrupted\n", [])
+    assert signaled(how, "SIGINT") == (130, "half a line", "interrupted\n")
+    assert os.listdir(tmp_path) == []
 
 
 FORK = """
@@ -141,16 +145,14 @@ FORK = """
 
 def test_a_signal_to_a_worker_is_not_for_the_command():
     """As from `multiprocessing.Pool.terminate`."""
-    program = "import warnings; warnings.simplefilter('ignore')\n" + SIGNALED.format(how="signals.GRACE = 0" + FORK)
-    done = subprocess.run([sys.executable, "-c", program, "demo", ""], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "half a line", "143")
+    before = "import warnings; warnings.simplefilter('ignore')\n"
+    assert signaled("signals.GRACE = 0" + FORK, "", before=before) == (0, "half a line", "143")
 
 
 def test_an_ignored_signal_stays_ignored():
     """As in a background job of a shell without job control."""
-    code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + SIGNALED.format(how="signaled()")
-    done = subprocess.run([sys.executable, "-c", code, "demo", "SIGINT"], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "half a line", "")
+    before = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    assert signaled("signaled()", "SIGINT", before=before) == (0, "half a line", "")
 
 
 def test_an_error_carries_its_exit_code(monkeypatch, capsys):
@@ -280,27 +282,14 @@ def test_a_broken_pipe_elsewhere_is_an_error(monkeypatch, capfd):
     assert outcome(monkeypatch, capfd, lambda: raise_it(broken)) == (1, said)
 
 
-@pytest.mark.parametrize("command", [["translate", "run"], ["inspect", "run", "--source"]])
-def test_an_argument_that_is_not_utf8(capsys, command):
-    assert main.main([*command, "caf\udce9"]) == 2
-    assert r"'caf\udce9' is not UTF-8" in capsys.readouterr().err
-
-
-def test_results_are_utf8_in_every_locale(monkeypatch):
-    monkeypatch.setitem(sys.modules, "jaxformer.cli.configs", types.SimpleNamespace(main=lambda _: print("été") or 0))
+@pytest.mark.parametrize("text", ["été", os.fsdecode(b"caf\xe9")])
+def test_results_are_utf8_in_every_locale_and_paths_unchanged(monkeypatch, text):
+    command = types.SimpleNamespace(configs=lambda _: print(text) or 0)
+    monkeypatch.setitem(sys.modules, "jaxformer.cli.catalogs", command)
     monkeypatch.setattr(sys, "argv", ["jaxformer", "configs"])
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
     assert main.script() == 0
-    assert sys.stdout.buffer.getvalue().decode() == "été\n"
-
-
-def test_a_path_that_is_not_utf8_is_printed_unchanged(monkeypatch):
-    command = types.SimpleNamespace(main=lambda _: print(os.fsdecode(b"caf\xe9")) or 0)
-    monkeypatch.setitem(sys.modules, "jaxformer.cli.configs", command)
-    monkeypatch.setattr(sys, "argv", ["jaxformer", "configs"])
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
-    assert main.script() == 0
-    assert sys.stdout.buffer.getvalue() == b"caf\xe9\n"
+    assert sys.stdout.buffer.getvalue() == os.fsencode(text + "\n")
 
 
 @pytest.mark.parametrize(

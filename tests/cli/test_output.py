@@ -7,26 +7,39 @@ import os
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from jaxformer.cli.output import as_columns, as_data, as_indented_json, as_json, put
+from jaxformer.cli.output import as_indented_json, as_json, put, save_besides, texts
+from jaxformer.files import write_text
 from jaxformer.tasks.search import Candidate
 from jaxformer.tokenizers.characters import CharacterTokenizer
 
 ONE = Candidate("ab", -1.5, (4, 5), -3.0, (-1.0, -2.0, -math.inf))
 
 
-def test_columns():
-    options = argparse.Namespace(n_best=1, scores=False)
-    assert as_columns(7, ONE, options) == "ab"
-    assert as_columns(7, ONE, options, "0-0") == "ab\t0-0"
-    assert as_columns(7, ONE, argparse.Namespace(n_best=1, scores=True)) == "-1.5000\tab"
-    assert as_columns(7, ONE, argparse.Namespace(n_best=2, scores=False)) == "7\t-1.5000\tab"
+@pytest.mark.parametrize(
+    ("n_best", "scores", "more", "line"),
+    [
+        (1, False, (), "ab"),
+        (1, False, [{"links": "0-0"}], "ab\t0-0"),
+        (1, True, (), "-1.5000\tab"),
+        (2, False, (), "7\t-1.5000\tab"),
+    ],
+)
+def test_columns(n_best, scores, more, line):
+    options = argparse.Namespace(n_best=n_best, scores=scores, json=False)
+    assert list(texts(7, {}, [ONE], options, CharacterTokenizer("ab"), name="all", more=more)) == [line]
 
 
 def test_a_reached_end_is_a_token_and_infinity_is_null():
-    data = json.loads(as_json({"number": 1, "all": [as_data(ONE, CharacterTokenizer("ab"))]}))
+    options = argparse.Namespace(json=True)
+    (line,) = texts(1, {"source": "é"}, [ONE], options, CharacterTokenizer("ab"), name="all")
     scores = {"score": -1.5, "log_prob": -3.0, "token_log_probs": [-1.0, -2.0, None]}
-    assert data == {"number": 1, "all": [{"text": "ab", "tokens": ["a", "b", "<eos>"]} | scores]}
+    expected = {"number": 1, "source": "é", "all": [{"text": "ab", "tokens": ["a", "b", "<eos>"]} | scores]}
+    assert json.loads(line) == expected
+
+
+def test_json_is_one_line_for_every_reader():
     assert as_json({"é": "雨"}) == '{"é": "雨"}'
     name = os.fsdecode(b"\xff.png")
     assert as_json({"image": name}) == r'{"image": "\udcff.png"}'
@@ -51,3 +64,17 @@ def test_lines_are_printed_as_they_come_or_written(capsys, tmp_path):
     assert capsys.readouterr().out == "two\n"
     put(iter(["one", "two"]), tmp_path / "out")
     assert (tmp_path / "out").read_text() == "one\ntwo\n"
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_result_is_not_written_through_a_link(exists, tmp_path):
+    """A link in another user's run may point anywhere."""
+    outside, inside = tmp_path / "outside", tmp_path / "run" / "scores-test-best.json"
+    inside.parent.mkdir()
+    inside.symlink_to(outside)
+    if exists:
+        outside.write_text("mine")
+    assert save_besides(inside, lambda path: write_text(path, "theirs"))
+    assert outside.exists() is exists
+    assert not exists or outside.read_text() == "mine"
+    assert inside.read_text() == "theirs"

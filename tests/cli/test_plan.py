@@ -96,53 +96,10 @@ def test_rates_have_the_unit_of_the_loss():
     assert plan.report("tight", found, []).endswith(" of the peak, 1,536 to 922 images/s")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            ["--topology", "v5e:2x5"],
-            "must each be 1 or even, as a host has 2 x 2 chips, got 2x5; did you mean 'v5e:2x4'?",
-        ),
-        (["--topology", "v5x:2x4"], "unknown topology 'v5x:2x4'; did you mean 'v5e:2x4'?"),
-        (["--topology", "v5e:2x4", "--batch", "12"], "--batch must be ROWSxLENGTH, such as 512x256, got '12'"),
-        (["--topology", "h100:2x4", "--mesh", "slice=*,fsdp=4"], "mesh 'slice=*,fsdp=4': give the number of slices"),
-        (["--topology", "v5e:2x4", "--mesh", "fsdp"], "expected axis=size"),
-        (
-            ["--topology", "v5e:2x4", "--modle.d_model", "3"],
-            "unknown setting --modle.d_model; did you mean 'model.d_model'?",
-        ),
-    ],
-)
-def test_bad_input_gives_a_one_line_error(capsys, options, message):
-    assert cli.main(["plan", "demo", *options]) == 2
-    said = capsys.readouterr().err
-    assert len(said.splitlines()) == 1
-    assert message in said
-
-
-def test_options_before_the_configuration(capsys):
-    """The mesh may precede the configuration; a setting may not, and the error gives its place."""
-    assert cli.main(["plan", "--mesh", "fsdp=4", "demo", "--topology", "v5x:2x4"]) == 2
-    assert "unknown topology 'v5x:2x4'" in capsys.readouterr().err
-    assert cli.main(["plan", "--topology", "v5e:2x4", "--model.d_model", "32", "demo"]) == 2
-    said = capsys.readouterr().err
-    assert said.endswith("CONFIG comes before its settings: jaxformer plan CONFIG ... --model.d_model ...\n")
-
-
-@pytest.mark.parametrize(
-    ("mesh", "message"),
-    [
-        ("fsdp=4", "mesh 'fsdp=4' has fsdp 4 = 4 devices, but there are 8"),
-        (
-            "tensor=8",
-            "['stack']['layers']['attention']['kernel'] of shape [2, 32, 4, 3, 8]: dimension 2 (heads)",
-        ),
-    ],
-)
-def test_a_mesh_that_does_not_fit(here, tmp_path, capsys, mesh, message):
+def test_a_mesh_that_does_not_divide_a_parameter(here, tmp_path, capsys):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"task": "translation", "config": to_data(CONFIG)}))
-    assert cli.main(["plan", str(path), "--topology", "v5e:2x4", "--mesh", mesh]) == 2
+    assert cli.main(["plan", str(path), "--topology", "v5e:2x4", "--mesh", "tensor=8"]) == 2
     said = capsys.readouterr().err
     assert len(said.splitlines()) == 1
-    assert message in said
+    assert "['stack']['layers']['attention']['kernel'] of shape [2, 32, 4, 3, 8]: dimension 2 (heads)" in said

@@ -1,36 +1,13 @@
-"""Commands that do not apply to a run."""
+"""Predictors of runs: what a mesh divides, and tasks without ensembles; `wrong_commands.txt` has the other refusals."""
+
+import types
 
 import pytest
 
+from jaxformer.cli import predictors
 from jaxformer.cli.main import main
-from jaxformer.tasks import rundir
-from jaxformer.tasks.language_model import LanguageModelingConfig
-from jaxformer.tasks.translation import TranslationConfig
-
-
-@pytest.mark.parametrize(
-    ("config", "command", "message"),
-    [
-        (LanguageModelingConfig(), ["translate", "run", "a"], "commands are evaluate, generate, score"),
-        (LanguageModelingConfig(), ["inspect", "run", "--source", "a"], "commands are evaluate, generate, score"),
-        (TranslationConfig(), ["generate", "run", "a"], "commands are evaluate, translate, inspect, score"),
-        (
-            TranslationConfig(),
-            ["translate", "run", "--decode.beam_siez", "3", "a"],
-            "did you mean 'decode.search.beam_size'?",
-        ),
-        (TranslationConfig(), ["translate", "run", "--decode.beam_size", "0", "a"], "beam_size must be at least 1"),
-    ],
-)
-def test_a_run_of_another_task_is_refused(tmp_path, monkeypatch, capsys, config, command, message):
-    """With one line, before anything is loaded."""
-    monkeypatch.chdir(tmp_path)
-    task = "translation" if isinstance(config, TranslationConfig) else "language_model"
-    rundir.claim(tmp_path / "run", task, config, ())
-    assert main(command) == 2
-    error = capsys.readouterr().err
-    assert len(error.splitlines()) == 1
-    assert message in error
+from jaxformer.errors import ConfigError
+from jaxformer.tasks.classification import ClassificationConfig
 
 
 @pytest.mark.parametrize(
@@ -40,3 +17,10 @@ def test_the_help_explains_the_devices_of_a_mesh(command, said, capsys):
     with pytest.raises(SystemExit, match="0"):
         main([command, "--help"])
     assert said in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_task_without_ensembles_refuses_them(monkeypatch, tmp_path):
+    monkeypatch.setattr(predictors, "load", lambda options, config: types.SimpleNamespace(steps=(4,)))
+    options = types.SimpleNamespace(run=tmp_path, ensemble=[tmp_path])
+    with pytest.raises(ConfigError, match="a run of classification, which has no ensembles"):
+        predictors.load_ensemble(options, ClassificationConfig())

@@ -2,13 +2,11 @@
 
 import pytest
 
-from jaxformer.cli.caption import Caption
 from jaxformer.cli.command import SHORT, split_settings
 from jaxformer.cli.evaluate import Evaluate
-from jaxformer.cli.generate import Generate
+from jaxformer.cli.generation import Caption, Generate, Translate
+from jaxformer.cli.prediction import Score
 from jaxformer.cli.predictors import configured
-from jaxformer.cli.score import Score
-from jaxformer.cli.translate import Translate
 from jaxformer.errors import ConfigError
 from jaxformer.tasks import rundir
 from jaxformer.tasks.captioning import CaptioningConfig
@@ -78,96 +76,29 @@ def test_the_searches_of_a_language_model(tmp_path, settings, search):
     assert given(tmp_path / "run", LanguageModelingConfig(), "generate", settings).search == search
 
 
+TRANSLATION, TEXT, CAPTIONS = TranslationConfig(), LanguageModelingConfig(), CaptioningConfig()
+
+
 @pytest.mark.parametrize(
     ("config", "command", "settings", "message"),
     [
-        (
-            TranslationConfig(),
-            "translate",
-            "--sample --beam-size 8",
-            "beam_size is for search beam, not s",
-        ),
-        (CaptioningConfig(), "caption", "--sample --decode.stopping limit", "beam, not sample"),
-        (
-            TranslationConfig(),
-            "translate",
-            "--beam-size 5 --top-p .9",
-            "decode.top_p is for search sample",
-        ),
-        (TranslationConfig(), "translate", "--beam-size 5 --top-p .9", "and no search has both"),
-        (TranslationConfig(), "translate", "--seed 1", "decode.seed is for search sample, not beam"),
-        (
-            TranslationConfig(),
-            "translate",
-            "--mbr 2 --decode.candidates beam --seed 1",
-            "decode.seed is for search sample",
-        ),
-        (
-            TranslationConfig(),
-            "translate",
-            "--decode.utility bleu",
-            "decode.utility is for search minimum_risk, not beam",
-        ),
-        (
-            TranslationConfig(),
-            "translate",
-            "--sample --decode.renormalize",
-            "decode.renormalize is for search beam or gr",
-        ),
-        (
-            TranslationConfig(),
-            "translate",
-            "--sample --mbr 4",
-            "--sample and --mbr name two searches, sample and minimum",
-        ),
-        (
-            TranslationConfig(),
-            "translate",
-            "--decode.sample False",
-            "--sample takes no value; another search has a name",
-        ),
-        (
-            TranslationConfig(),
-            "translate",
-            "--temperature 0 --top-k 5",
-            "decode.top_k is for search sample, not greedy",
-        ),
-        (
-            TranslationConfig(),
-            "translate",
-            "--decode.search bean",
-            "decode.search: got bean, expected beam or greedy or",
-        ),
-        (
-            TranslationConfig(),
-            "translate",
-            "--decode.search.top_k 5",
-            "there is 'decode.search.top_k' with --decode.search",
-        ),
-        (TranslationConfig(), "translate", "--decode.beam_siez 5", "did you mean 'decode.search.beam_size'"),
-        (
-            LanguageModelingConfig(),
-            "generate",
-            "--decode.renormalize True",
-            "beam or greedy, not sample",
-        ),
-        (
-            LanguageModelingConfig(),
-            "generate",
-            "--decode.coverage_penalty .1",
-            "has no effect: a language model has no",
-        ),
-        (TranslationConfig(), "evaluate", "--decode.average log", "decode.average has no effect: it needs --ensemble"),
-        (TranslationConfig(), "translate", "--decode.validation-sentences 8", "it is for training"),
-        (CaptioningConfig(), "caption", "--decode.validation_images 8", "it is for training"),
-        (TranslationConfig(), "score", "--decode.beam_size 8", "beam_size has no effect: score generates no text"),
-        (LanguageModelingConfig(), "score", "--decode.temperature 1", "decode.temperature has no effect: score"),
-        (
-            LanguageModelingConfig(),
-            "evaluate",
-            "--decode.max_tokens 8",
-            "max_tokens has no effect: evaluate generates no",
-        ),
+        (CAPTIONS, "caption", "--sample --decode.stopping limit", "beam, not sample"),
+        (TRANSLATION, "translate", "--seed 1", "decode.seed is for search sample, not beam"),
+        (TRANSLATION, "translate", "--mbr 2 --decode.candidates beam --seed 1", "decode.seed is for search sample"),
+        (TRANSLATION, "translate", "--decode.utility bleu", "decode.utility is for search minimum_risk, not beam"),
+        (TRANSLATION, "translate", "--sample --decode.coverage_penalty .2", "is for search beam, not sample"),
+        (TRANSLATION, "translate", "--sample --decode.renormalize", "decode.renormalize is for search beam or gr"),
+        (TRANSLATION, "translate", "--sample --mbr 4", "--sample and --mbr name two searches, sample and minimum"),
+        (TRANSLATION, "translate", "--sample --temperature 0", "--sample and --temperature 0 name two searches"),
+        (TRANSLATION, "translate", "--decode.sample False", "--sample takes no value; another search has a name"),
+        (TRANSLATION, "translate", "--temperature 0 --top-k 5", "decode.top_k is for search sample, not greedy"),
+        (TRANSLATION, "translate", "--decode.search bean", "decode.search: got bean, expected beam or greedy or"),
+        (TRANSLATION, "translate", "--decode.search.top_k 5", "there is 'decode.search.top_k' with --decode.search"),
+        (TEXT, "generate", "--decode.renormalize True", "beam or greedy, not sample"),
+        (TEXT, "generate", "--decode.coverage_penalty .1", "has no effect: a language model has no"),
+        (CAPTIONS, "caption", "--decode.validation_images 8", "it is for training"),
+        (TRANSLATION, "score", "--decode.beam_size 8", "beam_size has no effect: score generates no text"),
+        (TEXT, "score", "--decode.temperature 1", "decode.temperature has no effect: score"),
     ],
 )
 def test_a_setting_that_the_command_would_ignore_is_refused(tmp_path, config, command, settings, message):

@@ -48,18 +48,6 @@ def test_json(capsys):
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"),
-    [("bret-base", "did you mean 'bert-base'?"), ("zzzzzz", "there are bert-base, bert-large, gopher-")],
-)
-def test_unknown_names_give_a_one_line_error(capsys, name, hint):
-    assert cli.main(["sizes", "gpt2", name]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith(f"jaxformer sizes: unknown model '{name}'; {hint}")
-    assert len(captured.err.splitlines()) == 1
-
-
-@pytest.mark.parametrize(
     ("value", "text"), [(117e6, "117 M"), (1.542e9, "1.542 B"), (280e9, "280 B"), (8.3e9, "8.3 B")]
 )
 def test_counts(value, text):

@@ -75,7 +75,7 @@ def made(name, parameters):
         "t5": lambda: functional.t5_bias(parameters["t5"], max_distance=6),
         "relative keys": lambda: functional.relative_keys(parameters["keys"]),
         "relative keys by head": lambda: functional.relative_keys(parameters["keys by head"]),
-        "transformer-xl": lambda: functional.positions.relative.TransformerXL(
+        "transformer-xl": lambda: functional.positions.biases.TransformerXL(
             parameters["kernel"], parameters["shift"], H**-0.5
         ),
         "sum": lambda: made("alibi", parameters) + made("t5", parameters),

@@ -39,6 +39,28 @@ def leaves(tree):
     return [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
 
 
+def setup_on(task, config, vocab_size, text="data=1"):
+    """The training setup of a task on a mesh."""
+    number = math.prod(int(part.partition("=")[2]) for part in text.split(","))
+    return make_training_setup(task, config, vocab_size, Placement(mesh(text, jax.devices()[:number])))
+
+
+def prepared(config, run, text="data=1"):
+    """The data of a configuration, and its training setup on a mesh."""
+    task = registry.task_of(config)
+    data = task.prepare(config, task.read(config), run)
+    return data, setup_on(task, config, data.vocabulary.vocab_size, text)
+
+
+def trained(data, setup, number=3):
+    """The losses of the first steps, and the state after them."""
+    state, step, losses = setup.new_state(), setup.step(), []
+    for batch in itertools.islice(setup.on_devices(data.batches(0, setup.rows)), number):
+        state, metrics = step(state, batch)
+        losses.append(float(metrics["loss_sum"] / metrics["count"]))
+    return losses, state
+
+
 class TaskContract:
     """Subclasses set `task` and define the fixture `config`, of 6 steps with a checkpoint every 2, and `moved_data`."""
 
@@ -67,9 +89,7 @@ class TaskContract:
 
     def setup_on(self, config, run, text="data=1"):
         task = registry.get(self.task)
-        number = math.prod(int(part.partition("=")[2]) for part in text.split(","))
-        placement = Placement(mesh(text, jax.devices()[:number]))
-        return make_training_setup(task, config, task.vocabulary(run).vocab_size, placement)
+        return setup_on(task, config, task.vocabulary(run).vocab_size, text)
 
     def test_the_run_directory_describes_the_run(self, config, run):
         assert registry.task_of(config).name == self.task
@@ -112,16 +132,7 @@ class TaskContract:
     @pytest.mark.parametrize("text", ["data=2,fsdp=2,tensor=2"])
     def test_eight_devices_are_like_one(self, config, run, text):
         """The first loss agrees to 1e-6, three steps to 1e-5, from the same parameters and batches."""
-        losses = []
-        for axes in ("data=1", text):
-            setup = self.setup_on(config, run, axes)
-            task = registry.get(self.task)
-            data = task.prepare(config, task.read(config), run)
-            state, step, history = setup.new_state(), setup.step(), []
-            for batch in itertools.islice(setup.on_devices(data.batches(0, setup.rows)), 3):
-                state, metrics = step(state, batch)
-                history.append(float(metrics["loss_sum"] / metrics["count"]))
-            losses.append(history)
+        losses = [trained(*prepared(config, run, axes))[0] for axes in ("data=1", text)]
         np.testing.assert_allclose(losses[1][0], losses[0][0], rtol=1e-6)
         np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
 

@@ -1,9 +1,7 @@
 """A recurrent model in the translation task has the properties of the other models."""
 
 import dataclasses
-import itertools
 
-import jax
 import numpy as np
 import pytest
 
@@ -14,11 +12,9 @@ from jaxformer.cli.main import main
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError
 from jaxformer.planning import hlo
-from jaxformer.sharding import Placement, mesh
 from jaxformer.tasks import registry, rundir
-from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.tasks.translation import TASK
-from tests.contracts.task import quiet
+from tests.contracts.task import prepared, quiet, setup_on, trained
 from tests.tasks.small import tiny
 
 MODEL = models.Seq2SeqConfig(d_model=16, d_hidden=16, cell="gru", dropout=0.1, state_dropout=0.1)
@@ -38,16 +34,10 @@ def run(config, tmp_path_factory):
     return out
 
 
-def setup_on(config, run, text):
-    number = int(np.prod([int(part.partition("=")[2]) for part in text.split(",")]))
-    size = TASK.vocabulary(run).vocab_size
-    return make_training_setup(TASK, config, size, Placement(mesh(text, jax.devices()[:number])))
-
-
 @pytest.mark.full
 def test_each_step_of_training_sends_gradients_once(config, run):
     """And not in each decoder step, which depends on the previous one."""
-    setup = setup_on(config, run, "data=2")
+    setup = setup_on(TASK, config, TASK.vocabulary(run).vocab_size, "data=2")
     data = TASK.prepare(config, TASK.read(config), run)
     batch = next(iter(setup.on_devices(data.batches(0, setup.rows))))
     program = setup.step().lower(setup.new_state(), batch).compile().as_text()
@@ -56,15 +46,7 @@ def test_each_step_of_training_sends_gradients_once(config, run):
 
 @pytest.mark.full
 def test_a_mesh_trains_like_one_device(config, run):
-    losses = []
-    for text in ("data=1", "data=2,fsdp=2,tensor=2"):
-        setup = setup_on(config, run, text)
-        data = TASK.prepare(config, TASK.read(config), run)
-        state, step, history = setup.new_state(), setup.step(), []
-        for batch in itertools.islice(setup.on_devices(data.batches(0, setup.rows)), 3):
-            state, metrics = step(state, batch)
-            history.append(float(metrics["loss_sum"] / metrics["count"]))
-        losses.append(history)
+    losses = [trained(*prepared(config, run, text))[0] for text in ("data=1", "data=2,fsdp=2,tensor=2")]
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
 
 
@@ -84,13 +66,10 @@ def test_a_run_resumes_translates_and_shows_its_attention(config, run):
 @pytest.mark.full
 def test_a_model_without_attention_has_none_to_show(config, run):
     translator = jaxformer.load(run)
-    plain = dataclasses.replace(translator, net=without_attention(translator.net))
+    net = dataclasses.replace(translator.net, config=dataclasses.replace(translator.net.config, attention=None))
+    plain = dataclasses.replace(translator, net=net)
     with pytest.raises(ConfigError, match=r"^this model has no attention to show: .* model\.attention none$"):
         plain.attention("Yes.", "Oui.")
-
-
-def without_attention(net):
-    return dataclasses.replace(net, config=dataclasses.replace(net.config, attention=None))
 
 
 @pytest.mark.full

@@ -99,7 +99,7 @@ def results(hypotheses, sentence, count):
 
 @pytest.mark.parametrize("case", first(CASES, CASES[1], CASES[4]), ids=lambda case: "-".join(case[:3]))
 def test_a_wide_beam_is_exhaustive_search(case):
-    """200 random models: the ten best of all sequences, from a beam that keeps every live hypothesis."""
+    """D2: the ten best of all sequences of 200 random models, from a beam that keeps every live hypothesis."""
     step, table = markov(MODELS, batch=MODELS)
     beam_size = 82  # more than the vocabulary, and than the sequences without an end
     given = options(case, MODELS) | {"stopping": "limit", "beam_size": beam_size}
@@ -146,6 +146,7 @@ def test_several_ends_leave_the_beam_full(stopping):
 
 @pytest.mark.parametrize("case", first(CASES, CASES[3]), ids=lambda case: "-".join(case[:3]))
 def test_beam_of_one_equals_greedy(case):
+    """D2."""
     step, _ = markov(2, batch=MODELS)
     given = options(case, MODELS)
     beam = jax.jit(lambda state: searches.beam_search(step, state, beam_size=1, **given))(start(1, batch=MODELS))

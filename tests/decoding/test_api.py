@@ -1,4 +1,4 @@
-"""The contract of decoding states."""
+"""The contract of decoding states, the best scores and their indices, and what searches refuse."""
 
 import functools
 
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from jaxformer import decoding, models, pure
+from jaxformer.decoding.api import BLOCK, first_highest, top_scores
 from tests.decoding import searches
 from tests.decoding.toys import BEGIN, END, LENGTH, PAD, VOCAB, as_tuples, markov, plain, start
 from tests.modules.small import drawn, int32
@@ -37,58 +38,177 @@ def test_tree_state_takes_sentences():
     np.testing.assert_array_equal(result.tree["values"], state.tree["values"][np.array([1, 1, 0])])
 
 
-def test_state_leaves_must_agree():
-    step, _ = markov(0)
-    for tree in ({"a": jnp.zeros((2, 1)), "b": jnp.zeros((2, 3))}, {"a": jnp.zeros(2)}, {"a": 0}, {}):
-        with pytest.raises(ValueError, match="leading dims"):
-            searches.greedy(step, decoding.TreeState(tree), max_length=2, bos=BEGIN, eos=END)
+STEP, _ = markov(0)
+PREFIX = jnp.zeros((2, 2), jnp.int32)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"eos": 6}, r"eos must be in \[0, V = 6\), or None if no token ends a sequence, got 6"),
-        ({"eos": [END, -1]}, r"eos must be in \[0, V = 6\), .* got -1"),
-        ({"bos": jnp.array([1, 2])}, r"bos must be one token for all sequences, got an array of shape \[2\]"),
-    ],
-    ids=["beyond", "negative", "several"],
-)
-@pytest.mark.parametrize("search", [searches.greedy, functools.partial(searches.beam_search, beam_size=1)])
-def test_invalid_eos_and_bos_are_refused(search, options, message):
-    step, _ = markov(0)
-    run = lambda state, **given: search(step, state, max_length=2, **{"bos": BEGIN, "eos": END} | given)
-    jax.eval_shape(functools.partial(run, eos=[END, 5]), start(1))  # a list as in a generation_config.json
+def scoring(scores):
+    return lambda tokens, state: (scores, state)
+
+
+def transforming(transform, normalized=False):
+    """A transform that is a plain function, before or after the normalization of scores."""
+    function = lambda scores, history: transform(scores)
+    function.normalized = normalized
+    return {"transforms": [function]}
+
+
+def run(name, step=STEP, state=None, **options):
+    """Runs a search of two sentences with two hypotheses each, without computing anything."""
+    given = {"max_length": LENGTH, "bos": BEGIN, "eos": END, "pad": PAD} | options
+    search = {"beam": functools.partial(searches.beam_search, beam_size=given.pop("beam_size", 2))}
+    search |= {"greedy": searches.greedy, "sample": functools.partial(searches.sample, key=given.pop("key", 0))}
+    return jax.eval_shape(lambda state: search[name](step, state, **given), start(2) if state is None else state)
+
+
+def unrolled(choose):
+    begun = decoding.History(int32(np.zeros((2, 2, 3))), int32(np.zeros((2, 2))), int32(np.arange(2)))
+    ends = {"bos": BEGIN, "eos": END, "max_lengths": int32(np.full((2, 2), 3))}
+    return decoding.unroll(STEP, start(2), choose, begun, **ends)
+
+
+def reranked(scores):
+    two = decoding.Hypotheses(jnp.array([[[5], [6]]]), jnp.ones((1, 2)), *jnp.zeros((2, 1, 2)), jnp.zeros((1, 2, 1)))
+    return decoding.rerank(two, scores)
+
+
+def leaves(tree):
+    return lambda: searches.greedy(STEP, decoding.TreeState(tree), max_length=2, bos=BEGIN, eos=END)
+
+
+BARE = r"dict lacks shape, reorder, take\. Wrap a pytree .* decoding\.TreeState"
+OTHER_SCORES = r"floats of the shape that it was given, \(2, 2, 6\), got "
+FIRST_TOKEN = "without bos, the first token must come from a prefix"
+REFUSALS = {
+    # What a model is: its state, and its scores.
+    "leaves of two shapes": (leaves({"a": jnp.zeros((2, 1)), "b": jnp.zeros((2, 3))}), "leading dims"),
+    "leaf of one dimension": (leaves({"a": jnp.zeros(2)}), "leading dims"),
+    "leaf is a number": (leaves({"a": 0}), "leading dims"),
+    "no leaf": (leaves({}), "leading dims"),
+    "bare pytree, greedy": (lambda: run("greedy", state=start(2).tree), BARE),
+    "bare pytree, beam": (lambda: run("beam", state=start(2).tree), BARE),
+    "bare pytree, sample": (lambda: run("sample", state=start(2).tree), BARE),
+    "bare pytree, forced": (
+        lambda: decoding.forced(STEP, start(2).tree, jnp.zeros((2, 2, 1), int), jnp.ones((2, 2), int), bos=BEGIN),
+        BARE,
+    ),
+    "bare pytree, returned": (
+        lambda: run("beam", lambda tokens, state: (jnp.zeros((*tokens.shape, VOCAB)), state.tree)),
+        r"dict lacks shape, reorder, take\. Wrap a pytree",
+    ),
+    # Scores [B, V] were taken for those of K hypotheses, without an error if K was B or 1.
+    "scores [B, V]": (lambda: run("beam", scoring(jnp.zeros((2, 5)))), r"\[B, K, V\] with B, K = \(2, 2\); got \(2, 5"),
+    "state first": (lambda: run("beam", lambda tokens, state: (state, 0)), r"with B, K = \(2, 2\); got \(2, 2"),
+    # Fewer scores than tokens were searched as if the vocabulary were smaller.
+    "fewer tokens": (
+        lambda: run("greedy", **transforming(lambda x: x[..., :3])),
+        rf"{OTHER_SCORES}float32 \(2, 2, 3\)",
+    ),
+    "fewer hypotheses": (
+        lambda: run("beam", **transforming(lambda x: x[:, :1], True)),
+        rf"{OTHER_SCORES}float32 \(2, 1, 6\)",
+    ),
+    "Boolean": (lambda: run("beam", **transforming(lambda x: x > 0)), rf"{OTHER_SCORES}bool \(2, 2, 6\)"),
+    "no scores": (lambda: run("greedy", **transforming(lambda x: None, True)), f"{OTHER_SCORES}None NoneType"),
+    # One token, or one score, would stand for those of all hypotheses.
+    "one choice": (
+        lambda: unrolled(lambda log_probs, history: log_probs.argmax(-1)[:, :1]),
+        r"a token for each hypothesis, \(2, 2\), got \(2, 1\)",
+    ),
+    "one penalty": (
+        lambda: run("beam", length_penalty=lambda log_probs, lengths, *, ended: log_probs.mean(-1, keepdims=True)),
+        r"a length penalty must return floats .*\(2, 4\), got .*\(2, 1\)",
+    ),
+    "a new score for one": (
+        lambda: reranked(jnp.array([[0.25]])),
+        r"the shape of the hypotheses, \(1, 2\), got \(1, 1\)",
+    ),
+    # Where sequences begin and end.
+    "eos beyond, greedy": (lambda: run("greedy", eos=6), r"eos must be in \[0, V = 6\), or None .*, got 6"),
+    "eos beyond, beam": (lambda: run("beam", eos=[END, 5, -1]), r"eos must be in \[0, V = 6\), .* got -1"),
+    "several bos": (lambda: run("greedy", bos=jnp.array([1, 2])), r"bos must be one token .* array of shape \[2\]"),
+    "no bos": (lambda: run("greedy", bos=None), FIRST_TOKEN),
+    "empty prefix": (lambda: run("greedy", bos=None, prefix=PREFIX[:, :0]), FIRST_TOKEN),
+    "prefix too long": (lambda: run("greedy", prefix=jnp.zeros((2, 5), int)), r"most max_length = 4\], got \(2, 5\)"),
+    "prefix of other rows": (lambda: run("greedy", prefix=jnp.zeros((3, 2), int)), r"\[B = 2, .* got \(3, 2\)"),
+    "prefix of one row": (lambda: run("greedy", prefix=PREFIX[0]), r"prefix must be \[B, P\], got shape \[2\]"),
+    "forced_end": (
+        lambda: run("beam", forced_end="always"),
+        "forced_end must be one of scored, free, never, got 'always'",
+    ),
+    "max_length": (lambda: run("beam", max_length=0), "max_length must be at least 1, got 0"),
+    "capacities": (
+        lambda: run("greedy", capacities=(2, 4)),
+        r"must ascend from that of the state, None, got \[2, 4\]",
+    ),
+    "sequences of other rows": (
+        lambda: decoding.forced(STEP, start(1), jnp.zeros((2, 3, 4), int), jnp.zeros((2, 3), int), bos=BEGIN),
+        r"must begin \(2, 1\) like the state",
+    ),
+    # The settings of a search.
+    "keys of three rows": (lambda: run("sample", key=jax.random.split(jax.random.key(0), 3)), "or 2 keys, one per row"),
+    "raw numbers": (lambda: run("sample", key=jnp.zeros(2, jnp.int32)), r"one jax\.random\.key, or 2 keys"),
+    "beam_size": (lambda: run("beam", beam_size=3), "holds 2 hypotheses"),
+    "beam too wide": (
+        lambda: run(
+            "beam",
+            lambda tokens, state: (jnp.zeros((*tokens.shape, VOCAB)), state),
+            decoding.TreeState(jax.ShapeDtypeStruct((1, 2**29), jnp.float32)),
+            beam_size=2**29,
+        ),
+        r"^beam_size times the vocabulary must be below 2\*\*31, got 536870912 x 6",
+    ),
+    "penalty": (lambda: run("beam", length_penalty=-1.0), "length_penalty must be at least 0 and finite, got -1.0"),
+    "penalty NaN": (lambda: decoding.LengthPenalty(float("nan")), "at least 0 and finite, got nan"),
+    "GNMT": (lambda: decoding.GNMTPenalty(-1), "length_penalty must be at least 0 and finite, got -1"),
+    "coverage": (
+        lambda: decoding.CoverageState.start(start(1), jnp.ones((2, 3), bool), penalty=-0.5),
+        r"coverage_penalty must be at least 0 and finite, got -0\.5",
+    ),
+    "stopping": (lambda: run("beam", stopping="never"), "must be first, now, limit or a Patience, got 'never'"),
+    "patience": (lambda: decoding.Patience(0), "patience must be positive and finite, got 0"),
+    "patience infinite": (lambda: decoding.Patience(float("inf")), "patience must be positive and finite, got inf"),
+    "trace": (lambda: run("beam", trace=decoding.BeamTrace()), "runs step by step; call it outside"),
+    "temperature": (lambda: decoding.temperature(0.0), "temperature must be positive and finite, got 0.0"),
+    "temperature NaN": (lambda: decoding.temperature(float("nan")), "positive and finite, got nan"),
+    "temperature infinite": (lambda: decoding.temperature(float("inf")), "positive and finite, got inf"),
+    "top_k": (lambda: decoding.top_k(0), "top_k must be at least 1, got 0"),
+    "top_p": (lambda: decoding.top_p(0.0), r"top_p must be in \(0, 1\], got 0.0"),
+    "top_p above 1": (lambda: decoding.top_p(1.5), r"top_p must be in \(0, 1\], got 1.5"),
+    "min_p": (lambda: decoding.min_p(-0.1), r"min_p must be in \[0, 1\], got -0.1"),
+    "forbid": (lambda: decoding.forbid([3, -1]), r"must not be negative, got \[-1, 3\]"),
+    "no_repeat_ngram": (lambda: decoding.no_repeat_ngram(0), "no_repeat_ngram must be at least 1, got 0"),
+    "repetition_penalty": (lambda: decoding.repetition_penalty(-1), "must be above 0 and finite, got -1"),
+    "no sequences": (lambda: decoding.forbid_sequences([]), "at least one token each, and there must be one; got none"),
+    "empty sequence": (lambda: decoding.forbid_sequences([[1], []]), "at least one token each"),
+    "negative sequence": (lambda: decoding.forbid_sequences([[1, -2]]), r"must not be negative, got \[\[1, -2\]\]"),
+    "shortlists of fewer rows": (
+        lambda: run("greedy", transforms=decoding.shortlist(jnp.ones((3, 1), int)[:0])),
+        "a transform has values for 0 rows, but the batch has 2",
+    ),
+    "lengths of fewer rows": (
+        lambda: run("greedy", transforms=decoding.min_length(jnp.array([1]), eos=0)),
+        "a transform has values for 1 rows, but the batch has 2",
+    ),
+    "no model": (lambda: decoding.ensemble([]), "at least one model, got none"),
+    "average": (lambda: decoding.ensemble([STEP], average="sum"), "must be one of log, probability, got 'sum'"),
+    "average of stacked": (
+        lambda: decoding.stacked_ensemble(lambda *_: None, jnp.zeros((1, VOCAB)), average="sum"),
+        "average must be one of log, probability, got 'sum'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_refusals(name):
+    call, message = REFUSALS[name]
     with pytest.raises(ValueError, match=message):
-        jax.eval_shape(functools.partial(run, **options), start(1))
+        call()
 
 
-def test_a_beam_with_too_many_choices_is_refused():
-    step = lambda tokens, state: (jnp.zeros((*tokens.shape, VOCAB)), state)
-    state = decoding.TreeState(jax.ShapeDtypeStruct((1, 2**29), jnp.float32))
-    search = functools.partial(searches.beam_search, step, beam_size=2**29, max_length=2, bos=BEGIN, eos=END)
-    with pytest.raises(ValueError, match=r"^beam_size times the vocabulary must be below 2\*\*31, got 536870912 x 6"):
-        jax.eval_shape(search, state)
-
-
-@pytest.mark.parametrize("search", [searches.greedy, searches.beam_search, searches.sample, decoding.forced])
-def test_a_bare_pytree_is_refused_as_a_state(search):
-    step, _ = markov(0)
-    tree = start(2).tree
-    needed = {
-        searches.greedy: {"max_length": 2, "eos": END},
-        searches.beam_search: {"max_length": 2, "eos": END, "beam_size": 2},
-        searches.sample: {"max_length": 2, "eos": END, "key": None},
-        decoding.forced: {"tokens": jnp.zeros((2, 2, 1), jnp.int32), "lengths": jnp.ones((2, 2), jnp.int32)},
-    }
-    with pytest.raises(ValueError, match=r"dict lacks shape, reorder, take\. Wrap a pytree .* decoding\.TreeState"):
-        search(step, tree, bos=BEGIN, **needed[search])
-
-
-def test_a_step_that_returns_a_bare_pytree_is_refused():
-    step = lambda tokens, state: (jnp.zeros((*tokens.shape, VOCAB)), state.tree)
-    search = functools.partial(searches.beam_search, step, beam_size=2, max_length=2, bos=BEGIN, eos=END)
-    with pytest.raises(ValueError, match=r"dict lacks shape, reorder, take\. Wrap a pytree"):
-        jax.eval_shape(search, start(2))
+def test_eos_may_be_a_list():
+    """As in a generation_config.json."""
+    assert run("greedy", eos=[END, 5]).tokens.shape == (2, 2, LENGTH)
 
 
 @pytest.mark.full
@@ -98,12 +218,11 @@ def test_without_a_pad_every_token_may_be_chosen():
     step = plain(lambda tokens, state: (jnp.broadcast_to(scores, (*tokens.shape, VOCAB)), state))
     state = decoding.TreeState(jnp.zeros((1, 1)))
     given = {"max_length": 3, "bos": BEGIN, "eos": None}
-    runs = {
-        "greedy": functools.partial(searches.greedy, step, state, **given),
-        "beam": functools.partial(searches.beam_search, step, state, beam_size=1, **given),
-        "sample": functools.partial(searches.sample, step, state, key=3, **given),
-    }
-    for search in runs.values():
+    for search in (
+        functools.partial(searches.greedy, step, state, **given),
+        functools.partial(searches.beam_search, step, state, beam_size=1, **given),
+        functools.partial(searches.sample, step, state, key=3, **given),
+    ):
         assert search().tokens.tolist() == [[[0, 0, 0]]]
         assert 0 not in search(pad=0).tokens.tolist()[0][0]
 
@@ -175,10 +294,25 @@ def test_one_hypothesis_is_never_reordered():
     np.testing.assert_array_equal(found.tokens, searches.greedy(step, start(1), **given).tokens)
 
 
-def test_a_choice_that_is_not_one_token_for_each_hypothesis_is_refused():
-    """One token would stand for those of all hypotheses."""
-    step, _ = markov(0)
-    begun = decoding.History(int32(np.zeros((2, 2, 3))), int32(np.zeros((2, 2))), int32(np.arange(2)))
-    choose = lambda log_probs, history: log_probs.argmax(-1)[:, :1]
-    with pytest.raises(ValueError, match=r"a token for each hypothesis, \(2, 2\), got \(2, 1\)"):
-        decoding.unroll(step, start(2), choose, begun, bos=BEGIN, eos=END, max_lengths=int32(np.full((2, 2), 3)))
+def scores_with_ties(size):
+    draw = np.random.default_rng(size)
+    found = draw.integers(0, max(2, size // 50), (40, size)).astype(np.float32)
+    found[draw.random(found.shape) < 0.3] = -np.inf
+    found[:2] = -np.inf
+    found[2:4] = 1.0
+    return jnp.asarray(found)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("size", first([1, 5, 40 * BLOCK, 40 * BLOCK + 1, 41 * BLOCK - 1], 1, 40 * BLOCK + 1))
+def test_best_equals_argmax_and_top_k(size):
+    scores = scores_with_ties(size)
+    np.testing.assert_array_equal(first_highest(scores), scores.argmax(-1))
+    for count in sorted({1, min(8, size), min(300, size)}):
+        found, expected = (f(scores.reshape(4, 10, size), count) for f in (top_scores, jax.lax.top_k))
+        chex.assert_trees_all_equal([*found], [*expected])
+
+
+def test_a_score_that_is_nan_gives_an_index_in_range():
+    scores = jnp.array([[1.0, jnp.nan, 2.0], [jnp.nan] * 3])
+    assert set(first_highest(scores).tolist()) <= {0, 1, 2}

@@ -4,7 +4,6 @@ import itertools
 
 import chex
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -17,10 +16,7 @@ from tests.decoding.toys import (
     PAD,
     VOCAB,
     as_tuples,
-    enumerate_all,
-    log_softmax,
     markov,
-    plain,
     start,
     total_log_prob,
 )
@@ -52,26 +48,6 @@ def test_sequences_without_bos_and_eos(stopping):
         np.testing.assert_allclose(result.scores[sentence, :5], expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("length_penalty", "count_eos"),
-    [
-        *((0.6, True), (2.0, False)),
-        *(pytest.param(*pair, marks=pytest.mark.full) for pair in ((0.0, True), (1.0, True), (0.6, False))),
-    ],
-)
-@pytest.mark.parametrize("seed", first([0, 1], 0))
-def test_wide_beam_is_exhaustive_search(seed, length_penalty, count_eos):
-    """D2: a beam that holds every prefix, 27 before the last step, finds the best of all sequences."""
-    step, table = markov(seed)
-    beam_size = 28
-    penalty = length_penalty if count_eos else decoding.LengthPenalty(length_penalty, count_eos=False)
-    result = search(step, start(beam_size), beam_size, length_penalty=penalty, stopping="limit")
-    for sentence in range(2):
-        expected = enumerate_all(table, sentence, length_penalty=length_penalty, count_eos=count_eos)[:5]
-        assert as_tuples(result, sentence)[:5] == [tokens for _, tokens in expected]
-        np.testing.assert_allclose(result.scores[sentence, :5], [score for score, _ in expected], rtol=1e-5)
-
-
 def test_a_beam_ends_at_the_limit_even_if_a_transform_has_removed_the_end():
     """The most probable tokens before it rank first, and tokens that a transform has kept rank before others."""
     step, _ = markov(3, shift=-50.0)
@@ -86,179 +62,6 @@ def test_a_beam_ends_at_the_limit_even_if_a_transform_has_removed_the_end():
     kept = [tokens[-2:] != first[-2:] for tokens in as_tuples(others, 0)]
     assert kept == sorted(kept, reverse=True)
     assert kept[0]
-
-
-@pytest.mark.parametrize("normalized", first([True, False], True))
-def test_transforms_restrict_exhaustive_search(normalized):
-    """A forbidden token and a minimum length; before normalization, the table itself is changed in the same way."""
-    step, table = markov(2)
-    rules = (decoding.forbid([3], normalized=normalized), decoding.min_length(3, eos=END, normalized=normalized))
-    if not normalized:
-        table = table.copy()
-        table[..., 3] = -1e9
-        table[:, :2, :, END] = -1e9
-    result = search(step, start(28), 28, stopping="limit", transforms=rules)
-    for sentence in range(2):
-        every = enumerate_all(table, sentence, length_penalty=1.0)
-        expected = [pair for pair in every if 3 not in pair[1] and len(pair[1]) >= 3][:5]
-        assert as_tuples(result, sentence)[:5] == [tokens for _, tokens in expected]
-        np.testing.assert_allclose(result.scores[sentence, :5], [score for score, _ in expected], rtol=1e-5)
-
-
-@pytest.mark.full
-def test_beam_of_one_equals_greedy():
-    """D2: a beam of one equals greedy search."""
-    for seed in range(8):
-        step, _ = markov(seed)
-        greedy = searches.greedy(step, start(1), max_length=LENGTH, bos=BEGIN, eos=END, pad=PAD)
-        beam = search(step, start(1), 1, length_penalty=0.7)
-        np.testing.assert_array_equal(greedy.tokens, beam.tokens)
-        np.testing.assert_allclose(greedy.log_probs, beam.log_probs, rtol=1e-5)
-        np.testing.assert_allclose(greedy.token_log_probs, beam.token_log_probs, rtol=1e-5)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("rules", [(), (decoding.temperature(2.0), decoding.forbid([4]))], ids=["plain", "rules"])
-def test_log_probs_equal_forced_scoring(rules):
-    """For every hypothesis of the n best, in sum and per token."""
-    step, _ = markov(8)
-    result = search(step, start(4), 4, length_penalty=0.6, transforms=rules)
-    again = decoding.forced(step, start(4), result.tokens, result.lengths, bos=BEGIN, transforms=rules)
-    assert np.isfinite(np.asarray(result.scores)).all()
-    np.testing.assert_allclose(again.log_probs, result.log_probs, rtol=1e-6)
-    np.testing.assert_allclose(again.token_log_probs, result.token_log_probs, rtol=1e-6)
-    np.testing.assert_allclose(result.scores, result.log_probs / result.lengths.astype(np.float32) ** 0.6, rtol=1e-6)
-
-
-def test_sentence_does_not_depend_on_its_batch():
-    """A sentence has the same result alone and in a batch, with its own limit."""
-    step, _ = markov(5)
-    run = quick(lambda state, limits: begun(step, state, 3, max_lengths=limits))
-    together = jax.device_get(run(start(3), int32([2, 4])))
-    for sentence, limit in ((0, 2), (1, 4)):
-        alone = jax.device_get(run(start(3, sentences=[sentence]), int32([limit])))
-        np.testing.assert_array_equal(together.tokens[sentence], alone.tokens[0])
-        np.testing.assert_array_equal(together.scores[sentence], alone.scores[0])
-        assert int(together.lengths[sentence].max()) <= limit
-
-
-def test_a_stopped_sentence_keeps_its_result():
-    """It has K finished hypotheses, and better ones would follow if the search continued with the other sentence."""
-    table = np.full((2, VOCAB, VOCAB), -20.0, np.float32)
-    table[0, BEGIN, [END, 3]] = np.log([0.3, 0.7])
-    table[0, 3, [END, 4]] = np.log([0.6, 0.4])
-    table[0, 4, END] = 0.0  # the mean log-probability grows with every token from here
-    table[1, :, [4, 5]] = 0.0  # two that never end keep END from the best K
-    step = plain(lambda tokens, state: (jnp.asarray(table)[state, tokens], state))
-    state = decoding.TreeState(int32([[0, 0], [1, 1]]))
-    run = quick(lambda state: begun(step, state, 2, max_length=6))
-    together, alone = map(jax.device_get, (run(state), run(decoding.TreeState(int32([[0, 0], [0, 0]])))))
-    assert as_tuples(alone, 0) == [(3, END), (END,)]
-    assert as_tuples(together, 0) == as_tuples(alone, 0)
-    np.testing.assert_array_equal(together.scores[0], alone.scores[0])
-    assert int(together.lengths[1].max()) == 6
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("count_eos", first([True, False], True))
-def test_an_exact_stop_waits_for_hypotheses_that_can_still_win(count_eos):
-    """Two hypotheses finish first, and a longer one overtakes both, because its score is a mean."""
-    table = np.full((VOCAB, VOCAB), -20.0, np.float32)
-    table[BEGIN, [END, 3]], table[3, [END, 4]], table[4, END] = np.log([0.3, 0.7]), np.log([0.6, 0.4]), 0.0
-    step = lambda tokens, state: (jnp.asarray(table)[tokens], state)
-    penalty = decoding.LengthPenalty(1.0, count_eos=count_eos)
-    for exact, expected in ((False, [(3, END), (END,)]), (True, [(3, 4, END), (3, END)])):
-        state = decoding.TreeState(int32([[0, 0]]))
-        found = search(step, state, 2, max_length=6, length_penalty=penalty, stopping="limit" if exact else "first")
-        assert as_tuples(found, 0) == expected
-
-
-def test_n_best_is_sorted_and_distinct():
-    step, _ = markov(6)
-    result = search(step, start(4), 4)
-    assert (np.diff(np.asarray(result.scores), axis=1) <= 0).all()
-    assert all(len(set(as_tuples(result, sentence))) == 4 for sentence in range(2))
-
-
-def test_pad_and_bos_are_never_chosen():
-    @plain
-    def tempting(tokens, state):
-        logits = jnp.zeros((*tokens.shape, VOCAB)).at[..., jnp.array([PAD, BEGIN])].set(50.0)
-        return logits, state
-
-    for result in (
-        quick(lambda state: searches.greedy(tempting, state, max_length=3, bos=BEGIN, eos=END, pad=PAD))(start(1)),
-        search(tempting, start(2), 2, max_length=3),
-    ):
-        inside = np.arange(3) < np.asarray(result.lengths)[..., None]
-        assert not np.isin(np.asarray(result.tokens)[inside], [PAD, BEGIN]).any()
-
-
-class SharedState:
-    """A state with one leaf [B, ...] that a sentence's hypotheses share: every token that they chose, step by step.
-
-    The hypotheses find their own past in it by the parents that `ancestry` remembers.
-    """
-
-    def __init__(self, chosen, ancestry, number):
-        self.chosen, self.ancestry, self.number = chosen, ancestry, number
-
-    @property
-    def shape(self):
-        return self.ancestry.shape[:2]
-
-    def reorder(self, parents):
-        ancestry = jnp.take_along_axis(self.ancestry, parents[..., None], axis=1)
-        return SharedState(self.chosen, ancestry, self.number)
-
-    def take(self, sentences):
-        return SharedState(self.chosen[sentences], self.ancestry[sentences], self.number)
-
-
-jax.tree_util.register_pytree_node(
-    SharedState, lambda s: ((s.chosen, s.ancestry, s.number), None), lambda _, leaves: SharedState(*leaves)
-)
-
-
-def test_a_state_may_have_a_leaf_that_hypotheses_share():
-    """The past decides the next token; results are equal with a leaf per hypothesis, a shared leaf, and by hand."""
-    table = (np.random.default_rng(9).normal(size=(VOCAB,) * 4) * 1.5).astype(np.float32)
-    beam_size, batch, length = 3, 2, 5
-
-    def scores(first, total, last):
-        return jnp.asarray(table)[first, total % VOCAB, last]
-
-    @plain
-    def own(tokens, past):
-        first, total = jnp.where(past["number"] == 1, tokens, past["first"]), past["total"] + tokens
-        return scores(first, total, tokens), {"first": first, "number": past["number"] + 1, "total": total}
-
-    def shared(tokens, state):
-        number = state.number
-        chosen = state.chosen.at[:, number].set(tokens)  # [B, T, K]
-        own_place = jnp.broadcast_to(jnp.arange(beam_size)[None], tokens.shape)
-        ancestry = state.ancestry.at[:, :, number].set(own_place)  # [B, K, T]: whose token is mine at each step
-        past = jnp.take_along_axis(chosen.swapaxes(1, 2), ancestry, axis=1)  # [B, K, T]
-        written = jnp.arange(length)[None, None] <= number
-        total = jnp.where(written, past, 0).sum(-1)
-        first = jnp.where(number >= 1, past[:, :, 1], 0)
-        return scores(first, total, tokens), SharedState(chosen, ancestry, number + 1)
-
-    zeros = np.zeros((batch, beam_size), np.int32)
-    options = {"max_length": length, "length_penalty": 0.6, "stopping": "limit"}
-    tree = decoding.TreeState({"first": zeros, "number": zeros, "total": zeros})
-    expected = search(own, tree, beam_size, **options)
-    zeros = lambda *shape: np.zeros(shape, np.int32)
-    empty = SharedState(zeros(batch, length, beam_size), zeros(batch, beam_size, length), zeros())
-    result = search(shared, empty, beam_size, **options)
-    np.testing.assert_array_equal(result.tokens, expected.tokens)
-    np.testing.assert_array_equal(result.scores, expected.scores)
-    for sentence in range(batch):
-        assert len(set(as_tuples(result, sentence))) == beam_size
-        for k, tokens in enumerate(as_tuples(result, sentence)):
-            read = [(tokens[0] if i else 0, BEGIN + sum(tokens[:i]), ((BEGIN, *tokens)[i])) for i in range(len(tokens))]
-            total = sum(log_softmax(table)[f, t % VOCAB, b, tokens[i]] for i, (f, t, b) in enumerate(read))
-            np.testing.assert_allclose(result.log_probs[sentence, k], total, rtol=1e-5)
 
 
 @pytest.mark.full
@@ -300,35 +103,11 @@ def test_a_trace_shows_every_step_of_the_search(count_eos):
         assert [t for t, e in zip(as_tuples(traced, sentence), ended, strict=True) if e] == [t for _, t in finished]
 
 
-def test_a_trace_inside_jit_is_refused():
-    step, _ = markov(0)
-    with pytest.raises(ValueError, match="runs step by step; call it outside"):
-        jax.jit(lambda state: begun(step, state, 2, trace=decoding.BeamTrace()))(start(2))
-
-
 def test_one_program_for_equal_shapes():
     step, _ = markov(7)
     run = jax.jit(chex.assert_max_traces(lambda state: begun(step, state, 2), n=1))
     run(start(2))
     run(start(2, sentences=[1, 0]))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"beam_size": 3}, "holds 2 hypotheses"),
-        ({"beam_size": 2, "length_penalty": -1.0}, "at least 0"),
-        ({"beam_size": 2, "length_penalty": float("nan")}, "at least 0"),
-        ({"beam_size": 2, "length_penalty": float("inf")}, "length_penalty must be at least 0 and finite, got inf"),
-        ({"beam_size": 2, "stopping": "never"}, "stopping must be first, now, limit or a Patience, got 'never'"),
-        ({"beam_size": 2, "forced_end": "always"}, "forced_end must be one of scored, free, never, got 'always'"),
-        ({"beam_size": 2, "max_length": 0}, "max_length must be at least 1, got 0"),
-    ],
-)
-def test_bad_requests_are_refused(options, message):
-    step, _ = markov(0)
-    with pytest.raises(ValueError, match=message):
-        search(step, start(2), **options)
 
 
 @pytest.mark.parametrize("method", first(["greedy", "beam"], "beam"))

@@ -124,20 +124,6 @@ def test_rules_before_and_after_normalization():
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: decoding.no_repeat_ngram(0), "no_repeat_ngram must be at least 1, got 0"),
-        (lambda: decoding.forbid_sequences([]), "at least one token each, and there must be one; got none"),
-        (lambda: decoding.forbid_sequences([[1], []]), "at least one token each"),
-        (lambda: decoding.forbid_sequences([[1, -2]]), r"must not be negative, got \[\[1, -2\]\]"),
-    ],
-)
-def test_bad_settings_are_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
-@pytest.mark.parametrize(
     "search", [searches.greedy, functools.partial(searches.sample, key=0)], ids=["greedy", "sample"]
 )
 @pytest.mark.parametrize("normalized", first([True, False], True))

@@ -7,7 +7,7 @@ import pytest
 
 from jaxformer import decoding
 from tests.decoding import searches
-from tests.decoding.toys import BEGIN, END, LENGTH, VOCAB, log_softmax, markov, plain, start
+from tests.decoding.toys import BEGIN, END, LENGTH, log_softmax, markov, plain, start
 from tests.selection import first
 
 SEEDS = (0, 1, 2)
@@ -65,14 +65,3 @@ def test_states_of_ensembles_follow_hypotheses_and_sentences():
     again = fused.reorder(parents).take(jnp.array([1]))
     assert again.states.tree.tolist() == [expected, (np.array(expected) + 100).tolist()]
     assert again.shape == moved.shape == (1, 4)
-
-
-def test_bad_ensembles_are_refused():
-    with pytest.raises(ValueError, match="at least one model, got none"):
-        decoding.ensemble([])
-    for make in (
-        lambda: decoding.ensemble([markov(0)[0]], average="sum"),
-        lambda: decoding.stacked_ensemble(stacked, jnp.zeros((1, VOCAB)), average="sum"),
-    ):
-        with pytest.raises(ValueError, match="average must be one of log, probability, got 'sum'"):
-            make()

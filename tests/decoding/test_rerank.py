@@ -68,10 +68,3 @@ def test_rerank_sorts_all_fields_by_the_new_scores():
     assert result.tokens[0].tolist() == [[2, 3], [4, 5], [0, 1]]
     assert result.log_probs.tolist() == [[1, 2, 0], [3, 5, 4]]
     np.testing.assert_allclose(result.scores, [[0.3, 0.2, 0.1], [3, 2, 1]])
-
-
-def test_rerank_needs_a_score_for_each_hypothesis():
-    """With fewer scores, the other hypotheses were lost."""
-    two = decoding.Hypotheses(jnp.array([[[5], [6]]]), jnp.ones((1, 2)), *jnp.zeros((2, 1, 2)), jnp.zeros((1, 2, 1)))
-    with pytest.raises(ValueError, match=r"the shape of the hypotheses, \(1, 2\), got \(1, 1\)"):
-        decoding.rerank(two, jnp.array([[0.25]]))

@@ -1,7 +1,6 @@
 """Each transform against direct computation, with the meaning that it has in Hugging Face and CTranslate2."""
 
 import dataclasses
-import functools
 
 import chex
 import jax
@@ -227,23 +226,6 @@ def test_well_formed_sequences():
     assert finite(bos=1, eos=2, pad=2)[1].sum() == 3 * (V - 1)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: decoding.temperature(0.0), "temperature must be positive and finite, got 0.0"),
-        (lambda: decoding.temperature(float("nan")), "temperature must be positive and finite, got nan"),
-        (lambda: decoding.temperature(float("inf")), "temperature must be positive and finite, got inf"),
-        (lambda: decoding.top_k(0), "top_k must be at least 1, got 0"),
-        (lambda: decoding.top_p(0.0), r"top_p must be in \(0, 1\], got 0.0"),
-        (lambda: decoding.top_p(1.5), r"top_p must be in \(0, 1\], got 1.5"),
-        (lambda: decoding.forbid([3, -1]), r"must not be negative, got \[-1, 3\]"),
-    ],
-)
-def test_bad_settings_are_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
 @pytest.mark.parametrize("normalized", [True, False])
 def test_a_row_without_tokens_has_log_probabilities_of_minus_infinity(normalized):
     """Not NaN, which some devices sort before all numbers."""
@@ -265,32 +247,3 @@ def test_draws_obey_all_rules_and_have_their_probability():
     inner = np.asarray(result.token_log_probs)[..., :-1]  # the end is forced
     np.testing.assert_allclose(np.asarray(again.token_log_probs)[..., :-1], inner, rtol=1e-5, atol=1e-6)
     assert (inner < -0.01).any()
-
-
-@pytest.mark.parametrize("step", [lambda tokens, state: (jnp.zeros((2, 5)), state), lambda tokens, state: (state, 0)])
-def test_scores_of_another_shape_are_refused(step):
-    """Scores [B, V] were taken for those of K hypotheses, without an error if K was B or 1."""
-    search = functools.partial(searches.beam_search, beam_size=2, max_length=3, bos=1, eos=2)
-    with pytest.raises(ValueError, match=r"scores \[B, K, V\] with B, K = \(2, 2\); got \(2, [25]\)"):
-        search(step, decoding.TreeState(jnp.zeros((2, 2))))
-
-
-@pytest.mark.parametrize("search", [searches.greedy, searches.beam_search])
-@pytest.mark.parametrize(
-    ("transform", "got"),
-    [
-        (lambda scores, history: scores[..., :3], r"float32 \(2, 2, 3\)"),
-        (lambda scores, history: scores[:, :1], r"float32 \(2, 1, 6\)"),
-        (lambda scores, history: scores > 0, r"bool \(2, 2, 6\)"),
-        (lambda scores, history: None, "None NoneType"),
-    ],
-)
-def test_a_transform_that_returns_other_scores_is_refused(search, transform, got):
-    """Fewer scores than tokens were searched as if the vocabulary were smaller."""
-    step, _ = markov(0)
-    options = {"beam_size": 2} if search is searches.beam_search else {}
-    for normalized in (False, True):
-        function = lambda scores, history: transform(scores, history)
-        function.normalized = normalized
-        with pytest.raises(ValueError, match=rf"floats of the shape that it was given, \(2, 2, 6\), got {got}"):
-            search(step, start(2), max_length=3, bos=BEGIN, eos=END, transforms=[function], **options)

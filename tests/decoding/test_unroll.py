@@ -54,20 +54,6 @@ def test_greedy_takes_the_best_token_in_each_step():
     np.testing.assert_allclose(result.log_probs[0, 0], total_log_prob(table, 0, expected), rtol=1e-5)
 
 
-def test_log_probs_are_per_token_and_in_sum():
-    """Each value is from the table; after the end it is 0."""
-    step, table = markov(1)
-    result = greedy(step, start(1), max_length=LENGTH, **IDS)
-    for sentence in range(2):
-        tokens = as_tuples(result, sentence)[0]
-        for number in range(LENGTH):
-            expected = total_log_prob(table, sentence, tokens[: number + 1]) - total_log_prob(
-                table, sentence, tokens[:number]
-            )
-            np.testing.assert_allclose(result.token_log_probs[sentence, 0, number], expected, rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(result.token_log_probs.sum(-1), result.log_probs, rtol=1e-6)
-
-
 def test_the_loop_ends_with_the_last_sentence():
     """The buffer has free positions; steps are counted at run time."""
     steps = []
@@ -138,63 +124,6 @@ def test_prefixes_of_different_lengths():
     assert int(result.lengths[0, 0]) > 3
 
 
-def test_a_sentence_with_a_prefix_does_not_depend_on_its_batch():
-    step, _ = markov(6, batch=3)
-    prefix, lengths = int32([[3, 4], [5, 0], [0, 0]]), int32([2, 1, 0])
-    options = {"max_length": 6, **IDS}
-    together = greedy(step, start(1, batch=3), prefix=decoding.Prefix(prefix, lengths), **options)
-    for sentence, length in enumerate(lengths.tolist()):
-        own = {"prefix": int32(np.asarray(prefix)[sentence : sentence + 1, :length])} if length else {}
-        alone = greedy(step, start(1, sentences=[sentence]), **own, **options)
-        for name in ("tokens", "lengths", "log_probs", "token_log_probs"):
-            np.testing.assert_array_equal(getattr(together, name)[sentence], getattr(alone, name)[0])
-
-
-@pytest.mark.full
-def test_a_prefix_can_replace_bos():
-    """A first token that is only read has the same effect as bos, one position later."""
-    step, _ = markov(7)
-    options = {"eos": END, "transforms": (decoding.forbid([BEGIN]),)}
-    prefix = jnp.array([[BEGIN, 4], [BEGIN, 5]])
-    result = searches.greedy(step, start(1), max_length=6, bos=None, prefix=prefix, **options)
-    other = searches.greedy(step, start(1), max_length=5, bos=BEGIN, prefix=prefix[:, 1:], **options)
-    np.testing.assert_array_equal(result.tokens[..., 1:], other.tokens)
-    np.testing.assert_array_equal(result.tokens[..., 0], BEGIN)
-    np.testing.assert_array_equal(result.lengths, other.lengths + 1)
-    np.testing.assert_array_equal(result.log_probs, other.log_probs)
-
-
-@pytest.mark.full
-def test_a_prefix_that_fills_its_limit_is_not_extended():
-    step, _ = markov(7)
-    prefix = jnp.array([[3, 4, 5], [3, 4, 5]])
-    result = searches.greedy(step, start(1), max_length=5, max_lengths=jnp.array([2, 4]), prefix=prefix, **IDS)
-    assert as_tuples(result, 0) == [(3, 4, 5)]
-    assert as_tuples(result, 1) == [(3, 4, 5, END)]
-    assert float(result.log_probs[0, 0]) == 0
-
-
-def test_history_holds_the_chosen_tokens():
-    """A transform that forbids repetition sees the prefix and every chosen token, and nothing else."""
-
-    class NoRepeat:
-        normalized = True
-
-        def __call__(self, scores, history):
-            inside = jnp.arange(history.tokens.shape[2])[None, None] < history.lengths[..., None]
-            seen = jax.nn.one_hot(jnp.where(inside, history.tokens, -1), scores.shape[-1]).sum(2) > 0
-            return jnp.where(seen, -jnp.inf, scores)
-
-    @plain
-    def stubborn(tokens, state):
-        return jnp.broadcast_to(jnp.arange(VOCAB, dtype=jnp.float32), (*tokens.shape, VOCAB)), state
-
-    state = decoding.TreeState(jnp.zeros((2, 1)))
-    options = {"max_length": 4, "prefix": decoding.Prefix(jnp.array([[4], [5]]), jnp.array([1, 0])), **IDS}
-    result = searches.greedy(stubborn, state, transforms=(NoRepeat(),), **options)
-    assert result.tokens[:, 0].tolist() == [[4, 5, 3, END], [5, 4, 3, END]]
-
-
 def test_samples_do_not_depend_on_the_batch():
     """D5: sentences with their keys, alone or together, in another order or with longer ones, have the same draws."""
     step, _ = markov(8, batch=4)
@@ -241,16 +170,6 @@ def test_samples_follow_the_distribution():
         second = np.bincount(tokens[tokens[:, 0] == common, 1], minlength=VOCAB)
         expected, number = probs[sentence, 1, common], first[common]
         assert (np.abs(second - number * expected) <= 5 * np.sqrt(number * expected * (1 - expected))).all()
-
-
-@pytest.mark.full
-def test_sampling_from_one_token_is_greedy():
-    step, _ = markov(4)
-    greedy = searches.greedy(step, start(2), max_length=LENGTH, **IDS)
-    rules = (decoding.forbid([PAD, BEGIN], normalized=False), decoding.top_k(1))
-    sampled = searches.sample(step, start(2), key=jax.random.key(0), max_length=LENGTH, transforms=rules, **IDS)
-    inside = np.arange(LENGTH - 1) < np.asarray(greedy.lengths)[..., None]  # the last place is END in both
-    np.testing.assert_array_equal(np.where(inside, sampled.tokens[..., :-1], 0), greedy.tokens[..., :-1])
 
 
 def test_eos_is_chosen_at_the_limit_even_if_a_transform_has_removed_it():
@@ -305,17 +224,6 @@ def test_forced_scores_are_sums_over_the_table():
     assert not np.asarray(result.tokens[1, 0]).any()
 
 
-@pytest.mark.full
-def test_forced_scoring_equals_greedy_search():
-    step, _ = markov(2)
-    rules = (decoding.temperature(0.5), decoding.min_length(3, eos=END))
-    result = searches.greedy(step, start(1), max_length=LENGTH, transforms=rules, **IDS)
-    again = decoding.forced(step, start(1), result.tokens, result.lengths, bos=BEGIN, transforms=rules)
-    for name in ("tokens", "lengths", "log_probs", "token_log_probs"):
-        np.testing.assert_array_equal(getattr(again, name), getattr(result, name))
-    assert int(result.lengths.min()) >= 3
-
-
 def test_unroll_with_a_custom_choice():
     """The second best token in each step; it sees the scores after the rules, and no other rule applies."""
     step, table = markov(6)
@@ -358,32 +266,6 @@ def test_one_program_for_every_prefix_key_and_limit():
     for seed, lengths in ((0, [2, 0]), (1, [0, 1])):
         result = run(jax.random.key(seed), jnp.array([[3, 4], [4, 3]]), jnp.array(lengths), jnp.array([6, 5]))
         assert (np.asarray(result.lengths) <= [[6], [5]]).all()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"prefix": jnp.zeros((2, 5), jnp.int32)}, r"at most max_length = 4\], got \(2, 5\)"),
-        ({"prefix": jnp.zeros((3, 2), jnp.int32)}, r"\[B = 2, .* got \(3, 2\)"),
-        ({"forced_end": "maybe"}, "forced_end must be one of scored, free, never, got 'maybe'"),
-        ({"bos": None}, "without bos, the first token must come from a prefix"),
-        ({"bos": None, "prefix": jnp.zeros((2, 0), jnp.int32)}, "without bos, the first token must come from a prefix"),
-        ({"max_length": 0}, "max_length must be at least 1, got 0"),
-    ],
-)
-def test_bad_prefixes_and_limits_are_refused(options, message):
-    step, _ = markov(0)
-    with pytest.raises(ValueError, match=message):
-        searches.greedy(step, start(1), **{"max_length": LENGTH, **IDS, **options})
-
-
-def test_bad_keys_and_sequences_are_refused():
-    step, _ = markov(0)
-    for key in (jax.random.split(jax.random.key(0), 3), jnp.zeros(2, jnp.int32)):
-        with pytest.raises(ValueError, match=r"one jax\.random\.key, or 2 keys, one per row"):
-            searches.sample(step, start(1), key=key, max_length=2, **IDS)
-    with pytest.raises(ValueError, match=r"must begin \(2, 1\) like the state"):
-        decoding.forced(step, start(1), jnp.zeros((2, 3, 4), jnp.int32), jnp.zeros((2, 3), jnp.int32), bos=BEGIN)
 
 
 def test_seeds_raw_keys_and_single_transforms():

@@ -6,10 +6,10 @@ import pytest
 
 from experiments.classification import __main__ as command
 from experiments.classification.corpora import BAG, FILES, Cell, cells, configuration
-from experiments.classification.report import by_negation, draw, report, summary
-from experiments.intervals import interval
+from experiments.classification.report import by_negation, report, summary
 from jaxformer.errors import ConfigError
 from jaxformer.tasks.classification import TASK
+from tests.experiments.smoke import check_resumes
 
 
 def test_the_cells_and_their_configurations():
@@ -42,7 +42,6 @@ def test_negations_are_whole_words():
 
 
 def test_the_report_has_means_and_intervals():
-    assert interval([1.0, 2.0, 3.0, 4.0, 5.0]) == "3.0 ± 2.0"
     rows = [{"text": "not good", "label": "0", "guess": "0"}, {"text": "good", "label": "1", "guess": "0"}]
     records = [
         (Cell("sst2", "full", seed), {"accuracy": 80.0 + seed, "seconds": 10.0, "rows": rows}) for seed in range(2)
@@ -61,36 +60,6 @@ def test_results_have_no_texts():
     found = summary([(Cell("sst2", "full", 3), record), (Cell("trec", BAG, 0), record)])
     negation = {"accuracy with negation": 100.0, "accuracy without": 0.0}
     assert found == {"sst2-full-3": {"accuracy": 50.0, **negation}, "trec-bag-of-words-0": {"accuracy": 50.0}}
-
-
-def test_curves_are_means_over_seeds_at_steps_that_all_have(tmp_path, monkeypatch):
-    drawn = []
-    monkeypatch.setattr("matplotlib.axes.Axes.plot", lambda axes, *points, **style: drawn.append(points))
-    curves = ({2: 50.0, 4: 60.0}, {2: 60.0, 4: 80.0, 6: 90.0})
-    logs = [[{"step": step, "validation_accuracy": x} for step, x in curve.items()] for curve in curves]
-    draw(
-        [(Cell("sst2", "full", seed), [{"step": 1, "loss": 0.0}, *log]) for seed, log in enumerate(logs)],
-        tmp_path / "x",
-    )
-    assert drawn == [([2, 4], [55.0, 70.0])]
-    assert (tmp_path / "x").stat().st_size > 1000
-    draw([(Cell("cola", BAG, 0), [])], tmp_path / "empty")
-    assert len(drawn) == 1
-
-
-def test_folders_must_be_named(tmp_path, capsys, monkeypatch):
-    monkeypatch.delenv("JAXFORMER_DATA", raising=False)
-    assert command.main(["--out", str(tmp_path)]) == 2
-    assert "--pretrained must name" in capsys.readouterr().err
-    assert command.main(["--out", str(tmp_path), "--pretrained", str(tmp_path)]) == 2
-    assert "--data-dir, or JAXFORMER_DATA, must name the folder of the corpora" in capsys.readouterr().err
-
-
-def test_an_unknown_way_is_refused(tmp_path, capsys):
-    folders = ["--out", str(tmp_path), "--data-dir", str(tmp_path), "--pretrained", str(tmp_path)]
-    with pytest.raises(SystemExit, match="2"):
-        command.main([*folders, "--ways", "lorra"])
-    assert "invalid choice: 'lorra'" in capsys.readouterr().err
 
 
 def test_records_of_another_encoder_are_refused(tmp_path, monkeypatch):
@@ -116,13 +85,7 @@ def test_words_and_pairs():
 
 @pytest.mark.full
 def test_the_smoke_version_resumes(tmp_path, capsys):
-    ways = ["--ways", "lora", "average", "bag of words"]
-    assert command.main(["--smoke", "--out", str(tmp_path), *ways]) == 0
-    text = (tmp_path / "report.md").read_text()
+    words = ["--smoke", "--out", str(tmp_path), "--ways", "lora", "average", "bag of words"]
+    text = check_resumes(command.main, words, tmp_path, capsys)
     assert "| sst2 | lora | accuracy |" in text
     assert "| sst2 | average | accuracy |" in text
-    stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "records").iterdir()}
-    assert command.main(["--smoke", "--out", str(tmp_path), *ways]) == 0
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "records").iterdir()} == stamps
-    assert (tmp_path / "report.md").read_text() == text
-    assert all(json.loads(path.read_text())["settings"] for path in stamps)

@@ -2,6 +2,7 @@
 
 import argparse
 import errno
+import importlib
 import json
 import os
 import pathlib
@@ -68,6 +69,16 @@ def test_a_training_gets_the_time_that_is_left(tmp_path, trained):
     minutes = calls[1][0].train.minutes
     assert 4 < minutes < 5 - command.SAVING / 60
     assert calls[1][0] == changed(TaskConfig(), {"train": {"minutes": minutes}})
+
+
+def test_a_training_and_its_measures_are_one_record(tmp_path, trained):
+    calls, _ = trained
+    for _ in range(2):
+        found = command.trained(TaskConfig(), "cell", tmp_path, command.end_of_call(0), lambda: {"figure": 2})
+    assert (found["figure"], found["seconds"], len(calls)) == (2, 0, 1)
+    assert [path.name for path in (tmp_path / "records").iterdir()] == ["cell.json"]
+    command.publish(tmp_path, "text")
+    assert (tmp_path / "report.md").read_text() == "text"
 
 
 def test_the_seconds_of_a_training_are_those_of_all_its_calls(tmp_path, trained):
@@ -176,9 +187,44 @@ def test_the_folder_of_data_is_the_one_that_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("JAXFORMER_DATA", "~/corpora")
     assert command.data_directory(None, "texts") == pathlib.Path.home() / "corpora"
     assert command.data_directory(tmp_path, "texts") == tmp_path
-    monkeypatch.setenv("JAXFORMER_DATA", "")
-    with pytest.raises(ConfigError, match="--data-dir, or JAXFORMER_DATA, must name the folder of texts"):
-        command.data_directory(None, "texts")
+
+
+UNNAMED = "--data-dir, or JAXFORMER_DATA, must name the folder of "
+COUNT = "it must be a whole number of at least 1, got "
+REFUSED = [
+    ("captioning", "", f"{UNNAMED}nlvr_captions"),
+    ("captioning", "--smoke --models hard", "--models must name soft, too"),
+    ("classification", "", "--pretrained must name"),
+    ("classification", "--pretrained .", f"{UNNAMED}the corpora"),
+    ("classification", "--data-dir . --pretrained . --ways lorra", "invalid choice: 'lorra'"),
+    ("data_ranking", "--data-dir none", "multi30k/train.en"),
+    ("data_ranking", "--smoke --first -5", f"{COUNT}-5"),  # it would be all but the last ones
+    ("initialization", "", f"{UNNAMED}multi30k"),
+    ("initialization", "--demo --data-dir .", "--demo has data of its own"),
+    ("pretraining", "", f"{UNNAMED}the corpora"),
+    ("pretraining", "--smoke --steps 0", f"{COUNT}0"),
+    ("recurrent_translation", "", f"{UNNAMED}multi30k/ and tatoeba/"),
+    ("recurrent_translation", "--smoke --minutes -1", "--minutes must be at least 0, got -1"),
+    ("translation", "--methods ensemble --seeds 2", "ensemble needs a method of training among --methods"),
+    ("translation", "--methods plain distilled", "distilled needs --seeds 2 or more"),
+    ("translation", "--set train.stepz=5", "train.stepz"),
+    ("translation", "--smoke --average 0", f"{COUNT}0"),
+    ("vision", "", f"{UNNAMED}cifar10_subset and mnist"),
+]
+
+
+@pytest.mark.parametrize(("name", "words", "message"), REFUSED)
+def test_wrong_options_are_refused_before_any_work(tmp_path, capsys, monkeypatch, name, words, message):
+    """With exit code 2, and nothing is written."""
+    monkeypatch.delenv("JAXFORMER_DATA", raising=False)
+    main = importlib.import_module(f"experiments.{name}.__main__").main
+    try:
+        code = main(["--out", str(tmp_path / "out"), *words.split()])
+    except SystemExit as exit:  # of argparse
+        code = exit.code
+    assert code == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_early_stopping_is_an_end_and_ctrl_c_is_not(trained, tmp_path):

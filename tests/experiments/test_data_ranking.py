@@ -121,16 +121,3 @@ def test_pairs_that_are_left_out_are_an_error_of_the_data(tmp_path, monkeypatch,
     monkeypatch.setattr(ranking.jaxformer, "load", lambda run: types.SimpleNamespace(params={}, steps=(1,)))
     assert ranking.main(["--out", str(tmp_path / "out")]) == DataError.exit_code
     assert "lines are counted, so none may be left out, but these are: [1]" in capsys.readouterr().err
-
-
-def test_a_negative_number_of_pairs_is_refused(tmp_path, capsys):
-    """It would be all but the last ones."""
-    with pytest.raises(SystemExit, match="2"):
-        ranking.main(["--smoke", "--out", str(tmp_path), "--first", "-5"])
-    assert "it must be a whole number of at least 1, got -5" in capsys.readouterr().err
-
-
-def test_missing_data_are_named(tmp_path, capsys):
-    assert ranking.main(["--data-dir", str(tmp_path), "--out", str(tmp_path / "out")]) == DataError.exit_code
-    assert "multi30k/train.en" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()

@@ -6,7 +6,8 @@ import sys
 import pytest
 
 from experiments.initialization import __main__ as command
-from jaxformer.tasks.translation import presets
+from jaxformer.tasks.translation.config import demo
+from tests.experiments.smoke import check_resumes
 
 
 def test_cases_differ_in_the_norm_and_the_initial_kernels(tmp_path):
@@ -20,16 +21,8 @@ def test_cases_differ_in_the_norm_and_the_initial_kernels(tmp_path):
 
 def test_the_demo_keeps_its_own_schedule():
     config = command.configuration("pre, xavier", 3, None, 100)
-    assert (config.data, config.optimizer) == (presets.demo().data, presets.demo().optimizer)
+    assert (config.data, config.optimizer) == (demo().data, demo().optimizer)
     assert (config.model.initialization, config.model.attention_bias, config.seed) == ("xavier", False, 3)
-
-
-def test_the_data_must_be_named(tmp_path, capsys, monkeypatch):
-    monkeypatch.delenv("JAXFORMER_DATA", raising=False)
-    assert command.main(["--out", str(tmp_path)]) == 2
-    assert "--data-dir, or JAXFORMER_DATA, must name the folder of multi30k" in capsys.readouterr().err
-    assert command.main(["--out", str(tmp_path), "--demo", "--data-dir", str(tmp_path)]) == 2
-    assert "--demo has data of its own" in capsys.readouterr().err
 
 
 def test_missing_pytorch_is_reported_at_once(tmp_path, capsys, monkeypatch):
@@ -45,13 +38,9 @@ def test_missing_pytorch_is_reported_at_once(tmp_path, capsys, monkeypatch):
 def test_the_smoke_version_resumes(tmp_path, capsys):
     arguments = ["--smoke", "--out", str(tmp_path), "--cases", "post, xavier", "pre, scaled"]
     assert command.main([*arguments, "--minutes", "0.00001"]) == 85
-    assert command.main(arguments) == 0
-    lines = (tmp_path / "report.md").read_text().splitlines()
+    lines = check_resumes(command.main, arguments, tmp_path, capsys).splitlines()
     assert lines[0] == "| validation loss after | 3 | 6 | seeds |"
     assert [line.split("|")[1].strip() for line in lines[2:4]] == ["post, xavier", "pre, scaled"]
     assert json.loads((tmp_path / "records" / "pre-scaled-0.json").read_text())["losses"].keys() == {"3", "6"}
     assert (tmp_path / "loss.png").stat().st_size > 5000
     assert not (tmp_path / "pre-scaled-0" / "checkpoints").exists()
-    capsys.readouterr()
-    assert command.main(arguments) == 0
-    assert "step 6" not in capsys.readouterr().out

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from experiments.one_block import __main__ as command
-from experiments.one_block import measures, report, training
+from experiments.one_block import measures, training
 from experiments.one_block.families import BOS, EOS, FAMILIES, MASK, PAD, ModelSizes, Network, hide
 from jaxformer import pure
 from tests.modules.small import quick
@@ -121,7 +121,7 @@ def test_trigrams_that_occur():
 def test_the_page_has_the_results():
     """Its table equals results.json, and the results support its statements."""
     results = json.loads((PAGE / "results" / "results.json").read_text(encoding="utf-8"))
-    assert report.tables(results) in (PAGE / "README.md").read_text(encoding="utf-8")
+    assert command.tables(results) in (PAGE / "README.md").read_text(encoding="utf-8")
     found = {record["name"]: record for record in results["families"]}
     assert list(found) == list(BY_NAME)
     decoder, blind = found["decoder"], found["decoder without its mask"]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from experiments.own_attention import __main__ as command
-from experiments.own_attention import measures, report, training
+from experiments.own_attention import measures, training
 from experiments.own_attention.training import LENGTH, NEEDLE, NEEDLES, VALUES
 from tests.modules.small import quick
 
@@ -84,7 +84,7 @@ def test_a_table_has_the_mean_and_the_range():
         for name in ("softmax", "sparsemax")
         for loss in (1.0, 2.0)
     ]
-    lines = report.tables({"parts": {"language": records}}).splitlines()
+    lines = command.tables({"parts": {"language": records}}).splitlines()
     assert lines[2] == "| softmax | 1,234 | 1.5000 (1.0000 to 2.0000) | 2.0 (2.0 to 2.0) | 5.0% (5.0% to 5.0%) |"
     assert len(lines) == 4
 
@@ -93,7 +93,7 @@ def test_the_page_has_the_results():
     """Its tables equal results.json, and the results support its statements."""
     page = (PAGE / "README.md").read_text(encoding="utf-8")
     results = json.loads((PAGE / "results" / "results.json").read_text(encoding="utf-8"))
-    assert report.tables(results) in page
+    assert command.tables(results) in page
     assert results["scale"] == dataclasses.asdict(command.FULL)
     assert ("has not been recorded" in page) == ("translation" not in results["parts"])
     values = lambda part, name, key: [x[key] for x in results["parts"][part] if x["attention"] == name]

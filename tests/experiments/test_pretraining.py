@@ -43,12 +43,6 @@ def test_each_sentence_comes_once_without_its_label(tmp_path):
         list(english.sentences(tmp_path))
 
 
-def test_data_must_be_named(tmp_path, capsys, monkeypatch):
-    monkeypatch.delenv("JAXFORMER_DATA", raising=False)
-    assert command.main(["--out", str(tmp_path)]) == 2
-    assert "--data-dir, or JAXFORMER_DATA, must name the folder of the corpora" in capsys.readouterr().err
-
-
 def test_the_smoke_version_leaves_the_text_of_the_corpora(tmp_path, monkeypatch):
     """A run on that text could not be resumed, and one that begins later would be trained on the text of the other."""
     (tmp_path / "english.txt").write_text("A dog runs.\n")
@@ -67,12 +61,6 @@ def test_the_smoke_version_leaves_the_text_of_the_corpora(tmp_path, monkeypatch)
     assert [command.main(again) for _ in range(3)] == [0, 130, 85]
     assert texts[0].count("\n") == 300
     assert texts[1:] == ["A dog runs.\n"] * 3
-
-
-def test_no_steps_are_refused(tmp_path, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        command.main(["--smoke", "--out", str(tmp_path), "--steps", "0"])
-    assert "it must be a whole number of at least 1, got 0" in capsys.readouterr().err
 
 
 @pytest.mark.full

@@ -3,22 +3,21 @@
 import dataclasses
 import itertools
 import json
-import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.command import Stopped
 from experiments.recurrent_translation import __main__ as command
-from experiments.recurrent_translation import grid, joining, measures, report, training_cell
+from experiments.recurrent_translation import grid, joining, measures, report
 from jaxformer import functional as F
 from jaxformer import models, pure
 from jaxformer.config import to_data
 from jaxformer.data.sources import Parallel
 from jaxformer.evaluation.scores import bleu
-from jaxformer.models.seq2seq_config import Seq2SeqConfig
+from jaxformer.models.config import Seq2SeqConfig
+from tests.experiments.smoke import check_resumes
 
 PAIRS = Parallel(tuple(f"s{i}" for i in range(90)), tuple(f"t{i}" for i in range(90)))
 
@@ -144,23 +143,6 @@ def test_each_cell_has_its_own_folder():
     assert names[:2] == ["multi30k-fixed-rate-0.001-seed-0", "multi30k-fixed-rate-0.003-seed-0"]
 
 
-def test_a_training_that_stops_early_ends_the_call(tmp_path, monkeypatch):
-    stopped = types.SimpleNamespace(reason="minutes", state=types.SimpleNamespace(step=7))
-    monkeypatch.setattr(training_cell.jaxformer, "train", lambda *args, **options: stopped)
-    cell = grid.Cell("grammar", "fixed")
-    with pytest.raises(Stopped, match=r"grammar-fixed-rate-0.003-seed-0 was stopped \(minutes\) at step 7"):
-        training_cell.run_cell(cell, grid.configuration(cell, grid.SMOKE, data={}), tmp_path, grid.SMOKE, float("inf"))
-
-
-def test_a_table_is_markdown():
-    assert report.table([("a", "b"), (1, 2), (3, 4)]).splitlines() == [
-        "| a | b |",
-        "|---|---|",
-        "| 1 | 2 |",
-        "| 3 | 4 |",
-    ]
-
-
 def record(kind, curve, **results):
     return {
         **{"corpus": "grammar", "kind": kind, "cell": "-" if kind == "transformer" else "lstm", "seed": 0},
@@ -211,47 +193,20 @@ def test_initial_gradients_are_those_of_the_scale(tmp_path, monkeypatch):
     assert calls == [64, 128]
 
 
-def test_a_missing_folder_of_corpora_gives_one_line(tmp_path, capsys, monkeypatch):
-    monkeypatch.delenv("JAXFORMER_DATA", raising=False)
-    assert command.main(["--out", str(tmp_path)]) == 2
-    assert "--data-dir, or JAXFORMER_DATA, must name the folder" in capsys.readouterr().err
-
-
-def test_a_call_begins_before_its_corpora_are_written(tmp_path, capsys):
-    """A wrong limit is refused before any work, and that work is part of the call."""
-    assert command.main(["--smoke", "--minutes", "-1", "--out", str(tmp_path)]) == 2
-    assert "--minutes must be at least 0, got -1" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.full
 def test_the_smoke_version_trains_once_and_reports(tmp_path, capsys):
     arguments = ["--smoke", "--out", str(tmp_path)]
-    assert command.main(arguments) == 0
-    printed = capsys.readouterr().out
-    assert "grammar: BLEU by joined sentences" in printed
-    assert "Alignment error rate" in printed
+    text = check_resumes(command.main, arguments, tmp_path, capsys)
+    assert "grammar: BLEU by joined sentences" in text
+    assert "Alignment error rate" in text
     results = json.loads((tmp_path / "results.json").read_text())
     cells = [cell.name for cell in grid.cells(grid.SMOKE, seeds=1)]
     assert list(results["records"]) == cells
-    pictures = {path.name for path in (tmp_path / "pictures").iterdir()}
-    assert {
-        "gradient-norms.png",
-        "curves-grammar.png",
-        "bleu-grammar-by-words.png",
-        f"attention-{cells[-1]}.png",
-    } <= pictures
-    # A second call trains nothing; a lost record is made again from the finished training.
-    logs = {name: (tmp_path / "runs" / name / "log.jsonl").stat().st_mtime_ns for name in cells}
+    names = ("gradient-norms", "curves-grammar", "bleu-grammar-by-words", f"attention-{cells[-1]}")
+    assert all((tmp_path / "pictures" / f"{name}.png").exists() for name in names)
+    # A lost record is made again from the finished training.
     (tmp_path / "records" / f"{cells[0]}.json").unlink()
     assert command.main(arguments) == 0
     assert capsys.readouterr().out.count("\ncell ") == 1
     again = json.loads((tmp_path / "results.json").read_text())["records"][cells[0]]
     assert again["curve"] == results["records"][cells[0]]["curve"]
-    assert {name: (tmp_path / "runs" / name / "log.jsonl").stat().st_mtime_ns for name in cells[1:]} == {
-        name: logs[name] for name in cells[1:]
-    }
-    path = tmp_path / "records" / f"{cells[1]}.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"settings": "other"}))
-    assert command.main(arguments) == 2
-    assert "choose another --out" in capsys.readouterr().err

@@ -1,13 +1,12 @@
 """The experiment on images: its cells, its networks of equal size, its report, and its smoke version, which resumes."""
 
-import json
 import types
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from experiments.intervals import half_width
+from experiments.tables import half_width
 from experiments.vision import __main__ as command
 from experiments.vision.cells import (
     CORPORA,
@@ -29,6 +28,7 @@ from experiments.vision.report import draw, report
 from jaxformer.config import kind_of
 from jaxformer.data.idx import read_idx, write_idx
 from jaxformer.tasks.vision import TASK
+from tests.experiments.smoke import check_resumes
 
 
 def test_networks_have_equal_parameters_and_budgets():
@@ -139,17 +139,9 @@ def test_the_picture_of_attention_is_of_the_chosen_learning_rate(tmp_path, monke
     assert (tmp_path / "attention-mnist-28-ViT.png").read_text() == f"mnist-28-ViT-{min(RATES):g}-all-0"
 
 
-def test_folders_must_be_named(tmp_path, capsys, monkeypatch):
-    monkeypatch.delenv("JAXFORMER_DATA", raising=False)
-    assert command.main(["--out", str(tmp_path)]) == 2
-    assert "--data-dir, or JAXFORMER_DATA, must name the folder" in capsys.readouterr().err
-
-
 @pytest.mark.full
 def test_the_smoke_version_resumes(tmp_path, capsys):
-    options = ["--smoke", "--out", str(tmp_path)]
-    assert command.main(options) == 0
-    text = (tmp_path / "report.md").read_text()
+    text = check_resumes(command.main, ["--smoke", "--out", str(tmp_path)], tmp_path, capsys)
     assert all(f"| mnist | {model} |" in text for model in MODELS)
     assert "size 28 | size 32 | size 56 |" in text
     assert sorted(path.name for path in tmp_path.glob("*.png")) == [
@@ -158,11 +150,4 @@ def test_the_smoke_version_resumes(tmp_path, capsys):
         "attention-mnist-CNN-with-attention.png",
         "attention-mnist-ViT.png",
     ]
-    stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "records").iterdir()}
-    assert len(stamps) == 3 * 3 + 1
-    assert command.main(options) == 0
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "records").iterdir()} == stamps
-    path = next(iter(stamps))
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"settings": "other"}))
-    assert command.main(options) == 2
-    assert "must be a result of these settings" in capsys.readouterr().err
+    assert len(list((tmp_path / "records").iterdir())) == 3 * 3 + 1

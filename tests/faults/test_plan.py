@@ -11,7 +11,7 @@ import pathlib
 import pytest
 
 from jaxformer import sharding
-from jaxformer.cli.plan import main
+from jaxformer.cli.main import main
 from jaxformer.planning import topology as machines
 from jaxformer.planning.forecast import forecast
 from jaxformer.tasks.planner import plan, workload
@@ -114,7 +114,7 @@ def test_a_step_that_does_not_fit(capsys):
     """The compiler runs out of memory: the forecast has the excess and remedies, and no collectives."""
     given = ["--topology", "v5e:2x2", "--mesh", "fsdp=4", "--batch", "2048x512"]
     small = ["--model.num_encoder_layers", "2", "--model.num_decoder_layers", "2"]
-    assert main([f"{EXPERIMENTS}:large_en_de", *given, *small]) == 2
+    assert main(["plan", f"{EXPERIMENTS}:large_en_de", *given, *small]) == 2
     out = capsys.readouterr().out
     assert "IT DOES NOT FIT" in out
     assert "what would make it fit\n  --train.num_microbatches " in out

@@ -1,4 +1,4 @@
-"""Biases of a query that continues a cached sequence, and of queries that may attend to no key."""
+"""Biases at given positions, of some heads, beside arrays, and of queries that may attend to no key."""
 
 import functools
 
@@ -15,31 +15,11 @@ from tests.contracts.attention import B, S, T, arrays, with_rows
 from tests.modules.small import normal, placed, quick
 from tests.selection import first
 
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", first(["alibi", "t5", "relative"], "relative"))
-def test_bias_with_a_cache(name):
-    """Row t of the full result is the one query at position t against the keys so far, with ``bias.at(t)``."""
-    query, key, value = np.random.default_rng(8).standard_normal((3, 2, 6, 4, 8)).astype(np.float32)
-    bias = {
-        "alibi": functional.alibi(4),
-        "t5": functional.t5_bias(normal(8, 4, seed=1)),
-        "relative": functional.relative_keys(normal(7, 8, seed=1)),
-    }[name]
-    full = np.asarray(quick(functional.attention)(query, key, value, mask=masks.causal(), bias=bias))
-    chosen = functools.partial(functional.attention_weights, rows=[5, 2])
-    weights = quick(chosen)(query, key, mask=masks.causal(), bias=bias)
-
-    @functools.partial(quick, static_argnames="implementation")
-    def attend(query, key, value, t, implementation):
-        return functional.attention(
-            query, key, value, mask=masks.causal(t), bias=bias.at(t), implementation=implementation
-        )
-
-    for t, implementation in ((0, "blockwise"), (3, "reference"), (5, "blockwise")):
-        row = attend(query[:, t : t + 1], key, value, np.int32(t), implementation)
-        np.testing.assert_allclose(np.asarray(row)[:, 0], full[:, t], atol=1e-5)
-    np.testing.assert_allclose(np.einsum("bnts,bsnj->btnj", weights, value), full[:, [5, 2]], atol=1e-5)
+MADE = {
+    "alibi": functional.alibi(4),
+    "t5": functional.t5_bias(normal(8, 4, seed=1)),
+    "relative": functional.relative_keys(normal(7, 8, seed=1)),
+}
 
 
 FEW_BIASES = first(biases.BIASES, "transformer-xl", "relative keys by head", "sum")
@@ -181,24 +161,19 @@ def test_a_bias_and_an_array_are_summed(implementation):
     assert slope.shape == (T, S)
 
 
-@pytest.mark.parametrize("name", first(["alibi", "t5", "relative"], "t5"))
+@pytest.mark.parametrize("name", first(MADE, "t5"))
 def test_positions_of_a_symbolic_batch(name):
     """One program of a cached step for every batch size, also for 1."""
-    bias = {
-        "alibi": functional.alibi(2),
-        "t5": functional.t5_bias(normal(8, 2, seed=1)),
-        "relative": functional.relative_keys(normal(3, 4, seed=1)),
-    }[name]
 
     def place(query, positions):
-        return bias.at_positions(query, positions, np.arange(6)[None]).tile(query, jnp.arange(1), jnp.arange(6))
+        return MADE[name].at_positions(query, positions, np.arange(6)[None]).tile(query, jnp.arange(1), jnp.arange(6))
 
     (batch,) = jax.export.symbolic_shape("b")
-    shapes = jax.ShapeDtypeStruct((batch, 2, 1, 4), jnp.float32), jax.ShapeDtypeStruct((batch, 1), jnp.int32)
+    shapes = jax.ShapeDtypeStruct((batch, 4, 1, 8), jnp.float32), jax.ShapeDtypeStruct((batch, 1), jnp.int32)
     program = jax.export.export(jax.jit(place))(*shapes)
-    query, positions = normal(3, 2, 1, 4), jnp.asarray([[0], [5], [2]])
+    query, positions = normal(3, 4, 1, 8), jnp.asarray([[0], [5], [2]])
     for size in (1, 3):
-        got = np.broadcast_to(program.call(query[:size], positions[:size]), (size, 2, 1, 6))
+        got = np.broadcast_to(program.call(query[:size], positions[:size]), (size, 4, 1, 6))
         for i in range(size):
             np.testing.assert_allclose(got[i : i + 1], place(query[i : i + 1], positions[i : i + 1]), rtol=1e-6)
 

@@ -1,6 +1,4 @@
-"""Convolution follows its formula, its gradient is that of the formula, and padding changes nothing."""
-
-import inspect
+"""Convolution and pooling follow their formulas, gradients those of the formulas, and padding changes nothing."""
 
 import chex
 import jax
@@ -112,31 +110,33 @@ def test_receptive_field(taps, dilations, expected):
     assert functional.receptive_field(taps, dilations) == expected
 
 
+POOLS = {functional.max_pool: np.max, functional.average_pool: np.mean}
+
+
+@pytest.mark.parametrize("pool", POOLS)
 @pytest.mark.parametrize(
-    ("kernel", "options", "message"),
-    [
-        ((0, 2, 2), {}, "kernel size and dilation must be at least 1, got 0 and 1"),
-        ((2, 2, 2), {"dilation": 0}, "kernel size and dilation must be at least 1, got 2 and 0"),
-        ((2, 3, 2), {}, r"kernel must have shape \[K, 2, E\] for x \[1, 3, 2\], got \[2, 3, 2\]"),
-        ((2, 2, 2, 2), {}, r"kernel must have shape \[K, 2, E\] for x \[1, 3, 2\], got \[2, 2, 2, 2\]"),
-        ((2, 2, 2), {"stride": 0}, "stride must be at least 1, got 0"),
-        ((2, 2, 2), {"padding": "valid", "causal": True}, "padding='valid' excludes causal and valid"),
-        ((2, 2, 2), {"padding": "valid", "valid": jnp.ones((1, 3), bool)}, "padding='valid' excludes causal and valid"),
-        ((2, 2, 2), {"bias": jnp.zeros(3)}, r"bias must have shape \[2\], got \[3\]"),
-        ((2, 2, 2), {"valid": jnp.ones((1, 4), bool)}, r"valid must have shape \[1, 3\], got \[1, 4\]"),
-    ],
+    ("shape", "size", "stride"), [((2, 7, 3), 2, None), ((2, 7, 6, 3), 3, 2), ((1, 4, 4, 2), 4, 1)]
 )
-def test_refusals(kernel, options, message):
-    unchecked = getattr(functional.convolution, "__wrapped__", functional.convolution)  # without the shapes of the test
-    with pytest.raises(ValueError, match=message):
-        unchecked(jnp.ones((1, 3, 2)), jnp.ones(kernel), **options)
-    with pytest.raises(ValueError, match="kernel size and dilation must be at least 1, got 3 and 0"):
-        functional.receptive_field(3, [1, 0])
-    with pytest.raises(ValueError, match="causal is only for sequences"):
-        functional.convolution(jnp.ones((1, 3, 3, 2)), jnp.ones((2, 2, 2, 2)), causal=True)
+def test_windows(pool, shape, size, stride):
+    x, dims = normal(*shape), len(shape) - 2
+    found = quick(lambda x: pool(x, size, stride=stride))(x)
+    step = stride or size
+    assert found.shape[1:-1] == tuple((n - size) // step + 1 for n in shape[1:-1])
+    for place in np.ndindex(*found.shape[1:-1]):
+        window = np.asarray(x)[(slice(None), *(slice(p * step, p * step + size) for p in place))]
+        expected = POOLS[pool](window, tuple(range(1, dims + 1)))
+        np.testing.assert_allclose(found[(slice(None), *place)], expected, atol=1e-6)
 
 
-def test_an_unknown_padding_is_refused():
-    unchecked = inspect.unwrap(functional.convolution)  # without the type checks of the tests
-    with pytest.raises(ValueError, match="padding must be same or valid, got 'VALID'"):
-        unchecked(jnp.ones((1, 5, 1)), jnp.ones((3, 1, 1)), padding="VALID")
+def test_gradients_reach_the_maximum_and_every_part_of_a_mean():
+    x = jnp.array([1.0, 3.0, 2.0, 5.0]).reshape(1, 4, 1)
+    slope = lambda pool: quick(jax.grad(lambda x: pool(x, 2).sum()))(x).ravel().tolist()
+    assert slope(functional.max_pool) == [0, 1, 0, 1]
+    assert slope(functional.average_pool) == [0.5] * 4
+
+
+def test_the_sum_of_a_mean_is_float32():
+    x = jnp.ones((1, 4096, 1), jnp.bfloat16)
+    found = functional.average_pool(x, 4096)
+    assert (found.dtype, float(found[0, 0, 0])) == (jnp.bfloat16, 1)
+    assert functional.max_pool(x, 2).dtype == jnp.bfloat16

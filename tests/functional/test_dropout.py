@@ -114,16 +114,6 @@ def test_same_under_jit_vmap_and_mesh():
         np.testing.assert_array_equal(got, plain)
 
 
-def test_same_attention_weights_dropped_on_a_mesh():
-    """Attention also drops the same weights if devices shard batch and heads."""
-    query = jax.random.normal(jax.random.key(0), (4, 3, 2, 4))
-    attend = lambda q, key: functional.attention(q, q, q, dropout=functional.Dropout(0.5, key))
-    plain = jax.jit(attend)(query, jax.random.key(1))
-    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
-    placed = jax.device_put(query, NamedSharding(mesh, PartitionSpec("data", None, "model")))
-    np.testing.assert_allclose(jax.jit(attend)(placed, jax.random.key(1)), plain, atol=1e-6)
-
-
 def test_the_gradient_has_the_same_mask():
     x, key = jnp.linspace(1.0, 2.0, 64), jax.random.key(2)
     slope = jax.grad(lambda x: functional.dropout(x, rate=0.25, key=key).sum())(x)
@@ -136,28 +126,11 @@ def test_identity_without_key_or_rate():
     assert functional.dropout(x, rate=0.0, key=jax.random.key(0)) is x
 
 
-@pytest.mark.parametrize("rate", [-0.1, 1.0, 2.0])
-def test_refuses_a_rate_outside_its_range(rate):
-    with pytest.raises(ValueError, match=rf"dropout rate must be in \[0, 1\), got {rate}"):
-        functional.dropout(jnp.ones(3), rate=rate, key=jax.random.key(0))
-
-
-@pytest.mark.parametrize("keys", [jax.random.split(jax.random.key(0), 3), jnp.zeros((3, 2), jnp.uint32)])
-def test_several_keys_are_refused(keys):
-    """Their words would be mixed into one key, and every row would have the same bits."""
-    with pytest.raises(ValueError, match=r"one key, got .* \[3"):
-        functional.dropout(jnp.ones((3, 4)), rate=0.5, key=keys)
-    assert jax.vmap(lambda key: functional.dropout(jnp.ones(4), rate=0.5, key=key))(keys).shape == (3, 4)
-
-
-def test_dtype_is_kept():
-    assert functional.dropout(jnp.ones(8, jnp.bfloat16), rate=0.5, key=jax.random.key(0)).dtype == jnp.bfloat16
-
-
 def test_the_factor_of_narrow_numbers_is_not_rounded():
     """In bfloat16, 1 / 0.9 would be 1.109, and all kept values would be 0.16% too small."""
     x = jax.device_put(np.linspace(1, 2, 1000).astype(jnp.bfloat16))
     found, given = (np.asarray(y, np.float64) for y in (functional.dropout(x, rate=0.1, key=jax.random.key(0)), x))
+    assert functional.dropout(x, rate=0.1, key=jax.random.key(0)).dtype == x.dtype
     np.testing.assert_allclose(found.sum() / given[found > 0].sum(), 1 / 0.9, rtol=4e-4)
 
 

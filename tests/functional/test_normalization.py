@@ -1,4 +1,4 @@
-"""Normalization agrees with NumPy in both forms, and its gradient is finite."""
+"""Normalization agrees with NumPy in both forms; the order of norm, sublayer and sum."""
 
 import jax
 import jax.numpy as jnp
@@ -20,16 +20,6 @@ def published(x, form, epsilon):
 
 def single(*xs):
     return tuple(jnp.asarray(x, jnp.float32) for x in xs)
-
-
-@pytest.mark.parametrize("epsilon", [1e-5, 1e-1])
-@pytest.mark.parametrize("form", ["variance", "deviation"])
-def test_layer_norm_forms(form, epsilon):
-    x, scale, shift = single(X, SCALE, SHIFT)
-    got = functional.layer_norm(x, scale, shift, epsilon=epsilon, form=form)
-    np.testing.assert_allclose(got, published(X, form, epsilon) * SCALE + SHIFT, atol=1e-5)
-    unshifted = functional.layer_norm(x, scale, epsilon=epsilon, form=form)
-    np.testing.assert_allclose(unshifted, published(X, form, epsilon) * SCALE, atol=1e-5)
 
 
 @pytest.mark.parametrize("form", ["variance", "deviation"])
@@ -82,14 +72,48 @@ def test_invariances():
     )
 
 
-def test_unknown_form():
-    with pytest.raises(ValueError, match="form must be 'variance' or 'deviation', got 'median'"):
-        getattr(functional.layer_norm, "__wrapped__", functional.layer_norm)(
-            jnp.ones((1, 4)), jnp.ones(4), form="median"
-        )
+def test_qk_norm():
+    """The root mean square of each head is 1 before scaling; keys may have their own scale."""
+    query, key = (jnp.asarray(np.random.default_rng(i).standard_normal((2, 3, 4, 8)), jnp.float32) for i in range(2))
+    scale, key_scale = jnp.arange(1.0, 9), jnp.full(8, 0.5)
+    normalize = lambda x: x / np.sqrt(np.square(x).mean(-1, keepdims=True))
+    got = functional.qk_norm(query, key, scale=scale, key_scale=key_scale, epsilon=0.0)
+    np.testing.assert_allclose(got[0], normalize(np.asarray(query)) * np.arange(1.0, 9), rtol=1e-5)
+    np.testing.assert_allclose(got[1], normalize(np.asarray(key)) * 0.5, rtol=1e-5)
+    shared = functional.qk_norm(query, key, scale=scale)
+    np.testing.assert_array_equal(shared[1], functional.qk_norm(key, key, scale=scale)[0])
 
 
-@pytest.mark.parametrize("norm", [functional.layer_norm, functional.rms_norm])
-def test_a_scale_of_another_shape_is_refused(norm):
-    with pytest.raises(ValueError, match=r"scale must have shape \[D\] = \[8\], got \[2, 4\]"):
-        getattr(norm, "__wrapped__", norm)(jnp.ones((3, 8)), jnp.ones((2, 4)))
+def test_sandwich_and_deep_norm():
+    x, double, add, negate = jnp.array([1.0, 2.0]), lambda x: 2 * x, lambda x: x + 10, lambda x: -x
+    assert functional.sandwich_norm(x, double, (add, negate)).tolist() == [1 - 22, 2 - 24]
+    assert functional.deep_norm(3.0)(x, double, add).tolist() == [3 + 2 + 10, 6 + 4 + 10]
+
+
+@pytest.mark.parametrize(
+    ("depths", "encoder", "decoder"),
+    [
+        ((12, 0), (24**0.25, 96**-0.25), (24**0.25, 96**-0.25)),
+        ((0, 50), (100**0.25, 400**-0.25), (100**0.25, 400**-0.25)),
+        ((18, 6), (0.81 * (18**4 * 6) ** 0.0625, 0.87 * (18**4 * 6) ** -0.0625), (18**0.25, 72**-0.25)),
+    ],
+)
+def test_deep_norm_gains(depths, encoder, decoder):
+    """Table 2 of the paper for encoder-only, decoder-only and encoder-decoder models."""
+    gains = functional.deep_norm_gains(*depths)
+    np.testing.assert_allclose(gains, (encoder, decoder), rtol=1e-12)
+
+
+def test_deep_norm_keeps_the_input_at_depth():
+    """After 200 layers of random sublayers post-norm has lost its input, and deep norm has not."""
+
+    def correlation(arrange):
+        x = start = jnp.asarray(np.random.default_rng(0).standard_normal((1, 256)), jnp.float32)
+        norm = lambda x: functional.layer_norm(x, jnp.ones(256))
+        for i in range(200):
+            noise = jnp.asarray(np.random.default_rng(i + 1).standard_normal((1, 256)), jnp.float32)
+            x = arrange(x, lambda x: noise, norm)  # noqa: B023
+        return float(jnp.corrcoef(x[0], start[0])[0, 1])
+
+    assert abs(correlation(functional.post_norm)) < 0.2
+    assert correlation(functional.deep_norm(200.0**0.75)) > 0.9

@@ -1,7 +1,6 @@
 """Recurrent networks against a loop over steps: values, gradients, padding, dropout. PyTorch is in tests/parity."""
 
 import functools
-import inspect
 
 import chex
 import jax
@@ -211,36 +210,3 @@ def test_scanning_with_shared_weights_equals_a_scan():
     with jax.enable_x64(True):  # the two add up in another order, which float32 shows on some processors
         upstream, arguments = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), (upstream, arguments))
         chex.assert_trees_all_close(of(scan_shared), of(plain), rtol=1e-5, atol=1e-6)
-
-
-def test_shapes_that_do_not_fit_are_refused():
-    weights = weights_of(F.gru_cell)
-    with pytest.raises(ValueError, match=r"weights\.input must have shape \[3, 3, 6\], got \[4, 3, 6\]"):
-        F.recurrent(F.gru_cell, normal(B, T, 3), weights)
-    wrong = weights._replace(hidden=jnp.zeros((H, 4, H)))
-    with pytest.raises(ValueError, match=r"weights\.hidden must have shape \[6, 3, 6\], got \[6, 4, 6\]"):
-        F.recurrent(F.gru_cell, normal(B, T, D), wrong)
-
-
-@pytest.mark.parametrize("cell", CELLS)
-def test_weights_of_another_cell_are_rejected(cell):
-    """JAX clamps the index of a gate that is missing, and gates that are left over would have no effect."""
-    x = normal(B, T, D)
-    for other in (other for other in CELLS if other is not cell):
-        message = f"{cell.__name__} needs weights of G = {GATES[cell]} gates, got {GATES[other]} for inputs"
-        with pytest.raises(ValueError, match=message):
-            inspect.unwrap(F.recurrent)(inspect.unwrap(cell), x, weights_of(other))
-        with pytest.raises(ValueError, match=message):
-            inspect.unwrap(F.recurrent_step)(
-                inspect.unwrap(cell), x[:, 0], F.recurrent_start(cell, (B, H)), weights_of(other)
-            )
-
-
-def test_the_shapes_of_input_state_and_padding_are_checked():
-    x, weights = normal(B, T, D), weights_of(F.gru_cell)
-    with pytest.raises(ValueError, match=r"x must be \[B, T, D\] and weights.input \[D, G, H\], got \[5, 4\] and "):
-        inspect.unwrap(F.recurrent)(F.gru_cell, x[0], weights)
-    with pytest.raises(ValueError, match=r"state\.hidden must have shape \[3, 6\], got \[1, 6\]"):
-        inspect.unwrap(F.recurrent)(F.gru_cell, x, weights, state=F.recurrent_start(F.gru_cell, (1, H)))
-    with pytest.raises(ValueError, match=r"valid must have shape \[3, 5\], got \[3, 1\]"):
-        inspect.unwrap(F.recurrent)(F.gru_cell, x, weights, valid=VALID[:, :1])

@@ -9,6 +9,7 @@ import pytest
 
 from jaxformer import functional
 from jaxformer.functional import Tokens
+from jaxformer.functional.tokens import clear_padding, everywhere
 from tests.selection import first
 
 IDS = np.array([[4, 5, 6, 7, 8, 9], [9, 8, 7, 6, 5, 4]])
@@ -122,3 +123,22 @@ def test_ids_stand_for_tokens():
     assert made.ids is IDS
     assert jax.tree.structure(made) == jax.tree.structure(Tokens(IDS))
     assert Tokens(IDS).shape == (2, 6)
+
+
+KEPT = jnp.array([[True, False], [True, True]])
+
+
+@pytest.mark.parametrize("features", [(), (3,), (3, 2)])
+def test_padding_becomes_0(features):
+    x = jnp.full((2, 2, *features), jnp.nan).at[KEPT].set(1.0)
+    cleared = clear_padding(x, KEPT)
+    assert (cleared == jnp.where(KEPT.reshape(2, 2, *[1] * len(features)), 1, 0)).all()
+    assert cleared.dtype == x.dtype
+    assert (jax.grad(lambda x: jnp.square(clear_padding(x, KEPT)).sum())(x) == 2 * cleared).all()
+
+
+def test_everything_is_valid_by_default():
+    x = jnp.ones((2, 2))
+    assert clear_padding(x, None) is x
+    assert everywhere(None, (2, 2)).all()
+    assert everywhere(KEPT, (2, 2)) is KEPT

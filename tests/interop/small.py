@@ -5,11 +5,9 @@ import json
 
 import jax
 import numpy as np
-import pytest
 import safetensors.numpy
 
 from jaxformer import interop, models, pure
-from jaxformer.errors import DataError
 from jaxformer.interop import tensors
 from jaxformer.models import families
 
@@ -80,9 +78,18 @@ def arrays(folder):
     return safetensors.numpy.load_file(folder / tensors.SINGLE)
 
 
-def check_refused(folder, name, settings, match=None):
-    """Checks that a folder of one of `NETS` with these settings is refused; the message names the first of them."""
-    save(folder, name)
-    edited(folder, settings=settings)
-    with pytest.raises(DataError, match=match or next(iter(settings))):
-        interop.load_pretrained(folder)
+def linear(name, to, given):
+    """The shapes of a linear layer."""
+    return {f"{name}.weight": (to, given), f"{name}.bias": (to,)}
+
+
+def norm(name, dim=8):
+    """The shapes of a norm."""
+    return {f"{name}.weight": (dim,), f"{name}.bias": (dim,)}
+
+
+def check_shapes(folder, name, expected):
+    """Checks the names and shapes in a folder of one of `NETS`; returns its parameters."""
+    _, params = save(folder, name)
+    assert {tensor: x.shape for tensor, x in arrays(folder).items()} == expected
+    return params

@@ -1,4 +1,4 @@
-"""BERT and RoBERTa: names and shapes in their files."""
+"""BERT, RoBERTa and ViT: names and shapes in their files."""
 
 import chex
 import numpy as np
@@ -7,31 +7,37 @@ import pytest
 from jaxformer import interop
 from jaxformer.errors import DataError
 from jaxformer.interop import pretrained
-from tests.interop.small import NETS, arrays, check_refused, edited, save
+from tests.interop.small import NETS, check_shapes, drawn, edited, linear, norm, save
 
-D, F, V = 8, 12, 9
-
-
-def linear(name, to, given):
-    return {f"{name}.weight": (to, given), f"{name}.bias": (to,)}
+D, F, V, K = 8, 12, 9, 5
 
 
-def norm(name):
-    return {f"{name}.weight": (D,), f"{name}.bias": (D,)}
+def layers(prefix, attention, norms):
+    """The tensors of two layers."""
+    found = {}
+    for i in range(2):
+        layer = f"{prefix}encoder.layer.{i}"
+        for name in ("query", "key", "value"):
+            found |= linear(f"{layer}.attention.{attention}.{name}", D, D)
+        found |= linear(f"{layer}.attention.output.dense", D, D)
+        found |= linear(f"{layer}.intermediate.dense", F, D) | linear(f"{layer}.output.dense", D, F)
+        for name in norms:
+            found |= norm(f"{layer}.{name}")
+    return found
 
 
 def encoder(prefix, rows, types):
     found = norm(f"{prefix}embeddings.LayerNorm")
     for name, number in (("word", V), ("position", rows), ("token_type", types)):
         found[f"{prefix}embeddings.{name}_embeddings.weight"] = (number, D)
-    for i in range(2):
-        layer = f"{prefix}encoder.layer.{i}"
-        for name in ("query", "key", "value"):
-            found |= linear(f"{layer}.attention.self.{name}", D, D)
-        found |= linear(f"{layer}.attention.output.dense", D, D) | norm(f"{layer}.attention.output.LayerNorm")
-        found |= linear(f"{layer}.intermediate.dense", F, D)
-        found |= linear(f"{layer}.output.dense", D, F) | norm(f"{layer}.output.LayerNorm")
-    return found
+    return found | layers(prefix, "self", ("attention.output.LayerNorm", "output.LayerNorm"))
+
+
+def image_encoder(prefix):
+    found = {f"{prefix}embeddings.cls_token": (1, 1, D), f"{prefix}embeddings.position_embeddings": (1, 3, D)}
+    patches = f"{prefix}embeddings.patch_embeddings.projection"
+    found |= norm(f"{prefix}layernorm") | linear(patches, D, D) | {f"{patches}.weight": (D, 3, 4, 4)}
+    return found | layers(prefix, "attention", ("layernorm_before", "layernorm_after"))
 
 
 HEAD = linear("cls.predictions.transform.dense", D, D) | norm("cls.predictions.transform.LayerNorm")
@@ -41,13 +47,14 @@ NAMES = {
     "bert masked": encoder("bert.", 512, 2) | HEAD | {"cls.predictions.bias": (V,)},
     "roberta": encoder("", 514, 1),
     "roberta masked": encoder("roberta.", 514, 1) | ROBERTA_HEAD | {"lm_head.bias": (V,)},
+    "vit": image_encoder(""),
+    "vit classifier": image_encoder("vit.") | linear("classifier", K, D),
 }
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_names_and_shapes(tmp_path, name):
-    save(tmp_path / "model", name)
-    assert {name: x.shape for name, x in arrays(tmp_path / "model").items()} == NAMES[name]
+    check_shapes(tmp_path / "model", name, NAMES[name])
 
 
 def test_older_and_further_tensors(tmp_path):
@@ -69,35 +76,10 @@ def test_older_and_further_tensors(tmp_path):
         interop.load_pretrained(tmp_path / "model")
 
 
-@pytest.mark.parametrize(("name", "head"), [("bert masked", "cls.predictions"), ("roberta masked", "lm_head")])
-def test_the_bias_of_the_logits_may_have_its_other_name(tmp_path, name, head):
-    _, params = save(tmp_path / "model", name)
-    edited(tmp_path / "model", lambda found: found.update({f"{head}.decoder.bias": found.pop(f"{head}.bias")}))
-    chex.assert_trees_all_equal(interop.load_pretrained(tmp_path / "model").params, params)
-
-
 def test_tying_does_not_matter_without_a_head(tmp_path):
-    for name in ("bert", "bert masked"):
-        save(tmp_path / name, name)
-        edited(tmp_path / name, settings={"tie_word_embeddings": False})
-    interop.load_pretrained(tmp_path / "bert")
-    with pytest.raises(DataError, match="tie_word_embeddings"):
-        interop.load_pretrained(tmp_path / "bert masked")
-
-
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        ("bert", {"position_embedding_type": "relative_key"}),
-        ("bert", {"is_decoder": True}),
-        ("roberta", {"is_causal": True}),
-        ("bert", {"type_vocab_size": 0}),
-        ("roberta", {"max_position_embeddings": 2}),
-        ("roberta masked", {"hidden_act": "relu"}),
-    ],
-)
-def test_settings_without_a_counterpart_are_refused(tmp_path, name, settings):
-    check_refused(tmp_path / "model", name, settings)
+    save(tmp_path / "model", "bert")
+    edited(tmp_path / "model", settings={"tie_word_embeddings": False})
+    interop.load_pretrained(tmp_path / "model")
 
 
 def test_only_the_head_of_a_roberta_needs_its_activation(tmp_path):
@@ -109,3 +91,13 @@ def test_only_the_head_of_a_roberta_needs_its_activation(tmp_path):
 @pytest.mark.parametrize(("family", "name"), [("xlm-roberta", "XLMRoberta"), ("camembert", "Camembert")])
 def test_families_of_roberta_name_their_own_classes(family, name):
     assert pretrained.config_json(NETS["roberta masked"], family)["architectures"] == [f"{name}ForMaskedLM"]
+
+
+def test_labels_are_kept_if_there_is_one_for_each_class(tmp_path):
+    for labels, kept in ((dict.fromkeys("01234", "cat"), True), ({"0": "cat"}, False)):
+        net, params = NETS["vit classifier"], drawn(NETS["vit classifier"])
+        folder = tmp_path / str(kept)
+        interop.save_pretrained(folder, net, params, family="vit", settings={"id2label": labels})
+        found = interop.load_pretrained(folder).settings["id2label"]
+        assert len(found) == K
+        assert (found == labels) == kept

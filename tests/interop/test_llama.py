@@ -6,10 +6,9 @@ import chex
 import pytest
 
 from jaxformer import interop, models, pure
-from jaxformer.errors import DataError
 from jaxformer.models import choices, families
 from jaxformer.models.choices import Rotary
-from tests.interop.small import STACK, arrays, check_refused, drawn, edited, save
+from tests.interop.small import STACK, arrays, check_shapes, drawn, edited, save
 
 D, F, V = 8, 12, 9
 
@@ -41,8 +40,7 @@ NAMES = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_names_and_shapes(tmp_path, name):
-    save(tmp_path / "model", name)
-    assert {name: x.shape for name, x in arrays(tmp_path / "model").items()} == NAMES[name]
+    check_shapes(tmp_path / "model", name, NAMES[name])
 
 
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -87,32 +85,6 @@ def test_rotary_positions(tmp_path, settings, rotary):
     assert interop.load_pretrained(tmp_path / "again").net.config.positions == rotary
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"rope_type": "dynamic"},
-        {"beta_fast": 16, "rope_type": "yarn"},
-        {"attention_factor": 1.0, "rope_type": "yarn"},
-        {"mscale": 2.0, "mscale_all_dim": 1.0, "rope_type": "yarn"},
-        {"low_freq_factor": 2.0},
-        {"partial_rotary_factor": 0.5},
-        {"factor": "8"},
-        {"full_attention": {"rope_theta": 5.0}},  # for each kind of layer, as in Gemma 3
-    ],
-)
-def test_other_rotary_positions_are_refused(tmp_path, changes):
-    save(tmp_path / "model", "llama")
-    edited(tmp_path / "model", settings={"rope_parameters": LLAMA3 | changes})
-    with pytest.raises(DataError, match=next(iter(changes))):
-        interop.load_pretrained(tmp_path / "model")
-
-
-def test_two_lengths_before_scaling_are_refused(tmp_path):
-    """Versions of transformers differ in the one that they take."""
-    name = "original_max_position_embeddings"
-    check_refused(tmp_path / "model", "llama", {name: 16, "rope_parameters": LLAMA3 | {name: 8}, "rope_scaling": None})
-
-
 FULL, SLIDING = "full_attention", "sliding_attention"
 WINDOWS = [
     ("mistral", {"sliding_window": 8}, 8),
@@ -148,35 +120,6 @@ def test_mistral_has_a_window_by_default(tmp_path):
     assert settings.pop("sliding_window") is None
     path.write_text(json.dumps(settings))
     assert interop.load_pretrained(tmp_path / "model").net.config.attention_window == 4096
-    edited(tmp_path / "model", settings={"sliding_window": 0})
-    with pytest.raises(DataError, match="attention_window must be at least 1, got 0"):
-        interop.load_pretrained(tmp_path / "model")
-
-
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        ("mistral", {"attention_bias": True}),
-        ("mistral", {"sliding_window": "8"}),
-        ("mistral", {"layer_types": [FULL, SLIDING], "sliding_window": 8}),
-        ("mistral", {"sliding_window": 8, "layer_types": [FULL, FULL]}),  # has a window in transformers
-        ("mistral", {"layer_types": [SLIDING, SLIDING], "sliding_window": None}),
-        ("qwen2", {"use_sliding_window": "yes"}),
-        ("qwen2", {"max_window_layers": 1, "use_sliding_window": True}),
-        ("qwen3", {"layer_types": [SLIDING, FULL], "use_sliding_window": True}),
-        ("qwen3", {"layer_types": [SLIDING, SLIDING], "sliding_window": 8}),
-        ("qwen3", {"layer_types": [FULL]}),
-        ("qwen3", {"layer_types": [FULL, "chunked_attention"]}),
-        ("qwen3", {"layer_types": FULL}),
-        ("llama", {"use_sliding_window": True}),
-        ("qwen3", {"mlp_bias": True}),
-        ("qwen2", {"is_causal": False}),
-        ("llama", {"partial_rotary_factor": 0.5}),
-        ("llama", {"rope_parameters": 3}),
-    ],
-)
-def test_settings_without_a_counterpart_are_refused(tmp_path, name, settings):
-    check_refused(tmp_path / "model", name, settings)
 
 
 def test_feed_forward_biases(tmp_path):
@@ -209,6 +152,3 @@ def test_a_missing_trained_length_is_the_number_of_positions(tmp_path):
     save(tmp_path / "model", "llama")
     edited(tmp_path / "model", settings={"rope_parameters": LLAMA3, "max_position_embeddings": 64})
     assert interop.load_pretrained(tmp_path / "model").net.config.positions.scaling.trained_length == 64
-    edited(tmp_path / "model", settings={"max_position_embeddings": None})
-    with pytest.raises(DataError, match="trained_length must be at least 1, got 0"):
-        interop.load_pretrained(tmp_path / "model")

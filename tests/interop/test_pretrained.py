@@ -61,6 +61,38 @@ def test_settings_that_change_no_parameter_can_be_changed(tmp_path):
             interop.load_pretrained(tmp_path / "model", **changes)
 
 
+OTHER_NAMES = [
+    ("bart", "model.shared.weight", "model.encoder.embed_tokens.weight"),
+    ("bart", "model.shared.weight", "model.decoder.embed_tokens.weight"),
+    ("bart", "model.shared.weight", "lm_head.weight"),
+    ("t5", "shared.weight", "encoder.embed_tokens.weight"),
+    ("bert masked", "cls.predictions.bias", "cls.predictions.decoder.bias"),
+    ("roberta masked", "lm_head.bias", "lm_head.decoder.bias"),
+]
+
+
+@pytest.mark.parametrize(("name", "first", "other"), OTHER_NAMES)
+def test_a_tensor_may_have_another_of_its_names(tmp_path, name, first, other):
+    _, params = save(tmp_path / "model", name)
+    edited(tmp_path / "model", lambda found: found.update({other: found.pop(first)}))
+    chex.assert_trees_all_equal(interop.load_pretrained(tmp_path / "model").params, params)
+
+
+UNUSED = [
+    ("bart", ("classification_head.dense.bias", "model.decoder.version", "model.encoder.version")),
+    ("gpt2", ("transformer.h.0.attn.bias", "transformer.h.1.attn.masked_bias")),
+    ("vit", ("pooler.dense.bias",)),
+]
+
+
+@pytest.mark.parametrize(("name", "others"), UNUSED)
+def test_tensors_without_a_parameter_are_listed(tmp_path, name, others):
+    """Masks and versions of old files, and other heads."""
+    save(tmp_path / "model", name)
+    edited(tmp_path / "model", lambda found: found.update({other: np.ones(1, "f4") for other in others}))
+    assert interop.load_pretrained(tmp_path / "model").unused == others
+
+
 REFUSED = {
     "a missing tensor": (lambda found: found.pop("transformer.wte.weight"), {}, "no tensor 'wte.weight'"),
     "one too many": (lambda found: found.update(more=np.ones(1, "f4")), {}, "a tensor 'more'"),
@@ -81,7 +113,6 @@ REFUSED = {
     "a huge size": (None, {"n_embd": 2**40}, "must be from 0"),
     "heads that do not divide": (None, {"n_head": 3}, "describes no model"),
     "a type": (None, {"n_embd": "8"}, "must be of type int"),
-    "a variant": (None, {"scale_attn_by_inverse_layer_idx": True}, "must be False"),
     "another family": (
         None,
         {"model_type": "gpt_neox"},
@@ -97,6 +128,94 @@ def test_folders_that_do_not_fit_are_refused(tmp_path, case):
     save(tmp_path / "model", "gpt2")
     edited(tmp_path / "model", change or (lambda found: None), settings)
     with pytest.raises(DataError, match=message):
+        interop.load_pretrained(tmp_path / "model")
+
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+WITHOUT_COUNTERPART = [
+    ("bart", {"decoder_ffn_dim": 13}),
+    ("bart", {"num_attention_heads": 4}),
+    ("bart", {"normalize_before": True}),
+    ("bart", {"is_causal": False}),
+    ("mbart", {"add_final_layer_norm": False}),
+    ("marian", {"static_position_embeddings": False}),
+    ("marian", {"normalize_embedding": True}),
+    ("pegasus", {"activation_function": "mish"}),
+    ("t5", {"feed_forward_proj": "gated-tanh"}),
+    ("t5", {"dense_act_fn": "gelu_new"}),
+    ("t5", {"dense_act_fn": "tanh"}),
+    ("t5", {"is_gated_act": True}),
+    ("t5", {"is_causal": False}),
+    ("t5 untied", {"dense_act_fn": "gelu"}),  # the projection "gated-gelu" is the approximation by tanh
+    ("t5 untied", {"is_gated_act": False}),
+    ("t5 untied", {"is_gated_act": None}),  # transformers takes null for false
+    ("bert", {"position_embedding_type": "relative_key"}),
+    ("bert", {"is_decoder": True}),
+    ("bert", {"type_vocab_size": 0}),
+    ("bert masked", {"tie_word_embeddings": False}),
+    ("roberta", {"is_causal": True}),
+    ("roberta", {"max_position_embeddings": 2}),
+    ("roberta masked", {"hidden_act": "relu"}),
+    ("vit", {"image_size": [8, 4, 4]}),
+    ("vit", {"image_size": "8"}),
+    ("vit", {"qkv_bias": False}),
+    ("gpt2", {"add_cross_attention": True}),
+    ("gpt2", {"num_attention_heads": 4}),
+    ("gpt2", {"is_causal": False}),
+    ("gpt2", {"scale_attn_by_inverse_layer_idx": True}),
+    ("mistral", {"attention_bias": True}),
+    ("mistral", {"sliding_window": "8"}),
+    ("mistral", {"layer_types": [FULL, SLIDING], "sliding_window": 8}),
+    ("mistral", {"sliding_window": 8, "layer_types": [FULL, FULL]}),  # has a window in transformers
+    ("mistral", {"layer_types": [SLIDING, SLIDING], "sliding_window": None}),
+    ("qwen2", {"use_sliding_window": "yes"}),
+    ("qwen2", {"max_window_layers": 1, "use_sliding_window": True}),
+    ("qwen2", {"is_causal": False}),
+    ("qwen3", {"layer_types": [SLIDING, FULL], "use_sliding_window": True}),
+    ("qwen3", {"layer_types": [SLIDING, SLIDING], "sliding_window": 8}),
+    ("qwen3", {"layer_types": [FULL]}),
+    ("qwen3", {"layer_types": [FULL, "chunked_attention"]}),
+    ("qwen3", {"layer_types": FULL}),
+    ("qwen3", {"mlp_bias": True}),
+    ("llama", {"use_sliding_window": True}),
+    ("llama", {"partial_rotary_factor": 0.5}),
+    ("llama", {"rope_parameters": 3}),
+    # Versions of transformers differ in the length that they take.
+    (
+        "llama",
+        {"original_max_position_embeddings": 16, "rope_parameters": LLAMA3 | {"original_max_position_embeddings": 8}},
+    ),
+]
+OTHER_ROTARY = [
+    {"rope_type": "dynamic"},
+    {"beta_fast": 16, "rope_type": "yarn"},
+    {"attention_factor": 1.0, "rope_type": "yarn"},
+    {"mscale": 2.0, "mscale_all_dim": 1.0, "rope_type": "yarn"},
+    {"low_freq_factor": 2.0},
+    {"partial_rotary_factor": 0.5},
+    {"factor": "8"},
+    {"full_attention": {"rope_theta": 5.0}},  # for each kind of layer, as in Gemma 3
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "named"),
+    [
+        *((name, settings, next(iter(settings))) for name, settings in WITHOUT_COUNTERPART),
+        *(("llama", {"rope_parameters": LLAMA3 | changes}, next(iter(changes))) for changes in OTHER_ROTARY),
+        ("t5", {"d_model": 0}, "no model"),
+        ("t5", {"relative_attention_num_buckets": 2}, "num_buckets"),
+        ("mistral", {"sliding_window": 0}, "attention_window must be at least 1, got 0"),
+        ("llama", {"rope_parameters": LLAMA3, "max_position_embeddings": None}, "trained_length must be at least 1"),
+        ("gpt2", {"n_inner": None}, r"has shape \(12, 8\); config\.json implies \(32, 8\)"),  # the default width
+    ],
+)
+def test_settings_without_a_counterpart_are_refused(tmp_path, name, settings, named):
+    """The message has the name of the setting."""
+    save(tmp_path / "model", name)
+    edited(tmp_path / "model", settings=settings)
+    with pytest.raises(DataError, match=named):
         interop.load_pretrained(tmp_path / "model")
 
 

@@ -134,20 +134,6 @@ def test_from_binary_reads_ones_as_attend(dtype):
     np.testing.assert_array_equal(traced, masks.causal().dense(3, 3))
 
 
-@pytest.mark.parametrize(
-    ("array", "got"),
-    [([[0.0, -np.inf]], "-inf"), ([[1.0, 0.5]], "0.5"), ([[2, 1]], "2"), ([[np.nan, 1.0]], "nan"), ([[-1e9, 0]], "-1")],
-)
-def test_from_binary_refuses_other_values(array, got):
-    with pytest.raises(ValueError, match=rf"1 \(attend\) and 0 \(masked\) only, got {got}.*dense\(array == 0\)"):
-        masks.from_binary(array)
-
-
-def test_from_torch_inverts_the_polarity():
-    blocked = np.triu(np.ones((3, 3), bool), 1)
-    np.testing.assert_array_equal(masks.from_torch(blocked).dense(3, 3), masks.causal().dense(3, 3))
-
-
 def test_from_torch_reads_one_mask_for_each_head():
     """PyTorch's rank 3 is [B N, T, S] with the heads of an example next to one another."""
     blocked = np.random.default_rng(0).random((6, 2, 3)) < 0.5
@@ -155,8 +141,6 @@ def test_from_torch_reads_one_mask_for_each_head():
     assert found.shape == (2, 3, 2, 3)
     np.testing.assert_array_equal(found[1, 0], ~blocked[3])
     np.testing.assert_array_equal(masks.from_torch(blocked).dense(2, 3)[:, 0], ~blocked)
-    with pytest.raises(ValueError, match=r"of 4 heads must have \[B \* 4, T, S\], got \[6, 2, 3\]"):
-        masks.from_torch(blocked, num_heads=4)
 
 
 def test_combinations_know_that_all_values_are_finite():
@@ -227,8 +211,6 @@ def test_a_new_mask_is_a_subclass():
     mask = Even() & masks.causal()
     assert np.asarray(mask.dense(3, 3)[0, 0]).astype(int).tolist() == [[1, 0, 0], [1, 0, 0], [1, 0, 1]]
     assert functools.reduce(lambda a, b: a | b, [mask, mask]).key_range(0, 2) == (0, 2)
-    with pytest.raises(NotImplementedError, match="Mask does not define tile"):
-        masks.Mask().dense(2, 2)
 
 
 def test_at_positions():
@@ -267,33 +249,6 @@ def test_at_positions_of_a_mask_with_its_own_arrays():
     np.testing.assert_array_equal(np.asarray(got)[:, 0, 0], [[0, 0, 1, 0, 0], [0, 0, 1, 0, 0]])
 
 
-def test_a_mask_has_no_truth_value():
-    """`causal() and padding(valid)` was the second alone: the model saw the future."""
-    with pytest.raises(TypeError, match=r"combine masks with &, \| and ~"):
-        masks.causal() and masks.window(1)
-    with pytest.raises(TypeError, match="no truth value"):
-        not masks.causal()
-
-
-def test_objects_that_are_not_masks_are_named():
-    """A function that was not called, and None, ended in errors about arrays of objects."""
-    with pytest.raises(TypeError, match=r"such as masks.causal\(\), or a Boolean array, got causal"):
-        masks.as_mask(masks.causal)
-    with pytest.raises(TypeError, match="got causal"):
-        masks.as_mask("causal")
-    with pytest.raises(TypeError, match="got None"):
-        masks.causal() & None
-
-
-def test_a_mask_that_is_no_pytree_is_refused():
-    class Own(masks.Mask):
-        pass
-
-    for make in (lambda: masks.as_mask(Own()), lambda: masks.causal() & Own()):
-        with pytest.raises(TypeError, match=r"a mask must be a pytree: decorate Own with jax\.tree_util"):
-            make()
-
-
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class OwnTile(masks.Mask):
@@ -314,14 +269,10 @@ def test_refuses_tiles_of_numbers(change):
 
 
 def test_refuses_tiles_of_another_rank():
-    with pytest.raises(ValueError, match=r"the tile of a mask must be Bool \[b, n, t, s\], got bool \[3\]"):
-        OwnTile(jnp.array([False, True, False])).dense(2, 3)
-
-
-@pytest.mark.parametrize("batch", [1, 3])
-def test_refuses_tiles_of_another_rank_at_positions(batch):
-    """They would be taken for a mask of other queries, such as those of another example."""
-    positions = jnp.broadcast_to(jnp.arange(3)[None], (batch, 3))
-    mask = masks.causal() & OwnTile(jnp.array([False, True, False]))
-    with pytest.raises(ValueError, match=r"the tile of a mask must be Bool \[b, n, t, s\], got bool \[3\]"):
-        mask.at_positions(positions, positions)
+    """At positions they would be taken for a mask of other queries, such as those of another example."""
+    own, positions = OwnTile(jnp.array([False, True, False])), jnp.broadcast_to(jnp.arange(3)[None], (3, 3))
+    both = masks.causal() & own
+    calls = [lambda x=x: both.at_positions(x, x) for x in (positions[:1], positions)]
+    for call in (lambda: own.dense(2, 3), *calls):
+        with pytest.raises(ValueError, match=r"the tile of a mask must be Bool \[b, n, t, s\], got bool \[3\]"):
+            call()

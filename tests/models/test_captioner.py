@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer import decoding, functional, models, pure
+from jaxformer import decoding, functional, models
 from jaxformer.models import choices
 from tests.decoding import searches
 from tests.models.small import TARGET, TARGET_VALID, TARGETS, B, Small, T, V
@@ -394,10 +394,3 @@ def test_grid_positions_distinguish_positions_of_a_feature():
         model = Small(config, models.RecurrentCaptioner)
         states = np.asarray(model.call(models.RecurrentCaptioner.encode, model.params, even).states).reshape(3, 20, 6)
         assert np.allclose(states[1, 8], states[1, 12], atol=1e-5) != known
-
-
-def test_invalid_arguments_are_refused():
-    with pytest.raises(ValueError, match="vocab_size must be at least 1, got 0"):
-        pure(models.RecurrentCaptioner, models.RecurrentCaptionerConfig()).shapes
-    with pytest.raises(ValueError, match=r"images must be \[B, 6, 10, 3\], got \[1, 6, 9, 3\]"):
-        small("soft").net.bind(small("soft").params).encode(normal(1, 6, 9, 3))

@@ -1,8 +1,9 @@
-"""Properties of the classifier: pooling, padding, and the encoder that it shares with the masked language model."""
+"""Properties of classifiers: pooling, padding, the encoder that they share with others; V2: images, also resized."""
 
 import dataclasses
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from jaxformer import functional, models, pure
 from jaxformer.models import choices
 from tests.models.small import Small, different, entry
-from tests.modules.small import quick
+from tests.modules.small import normal, quick
 
 SIZES = {"d_model": 8, "num_heads": 2, "d_ff": 12, "num_layers": 2, "norm_position": "pre", "dropout": 0.0}
 CONFIG = models.ClassifierConfig(13, num_classes=3, **SIZES)
@@ -110,18 +111,52 @@ def test_captured_attention():
     np.testing.assert_allclose(intermediates["encoder.self"].query, captured.query, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"num_classes": 1}, "num_classes must be at least 2, got 1"),
-        ({"num_layers": -1}, "num_layers must be at least 0"),
-    ],
-)
-def test_invalid_shapes_are_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
-        pure(models.Classifier, dataclasses.replace(CONFIG, **changes)).shapes
+IMAGES = normal(2, 6, 4, 3)
 
 
-def test_a_language_model_has_layers():
-    with pytest.raises(ValueError, match="num_layers must be at least 1, got 0"):
-        models.LanguageModelConfig(13, num_layers=0)
+@functools.cache
+def vision(pooling):
+    config = models.VisionTransformerConfig(image_size=(6, 4), patch_size=2, pooling=pooling, **SIZES, num_classes=3)
+    return Small(config, models.VisionTransformer)
+
+
+@pytest.mark.parametrize("pooling", ["class_token", "mean"])
+def test_pooling_uses_the_encoder(pooling):
+    """The encoder equals that of `make_encoder`; the mean is over patches only."""
+    model = vision(pooling)
+    encoder = pure(models.make_encoder, model.net.config)
+    states = np.asarray(quick(encoder.apply)(model.params["encoder"], IMAGES)[0].states)
+    assert states.shape == (2, 7 if pooling == "class_token" else 6, 8)
+    pooled = states[:, 0] if pooling == "class_token" else states.mean(1)
+    output = model.params["output"]
+    expected = pooled @ np.asarray(output["kernel"]) + np.asarray(output["bias"])
+    np.testing.assert_allclose(model.apply(model.params, IMAGES), expected, atol=2e-5)
+
+
+def test_without_positions_the_order_of_patches_is_unknown():
+    model = vision("mean")
+    turned = jnp.concatenate([IMAGES[:, 2:4], IMAGES[:, :2], IMAGES[:, 4:]], 1)  # two rows of patches change places
+    silent = jax.tree.map(lambda x: x, model.params)
+    silent["encoder"]["embeddings"]["positions"]["table"] = jnp.zeros((6, 8))
+    np.testing.assert_allclose(model.apply(silent, turned), model.apply(silent, IMAGES), atol=1e-5)
+    assert np.abs(model.apply(model.params, turned) - model.apply(model.params, IMAGES)).max() > 1e-3
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("pooling", ["class_token", "mean"])
+def test_another_image_size(pooling):
+    """Only the table differs, by interpolation; the same size changes nothing."""
+    model = vision(pooling)
+    config, params = models.with_image_size(model.net.config, model.params, (10, 8))
+    assert config.image_size == (10, 8)
+    images = normal(2, 10, 8, 3)
+    assert pure(models.VisionTransformer, config).apply(params, images).shape == (2, 3)
+    first = pooling == "class_token"
+    table = model.params["encoder"]["embeddings"]["positions"]["table"]
+    options = {"num_class_rows": int(first), "method": "bicubic"}
+    expected = functional.resize_grid_positions(table, (3, 2), (5, 4), **options)
+    np.testing.assert_array_equal(params["encoder"]["embeddings"]["positions"]["table"], expected)
+    same = models.with_image_size(model.net.config, model.params, (6, 4))[1]
+    chex.assert_trees_all_equal(same, model.params)
+    with pytest.raises(ValueError, match=r"multiple of patch_size 2, got \(9, 8\)"):
+        models.with_image_size(model.net.config, model.params, (9, 8))

@@ -5,7 +5,7 @@ import numpy as np
 from flax import nnx
 
 from jaxformer import functional, models, modules
-from tests.models.small import SOURCE, SOURCE_VALID, SOURCES, B, S, Small, V, model
+from tests.models.small import SOURCE, SOURCE_VALID, B, S, Small, V, model
 from tests.modules.small import int32, quick
 
 
@@ -20,22 +20,6 @@ def test_memory_has_states_and_a_mask():
     assert memory.states.shape == (B, S, 8)
     np.testing.assert_array_equal(memory.mask(functional.Tokens(SOURCE)).dense(1, S)[:, 0, 0], SOURCE_VALID)
     assert models.Memory(memory.states, None).mask(functional.Tokens(SOURCE)) is None
-
-
-def test_captured_attention():
-    small = model("pre")
-
-    @quick
-    def both(params):
-        encoder = small.net.bind(params).encoder
-        return encoder(SOURCES), encoder(SOURCES, capture=("self",))
-
-    (plain, nothing), (memory, intermediates) = both(small.params)
-    np.testing.assert_array_equal(memory.states, plain.states)
-    np.testing.assert_array_equal(memory.states, encode(small)(small.params, SOURCE).states)
-    assert nothing == {}
-    assert intermediates.keys() == {"self"}
-    assert intermediates["self"].query.shape == intermediates["self"].key.shape == (2, B, S, 2, 4)
 
 
 def test_every_token_attends_to_every_real_one():

@@ -38,8 +38,3 @@ def test_sizes_have_the_defaults_of_the_configuration():
 def test_an_encoder_of_images():
     shapes = pure(models.make_encoder, families.vit((6, 4), patch_size=2, **SIZES)).shapes
     assert shapes["embeddings"]["positions"]["table"].shape == (7, 8)
-
-
-def test_an_encoder_needs_an_input():
-    with pytest.raises(ValueError, match="vocab_size must be at least 1, got 0"):
-        pure(models.make_encoder, models.EncoderConfig(**SIZES)).shapes

@@ -1,4 +1,4 @@
-"""Properties of the language model, tied and pre-norm, untied and post-norm."""
+"""Properties of language models: tied and pre-norm, untied and post-norm, and masked."""
 
 import dataclasses
 import functools
@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer import functional, models, pure
+from jaxformer import functional, models
 from jaxformer.models import choices
-from tests.models.small import LANGUAGE_CONFIGS, B, Small, V, different, entry, language_model
+from tests.models.small import LANGUAGE_CONFIGS, B, Small, V, different, entry, language_model, replaced
 from tests.modules.small import int32, quick
 from tests.selection import first
 
@@ -88,49 +88,6 @@ def test_examples_are_independent(name):
     plain, other = logits(small), logits(small, changed(0, 5))
     np.testing.assert_array_equal(plain[1], other[1])
     assert different(plain[0], other[0]).all()
-
-
-@SLOW
-def test_cross_entropy_equals_that_of_the_logits(name):
-    """Value and every gradient, including padding and dropout; only the logits are never stored."""
-    small = Small(shallow(LANGUAGE_CONFIGS[name], dropout=0.2), models.LanguageModel)
-    labels, key = int32(np.roll(TOKENS, -1, 1)), jax.random.key(3)
-
-    def whole(params):
-        logits = small.net.apply(params, PADDED, key=key)
-        return functional.cross_entropy(logits, labels, where=VALID, smoothing=0.1, z_loss=0.01)
-
-    def fused(params):
-        loss = functional.CrossEntropy(smoothing=0.1, z_loss=0.01)
-        return small.net.bind(params).loss(PADDED, labels=labels, loss=loss, key=key)
-
-    slopes = [jax.value_and_grad(loss, has_aux=True) for loss in (whole, fused)]
-    results = quick(lambda params: [slope(params) for slope in slopes])(small.params)  # what they share compiles once
-    assert float(results[1][0][1]) == 10
-    chex.assert_trees_all_close(*results, rtol=1e-4, atol=2e-5)
-
-
-@SLOW
-def test_steps_equal_the_rows_of_the_full_pass(name):
-    """Three hypotheses of each text, folded over a sequence inside one jitted loop."""
-    small, beam_size = language_model(name), 3
-    tokens = np.random.default_rng(0).integers(0, V, (B, beam_size, T)).astype(np.int32)
-
-    @quick
-    def run(params):
-        bound = small.net.bind(params)
-        context, state = bound.start(batch_size=B, beam_size=beam_size, length=T)
-
-        def body(carry):
-            t, state, logits = carry
-            row, state = bound.step(jnp.asarray(tokens)[:, :, t], state, context)
-            return t + 1, state, logits.at[:, :, t].set(row)
-
-        carry = 0, state, jnp.zeros((B, beam_size, T, V))
-        return jax.lax.while_loop(lambda carry: carry[0] < T, body, carry)[2]
-
-    expected = logits(small, tokens.reshape(-1, T)).reshape(B, beam_size, T, V)
-    np.testing.assert_allclose(run(small.params), expected, atol=3e-5)
 
 
 @pytest.mark.parametrize("rate", ["dropout", "attention_dropout", "feed_forward"])
@@ -230,46 +187,6 @@ def test_later_tokens_are_never_visible(positions):
         np.testing.assert_allclose(plain, logits(small), atol=1e-5)
 
 
-def test_attention_function_reaches_every_layer():
-    """A model built with another attention function uses it everywhere."""
-    seen = []
-
-    def spy(query, key, value, **options):
-        seen.append((query.shape[1], key.shape[1]))
-        return functional.attention(query, key, value, **options)
-
-    net = pure(models.LanguageModel, LANGUAGE_CONFIGS["tied"], attention=spy)
-    shapes = net.shapes
-    seen.clear()  # of the rows that are tried when the model is made
-    jax.eval_shape(net.apply, shapes, TOKENS)
-    assert set(seen) == {(T, T)}
-
-
-def test_sequences_longer_than_the_learned_positions_are_refused():
-    small, message = language_model("tied"), "a sequence of length 8 has no learned position beyond 7"
-    with pytest.raises(ValueError, match=message):
-        logits(small, np.ones((1, 8), np.int32))
-    with pytest.raises(ValueError, match=message):
-        small.call(models.LanguageModel.start, small.params, batch_size=1, beam_size=1, length=8)
-
-
-def test_a_model_needs_a_vocabulary():
-    with pytest.raises(ValueError, match="vocab_size must be at least 1, got 0"):
-        pure(models.LanguageModel, models.LanguageModelConfig()).shapes
-
-
-@pytest.mark.full
-@SLOW
-def test_initial_logits_are_modest(name):
-    """At the start every token is about as likely as another: the loss is near log V, so training starts well."""
-    sizes = {"vocab_size": 300, "d_model": 64, "num_heads": 4, "d_ff": 128}
-    net = pure(models.LanguageModel, dataclasses.replace(LANGUAGE_CONFIGS[name], **sizes))
-    labels = int32(np.roll(TOKENS, -1, 1))
-    loss = lambda key: functional.cross_entropy(net.apply(net.init(key), TOKENS), labels)
-    total, count = quick(loss)(jax.random.key(0))
-    assert abs(float(total / count) - np.log(300)) < 1.0
-
-
 @pytest.mark.parametrize("shape", first([(1, 0), (0, 3)], (1, 0)))
 def test_empty_texts_and_batches_have_empty_logits_and_no_loss(shape):
     small, tokens = language_model("tied"), int32(np.zeros(shape))
@@ -278,3 +195,104 @@ def test_empty_texts_and_batches_have_empty_logits_and_no_loss(shape):
     assert logits(small, tokens).shape == (*shape, V)
     assert (float(total), float(count)) == (0.0, 0.0)
     assert not any(np.asarray(slope).any() for slope in jax.tree.leaves(slopes))
+
+
+MASKED_CONFIG = models.EncoderConfig(
+    V,
+    d_model=8,
+    num_heads=2,
+    d_ff=12,
+    num_layers=2,
+    norm_position="pre",
+    positions=choices.Learned(),
+    max_positions=9,
+)
+TEXTS = jnp.asarray([[1, 5, 6, 2, 1, 7, 8, 9, 2], [1, 4, 12, 5, 2, 0, 0, 0, 0]], jnp.int32)
+REAL = TEXTS > 0
+PADDED_TEXTS = functional.Tokens(TEXTS, REAL)
+SEGMENTS = jnp.asarray([[1, 1, 1, 1, 2, 2, 2, 2, 2], [1, 1, 1, 1, 1, 0, 0, 0, 0]], jnp.int32)
+POSITIONS = jnp.asarray([[0, 1, 2, 3, 0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 0, 0, 0, 0]], jnp.int32)
+PIECES = (0, 4), (4, 9)  # the sequences of the first row
+CHOSEN = jnp.asarray([[1, 6, 7], [2, 0, 0]], jnp.int32)
+WHERE = jnp.asarray([[1, 1, 1], [1, 0, 0]], bool)
+
+
+@functools.cache
+def base():
+    return Small(MASKED_CONFIG, models.MaskedLanguageModel)
+
+
+def masked_logits(tokens=PADDED_TEXTS, *masked_positions):
+    return np.asarray(base().apply(base().params, tokens, *masked_positions))
+
+
+def padded(ids):
+    return functional.Tokens(ids, REAL)
+
+
+def test_every_token_attends_to_both_sides_and_no_padding():
+    plain = masked_logits()
+    assert different(plain, masked_logits(padded(TEXTS.at[0, 8].set(3))))[0].all()
+    np.testing.assert_array_equal(plain[1, :5], masked_logits(padded(jnp.where(REAL, TEXTS, 7)))[1, :5])
+
+
+def test_packed_sequences_equal_separate_ones():
+    """The second sequence of a row, with its own positions, has the same result as in a separate row."""
+    packed = masked_logits(functional.Tokens(TEXTS, REAL, POSITIONS, SEGMENTS))
+    tokens, valid = np.zeros((2, 2, 9), np.int32)
+    for row, (start, stop) in enumerate(PIECES):
+        tokens[row, : stop - start], valid[row, : stop - start] = TEXTS[0, start:stop], 1
+    alone = masked_logits(functional.Tokens(tokens, valid > 0))
+    for row, (start, stop) in enumerate(PIECES):
+        np.testing.assert_allclose(packed[0, start:stop], alone[row, : stop - start], atol=2e-5)
+    one = np.ones_like(SEGMENTS)
+    assert different(packed, masked_logits(functional.Tokens(TEXTS, REAL, POSITIONS, one)))[0].all()
+
+
+def test_logits_at_chosen_positions_equal_rows_of_the_full_pass():
+    expected = np.take_along_axis(masked_logits(), np.asarray(CHOSEN)[..., None], 1)
+    np.testing.assert_allclose(masked_logits(PADDED_TEXTS, CHOSEN), expected, atol=2e-6)
+
+
+def test_cross_entropy_equals_that_of_the_logits():
+    """Value and every gradient, at the chosen positions only, with dropout and token types."""
+    config = dataclasses.replace(MASKED_CONFIG, dropout=0.2, num_layers=1, num_token_types=3)
+    small = Small(config, models.MaskedLanguageModel)
+    labels, key = jnp.asarray([[3, 4, 5], [6, 7, 8]], jnp.int32), jax.random.key(3)
+    tokens = functional.Tokens(TEXTS, REAL, POSITIONS, SEGMENTS, types=SEGMENTS)
+
+    def whole(params):
+        rows = small.net.apply(params, tokens, CHOSEN, key=key)
+        return functional.cross_entropy(rows, labels, where=WHERE)
+
+    def fused(params):
+        return small.net.bind(params).loss(tokens, CHOSEN, labels=labels, where=WHERE, key=key)
+
+    slopes = [jax.value_and_grad(loss, has_aux=True) for loss in (whole, fused)]
+    results = quick(lambda params: [slope(params) for slope in slopes])(small.params)  # what they share compiles once
+    assert float(results[1][0][1]) == 4
+    chex.assert_trees_all_close(*results, rtol=1e-4, atol=2e-5)
+
+
+def test_the_head_is_tied_to_the_table_and_has_a_bias():
+    assert {"transform", "norm", "output_bias", "encoder"} == base().params.keys()
+    bias = entry(base().params, "output_bias")
+    moved = base().apply(replaced(base().params, {"output_bias": bias.at[5].add(2.0)}), PADDED_TEXTS)
+    np.testing.assert_allclose(moved - masked_logits(), np.zeros((2, 9, V)) + 2.0 * (np.arange(V) == 5), atol=1e-5)
+    table = entry(base().params, "encoder.embeddings.tokens.table")
+    other = replaced(base().params, {"encoder.embeddings.tokens.table": table.at[3].add(1.0)})  # occurs nowhere
+    assert (np.asarray(base().apply(other, PADDED_TEXTS)) != masked_logits()).any((0, 1)).tolist() == [
+        token == 3 for token in range(V)
+    ]
+
+
+def test_padding_counts_only_where_it_is_chosen():
+    """Without masked positions, the labels of valid tokens count; those at chosen positions all do."""
+    net, tokens = base().net, functional.Tokens(PADDED_TEXTS.ids, PADDED_TEXTS.valid)
+    labels, valid = PADDED_TEXTS.ids, np.asarray(PADDED_TEXTS.valid)
+    params = base().params
+    for inputs in ((tokens,), (tokens, None)):
+        _, count = net.bind(params).loss(*inputs, labels=labels)
+        assert int(count) == valid.sum() < valid.size
+    chosen = jnp.zeros((len(valid), 2), jnp.int32)
+    assert int(net.bind(params).loss(tokens, chosen, labels=labels[:, :2])[1]) == chosen.size

@@ -95,6 +95,8 @@ def test_dropout_needs_a_key():
     assert (plain != model.apply(model.params, images, key=jax.random.key(0))).any()
 
 
-def test_one_class_is_refused():
-    with pytest.raises(ValueError, match="num_classes must be at least 2, got 0"):
-        Small(models.ResidualNetworkConfig(), models.ResidualNetwork)
+def test_derived_sizes():
+    assert models.ResidualNetworkConfig(attention=choices.GainAttention()).attention_dim == 8  # an eighth of 64
+    assert models.ResidualNetworkConfig(attention=choices.ScaledAttention(d_attention=3)).attention_dim == 3
+    assert models.VisionTransformerConfig().has_class_vector
+    assert not models.VisionTransformerConfig(pooling="mean").has_class_vector

@@ -202,40 +202,6 @@ def test_dropout_depends_on_its_key_and_bfloat16_is_kept():
     assert net.bind(params).encode(SOURCE).states.dtype == jnp.bfloat16
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"attention": "bilinear"}, r"attention must be one of Additive\(\), .*, None, got 'bilinear'"),
-        ({"d_hidden": 5}, "d_hidden must be even, half for each direction of the encoder, got 5"),
-        ({"num_decoder_layers": 0}, "num_decoder_layers must be at least 1, got 0"),
-        ({"state_dropout": 1.0}, r"state_dropout must be in \[0, 1\), got 1.0"),
-        ({"source_vocab_size": 4}, "shares one table, so vocabularies must be equal"),
-    ],
-)
-def test_invalid_arguments_are_refused(options, message):
-    """Also without the type checks of the tests."""
-    config = models.Seq2SeqConfig(V, V)
-    for name, value in options.items():
-        object.__setattr__(config, name, value)
-    with pytest.raises(ValueError, match=message):
-        config.__post_init__()
-
-
-def test_a_recurrent_state_has_no_cache():
-    """The error is the core's: exit codes are for tasks."""
-    model = small("none")
-    sizes = {"beam_size": 1, "length": T, "cache_dtype": jnp.bfloat16}
-    start = lambda params, states: model.net.bind(params).start(models.encoder.Memory(states, None), **sizes)
-    with pytest.raises(ValueError, match="cache_dtype must be None: a recurrent decoder keeps no keys") as error:
-        jax.eval_shape(start, model.params, jnp.ones((B, S, 6)))
-    assert error.type is ValueError
-
-
-def test_a_model_needs_vocabularies():
-    with pytest.raises(ValueError, match="must be at least 1, got"):
-        pure(models.Seq2Seq, models.Seq2SeqConfig()).shapes
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("name", first(["none", "additive"], "additive"))
 def test_an_empty_source_is_a_source_of_padding(name):
@@ -251,13 +217,3 @@ def test_empty_targets_and_batches(shapes):
     assert model.logits(source, target).shape == (*shapes[1], V)
     total, count = model.call(models.Seq2Seq.loss, model.params, source, target, labels=target)
     assert (float(total), float(count)) == (0, 0)
-
-
-@pytest.mark.parametrize("field", ["positions", "segments"])
-@pytest.mark.parametrize("side", [0, 1])
-def test_what_a_recurrent_network_would_not_see_is_refused(side, field):
-    model = small("additive")
-    inputs = [functional.Tokens(SOURCE), functional.Tokens(TARGET)]
-    inputs[side] = functional.Tokens(inputs[side].ids, **{field: jnp.zeros(inputs[side].shape, int)})
-    with pytest.raises(ValueError, match=f"as one sequence, so it takes no {field}"):
-        jax.eval_shape(model.net.apply, model.params, *inputs)

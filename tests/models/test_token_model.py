@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer import functional, models
+from jaxformer import functional, models, pure
 from jaxformer.models import choices
 from jaxformer.models.token_model import TokenModel, check_names, of_part, part_of
 from tests.models.small import (
@@ -209,3 +209,15 @@ def test_packed_training_of_a_translator(name):
     one = [dataclasses.replace(tokens, segments=tokens.valid.astype(jnp.int32)) for tokens in together]
     for sides in ((one[0], together[1]), (together[0], one[1])):  # a segment for a whole row changes the loss
         assert abs(float(slope(small.params, *sides)[0][0] / found) - 1) > 1e-4
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", NETWORKS)
+def test_initial_logits_are_modest(name):
+    """At the start every token is about as likely as another: the loss is near log V, so training starts well."""
+    (kind, config), sizes = NETWORKS[name], {"d_model": 64, "num_heads": 4, "d_ff": 128}
+    sizes |= {field.name: 300 for field in dataclasses.fields(config) if field.name.endswith("vocab_size")}
+    net, labels = pure(kind, dataclasses.replace(config, **sizes)), int32(np.roll(TARGET, -1, 1))
+    loss = lambda key: functional.cross_entropy(net.apply(net.init(key), *inputs_of(kind)), labels)
+    total, count = quick(loss)(jax.random.key(0))
+    assert abs(float(total / count) - np.log(300)) < 1.5  # a tied table starts by favoring the input token

@@ -1,9 +1,7 @@
 """Parts that all Transformers share: checked settings, losses with a bias, experts, embeddings, first parameters."""
 
-import copy
 import dataclasses
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,95 +11,22 @@ from jaxformer import functional, models, pure
 from jaxformer.config import kind_of
 from jaxformer.models import choices
 from tests.models.small import (
-    CONFIGS,
-    LANGUAGE_CONFIGS,
     LANGUAGE_SIZE,
     SIZE,
     SOURCE,
     SOURCE_VALID,
     SOURCES,
     TARGET,
-    TARGET_VALID,
     TARGETS,
     Small,
     V,
-    replaced,
 )
 from tests.modules.small import int32, quick
 from tests.selection import first
 
 
-@pytest.mark.parametrize("config", [CONFIGS["post"], LANGUAGE_CONFIGS["untied"]], ids=lambda c: type(c).__name__)
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"num_heads": 3}, r"d_model \(8\) must be divisible by num_heads \(3\)"),
-        ({"num_heads": -2}, "num_heads must be at least 1, got -2"),
-        ({"d_model": 0}, "d_model must be at least 1, got 0"),
-        ({"d_ff": 0}, "d_ff must be at least 1, got 0"),
-        ({"max_positions": 0}, "max_positions must be at least 1, got 0"),
-        ({"d_model": 7, "num_heads": 1}, r"sinusoidal positions need an even d_model, got 7"),
-        (
-            {"norm_position": "before"},
-            r"norm_position must be one of \('post', 'pre', 'sandwich', 'deep'\), got 'before'",
-        ),
-        ({"positions": choices.Normalized()}, r"must not be 'normalized', t / \(N - 1\), in a decoder"),
-        ({"positions": choices.Rotary(), "head_dim": 3}, "rotary positions need an even head dim, got 3"),
-        ({"num_kv_heads": 3}, r"num_heads \(2\) must be divisible by num_kv_heads \(3\)"),
-        ({"compute_dtype": "float16"}, r"compute_dtype must be one of \('float32', 'bfloat16'\), got 'float16'"),
-        ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
-        ({"attention_dropout": -0.1}, r"attention_dropout must be in \[0, 1\), got -0.1"),
-    ],
-)
-def test_invalid_configurations_are_refused(config, change, message):
-    """When they are created, not at the first use; without the type checks of the tests."""
-    changed = copy.copy(config)
-    for name, value in change.items():
-        object.__setattr__(changed, name, value)
-    with pytest.raises(ValueError, match=message):
-        changed.__post_init__()
-
-
 def language_model(**options):
     return Small(models.LanguageModelConfig(V, **LANGUAGE_SIZE | options), models.LanguageModel)
-
-
-LOSS_OPTIONS = [
-    {"output_bias": True, "output_scale": 0.3},
-    {"output_bias": True, "output_scale": 2.0, "tie_embeddings": False, "embedding_scale": 0.5},
-]
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("options", LOSS_OPTIONS, ids=["tied", "untied"])
-def test_the_loss_equals_that_of_logits_with_bias_and_scale(options):
-    small = language_model(**options)
-    labels = jnp.roll(TARGET, -1, 1)
-    loss = lambda params: small.net.bind(params).loss(TARGETS, labels=labels)[0]
-    of_logits = lambda params: functional.cross_entropy(small.net.apply(params, TARGET), labels, where=TARGET_VALID)[0]
-    got, expected = (quick(jax.value_and_grad(f))(small.params) for f in (loss, of_logits))
-    chex.assert_trees_all_close(got, expected, rtol=2e-4, atol=2e-5)
-    assert np.abs(got[1]["decoder"]["output_bias"]).max() > 0.01
-
-
-def test_the_bias_of_the_loss_is_that_of_logits_in_bfloat16():
-    """Logits add it in float32; bfloat16 would round all of these to -10."""
-    small = language_model(output_bias=True, compute_dtype="bfloat16")
-    bias = jnp.where(jnp.arange(V) < 3, -9.97, -10.03)
-    labels = jnp.roll(TARGET, -1, 1)
-
-    def loss(bias):
-        params = replaced(small.params, {"decoder.output_bias": bias})
-        return small.net.bind(params).loss(TARGET, labels=labels)[0]
-
-    def of_logits(bias):
-        params = replaced(small.params, {"decoder.output_bias": bias})
-        return functional.cross_entropy(small.net.apply(params, TARGET), labels)[0]
-
-    both = quick(lambda bias: [jax.value_and_grad(f)(bias) for f in (loss, of_logits)])
-    (got, slope), (expected, wanted) = both(bias)
-    np.testing.assert_allclose(got, expected, rtol=2e-5)
-    np.testing.assert_allclose(slope, wanted, atol=1e-2)  # sums of gradients of logits, which are bfloat16
 
 
 @pytest.mark.parametrize("kind", [models.LanguageModel, models.EncoderDecoder])
@@ -172,26 +97,6 @@ def test_normalized_positions_end_at_the_last_token_of_each_packed_sequence(make
     together = states(functional.Tokens(row, valid, **packed))
     np.testing.assert_allclose(together[:, :2], states(row[:, :2]), atol=1e-5)
     np.testing.assert_allclose(together[:, 2:5], states(row[:, 2:5]), atol=1e-5)
-
-
-def test_decoding_refuses_normalized_positions():
-    net = pure(models.LanguageModel, models.LanguageModelConfig(V, positions=choices.Normalized(), causal=False))
-    start = lambda params: net.bind(params).start(batch_size=1, beam_size=1, length=2)
-    with pytest.raises(ValueError, match="N is not known before the end"):
-        jax.eval_shape(start, net.shapes)
-
-
-@pytest.mark.parametrize(
-    ("model", "config"),
-    [
-        (models.LanguageModel, models.LanguageModelConfig(V, num_token_types=2)),
-        (models.EncoderDecoder, models.EncoderDecoderConfig(V, V, num_token_types=2)),
-    ],
-)
-def test_decoders_refuse_token_types(model, config):
-    """They have no argument for them, so every token silently had type 0."""
-    with pytest.raises(ValueError, match="num_token_types must be 0"):
-        pure(model, config).shapes
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 import dataclasses
 import functools
-import inspect
-import re
 
 import chex
 import jax
@@ -13,12 +11,10 @@ import pytest
 from flax import nnx
 
 from jaxformer import functional, masks, modules
-from jaxformer.dims import resolve_head_dim
 from jaxformer.functional.cache import empty_cache
 from jaxformer.modules.attention_function import check_partial
 from tests.contracts import numpy_attention
 from tests.modules.small import built, count, normal, quick
-from tests.selection import first
 
 D, N = 8, 4
 VALID = np.array([[1, 1, 1, 1, 0], [1, 1, 0, 0, 0]], bool)
@@ -86,35 +82,6 @@ def test_parameters():
         np.testing.assert_allclose(np.std(kernel), limit / np.sqrt(3), rtol=0.02)
 
 
-@pytest.mark.parametrize(
-    ("width", "heads", "key_heads", "message"),
-    [
-        (512, 7, 7, r"d_model \(512\) must be divisible by num_heads \(7\)"),
-        (8, 0, 1, r"d_model \(8\) must be divisible by num_heads \(0\)"),
-        (8, 4, 3, r"num_heads \(4\) must be divisible by num_kv_heads \(3\)"),
-    ],
-)
-def test_heads_that_do_not_fit(width, heads, key_heads, message):
-    with pytest.raises(ValueError, match=message):
-        resolve_head_dim(width, heads, key_heads)
-    with pytest.raises(ValueError, match=message):
-        modules.SelfAttention(width, heads, num_kv_heads=key_heads, rngs=nnx.Rngs(0))
-
-
-@pytest.mark.parametrize("num_kv_heads", first([4, 2], 2))
-def test_step_equals_the_rows_of_the_full_pass(num_kv_heads):
-    """Folding the cached step over a sequence is causal attention, for several hypotheses at once."""
-    net, params = self_attention(num_kv_heads, bias=True)
-    x = normal(2 * 3, 5, D)
-    whole = net.apply(params, x, mask=masks.causal())
-    cache = empty_cache(2 * 3, 5, num_kv_heads=num_kv_heads, head_dim=D // N, dtype=jnp.dtype("float32"))
-    for t in range(5):
-        row, cache = net.call(
-            modules.SelfAttention.step, params, x[:, t].reshape(2, 3, D), cache, jnp.full((2, 3, 1), t)
-        )
-        np.testing.assert_allclose(row.reshape(6, D), whole[:, t], atol=1e-5)
-
-
 def test_dropout_needs_a_key_and_drops_weights():
     net, params = self_attention(dropout=0.5)
     x = normal(2, 5, D)
@@ -123,39 +90,6 @@ def test_dropout_needs_a_key_and_drops_weights():
     np.testing.assert_array_equal(one, same)
     assert not np.allclose(one, clean, atol=1e-3)
     assert not np.allclose(one, other, atol=1e-3)
-
-
-def test_captured_queries_and_keys_give_the_weights():
-    """What the intermediates caught, given to attention_weights, are the weights of the layer."""
-    net, params = self_attention()
-    x = normal(2, 5, D)
-
-    @quick
-    def run(params):
-        caught = {}
-        net.net.apply(params, x, mask=masks.causal(), intermediates=caught)
-        found = caught["self"]
-        return found.query, found.key, found.weights(mask=masks.causal()), net.net.bind(params).project(x)
-
-    *caught, weights, (query, key, value) = run(params)
-    expected = merge(np.einsum("bnts,bsnh->btnh", weights, value), params)
-    np.testing.assert_allclose(net.apply(params, x, mask=masks.causal()), expected, atol=1e-5)
-    chex.assert_trees_all_equal(caught, [query, key])
-
-
-def test_a_custom_attention_function_is_used():
-    """Kernels and sharded attention are passed in this way."""
-    seen = []
-
-    def spy(query, key, value, **options):
-        seen.append((query.shape, sorted(options)))
-        return functional.attention(query, key, value, **options)
-
-    net, params = self_attention(attention=spy)
-    plain, _ = self_attention()
-    x = normal(2, 5, D)
-    np.testing.assert_array_equal(net.apply(params, x), plain.apply(params, x))
-    assert seen == [((2, 5, N, D // N), [])]
 
 
 def test_an_attention_function_receives_dropout_only_if_it_is_used():
@@ -190,12 +124,31 @@ def captured(attention, *, make=self_attention, x=None, **given):
     return caught["self"], net.call(modules.SelfAttention.project, params, x)[2], (output, params)
 
 
-def test_captured_weights_are_those_of_the_attention_function():
-    """Softmax weights of a layer that adds values up would be wrong: they must rebuild what the layer returned."""
-    caught, value, (output, params) = captured(adding)
-    weights = caught.weights(mask=masks.causal())
+POSITIONS = np.array([[4, 3, 2, 1, 0], [0, 2, 4, 6, 8]])
+
+
+@pytest.mark.parametrize(
+    ("attention", "given"),
+    [
+        (functional.attention, {}),
+        (functools.partial(functional.attention, scale=3.0), {}),
+        (adding, {}),  # softmax weights of a layer that adds values up would be wrong
+        (adding, {"positions": POSITIONS}),  # mask and bias are computed at the positions before the function sees them
+    ],
+    ids=["softmax", "partial", "adding", "positions"],
+)
+def test_captured_weights_rebuild_the_output(attention, given):
+    """They have the mask of the call; a mask in its place counts instead of it, and without any no weight is 0."""
+    caught, value, (output, params) = captured(attention, **jax.device_put(given))
+    weights = caught.weights()
     np.testing.assert_allclose(output, merge(np.einsum("bnts,bsnh->btnh", weights, value), params), atol=1e-5)
-    np.testing.assert_array_equal(caught.weights(mask=masks.causal(), rows=[3], heads=[1]), weights[:, 1:2, 3:4])
+    seen = np.triu(np.ones((5, 5), bool)) if given else np.tri(5, dtype=bool)
+    np.testing.assert_array_equal(np.asarray(weights[0]) > 0, np.broadcast_to(seen, weights.shape[1:]))
+    np.testing.assert_array_equal(caught.weights(rows=[3], heads=[1]), weights[:, 1:2, 3:4])
+    assert (np.asarray(caught.weights(mask=masks.window(1))) > 0).sum(-1).max() == 2
+    assert (np.asarray(dataclasses.replace(caught, mask=None).weights()) > 0).all()
+    with pytest.raises(ValueError, match=r"this is a single layer already: queries have shape \[2, 5, 4, "):
+        caught.layer(0)
 
 
 def test_attention_that_is_not_linear_has_only_the_maps_that_it_offers():
@@ -210,12 +163,6 @@ def test_attention_that_is_not_linear_has_only_the_maps_that_it_offers():
         caught.weights()
     normalized.weights = lambda query, key, *, mask=None: flat(query, key, mask=mask)[:, :1]
     np.testing.assert_array_equal(caught.weights()[0, 0], np.tril(np.ones((5, 5))))
-
-
-def test_captured_weights_count_the_scale_of_a_partial():
-    caught, value, (output, params) = captured(functools.partial(functional.attention, scale=3.0))
-    weights = caught.weights(mask=masks.causal())
-    np.testing.assert_allclose(output, merge(np.einsum("bnts,bsnh->btnh", weights, value), params), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["mask", "bias", "dropout"])
@@ -262,45 +209,11 @@ def test_a_function_may_combine_masks_itself():
     np.testing.assert_allclose(rows, whole, atol=1e-5)
 
 
-def test_captured_weights_have_the_mask_of_the_call():
-    """By default; a mask in its place counts instead of it, and without any mask no weight is 0."""
-    caught, value, (output, params) = captured(functional.attention)
-    weights = caught.weights()
-    np.testing.assert_allclose(output, merge(np.einsum("bnts,bsnh->btnh", weights, value), params), atol=1e-5)
-    np.testing.assert_array_equal(weights > 0, np.broadcast_to(np.tri(5, dtype=bool), weights.shape))
-    assert (np.asarray(caught.weights(mask=masks.window(1))) > 0).sum(-1).max() == 2
-    assert (np.asarray(dataclasses.replace(caught, mask=None).weights()) > 0).all()
-    with pytest.raises(ValueError, match=r"this is a single layer already: queries have shape \[2, 5, 4, "):
-        caught.layer(0)
-
-
-def test_captured_weights_at_given_positions():
-    """Mask and bias are computed at the positions before the function sees them."""
-    positions = jnp.asarray([[4, 3, 2, 1, 0], [0, 2, 4, 6, 8]])
-    caught, value, (output, params) = captured(adding, positions=positions)
-    weights = caught.weights()
-    np.testing.assert_allclose(output, merge(np.einsum("bnts,bsnh->btnh", weights, value), params), atol=1e-5)
-    np.testing.assert_array_equal(weights[0, 0], np.triu(np.ones((5, 5))))
-
-
 def test_an_option_that_a_function_lacks_is_named():
     attention = lambda query, key, value, *, mask=None: value
     net, params = self_attention(attention=attention, positions=modules.positions.Alibi(N))
     with pytest.raises(TypeError, match=r"this layer has a bias, which .*<lambda> does not take"):
         net.apply(params, normal(2, 5, D))
-
-
-def test_wrong_arguments_of_a_layer_are_named():
-    """A string was called, and another D ended in a matrix product."""
-    with pytest.raises(TypeError, match=r"functools.partial\(functional.attention.*got 'blockwise'"):
-        inspect.unwrap(check_partial)("blockwise")
-    layer = modules.SelfAttention(8, 2, rngs=nnx.Rngs(0))
-    for shape in ((1, 3, 6), (3, 8)):
-        with pytest.raises(ValueError, match=rf"with D = 8, got shape {re.escape(str(list(shape)))}"):
-            inspect.unwrap(modules.SelfAttention.project)(layer, jnp.zeros(shape))
-    layer, x = modules.CrossAttention(8, 2, rngs=nnx.Rngs(0)), jnp.zeros((2, 3, 8))  # unpacked into keys and values
-    with pytest.raises(TypeError, match=r"memory must be the KeyValue that project returns, got a \w*Array"):
-        inspect.unwrap(modules.CrossAttention.__call__)(layer, x, x)
 
 
 class Sloped(nnx.Module):
@@ -354,9 +267,3 @@ def test_a_wrapper_that_would_hide_parameters_is_refused(wrap):
     """Flax does not see a module inside a function or a method, so its parameters would silently stay as they are."""
     with pytest.raises(TypeError, match=r"wraps the module Sloped, .* not be trained; pass the module itself"):
         check_partial(wrap(Sloped()))
-
-
-@pytest.mark.parametrize("positions", ["rotary", modules.PositionScheme])
-def test_other_positions_are_refused(positions):
-    with pytest.raises(TypeError, match="positions must be a PositionScheme, such as"):
-        inspect.unwrap(modules.SelfAttention.__init__)(None, D, N, positions=positions, rngs=nnx.Rngs(0))

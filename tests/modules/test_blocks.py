@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 
 from jaxformer import functional, masks, modules
-from jaxformer.functional.cache import empty_cache, first_lanes
 from jaxformer.functional.dropout import fold_in_name
 from tests.modules.small import built, normal, quick
 
 D, N, F = 8, 2, 12
-DEEP = functional.deep_norm(3.0)
 VALID = np.array([[1, 1, 1, 1, 0], [1, 1, 0, 0, 0]], bool)
 
 
@@ -88,21 +86,6 @@ def test_sandwich_block():
     np.testing.assert_allclose(net.apply(params, x), y, atol=1e-5)
 
 
-def test_deep_norm_block():
-    """Z = LN(3 X + MHA(X)); Y = LN(3 Z + FFN(Z))."""
-    net, params = block(DEEP, cross=False)
-    attend, _, think, norm = parts(params)
-    x = normal(2, 5, D)
-    z = norm("attention_norm", 3 * x + attend(x))
-    np.testing.assert_allclose(net.apply(params, x), norm("feed_forward_norm", 3 * z + think(z)), atol=1e-5)
-
-
-def test_a_custom_norm_is_used():
-    net, params = block(functional.pre_norm, cross=False, norm=modules.RMSNorm)
-    assert set(params["attention_norm"]) == {"scale"}
-    assert net.apply(params, normal(2, 5, D)).shape == (2, 5, D)
-
-
 @pytest.mark.full
 def test_dropout_sites_are_independent():
     """With every sublayer replaced by ones, the masks of attention, cross and feed-forward outputs differ."""
@@ -120,26 +103,3 @@ def test_dropout_sites_are_independent():
     silent["feed_forward"]["down"]["bias"] = np.ones(D, np.float32)
     got = net.apply(silent, np.zeros((4, 5, D), np.float32), np.zeros((4, 3, D), np.float32), key=key)
     np.testing.assert_array_equal(got, found[2])
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("arrange", [functional.pre_norm, functional.post_norm, DEEP])
-@pytest.mark.parametrize("cross", [True, False])
-def test_step_equals_the_rows_of_the_full_pass(arrange, cross):
-    net, params = block(arrange, cross)
-    width, length = 3, 4
-    x, memory = normal(2 * width, length, D), normal(2, 5, D, seed=1)
-    padding = masks.padding(VALID)
-    repeated = jnp.repeat(memory, width, 0) if cross else None
-    repeated_mask = masks.padding(np.repeat(VALID, width, 0)) if cross else None
-    whole = net.apply(params, x, repeated, mask=masks.causal(), memory_mask=repeated_mask)
-    keys = None
-    if cross:
-        keys = sublayers()[1].call(modules.CrossAttention.project, params["cross"], memory)
-    cache = empty_cache(2, width * length, num_kv_heads=N, head_dim=D // N, dtype=jnp.dtype("float32"))
-    lanes = first_lanes(2, width, length)
-
-    for t in range(length):
-        now = {"positions": jnp.full((2, width, 1), t), "lanes": lanes, "memory_mask": padding}
-        row, cache = net.call(modules.Block.step, params, x[:, t].reshape(2, width, D), cache, keys, **now)
-        np.testing.assert_allclose(row.reshape(-1, D), whole[:, t], atol=2e-5)

@@ -48,23 +48,3 @@ def test_a_stack_depends_exactly_on_its_receptive_field(growth, reach, causal):
     seen = np.flatnonzero(np.asarray(slope[0]).any(-1))
     assert module.net.bind(params).receptive_field == reach == len(seen)
     assert seen[-1] == (at if causal else at + reach // 2)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda rngs: modules.ConvolutionStack(D, 0, rngs=rngs), "must be at least 1, got 0 and 1"),
-        (lambda rngs: modules.ConvolutionStack(D, 2, growth=0, rngs=rngs), "must be at least 1, got 2 and 0"),
-        (
-            lambda rngs: modules.Convolution(D, D, kernel_size=0, rngs=rngs),
-            "kernel size and dilation must be at least 1, got 0 and 1",
-        ),
-        (
-            lambda rngs: modules.Convolution(D, D, dilation=0, rngs=rngs),
-            "kernel size and dilation must be at least 1, got 3 and 0",
-        ),
-    ],
-)
-def test_refusals(make, message):
-    with pytest.raises(ValueError, match=message):
-        built(make)

@@ -1,6 +1,4 @@
-"""Token and position tables, and their sum with dropout."""
-
-import inspect
+"""Token and position tables, their sum with dropout, and images as patches."""
 
 import chex
 import jax
@@ -8,7 +6,6 @@ import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 import pytest
-from flax import nnx
 
 from jaxformer import functional, modules
 from jaxformer.functional import Tokens
@@ -78,23 +75,6 @@ def test_embeddings_drop_with_a_key():
     )
 
 
-def test_embeddings_check_dimensions():
-    """Without the type checks of the tests, which come first: an example alone, a list, and steps without sentences."""
-    net, params = embeddings(True)
-    module, call, step = (
-        net.net.bind(params),
-        *map(inspect.unwrap, (modules.Embeddings.__call__, modules.Embeddings.step)),
-    )
-    with pytest.raises(ValueError, match=r"tokens must be \[B, T\], got shape \[3\]"):
-        call(module, Tokens(int32([3, 0, 5])))
-    with pytest.raises(TypeError, match=r"tokens must be an array \[B, T\], got a list; jnp\.asarray makes"):
-        call(module, Tokens([[3, 0, 5]]))
-    with pytest.raises(ValueError, match=r"positions must be \[B, T\], got shape \[3\]"):
-        call(module, Tokens(int32([[3, 0, 5]]), positions=jnp.arange(3)))
-    with pytest.raises(ValueError, match=r"tokens must be \[B, K, T\], got shape \[2, 1\]"):
-        step(module, int32([[3], [0]]), int32([[0], [0]]))
-
-
 def test_embeddings_check_given_positions():
     """Of a table, unless they are traced: then the last row stands for those beyond it, as the docstring says."""
     tokens = Tokens(int32([[3, 3]]), positions=int32([[3, 4]]))
@@ -137,12 +117,6 @@ def test_ids_outside_of_the_table_are_refused():
     assert module.tokens(jnp.asarray(whole, jnp.int8)).shape == (2, 3, D)
 
 
-def test_types_without_a_table_are_refused():
-    net, params = embeddings(False)
-    with pytest.raises(ValueError, match="have no token types, but types were given; set num_token_types"):
-        net.net.apply(params, Tokens(int32([[3, 3]]), types=int32([[0, 1]])))
-
-
 @pytest.mark.full
 def test_a_row_without_tokens_has_normalized_positions():
     """Outside of a traced function, too, where its length was refused."""
@@ -171,25 +145,24 @@ def test_normalized_positions_of_a_symbolic_length(monkeypatch):
     chex.assert_trees_all_close(program.call(tokens, segments), both(tokens, segments), rtol=1e-6)
 
 
-def test_embeddings_check_lengths():
-    message = "a sequence of length 5 has no learned position beyond 4"
-    for learned in (True, False):
-        net, params = embeddings(learned)
-        module = net.net.bind(params)
-        module.check_length(4)
-        if learned:
-            with pytest.raises(ValueError, match=message):
-                module.check_length(5)
-        else:
-            module.check_length(100_000)
+def patches(images, size):
+    """The patches of images as rows, by a reshape: row by row, and pixels in the same order."""
+    batch, height, width, channels = images.shape
+    grid = np.asarray(images).reshape(batch, height // size, size, width // size, size, channels)
+    return grid.swapaxes(2, 3).reshape(batch, -1, size * size * channels)
 
 
-def test_tokens_and_valid_that_do_not_fit_are_named():
-    """An index of floats, a mask of another length and one of 0 and 1 ended in errors about an indexer."""
-    embeddings = modules.Embeddings(modules.Embedding(5, 8, rngs=nnx.Rngs(0)))
-    call = inspect.unwrap(modules.Embeddings.__call__)
-    with pytest.raises(ValueError, match="token ids must be integers, got float32"):
-        inspect.unwrap(modules.Embedding.__call__)(embeddings.tokens, jnp.zeros((1, 3)))
-    for valid, got in ((jnp.ones((1, 2), bool), r"bool \[1, 2\]"), (jnp.ones((1, 3), jnp.int32), r"int32 \[1, 3\]")):
-        with pytest.raises(ValueError, match=rf"valid must be Boolean with the shape of tokens, \[1, 3\], got {got}"):
-            call(embeddings, Tokens(jnp.ones((1, 3), int), valid))
+@pytest.mark.parametrize("class_vector", [True, False])
+def test_each_patch_is_mapped_by_itself(class_vector):
+    """The class vector first, then the patches row by row, each with its position: a reshape and a linear map."""
+    net, params = built(lambda rngs: modules.PatchEmbeddings((4, 6), 2, D, class_vector=class_vector, rngs=rngs))
+    images, positions = normal(2, 4, 6, 3), np.asarray(params["positions"]["table"])
+    kernel, bias = (np.asarray(params["projection"][name]) for name in ("kernel", "bias"))
+    assert kernel.shape == (2, 2, 3, D)
+    assert positions.shape == (6 + class_vector, D)
+    expected = patches(images, 2) @ kernel.reshape(-1, D) + bias
+    assert ("class_vector" in params) == class_vector
+    if class_vector:
+        first = np.broadcast_to(params["class_vector"], (2, 1, D))
+        expected = np.concatenate([first, expected], 1)
+    np.testing.assert_allclose(net.apply(params, images), expected + positions, atol=1e-5)

@@ -11,7 +11,7 @@ from flax import nnx
 
 from jaxformer import functional, masks, models, modules, pure, sharding
 from jaxformer.modules import per_layer
-from tests.modules.small import drawn, normal, quick
+from tests.modules.small import normal, quick
 
 CONFIG = models.LanguageModelConfig(9, num_layers=3, d_model=8, num_heads=2, d_ff=8, positions=None)
 PAIR = models.EncoderDecoderConfig(9, 9, num_encoder_layers=2, num_decoder_layers=3, d_model=8, num_heads=2, d_ff=8)
@@ -227,34 +227,3 @@ def test_a_search_takes_constants_of_any_dtype():
     net = pure(models.LanguageModel, CONFIG, attention=per_layer(Kept))
     start = lambda params: net.bind(params).start(batch_size=1, beam_size=2, length=4)
     assert jax.eval_shape(start, net.shapes)
-
-
-class Halves(nnx.Module):
-    """Half as many maps as heads, and no function that is linear in its values."""
-
-    def __init__(self, rngs, layer):
-        self.share = nnx.Variable(jnp.float32(layer / 4))
-
-    def weights(self, query, key, *, mask=None):
-        maps = functional.attention_weights(query, key, mask=mask)
-        return maps[:, ::2] - self.share[...] * maps[:, 1::2]
-
-    def __call__(self, query, key, value, *, mask=None):
-        maps = jnp.repeat(self.weights(query, key, mask=mask), 2, 1)
-        return functional.rms_norm(jnp.einsum("bnts,bsnh->btnh", maps, value), jnp.ones(value.shape[3]))
-
-
-@pytest.mark.full
-def test_a_model_has_maps_of_any_number():
-    net = pure(models.EncoderDecoder, PAIR, attention=per_layer(Halves))
-    params, tokens = drawn(net.shapes), jnp.ones((2, 4), int)
-    captured = quick(lambda params: net.bind(params).captured(tokens, tokens))(params)
-    maps = {name: of.weights() for name, of in captured.items()}
-    shapes = {name: x.shape for name, x in maps.items()}
-    counts = {"encoder.self": 2, "decoder.self": 3, "decoder.cross": 3}
-    assert shapes == {name: (count, 2, 1, 4, 4) for name, count in counts.items()}
-    np.testing.assert_allclose(maps["decoder.cross"].sum(-1)[:, 0, 0, 0], 1 - np.arange(3) / 4, rtol=1e-5)
-    model = net.bind(params)
-    context, state = model.start(model.encode(tokens), beam_size=2, length=3)
-    _, attention, _ = model.attending_step(jnp.ones((2, 2), int), state, context)
-    assert attention.shape == (2, 2, 4)

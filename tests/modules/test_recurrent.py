@@ -1,13 +1,14 @@
-"""Recurrent layers: directions, stacks, steps, dropout and logical axes."""
+"""Recurrent layers: directions, stacks, steps, dropout and logical axes; alignments are the functions of the papers."""
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer import functional, modules
+from jaxformer import functional, masks, modules
 from jaxformer.functional import RecurrentWeights
 from tests.modules.small import built, count, normal, quick
 from tests.selection import first
@@ -95,24 +96,43 @@ def test_parameters_axes_and_the_open_forget_gate():
     assert bias.tolist() == [[0.0] * H, [1.0] * H, [0.0] * H, [0.0] * H]
 
 
-def test_a_stack_has_a_layer():
-    with pytest.raises(ValueError, match="num_layers must be at least 1, got 0"):
-        built(lambda rngs: modules.RecurrentStack(D, H, 0, rngs=rngs))
+S, M, A = 4, 5, 7
+REAL = jnp.asarray([[1, 1, 1, 1], [1, 1, 0, 0]], bool)
 
 
-def test_the_number_of_states_is_checked():
-    """Missing states were zero in the full pass, and a step left out their layers."""
-    module, params = stack(num_layers=2)
-    x, bound = normal(B, T, D), module.net.bind(params)
-    states = bound.start(B)
-    for given in (states[:1], (*states, *states)):
-        for call in (lambda given=given: bound(x, states=given), lambda given=given: bound.step(x[:, 0], given)):
-            with pytest.raises(ValueError, match=f"a state for each layer and direction, 2, got {len(given)}"):
-                call()
+def aligned(kind, num_memory=M, fill=0.0):
+    module, params = built(lambda rngs: modules.Alignment(D, num_memory, A, kind=kind, rngs=rngs))
+    query, memory = normal(B, T, D), jnp.where(REAL[..., None], normal(B, S, num_memory, seed=1), fill)
+    keys = module.call(modules.Alignment.keys, params, memory)
+    return params, query, memory, module.apply(params, query, keys, memory, valid=REAL)
 
 
-def test_a_bidirectional_stack_has_no_step():
-    module, params = stack(bidirectional=True)
-    bound = module.net.bind(params)
-    with pytest.raises(ValueError, match="a bidirectional stack has no step"):
-        bound.step(normal(B, T, D)[:, 0], bound.start(B))
+def test_additive_is_bahdanaus_and_concat_the_same():
+    params, query, memory, got = aligned("additive")
+    kernels = {name: params[name]["kernel"] for name in ("w_query", "w_key")}
+    mask = masks.padding(REAL)
+    expected = functional.additive_attention(query, memory, memory, **kernels, v=params["v"], mask=mask)
+    chex.assert_trees_all_close(got, expected, rtol=0, atol=1e-5)
+    chex.assert_trees_all_close(aligned("concat")[3], expected, rtol=0, atol=1e-5)
+
+
+def test_general_and_dot_are_luongs():
+    params, query, memory, got = aligned("general")
+    assert list(params) == ["w_key"]
+    mask = masks.padding(REAL)
+    w = params["w_key"]["kernel"].T
+    chex.assert_trees_all_close(
+        got, functional.multiplicative_attention(query, memory, memory, w=w, mask=mask), rtol=0, atol=1e-5
+    )
+    params, query, memory, got = aligned("dot", D)
+    assert not params
+    expected = functional.multiplicative_attention(query, memory, memory, w=jnp.eye(D), mask=mask)
+    chex.assert_trees_all_close(got, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["additive", "general"])
+def test_padding_of_any_content_changes_no_bit(kind):
+    (output, weights), other = aligned(kind)[3], aligned(kind, fill=np.nan)[3]
+    assert not np.asarray(weights)[1, :, 2:].any()
+    np.testing.assert_allclose(weights.sum(-1), np.ones((B, T)), atol=1e-6)
+    np.testing.assert_array_equal(output, other[0])

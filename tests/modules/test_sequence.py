@@ -1,4 +1,4 @@
-"""The layers of one interface: shapes, padding of any content, and each one's definition."""
+"""The layers of one interface: padding of any content, dependence, and each one's definition; V1: grids."""
 
 import functools
 
@@ -102,17 +102,53 @@ def test_dropout_has_a_key():
             near(one, same)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda rngs: modules.RecurrentLayer(5, bidirectional=True, rngs=rngs), "d_model must be even .*, got 5"),
-        (lambda rngs: linear(rngs, num_kv_heads=1), "as many key heads as query heads"),
-        (lambda rngs: linear(rngs, dropout=0.1), "without dropout"),
-        (lambda rngs: linear(rngs, logits=modules.Logits(scale=1.0)), "without scale"),
-        (lambda rngs: linear(rngs, logits=modules.Logits(sinks=True)), "without sinks"),
-        (lambda rngs: linear(rngs, positions=modules.positions.Alibi(2)), "without a bias, such as Rotary, got Alibi"),
-    ],
-)
-def test_refusals(make, message):
-    with pytest.raises(ValueError, match=message):
-        built(lambda rngs: make(rngs)(normal(B, T, D)))
+CHANNELS, DIM = 6, 4
+
+
+def grid(form, num_heads=1):
+    return built(lambda rngs: modules.GridAttention(CHANNELS, DIM, form=form, num_heads=num_heads, rngs=rngs))
+
+
+def by_convolutions(params, x, scale):
+    """Zhang et al. (2019): 1 x 1 convolutions, N x N weights of the flattened grid, a 1 x 1 convolution back."""
+    kernel, bias = params["attention"]["kernel"], params["attention"]["bias"]  # [D, 1, 3, DIM] and [1, 3, DIM]
+    query, key, value = (functional.convolution(x, kernel[None, None, :, 0, i], bias[0, i]) for i in range(3))
+    flat = lambda y: y.reshape(len(x), -1, DIM)
+    weights = jax.nn.softmax(scale * flat(query) @ flat(key).swapaxes(1, 2))
+    mixed = (weights @ flat(value)).reshape(*x.shape[:3], DIM)
+    output = params["attention"]["output"]
+    return functional.convolution(mixed, output["kernel"].reshape(1, 1, DIM, CHANNELS), output["bias"])
+
+
+@pytest.mark.parametrize(("form", "scale"), [("scaled", DIM**-0.5), ("gain", 1.0)])
+def test_it_is_one_by_one_convolutions(form, scale):
+    module, params = grid(form)
+    x = normal(2, 3, 5, CHANNELS)
+    added = by_convolutions(params, x, scale) * params.get("gain", 1.0)
+    np.testing.assert_allclose(module.apply(params, x), x + added, atol=1e-5)
+
+
+def test_permuted_pixels_are_permuted_outputs():
+    module, params = grid("scaled", num_heads=2)
+    x, order = normal(1, 3, 4, CHANNELS), np.random.default_rng(0).permutation(12)
+    permute = lambda y: y.reshape(1, 12, CHANNELS)[:, order].reshape(1, 3, 4, CHANNELS)
+    np.testing.assert_allclose(module.apply(params, permute(x)), permute(module.apply(params, x)), atol=1e-6)
+
+
+def test_the_gain_begins_at_zero_and_has_a_gradient():
+    module, _ = grid("gain")
+    params, x = module.init(jax.random.key(0)), normal(1, 2, 2, CHANNELS)
+    np.testing.assert_array_equal(module.apply(params, x), x)
+    slope = quick(jax.grad(lambda params: module.net.apply(params, x).sum()))(params)
+    assert float(slope["gain"]) != 0
+    assert not np.asarray(slope["attention"]["kernel"]).any()
+
+
+def test_its_attention_can_be_seen():
+    module, params = grid("gain")
+    seen = {}
+    module.net.bind(params)(normal(1, 2, 3, CHANNELS), intermediates=seen)
+    weights = seen["self"].weights()
+    assert weights.shape == (1, 1, 6, 6)
+    np.testing.assert_allclose(weights.sum(-1), jnp.ones((1, 1, 6)), atol=1e-6)
+    assert seen["self"].scale == 1.0

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from jaxformer import axes, functional, masks, modules, targets
 from jaxformer.modules.stack import UNROLLED
@@ -132,11 +131,6 @@ def test_a_stack_returns_an_array_with_its_final_norm():
     assert not np.allclose(plain.std(-1), 1, atol=1e-2)
 
 
-def test_what_a_call_captures_is_not_lost():
-    with pytest.raises(TypeError, match=r"run\(..., capture=...\) returns what is captured"):
-        modules.Stack(make_block, 1, rngs=nnx.Rngs(0))(normal(2, 5, D), capture=("self",))
-
-
 def test_one_trace_for_every_depth():
     """Compile time does not grow with depth: the block is traced once."""
     spy = chex.assert_max_traces(functional.attention, n=1)
@@ -165,8 +159,3 @@ def test_a_few_layers_are_unrolled(platform):
         assert unrolled(few + 1) == unrolled(2, remat=True) == 1
         with axes.placing(lambda x, names: x):
             assert unrolled(2) == 1
-
-
-def test_a_stack_has_layers():
-    with pytest.raises(ValueError, match="num_layers must be at least 1, got 0"):
-        modules.Stack(make_block, 0, rngs=nnx.Rngs(0))

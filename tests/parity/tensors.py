@@ -1,7 +1,10 @@
 """Arrays and tensors that the comparisons with PyTorch share."""
 
+import jax
 import numpy as np
 import pytest
+
+from tests.modules.small import quick
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
 
@@ -20,6 +23,24 @@ def close(ours, theirs, tolerance=3e-5):
     """Checks that an array and a tensor agree."""
     theirs = theirs.detach().numpy() if isinstance(theirs, torch.Tensor) else theirs
     np.testing.assert_allclose(ours, theirs, atol=tolerance, rtol=1e-4)
+
+
+def agree(ours, theirs, *arrays, tolerance=3e-5):
+    """Checks that values and gradients of `arrays` are the same."""
+    leaves = [leaf(x) for x in arrays]
+    expected = theirs(*leaves)
+    upstream = array(*expected.shape, seed=9)
+    expected.backward(torch.tensor(upstream))
+
+    def pulled(upstream, *arrays):
+        output, pull = jax.vjp(ours, *arrays)
+        return output, pull(upstream)
+
+    output, slopes = quick(pulled)(upstream, *arrays)
+    close(output, expected, tolerance)
+    for got, x in zip(slopes, leaves, strict=True):
+        assert float(x.grad.abs().max()) > 1e-3
+        close(got, x.grad, tolerance)
 
 
 def fill(parameter, value):

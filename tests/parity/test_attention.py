@@ -1,6 +1,6 @@
 """Attention, positions, norms and feed-forward functions against PyTorch's: values and gradients.
 
-`test_torch` has the layers, and plain attention in its default implementation.
+`test_torch` has the layers.
 """
 
 import types
@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from jaxformer import functional, masks
-from tests.modules.small import quick
-from tests.parity.tensors import array, close, leaf
+from tests.parity.tensors import agree, array, close
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
 pytestmark = pytest.mark.parity
@@ -30,24 +29,6 @@ def attention(*inputs, grouped=False, **options):
     swapped = [x.transpose(1, 2) for x in inputs]
     sdpa = torch.nn.functional.scaled_dot_product_attention
     return sdpa(*swapped, enable_gqa=grouped, **options).transpose(1, 2)
-
-
-def agree(ours, theirs, *arrays, tolerance=3e-5):
-    """Checks that values and gradients of `arrays` are the same."""
-    leaves = [leaf(x) for x in arrays]
-    expected = theirs(*leaves)
-    upstream = array(*expected.shape, seed=9)
-    expected.backward(torch.tensor(upstream))
-
-    def pulled(upstream, *arrays):
-        output, pull = jax.vjp(ours, *arrays)
-        return output, pull(upstream)
-
-    output, slopes = quick(pulled)(upstream, *arrays)
-    close(output, expected, tolerance)
-    for got, x in zip(slopes, leaves, strict=True):
-        assert float(x.grad.abs().max()) > 1e-3
-        close(got, x.grad, tolerance)
 
 
 def lower_right(num_queries, num_keys):
@@ -77,7 +58,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("implementation", ["reference", "blockwise"])
+@pytest.mark.parametrize("implementation", [None, "reference", "blockwise"])
 @pytest.mark.parametrize("name", CASES)
 def test_scaled_dot_product_attention(name, implementation):
     (num_queries, num_keys), heads, value_dim, ours, theirs = CASES[name]

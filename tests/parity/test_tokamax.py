@@ -1,6 +1,6 @@
 """The real tokamax keeps the contract on CPU, where it chooses plain XLA.
 
-`tests/functional/attention/vendor/test_tokamax.py` has the tests of its arguments. tokamax needs Python 3.12 and is not
+`tests/functional/attention/vendor/test_jax_nn.py` has the tests of its arguments. tokamax needs Python 3.12 and is not
 a dependency of this library: pip install tokamax.
 """
 
@@ -12,7 +12,7 @@ pytest.importorskip("tokamax")
 
 from jaxformer import functional, masks
 from jaxformer.functional.attention import api
-from jaxformer.functional.attention.vendor import tokamax
+from jaxformer.functional.attention.vendor import jax_nn
 from tests.contracts.attention import CASES, AttentionContract, arrays
 from tests.contracts.biases import BiasContract
 
@@ -32,7 +32,7 @@ class TestTokamax(AttentionContract, BiasContract):
     def _on_any_device(self, monkeypatch):
         """Sets the dtype promotion that tokamax needs, as for `jax.nn`."""
         monkeypatch.setitem(
-            api.implementations, "tokamax", api.Implementation(tokamax.attention, tokamax.refuse_anywhere)
+            api.implementations, "tokamax", api.Implementation(jax_nn.tokamax_attention, jax_nn.refuse_tokamax_anywhere)
         )
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
             yield
@@ -63,7 +63,9 @@ def test_causal_masks_and_windows_become_options(mask, monkeypatch):
     """A causal mask and a window become options of tokamax."""
     query, key, value, _ = arrays()
     inputs = query, key[:, :5], value[:, :5]
-    monkeypatch.setitem(api.implementations, "tokamax", api.Implementation(tokamax.attention, tokamax.refuse_anywhere))
+    monkeypatch.setitem(
+        api.implementations, "tokamax", api.Implementation(jax_nn.tokamax_attention, jax_nn.refuse_tokamax_anywhere)
+    )
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         got = functional.attention(*inputs, mask=mask, implementation="tokamax")
     np.testing.assert_allclose(got, functional.attention(*inputs, mask=mask, implementation="reference"), atol=1e-6)

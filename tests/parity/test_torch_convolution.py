@@ -1,5 +1,7 @@
 """Convolutions against PyTorch's, with copied weights: values and gradients, of one layer and of a dilated stack."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 
 from jaxformer import functional, modules
 from tests.modules.small import built
-from tests.parity.tensors import array, close, leaf
+from tests.parity.tensors import agree, array, close, leaf
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
 pytestmark = pytest.mark.parity
@@ -35,25 +37,20 @@ def padded(x, taps, dilation, causal):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("taps", "dilation"), [(1, 1), (3, 1), (4, 1), (2, 3), (3, 4)])
 def test_a_layer(taps, dilation, causal):
-    torch.manual_seed(0)
-    theirs = torch.nn.Conv1d(D, E, taps, dilation=dilation)
-    x, upstream = array(B, T, D), array(B, T, E, seed=1)
-    tensor = leaf(x)
-    output = theirs(padded(tensor.transpose(1, 2), taps, dilation, causal)).transpose(1, 2)
-    (output * torch.tensor(upstream)).sum().backward()
-    params = copied(theirs)
-    run = lambda params, x: functional.convolution(x, **params, dilation=dilation, causal=causal)
-    ours, pull = jax.vjp(run, params, jnp.asarray(x))
-    gradients, d_x = pull(jnp.asarray(upstream))
-    close(ours, output)
-    close(d_x, tensor.grad)
-    close(gradients["kernel"], kernel(theirs.weight.grad))
-    close(gradients["bias"], theirs.bias.grad)
+    layer = functools.partial(torch.nn.functional.conv1d, dilation=dilation)
+
+    def theirs(x, kernel, bias):
+        output = layer(padded(x.transpose(1, 2), taps, dilation, causal), kernel.permute(2, 1, 0), bias)
+        return output.transpose(1, 2)
+
+    def same(x, kernel, bias):
+        return layer(x.transpose(1, 2), kernel.permute(2, 1, 0), bias, padding="same").transpose(1, 2)
+
+    ours = lambda x, kernel, bias: functional.convolution(x, kernel, bias, dilation=dilation, causal=causal)
+    arrays = array(B, T, D), array(taps, D, E, seed=1), array(E, seed=2)
+    agree(ours, theirs, *arrays)
     if not causal:  # PyTorch's own name for this padding
-        same = torch.nn.functional.conv1d(
-            tensor.transpose(1, 2), theirs.weight, theirs.bias, padding="same", dilation=dilation
-        )
-        close(ours, same.transpose(1, 2))
+        close(ours(*map(jnp.asarray, arrays)), same(*map(torch.tensor, arrays)))
 
 
 @pytest.mark.parametrize("causal", [False, True])

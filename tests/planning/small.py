@@ -92,6 +92,7 @@ def tight(parameters, optimizer, peak, rows=96):
         parameters=10,
         flops=1e12,
         computed_flops=1.1e12,
+        compute_dtype="bfloat16",
         memory=memory,
         collectives=(one,),
         estimate=Roofline(1, 2, 3),

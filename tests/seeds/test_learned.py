@@ -108,7 +108,7 @@ def test_l7_additive_scores_cost_more():
 def test_l8_pre_norm_trains_deeper(norm_position, learns):
     """25 + 25 layers with Xavier's kernels learn with pre-norm, and stay at chance with post-norm.
 
-    Gradients do not vanish at the start; kernels that are scaled by depth (`modules.initializers.scaled_gains`) let
+    Gradients do not vanish at the start; kernels that are scaled by depth (`modules.layers.scaled_gains`) let
     post-norm learn, too, if the rate is low.
     """
     size = SIZE | {"num_encoder_layers": 25, "num_decoder_layers": 25, "num_heads": 2, "d_ff": 32}

@@ -7,7 +7,7 @@ import pytest
 
 from jaxformer import functional, models, modules, pure
 from jaxformer.config import kind_of
-from jaxformer.functional.positions import check_positions
+from jaxformer.functional.positions.vectors import check_positions
 from jaxformer.models import choices, families
 from tests.models.small import SOURCE, Small, replaced
 from tests.modules.small import built, count, normal

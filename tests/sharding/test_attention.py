@@ -25,6 +25,22 @@ from tests.selection import first
 
 GRID = "data=4,tensor=2"
 COLLECTIVES = "all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter"
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class First(masks.Mask):
+    """The first keys of each row, as in `masks.lengths`, but with a mask that the library does not know."""
+
+    length: jax.Array
+
+    def tile(self, query_index, key_index):
+        return masks.lengths(self.length).tile(query_index, key_index)
+
+    def ranges(self, query_start, query_stop):
+        return masks.lengths(self.length).ranges(query_start, query_stop)
+
+
 MASKS = {
     "none": None,
     "causal": masks.causal(),
@@ -32,6 +48,7 @@ MASKS = {
     "causal & padding | prefix": (masks.causal() & masks.padding(FOUR_ROWS)) | masks.prefix([1, 2, 0, 3]),
     "not segments": ~masks.segments(np.arange(20).reshape(4, 5) % 3, np.arange(28).reshape(4, 7) % 2),
     "heads": masks.dense(coin(4, 4, 5, 7)),
+    "custom": First(jnp.array([1, 7, 0, 4])),
     "one row for all": masks.dense(coin(1, 4, 5, 7)) & masks.window(2, 2),
 }
 
@@ -56,10 +73,10 @@ def both(mask, dropout, bias, *, implementation):
 
 
 @pytest.mark.parametrize("dropout", [pytest.param(0.0, marks=pytest.mark.full), 0.3], ids=["", "dropout"])
-@pytest.mark.parametrize("name", first(MASKS, "not segments"))
+@pytest.mark.parametrize("name", first(MASKS, "not segments", "causal", "custom"))
 def test_blockwise(name, dropout):
     """Rows, heads and dropped weights equal those of the full result; the mask's arrays are sharded."""
-    bias = normal(1, 4, 1, 7, seed=1) if "not" in name else None
+    bias = {"not segments": normal(1, 4, 1, 7, seed=1), "causal": functional.alibi(4)}.get(name)
     there, placed, here = both(MASKS[name], dropout, bias, implementation="blockwise")
     chex.assert_trees_all_close(there(*placed), here, rtol=0, atol=1e-5)
 
@@ -122,12 +139,6 @@ def test_nothing_is_gathered_on_other_devices(implementation, kernel, pod, compi
     assert kernel in done.stdout
     for told in COLLECTIVES:
         assert told not in done.stdout
-
-
-def test_biases_by_head():
-    alibi = functional.alibi(4)
-    there, placed, here = both(MASKS["causal"], 0.0, alibi, implementation="blockwise")
-    chex.assert_trees_all_close(there(*placed), here, rtol=0, atol=1e-5)
 
 
 BY_HEAD = {
@@ -306,54 +317,21 @@ def test_a_cached_step_on_a_mesh_is_the_row_of_the_whole():
     np.testing.assert_allclose(quick(stepped)(params, tokens), whole[:, 1], atol=1e-5)
 
 
-def test_an_unknown_implementation_is_refused_at_once():
-    for text, count in (("data=1", 1), ("data=2", 2)):
-        with pytest.raises(ConfigError, match=r"must be one of \['blockwise', .*\], got 'typo'"):
-            sharding.sharded_attention(sharding.mesh(text, jax.devices()[:count]), implementation="typo")
+def test_a_custom_mask_with_one_whose_rows_are_sharded():
+    """Its rows are not sharded, so those of the other must not be either: two rows would not fit four."""
+    mask = masks.lengths(jnp.array([5, 0, 7, 1])) & ~First(jnp.array([1, 2, 0, 3]))
+    attend = sharding.sharded_attention(sharding.mesh("data=2", jax.devices()[:2]), implementation="blockwise")
+    there, here = (functools.partial(f, mask=mask) for f in (attend, functional.attention))
+    np.testing.assert_allclose(jax.jit(there)(*arrays(batch=4)[:3]), quick(here)(*arrays(batch=4)[:3]), atol=1e-6)
 
 
 def test_refusals():
-    query, key, value, _ = arrays(batch=4)
-    call = sharding.sharded_attention(sharding.mesh(GRID), implementation="splash")
+    """An unknown implementation at once."""
+    for text, count in (("data=1", 1), ("data=2", 2)):
+        with pytest.raises(ConfigError, match=r"must be one of \['blockwise', .*\], got 'typo'"):
+            sharding.sharded_attention(sharding.mesh(text, jax.devices()[:count]), implementation="typo")
     with pytest.raises(ValueError, match="'splash' cannot do this"):
-        call(query, key, value)
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class First(masks.Mask):
-    """The first keys of each row, as in `masks.lengths`, but with a mask that the library does not know."""
-
-    length: jax.Array
-
-    def tile(self, query_index, key_index):
-        return masks.lengths(self.length).tile(query_index, key_index)
-
-    def ranges(self, query_start, query_stop):
-        return masks.lengths(self.length).ranges(query_start, query_stop)
-
-
-def test_a_custom_mask():
-    there, placed, here = both(First(jnp.array([1, 7, 0, 4])), 0.0, None, implementation="blockwise")
-    chex.assert_trees_all_close(there(*placed), here, rtol=0, atol=1e-5)
-
-
-def beside_lengths(batch, mesh):
-    mask = masks.lengths(jnp.array([5, 0, 7, 1])) & ~First(jnp.array([1, 2, 0, 3]))
-    attend = sharding.sharded_attention(mesh, implementation="blockwise")
-    return functools.partial(attend, mask=mask), functools.partial(functional.attention, mask=mask), batch[:3]
-
-
-def test_a_custom_mask_with_one_whose_rows_are_sharded():
-    """Its rows are not sharded, so those of the other must not be either: two rows would not fit four."""
-    there, here, batch = beside_lengths(arrays(batch=4), sharding.mesh("data=2", jax.devices()[:2]))
-    assert jax.eval_shape(there, *batch).shape == jax.eval_shape(here, *batch).shape
-
-
-@pytest.mark.full
-def test_the_values_of_a_custom_mask_with_one_whose_rows_are_sharded():
-    there, here, batch = beside_lengths(arrays(batch=4), sharding.mesh("data=2", jax.devices()[:2]))
-    np.testing.assert_allclose(jax.jit(there)(*batch), quick(here)(*batch), atol=1e-6)
+        sharding.sharded_attention(sharding.mesh(GRID), implementation="splash")(*arrays(batch=4)[:3])
 
 
 def test_weights_on_a_mesh_equal_softmax():

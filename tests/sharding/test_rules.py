@@ -30,23 +30,20 @@ MORE = {
 MESHES = [ALL_AXES, *(pytest.param(text, marks=pytest.mark.full) for text in MORE)]
 
 
+TRAININGS = {
+    "plain": (CONFIG, {}),
+    "accumulation": (CONFIG, {"num_microbatches": 2}),
+    "remat": (dataclasses.replace(CONFIG, remat=True), {}),
+}
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("text", MESHES)
-def test_ten_steps_equal_those_of_one_device(text):
+@pytest.mark.parametrize("name", TRAININGS)
+def test_ten_steps_equal_those_of_one_device(name, text):
     """Including dropout, whose bits depend on positions, not on devices."""
-    assert_ten_steps(ten(*placed(text)), *expected())
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("text", MESHES)
-def test_accumulation(text):
-    assert_ten_steps(ten(*placed(text, num_microbatches=2)), *expected(num_microbatches=2))
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("text", MESHES)
-def test_remat(text):
-    assert_ten_steps(ten(*placed(text, dataclasses.replace(CONFIG, remat=True))), *expected())
+    config, options = TRAININGS[name]
+    assert_ten_steps(ten(*placed(text, config, **options)), *expected(**options))
 
 
 @pytest.mark.full
@@ -110,40 +107,33 @@ def test_the_first_dimension_that_names_an_axis_has_it():
     assert spec(("hidden", "model")) == PartitionSpec("tensor", "fsdp")
 
 
-def test_a_dimension_that_cannot_be_sharded_is_named():
-    config = models.EncoderDecoderConfig(64, 64, **(SIZES | {"num_heads": 2}))
-    net = pure(models.EncoderDecoder, config)
-    with pytest.raises(ValueError, match=r"params\['.*\(heads\) cannot be sharded over tensor = 8"):
-        sharding.shardings_like(net.shapes, net.axes, sharding.RULES, sharding.mesh("tensor=8"))
-
-
-def test_the_message_has_remedies():
-    """Another size or mesh, which users of the command line can type; or a vocabulary that is not sharded."""
-    net = lambda vocab_size: pure(models.EncoderDecoder, models.EncoderDecoderConfig(vocab_size, vocab_size, **SIZES))
-    placed = lambda text, size, rules: sharding.Placement(sharding.mesh(text), rules).params(*_shapes(net(size)))
-    advice = 'in Python, Placement(mesh, {**sharding.RULES, "vocab": ()})'
-    for text, size, remedy, other_mesh, other_size in (
-        ("tensor=2,fsdp=4", 63, "take a size that 2 divides, such as 64, or a mesh without tensor", "fsdp=8", 64),
+@pytest.mark.parametrize(
+    ("text", "size", "message", "other_mesh"),
+    [
+        ("tensor=2,fsdp=4", 63, "2; take a size that 2 divides, such as 64, or a mesh without tensor; ", "fsdp=8"),
         (
             "tensor=4,data=2",
             62,
-            "take a size that 4 divides, such as 64, or a mesh with tensor=2",
+            "4; take a size that 4 divides, such as 64, or a mesh with tensor=2; ",
             "tensor=2,data=4",
-            64,
         ),
+    ],
+)
+def test_a_dimension_that_cannot_be_sharded_is_named_with_remedies(text, size, message, other_mesh):
+    """Another size or mesh, which users of the command line can type; or a vocabulary that is not sharded."""
+
+    def place(text=text, size=size, rules=sharding.RULES):
+        net = pure(models.EncoderDecoder, models.EncoderDecoderConfig(size, size, **SIZES))
+        return sharding.Placement(sharding.mesh(text), rules).params(net.shapes, net.axes)
+
+    advice = 'in Python, Placement(mesh, {**sharding.RULES, "vocab": ()})'
+    with pytest.raises(
+        ValueError, match=r"params\['.*" + re.escape(f"(vocab) cannot be sharded over tensor = {message}{advice}")
     ):
-        message = re.escape(
-            f"(vocab) cannot be sharded over tensor = {sharding.mesh(text).shape['tensor']}; {remedy}; "
-        )
-        with pytest.raises(ValueError, match=message + re.escape(advice)):
-            placed(text, size, sharding.RULES)
-        assert placed(other_mesh, size, sharding.RULES)
-        assert placed(text, other_size, sharding.RULES)
-        assert placed(text, size, {**sharding.RULES, "vocab": ()})
-
-
-def _shapes(net):
-    return net.shapes, net.axes
+        place()
+    assert place(other_mesh)
+    assert place(size=64)
+    assert place(rules={**sharding.RULES, "vocab": ()})
 
 
 @pytest.mark.parametrize("make", [optax.sm3, lambda rate: optax.masked(optax.sm3(rate), {"w": True, "b": False})])

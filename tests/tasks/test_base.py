@@ -1,7 +1,6 @@
 """The parts that every task shares: settings, costs, and defaults."""
 
 import importlib.metadata
-import importlib.util
 import re
 import sys
 import types
@@ -9,26 +8,18 @@ import types
 import jax
 import pytest
 
-from jaxformer.cli.main import main
+from jaxformer.cli.main import COMMANDS, main
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.sharding import mesh
-from jaxformer.tasks import base, planner, registry
-from jaxformer.tasks.base import Splits, sum_losses
+from jaxformer.tasks import planner, registry
+from jaxformer.tasks.base import Splits
 from jaxformer.tasks.config import TaskConfig
-from jaxformer.tasks.language_model import TASK, LanguageModelingConfig
+from jaxformer.tasks.language_model import LanguageModelingConfig
 from jaxformer.tasks.planner import planned_setup
 from jaxformer.tasks.translation import TranslationConfig
 
 CONFIGS = [TranslationConfig(), registry.configure("language_model", model={"vocab_size": 80})]
-
-
-@pytest.mark.parametrize("kind", [TaskConfig, TranslationConfig, LanguageModelingConfig])
-def test_a_seed_is_32_bits(kind):
-    assert kind(seed=2**32 - 1).seed == 2**32 - 1
-    for seed in (-1, 2**32):
-        with pytest.raises(ValueError, match="seed must be"):
-            kind(seed=seed)
 
 
 @pytest.mark.parametrize("config", CONFIGS)
@@ -65,7 +56,7 @@ def test_commands_and_metrics_of_a_task_are_known(config):
     task = registry.task_of(config)
     config.check()
     assert isinstance(config, task.config)
-    assert all(importlib.util.find_spec(f"jaxformer.cli.{command}") for command in task.commands)
+    assert {*task.commands} <= COMMANDS.keys()
     assert task.default_split in ("test", "validation")
     assert task.vocabulary_files
 
@@ -154,19 +145,6 @@ def test_a_task_that_would_train_another_one_is_refused(
     assert not (tmp_path / "run").exists()
 
 
-def test_the_losses_of_a_batch_are_read_after_the_next_is_dispatched(monkeypatch):
-    done = []
-
-    def results():
-        for number in (1, 2, 3):
-            done.append("dispatched")
-            yield number, 1, {}
-
-    monkeypatch.setattr(base.jax, "device_get", lambda result: done.append("read") or result)
-    assert sum_losses(results()) == {"loss": 6, "count": 3}
-    assert done == ["dispatched", "dispatched", "read", "dispatched", "read", "read"]
-
-
 def test_splits():
     """They have hashes and names; the error for a missing one has the option that adds it."""
     train, validation, test = (types.SimpleNamespace(fingerprint=text) for text in "abc")
@@ -176,8 +154,3 @@ def test_splits():
     message = r"no test data: train with --data\.test PATH, or use --split validation"
     with pytest.raises(DataError, match=message):
         Splits(train, validation, None).part("test", source="PATH")
-
-
-def test_a_network_counts_its_parameters():
-    network = TASK.network(registry.configure("language_model"), 72)
-    assert network.num_parameters == sum(x.size for x in jax.tree.leaves(network.net.shapes))

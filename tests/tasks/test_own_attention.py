@@ -20,7 +20,7 @@ from jaxformer import models, modules, sharding
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError
 from jaxformer.sharding import Placement
-from jaxformer.tasks import attention_setting, own_attention, planner, registry, rundir, warm_start
+from jaxformer.tasks import own_attention, own_files, planner, registry, rundir, warm_start
 from jaxformer.tasks.training_setup import batch_flops, make_training_setup
 from tests.contracts.task import quiet
 from tests.tasks.language_model import small
@@ -79,7 +79,7 @@ def test_a_text_that_names_no_attention(text):
     with pytest.raises(ConfigError, match=rf"attention must be FILE\.py:NAME.*got {re.escape(repr(text))}"):
         registry.configure("language_model", attention=text)
     with pytest.raises(ConfigError, match="must be FILE"):
-        attention_setting.replaced(registry.configure("language_model", attention="a.py:b"), text, pathlib.Path("run"))
+        own_files.replaced(registry.configure("language_model", attention="a.py:b"), text, pathlib.Path("run"))
 
 
 @pytest.mark.parametrize(

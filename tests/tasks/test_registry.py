@@ -1,10 +1,12 @@
 """Names of tasks and configurations: all forms of a reference, without running other files."""
 
 import json
+import pathlib
 
 import pytest
 
-from jaxformer.config import changed, to_data
+from jaxformer import functional
+from jaxformer.config import changed, from_data, to_data
 from jaxformer.errors import ConfigError
 from jaxformer.tasks import registry, rundir
 from jaxformer.tasks.translation import TranslationConfig
@@ -41,7 +43,7 @@ def test_saved_and_built_in(folder):
     )
     assert registry.resolve("config.json").name == "saved"
     assert registry.resolve("demo").name == "demo"
-    assert registry.resolve("jaxformer.tasks.translation.presets:demo").name == "demo"
+    assert registry.resolve("jaxformer.tasks.translation.config:demo").name == "demo"
     assert ("translation/mine:small", "A small one.") in registry.catalog()
 
 
@@ -149,10 +151,50 @@ def test_every_task_is_registered(name):
     assert registry.task_of(task.config()) is task
 
 
+SIZES = {
+    "demo": (2000, 0.92),
+    "translation": (8000, 9.4),
+    "translation:tiny": (8000, 1.95),
+    "translation:small": (8000, 9.4),
+    "translation:base": (32_000, 60.5),
+    "translation:big": (32_000, 209),
+    "language_model": (80, 0.8),
+    "language_model:tiny": (80, 0.12),
+    "language_model:small": (80, 0.8),
+    "language_model:base": (32_000, 110),
+    "language_model:big": (32_000, 336),
+    "masked_language_model": (8000, 5.3),
+    "masked_language_model:tiny": (8000, 1.5),
+    "masked_language_model:base": (30_000, 110),
+    "vision": (10, 1.8),
+    "vision:tiny": (10, 0.55),
+    "vision:convolution": (10, 0.7),
+    "vision:base": (10, 86),
+    "captioning": (2000, 4.5),
+    "captioning:tiny": (2000, 0.56),
+    "captioning:small": (2000, 4.5),
+    "captioning:transformer": (2000, 7.6),
+}
+"""The vocabulary size and the millions of parameters of built-in configurations."""
+
+FEW = ("demo", "translation:tiny", "classification:tiny")
+"""The built-in configurations for which few programs are compiled."""
+
+
 @pytest.mark.parametrize("name", registry.BUILTIN)
-def test_every_built_in_configuration_is_registered(folder, name):
-    assert registry.resolve(name)
+def test_every_built_in_configuration_is_valid_and_of_its_documented_size(folder, name):
+    """Validation and checkpoints fall on the last step, so that the last parameters are scored, and saved."""
+    config = registry.resolve(name)
     assert dict(registry.catalog())[name]
+    assert config.name.replace(" ", "_").replace("-", "_") == name.replace(":", "_")
+    config.check()
+    assert from_data(type(config), to_data(config)) == config == registry.resolve(name)
+    assert config.train.steps % config.train.validate_every == config.train.steps % config.train.checkpoint_every == 0
+    assert getattr(config.data, "num_shapes", 3) == (3 if name in FEW else getattr(type(config.data), "num_shapes", 3))
+    if name in SIZES:
+        vocab_size, millions = SIZES[name]
+        network = registry.task_of(config).network(config, vocab_size, functional.attention)
+        assert network.num_parameters == pytest.approx(millions * 1e6, rel=0.05)
 
 
 def test_a_path_names_a_configuration(folder):
@@ -212,3 +254,20 @@ def test_a_run_of_another_format_names_the_version_that_reads_it(tmp_path):
     (tmp_path / "provenance.json").write_text(json.dumps({"starts": [{"commit": "abc"}]}))
     with pytest.raises(ConfigError, match=r"is of another version of jaxformer; that of commit abc reads it \(unknown"):
         registry.read_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "run", "checkpoint"),
+    [
+        ("a", "a", "best"),
+        ("a:", "a", "best"),
+        ("a:last", "a", "last"),
+        ("10:30", "10:30", "best"),
+        ("10:30:4", "10:30", "4"),
+    ],
+)
+def test_the_run_and_checkpoint_of_a_warm_start(tmp_path, monkeypatch, given, run, checkpoint):
+    """A directory may have a colon in its name, as times have."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "10:30").mkdir()
+    assert registry.split_init(given) == (pathlib.Path(run), checkpoint)

@@ -1,16 +1,19 @@
-"""Parameters of a run: the errors if it has no parameters. tests/tasks/test_runner.py reads them."""
+"""Parameters of a run: which checkpoints are read, and the errors of a run that has no checkpoint."""
 
 import dataclasses
 import json
 import pathlib
 import shutil
 import types
+from types import SimpleNamespace
 
 import chex
 import jax
 import pytest
 
+import jaxformer
 from jaxformer import training
+from jaxformer.errors import ConfigError
 from jaxformer.tasks import restore
 from tests.training.small import abstract, new_state
 
@@ -86,3 +89,29 @@ def test_a_damaged_step_is_still_named(tmp_path):
     setup = types.SimpleNamespace(abstract_state=lambda: abstract(new_state()))
     with pytest.raises(training.CheckpointError, match=r"step 1 in .* cannot be read"):
         restore.restore_params(tmp_path, setup, "last")
+
+
+def test_a_checkpoint_is_a_number_of_digits(tmp_path):
+    with training.Checkpoints(tmp_path) as saved:
+        saved.save(2, {"x": jax.numpy.ones(2)}, {})
+        with pytest.raises(ConfigError, match="no checkpoint '²'"):
+            restore.choose_step(saved, "²")
+
+
+def test_an_average_of_no_checkpoints_is_refused(tmp_path):
+    """The last 0 of a list are the whole list."""
+    with pytest.raises(ConfigError, match="last must be at least 1, got 0"):
+        jaxformer.average(tmp_path, last=0)
+
+
+def test_reading_a_missing_average_creates_no_folder(tmp_path):
+    with pytest.raises(ConfigError, match="has no averaged parameters; run `jaxformer average"):
+        restore.restore_params(tmp_path, SimpleNamespace(abstract_state=lambda: None), "average")
+    assert not list(tmp_path.iterdir())
+
+
+def test_reading_checkpoints_creates_no_folder(tmp_path):
+    """In a read-only run it would be an error about writing."""
+    with pytest.raises(training.CheckpointError, match=r"no checkpoint in .*checkpoints yet"):
+        restore.restore_params(tmp_path, SimpleNamespace(abstract_state=lambda: None), "last")
+    assert not list(tmp_path.iterdir())

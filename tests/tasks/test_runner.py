@@ -1,4 +1,4 @@
-"""The runner: its refusals, and the files that it leaves."""
+"""The runner: its refusals, the files that it leaves, and runs that continue with other settings."""
 
 import dataclasses
 import importlib.machinery
@@ -6,19 +6,29 @@ import json
 import pathlib
 import re
 import runpy
+import shutil
 import sys
+import types
 from types import SimpleNamespace
 
+import chex
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from rich.console import Console
 
 import jaxformer
-from jaxformer import demo, lazy, training
+from jaxformer import demo, lazy, sharding, training
+from jaxformer.cli.main import main
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.tasks import registry, restore, rundir, runner
+from jaxformer.tasks.runner import Validation
 from jaxformer.tokenizers.loading import load_tokenizer
+from jaxformer.training.logging import read_log
 from tests.contracts.task import quiet
+from tests.tasks.language_model import small as text
 from tests.tasks.small import small
 
 
@@ -37,15 +47,6 @@ def test_a_refused_run_keeps_an_existing_config(tmp_path):
         jaxformer.train(small(cache=str(tmp_path.parent / "cache")), tmp_path, console=quiet())
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
     assert (tmp_path / "config.json").read_bytes() == before
-
-
-def test_a_training_that_ends_in_its_warm_up_is_reported(tmp_path):
-    """With the warm-up of the paper, 200 steps reach a twentieth of the learning rate, and seem to learn nothing."""
-    said, setup = [], SimpleNamespace(new_state=lambda: None, frozen=None)
-    for steps in (200, 4000):
-        config = changed(registry.resolve("translation:base"), {"train": {"steps": steps}})
-        runner.first_state(config, setup, tmp_path, said.append)
-    assert said == ["WARNING: train.steps ends in the warm-up of 4,000 steps, below the peak of the learning rate"]
 
 
 @pytest.mark.parametrize(
@@ -88,30 +89,6 @@ def test_a_task_without_other_test_data_refuses_it(tmp_path):
         jaxformer.evaluate(tmp_path, object(), files=[tmp_path / "text"])
 
 
-def test_a_checkpoint_is_a_number_of_digits(tmp_path):
-    with training.Checkpoints(tmp_path) as saved:
-        saved.save(2, {"x": jax.numpy.ones(2)}, {})
-        with pytest.raises(ConfigError, match="no checkpoint '²'"):
-            restore.choose_step(saved, "²")
-
-
-@pytest.mark.parametrize(
-    ("given", "run", "checkpoint"),
-    [
-        ("a", "a", "best"),
-        ("a:", "a", "best"),
-        ("a:last", "a", "last"),
-        ("10:30", "10:30", "best"),
-        ("10:30:4", "10:30", "4"),
-    ],
-)
-def test_the_run_and_checkpoint_of_a_warm_start(tmp_path, monkeypatch, given, run, checkpoint):
-    """A directory may have a colon in its name, as times have."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "10:30").mkdir()
-    assert registry.split_init(given) == (pathlib.Path(run), checkpoint)
-
-
 def test_an_invalid_warm_start_is_refused_before_the_data_are_prepared(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "_prepare", None)
     config = small(cache=str(tmp_path / "cache"))
@@ -130,53 +107,6 @@ def test_an_invalid_warm_start_is_refused_before_the_data_are_prepared(tmp_path,
     assert not (tmp_path / "run").exists()
 
 
-def test_frozen_parameters_without_a_warm_start_are_reported(tmp_path):
-    """With one line; without frozen parameters, with no line."""
-    lines, frozen = [], {"encoder": dict.fromkeys("abcd", True), "output": False}
-    for tree in (frozen, None):
-        setup = SimpleNamespace(frozen=tree, new_state=lambda: "state")
-        assert runner.first_state(small(), setup, tmp_path, lines.append) == "state"
-    assert lines == [
-        "WARNING: 4 parameters that tune.frozen names keep their initial values, because init_from gives no others: "
-        "encoder/a, encoder/b, encoder/c, ..."
-    ]
-
-
-def test_adapters_beside_trained_parameters_are_reported(tmp_path):
-    """LoRA freezes nothing by itself; without a pattern, a run trains everything."""
-    matrix = jax.ShapeDtypeStruct((2, 2), "float32")
-    shapes = {"decoder": {"a": matrix, "b": jax.ShapeDtypeStruct((2,), "float32")}, "lora": {"a": matrix}}
-    network = SimpleNamespace(net=SimpleNamespace(shapes=shapes))
-    a, b = ({"decoder": {"a": x == "a", "b": x == "b"}, "lora": {"a": False}} for x in "ab")
-    for rank, frozen, number in ((2, None, 1), (2, b, 1), (2, a, 0), (0, None, 0)):
-        lines = []
-        trainer = SimpleNamespace(frozen=frozen, new_state=lambda: "state", network=network)
-        runner.first_state(
-            changed(small(), {"tune": {"adapters": {"kind": "lora", "rank": rank} if rank else None}}),
-            trainer,
-            tmp_path,
-            lines.append,
-        )
-        warnings = [line for line in lines if line.startswith("WARNING: tune.adapters")]
-        assert len(warnings) == number
-        assert all("--tune.frozen 'decoder/*'" in line for line in warnings)
-
-
-def test_a_table_of_positions_of_another_length_is_extended(tmp_path, monkeypatch):
-    """It started at random, with a line that named only its shape."""
-    source = small()
-    config = changed(source, {"model": {"max_positions": 12}, "init_from": str(tmp_path / "source")})
-    rundir.claim(tmp_path / "source", "translation", source, ())
-    tables = [{"encoder": {"embeddings": {"positions": {"table": jax.numpy.full((n, 16), float(n))}}}} for n in (8, 12)]
-    monkeypatch.setattr(restore, "load_params", lambda *_: (tables[0], (1,)))
-    state = training.TrainState(0, tables[1], (), jax.random.key(0), None)
-    lines, setup = [], SimpleNamespace(new_state=lambda: state, frozen=None, config=config)
-    params = runner.first_state(config, setup, tmp_path, lines.append).params
-    assert (params["encoder"]["embeddings"]["positions"]["table"][:8] == 8).all()
-    assert any(line.startswith("  resized: encoder/embeddings/positions/table (8 positions there") for line in lines)
-    assert json.loads((tmp_path / "init.json").read_text())["resized"].keys() == {"encoder/embeddings/positions/table"}
-
-
 def test_a_damaged_vocabulary_of_a_warm_start_is_named_with_its_path(tmp_path, monkeypatch):
     """Not in the copy, which is removed at once."""
     config = small(cache=str(tmp_path / "cache"))
@@ -190,25 +120,6 @@ def test_a_damaged_vocabulary_of_a_warm_start_is_named_with_its_path(tmp_path, m
     with pytest.raises(DataError, match=r"source.tokenizer\.json is damaged"):
         jaxformer.train(again, tmp_path / "run", console=quiet())
     assert not (tmp_path / "run").exists()
-
-
-def test_an_average_of_no_checkpoints_is_refused(tmp_path):
-    """The last 0 of a list are the whole list."""
-    with pytest.raises(ConfigError, match="last must be at least 1, got 0"):
-        jaxformer.average(tmp_path, last=0)
-
-
-def test_reading_a_missing_average_creates_no_folder(tmp_path):
-    with pytest.raises(ConfigError, match="has no averaged parameters; run `jaxformer average"):
-        restore.restore_params(tmp_path, SimpleNamespace(abstract_state=lambda: None), "average")
-    assert not list(tmp_path.iterdir())
-
-
-def test_reading_checkpoints_creates_no_folder(tmp_path):
-    """In a read-only run it would be an error about writing."""
-    with pytest.raises(training.CheckpointError, match=r"no checkpoint in .*checkpoints yet"):
-        restore.restore_params(tmp_path, SimpleNamespace(abstract_state=lambda: None), "last")
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.full
@@ -324,9 +235,133 @@ def test_results_may_be_read_without_a_console(tmp_path, capsys, monkeypatch):
     assert "WARNING: the validation data are the training data" in capsys.readouterr().err
 
 
+def tiny(folder):
+    """Without validation, whose program no test here needs."""
+    folder.mkdir(exist_ok=True)
+    return changed(text.tiny(folder), {"train": {"validate_every": 0}})
+
+
+def losses(run):
+    return [entry["loss"] for entry in read_log(run / "log.jsonl") if "loss" in entry]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two runs: one of 6 steps, and one of 8 that cools down over the last 2."""
+    folder = tmp_path_factory.mktemp("resume")
+    short = tiny(folder / "cache")
+    jaxformer.train(short, folder / "short", console=quiet())
+    jaxformer.train(cooled(short), folder / "straight", console=quiet())
+    return folder
+
+
+def cooled(config):
+    return changed(config, {"train": {"steps": 8}, "optimizer": {"cooldown": 0.25}})
+
+
 @pytest.mark.parametrize(
-    ("text", "expected"), [("a/b", ("a/b", "best")), ("a/b:last", ("a/b", "last")), ("a:3", ("a", "3"))]
+    ("changes", "message"),
+    [
+        ({"optimizer": {"learning_rate": 2e-2}}, r"learning rate of step 1 would have been 0\.01, not 0\.005"),
+        ({"optimizer": {"cooldown": 0.5}}, r"short has done 6 steps, but .* of step 5 would"),
+        ({"train": {"steps": 5}}, r"has done 6 steps, more than the 5 of train\.steps"),
+        ({"train": {"ema_decay": 0.5}}, r"another configuration: train\.ema_decay was 0\.0, now 0\.5"),
+        ({"model": {"dropout": 0.2}}, r"another configuration: model\.dropout"),
+    ],
 )
-def test_references_of_warm_starts(text, expected):
-    run, checkpoint = registry.split_init(text)
-    assert (str(run), checkpoint) == expected
+def test_settings_that_would_change_completed_steps_are_refused(folder, changes, message):
+    config = tiny(folder / "cache")
+    before = (folder / "short" / "config.json").read_text()
+    with pytest.raises(ConfigError, match=message):
+        jaxformer.train(changed(config, changes), folder / "short", console=quiet())
+    assert (folder / "short" / "config.json").read_text() == before
+
+
+@pytest.mark.full
+def test_a_resumed_cooldown_equals_a_planned_one(folder, capsys):
+    config = changed(cooled(tiny(folder / "cache")), {"train": {"nonfinite": "skip", "log_every": 1}})
+    result = jaxformer.train(config, folder / "short", console=Console(width=200))
+    said = capsys.readouterr().out
+    for line in (
+        "train.steps is now 8, was 6",
+        "optimizer.cooldown is now 0.25, was 0.0",
+        "nonfinite is now skip, was",
+    ):
+        assert line in said
+    assert losses(folder / "short") == losses(folder / "straight")
+    straight = jaxformer.load(folder / "straight", checkpoint="last")
+    chex.assert_trees_all_equal(result.state.params, straight.params)
+    assert registry.read_config(folder / "short") == config
+    jaxformer.train(config, folder / "short", console=Console(width=200))
+    assert "is now" not in capsys.readouterr().out
+
+
+def test_a_moved_run_saves_the_settings_of_its_new_place(folder, capsys):
+    """As when the data have moved: later commands would look in the old place."""
+    config = changed(
+        registry.read_config(folder / "straight"), {"data": {"directory": str(folder)}, "train": {"minutes": 9.0}}
+    )
+    jaxformer.train(config, folder / "straight", console=Console(width=200))
+    assert "is now" not in capsys.readouterr().out
+    assert registry.read_config(folder / "straight") == config
+
+
+def test_a_checkpoint_of_another_run_is_not_used(folder, tmp_path, capsys):
+    """It has the same shapes, so nothing else tells it apart."""
+    config, run = cooled(tiny(folder / "cache")), tmp_path / "run"
+    shutil.copytree(folder / "short", run)
+    shutil.copytree(folder / "straight" / "checkpoints" / "8", run / "checkpoints" / "8")
+    before = (run / "config.json").read_bytes()
+    message = "step 8 in .* belongs to another run, by its fingerprint; move its folder away"
+    with pytest.raises(training.OtherModelError, match=message):
+        jaxformer.train(config, run, console=quiet())
+    assert (run / "config.json").read_bytes() == before
+    assert (run / "checkpoints" / "8").is_dir()
+    assert main(["average", str(run), "--last", "2"]) == 2
+    assert re.search(message, capsys.readouterr().err.splitlines()[-1])
+    with pytest.raises(training.OtherModelError, match=message):
+        jaxformer.load(run, checkpoint="last")
+    shutil.rmtree(run / "checkpoints" / "8")
+    assert jaxformer.average(run, last=1) == [6]
+    shutil.rmtree(run / "average")
+    assert int(jaxformer.train(config, run, console=quiet()).state.step) == 8  # its fingerprint is that of its start
+
+
+def test_an_average_of_another_run_is_not_used(folder, tmp_path):
+    shutil.copytree(folder / "short", tmp_path / "other")
+    shutil.copytree(folder / "straight", tmp_path / "run")
+    jaxformer.average(tmp_path / "other", last=1)
+    shutil.copytree(tmp_path / "other" / "average", tmp_path / "run" / "average")
+    with pytest.raises(training.CheckpointError, match="another run"):
+        jaxformer.load(tmp_path / "run", checkpoint="average")
+
+
+def test_a_run_of_an_earlier_version_has_no_fingerprint(folder, tmp_path):
+    """It resumes, and its checkpoints are read without a comparison."""
+    config, run = cooled(tiny(folder / "cache")), tmp_path / "run"
+    shutil.copytree(folder / "straight", run)
+    facts = json.loads((run / "provenance.json").read_text())
+    assert facts.pop("run")
+    (run / "provenance.json").write_text(json.dumps(facts))
+    shutil.rmtree(run / "checkpoints" / "8")
+    assert int(jaxformer.train(config, run, console=quiet()).state.step) == 8
+    assert json.loads((run / "provenance.json").read_text())["run"] == ""
+    assert jaxformer.load(run, checkpoint="last")
+
+
+def test_metrics_are_plain_numbers():
+    """They are written to the log, and a JSON of an np.float32 does not exist."""
+    placement = sharding.Placement(sharding.mesh("data=1", jax.devices()[:1]))
+    loss = lambda params, batch: (batch.sum(), jnp.float32(batch.size), {"correct": jnp.float32(1)})
+    network = types.SimpleNamespace(validation_sums=loss, net=None)
+    setup = types.SimpleNamespace(placement=placement, network=network, on_devices=iter, rows=np.arange)
+    data = types.SimpleNamespace(
+        validation_batches=lambda rows: [jnp.array([1.0, 2.0]), jnp.array([5.0])], vocabulary=None
+    )
+    task = types.SimpleNamespace(
+        predictor=lambda *args: None,
+        measure=lambda *args: {"r2": np.float32(0.5), "bias": jnp.float32(2), "right": args[-1]["correct"]},
+    )
+    state = types.SimpleNamespace(params={}, ema_params=None, step=jnp.int32(3))
+    metrics = Validation(task, None, None, data, setup)(state)
+    assert json.loads(json.dumps(metrics)) == {"loss": 8 / 3, "r2": 0.5, "bias": 2.0, "right": 2.0}

@@ -2,13 +2,12 @@
 
 import dataclasses
 import functools
-import itertools
 
 import chex
 import jax
 import numpy as np
 import pytest
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh
 from rich.console import Console
 
 from jaxformer import functional, models, sharding
@@ -19,18 +18,20 @@ from jaxformer.sharding import Placement
 from jaxformer.tasks import language_model, runner, training_setup
 from jaxformer.tasks.base import batch_shape
 from jaxformer.tasks.config import TuneConfig
+from jaxformer.tasks.runner import Validation
 from jaxformer.tasks.training_setup import TrainingSetup, make_training_setup
 from jaxformer.tasks.translation import TASK, Beam, DataConfig, DecodeConfig, TranslationConfig, Translator
 from jaxformer.tasks.translation.corpora import Corpora
 from jaxformer.tasks.translation.task import TranslationData
-from jaxformer.tasks.validation import Validation
 from jaxformer.training.config import AdamConfig, CosineDecay, TrainConfig
 from jaxformer.training.logging import read_log
+from tests.contracts import task
 
 MORE = [
     pytest.param(text, marks=pytest.mark.full)
     for text in ("data=8", "data=4,tensor=2", "fsdp=4,context=2", "context=4,tensor=2", "slice=2,data=2,tensor=2")
 ]
+
 QUIET = Console(quiet=True)
 
 
@@ -86,12 +87,7 @@ def prepared(shared, text, **train):
 
 def trained(run, steps=6):
     """Losses of some steps, and the state after them."""
-    setup = run.setup
-    state, step, losses = setup.new_state(), setup.step(), []
-    for batch in itertools.islice(setup.on_devices(run.data.batches(0, setup.rows)), steps):
-        state, metrics = step(state, batch)
-        losses.append(float(metrics["loss_sum"] / metrics["count"]))
-    return losses, state
+    return task.trained(run.data, run.setup, steps)
 
 
 @functools.cache
@@ -203,7 +199,7 @@ def test_a_smoothed_training_loss_is_known(shared):
 @pytest.mark.full
 def test_the_operations_of_a_model(shared):
     """Two passes are twice as many; adapters and full experts are not seen, whatever the mesh computes."""
-    shape, base = (4, 8, 6), config(shared)
+    base = config(shared)
     experts = choices.Experts(num_experts=4, capacity_factor=0.5)
     routed = {"feed_forward": experts}
     changes = {
@@ -214,7 +210,8 @@ def test_the_operations_of_a_model(shared):
 
     def count(config, mesh="data=1"):
         placement = Placement(sharding.mesh(mesh, jax.devices()[: int(mesh[5:])]))
-        costs = make_training_setup(TASK, config, 400, placement).costs(shape)
+        setup = make_training_setup(TASK, config, 400, placement)
+        costs = setup.costs(setup.abstract_batch(4, 8))
         return costs.flops, costs.computed_flops
 
     plain, repeating = count(base), count(base, "data=4")
@@ -222,7 +219,7 @@ def test_the_operations_of_a_model(shared):
     assert count(changes["loss"], "data=4") == tuple(2 * number for number in repeating)
     assert count(changes["adapters"]) == plain
     networks, routers = 2 * 2 * 16 * 32, 2 * 16 * 4  # each token has two experts in place of one network
-    assert count(changes["experts"])[0] - plain[0] == 3 * 4 * (8 + 6) * (networks + routers)
+    assert count(changes["experts"])[0] - plain[0] == 3 * 4 * (8 + 8) * (networks + routers)
 
 
 def test_operations_are_counted_once_for_each_shape(shared, monkeypatch):
@@ -245,17 +242,6 @@ def test_operations_are_counted_once_for_each_shape(shared, monkeypatch):
     assert count(batch(4, 8)) == count(batch(4, 8)) == 0
     (line,) = said
     assert line.startswith("no model FLOP utilization: the products of a while loop have no known number")
-
-
-def test_rows_of_a_process():
-    """Each process reads its rows; here there is one, which holds all."""
-    placement = Placement(sharding.mesh("data=2,fsdp=2,tensor=2"))
-    assert placement.num_batch_shards == 4
-    np.testing.assert_array_equal(placement.rows_here(10), np.arange(12))
-    given = {"x": np.arange(24).reshape(12, 2)}
-    found = placement.assemble(given)["x"]
-    assert found.sharding.spec == PartitionSpec(("data", "fsdp"))
-    np.testing.assert_array_equal(found, given["x"])
 
 
 @dataclasses.dataclass(frozen=True)

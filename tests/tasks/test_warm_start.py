@@ -1,17 +1,21 @@
 """Warm starts take matching parameters, and report why others are not taken."""
 
+import json
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer import models, pure
+from jaxformer import models, pure, training
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError
 from jaxformer.models import choices
-from jaxformer.tasks import registry, warm_start
+from jaxformer.tasks import registry, restore, rundir, warm_start
 from tests.modules.small import drawn, quick
 from tests.selection import first
+from tests.tasks.small import small
 
 
 def test_only_equal_shapes_of_equal_names_are_taken():
@@ -114,8 +118,6 @@ def test_a_grid_of_patches_is_interpolated_in_both_directions():
 
 
 def test_resized_positions_without_an_effect_are_refused():
-    with pytest.raises(ConfigError, match="init_positions copy has no effect without init_from"):
-        registry.configure("translation", init_positions="copy")
     config = registry.configure("translation", init_positions="copy", init_from="run")
     with pytest.raises(ConfigError, match="init_positions copy has no effect: run has no table of positions"):
         warm_start.check(config, warm_start.WarmStart(("a",), {}, ()))
@@ -150,3 +152,59 @@ def test_parameters_stay_where_they_were_placed():
     params, _ = warm_start.merge({"w": jax.device_put(jnp.zeros(16), place)}, {"w": jnp.arange(16.0)})
     assert params["w"].sharding == place
     assert params["w"].tolist() == list(range(16))
+
+
+def test_a_training_that_ends_in_its_warm_up_is_reported(tmp_path):
+    """With the warm-up of the paper, 200 steps reach a twentieth of the learning rate, and seem to learn nothing."""
+    said, setup = [], SimpleNamespace(new_state=lambda: None, frozen=None)
+    for steps in (200, 4000):
+        config = changed(registry.resolve("translation:base"), {"train": {"steps": steps}})
+        warm_start.first_state(config, setup, tmp_path, said.append)
+    assert said == ["WARNING: train.steps ends in the warm-up of 4,000 steps, below the peak of the learning rate"]
+
+
+def test_frozen_parameters_without_a_warm_start_are_reported(tmp_path):
+    """With one line; without frozen parameters, with no line."""
+    lines, frozen = [], {"encoder": dict.fromkeys("abcd", True), "output": False}
+    for tree in (frozen, None):
+        setup = SimpleNamespace(frozen=tree, new_state=lambda: "state")
+        assert warm_start.first_state(small(), setup, tmp_path, lines.append) == "state"
+    assert lines == [
+        "WARNING: 4 parameters that tune.frozen names keep their initial values, because init_from gives no others: "
+        "encoder/a, encoder/b, encoder/c, ..."
+    ]
+
+
+def test_adapters_beside_trained_parameters_are_reported(tmp_path):
+    """LoRA freezes nothing by itself; without a pattern, a run trains everything."""
+    matrix = jax.ShapeDtypeStruct((2, 2), "float32")
+    shapes = {"decoder": {"a": matrix, "b": jax.ShapeDtypeStruct((2,), "float32")}, "lora": {"a": matrix}}
+    network = SimpleNamespace(net=SimpleNamespace(shapes=shapes))
+    a, b = ({"decoder": {"a": x == "a", "b": x == "b"}, "lora": {"a": False}} for x in "ab")
+    for rank, frozen, number in ((2, None, 1), (2, b, 1), (2, a, 0), (0, None, 0)):
+        lines = []
+        trainer = SimpleNamespace(frozen=frozen, new_state=lambda: "state", network=network)
+        warm_start.first_state(
+            changed(small(), {"tune": {"adapters": {"kind": "lora", "rank": rank} if rank else None}}),
+            trainer,
+            tmp_path,
+            lines.append,
+        )
+        warnings = [line for line in lines if line.startswith("WARNING: tune.adapters")]
+        assert len(warnings) == number
+        assert all("--tune.frozen 'decoder/*'" in line for line in warnings)
+
+
+def test_a_table_of_positions_of_another_length_is_extended(tmp_path, monkeypatch):
+    """It started at random, with a line that named only its shape."""
+    source = small()
+    config = changed(source, {"model": {"max_positions": 12}, "init_from": str(tmp_path / "source")})
+    rundir.claim(tmp_path / "source", "translation", source, ())
+    tables = [{"encoder": {"embeddings": {"positions": {"table": jax.numpy.full((n, 16), float(n))}}}} for n in (8, 12)]
+    monkeypatch.setattr(restore, "load_params", lambda *_: (tables[0], (1,)))
+    state = training.TrainState(0, tables[1], (), jax.random.key(0), None)
+    lines, setup = [], SimpleNamespace(new_state=lambda: state, frozen=None, config=config)
+    params = warm_start.first_state(config, setup, tmp_path, lines.append).params
+    assert (params["encoder"]["embeddings"]["positions"]["table"][:8] == 8).all()
+    assert any(line.startswith("  resized: encoder/embeddings/positions/table (8 positions there") for line in lines)
+    assert json.loads((tmp_path / "init.json").read_text())["resized"].keys() == {"encoder/embeddings/positions/table"}

@@ -14,9 +14,8 @@ from jaxformer.errors import DataError
 from jaxformer.tokenizers import moses, normalization
 from jaxformer.tokenizers.base import cache_key, encode_texts
 from jaxformer.tokenizers.characters import CharacterTokenizer
-from jaxformer.tokenizers.marian import MarianTokenizer
 from jaxformer.tokenizers.normalization import TextNormalizer
-from jaxformer.tokenizers.pretrained import PretrainedTokenizer
+from jaxformer.tokenizers.pretrained import MarianTokenizer, PretrainedTokenizer
 from jaxformer.tokenizers.special_tokens import SpecialTokens
 from jaxformer.tokenizers.subwords import SubwordTokenizer
 from tests.data.small import CORPUS

@@ -7,8 +7,6 @@ import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxformer.errors import DataError
-from jaxformer.tokenizers.loading import load_tokenizer
 from jaxformer.tokenizers.normalization import TextNormalizer, normalizer_of, with_normalizer
 from jaxformer.tokenizers.subwords import SubwordTokenizer
 from tests.data.small import CORPUS
@@ -55,15 +53,11 @@ def test_each_side_has_its_language():
     ]
 
 
-def test_saved_and_loaded(tokenizer, tmp_path):
-    """sentencepiece can still read the file, with the same pieces."""
+def test_sentencepiece_reads_the_file_with_the_same_pieces(tokenizer, tmp_path):
     tokenizer.save(tmp_path / "tokenizer.model")
-    loaded = load_tokenizer(tmp_path / "tokenizer.model")
-    assert loaded.normalizer == tokenizer.normalizer
-    assert loaded.fingerprint == tokenizer.fingerprint
     line = tokenizer.normalizer(CORPUS.target[:1], "target")[0]
     processor = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "tokenizer.model"))
-    assert processor.encode(line) == loaded.encode(CORPUS.target[:1], "target")[0].tolist()
+    assert processor.encode(line) == tokenizer.encode(CORPUS.target[:1], "target")[0].tolist()
 
 
 def test_the_normalizer_is_part_of_the_fingerprint():
@@ -84,17 +78,6 @@ def test_any_text_is_decoded_in_lower_case(text):
 
 
 test_any_text_is_decoded_in_lower_case.tokenizer = trained(LOWER)
-
-
-@pytest.mark.parametrize("damage", [lambda x: x.replace(b'"lowercase"', b'"lowercasx"'), lambda x: x[:-1] + b"]"])
-def test_a_damaged_normalizer_is_refused(tmp_path, damage):
-    tokenizer = trained(LOWER)
-    tokenizer.save(tmp_path / "tokenizer.model")
-    data = (tmp_path / "tokenizer.model").read_bytes()
-    assert damage(data) != data
-    (tmp_path / "tokenizer.model").write_bytes(damage(data))
-    with pytest.raises(DataError, match=r"tokenizer\.model is damaged"):
-        load_tokenizer(tmp_path / "tokenizer.model")
 
 
 @pytest.mark.parametrize("model", [b"\x0a\x05ab", b"\x08\x01", b"\x80"])

@@ -1,21 +1,22 @@
-"""Tokenizers of pretrained models: their ids, decoded text, and damaged files."""
+"""Tokenizers of pretrained models: their ids and decoded text, and the pieces of each side of a Marian."""
 
 import json
 
 import numpy as np
 import pytest
+import sentencepiece
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxformer.data.text import Text
 from jaxformer.data.windows import prepare_text
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import ConfigError
 from jaxformer.inspection import attention_maps
 from jaxformer.tokenizers.loading import load_tokenizer
-from jaxformer.tokenizers.pretrained import PretrainedTokenizer
+from jaxformer.tokenizers.pretrained import MarianTokenizer, PretrainedTokenizer
 from jaxformer.tokenizers.special_tokens import SpecialTokens
-from tests.tokenizers import pretrained
+from tests.tokenizers import marian, pretrained
 
 ALONE = SpecialTokens(0, 0, 0, 0)
 GPT2 = pretrained.byte_level()
@@ -86,6 +87,7 @@ def test_a_text_begins_with_the_tokens_of_the_template():
     content = pretrained.byte_level(begin="<|begin|>")
     begin = tokenizers.Tokenizer.from_str(content).token_to_id("<|begin|>")
     assert PretrainedTokenizer(content, SpecialTokens(0, begin, 0, 0)).start == (begin,)
+    assert PretrainedTokenizer(templated([SPECIAL, TEXT_A], X=SIZE - 1), ALONE).start == (SIZE - 1,)
     both = PretrainedTokenizer(pretrained.byte_level(begin="<s>", end=True), SpecialTokens(0, 0, 0, 0))
     assert both.start == (both.id_of("<s>"),)
     assert both.decode([*both.start, *both.encode([TEXT])[0], 0]) == TEXT
@@ -104,87 +106,47 @@ def test_the_tokens_after_a_text_do_not_begin_one(single, before, after):
     assert [*ours.start, *ours.encode(["b"])[0], *ours.end] == theirs.encode("b").ids
 
 
-def test_save_and_load(tmp_path):
-    saved = PretrainedTokenizer(BERT, SpecialTokens(0, 2, 3, 1))
-    saved.save(tmp_path / "tokenizer.json")
-    found = load_tokenizer(tmp_path / "tokenizer.json")
-    assert isinstance(found, PretrainedTokenizer)
-    assert (found.fingerprint, found.special) == (saved.fingerprint, saved.special)
-    assert found.encode([TEXT])[0].tolist() == saved.encode([TEXT])[0].tolist()
-    assert PretrainedTokenizer(BERT, ALONE).fingerprint != saved.fingerprint
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda saved: saved.pop("special"),
-        lambda saved: saved["special"].update(bos=3),
-        lambda saved: saved.update(tokenizer="{}"),
-        lambda saved: saved.update(tokenizer=3),
-        lambda saved: saved["special"].update(eos=10_000),
-    ],
-)
-def test_damaged_files_are_refused(tmp_path, damage):
-    path = tmp_path / "tokenizer.json"
-    PretrainedTokenizer(BERT, SpecialTokens(0, 2, 3, 1)).save(path)
-    saved = json.loads(path.read_text())
-    damage(saved)
-    path.write_text(json.dumps(saved))
-    with pytest.raises(DataError, match="is damaged"):
-        load_tokenizer(path)
-
-
-def test_a_file_on_which_the_package_panics_is_refused():
-    """Its error does not derive from Exception, so it passed every handler."""
-    saved = json.loads(GPT2)
-    saved["model"] |= {"vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]], "continuing_subword_prefix": "##"}
-    with pytest.raises(ValueError, match="describes no tokenizer"):
-        PretrainedTokenizer(json.dumps(saved), ALONE)
-
-
-SPECIAL, TEXT_A = {"SpecialToken": {"id": "X", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
+def gpt2(**changes):
+    """The content of GPT-2's file with changes."""
+    return json.dumps(json.loads(GPT2) | changes)
 
 
 def templated(single, **ids):
     """The content of GPT-2's file with another template."""
     special = {name: {"id": name, "ids": [token], "tokens": [name]} for name, token in ids.items()}
     template = {"type": "TemplateProcessing", "single": single, "pair": [TEXT_A], "special_tokens": special}
-    return json.dumps(json.loads(GPT2) | {"post_processor": template})
+    return gpt2(post_processor=template)
 
 
-def test_dropout_of_merges_is_not_used():
-    """It is for training; the tokens of a text would differ from call to call."""
-    saved = json.loads(GPT2)
-    saved["model"]["dropout"] = 0.5
-    tokenizer = PretrainedTokenizer(json.dumps(saved), ALONE)
-    assert {tuple(ids.tolist()) for ids in tokenizer.encode([TEXT] * 20)} == {tuple(BYTES.encode([TEXT])[0].tolist())}
+def used(content):
+    tokenizer = PretrainedTokenizer(content, ALONE)
+    return tokenizer.decode([]), tokenizer.encode(["cat"])
 
 
-def test_a_template_that_names_no_token_is_refused():
-    with pytest.raises(ValueError, match="describes no tokenizer: no entry"):  # a panic
-        PretrainedTokenizer(templated([SPECIAL, TEXT_A]), ALONE)
+SPECIAL, TEXT_A = {"SpecialToken": {"id": "X", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
+SIZE = BYTES.vocab_size
+MERGES = {"vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]], "continuing_subword_prefix": "##"}
+FUSED = [{"type": "Fuse"}, {"type": "Strip", "content": "x", "start": 0, "stop": 3}]
+WORDS = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "dog": 1}, unk_token="[UNK]")).to_str()
+OUTSIDE = f"template has the token {SIZE}, which is not below {SIZE}"
 
 
-def test_a_template_with_a_token_outside_the_vocabulary_is_refused():
-    """A model would read the vector of another token."""
-    size = PretrainedTokenizer(GPT2, ALONE).vocab_size
-    for single in ([SPECIAL, TEXT_A], [TEXT_A, SPECIAL]):
-        PretrainedTokenizer(templated(single, X=size - 1), ALONE)
-        with pytest.raises(ValueError, match=f"template has the token {size}, which is not below {size}"):
-            PretrainedTokenizer(templated(single, X=size), ALONE)
-
-
-def test_a_decoder_on_which_the_package_panics_is_refused():
-    parts = [{"type": "Fuse"}, {"type": "Strip", "content": "x", "start": 0, "stop": 3}]
-    saved = json.loads(GPT2) | {"decoder": {"type": "Sequence", "decoders": parts}}
-    with pytest.raises(DataError, match="cannot join the tokens"):
-        PretrainedTokenizer(json.dumps(saved), ALONE).decode([])
-
-
-def test_a_word_without_a_token_is_refused():
-    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "dog": 1}, unk_token="[UNK]"))
-    with pytest.raises(DataError, match="cannot split the text: WordLevel error: Missing"):
-        PretrainedTokenizer(words.to_str(), ALONE).encode(["cat"])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        # On the first two, the package panics: its error does not derive from Exception.
+        (gpt2(model=json.loads(GPT2)["model"] | MERGES), "describes no tokenizer"),
+        (templated([SPECIAL, TEXT_A]), "describes no tokenizer: no entry"),
+        # A model would read the vector of another token.
+        (templated([SPECIAL, TEXT_A], X=SIZE), OUTSIDE),
+        (templated([TEXT_A, SPECIAL], X=SIZE), OUTSIDE),
+        (gpt2(decoder={"type": "Sequence", "decoders": FUSED}), "cannot join the tokens"),
+        (WORDS, "cannot split the text: WordLevel error: Missing"),
+    ],
+)
+def test_a_file_on_which_the_package_fails_is_refused(content, message):
+    with pytest.raises(ValueError, match=message):
+        used(content)
 
 
 def test_a_missing_package_is_named(tmp_path, monkeypatch):
@@ -213,3 +175,55 @@ def test_a_text_is_tokenized_as_a_whole(tmp_path):
     stream = prepare_text(Text("a\n\nb"), tokenizer, tmp_path)
     assert stream.tokens[1:].tolist() == tokenizer.encode(["a\n\nb"])[0].tolist()
     assert len(stream.tokens) == 4
+
+
+ENGLISH, FRENCH = marian.PAIRS[0].english, marian.PAIRS[0].french
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("marian")
+    return marian.write(folder), *((folder / f"{side}.spm").read_bytes() for side in ("source", "target"))
+
+
+@pytest.fixture(scope="module")
+def tokenizer(files):
+    vocabulary, source, target = files
+    pad = vocabulary["<pad>"]
+    return MarianTokenizer(source, target, vocabulary, SpecialTokens(pad, pad, vocabulary["</s>"], vocabulary["<unk>"]))
+
+
+def test_each_side_has_its_pieces(tokenizer, files):
+    vocabulary, *models = files
+    for text, side, model in zip((ENGLISH, FRENCH), ("source", "target"), models, strict=True):
+        pieces = sentencepiece.SentencePieceProcessor(model_proto=model).encode(text, out_type=str)
+        (ids,) = tokenizer.encode([text], side)
+        assert ids.tolist() == [vocabulary.get(piece, vocabulary["<unk>"]) for piece in pieces]
+        assert tokenizer.pieces(ids) == [piece if piece in vocabulary else "<unk>" for piece in pieces]
+    assert tokenizer.encode([FRENCH])[0].tolist() != tokenizer.encode([FRENCH], "target")[0].tolist()
+    assert tokenizer.segmentations(FRENCH) == [tuple(tokenizer.encode_normalized([FRENCH])[0].tolist())]
+
+
+def test_a_marian_omits_special_tokens(tokenizer):
+    ids = tokenizer.encode([FRENCH], "target")[0]
+    special = tokenizer.special
+    assert special.unk not in ids
+    assert tokenizer.decode([special.bos, *ids, special.eos, special.pad]) == tokenizer.normalized(ids) == FRENCH
+    assert tokenizer.encode([""])[0].tolist() == []
+    assert tokenizer.decode([]) == ""
+    assert tokenizer.encode(["\u4e00"])[0][-1] == special.unk
+
+
+def test_a_code_is_one_token(tokenizer):
+    code = tokenizer.id_of(marian.CODE)
+    assert tokenizer.encode([f"{marian.CODE} {ENGLISH}"])[0].tolist() == [code, *tokenizer.encode([ENGLISH])[0]]
+    assert tokenizer.encode([f">>xyz<< {ENGLISH}"])[0][0] == tokenizer.special.unk
+    assert code not in tokenizer.encode([f"{ENGLISH} {marian.CODE}"])[0]
+    assert tokenizer.is_special(tokenizer.special.eos)
+    assert not tokenizer.is_special(code)
+
+
+def test_special_tokens_in_a_text_of_a_marian_become_their_ids(tokenizer):
+    special, (ids,) = tokenizer.special, tokenizer.encode([ENGLISH])
+    assert tokenizer.encode([f"{ENGLISH}</s> <unk> {ENGLISH}"])[0].tolist() == [*ids, special.eos, special.unk, *ids]
+    assert tokenizer.encode(["<pad>"], "target")[0].tolist() == [special.pad]

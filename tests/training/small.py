@@ -56,6 +56,11 @@ def stream(start):
     return (batch(number) for number in itertools.count(start))
 
 
+def with_bad(*bad):
+    """Batches 0, 1, ... of a plan; these are not finite."""
+    return lambda start: (batch(number, nan=number in bad) for number in itertools.count(start))
+
+
 def abstract(state):
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
 

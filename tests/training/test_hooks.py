@@ -1,13 +1,12 @@
 """Hooks are called in order."""
 
-import itertools
 import os
 import signal
 
 import pytest
 
 from jaxformer import signals, training
-from tests.training.small import batch, fit, new_state
+from tests.training.small import fit, new_state, with_bad
 
 
 class Told(training.Hook):
@@ -76,10 +75,10 @@ class Every(training.Hook):
 
 def test_the_order_of_events(tmp_path):
     """The metrics of a step come after the next one begins, and all before a save."""
-    every, bad = Every(), lambda start: (batch(number, nan=number == 2) for number in itertools.count(start))
+    every = Every()
     config = {"checkpoint_every": 2, "log_every": 2, "nonfinite": "rollback"}
     with training.Checkpoints(tmp_path) as checkpoints:
-        fit(new_state(), 4, batches=bad, checkpoints=checkpoints, hooks=[every], config=config)
+        fit(new_state(), 4, batches=with_bad(2), checkpoints=checkpoints, hooks=[every], config=config)
     step = lambda number: [f"waiting for data {number}", f"stepping {number}"]
     assert every.events == [
         "started 0 4",
@@ -106,20 +105,6 @@ def test_a_hook_says_what_signals_say():
     assert said == [signals.MESSAGES[signal.SIGTERM]]
 
 
-def test_a_hook_receives_a_failure():
-    told = Told()
-    with pytest.raises(training.NonFiniteError):
-        fit(
-            new_state(),
-            4,
-            batches=lambda start: iter([batch(0), batch(1, nan=True), batch(2)]),
-            hooks=[told],
-        )
-    (*_, last) = told.events
-    assert last[:2] == ("ended", 2)
-    assert last[2].startswith("NonFiniteError: step 2")
-
-
 class Failing(training.Hook):
     def ended(self, step, reason):
         raise ConnectionError("no tracker")
@@ -127,10 +112,11 @@ class Failing(training.Hook):
 
 def test_a_failing_hook_does_not_hide_the_error(caplog):
     """The error of the training has the exit code that tells a launcher whether to try again."""
-    told, bad = Told(), lambda start: iter([batch(0), batch(1, nan=True), batch(2)])
+    told, bad = Told(), with_bad(1)
     with pytest.raises(training.NonFiniteError):
         fit(new_state(), 4, batches=bad, hooks=[Failing(), told])
     assert told.events[-1][:2] == ("ended", 2)
+    assert told.events[-1][2].startswith("NonFiniteError: step 2")
     assert "at the end of training: ConnectionError: no tracker" in caplog.text
     with pytest.raises(ConnectionError):
         fit(new_state(), 2, hooks=[Failing(), told])
@@ -145,11 +131,6 @@ def test_a_full_disk_at_the_end_does_not_hide_the_error(tmp_path, monkeypatch):
 
     told, timer = Told(), training.PhaseTimer(tmp_path / "time.json")
     monkeypatch.setattr(timer, "save", full)
-    bad = lambda start: iter([batch(0, nan=True), batch(1)])
     with pytest.raises(training.NonFiniteError):
-        fit(new_state(), 4, batches=bad, hooks=[told, timer])
+        fit(new_state(), 4, batches=with_bad(0), hooks=[told, timer])
     assert told.events[-1][:2] == ("ended", 1)
-
-
-def test_the_base_class_does_nothing():
-    assert fit(new_state(), 2, hooks=[training.Hook()]).reason == "done"

@@ -25,7 +25,7 @@ from jaxformer.training.logging import JsonLog, read_log
 from jaxformer.training.loop import _Clock
 from jaxformer.training.recorder import MEASURED
 from tests.training import copying
-from tests.training.small import OPTIMIZER, STEP, abstract, batch, fit, loss, new_state, settings, stream
+from tests.training.small import OPTIMIZER, STEP, abstract, batch, fit, loss, new_state, settings, stream, with_bad
 
 
 def test_resumed_run_is_the_same_run(tmp_path):
@@ -96,11 +96,8 @@ def test_metrics_may_be_arrays(tmp_path):
 
 
 def test_nonfinite_names_the_step():
-    def batches(start):
-        return (batch(number, nan=number == 3) for number in itertools.count(start))
-
     with pytest.raises(training.NonFiniteError, match="step 4"):
-        fit(new_state(), 10, batches=batches)
+        fit(new_state(), 10, batches=with_bad(3))
 
 
 def test_a_resumed_run_compiles_once(tmp_path):
@@ -197,11 +194,6 @@ def test_batches_that_end_early():
 # A batch that is not finite, left out after going back: the run is the one that never had it.
 
 
-def with_bad(bad):
-    """Batch 0, 1, ... of a plan; those in `bad` are not finite."""
-    return lambda start: (batch(number, nan=number in bad) for number in itertools.count(start))
-
-
 def without(bad):
     good = [number for number in range(40) if number not in bad]
     return lambda start: (batch(number) for number in good[start:])
@@ -219,7 +211,7 @@ def fit_in(folder, batches, steps=20, nonfinite="rollback", state=None, progress
 @pytest.mark.parametrize("bad", [{5}, {4, 5}, {6, 13}, {17, 18}], ids=str)
 def test_the_run_is_the_one_without_these_batches(bad, tmp_path):
     """Two in one stretch between checkpoints, one in each of two, and at the end; the log holds every step once."""
-    found, want = fit_in(tmp_path / "a", with_bad(bad)), fit_in(tmp_path / "b", without(bad))
+    found, want = fit_in(tmp_path / "a", with_bad(*bad)), fit_in(tmp_path / "b", without(bad))
     chex.assert_trees_all_equal(found.state, want.state)
     assert found.progress.left_out == sorted(bad)
     timed = [read_log(tmp_path / name / "log.jsonl") for name in "ab"]
@@ -230,8 +222,8 @@ def test_the_run_is_the_one_without_these_batches(bad, tmp_path):
 
 @pytest.mark.full
 def test_a_resumed_run_leaves_them_out_too(tmp_path):
-    half = fit_in(tmp_path / "a", with_bad({5}), steps=12)
-    found = fit_in(tmp_path / "a", with_bad({5}), state=half.state, progress=half.progress)
+    half = fit_in(tmp_path / "a", with_bad(5), steps=12)
+    found = fit_in(tmp_path / "a", with_bad(5), state=half.state, progress=half.progress)
     chex.assert_trees_all_equal(found.state, fit_in(tmp_path / "b", without({5})).state)
 
 
@@ -249,7 +241,7 @@ def test_the_state_is_freed_before_another_is_read(tmp_path, monkeypatch):
         return read(self, target)
 
     monkeypatch.setattr(training.Checkpoints, "restore_latest", restore)
-    fit_in(tmp_path, with_bad({5, 13}), step=step)
+    fit_in(tmp_path, with_bad(5, 13), step=step)
     assert alive == [0, 0]
 
 
@@ -258,7 +250,7 @@ def test_going_back_to_a_save_of_the_caller(tmp_path):
     state = dataclasses.replace(new_state(), params=jax.device_get(new_state().params))
     with training.Checkpoints(tmp_path / "a" / "checkpoints") as checkpoints:
         checkpoints.save(0, state, {})
-    found, want = fit_in(tmp_path / "a", with_bad({0}), 3, state=state), fit_in(tmp_path / "b", without({0}), 3)
+    found, want = fit_in(tmp_path / "a", with_bad(0), 3, state=state), fit_in(tmp_path / "b", without({0}), 3)
     chex.assert_trees_all_equal(found.state, want.state)
     assert found.progress.left_out == [0]
 
@@ -266,11 +258,11 @@ def test_going_back_to_a_save_of_the_caller(tmp_path):
 def test_too_many_nonfinite_steps_are_an_error(tmp_path):
     """Four in a row are more than three; and before the first checkpoint, training cannot go back."""
     with pytest.raises(training.NonFiniteError, match="step 6, batch 8: "):
-        fit_in(tmp_path / "a", with_bad({5, 6, 7, 8}))
+        fit_in(tmp_path / "a", with_bad(5, 6, 7, 8))
     with pytest.raises(training.NonFiniteError, match=r"step 3, batch 2: .*; there is no checkpoint to go back to"):
-        fit_in(tmp_path / "b", with_bad({2}))
+        fit_in(tmp_path / "b", with_bad(2))
     with pytest.raises(training.NonFiniteError, match="step 6, batch 5: "):
-        fit_in(tmp_path / "c", with_bad({5}), nonfinite="abort")
+        fit_in(tmp_path / "c", with_bad(5), nonfinite="abort")
 
 
 @pytest.mark.full

@@ -1,7 +1,6 @@
 """The metrics of steps, recorded in logs and on the screen."""
 
 import io
-import itertools
 import time
 import types
 from typing import Any
@@ -15,7 +14,19 @@ from jaxformer import training
 from jaxformer.training import phase_timer
 from jaxformer.training.logging import JsonLog, TensorBoard, read_log
 from jaxformer.training.progress import Display
-from tests.training.small import OPTIMIZER, STEP, batch, fit, init, loss, new_state, settings, stream
+from tests.training.small import OPTIMIZER, STEP, batch, fit, init, loss, new_state, settings, stream, with_bad
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The time of trainings, which a test sets."""
+    clock = types.SimpleNamespace(now=0.0, monotonic=lambda: clock.now, strftime=time.strftime, gmtime=time.gmtime)
+    monkeypatch.setattr(phase_timer, "time", clock)
+    return clock
+
+
+def numbered(start):
+    return ({"number": n + 1, "batch": b} for n, b in enumerate(stream(start), start))
 
 
 @pytest.mark.parametrize(("every", "steps"), [(4, [4, 8, 10]), (0, [10])])
@@ -35,9 +46,8 @@ def test_reports_tokens_and_utilization(every, steps):
 def test_skipped_steps_are_counted_and_reported(tmp_path):
     out = io.StringIO()
     step = training.make_step(loss, OPTIMIZER, nonfinite="skip")
-    bad = lambda start: (batch(number, nan=number in (2, 4)) for number in itertools.count(start))
     hooks = [JsonLog(tmp_path / "log.jsonl"), Display(Console(file=out))]
-    result = training.fit(step, new_state(), bad, config=settings(6), hooks=hooks)
+    result = training.fit(step, new_state(), with_bad(2, 4), config=settings(6), hooks=hooks)
     assert result.skipped == 2
     skipped = [text for text in out.getvalue().splitlines() if "skipped" in text]
     assert skipped == ["step 3: not finite, skipped (1 so far)", "step 5: not finite, skipped (2 so far)"]
@@ -51,9 +61,8 @@ def test_a_step_that_does_not_report_whether_its_loss_is_finite():
         state, metrics = STEP(state, batch)
         return state, {name: metrics[name] for name in ("loss_sum", "count")}
 
-    bad = lambda start: (batch(number, nan=number == 1) for number in itertools.count(start))
     with pytest.raises(training.NonFiniteError, match="step 2"):
-        training.fit(step, new_state(), bad, config=settings(4))
+        training.fit(step, new_state(), with_bad(1), config=settings(4))
 
 
 def test_metrics_are_read_one_step_late():
@@ -68,7 +77,6 @@ def test_metrics_are_read_one_step_late():
         events.append(("dispatched", int(one["number"])))
         return STEP(state, one["batch"])
 
-    numbered = lambda start: ({"number": n + 1, "batch": b} for n, b in enumerate(stream(start), start))
     training.fit(watched, new_state(), numbered, config=settings(3), hooks=[Log()])
     assert events == [("dispatched", 1), ("dispatched", 2), ("read", 1), ("dispatched", 3), ("read", 2), ("read", 3)]
 
@@ -79,9 +87,10 @@ def test_the_log_has_the_measurements_of_a_step(tmp_path):
     optimizer = training.make_optimizer(settings_of, steps=100)
     rate = training.make_schedule(settings_of, steps=100)
     step = training.make_step(loss, optimizer, nonfinite="skip", learning_rate=rate)
-    bad = lambda start: (batch(number, nan=number == 1) for number in itertools.count(start))
     state = training.create(init, optimizer, jax.random.key(0))
-    training.fit(step, state, bad, config=settings(4), hooks=[JsonLog(tmp_path / "log.jsonl", label_smoothing=0.1)])
+    training.fit(
+        step, state, with_bad(1), config=settings(4), hooks=[JsonLog(tmp_path / "log.jsonl", label_smoothing=0.1)]
+    )
     entries = read_log(tmp_path / "log.jsonl")
     assert {entry["label_smoothing"] for entry in entries} == {0.1}
     assert [entry["learning_rate"] for entry in entries] == [pytest.approx(0.001 * n) for n in (1, 2, 2, 3)]
@@ -91,24 +100,19 @@ def test_the_log_has_the_measurements_of_a_step(tmp_path):
         assert entry["device_memory"] > 2**20
 
 
-def test_the_time_of_a_step_is_its_own(tmp_path, monkeypatch):
+def test_the_time_of_a_step_is_its_own(tmp_path, clock):
     """Metrics are read one step late, but a step that is done when its call returns ends there."""
-    clock = types.SimpleNamespace(now=0.0, monotonic=lambda: clock.now, strftime=time.strftime, gmtime=time.gmtime)
-    monkeypatch.setattr(phase_timer, "time", clock)
 
     def timed(state, one):
         clock.now += one["number"]
         return jax.block_until_ready(STEP(state, one["batch"]))
 
-    numbered = lambda start: ({"number": n + 1, "batch": b} for n, b in enumerate(stream(start), start))
     training.fit(timed, new_state(), numbered, config=settings(4), hooks=[JsonLog(tmp_path / "log.jsonl")])
     assert [entry["seconds"] for entry in read_log(tmp_path / "log.jsonl")] == [1.0, 2.0, 3.0, 4.0]
 
 
-def test_steps_that_end_unseen_share_the_time(tmp_path, monkeypatch):
+def test_steps_that_end_unseen_share_the_time(tmp_path, clock):
     """The process was away, in the call of the second step, while the device finished both."""
-    clock = types.SimpleNamespace(now=0.0, monotonic=lambda: clock.now, strftime=time.strftime, gmtime=time.gmtime)
-    monkeypatch.setattr(phase_timer, "time", clock)
 
     class Later(np.ndarray):
         def is_ready(self):
@@ -119,7 +123,6 @@ def test_steps_that_end_unseen_share_the_time(tmp_path, monkeypatch):
         clock.now += 4.0 * (one["number"] == 2)
         return state, {name: np.asarray(value).view(Later) for name, value in metrics.items()}
 
-    numbered = lambda start: ({"number": n + 1, "batch": b} for n, b in enumerate(stream(start), start))
     training.fit(away, new_state(), numbered, config=settings(2), hooks=[JsonLog(tmp_path / "log.jsonl")])
     assert [entry["seconds"] for entry in read_log(tmp_path / "log.jsonl")] == [2.0, 2.0]
 
@@ -180,18 +183,15 @@ def test_hooks_end_even_if_one_cannot_start(tmp_path, caplog):
     assert not caplog.records
 
 
-def test_the_time_of_steps_that_are_undone_is_no_other_steps(tmp_path, monkeypatch):
+def test_the_time_of_steps_that_are_undone_is_no_other_steps(tmp_path, clock):
     """The first step after going back had the time of those before, too."""
-    clock = types.SimpleNamespace(now=0.0, monotonic=lambda: clock.now, strftime=time.strftime, gmtime=time.gmtime)
-    monkeypatch.setattr(phase_timer, "time", clock)
 
     def timed(state, one):
         clock.now += 1.0
         return jax.block_until_ready(STEP(state, one))
 
-    bad = lambda start: (batch(number, nan=number == 2) for number in itertools.count(start))
     config = settings(4, checkpoint_every=2, nonfinite="rollback")
     with training.Checkpoints(tmp_path) as checkpoints:
         log = JsonLog(tmp_path / "log.jsonl")
-        training.fit(timed, new_state(), bad, config=config, checkpoints=checkpoints, hooks=[log])
+        training.fit(timed, new_state(), with_bad(2), config=config, checkpoints=checkpoints, hooks=[log])
     assert [entry["seconds"] for entry in read_log(tmp_path / "log.jsonl")] == [1.0] * 4

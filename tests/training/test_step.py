@@ -1,6 +1,8 @@
-"""One update: its gradient, microbatches, nonfinite values and metrics, on a model of two arrays."""
+"""One update: its gradient, microbatches, nonfinite values and metrics, on a model of two arrays; programs compiled
+ahead; the step of `pmap` is the step of `jit`, on eight devices and on one."""
 
 import dataclasses
+import functools
 import itertools
 import re
 
@@ -11,8 +13,11 @@ import numpy as np
 import optax
 import pytest
 
-from jaxformer import training
-from tests.training.small import OPTIMIZER, batch, init, loss, new_state, settings
+from jaxformer import models, pure, training
+from jaxformer.training.phase_timer import PhaseTimer
+from jaxformer.training.step import OutOfMemoryError, Programs
+from tests.sharding import small
+from tests.training.small import OPTIMIZER, STEP, batch, init, loss, new_state, settings
 
 
 def test_gradient_is_that_of_the_mean():
@@ -193,3 +198,115 @@ def test_weights_below_one_are_a_mean_too():
     empty = {**batch(1), "weight": np.zeros(8, np.float32)}
     _, metrics = training.make_step(loss, OPTIMIZER)(new_state(), empty)
     assert (float(metrics["gradient_norm"]), float(metrics["finite"])) == (0, 1)
+
+
+def test_one_program_for_each_shape():
+    timer = PhaseTimer()
+    programs = Programs(STEP, timer)
+    timer.at("stepping")
+    state, want = new_state(), new_state()
+    for rows in (8, 4, 8):
+        state, metrics = programs(state, batch(0, rows=rows))
+        want, expected = STEP(want, batch(0, rows=rows))
+        chex.assert_trees_all_equal((state, metrics), (want, expected))
+    assert len(programs) == 2
+    assert timer.seconds()["compiling"] > timer.seconds()["stepping"] / 100
+
+
+def test_batches_of_other_structures_and_numbers():
+    """Two kinds of batch with arrays of one shape have two programs; numbers that are not arrays need no program each.
+
+    A program of the first kind refused the second, and a number raised an AttributeError, although a jitted step takes
+    them.
+    """
+    plain = lambda batch: batch["text" if batch["image"] is None else "image"] * batch["scale"]
+
+    @jax.jit
+    def step(state, batch):
+        return dataclasses.replace(state, step=state.step + 1), {"sum": plain(batch).sum()}
+
+    programs, state = Programs(step, PhaseTimer()), new_state()
+    for text, image, scale in ((1.0, None, 0.5), (None, 2.0, 0.5), (3.0, None, 0.25)):
+        one = {name: x and jnp.full(4, x) for name, x in (("text", text), ("image", image))} | {"scale": scale}
+        state, metrics = programs(state, one)
+        assert metrics["sum"] == plain(one).sum()
+    assert (len(programs), state.step) == (2, 3)
+
+
+def test_a_step_that_would_be_killed_is_refused():
+    programs = Programs(STEP, PhaseTimer(), memory=1000)
+    state = new_state()
+    with pytest.raises(OutOfMemoryError, match=r"a step on a batch of 8 x 4 needs 0\.0 GB, but there are 0\.0 GB"):
+        programs(state, batch(0))
+    assert not state.step.is_deleted()
+
+
+def test_earlier_steps_have_ended_before_another_is_compiled(monkeypatch):
+    """A step that runs while the next one compiles would be logged as one that takes no time."""
+
+    @jax.jit
+    def slow(state, batch):
+        busy = jax.lax.fori_loop(0, 300, lambda _, x: jnp.tanh(x @ x), jnp.ones((300, 300)))
+        return dataclasses.replace(state, step=state.step + 1 + (0 * busy[0, 0]).astype(jnp.int32)), {}
+
+    ready = []
+    compiled = Programs._compiled
+
+    def look(self, state, batch):
+        ready.append(state.step.is_ready())
+        return compiled(self, state, batch)
+
+    monkeypatch.setattr(Programs, "_compiled", look)
+    programs, state = Programs(slow, PhaseTimer()), new_state()
+    for rows in (8, 4, 2):
+        state, _ = programs(state, batch(0, rows=rows))
+    assert ready == [True, True, True]
+
+
+SIZES = small.SIZES | {"num_encoder_layers": 1, "num_decoder_layers": 1}
+CONFIG = models.EncoderDecoderConfig(64, 64, norm_position="pre", dropout=0.0, **SIZES)
+
+
+@pytest.mark.full
+def test_ten_steps():
+    """Padding is spread unevenly, so a mean over the devices' means would be another loss."""
+    net, given = pure(models.EncoderDecoder, CONFIG), small.batch()
+    given = given | {"labels": given["labels"].at[:5].set(63)}
+    state, step = small.alone(CONFIG)
+    want, last = small.ten(state, step, given)
+    loss = functools.partial(small.loss, net)
+    state = training.create(net.init, small.OPTIMIZER, jax.random.key(0))
+    state = jax.tree.map(lambda x: jnp.stack([x] * 8), state)
+    step, cut = training.make_replicated_step(loss, small.OPTIMIZER), lambda x: x.reshape(8, 2, -1)
+    got = []
+    for _ in range(10):
+        state, metrics = step(state, jax.tree.map(cut, given))
+        got.append(float(metrics["loss_sum"][0] / metrics["count"][0]))
+    np.testing.assert_allclose(got[0], want[0], rtol=1e-6)
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    for a, b in zip(jax.tree.leaves(state.params), jax.tree.leaves(last.params), strict=True):
+        np.testing.assert_allclose(a[0], b, atol=2e-4)
+        np.testing.assert_array_equal(a, jnp.broadcast_to(a[0], a.shape))
+
+
+def test_a_moving_average_is_refused():
+    """Its initial values would stay, and be what is evaluated."""
+    state = training.create(lambda key: jnp.zeros(2), small.OPTIMIZER, jax.random.key(0), ema=True)
+    state = jax.tree.map(lambda x: jnp.stack([x] * 8), state)
+    step = training.make_replicated_step(lambda p, x, key: (p.sum(), x.sum(), {}), small.OPTIMIZER)
+    with pytest.raises(ValueError, match="keeps no moving average"):
+        step(state, jnp.ones((8, 3)))
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.01, 1.0])
+def test_counts_below_one(weight):
+    """The update divides by the count, as `make_step` does: by 0.24, not by 1; a count of 0 divides by 1."""
+    loss = lambda p, x, key: (weight * jnp.square(p - x).sum(), weight * jnp.float32(x.size), {})
+    sgd, x = optax.sgd(0.25), jnp.arange(24.0).reshape(8, 3)
+    state = training.create(lambda key: jnp.float32(3), sgd, jax.random.key(0))
+    replicated = jax.tree.map(lambda x: jnp.stack([x] * 8), state)
+    want, metrics = training.make_step(loss, sgd)(state, x)
+    got, found = training.make_replicated_step(loss, sgd)(replicated, x)
+    np.testing.assert_allclose(got.params, jnp.full(8, want.params), rtol=1e-6)
+    np.testing.assert_allclose(found["gradient_norm"][0], metrics["gradient_norm"], rtol=1e-6)
+    np.testing.assert_allclose(got.params[0], 3 if weight == 0 else 3 + 0.5 * (11.5 - 3), rtol=1e-6)

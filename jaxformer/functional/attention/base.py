@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeVar
 
 import jax
 import jax.core
@@ -14,12 +14,40 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer.functional.bias import Bias, DenseBias, dense_bias, terms, with_four_dims
-from jaxformer.functional.derivatives import once, reverse_only
 from jaxformer.functional.dropout import Dropout, flat_index, keep
 from jaxformer.masks import Mask, as_mask
 
+T = TypeVar("T")
+
 ScoreFunction = Callable[[jax.Array], jax.Array]
 """An elementwise function of the scaled logits, applied before bias and mask, such as `soft_cap`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SoftCap:
+    """The result of `soft_cap`; objects with equal caps compare equal, so a program is compiled once."""
+
+    cap: float
+
+    def __call__(self, logits: Float[Array, "*dims"]) -> Float[Array, "*dims"]:
+        return self.cap * jnp.tanh(logits / self.cap)
+
+
+def soft_cap(cap: float) -> SoftCap:
+    """Returns ``x -> cap tanh(x / cap)`` for the `score` of `attention` (Bello et al. 2016; Gemma 2).
+
+    The logits stay between -cap and cap.
+
+    Raises:
+      ValueError: the cap is not above 0.
+
+    >>> import jax.numpy as jnp, numpy as np
+    >>> print(np.asarray(soft_cap(50.0)(jnp.array([-1e4, 1.0, 1e4]))).round(2))
+    [-50.   1.  50.]
+    """
+    if cap <= 0:
+        raise ValueError(f"cap must be above 0, got {cap}")
+    return SoftCap(cap)
 
 
 RESIDUAL = "attention_residual"
@@ -192,22 +220,29 @@ def _multiplied_jvp(primals, tangents):
     return _multiplied(query, scale), tangents[0] * scale + finite * tangents[1]
 
 
-Derivatives: TypeAlias = Literal["all", "forward over reverse", "gradient"]
-"""The derivatives of an implementation: all; the gradient and its forward-mode derivative; only the gradient."""
+def once(tree: T, reason: str) -> T:
+    """Returns a pytree unchanged; its arrays have a gradient, and every other derivative raises an error.
 
+    Raises:
+      TypeError: when differentiated in forward mode, by JAX, as every function with its own backward pass.
+      ValueError: when the gradient is differentiated; the message is `reason`.
 
-def limit_derivatives(request: Request, name: str, derivatives: Derivatives) -> Request:
-    """Returns the request with guards that reject all other derivatives; errors name the implementation `name`."""
-    if derivatives == "all":
-        return request
-    arrays = request.query, request.key, request.value, request.bias, request.sinks
-    if derivatives == "gradient":
-        limit, text = once, "a gradient but no other derivative (jax.jvp, jax.hessian)"
-    else:
-        limit, text = reverse_only, "a gradient but no forward-mode derivative (jax.jvp, jax.linearize)"
-    arrays = limit(arrays, f"{name} attention has {text}; implementation='reference' has all")
-    limited = dict(zip(("query", "key", "value", "bias", "sinks"), arrays, strict=True))
-    return dataclasses.replace(request, **limited)
+    >>> square = lambda x: once(x, "use another function") ** 2
+    >>> jax.grad(square)(3.0).item()
+    6.0
+    """
+
+    @jax.custom_jvp
+    def never(tree: T) -> T:
+        return tree
+
+    @never.defjvp
+    def _(primals, tangents):
+        raise ValueError(reason)
+
+    guarded = jax.custom_vjp(lambda tree: tree)
+    guarded.defvjp(lambda tree: (never(tree), None), lambda _, upstream: (upstream,))
+    return guarded(tree)
 
 
 def _check_shapes(query, key, value) -> None:
@@ -283,3 +318,35 @@ def keep_tile(dropout: Dropout, dims: tuple[int, int, int, int], indices: tuple[
       indices: the absolute indices of the tile in each dimension, as arrays that broadcast.
     """
     return keep(dropout.key, dropout.rate, flat_index(dims, indices))
+
+
+def add_sinks(
+    output: Float[Array, "B T N J"], logsumexp: Float[Array, "B T N 2"], sinks: Float[Array, " N"] | None
+) -> tuple[Float[Array, "B T N J"], Float[Array, "B T N 2"]]:
+    """Returns the output and the log-sum-exp of `blockwise.forward` with sinks; empty rows are unchanged.
+
+    A sink is a learned logit of each head, an extra term in the denominator of its softmax: a head with nothing to
+    attend to gives its weight to the sink (Xiao et al. 2023; OpenAI 2025, gpt-oss). It needs no key, so restricted
+    attention visits no additional block.
+    """
+    if sinks is None:
+        return output, logsumexp
+    m, log_l = logsumexp[..., 0], logsumexp[..., 1]
+    more = jnp.where(is_nonempty(log_l), jax.nn.softplus(sinks.astype(jnp.float32)[None, None] - m - log_l), 0.0)
+    return output * jnp.exp(-more)[..., None], jnp.stack([m, log_l + more], -1)
+
+
+def sink_gradients(
+    sinks: Float[Array, " N"] | None,
+    output: Float[Array, "B T N J"],
+    logsumexp: Float[Array, "B T N 2"],
+    upstream: Float[Array, "B T N J"],
+) -> Float[Array, " N"] | None:
+    """Returns the gradients of sinks, given the results of `add_sinks` and the gradient of the output."""
+    if sinks is None:
+        return None
+    m, log_l = logsumexp[..., 0], logsumexp[..., 1]
+    weight = jnp.exp(sinks.astype(jnp.float32)[None, None] - m - log_l)
+    delta = (upstream.astype(jnp.float32) * output.astype(jnp.float32)).sum(-1)
+    # An empty row, and the gradient of its output, may hold NaN.
+    return -jnp.where(is_nonempty(log_l), weight * delta, 0.0).sum((0, 1)).astype(sinks.dtype)

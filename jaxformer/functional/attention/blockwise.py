@@ -30,19 +30,12 @@ from jaxtyping import Array, Float
 from jaxformer import targets
 from jaxformer.axes import vary_alike
 from jaxformer.functional.attention import tiles
-from jaxformer.functional.attention.base import LOW, RESIDUAL, Request, is_nonempty
-from jaxformer.functional.attention.sinks import add_sinks, sink_gradients
+from jaxformer.functional.attention.base import LOW, RESIDUAL, Request, add_sinks, is_nonempty, sink_gradients
 from jaxformer.functional.attention.tiles import BiasArrays, Location, Origin, Tile, Tiling, Varying
 from jaxformer.functional.bias import Bias
-from jaxformer.functional.derivatives import not_reversed
 
 HEADS = 8
 """The number of heads whose tiles fit in a CPU's cache; processing 64 heads at once takes 1.6 times as long."""
-
-ONE_REVERSE = (
-    "{} attention has no gradient of its gradient (jax.grad of jax.grad), only a forward-mode derivative of it "
-    "(jax.jvp of jax.grad, as in jax.hessian); implementation='reference' has all"
-)
 
 
 def attention(
@@ -285,7 +278,6 @@ def _attend(
 def _attend_forward(tiling, query, key, value, bias, sinks, varying):
     output, logsumexp = add_sinks(*forward(tiling, query, key, value, bias, varying), sinks)
     output, logsumexp = checkpoint_name((output.astype(query.dtype), logsumexp), RESIDUAL)
-    output, logsumexp = not_reversed((output, logsumexp), ONE_REVERSE.format("blockwise"))
     return output, (Saved(query, key, value, bias, varying, output, logsumexp), sinks)
 
 
@@ -294,8 +286,7 @@ def _attend_backward(tiling, residuals, upstream):
     *d_arrays, d_bias = backward(tiling, saved, upstream)
     gradients = (d.astype(x.dtype) for d, x in zip(d_arrays, saved[:3], strict=True))
     d_sinks = sink_gradients(sinks, saved.output, saved.logsumexp, upstream)
-    gradients = *gradients, cast_gradients(saved.bias, d_bias), d_sinks
-    return *not_reversed(gradients, ONE_REVERSE.format("blockwise")), None
+    return *gradients, cast_gradients(saved.bias, d_bias), d_sinks, None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)

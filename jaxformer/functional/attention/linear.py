@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxformer.axes import vary_alike
-from jaxformer.functional.padding import clear_padding
+from jaxformer.functional.tokens import clear_padding
 from jaxformer.reprs import brief
 
 FeatureMap = Callable[[jax.Array], jax.Array]

@@ -24,11 +24,9 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
 from jaxformer.functional.attention import blockwise
-from jaxformer.functional.attention.base import LOW, RESIDUAL, Request
-from jaxformer.functional.attention.sinks import add_sinks, sink_gradients
+from jaxformer.functional.attention.base import LOW, RESIDUAL, Request, add_sinks, sink_gradients
 from jaxformer.functional.attention.tiles import BLOCK, Origin, Tiling, Varying, block_size, key_bounds, key_ranges
 from jaxformer.functional.bias import Bias
-from jaxformer.functional.derivatives import not_reversed
 from jaxformer.masks import Mask
 
 SumsT = TypeVar("SumsT")
@@ -218,7 +216,6 @@ def _attend(tiling, ring, query, key, value, bias, sinks, shared):
 def _attend_forward(tiling, ring, query, key, value, bias, sinks, shared):
     output, logsumexp = add_sinks(*_forward(tiling, ring, query, key, value, bias, shared), sinks)
     output, logsumexp = checkpoint_name((output.astype(query.dtype), logsumexp), RESIDUAL)
-    output, logsumexp = not_reversed((output, logsumexp), blockwise.ONE_REVERSE.format("ring"))
     return output, (query, key, value, bias, sinks, shared, output, logsumexp)
 
 
@@ -240,8 +237,7 @@ def _attend_backward(tiling, ring, saved, upstream):
     (d_query, d_bias), (_, _, d_key, d_value) = _round(ring, visit, sums, traveling, to_owner=True)
     gradients = (d.astype(x.dtype) for d, x in ((d_query, query), (d_key, key), (d_value, value)))
     d_sinks = sink_gradients(sinks, output, logsumexp, upstream)
-    gradients = *gradients, blockwise.cast_gradients(bias, d_bias), d_sinks
-    return *not_reversed(gradients, blockwise.ONE_REVERSE.format("ring")), None
+    return *gradients, blockwise.cast_gradients(bias, d_bias), d_sinks, None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)

@@ -21,4 +21,4 @@ if TYPE_CHECKING:
     from jaxformer.tasks.captioning.predictor import ImageCaptioner as ImageCaptioner
     from jaxformer.tasks.captioning.task import TASK as TASK
 
-__getattr__ = lazy.members(__name__, {"task": "TASK", "predictor": "ImageCaptioner", "presets": ""})
+__getattr__ = lazy.members(__name__, {"task": "TASK", "predictor": "ImageCaptioner"})

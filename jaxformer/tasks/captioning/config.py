@@ -1,4 +1,4 @@
-"""The settings of captioning. Importing them imports no JAX."""
+"""The settings of captioning, and its built-in configurations. Importing them imports no JAX."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ from jaxformer.config import PLACE, at_least, flat, to_data
 from jaxformer.data.sources import check_held_out
 from jaxformer.errors import ConfigError
 from jaxformer.files import local_path
-from jaxformer.models.captioner_config import RecurrentCaptionerConfig, TransformerCaptionerConfig
-from jaxformer.models.vision_config import GridConfig, ResidualNetworkConfig
+from jaxformer.models import choices
+from jaxformer.models.vision_config import (
+    GridConfig,
+    RecurrentCaptionerConfig,
+    ResidualNetworkConfig,
+    TransformerCaptionerConfig,
+)
 from jaxformer.reprs import brief
 from jaxformer.tasks.config import SearchConfig, TaskConfig, check_length
 from jaxformer.tasks.vision.config import VisionConfig, check_images
 from jaxformer.tokenizers.special_tokens import MIN_SUBWORDS
+from jaxformer.training.config import AdamConfig, CosineDecay, TrainConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,3 +186,57 @@ def _grid_shape(config: GridConfig) -> dict[str, str]:
     if "attention.d_attention" in shape:
         shape["attention.d_attention"] = config.attention_dim  # which may be the same without being given
     return {name: " ".join(map(str, x)) if isinstance(x, list) else str(x).lower() for name, x in shape.items()}
+
+
+def captioning() -> CaptioningConfig:
+    """Captions by soft attention (Xu et al. 2015), at the size `small`: give --data.train and --data.images."""
+    return CaptioningConfig(
+        model=RecurrentCaptionerConfig(
+            image=GridConfig(image_size=(128, 128), widths=(32, 64, 128, 256), num_blocks=2),
+            attention=choices.SoftAttention(doubly_stochastic=0.1),
+            d_model=256,
+            dropout=0.2,
+        ),
+        data=DataConfig(resize="fit"),
+        optimizer=AdamConfig(
+            learning_rate=1e-3, schedule=CosineDecay(), warmup_steps=200, weight_decay=0.01, clip_norm=1.0
+        ),
+        # The loss is lowest early, when captions still say little about an image (Xu et al. 2015, 4.3).
+        train=TrainConfig(
+            steps=10_000, validate_every=500, checkpoint_every=500, keep_last=2, patience=10, metric="bleu"
+        ),
+        decode=DecodeConfig(validation_images=200),
+    )
+
+
+def tiny() -> CaptioningConfig:
+    """The smallest captioner, for two CPU cores: images of 64 x 64, a grid of 16 x 16, D = 128; 0.6 M parameters."""
+    model = RecurrentCaptionerConfig(
+        image=GridConfig(image_size=(64, 64), widths=(16, 32, 64), num_blocks=1),
+        attention=choices.SoftAttention(doubly_stochastic=0.1),
+        d_model=128,
+        dropout=0.1,
+    )
+    return dataclasses.replace(
+        captioning(),
+        name="captioning-tiny",
+        model=model,
+        train=dataclasses.replace(captioning().train, steps=3000, validate_every=250, checkpoint_every=250),
+    )
+
+
+def small() -> CaptioningConfig:
+    """Thousands of images, on a GPU or many cores: images of 128 x 128, a grid of 16 x 16, an LSTM with D = 256."""
+    return dataclasses.replace(captioning(), name="captioning-small")
+
+
+def transformer() -> CaptioningConfig:
+    """The network of `small` with a Transformer decoder of 4 layers instead of the LSTM."""
+    model = TransformerCaptionerConfig(
+        image=captioning().model.image,
+        num_layers=4,
+        norm_position="pre",
+        positions=choices.Sinusoidal(),
+        dropout=0.2,
+    )
+    return dataclasses.replace(captioning(), name="captioning-transformer", model=model)

@@ -19,34 +19,22 @@ from jaxformer.models import RecurrentCaptioner, RecurrentCaptionerConfig, Trans
 from jaxformer.models import TransformerCaptionerConfig as TransformerConfig
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.reprs import brief_with_methods
-from jaxformer.sharding import Placement
 from jaxformer.tasks.batched import batched, in_order, padded
 from jaxformer.tasks.captioning.config import DecodeConfig
-from jaxformer.tasks.generation import GenerationMixin, Member
+from jaxformer.tasks.generation import TextPredictor
 from jaxformer.tasks.images import ImagePredictor, normalized, with_rows
 from jaxformer.tasks.search import Candidate, Sources
-from jaxformer.tokenizers.base import Tokenizer
 from jaxformer.tokenizers.segmentation import SPACE
 
 CaptionNet = Pure[RecurrentCaptioner, RecurrentCaptionerConfig] | Pure[TransformerCaptioner, TransformerConfig]
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageCaptioner(ImagePredictor, GenerationMixin):
+class ImageCaptioner(ImagePredictor, TextPredictor):
     """A captioner and its parameters, with everything needed to caption images."""
 
     net: CaptionNet
-    params: Params
-    tokenizer: Tokenizer
     decode: DecodeConfig = DecodeConfig()
-    placement: Placement | None = None
-    """The mesh whose devices share the images; None for one device."""
-    steps: tuple[int, ...] = ()
-    """The training steps whose parameters these are; several if they were averaged."""
-    others: tuple[Member, ...] = ()
-    """The other models of an ensemble, with the same tokenizer."""
-    programs: set[object] = dataclasses.field(default_factory=set, init=False, repr=False, compare=False)
-    """The compiled programs in use, one for each number of images."""
 
     __repr__ = brief_with_methods
 
@@ -63,7 +51,7 @@ class ImageCaptioner(ImagePredictor, GenerationMixin):
         """Returns an ensemble of this model and others.
 
         Raises:
-          ConfigError: see `GenerationMixin`; or the models take images of different sizes.
+          ConfigError: see `TextPredictor`; or the models take images of different sizes.
         """
         for other in others:
             if other.shape != self.shape:

@@ -19,7 +19,6 @@ from jaxformer.data.sources import Parallel, locate
 from jaxformer.errors import DataError
 from jaxformer.evaluation.scores import bleu
 from jaxformer.functional.dropout import fold_in_name
-from jaxformer.functional.tokens import Tokens
 from jaxformer.models import choices
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, pure
@@ -28,7 +27,7 @@ from jaxformer.tasks.captioning.config import CaptioningConfig, image_network
 from jaxformer.tasks.captioning.predictor import ImageCaptioner
 from jaxformer.tasks.config import TaskConfig
 from jaxformer.tasks.images import decode_images, image_shape, normalized, pixel_words
-from jaxformer.tasks.tokenizers import check_vocab_size, make_run_tokenizer, planned_vocab_size, run_tokenizer
+from jaxformer.tasks.text import check_vocab_size, empty_row, make_run_tokenizer, planned_vocab_size, run_tokenizer
 from jaxformer.tokenizers.base import Tokenizer
 from jaxformer.training.progress import Count
 
@@ -95,9 +94,8 @@ def network(
     cross_entropy = functional.CrossEntropy(config.loss.label_smoothing)
 
     def row(length: int) -> CaptionBatch[np.ndarray]:
-        ids = np.zeros((1, length), np.int32)
-        images = np.zeros((1, *image_shape(shape)), np.uint8)
-        return CaptionBatch(images, Tokens(ids, ids > 0, right_padded=True), ids)
+        tokens = empty_row(length)
+        return CaptionBatch(np.zeros((1, *image_shape(shape)), np.uint8), tokens, tokens.ids)
 
     loss, averages = functools.partial(_loss, cross_entropy), {}
     if isinstance(shape, models.TransformerCaptionerConfig):

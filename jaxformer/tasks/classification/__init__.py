@@ -16,4 +16,4 @@ if TYPE_CHECKING:
     from jaxformer.tasks.classification.predictor import TextClassifier as TextClassifier
     from jaxformer.tasks.classification.task import TASK as TASK
 
-__getattr__ = lazy.members(__name__, {"task": "TASK", "predictor": "Classified TextClassifier", "presets": ""})
+__getattr__ = lazy.members(__name__, {"task": "TASK", "predictor": "Classified TextClassifier"})

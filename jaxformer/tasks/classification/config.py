@@ -1,4 +1,4 @@
-"""The settings of text classification. Importing them imports no JAX."""
+"""The settings of text classification, and its built-in configurations. Importing them imports no JAX."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from jaxformer.files import local_path
 from jaxformer.models.config import ClassifierConfig, EncoderConfig
 from jaxformer.reprs import brief
 from jaxformer.tasks.config import FREE_SETTINGS, TaskConfig, check_classes, check_length, split_classes
-from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingConfig
+from jaxformer.tasks.masked_language_model import config as encoders
 from jaxformer.tokenizers.special_tokens import MIN_SUBWORDS
+from jaxformer.training.config import AdamConfig, LinearDecay, TrainConfig
 
 SHAPE = tuple(field.name for field in dataclasses.fields(EncoderConfig) if field.name not in FREE_SETTINGS)
 """The model settings that must agree with those of the run that training starts from."""
@@ -127,6 +128,36 @@ class ClassificationConfig(TaskConfig):
         )
 
 
-def _has_encoder(source: TaskConfig) -> TypeGuard[ClassificationConfig | MaskedLanguageModelingConfig]:
+def _has_encoder(source: TaskConfig) -> TypeGuard[ClassificationConfig | encoders.MaskedLanguageModelingConfig]:
     """Returns True for a run with an encoder of texts and a tokenizer."""
-    return isinstance(source, ClassificationConfig | MaskedLanguageModelingConfig)
+    return isinstance(source, ClassificationConfig | encoders.MaskedLanguageModelingConfig)
+
+
+SMALL, TINY = ClassifierConfig(**vars(encoders.SMALL)), ClassifierConfig(**vars(encoders.TINY))
+
+
+def classification() -> ClassificationConfig:
+    """Classification of your own texts, from the encoder of `masked_language_model`: give --data.train, --init-from."""
+    return ClassificationConfig(
+        model=SMALL,
+        optimizer=AdamConfig(
+            learning_rate=1e-3, schedule=LinearDecay(), warmup_steps=30, epsilon=1e-6, weight_decay=0.01, clip_norm=1.0
+        ),
+        train=TrainConfig(steps=400, validate_every=100, checkpoint_every=100, keep_last=1, metric="accuracy"),
+    )
+
+
+def tiny() -> ClassificationConfig:
+    """Classification from the encoder of `masked_language_model:tiny` (2 layers, D = 128)."""
+    return dataclasses.replace(classification(), name="classification-tiny", model=TINY, data=DataConfig(num_shapes=3))
+
+
+def average() -> ClassificationConfig:
+    """The baseline without attention: the average of token vectors, trained from scratch, with a linear layer."""
+    config = classification()
+    return dataclasses.replace(
+        config,
+        name="classification-average",
+        model=dataclasses.replace(SMALL, num_layers=0, positions=None, final_norm=False, pooling="mean"),
+        optimizer=dataclasses.replace(config.optimizer, learning_rate=2e-3),
+    )

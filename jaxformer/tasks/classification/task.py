@@ -17,10 +17,9 @@ from jaxformer.data.packing import tokenize_lines
 from jaxformer.data.sources import locate
 from jaxformer.data.text import Text
 from jaxformer.errors import DataError
-from jaxformer.functional.tokens import Tokens
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import pure
-from jaxformer.tasks import classes, tokenizers
+from jaxformer.tasks import classes, text
 from jaxformer.tasks.base import CorpusScores, Data, LossSums, Network, Say, Task, Trained
 from jaxformer.tasks.classes import LabeledCorpus
 from jaxformer.tasks.classification.config import ClassificationConfig
@@ -51,8 +50,8 @@ def read(config: ClassificationConfig) -> LabeledCorpus[Examples]:
 def prepare(config: ClassificationConfig, corpus: LabeledCorpus[Examples], run: pathlib.Path) -> Data[PlannedTexts]:
     """Tokenizes the texts and plans their batches."""
     data, cache = config.data, data_cache(config.data.cache)
-    text = Text("\n".join(corpus.train.texts))
-    tokenizer = tokenizers.make_run_tokenizer(run, text, cache, kind=data.tokenizer, vocab_size=data.vocab_size)
+    lines = Text("\n".join(corpus.train.texts))
+    tokenizer = text.make_run_tokenizer(run, lines, cache, kind=data.tokenizer, vocab_size=data.vocab_size)
     classes.save(run, corpus.classes)
     tokens, held_out = (tokenize_lines(part.texts, tokenizer, cache) for part in (corpus.train, corpus.validation))
     # The plan adds an end token but no class token.
@@ -89,14 +88,14 @@ def prepare(config: ClassificationConfig, corpus: LabeledCorpus[Examples], run: 
 
 def vocabulary(run: pathlib.Path) -> ClassVocabulary:
     """Loads the tokenizer and the names of the classes of a run."""
-    return ClassVocabulary(tokenizers.run_tokenizer(run), classes.load(run))
+    return ClassVocabulary(text.run_tokenizer(run), classes.load(run))
 
 
 def vocab_size(config: ClassificationConfig) -> tuple[int, int]:
     """Returns the numbers of tokens and of classes that settings determine."""
     model = config.model
     num_classes = classes.num_classes(model.num_classes, config.data.class_names, (model.vocab_size or 1, 2))
-    return tokenizers.planned_vocab_size(config, smallest=(1, num_classes)), num_classes
+    return text.planned_vocab_size(config, smallest=(1, num_classes)), num_classes
 
 
 def network(
@@ -104,9 +103,10 @@ def network(
 ) -> Network[models.Classifier, DeviceBatch]:
     """Returns a classifier with the cross entropy of the correct class."""
     num_tokens, num_classes = size
-    tokenizers.check_vocab_size("vocab_size", config.model.vocab_size, num_tokens, "data have")
-    tokenizers.check_vocab_size("num_classes", config.model.num_classes, num_classes, "data have")
-    shape = dataclasses.replace(config.model, vocab_size=tokenizers.table_size(num_tokens), num_classes=num_classes)
+    text.check_vocab_size("vocab_size", config.model.vocab_size, num_tokens, "data have")
+    text.check_vocab_size("num_classes", config.model.num_classes, num_classes, "data have")
+    shape = dataclasses.replace(config.model, vocab_size=text.table_size(num_tokens), num_classes=num_classes)
+    row = lambda length: LabeledBatch(text.empty_row(length), np.zeros(1, np.int32))
     net, length = pure(models.Classifier, shape, attention=attention), config.data.max_length
     largest = num_rows(config.data.tokens_per_batch, length), length
     return Network(net, loss, row, largest, validation_loss, unit="texts", has_term_per_row=True)
@@ -130,12 +130,6 @@ def _has_text(batch: DeviceBatch) -> jax.Array:
     return batch.tokens.valid[:, 0]
 
 
-def row(length: int) -> LabeledBatch[np.ndarray]:
-    """Returns an empty text."""
-    ids = np.zeros((1, length), np.int32)
-    return LabeledBatch(Tokens(ids, ids > 0, right_padded=True), np.zeros(1, np.int32))
-
-
 def predictor(config: ClassificationConfig, vocabulary: ClassVocabulary, trained: Trained) -> TextClassifier:
     """Returns the classifier of a run."""
     return TextClassifier(trained.net, trained.params, vocabulary, config.data.max_length, trained.steps)
@@ -150,7 +144,7 @@ def score(
     probabilities = classifier.probabilities(examples.texts, warn=cut.append, progress=progress)
     if cut:
         say(f"{len(cut):,} of {len(examples):,} texts are cut to their first {classifier.max_length - 2} tokens")
-    texts = ({"text": text} for text in examples.texts)
+    texts = ({"text": example} for example in examples.texts)
     yield classes.corpus_scores(split, corpus, corpus.indices(examples), probabilities, texts)
 
 
@@ -167,5 +161,5 @@ TASK = Task(
     score=score,
     renamed=classes.renamed,
     commands=("classify",),
-    vocabulary_files=(*tokenizers.FILES, classes.FILE),
+    vocabulary_files=(*text.FILES, classes.FILE),
 )

@@ -20,4 +20,4 @@ if TYPE_CHECKING:
     from jaxformer.tasks.language_model.generator import TextGenerator as TextGenerator
     from jaxformer.tasks.language_model.task import TASK as TASK
 
-__getattr__ = lazy.members(__name__, {"task": "TASK", "generator": "TextGenerator", "presets": ""})
+__getattr__ = lazy.members(__name__, {"task": "TASK", "generator": "TextGenerator"})

@@ -18,10 +18,9 @@ from jaxformer.modules.pure import Params, Pure
 from jaxformer.reprs import brief_with_methods
 from jaxformer.tasks.batched import batched, column, in_order, padded
 from jaxformer.tasks.config import Beam, Sample
-from jaxformer.tasks.generation import GenerationMixin, Member, limits_of
+from jaxformer.tasks.generation import TextPredictor, limits_of
 from jaxformer.tasks.language_model.config import DecodeConfig
 from jaxformer.tasks.search import Candidate, Scored, Sources, VocabularyLimits
-from jaxformer.tokenizers.base import Tokenizer
 
 ROWS = 16
 """The largest number of texts that one program extends, if several programs run at once: each has its own caches."""
@@ -43,21 +42,14 @@ class _Text(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class TextGenerator(GenerationMixin):
+class TextGenerator(TextPredictor):
     """A language model, its parameters and its tokenizer."""
 
     net: Pure[models.LanguageModel, models.LanguageModelConfig]
-    params: Params
-    tokenizer: Tokenizer
     decode: DecodeConfig
+    _: dataclasses.KW_ONLY
     window: int
     """The context length of training, in tokens."""
-    steps: tuple[int, ...] = ()
-    """The training steps whose parameters these are."""
-    others: tuple[Member, ...] = ()
-    """The other models of an ensemble, with the same tokenizer."""
-    programs: set[object] = dataclasses.field(default_factory=set, init=False, repr=False, compare=False)
-    """The compiled programs in use, one for each number of texts and padded length."""
 
     __repr__ = brief_with_methods
 
@@ -77,7 +69,7 @@ class TextGenerator(GenerationMixin):
         """Returns an ensemble of this model and others, with the shortest of their context lengths.
 
         Raises:
-          ConfigError: see `GenerationMixin`.
+          ConfigError: see `TextPredictor`.
         """
         window = min([self.window, *(other.window for other in others)])
         return dataclasses.replace(super().ensemble_with(others), window=window)

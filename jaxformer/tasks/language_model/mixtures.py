@@ -14,8 +14,7 @@ from jaxformer.digests import short_digest
 from jaxformer.errors import DataError
 from jaxformer.tasks.base import Data, InTurn
 from jaxformer.tasks.language_model.config import LanguageModelingConfig
-from jaxformer.tasks.text import TextCorpus
-from jaxformer.tasks.tokenizers import make_run_tokenizer
+from jaxformer.tasks.text import TextCorpus, make_run_tokenizer
 
 
 @dataclasses.dataclass(frozen=True)

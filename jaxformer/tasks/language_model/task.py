@@ -26,9 +26,9 @@ from jaxformer.tasks.language_model.config import LanguageModelingConfig
 from jaxformer.tasks.language_model.generator import TextGenerator
 from jaxformer.tasks.language_model.mixtures import TextMixture, counted, only, prepare_mixture
 from jaxformer.tasks.mixtures import mean_scores, tokens_by_corpus
-from jaxformer.tasks.text import TextCorpus
-from jaxformer.tasks.tokenizers import (
+from jaxformer.tasks.text import (
     VOCAB_MULTIPLE,
+    TextCorpus,
     check_vocab_size,
     make_run_tokenizer,
     planned_vocab_size,
@@ -92,7 +92,9 @@ def loss(model: models.LanguageModel, batch: DeviceBatch, key: jax.Array | None)
 
 def predictor(config: LanguageModelingConfig, vocabulary: Tokenizer, trained: Trained) -> TextGenerator:
     """Returns the text generator of a run."""
-    return TextGenerator(trained.net, trained.params, vocabulary, config.decode, config.data.length, trained.steps)
+    return TextGenerator(
+        trained.net, trained.params, vocabulary, config.decode, steps=trained.steps, window=config.data.length
+    )
 
 
 def score(

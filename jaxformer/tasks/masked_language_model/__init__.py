@@ -15,4 +15,4 @@ if TYPE_CHECKING:
     from jaxformer.tasks.masked_language_model.task import TASK as TASK
     from jaxformer.tasks.masked_language_model.task import MaskedPredictor as MaskedPredictor
 
-__getattr__ = lazy.members(__name__, {"task": "TASK MaskedPredictor", "presets": ""})
+__getattr__ = lazy.members(__name__, {"task": "TASK MaskedPredictor"})

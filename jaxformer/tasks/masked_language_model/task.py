@@ -17,8 +17,7 @@ from jaxformer.data.packing import PackedBatch, PackedTexts, tokenize_lines
 from jaxformer.data.sources import num_held_out, split_rows
 from jaxformer.data.text import Text
 from jaxformer.errors import DataError
-from jaxformer.evaluation.classification import accuracy
-from jaxformer.evaluation.scores import Score, nats_per_token, perplexity
+from jaxformer.evaluation.scores import Score, accuracy, nats_per_token, perplexity
 from jaxformer.functional.dropout import fold_in_name
 from jaxformer.functional.tokens import Tokens
 from jaxformer.modules import AttentionFunction
@@ -28,14 +27,7 @@ from jaxformer.tasks import text
 from jaxformer.tasks.base import CorpusScores, Data, LossSums, Network, Say, Sums, Task, Trained, sum_losses
 from jaxformer.tasks.batched import padded
 from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingConfig
-from jaxformer.tasks.text import TextCorpus
-from jaxformer.tasks.tokenizers import (
-    check_vocab_size,
-    make_run_tokenizer,
-    planned_vocab_size,
-    run_tokenizer,
-    table_size,
-)
+from jaxformer.tasks.text import TextCorpus, make_run_tokenizer, planned_vocab_size, run_tokenizer
 from jaxformer.tokenizers.base import Tokenizer
 from jaxformer.tokenizers.characters import CharacterTokenizer
 from jaxformer.tokenizers.pretrained import PretrainedTokenizer
@@ -139,18 +131,17 @@ class Masking:
         return total, count, {"correct": (where & (logits.argmax(-1) == labels)).astype(jnp.float32).sum()}
 
 
-def row(length: int) -> PackedBatch[np.ndarray]:
-    """Returns an empty row."""
-    ids = np.zeros((1, length), np.int32)
-    return PackedBatch(Tokens(ids, ids > 0, ids, ids, right_padded=True), SpecialTokens())
-
-
 def network(
     config: MaskedLanguageModelingConfig, vocab_size: int, attention: AttentionFunction = functional.attention
 ) -> Network[Model, DeviceBatch]:
     """Returns an encoder with the cross entropy of masked tokens."""
-    check_vocab_size("vocab_size", config.model.vocab_size, vocab_size)
-    net = pure(Model, dataclasses.replace(config.model, vocab_size=table_size(vocab_size)), attention=attention)
+    text.check_vocab_size("vocab_size", config.model.vocab_size, vocab_size)
+    net = pure(Model, dataclasses.replace(config.model, vocab_size=text.table_size(vocab_size)), attention=attention)
+
+    def row(length: int) -> PackedBatch[np.ndarray]:
+        empty = text.empty_row(length)
+        return PackedBatch(dataclasses.replace(empty, positions=empty.ids, segments=empty.ids), SpecialTokens())
+
     masking = Masking(vocab_size, config.data.mask_rate)
     largest = config.data.batch_size, config.data.length
     return Network(net, masking.loss, row, largest, masking.validation_loss)

@@ -11,13 +11,13 @@ import json
 import os
 import pathlib
 
+import jax
 import jax.numpy as jnp
 
 from jaxformer import interop, models, sharding, training
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.files import JsonObject, local_path, write_text
-from jaxformer.interop.settings import Settings
-from jaxformer.interop.tensors import check_folder, read_json
+from jaxformer.interop.tensors import Settings, check_folder, read_json
 from jaxformer.modules.pure import Params, check_shapes
 from jaxformer.sharding import Placement
 from jaxformer.tasks import language_model, masked_language_model, registry, run_lock, rundir, translation
@@ -31,14 +31,12 @@ from jaxformer.tasks.pretrained.generation_config import (
     of_model,
     without_special_words,
 )
-from jaxformer.tasks.pretrained.rows import decoder_with_rows, resized, with_rows
-from jaxformer.tasks.tokenizers import VOCAB_MULTIPLE, table_size
+from jaxformer.tasks.text import VOCAB_MULTIPLE, table_size
 from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.tasks.translation.config import TranslationConfig
 from jaxformer.tokenizers.base import Tokenizer
 from jaxformer.tokenizers.folders import read_languages, read_tokenizer
-from jaxformer.tokenizers.marian import MarianTokenizer
-from jaxformer.tokenizers.pretrained import PretrainedTokenizer
+from jaxformer.tokenizers.pretrained import MarianTokenizer, PretrainedTokenizer
 from jaxformer.training.config import AdamConfig, LinearDecay, TrainConfig
 
 NEVER = -1e4
@@ -243,3 +241,21 @@ def _write(
         write_text(out / rundir.GENERATION, json.dumps(generation, indent=2) + "\n")
     rundir.write_provenance(out, tokenizer=tokenizer.fingerprint, **provenance)
     rundir.write_config(out, config.task, config)  # the last file, which makes it a run
+
+
+def resized(table: jax.Array, size: int) -> jax.Array:
+    """Returns the first `size` rows of a table, padded with zeros."""
+    return jnp.pad(table[:size], [(0, max(0, size - len(table)))] + [(0, 0)] * (table.ndim - 1))
+
+
+def with_rows(embeddings: Params, size: int) -> Params:
+    """Returns embeddings whose table has `size` tokens."""
+    return embeddings | {"tokens": {"table": resized(embeddings["tokens"]["table"], size)}}
+
+
+def decoder_with_rows(decoder: Params, size: int) -> Params:
+    """Returns a decoder whose table and output projection have `size` tokens."""
+    result = decoder | {"embeddings": with_rows(decoder["embeddings"], size)}
+    if "output" in decoder:
+        result["output"] = {"kernel": resized(decoder["output"]["kernel"].T, size).T}
+    return result

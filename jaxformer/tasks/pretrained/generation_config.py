@@ -7,7 +7,7 @@ from typing import Literal
 
 from jaxformer.errors import DataError
 from jaxformer.files import JsonObject
-from jaxformer.interop.settings import Settings
+from jaxformer.interop.tensors import Settings
 from jaxformer.tasks.config import Beam, GenerationConfig, Greedy, MinimumRisk, Sample, SearchConfig
 from jaxformer.tasks.language_model.config import DecodeConfig as TextDecodeConfig
 from jaxformer.tasks.translation.config import DecodeConfig
@@ -100,11 +100,7 @@ def from_generation(settings: Settings, special: SpecialTokens, start: tuple[int
     """
     settings = {name: value for name, value in settings.items() if value is not None}
     _check_counterparts(settings, special, start)
-    decode: JsonObject = {
-        "no_repeat_ngram_size": _integer(settings, "no_repeat_ngram_size", 0),
-        "repetition_penalty": _penalty(settings),
-        "forced_end": "free" if "forced_eos_token_id" in settings else "never",
-    }
+    decode = _repeats(settings)
     # Lengths of transformers count the token that the decoder begins with, except those of new tokens.
     if "max_new_tokens" in settings:
         decode["max_length"] = _integer(settings, "max_new_tokens", 0, least=1)
@@ -115,15 +111,21 @@ def from_generation(settings: Settings, special: SpecialTokens, start: tuple[int
     elif "min_length" in settings:
         decode["min_length"] = max(0, _integer(settings, "min_length", 0) - 1)
     try:
-        return DecodeConfig(search=_search(settings), **decode)
+        forced_end = "free" if "forced_eos_token_id" in settings else "never"
+        return DecodeConfig(search=_search(settings), forced_end=forced_end, **decode)
     except (TypeError, ValueError) as error:
         raise DataError(f"the settings of generation cannot be used: {error}") from None
 
 
 def _search(settings: Settings) -> Beam | Greedy | Sample:
     """Returns the rule by which tokens are chosen."""
-    if _samples(settings):
-        return _sample(settings)
+    if not isinstance(settings.get("do_sample", False), bool):
+        raise DataError(f"do_sample must be true or false, got {settings['do_sample']!r}")
+    if settings.get("do_sample"):
+        _check_neutral(settings, _NEUTRAL_IN_SAMPLING, "in the settings of sampling")
+        temperature, top_p, min_p = (_number(settings, name, neutral) for name, neutral in _PROBABILITIES.items())
+        top_k = _integer(settings, "top_k", _TOP_K)
+        return Sample(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     beams, renormalize = _integer(settings, "num_beams", 1), settings.get("renormalize_logits", False) is True
     if beams == 1:
         return Greedy(renormalize=renormalize)
@@ -159,35 +161,13 @@ def from_text_generation(settings: Settings, tokenizer: Tokenizer) -> tuple[Text
     lost = {name: settings[name] for name, value in neutral.items() if settings.get(name, value) != value}
     if "max_new_tokens" in settings:
         decode["max_tokens"] = _integer(settings, "max_new_tokens", 0, least=1)
-    decode["repetition_penalty"] = _penalty(settings)
-    decode["no_repeat_ngram_size"] = _integer(settings, "no_repeat_ngram_size", 0)
+    decode |= _repeats(settings)
     try:
         if "do_sample" in settings or "num_beams" in settings:
             decode["search"] = _search({name: value for name, value in settings.items() if name not in lost})
         return TextDecodeConfig(**decode), lost
     except (TypeError, ValueError) as error:
         raise DataError(f"the settings of generation cannot be used: {error}") from None
-
-
-def _samples(settings: Settings) -> bool:
-    sample = settings.get("do_sample", False)
-    if not isinstance(sample, bool):
-        raise DataError(f"do_sample must be true or false, got {sample!r}")
-    return sample
-
-
-def _sample(settings: Settings) -> Sample:
-    """Returns the settings of sampling.
-
-    Raises:
-      DataError: a value is wrong, or has no counterpart here.
-    """
-    _check_neutral(settings, _NEUTRAL_IN_SAMPLING, "in the settings of sampling")
-    probabilities = {name: settings.get(name, neutral) for name, neutral in _PROBABILITIES.items()}
-    for name, value in probabilities.items():
-        if type(value) not in (int, float):
-            raise DataError(f"{name} must be a number, got {value!r}")
-    return Sample(top_k=_integer(settings, "top_k", _TOP_K), **probabilities)
 
 
 def _integer(settings: Settings, name: str, default: int, *, least: int = 0) -> int:
@@ -197,11 +177,17 @@ def _integer(settings: Settings, name: str, default: int, *, least: int = 0) -> 
     return value
 
 
-def _penalty(settings: Settings) -> float:
-    value = settings.get("repetition_penalty", 1.0)
+def _number(settings: Settings, name: str, default: float) -> float:
+    value = settings.get(name, default)
     if type(value) not in (int, float):
-        raise DataError(f"repetition_penalty must be a number, got {value!r}")
-    return float(value)
+        raise DataError(f"{name} must be a number, got {value!r}")
+    return value
+
+
+def _repeats(settings: Settings) -> JsonObject:
+    """Returns the settings against repeated tokens."""
+    penalty = float(_number(settings, "repetition_penalty", 1.0))
+    return {"no_repeat_ngram_size": _integer(settings, "no_repeat_ngram_size", 0), "repetition_penalty": penalty}
 
 
 def _check_counterparts(settings: Settings, special: SpecialTokens, start: tuple[int, ...]) -> None:

@@ -21,4 +21,4 @@ if TYPE_CHECKING:
     from jaxformer.tasks.translation.task import TASK as TASK
     from jaxformer.tasks.translation.translator import Translator as Translator
 
-__getattr__ = lazy.members(__name__, {"task": "TASK", "translator": "Translator", "presets": ""})
+__getattr__ = lazy.members(__name__, {"task": "TASK", "translator": "Translator"})

@@ -31,7 +31,7 @@ from jaxformer.tasks import registry, sharing
 from jaxformer.tasks.base import CorpusScores, Data, LossSums, Network, Say, Sums, Task, Trained
 from jaxformer.tasks.mixtures import tokens_by_corpus
 from jaxformer.tasks.search import Candidate
-from jaxformer.tasks.tokenizers import check_vocab_size, make_run_tokenizer, run_tokenizer
+from jaxformer.tasks.text import check_vocab_size, make_run_tokenizer, run_tokenizer
 from jaxformer.tasks.translation import mixtures
 from jaxformer.tasks.translation.config import LossConfig, TranslationConfig
 from jaxformer.tasks.translation.corpora import Corpora, Mixture, load_corpora, load_mixture, load_test

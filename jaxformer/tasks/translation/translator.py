@@ -23,12 +23,11 @@ from jaxformer.inspection.attention_maps import AttentionWeights
 from jaxformer.modules.head import joint_log_probs
 from jaxformer.modules.pure import Params
 from jaxformer.reprs import brief_with_methods
-from jaxformer.sharding import Placement
 from jaxformer.tasks.batched import batched, column, in_order, padded
-from jaxformer.tasks.generation import GenerationMixin, Member
+from jaxformer.tasks.generation import TextPredictor
 from jaxformer.tasks.search import Candidate, Net, Scored, Sources
 from jaxformer.tasks.translation.config import DecodeConfig
-from jaxformer.tokenizers.base import Tokenizer, encode_texts
+from jaxformer.tokenizers.base import encode_texts
 from jaxformer.tokenizers.normalization import Side
 from jaxformer.tokenizers.segmentation import SPACE
 from jaxformer.tokenizers.subwords import ESCAPE
@@ -52,25 +51,12 @@ class _Input(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Translator(GenerationMixin):
+class Translator(TextPredictor):
     """A model and its parameters, with everything needed to translate sentences."""
 
-    net: Net
-    params: Params
-    tokenizer: Tokenizer
     decode: DecodeConfig = DecodeConfig()
-    placement: Placement | None = None
-    """The mesh whose devices share the sentences; None for one device."""
-    steps: tuple[int, ...] = ()
-    """The training steps whose parameters these are; several if they were averaged."""
-    others: tuple[Member, ...] = ()
-    """The other models of an ensemble, with the same tokenizer."""
-    language: str = ""
-    """The two-letter code of the target language, which selects the BLEU tokenizer if BLEU is the utility."""
     tags: Literal["none", "source", "target"] = "none"
     """The side whose first token says the target language; see `to`."""
-    programs: set[object] = dataclasses.field(default_factory=set, init=False, repr=False, compare=False)
-    """The compiled programs in use, one for each number of sentences and padded length."""
 
     __repr__ = brief_with_methods
 

@@ -16,4 +16,4 @@ if TYPE_CHECKING:
     from jaxformer.tasks.vision.predictor import ImageClassifier as ImageClassifier
     from jaxformer.tasks.vision.task import TASK as TASK
 
-__getattr__ = lazy.members(__name__, {"task": "TASK", "predictor": "ClassifiedImage ImageClassifier", "presets": ""})
+__getattr__ = lazy.members(__name__, {"task": "TASK", "predictor": "ClassifiedImage ImageClassifier"})

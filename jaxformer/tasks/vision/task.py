@@ -21,7 +21,7 @@ from jaxformer.tasks import classes
 from jaxformer.tasks.base import CorpusScores, Data, LossSums, Network, Say, Task, Trained
 from jaxformer.tasks.classes import Classes, LabeledCorpus
 from jaxformer.tasks.images import decode_images, image_shape, normalized, pixel_words
-from jaxformer.tasks.tokenizers import check_vocab_size
+from jaxformer.tasks.text import check_vocab_size
 from jaxformer.tasks.vision.config import VisionConfig
 from jaxformer.tasks.vision.predictor import ImageClassifier, VisionModel
 from jaxformer.training.progress import Count

@@ -1,7 +1,5 @@
 """Attention with any similarity agrees with sums over pairs in NumPy, and keeps the contract of empty rows."""
 
-import inspect
-
 import chex
 import jax
 import jax.numpy as jnp
@@ -53,19 +51,6 @@ def test_multiplicative_is_its_formula():
     )
 
 
-def test_any_similarity():
-    """The similarity is a negative distance, which is not a product."""
-    similarity = lambda q, k: -jnp.abs(q[:, None, :] - k[None, :, :D]).sum(-1)
-    close(functional.general_attention(*ARRAYS, similarity), expected(lambda q, k: -np.abs(q - k[:D]).sum()))
-
-
-def test_scaled_dot_product_is_one_of_them():
-    query, key, value = (jnp.asarray(DRAW.standard_normal((B, n, D)), jnp.float32) for n in (T, S, S))
-    got, _ = functional.general_attention(query, key, value, lambda q, k: q @ k.T * D**-0.5, mask=masks.causal(2))
-    want = functional.attention(query[:, :, None], key[:, :, None], value[:, :, None], mask=masks.causal(2))
-    np.testing.assert_allclose(got, want[:, :, 0], atol=1e-6)
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("fill", [np.nan, np.inf])
 def test_contract_of_empty_rows_and_unseen_keys(fill):
@@ -86,11 +71,3 @@ def test_contract_of_empty_rows_and_unseen_keys(fill):
     assert not np.asarray(weights)[~allowed].any()
     assert not np.asarray(slopes[0][1, 2]).any()
     assert not np.asarray(slopes[1])[~ALLOWED].any()
-
-
-def test_refuses_shapes_that_do_not_fit():
-    unchecked = inspect.unwrap(functional.general_attention)
-    with pytest.raises(ValueError, match=r"got \[2, 3, 4\], \[2, 5, 6\], \[2, 4, 2\]"):
-        unchecked(ARRAYS[0], ARRAYS[1], ARRAYS[2][:, :4], jnp.dot)
-    with pytest.raises(ValueError, match=r"mask must broadcast to \[2, 1, T, S\]"):
-        functional.additive_attention(*ARRAYS, **WEIGHTS, mask=masks.dense(np.ones((B, 2, T, S), bool)))

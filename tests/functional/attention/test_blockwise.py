@@ -18,6 +18,7 @@ from jaxformer.functional.attention.blockwise import attention
 from tests.contracts import numpy_attention
 from tests.contracts.attention import CASES, AttentionContract, arrays, bias, coin
 from tests.contracts.biases import BiasContract
+from tests.contracts.jaxprs import equations
 from tests.modules.small import int32, normal, quick
 from tests.selection import first
 
@@ -257,20 +258,11 @@ def test_vmap_keeps_plain_bounds():
     for i, j in np.ndindex(2, 2):
         pick = functools.partial(jax.tree.map, lambda x: np.asarray(x)[i, j])  # noqa: B023
         chex.assert_trees_all_close(pick(results), one(*inputs[:, i, j], pick(mask)), rtol=0, atol=1e-6)
-    loops = [eqn.params["cond_jaxpr"] for eqn in loops_of(jax.make_jaxpr(together)(*inputs, mask))]
+    program = jax.make_jaxpr(together)(*inputs, mask).jaxpr
+    loops = [e.params["cond_jaxpr"] for e, _ in equations(program) if e.primitive.name == "while"]
     assert len(loops) == 2
     assert all(not condition.jaxpr.outvars[0].aval.shape for condition in loops)
     assert all(eqn.primitive.name != "reduce_or" for condition in loops for eqn in condition.jaxpr.eqns)
-
-
-def loops_of(jaxpr):
-    """Yields the loops of unknown length of a jaxpr, including nested ones."""
-    for eqn in jaxpr.eqns:
-        if eqn.primitive.name == "while":
-            yield eqn
-        for inner in jax.tree.leaves(eqn.params, is_leaf=lambda x: hasattr(x, "eqns")):
-            if hasattr(inner, "eqns"):
-                yield from loops_of(inner)
 
 
 @pytest.mark.full

@@ -1,7 +1,6 @@
-"""The definition of attention: its contract, other libraries, and the cost of lifting it by vmap."""
+"""The definition of attention: its contract, and the cost of lifting it by vmap; tests/parity has other libraries."""
 
 import functools
-import inspect
 
 import chex
 import jax
@@ -9,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.special
-from flax import nnx
 
 from jaxformer import functional, masks
 from tests.contracts import numpy_attention
 from tests.contracts.attention import CASES, AttentionContract, B, S, T, arrays
 from tests.contracts.biases import BiasContract
+from tests.contracts.jaxprs import equations
 from tests.modules.small import normal, quick
 
 
@@ -52,38 +51,12 @@ def test_one_head_equals_a_slice_of_the_result():
     chex.assert_trees_all_close(*quick(run)(*arrays(4, 4)[:3]), rtol=0, atol=1e-6)
 
 
-def test_grouped_heads_share_consecutively():
-    """Query heads 0, 1 use key head 0 and heads 2, 3 use key head 1, as with repeated key heads."""
-    query, key, value, _ = arrays(4, 2)
-    attend = quick(functional.attention)
-    repeated = attend(query, *(np.repeat(x, 2, axis=2) for x in (key, value)))
-    np.testing.assert_allclose(attend(query, key, value), repeated, atol=1e-6)
-
-
 def test_bfloat16_queries_are_not_rounded_again():
     """The scale, here no power of two, multiplies the float32 logits of narrow queries and keys."""
     query, key = (np.asarray(normal(9, 6, seed=seed)).astype(jnp.bfloat16) for seed in (0, 1))
     _, weights = quick(functional.attention_head)(query, key, key)
     wide = [x.astype(np.float32) for x in (query, key)]
     np.testing.assert_allclose(weights, scipy.special.softmax(wide[0] @ wide[1].T * 6**-0.5, -1), atol=1e-6)
-
-
-def test_agrees_with_jax_nn():
-    """Both define the result for a Boolean mask without empty rows, a bias, grouped heads, and equal value dims."""
-    (query, key, value, _), _, _ = AttentionContract.request("mask [B, N, T, S]")
-    mask, bias = np.array(CASES["mask [B, N, T, S]"][1]), CASES["mask [B, N, T, S]"][2]["bias"]
-    mask[..., 0] |= ~mask.any(-1)
-    peer = quick(jax.nn.dot_product_attention)(query, key, value, bias=bias, mask=mask)
-    ours = quick(functools.partial(functional.attention, mask=mask))(query, key, value, bias=bias)
-    np.testing.assert_allclose(ours, peer, atol=2e-6)
-
-
-def test_agrees_with_flax():
-    query, key, value, _ = arrays(4, 4, 4)
-    mask = np.tril(np.ones((T, S), bool), 2)
-    peer = quick(nnx.dot_product_attention)(query, key, value, mask=np.broadcast_to(mask, (B, 4, T, S)))
-    ours = quick(functools.partial(functional.attention, mask=mask))(query, key, value)
-    np.testing.assert_allclose(ours, peer, atol=2e-6)
 
 
 def pulled(attend, *inputs):
@@ -146,15 +119,9 @@ def test_nothing_is_replaced_if_all_values_are_finite():
         functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6),
         *(gradients(query, key, value, finite) for finite in (True, False)),
     )
-    selects = [selections(jax.make_jaxpr(loss, static_argnums=3)(query, key, value, x)) for x in (False, True)]
+    programs = [jax.make_jaxpr(loss, static_argnums=3)(query, key, value, x).jaxpr for x in (False, True)]
+    selects = [[e.primitive.name for e, _ in equations(x)].count("select_n") for x in programs]
     assert selects[1] < selects[0] - 3
-
-
-def selections(jaxpr):
-    """Counts the selections of a jaxpr; its text shows functions that are equal once, however often they are called."""
-    inner = [x for eqn in jaxpr.eqns for x in jax.tree.leaves(eqn.params, is_leaf=lambda x: hasattr(x, "eqns"))]
-    own = sum(eqn.primitive.name == "select_n" for eqn in jaxpr.eqns)
-    return own + sum(selections(x) for x in inner if hasattr(x, "eqns"))
 
 
 def test_one_head_takes_masks_and_biases_of_one_head():
@@ -166,28 +133,3 @@ def test_one_head_takes_masks_and_biases_of_one_head():
         return functional.attention_head(*inputs, **options)[0], whole[0, :, 0]
 
     np.testing.assert_allclose(*quick(run)(query, key, value), atol=1e-5)
-    with pytest.raises(ValueError, match="one head of one example, got a bias of 1 examples and 4 heads"):
-        functional.attention_head(query, key, value, bias=functional.alibi(4))
-    with pytest.raises(ValueError, match="one head of one example, got a mask of 2 examples and 1 heads"):
-        functional.attention_head(query, key, value, mask=masks.padding(jnp.ones((2, S), bool)))
-    with pytest.raises(ValueError, match=r"key must be \[length, dim\] of one head of one example, got"):
-        inspect.unwrap(functional.attention_head)(query, key[None], value)
-
-
-@pytest.mark.parametrize(
-    ("mask", "message"),
-    [
-        (
-            np.where(np.tri(S, dtype=bool), 0.0, -np.inf),
-            rf"got float32 \[{S}, {S}\]; use masks.from_binary for numbers",
-        ),
-        (np.tri(S), r"and bias= to add 0 and -inf$"),
-        (np.ones(S, bool), rf"got bool \[{S}\]$"),
-        (np.ones((1, 1, S, S), bool), rf"got bool \[1, 1, {S}, {S}\]$"),
-    ],
-)
-def test_one_head_refuses_masks_that_are_not_boolean(mask, message):
-    """Where no types are checked, an additive mask of 0 and minus infinity showed each query the keys that it hides."""
-    x, mask = normal(S, 4), jnp.asarray(mask, mask.dtype if mask.dtype == bool else np.float32)
-    with pytest.raises(ValueError, match=r"^mask must be Boolean \[T, S\], True = attend, " + ".*" + message):
-        inspect.unwrap(functional.attention_head)(x, x, x, mask=mask)

@@ -5,7 +5,6 @@ It sends only the keys and values that other devices need.
 """
 
 import dataclasses
-import functools
 import re
 
 import chex
@@ -21,6 +20,7 @@ from jaxformer.functional.attention.base import make_request
 from tests.contracts import biases
 from tests.contracts.attention import AttentionContract, arrays
 from tests.contracts.biases import BiasContract
+from tests.contracts.jaxprs import equations
 from tests.selection import first
 
 
@@ -35,12 +35,6 @@ def test_zigzag_and_back(shards, axis):
         np.testing.assert_array_equal(held[2 * r], chunks[r])
         np.testing.assert_array_equal(held[2 * r + 1], chunks[2 * shards - 1 - r])
     np.testing.assert_array_equal(functional.unzigzag(reordered, shards, axis=axis), x)
-
-
-@pytest.mark.parametrize("reorder", [functional.zigzag, functional.unzigzag])
-def test_zigzag_refuses_a_length_that_it_cannot_split(reorder):
-    with pytest.raises(ValueError, match="zigzag over 4 shards: the length must be a multiple of 8, got 12"):
-        reorder(jnp.zeros((2, 12)), 4)
 
 
 @pytest.mark.parametrize("zigzag", [False, True], ids=["in order", "zigzag"])
@@ -131,73 +125,54 @@ def value_and_gradients(attend, given, **options):
     return jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(query, key, value)
 
 
-MASKS = {
-    "none": None,
-    "causal": masks.causal(),
-    "window": masks.window(9),
-    "padding": masks.lengths(jnp.array([48, 11])) & masks.causal(),
-    "heads": masks.dense(np.random.default_rng(0).random((2, 4, 48, 48)) > 0.4),
+EVERYWHERE = {"data": 2, "context": 2, "tensor": 2}
+LOWERED = jnp.where(jnp.arange(16) % 3 == 0, -1e9, 0.0).reshape(1, 1, 16, 1)
+HEADS = masks.dense(np.random.default_rng(0).random((2, 4, 48, 48)) > 0.4)
+AGREES = {
+    # name: axes of the mesh, arrays, options; masks of all rows and heads reach the device that has them
+    "none": (EVERYWHERE, long_arrays(48), {}),
+    "causal": (EVERYWHERE, long_arrays(48), {"mask": masks.causal()}),
+    "window": (EVERYWHERE, long_arrays(48), {"mask": masks.window(9)}),
+    "padding": (EVERYWHERE, long_arrays(48), {"mask": masks.lengths(jnp.array([48, 11])) & masks.causal()}),
+    "heads": (EVERYWHERE, long_arrays(48), {"mask": HEADS}),
+    # The dropped weights do not depend on the device.
+    "dropout": (EVERYWHERE, long_arrays(24), {"dropout": functional.Dropout(0.4, jax.random.key(5))}),
+    # The log-sum-exp of such a row is merged in two parts: in one sum the number of its keys would be lost.
+    "lowered": ({"context": 4}, long_arrays(16), {"bias": Table(LOWERED), "mask": masks.causal() & masks.window(9)}),
+    # Queries and keys are sharded each by their own length; neither needs to be a multiple.
+    "cross": (
+        {"context": 8},
+        (long_arrays(10)[0], *long_arrays(23)[1:3], long_arrays(10)[3]),
+        {"mask": masks.lengths(jnp.array([23, 9]))},
+    ),
+    # Shards of 520 positions are not a number of whole blocks; padding would move the positions of their chunks.
+    "no padding": ({"context": 2}, long_arrays(1040, 1, 1, 1), {"mask": masks.causal()}),
 }
+ORDERS = [
+    *((name, "in order") for name in AGREES if name != "no padding"),
+    *((name, "zigzag") for name in ("none", "causal", "window", "padding", "no padding")),
+]
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", [n if n == "padding" else pytest.param(n, marks=pytest.mark.full) for n in MASKS])
-@pytest.mark.parametrize("order", first(["in order", "zigzag"], "zigzag"))
-def test_with_batch_and_heads_sharded_too(name, order):
-    """Two by two by two devices; masks of all rows and heads reach the device that has them."""
-    given, mask = long_arrays(48), MASKS[name]
-    expected = value_and_gradients(functional.attention, given, mask=mask, implementation="reference")
-    attend = split(mesh(data=2, context=2, tensor=2), batch="data", heads="tensor", zigzag=order == "zigzag")
-    if order == "zigzag":
-        given = tuple(functional.zigzag(x, 2) for x in given)
-    loss, gradients = value_and_gradients(attend, given, mask=mask)
-    if order == "zigzag":
-        gradients = tuple(functional.unzigzag(x, 2) for x in gradients)
-    np.testing.assert_allclose(loss, expected[0], rtol=1e-5)
-    chex.assert_trees_all_close(gradients, expected[1], rtol=0, atol=2e-5)
+@pytest.mark.parametrize(("name", "order"), ORDERS)
+def test_agrees_with_attention(name, order):
+    """Values and gradients on a mesh equal those of one device."""
+    sizes, given, options = AGREES[name]
+    expected = value_and_gradients(functional.attention, given, **options)
+    zigzag, count = order == "zigzag", sizes["context"]
+    axes = {"batch": "data", "heads": "tensor"} if "data" in sizes else {}
+    if zigzag:
+        given = tuple(functional.zigzag(x, count) for x in given)
+    loss, gradients = value_and_gradients(split(mesh(**sizes), zigzag=zigzag, **axes), given, **options)
+    if zigzag:
+        gradients = tuple(functional.unzigzag(x, count) for x in gradients)
+    chex.assert_trees_all_close((loss, gradients), expected, rtol=1e-5, atol=3e-5)
 
 
 @pytest.mark.full
-def test_dropout_does_not_depend_on_the_ring():
-    """The dropped weights do not depend on the device."""
-    given = long_arrays(24)
-    attend = split(mesh(data=2, context=2, tensor=2), batch="data", heads="tensor")
-    dropout = functional.Dropout(0.4, jax.random.key(5))
-    found, expected = (value_and_gradients(f, given, dropout=dropout) for f in (attend, functional.attention))
-    chex.assert_trees_all_close(found, expected, atol=3e-5, rtol=1e-5)
-
-
-@pytest.mark.full
-def test_biases_of_sharded_heads():
-    """A slope for each head, and relative keys, on devices with two heads each: values and learned gradients."""
-    given = long_arrays(16)
-    table = jnp.asarray(np.random.default_rng(1).standard_normal((8, 4)), jnp.float32)
-    attend = split(mesh(context=4, tensor=2), heads="tensor")
-
-    def loss(table, attend):
-        bias = functional.alibi(4) + functional.t5_bias(table, max_distance=6)
-        return jnp.sum(attend(*given[:3], bias=bias, mask=masks.causal()) * given[3])
-
-    found, expected = (
-        jax.jit(jax.value_and_grad(loss), static_argnums=1)(table, f) for f in (attend, functional.attention)
-    )
-    np.testing.assert_allclose(found[0], expected[0], rtol=1e-5)
-    np.testing.assert_allclose(found[1], expected[1], atol=2e-5)
-
-
-@pytest.mark.full
-def test_rows_that_a_bias_lowers_as_a_whole():
-    """The log-sum-exp of such a row is merged in two parts: in one sum the number of its keys would be lost."""
-    given = long_arrays(16)
-    lowered = Table(jnp.where(jnp.arange(16) % 3 == 0, -1e9, 0.0).reshape(1, 1, 16, 1))
-    options = {"bias": lowered, "mask": masks.causal() & masks.window(9)}
-    found, expected = (value_and_gradients(f, given, **options) for f in (split(mesh(context=4)), functional.attention))
-    chex.assert_trees_all_close(found, expected, atol=3e-5, rtol=1e-5)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", ["relative keys by head", "transformer-xl", "sum"])
-def test_biases_that_combine_queries_with_sharded_heads(name):
+@pytest.mark.parametrize("name", ["t5", "relative keys by head", "transformer-xl", "sum"])
+def test_biases_of_sharded_heads(name):
     """Each device takes the tables of its own heads: values, and gradients of queries and learned arrays."""
     query, key, value, upstream = arrays(batch=2)
     attend = split(mesh(context=4, tensor=2), heads="tensor")
@@ -206,10 +181,8 @@ def test_biases_that_combine_queries_with_sharded_heads(name):
         bias = biases.made(name, learned) + functional.alibi(4)
         return jnp.sum(attend(query, key, value, bias=bias, mask=masks.causal(1)) * upstream)
 
-    found, expected = (
-        jax.jit(jax.value_and_grad(loss, (0, 1)), static_argnums=2)(biases.LEARNED, query, f)
-        for f in (attend, functional.attention)
-    )
+    run = jax.jit(jax.value_and_grad(loss, (0, 1)), static_argnums=2)
+    found, expected = (run(biases.LEARNED, query, f) for f in (attend, functional.attention))
     chex.assert_trees_all_close(found, expected, atol=2e-5, rtol=1e-5)
 
 
@@ -246,17 +219,6 @@ def test_a_bias_that_needs_all_heads_is_refused():
     )
 
 
-@pytest.mark.full
-def test_cross_attention_of_other_lengths():
-    """Queries and keys are sharded each by their own length; neither needs to be a multiple."""
-    query, _, _, upstream = long_arrays(10)
-    _, key, value, _ = long_arrays(23)
-    given = query, key, value, upstream
-    found = value_and_gradients(split(mesh(context=8)), given, mask=masks.lengths(jnp.array([23, 9])))
-    expected = value_and_gradients(functional.attention, given, mask=masks.lengths(jnp.array([23, 9])))
-    chex.assert_trees_all_close(found, expected, atol=2e-5, rtol=1e-5)
-
-
 @pytest.mark.parametrize("empty", first(["batch", "length"], "batch"))
 def test_empty_arrays(empty):
     x = jnp.ones((0, 8, 2, 4) if empty == "batch" else (2, 0, 2, 4))
@@ -283,25 +245,15 @@ def test_only_shards_are_sent():
     assert memory[1] < 0.5 * memory[0]
 
 
-def permutations(jaxpr, times=1):
-    """Returns the number of arrays that a program sends on, with the iterations of its loops."""
-    count = 0
-    for eqn in jaxpr.eqns:
-        repeated = times * eqn.params["length"] if eqn.primitive.name == "scan" else times
-        count += times * len(eqn.invars) if eqn.primitive.name == "ppermute" else 0
-        for inner in jax.tree.leaves(eqn.params, is_leaf=lambda x: hasattr(x, "eqns")):
-            count += permutations(inner, repeated) if hasattr(inner, "eqns") else 0
-    return count
-
-
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_keys_are_not_sent_after_the_last_device(size):
     """Forward, keys and values visit the other devices only; backward, their gradients return to their device."""
     x = jax.ShapeDtypeStruct((1, 8, 2, 4), jnp.float32)
     attend = split(mesh(context=size))
     gradient = jax.grad(lambda q, k, v: attend(q, k, v).sum(), (0, 1, 2))
-    assert permutations(jax.make_jaxpr(attend)(x, x, x).jaxpr) == 2 * (size - 1)
-    assert permutations(jax.make_jaxpr(gradient)(x, x, x).jaxpr) == 2 * (size - 1) + 4 * size
+    for function, sent in ((attend, 2 * (size - 1)), (gradient, 2 * (size - 1) + 4 * size)):
+        program = jax.make_jaxpr(function)(x, x, x).jaxpr
+        assert sum(n * len(e.invars) for e, n in equations(program) if e.primitive.name == "ppermute") == sent
 
 
 def blocks_visited(order, length=4096, size=8, block=64):
@@ -327,20 +279,6 @@ def test_zigzag_balances_a_causal_mask():
     assert zigzag.max() < 1.01 * zigzag.mean()
 
 
-@pytest.mark.full
-def test_as_the_attention_of_a_module():
-    """It is given to a layer like any other function."""
-    from jaxformer import modules, pure
-
-    attend = split(mesh(context=4))
-    x = jnp.asarray(np.random.default_rng(0).standard_normal((2, 12, 8)), jnp.float32)
-    outputs = []
-    for attention in (attend, functional.attention):
-        layer = pure(lambda _, rngs: modules.SelfAttention(8, 2, attention=attention, rngs=rngs), None)  # noqa: B023
-        outputs.append(layer.apply(layer.init(jax.random.key(0)), x, mask=masks.causal()))
-    np.testing.assert_allclose(*outputs, atol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -351,22 +289,9 @@ def test_as_the_attention_of_a_module():
         ),
         (lambda q: split(mesh(context=2, tensor=4), heads="tensor")(q, q, q), "key heads = 2 cannot be sharded"),
         (lambda q: split(mesh(context=4), zigzag=True)(q, q, q), "lengths that 8 divides, got (12, 12)"),
-        (lambda q: functional.zigzag(q, 4), "the length must be a multiple of 8, got 12"),
         (lambda q: split(mesh(context=4))(q, q, q, bias=jnp.ones((1, 1, 12, 12))), "not a T x S array"),
     ],
 )
 def test_refusals(make, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         make(jnp.ones((2, 12, 2, 4)))
-
-
-@pytest.mark.full
-def test_a_zigzag_is_not_padded():
-    """Its shards of 520 positions are not a number of whole blocks; padding would move the positions of its chunks."""
-    grid = mesh(context=2)
-    draw = np.random.default_rng(0)
-    query, key, value = (jnp.asarray(draw.normal(size=(1, 1040, 1, 2)), jnp.float32) for _ in range(3))
-    attend = jax.jit(functools.partial(sharding.ring_attention(grid, "context", zigzag=True), mask=masks.causal()))
-    found = attend(*(functional.zigzag(x, 2, axis=1) for x in (query, key, value)))
-    expected = functional.attention(query, key, value, mask=masks.causal())
-    np.testing.assert_allclose(functional.unzigzag(found, 2, axis=1), expected, atol=2e-5)

@@ -1,7 +1,5 @@
 """Rotary positions rotate pairs of features, and each scaling changes the intended frequencies."""
 
-import inspect
-
 import jax
 import jax.export
 import jax.numpy as jnp
@@ -65,17 +63,6 @@ def test_rotary_scalings():
     want = (1 - smooth) * plain128 / 8 + smooth * plain128
     np.testing.assert_allclose(llama.radians[between], want[between])
     assert between.any()
-
-
-def test_rotary_refusals():
-    with pytest.raises(ValueError, match="head dim must be even to rotate pairs of features, got 3"):
-        functional.rotary(jnp.zeros((1, 2, 1, 3)), jnp.arange(2))
-    with pytest.raises(ValueError, match=r"positions .* \[B, T\] of x \[1, 2, 1, 4\], got shape \[1\]"):
-        inspect.unwrap(functional.rotary)(jnp.zeros((1, 2, 1, 4)), jnp.arange(1))  # it would be that of both
-    with pytest.raises(ValueError, match=r"positions must be \[T\] or \[B, T\] of .*, got shape \[1, 2, 1, 4\]"):
-        inspect.unwrap(functional.rotary)(*[jnp.zeros((1, 2, 1, 4))] * 2)  # a query and a key
-    with pytest.raises(ValueError, match="'halves' or 'neighbors', got 'thirds'"):
-        inspect.unwrap(functional.rotary)(jnp.zeros((1, 2, 1, 4)), jnp.arange(2), pairs="thirds")
 
 
 def test_the_default_positions_may_have_symbolic_length():

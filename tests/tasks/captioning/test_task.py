@@ -24,7 +24,7 @@ from jaxformer.tasks.base import describe_batch
 from jaxformer.tasks.captioning import TASK, DecodeConfig, LossConfig
 from jaxformer.tasks.search import Candidate
 from jaxformer.tasks.training_setup import make_training_setup
-from tests.contracts.task import TaskContract, quiet
+from tests.contracts.task import TaskContract, prepared, quiet, trained
 from tests.data.pictures import encoded, write_zip
 from tests.modules.small import drawn
 from tests.tasks.captioning.small import GRID, RECURRENT, TRANSFORMER, WORDS, tiny
@@ -89,22 +89,6 @@ class TestContract(TaskContract):
         assert "is a run of captioning, which `classify` cannot use" in capsys.readouterr().err
 
 
-def setup_of(config, run, text="data=1"):
-    data = TASK.prepare(config, TASK.read(config), run)
-    devices = jax.devices()[: 8 if "," in text else 1]
-    return data, make_training_setup(TASK, config, data.vocabulary.vocab_size, Placement(mesh(text, devices)))
-
-
-def steps_of(config, run, text="data=1", number=3):
-    """The losses of some steps on a mesh, from the same parameters and batches; and the last state."""
-    data, setup = setup_of(config, run, text)
-    state, step, losses = setup.new_state(), setup.step(), []
-    for batch in itertools.islice(setup.on_devices(data.batches(0, setup.rows)), number):
-        state, metrics = step(state, batch)
-        losses.append(float(metrics["loss_sum"] / metrics["count"]))
-    return losses, state
-
-
 HARD = dataclasses.replace(RECURRENT, attention=choices.HardAttention(), grid_positions=True)
 
 
@@ -134,7 +118,7 @@ def test_starting_from_the_convolutions_of_a_classifier(tmp_path):
 def test_other_models_on_eight_devices(tmp_path, model):
     """Draws do not depend on the mesh either."""
     config = tiny(tmp_path, model=model)
-    (one, _), (eight, _) = (steps_of(config, tmp_path, text) for text in ("data=1", "data=2,fsdp=2,tensor=2"))
+    (one, _), (eight, _) = (trained(*prepared(config, tmp_path, text)) for text in ("data=1", "data=2,fsdp=2,tensor=2"))
     np.testing.assert_allclose(eight, one, rtol=1e-4)
 
 
@@ -142,7 +126,7 @@ def test_other_models_on_eight_devices(tmp_path, model):
 def test_hard_attention_learns_and_keeps_its_baseline_in_the_state(tmp_path):
     """The moving average of a token's log-probability, with the decay of the settings."""
     config = tiny(tmp_path, model=hard(entropy=0.0, baseline_decay=0.8))
-    losses, state = steps_of(changed(config, {"optimizer": {"learning_rate": 1e-2}}), tmp_path, number=6)
+    losses, state = trained(*prepared(changed(config, {"optimizer": {"learning_rate": 1e-2}}), tmp_path), 6)
     average = 0.0
     for loss in losses:
         average = 0.8 * average - 0.2 * loss

@@ -11,7 +11,7 @@ import tokenizers
 
 from jaxformer import demo, models
 from jaxformer.config import changed
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import DataError
 from jaxformer.functional import Tokens
 from jaxformer.models import choices
 from jaxformer.sharding import Placement, mesh
@@ -211,12 +211,6 @@ def test_a_pretrained_vocabulary_has_its_own_rules_for_the_spaces_at_a_mask(tmp_
         assert len(MaskedPredictor(network.net, {}, tokenizer).fill(text)) == text.count("[MASK]")
         ids = theirs.encode(text.replace("[MASK]", "<mask>")).ids
         assert seen.pop()[1:-1].tolist() == [tokenizer.vocab_size if token == 3 else token for token in ids]
-
-
-def test_positions_that_need_the_length_of_a_text_are_refused():
-    """A row holds several texts."""
-    with pytest.raises(ConfigError, match=r"model\.positions must not be 'normalized'"):
-        MaskedLanguageModelingConfig(model=models.EncoderConfig(positions=choices.Normalized()))
 
 
 @pytest.mark.parametrize("top_k", [0, -1])

@@ -19,10 +19,10 @@ from jaxformer.evaluation import scores
 from jaxformer.models import Seq2SeqConfig
 from jaxformer.sharding import Placement
 from jaxformer.tasks import runner
+from jaxformer.tasks.runner import Validation
 from jaxformer.tasks.search import Candidate
 from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.tasks.translation import TASK, Beam, DataConfig, DecodeConfig, TranslationConfig, task
-from jaxformer.tasks.validation import Validation
 from jaxformer.tokenizers.normalization import TextNormalizer
 from jaxformer.training.config import TrainConfig
 from tests.contracts.task import TaskContract, quiet

@@ -58,12 +58,6 @@ def test_limits_on_length():
         assert len(best.tokens) <= len(one.tokenizer.encode([sentence])[0]) + 1 + 5
 
 
-def test_progress_counts_every_sentence():
-    seen = []
-    translator().translate(SENTENCES[:1] * 5, progress=seen.append)
-    assert seen == [2, 2, 1]
-
-
 @pytest.mark.full
 def test_every_device_has_a_sentence():
     """A batch of two on eight devices would have six of them search for nothing."""

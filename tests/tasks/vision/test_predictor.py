@@ -8,7 +8,6 @@ import jax
 import numpy as np
 import pytest
 
-from jaxformer.errors import DataError
 from jaxformer.inspection.attention_maps import rollout
 from jaxformer.tasks.classes import Classes
 from jaxformer.tasks.images import normalized
@@ -112,20 +111,3 @@ def test_another_image_size(name):
     assert larger.probabilities(np.zeros((2, 12, 8, 3), np.uint8)).shape == (2, 2)
     if name == "convolution":
         assert larger.params is classifier(name).params
-
-
-def test_invalid_images_are_refused(tmp_path):
-    model = classifier("convolution")
-    for method in (model.probabilities, model.classify_pixels):
-        with pytest.raises(ValueError, match=r"images must be \[N, 8, 8, 3\], got \[2, 8, 9, 3\]"):
-            method(np.zeros((2, 8, 9, 3), np.uint8))
-    with pytest.raises(TypeError, match=r"write \[path\]"):
-        model.classify("x.png")
-    with pytest.raises(DataError, match=r"cannot read .*gone\.png"):
-        model.classify([tmp_path / "gone.png"])
-
-
-def test_progress_counts_images():
-    counted = []
-    classifier("convolution").probabilities(np.zeros((65, 8, 8, 3), np.uint8), progress=counted.append)
-    assert counted == [64, 1]

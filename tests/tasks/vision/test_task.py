@@ -1,7 +1,5 @@
 """Image classification as a task: the contract of all tasks, its splits, and one line for each mistake."""
 
-import itertools
-
 import jax
 import numpy as np
 import pytest
@@ -14,12 +12,12 @@ from jaxformer.data.image_batches import Augmentation, ImageBatch
 from jaxformer.data.images import LabeledImages
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.sharding import Placement, mesh
-from jaxformer.tasks import classes, language_model, validation
+from jaxformer.tasks import classes, language_model, runner
 from jaxformer.tasks.base import Trained, describe_batch
 from jaxformer.tasks.images import normalized
 from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.tasks.vision import TASK
-from tests.contracts.task import TaskContract
+from tests.contracts.task import TaskContract, prepared, trained
 from tests.data.pictures import encoded, write_zip
 from tests.modules.small import drawn, quick
 from tests.tasks.vision.small import CONVOLUTION, files, picture, tiny
@@ -74,22 +72,10 @@ class TestContract(TaskContract):
         assert (tmp_path / "maps.png").exists()
 
 
-def steps_of(config, run, text, number=3):
-    """The losses of some steps on a mesh, from the same parameters and batches."""
-    data = TASK.prepare(config, TASK.read(config), run)
-    devices = jax.devices()[: 8 if "," in text else 1]
-    setup = make_training_setup(TASK, config, data.vocabulary.vocab_size, Placement(mesh(text, devices)))
-    state, step, losses = setup.new_state(), setup.step(), []
-    for batch in itertools.islice(setup.on_devices(data.batches(0, setup.rows)), number):
-        state, metrics = step(state, batch)
-        losses.append(float(metrics["loss_sum"] / metrics["count"]))
-    return losses
-
-
 @pytest.mark.full
 def test_a_convolutional_network_on_eight_devices(tmp_path):
     config = tiny(tmp_path, model=changed(CONVOLUTION, {"attention": None}))
-    one, eight = (steps_of(config, tmp_path, text) for text in ("data=1", "data=2,fsdp=2,tensor=2"))
+    one, eight = (trained(*prepared(config, tmp_path, text))[0] for text in ("data=1", "data=2,fsdp=2,tensor=2"))
     np.testing.assert_allclose(eight, one, rtol=1e-5)
 
 
@@ -97,7 +83,7 @@ def test_a_convolutional_network_on_eight_devices(tmp_path):
 def test_a_convolutional_network_learns(tmp_path):
     """With attention to its grid, on one device."""
     config = changed(tiny(tmp_path, model=CONVOLUTION), {"optimizer": {"learning_rate": 3e-3}})
-    losses = steps_of(config, tmp_path, "data=1", 12)
+    losses = trained(*prepared(config, tmp_path), 12)[0]
     assert losses[-1] < 0.7 * losses[0]
 
 
@@ -220,7 +206,7 @@ def test_validation_metrics_are_those_of_the_predictor(tmp_path):
     state = setup.new_state()
     trained = Trained(setup.network.net, state.params, setup.placement, (0,))
     predictor = TASK.predictor(config, data.vocabulary, trained)
-    found = validation.Validation(TASK, config, corpus, data, setup)(state)
+    found = runner.Validation(TASK, config, corpus, data, setup)(state)
     right, correlation = classes.scores(data.validation.labels, predictor.probabilities(data.validation.images))
     assert (found["accuracy"], found["matthews"]) == pytest.approx((right.value, correlation.value))
 

@@ -1,4 +1,6 @@
-"""The kernels behind ``jax.nn.dot_product_attention``, including cuDNN's, and other functions with that signature.
+"""The kernels behind ``jax.nn.dot_product_attention``, including cuDNN's, and tokamax's function with that signature.
+
+tokamax, an optional dependency, chooses among kernels for GPU and TPU (OpenXLA 2025).
 
 In bfloat16 these kernels mix dtypes internally, so they fail under ``jax_numpy_dtype_promotion="strict"``.
 """
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import os
 import re
 from collections.abc import Callable
@@ -18,7 +21,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxformer import targets
-from jaxformer.functional.attention.base import Request
+from jaxformer.functional.attention.base import Request, SoftCap
 from jaxformer.functional.attention.vendor.folding import foldable
 from jaxformer.functional.bias import Bias, dense_bias
 from jaxformer.masks import Band
@@ -189,3 +192,30 @@ def _per_key_head(seen: Array, group: int) -> Array:
     if seen.shape[1] > 1:
         seen = seen.reshape(seen.shape[0], seen.shape[1] // group, group, seen.shape[2]).any(2)
     return _rows(seen)
+
+
+def refuse_tokamax(request: Request) -> str | None:
+    """Returns the reason why tokamax cannot compute a request on the target devices, or None if it can."""
+    if importlib.util.find_spec("tokamax") is None:
+        return "tokamax is not installed"
+    device = targets.devices()[0]
+    if device.platform == "cpu":
+        return f"it needs a GPU or a TPU, got cpu ({device.device_kind})"
+    return refuse_tokamax_anywhere(request)
+
+
+def refuse_tokamax_anywhere(request: Request) -> str | None:
+    """Returns the reason why tokamax cannot compute a request on any device, or None if it can."""
+    if request.score is not None and not isinstance(request.score, SoftCap):
+        return "its only function of the logits is soft_cap"
+    if request.score is not None and request.bias is not None:
+        return "it would cap the sum of logits and bias"
+    return refuse_call(request)
+
+
+def tokamax_attention(request: Request) -> Float[Array, "B T N J"]:
+    """Computes the result of `reference.attention` with a kernel that tokamax chooses."""
+    call = importlib.import_module("tokamax").dot_product_attention
+    if isinstance(request.score, SoftCap):
+        call = functools.partial(call, logits_soft_cap=request.score.cap)
+    return attention_by(call, request)

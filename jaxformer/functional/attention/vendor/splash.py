@@ -16,8 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxformer import targets
-from jaxformer.functional.attention.base import RESIDUAL, Request
-from jaxformer.functional.attention.logits import SoftCap
+from jaxformer.functional.attention.base import RESIDUAL, Request, SoftCap
 from jaxformer.masks import And, Band, Lengths, Mask, Padding, Segments
 
 LANES = 128

@@ -1,6 +1,8 @@
-"""The kernels behind `jax.nn` keep the contract; each refusal is asserted with its reason."""
+"""The kernels behind `jax.nn` keep the contract, and tokamax gets its arguments; each refusal has its reason."""
 
 import importlib
+import importlib.machinery
+import sys
 import types
 
 import chex
@@ -14,7 +16,7 @@ from jaxformer.functional.attention import api
 from jaxformer.functional.attention.base import make_request
 from jaxformer.functional.attention.vendor import jax_nn
 from tests.contracts import numpy_attention
-from tests.contracts.attention import CASES, AttentionContract, S, T, arrays, bias
+from tests.contracts.attention import CASES, VALID, AttentionContract, B, S, T, arrays, bias
 from tests.contracts.biases import BiasContract
 from tests.modules.small import quick
 from tests.selection import first
@@ -32,27 +34,21 @@ class TestXla(AttentionContract, BiasContract):
         with jax.numpy_dtype_promotion("standard"):
             yield
 
-    @pytest.mark.parametrize("name", CASES)
+    @pytest.mark.parametrize("name", sorted(CASES.keys() - DROPS))
     def test_agrees_with_numpy(self, name):
-        if name not in DROPS:
-            return self.check_agrees_with_numpy(name)
-        with pytest.raises(
-            ValueError, match="'xla' cannot do this: it cannot drop weights by the hash of this library"
-        ):
-            self.check_agrees_with_numpy(name)
-        return None
+        self.check_agrees_with_numpy(name)
 
-    @pytest.mark.parametrize("name", ["grouped", "mask [B, N, T, S]", "dropout, bias"])
+    @pytest.mark.parametrize("name", ["grouped", "mask [B, N, T, S]"])
     def test_bfloat16(self, name):
-        if name not in DROPS:
-            return self.check_bfloat16(name)
-        with pytest.raises(ValueError, match="cannot drop weights"):
-            self.check_bfloat16(name)
-        return None
+        self.check_bfloat16(name)
 
     def test_soft_cap(self):
+        """It refuses what it lacks."""
         with pytest.raises(ValueError, match="it has no function of the logits"):
             self.check_soft_cap()
+        for name in sorted(DROPS):
+            with pytest.raises(ValueError, match="'xla' cannot do this: it cannot drop weights by the hash of this"):
+                self.check_agrees_with_numpy(name)
 
     def test_sinks(self):
         with pytest.raises(ValueError, match="it has no attention sinks"):
@@ -255,13 +251,8 @@ def test_xla_refuses_float16_on_a_cpu(monkeypatch):
     assert api.implementations["xla"].refuse(make_request(query, key, value))
     monkeypatch.setattr(targets, "devices", lambda: [Gpu()])
     assert api.implementations["xla"].refuse(make_request(query, key, value)) is None
-
-
-def test_xla_refuses_several_dtypes():
-    """The explanation says so; `jax.nn` raised an error from within it."""
-    query, key, value, _ = arrays()
-    refused = functional.explain_attention(query.astype(jnp.bfloat16), key, value).refused
-    assert refused["xla"] == "it needs one dtype, got bfloat16, float32 and float32"
+    mixed = make_request(query.astype(jnp.bfloat16), key, value)
+    assert api.implementations["xla"].refuse(mixed) == "it needs one dtype, got bfloat16, float16 and float16"
 
 
 @pytest.mark.full
@@ -309,3 +300,80 @@ def test_a_bias_of_few_bits_is_not_cut_off_before_it_is_cast():
     query, key, value = jnp.ones((1, 1, 1, 4)), jnp.ones((1, 2, 1, 4)), jnp.array([1.0, 3.0]).reshape(1, 2, 1, 1)
     bias = jnp.array([[-40_000.0, -60_000.0]], jnp.float16)
     assert functional.attention(query, key, value, bias=bias, implementation="xla").item() == 1
+
+
+@pytest.fixture
+def tokamax(monkeypatch):
+    """The arguments that the replacement of tokamax receives; it has no soft caps."""
+    recorded = []
+
+    def attention(query, key, value, bias, mask, **options):
+        recorded.append(options | {"bias": bias, "mask": mask})
+        supported = {name: option for name, option in options.items() if name != "logits_soft_cap"}
+        return jax.nn.dot_product_attention(query, key, value, bias, mask, **supported)
+
+    module = types.ModuleType("tokamax")
+    module.__spec__ = importlib.machinery.ModuleSpec("tokamax", None)
+    module.dot_product_attention = attention
+    monkeypatch.setitem(sys.modules, "tokamax", module)
+    monkeypatch.setattr(
+        jax, "devices", lambda: [types.SimpleNamespace(platform="gpu", device_kind="AMD Instinct MI300X")]
+    )
+    return recorded
+
+
+def by_tokamax(*inputs, **options):
+    return functional.attention(*inputs, implementation="tokamax", **options)
+
+
+@pytest.mark.full
+def test_arguments_of_tokamax(tokamax):
+    query, key, value, _ = arrays(2, 2)
+    for mask in (None, masks.causal(), masks.window(2), masks.causal(2)):
+        by_tokamax(query, key[:, :T], value[:, :T], mask=mask, scale=0.3)
+    by_tokamax(query, key, value, score=functional.soft_cap(5.0))
+    plain = {"scale": 0.3, "bias": None, "mask": None}
+    assert tokamax[:3] == [plain, plain | {"is_causal": True}, plain | {"is_causal": True, "local_window_size": (2, 0)}]
+    np.testing.assert_array_equal(tokamax[3]["mask"], np.broadcast_to(np.tri(T, T, 2, dtype=bool), (B, 1, T, T)))
+    assert tokamax[4] == {"scale": 0.5, "bias": None, "mask": None, "logits_soft_cap": 5.0}
+
+
+@pytest.mark.full
+def test_tokamax_keeps_the_contract(tokamax):
+    """Unseen keys and empty rows are replaced by 0, a bias is an array, and tokamax is never the default."""
+    query, key, value, _ = arrays()
+    mask = masks.causal(-2) & masks.padding(VALID)
+    seen = mask.dense(T, S).any(2)[:, 0, :, None, None]
+    options = {"mask": mask, "bias": functional.alibi(4)}
+    got = by_tokamax(query.at[:, 0].set(jnp.nan), *(jnp.where(seen, x, jnp.nan) for x in (key, value)), **options)
+    expected = functional.attention(query, key, value, implementation="reference", **options)
+    np.testing.assert_allclose(got, expected, atol=1e-6)
+    assert not np.asarray(got[:, :2]).any()
+    assert tokamax[0]["bias"].shape == (1, 4, T, S)
+    assert api.choose(make_request(query, key, value)) == "reference"
+
+
+CAP, DROPPED = functional.soft_cap(2.0), functional.Dropout(0.1, jax.random.key(0))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"score": jnp.tanh}, "its only function of the logits is soft_cap"),
+        ({"score": CAP, "bias": functional.alibi(4)}, "it would cap the sum of logits and bias"),
+        ({"dropout": DROPPED}, "it cannot drop weights"),
+        ({"num_keys": 0}, "it needs at least one query and one key"),
+    ],
+)
+def test_tokamax_refuses(tokamax, options, reason):
+    assert reason in api.implementations["tokamax"].refuse(request(**options))
+
+
+def test_tokamax_needs_a_package_and_a_device(tokamax, monkeypatch):
+    query, key, value, _ = arrays()
+    monkeypatch.setattr(jax, "devices", lambda: jax.local_devices())
+    with pytest.raises(ValueError, match=r"'tokamax' cannot do this: it needs a GPU or a TPU, got cpu \(cpu\)"):
+        by_tokamax(query, key, value)
+    monkeypatch.setitem(sys.modules, "tokamax", None)
+    with pytest.raises(ValueError, match="'tokamax' cannot do this: tokamax is not installed"):
+        by_tokamax(query, key, value)

@@ -21,6 +21,7 @@ from jaxformer.functional.attention.vendor import splash
 from tests.contracts import numpy_attention
 from tests.contracts.attention import CASES, DTYPES, FILLS, VALID, AttentionContract, B, S, T, arrays
 from tests.contracts.biases import BiasContract
+from tests.contracts.jaxprs import equations
 from tests.selection import first
 
 
@@ -202,14 +203,6 @@ def test_more_than_a_block(name):
         assert not np.asarray(jnp.where(of, 0, got)).any()
 
 
-def sizes(jaxpr):
-    for equation in jaxpr.eqns:
-        yield from (getattr(variable.aval, "size", 0) for variable in equation.outvars)
-        for inner in jax.tree.leaves(equation.params, is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")):
-            if hasattr(inner, "eqns") or hasattr(inner, "jaxpr"):
-                yield from sizes(getattr(inner, "jaxpr", inner))
-
-
 @interpreted
 def test_no_quadratic_array_is_made():
     """The visible keys of segments are computed some rows at a time; those of a causal mask need no data."""
@@ -223,7 +216,7 @@ def test_no_quadratic_array_is_made():
 
     program = jax.make_jaxpr(jax.grad(loss))(shape, shape, shape, ids)
     assert f"name={RESIDUAL}" in str(program)  # for policies of `jax.checkpoint`
-    result = list(sizes(program.jaxpr))
+    result = [getattr(x.aval, "size", 0) for equation, _ in equations(program.jaxpr) for x in equation.outvars]
     assert length * splash.ROWS in result
     assert max(result) <= length**2 // 32
 
@@ -264,14 +257,8 @@ def test_refusals_on_its_device(options, reason):
     assert api.choose(request()) == "splash"
     assert reason in api.implementations["splash"].refuse(request(**options))
     assert api.choose(request(**options)) == "reference"
-
-
-@pytest.mark.parametrize(
-    "mask", [masks.causal(-255), masks.window(3) & masks.causal(-3), masks.causal() & masks.causal(5)]
-)
-@on_tpu
-def test_takes_a_band_that_leaves_one_key(mask):
-    assert api.implementations["splash"].refuse(request(mask=mask)) is None
+    for mask in (masks.causal(-255), masks.window(3) & masks.causal(-3), masks.causal() & masks.causal(5)):
+        assert api.implementations["splash"].refuse(request(mask=mask)) is None  # one key is left
 
 
 @on_tpu
@@ -293,18 +280,14 @@ def test_chosen_on_a_single_device(monkeypatch):
     assert chosen == ["splash", "reference"]
 
 
-@pytest.mark.parametrize("device", [("cpu", "cpu"), ("gpu", "NVIDIA H100"), ("tpu", "TPU v3")])
-def test_needs_its_device(monkeypatch, device):
-    monkeypatch.setattr(jax, "devices", lambda: [Device(*device)])
-    with refused(f"it needs a TPU v4 or later, got {device[0]} ({device[1]})"):
-        functional.attention(*arrays()[:3], implementation="splash")
-
-
 @on_tpu
-def test_refuses_platforms_without_splash(monkeypatch):
+def test_needs_its_device_and_kernel(monkeypatch):
+    refuse = api.implementations["splash"].refuse
     monkeypatch.setitem(sys.modules, splash.MODULE, None)
-    with refused("this JAX has no jax.experimental.pallas"):
-        functional.attention(*arrays()[:3], implementation="splash")
+    assert refuse(request()).startswith("this JAX has no jax.experimental.pallas")
+    for device in (("cpu", "cpu"), ("gpu", "NVIDIA H100"), ("tpu", "TPU v3")):
+        monkeypatch.setattr(jax, "devices", lambda device=device: [Device(*device)])
+        assert refuse(request()) == f"it needs a TPU v4 or later, got {device[0]} ({device[1]})"
 
 
 @pytest.mark.full

@@ -1,0 +1,58 @@
+"""Tables of results in Markdown, and means over seeds with their 95 % intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+
+def table(*rows: Iterable[object]) -> str:
+    """Returns rows as a Markdown table; the first row is the heading.
+
+    >>> print(table(("model", "BLEU"), ("fixed", 1.5)))
+    | model | BLEU |
+    |---|---|
+    | fixed | 1.5 |
+    """
+    heading, *others = ([str(cell) for cell in row] for row in rows)
+    lines = (f"| {' | '.join(cells)} |" for cells in (heading, *others))
+    return next(lines) + "\n" + "|---" * len(heading) + "|" + "".join(f"\n{line}" for line in lines)
+
+
+def percent(share: float | None) -> str:
+    """Returns text such as "98.7%"; empty for None."""
+    return "" if share is None else f"{100 * share:.1f}%"
+
+
+def mean_curve(logs: Sequence[Iterable[Mapping[str, Any]]], key: str) -> tuple[list[int], list[float]]:
+    """Returns the steps at which all logs have a value, and the means of the values there.
+
+    >>> mean_curve([[{"step": 2, "loss": 1.0}, {"step": 4, "loss": 0.5}], [{"step": 2, "loss": 2.0}]], "loss")
+    ([2], [1.5])
+    """
+    curves = [{entry["step"]: entry[key] for entry in log if key in entry} for log in logs]
+    steps = sorted(set(curves[0]).intersection(*curves)) if curves else []
+    return steps, [float(np.mean([curve[step] for curve in curves])) for step in steps]
+
+
+def interval(values: Sequence[float], *, digits: int = 1) -> str:
+    """Returns the mean with the half width of its 95 % interval, by Student's t.
+
+    >>> interval([80.0, 82.0, 84.0]), interval([80.0])
+    ('82.0 ± 5.0', '80.0')
+    """
+    mean = f"{float(np.mean(values)):.{digits}f}"
+    return f"{mean} ± {half_width(values):.{digits}f}" if len(values) > 1 else mean
+
+
+def half_width(values: Sequence[float]) -> float:
+    """Returns the half width of the 95 % interval of the mean, by Student's t; NaN for one value.
+
+    >>> round(half_width([80.0, 82.0, 84.0]), 3)
+    4.968
+    """
+    n = len(values)
+    return float(stats.t.ppf(0.975, n - 1) * np.std(values, ddof=1) / n**0.5) if n > 1 else float("nan")

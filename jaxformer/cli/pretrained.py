@@ -1,0 +1,89 @@
+"""The commands for models of Hugging Face: ``convert`` and ``export``."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from typing import Annotated
+
+from jaxformer.cli.command import REQUIRED, Folder, Options, OutputFolder, Run, Word, command, option, word
+from jaxformer.errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True)
+class Convert(Options):
+    """Makes a run from a pretrained Hugging Face model: generate, score, fill, translate, fine-tune it.
+
+    examples:
+      jaxformer convert downloads/gpt2 --out runs/gpt2
+      jaxformer generate runs/gpt2 "Once upon a time"
+      jaxformer train runs/gpt2/config.json --init-from runs/gpt2 --data.text my.txt --out mine
+      jaxformer convert downloads/bert-base-uncased --out runs/bert
+      jaxformer fill runs/bert "Paris is the [MASK] of France."
+      jaxformer convert downloads/flan-t5-small --out runs/t5
+      jaxformer translate runs/t5 "translate English to German: The house is old."
+      jaxformer convert downloads/opus-mt-en-de --out runs/en-de
+      jaxformer translate runs/en-de "The house is old."
+
+    The folder holds config.json, weights in safetensors, and tokenizer.json (for Marian: source.spm, target.spm and
+    vocab.json), as huggingface_hub downloads them. Nothing is downloaded, and no code in the folder is run. GPT-2,
+    Llama, Mistral and Qwen become language models, BERT and RoBERTa masked ones; T5, BART, Pegasus and Marian become
+    translators of any text to text, with the search that the folder describes; docs/families.md has the details.
+    """
+
+    folder: Folder = word("The folder of the pretrained model.")
+    out: Run = option("The run directory to create.", REQUIRED)
+    length: int = option("The context length of a language model (default: up to 1,024).", 0)
+
+
+@command
+def convert(args: Convert) -> int:
+    """Makes a run from a pretrained model."""
+    if args.length < 0:
+        raise ConfigError(f"--length must be at least 0, got {args.length}")
+    from jaxformer.cli import runtime
+    from jaxformer.tasks import pretrained
+
+    runtime.start()
+    config = pretrained.convert(args.folder, args.out, length=args.length, say=runtime.say)
+    used = {"language_model": "generate", "masked_language_model": "fill", "translation": "translate"}[config.task]
+    run = shlex.quote(str(args.out))
+    print(f"{args.out} is a run of {config.task} now; try: jaxformer {used} {run} TEXT")
+    return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Export(Options):
+    """Writes a run in the format of Hugging Face.
+
+    examples:
+      jaxformer export runs/en-de --out en-de-hf
+      jaxformer export runs/en-de --out en-de-hf --checkpoint average
+      jaxformer export runs/tuned-gpt2 --out gpt2-hf
+
+    The folder holds config.json, model.safetensors and the tokenizer, which AutoTokenizer and the Auto classes of
+    transformers read, and the programs that serve its models. Language models become GPT-2, Llama, Mistral or Qwen,
+    masked ones BERT or RoBERTa, translators Marian, Pegasus, BART or T5: the first family that can express the model.
+    docs/families.md lists the settings that no family has. Search settings are written if transformers has them; the
+    others are printed.
+    """
+
+    run: Run = word("A run directory.")
+    out: OutputFolder = option("The folder to create.", REQUIRED)
+    checkpoint: str = option("The checkpoint: best (default), last, average, or a step.", "best")
+    family: Annotated[str, Word("TYPE")] = option("The model_type (default: the first that fits).", "")
+    mesh: str = option("The device mesh; default: a copy on every device.", "")
+
+
+@command
+def export(args: Export) -> int:
+    """Writes a run as a Hugging Face folder."""
+    from jaxformer.cli import runtime
+    from jaxformer.tasks import pretrained
+
+    runtime.start()
+    family = pretrained.export(
+        args.run, args.out, checkpoint=args.checkpoint, family=args.family, mesh=args.mesh, say=runtime.say
+    )
+    print(f"{args.out} is now a Hugging Face folder of model_type {family}")
+    return 0

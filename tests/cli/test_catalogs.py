@@ -1,0 +1,103 @@
+"""``configs``: one line for each configuration; ``data``: downloads by name, and the built-in corpus as files."""
+
+import importlib
+import os
+
+import pytest
+
+from jaxformer import demo
+from jaxformer.cli import main
+from jaxformer.cli.catalogs import configs, data
+from jaxformer.data import fetch
+from jaxformer.errors import ConfigError
+from jaxformer.tasks import registry
+
+
+def test_every_configuration_has_a_line(capsys, monkeypatch, tmp_path):
+    """The built-in ones, and those below ./experiments, whose code does not run."""
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "mine.py").write_text("raise SystemExit(3)\ndef small():\n    'A small one.'\n")
+    monkeypatch.chdir(tmp_path)
+    assert configs([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    names, summaries = zip(*(line.split(maxsplit=1) for line in lines), strict=True)
+    assert names == (*registry.BUILTIN, "mine:small")
+    assert summaries[-1] == "A small one."
+    assert len({line.index(summary) for line, summary in zip(lines, summaries, strict=True)}) == 1
+
+
+@pytest.mark.parametrize("name", registry.BUILTIN)
+def test_the_summary_is_the_first_line_of_the_docstring(name, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert configs([]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.split()[0] == name]
+    docstring = getattr(importlib.import_module(registry.BUILTIN[name]), name.rpartition(":")[2]).__doc__
+    assert line.removeprefix(name).strip() == docstring.splitlines()[0]
+
+
+def test_a_named_pipe_is_not_a_configuration(capsys, monkeypatch, tmp_path):
+    """The pipe has no writer, so a reader would wait forever."""
+    (tmp_path / "experiments" / "folder.py").mkdir(parents=True)
+    os.mkfifo(tmp_path / "experiments" / "pipe.py")
+    monkeypatch.chdir(tmp_path)
+    assert configs([]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(registry.BUILTIN)
+
+
+def test_the_catalog_is_listed(capsys):
+    assert data(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(fetch.CATALOG)
+    assert all(corpus.about in line for line, corpus in zip(lines, fetch.CATALOG.values(), strict=True))
+
+
+def test_the_built_in_corpus_as_files(tmp_path, capsys, monkeypatch):
+    """Files are aligned, and include all parts of the demo; only the number of pairs is smaller here."""
+    parts = demo.splits(num_train=4_000)
+    monkeypatch.setattr(demo, "splits", lambda: parts)
+    assert data(["grammar", "--out", str(tmp_path)]) == 0
+    for name in ("train", "validation", "seen", "unseen"):
+        english, french = ((tmp_path / f"{name}.{code}").read_text().splitlines() for code in ("en", "fr"))
+        pairs = getattr(parts, name)
+        assert list(zip(english, french, strict=True)) == [(pair.english, pair.french) for pair in pairs]
+    assert f"{tmp_path / 'train'}.en, .fr: {len(parts.train):,} pairs" in capsys.readouterr().out
+
+
+def test_a_text_of_the_user_is_not_overwritten(tmp_path, capsys, monkeypatch):
+    """The file and folder names are common ones; the same corpus may be written again."""
+    parts = demo.splits(num_train=4_000)
+    monkeypatch.setattr(demo, "splits", lambda: parts)
+    (tmp_path / "unseen.fr").write_text("le mien\n")
+    assert main.main(["data", "grammar", "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == (
+        f"jaxformer data: {tmp_path / 'unseen.fr'} exists and holds another text; name another folder with --out\n"
+    )
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"unseen.fr": "le mien\n"}
+    (tmp_path / "unseen.fr").unlink()
+    assert [main.main(["data", "grammar", "--out", str(tmp_path)]) for _ in range(2)] == [0, 0]
+
+
+@pytest.mark.parametrize("action", ["grammar", "list"])
+def test_an_unknown_argument_is_refused(tmp_path, capsys, monkeypatch, action):
+    """A folder without --out was ignored, and the corpus was written to another place."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(demo, "splits", lambda: pytest.fail("the work has begun"))
+    with pytest.raises(ConfigError, match=f"^{action} takes no name, got 'corpus'; a folder is given by --out$"):
+        data([action, "corpus"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_corpus_is_fetched_by_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(fetch, "fetch", lambda name, out, say: [out / f"{name}.en"])
+    assert data(["fetch", "multi30k", "--out", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'multi30k.en'}\n"
+
+
+@pytest.mark.parametrize("name", ["file", "file/below", "broken"])
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path, capsys, name):
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "broken").symlink_to("nowhere")
+    assert main.main(["data", "grammar", "--out", str(tmp_path / name)]) == 2
+    expected = f"--out: cannot write in '{tmp_path / name}': Not a directory; name a folder"
+    assert expected in capsys.readouterr().err.splitlines()[-1]
+    assert (tmp_path / "file").read_text() == "mine"
