@@ -57,6 +57,7 @@ def prepare(args: Prepare, settings: list[str]) -> int:
     from jaxformer.data.units import Share
     from jaxformer.tasks.translation import TranslationConfig
     from jaxformer.tasks.translation import task as translation
+    from jaxformer.tasks.translation.corpora import Mixture
     from jaxformer.training.progress import Count
 
     if not isinstance(config, TranslationConfig):
@@ -64,8 +65,12 @@ def prepare(args: Prepare, settings: list[str]) -> int:
     say = functools.partial(print, file=sys.stderr, flush=True)
     began = time.perf_counter()
     corpus = translation.read(config)
-    say(f"{corpus.train.report()}, read in {time.perf_counter() - began:.1f} s")
-    progress = Count(-(-corpus.train.num_lines // parts), "sentences tokenized", say, rate=True)
+    found = corpus.parts if isinstance(corpus, Mixture) else {"": corpus}
+    for name, one in found.items():
+        say(f"{name}: {one.train.report()}".removeprefix(": "))
+    say(f"read in {time.perf_counter() - began:.1f} s")
+    total = sum(one.train.num_lines for one in found.values())
+    progress = Count(-(-total // parts), "sentences tokenized", say, rate=True)
     share = Share(part - 1, parts, args.workers or hardware.num_cores(), progress=progress)
     for line in translation.prepare_part(config, corpus, args.out, share):
         say(line)

@@ -104,6 +104,7 @@ def prepare_tokenizer(
     kind: Literal["unigram", "bpe", "characters"],
     vocab_size: int = 0,
     normalizer: TextNormalizer | None = None,
+    languages: Sequence[str] = (),
     num_sentences: int | None = None,
 ) -> Tokenizer:
     """Trains a tokenizer on the lines of a text, or reads it from `cache` if an earlier call saved it.
@@ -115,6 +116,7 @@ def prepare_tokenizer(
     Args:
       vocab_size: the vocabulary size of a subword tokenizer; a character tokenizer's follows from the text.
       normalizer: the normalization of sentence pairs for a subword tokenizer; it is saved with the tokenizer.
+      languages: the languages that get a token in a subword vocabulary; see `SubwordTokenizer.tags`.
       num_sentences: the largest number of sentences of pairs that a subword tokenizer is trained on. If there are more,
         a hash of the number of each chooses them; all by default.
 
@@ -127,6 +129,7 @@ def prepare_tokenizer(
     version = importlib.metadata.version("sentencepiece")
     if normalizer != TextNormalizer():
         version += f"-{short_digest([repr(normalizer), moses.version()])}"
+    version += f"-{'-'.join(languages)}" if languages else ""
     if isinstance(text, Pairs) and num_sentences is not None and num_sentences < text.num_lines:
         version += f"-{num_sentences}"
     path = pathlib.Path(cache) / f"{text.fingerprint}-{kind}-{vocab_size}-{version}.model" if cache else None
@@ -138,7 +141,8 @@ def prepare_tokenizer(
     lines = text.lines()
     if isinstance(text, Pairs):
         lines = _sentences(text, normalizer, num_sentences)
-    tokenizer = SubwordTokenizer.train(lines, vocab_size=vocab_size, kind=kind, normalizer=normalizer)
+    options = {"vocab_size": vocab_size, "normalizer": normalizer, "languages": languages}
+    tokenizer = SubwordTokenizer.train(lines, kind=kind, **options)
     if path:
         try:
             with replacing(path) as temporary:

@@ -28,6 +28,7 @@ class TextBatch(Generic[ArrayT]):
 
     tokens: Tokens[ArrayT]  # int32 [B, T]
     labels: ArrayT  # int32 [B, T]
+    corpora: ArrayT | None = None  # int32 [B], the text of each row in a mixture; None for one text
 
     __repr__ = brief
 

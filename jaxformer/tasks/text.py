@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -70,12 +70,14 @@ def make_run_tokenizer(
     kind: Literal["unigram", "bpe", "characters", "pretrained"],
     vocab_size: int,
     normalizer: TextNormalizer | None = None,
+    languages: Sequence[str] = (),
     num_sentences: int | None = None,
 ) -> Tokenizer:
     """Loads the tokenizer of a run; if it has none, the first process trains it on a text and saves it.
 
     Args:
       normalizer: the normalization in the settings; none by default.
+      languages: the languages that have a token in the vocabulary.
       num_sentences: see `prepare_tokenizer`.
 
     Raises:
@@ -90,7 +92,13 @@ def make_run_tokenizer(
             if kind == "pretrained":
                 raise ConfigError("tokenizer pretrained comes with a run of `jaxformer convert`: give --init-from RUN")
             tokenizer = prepare_tokenizer(
-                text, cache, kind=kind, vocab_size=vocab_size, normalizer=normalizer, num_sentences=num_sentences
+                text,
+                cache,
+                kind=kind,
+                vocab_size=vocab_size,
+                normalizer=normalizer,
+                languages=languages,
+                num_sentences=num_sentences,
             )
             tokenizer.save(path)
         except ConfigError as error:
@@ -105,6 +113,10 @@ def make_run_tokenizer(
         raise ConfigError(
             f"the tokenizer of this run, that of init_from, is for text with {tokenizer.normalizer.described}, but the "
             f"settings ask for {normalizer.described}"
+        )
+    if missing := [language for language in languages if language not in tokenizer.tags]:
+        raise ConfigError(
+            f"the tokenizer of this run, that of init_from, has no token for {', '.join(missing)}, as data.tags asks"
         )
     return tokenizer
 

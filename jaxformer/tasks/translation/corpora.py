@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 
 from jaxformer import demo
 from jaxformer.caches import data_cache
+from jaxformer.data.distinct import DistinctSentences, without
 from jaxformer.data.pairs import PairFiles, Pairs, Parallel, read_pairs, read_parallel, read_table
 from jaxformer.data.reading import read_split
 from jaxformer.data.sources import locate_all
+from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.files import local_path
 from jaxformer.tasks.translation.config import DataConfig
@@ -28,6 +30,60 @@ class Corpora:
     def fingerprints(self) -> dict[str, str]:
         """Hashes of the training and the validation data."""
         return {"train": self.train.fingerprint, "validation": self.validation.fingerprint}
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixture:
+    """Several corpora by name."""
+
+    parts: dict[str, Corpora]
+    left_out: dict[str, int]
+    """The number of training pairs of each that are left out because another one holds out one of their sentences."""
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """Hashes of the training and the validation data of all corpora."""
+        found = [(name, part.fingerprints) for name, part in self.parts.items()]
+        return {key: short_digest(f"{name} {each[key]}\n" for name, each in found) for key in ("train", "validation")}
+
+    @property
+    def num_lines(self) -> int:
+        """The number of training sentences of all corpora, on both sides."""
+        return sum(part.train.num_lines for part in self.parts.values())
+
+    def sentences(self, most: int) -> DistinctSentences:
+        """Returns at most this number of different training sentences, to learn a vocabulary from."""
+        return DistinctSentences(tuple(part.train for part in self.parts.values()), most)
+
+
+def load_mixture(config: DataConfig) -> Mixture:
+    """Reads all corpora of an experiment with several.
+
+    No sentence that one of them translates in a held-out pair is in a training pair of any of them, on either side:
+    otherwise the corpora of both directions would train on each other's held-out pairs.
+
+    Raises:
+      DataError: see `load_corpora`, with the name of the corpus; or a corpus has no other pairs to train on.
+    """
+    parts, held_out = dict[str, Corpora](), set[str]()
+    for name in config.corpora:
+        only = config.only(name)
+        try:
+            part = parts[name] = load_corpora(only)
+        except DataError as error:
+            raise DataError(f"data.corpora.{name}: {error}") from error
+        if not only.validation_source:
+            held_out.update(part.validation.load().source)
+        if not only.test_source:
+            held_out.update(text for test in part.tests.values() for text in test.load().source)
+    left_out = dict[str, int]()
+    for name, part in parts.items():
+        train = without(part.train, held_out)
+        left_out[name] = len(part.train) - len(train)
+        if not len(train):
+            raise DataError(f"data.corpora.{name}: all pairs hold a sentence that another corpus holds out")
+        parts[name] = Corpora(train, part.validation, part.tests)
+    return Mixture(parts, left_out)
 
 
 def load_corpora(config: DataConfig) -> Corpora:
