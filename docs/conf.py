@@ -65,6 +65,8 @@ nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 nb_merge_streams = True
 
+suppress_warnings = ["toc.empty_glob"]  # a folder of notebooks may be empty
+
 default_role = "py:obj"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
