@@ -1,9 +1,12 @@
 """Settings of the site that `make docs` builds; its source folder is the root of the repository, whose pages it has."""
 
+import inspect
 import os
 import pathlib
 import re
 import sys
+
+from sphinx.util.inspect import stringify_signature
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parent
@@ -90,6 +93,22 @@ def escape_patterns(app, what, name, obj, options, lines: list[str]) -> None:
     lines[:] = [re.sub(r'("[^"`*]*/)\*"', r'\1\\*"', line) for line in lines]
 
 
+def signature_as_written(app, what: str, name: str, obj, options, signature: str, returns: str):
+    """Returns a signature with the types of the source, so that arrays have their shapes; of a class, of its `__init__`."""
+    function = obj.__init__ if inspect.isclass(obj) else obj
+    if what not in ("class", "function", "method") or not inspect.isfunction(inspect.unwrap(function)):
+        return None
+    written = inspect.signature(function)
+    parameters = [each for each in written.parameters.values() if each.name not in ("self", "cls")]
+    if inspect.isclass(obj):
+        written = written.replace(return_annotation=inspect.Signature.empty)
+    text = stringify_signature(written.replace(parameters=parameters), unqualified_typehints=True)
+    text = re.sub(r"<function (\w+)>", r"\1", text)
+    arguments, arrow, result = text.rpartition(" -> ")
+    return (arguments, result) if arrow else (text, None)
+
+
 def setup(app) -> None:
+    app.connect("autodoc-process-signature", signature_as_written)
     app.connect("autodoc-process-docstring", escape_patterns)
     app.connect("source-read", add_contents)

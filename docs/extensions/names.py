@@ -119,14 +119,14 @@ class Links(SphinxPostTransform):
             if node.get("refdomain") == "py":
                 known = self.known(node["reftarget"], node.get("py:module"), node.get("py:class"))
                 if known:
-                    node.update(reftarget=known, refspecific=False)
+                    node["reftarget"], node["refspecific"] = known, False
                 elif node["reftype"] in ("obj", "class", "data"):
-                    node.replace_self(node.children)
+                    is_short = lambda child: isinstance(child, nodes.Element) and child.get("condition") == "resolved"
+                    node.replace_self(next(filter(is_short, node.children), node).children)
         if not self.env.docname.startswith("docs/api"):
             for node in list(self.document.findall(nodes.literal)):
-                if NAME.fullmatch(node.astext()) and not isinstance(
-                    node.parent, nodes.reference | addnodes.pending_xref
-                ):
+                linked = isinstance(node.parent, nodes.reference | addnodes.pending_xref)
+                if NAME.fullmatch(node.astext()) and not linked:
                     self.link(node)
 
     def known(self, name: str, module: str | None, owner: str | None) -> str | None:
