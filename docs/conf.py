@@ -68,8 +68,6 @@ nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 nb_merge_streams = True
 
-suppress_warnings = ["toc.empty_glob"]  # a folder of notebooks may be empty
-
 default_role = "py:obj"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
@@ -83,9 +81,10 @@ toc_object_entries_show_parents = "hide"
 
 
 def add_contents(app, docname: str, source: list[str]) -> None:
-    """Appends the table of contents of the site to the README, which shows none on its own."""
+    """Appends the table of contents of the site to the README, which shows none on its own; without empty folders."""
     if docname == root_doc:
-        source[0] += (HERE / "contents.md").read_text(encoding="utf-8")
+        lines = (HERE / "contents.md").read_text(encoding="utf-8").splitlines(keepends=True)
+        source[0] += "".join(line for line in lines if "*" not in line or any(ROOT.glob(line.strip())))
 
 
 def escape_patterns(app, what, name, obj, options, lines: list[str]) -> None:
@@ -94,7 +93,7 @@ def escape_patterns(app, what, name, obj, options, lines: list[str]) -> None:
 
 
 def signature_as_written(app, what: str, name: str, obj, options, signature: str, returns: str):
-    """Returns a signature with the types of the source, so that arrays have their shapes; of a class, of its `__init__`."""
+    """Returns a signature with the types of the source, so that arrays have shapes; of a class, of its `__init__`."""
     function = obj.__init__ if inspect.isclass(obj) else obj
     if what not in ("class", "function", "method") or not inspect.isfunction(inspect.unwrap(function)):
         return None

@@ -88,7 +88,7 @@ class Modules(SphinxDirective):
         lines = []
         for name in sorted(package.__all__):
             value = getattr(package, name)
-            if inspect.ismodule(value):
+            if inspect.ismodule(value) and not hasattr(value, "__all__"):  # a package has a place of its own
                 lines += [f".. rubric:: {value.__name__.removeprefix('jaxformer.')}", "   :class: module-name", ""]
                 lines += module_entry(value, [name for name in package.__all__ if hasattr(value, name)])
         return self.parse_text_to_nodes("\n".join(lines))
