@@ -60,9 +60,9 @@ def begin(*_, **__):
 
 
 def code_of_page(text: str) -> list[str]:
-    """Returns the lines of the fenced blocks of a page, except Python, and its inline code."""
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    lines = [line for kind, block in blocks if kind != "python" for line in joined(block)]
+    """Returns the lines of the fenced blocks of a page, except Python and cells, which are run, and its inline code."""
+    blocks = re.findall(r"^```([^\n]*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    lines = [line for kind, block in blocks if kind != "python" and kind[:1] != "{" for line in joined(block)]
     return lines + inline(re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
 
 
