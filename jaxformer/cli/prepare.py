@@ -27,7 +27,6 @@ class Prepare(Options):
     """
 
     setting_prefix = "--"
-    program = "data prepare"
 
     config: Annotated[str, Word("CONFIG")] = word("A configuration, as for `jaxformer train`.")
     out: OutputFolder | None = option("The folder of tokens, which a training names as --data.cache.")
@@ -35,9 +34,14 @@ class Prepare(Options):
     workers: int | None = option("The number of processes that tokenize; default: that of the cores.")
     part: Annotated[str, Word("I/N")] = option("Tokenize only part I of N, from 1.", "1/1")
 
+    @classmethod
+    def command(cls) -> str:
+        """Returns the words of the command."""
+        return "data prepare"
+
 
 @command
-def main(args: Prepare, settings: list[str]) -> int:
+def prepare(args: Prepare, settings: list[str]) -> int:
     """Prepares; returns 0 if the corpus or the part is complete."""
     part, parts = _part(args.part)
     if args.out is None:

@@ -91,9 +91,16 @@ def make_run_tokenizer(
         try:
             if kind == "pretrained":
                 raise ConfigError("tokenizer pretrained comes with a run of `jaxformer convert`: give --init-from RUN")
-            options = {"vocab_size": vocab_size, "normalizer": normalizer, "languages": languages}
-            options |= {"num_sentences": num_sentences}
-            prepare_tokenizer(text, cache, kind=kind, **options).save(path)
+            tokenizer = prepare_tokenizer(
+                text,
+                cache,
+                kind=kind,
+                vocab_size=vocab_size,
+                normalizer=normalizer,
+                languages=languages,
+                num_sentences=num_sentences,
+            )
+            tokenizer.save(path)
         except ConfigError as error:
             # Most errors begin with an argument, which is called like the setting.
             problem = ConfigError(f"data.{error}") if str(error).startswith(("tokenizer ", "vocab_size ")) else error
