@@ -47,13 +47,13 @@ PAGES_THAT_RUN = {"README.md": 1, "docs/models.md": 4, "docs/search.md": 2, "doc
 """The pages whose Python blocks run one after another, and the number of their blocks."""
 BLOCKS_ELSEWHERE = {
     "docs/extend.md": "each block is a file, which tests/test_extend.py runs",
-    "docs/families.md": "they need a pretrained model, which is not here; tests/interop makes small ones for the same calls",
+    "docs/families.md": "they need a pretrained model; tests/interop makes small ones for the same calls",
 }
 """The other pages with Python blocks, with the reason."""
 
 
 def test_every_python_block_is_run_or_is_listed_with_a_reason():
-    """The blocks named `py` are those of the README, which tests/tasks/test_runner.py runs, and one that needs a run."""
+    """The blocks named `py`: the README's, which tests/tasks/test_runner.py runs, and one that needs a trained run."""
     sources = {path.relative_to(ROOT.parent).as_posix(): path.read_text(encoding="utf-8") for path in PAGES}
     found = {name: text.count("```python\n") for name, text in sources.items() if "```python\n" in text}
     assert found.keys() == PAGES_THAT_RUN.keys() | BLOCKS_ELSEWHERE.keys()

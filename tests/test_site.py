@@ -51,9 +51,9 @@ def test_every_public_name_has_an_entry():
     assert not missing
 
 
-def test_every_entry_is_a_public_name_and_has_one_place():
+def test_every_entry_exists_and_has_one_place():
     assert [name for name in LISTED if LISTED.count(name) > 1] == []
-    assert [(package, name) for package, name in LISTED if name not in importlib.import_module(package).__all__] == []
+    assert [(package, name) for package, name in LISTED if not hasattr(importlib.import_module(package), name)] == []
 
 
 def test_the_contents_name_pages_that_exist():
