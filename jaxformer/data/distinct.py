@@ -82,5 +82,5 @@ def without(pairs: Pairs, texts: Set[str]) -> Pairs:
         codes[np.flatnonzero(codes == pairs.part)[~kept]] = LEFT_OUT
         return dataclasses.replace(pairs, codes=codes, known="")
     loaded = pairs.load()
-    sides = (tuple(itertools.compress(side, kept.tolist())) for side in (loaded.source, loaded.target))
-    return Parallel(*sides, loaded.empty, loaded.overlong)
+    source, target = (tuple(itertools.compress(side, kept.tolist())) for side in (loaded.source, loaded.target))
+    return Parallel(source, target, loaded.empty, loaded.overlong)
