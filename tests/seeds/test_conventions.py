@@ -35,14 +35,14 @@ def test_z2_rows_times_matrices():
     attention = net(lambda rngs: modules.CrossAttention(6, 1, head_dim=4, rngs=rngs))
 
     @quick
-    def rows():
-        x = table.apply({"table": words.T}, jnp.asarray(ids)[None])
-        key_value = np.stack([w_key.T, w_value.T], 1)[:, None]
-        kernels = {"query": w_query.T[:, None], "key_value": key_value, "output": {"kernel": w_output.T[None]}}
-        layer = attention.bind(kernels)
-        return x, linear.apply({"kernel": w_query.T}, x), layer(x, layer.project(x))
+    def rows(table_of_words, w_query, key_value, w_output):
+        x = table.apply({"table": table_of_words}, jnp.asarray(ids)[None])
+        layer = attention.bind({"query": w_query[:, None], "key_value": key_value, "output": {"kernel": w_output}})
+        return x, linear.apply({"kernel": w_query}, x), layer(x, layer.project(x))
 
-    for found, expected in zip(rows(), (columns, w_query @ columns, w_output @ mixed), strict=True):
+    key_value = np.stack([w_key.T, w_value.T], 1)[:, None]
+    every = rows(words.T, w_query.T, key_value, w_output.T[None])
+    for found, expected in zip(every, (columns, w_query @ columns, w_output @ mixed), strict=True):
         np.testing.assert_allclose(found[0], expected.T, atol=1e-5)
 
 
