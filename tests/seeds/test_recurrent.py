@@ -50,7 +50,7 @@ def test_r1_r2_the_decoder_by_its_equations(attention):
 
 @pytest.mark.parametrize(("attention", "least", "most"), [(None, H, H), (choices.Additive(), 2 * H + 1, 6 * H)])
 def test_r3_one_fixed_vector_is_a_bottleneck(attention, least, most):
-    """All that a source of six words does to the outputs of five steps passes H numbers, by the rank of the Jacobian.
+    """The effect of a source of six words on the outputs of five steps passes H numbers, by the rank of the Jacobian.
 
     With attention more of the 6 H numbers count than a first state and one context of H have. That a fixed vector also
     learns later is in test_learned.
