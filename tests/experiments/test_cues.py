@@ -20,7 +20,7 @@ def test_labels_follow_the_words():
         assert set(labels.tolist()) == {0, 1}
         assert (texts[:, 0] == cues.START).all()
         assert (asks != decides).all()
-        for text, label, ask, decide in zip(texts.tolist(), labels, asks, decides, strict=True):
+        for text, label, ask in zip(texts.tolist(), labels, asks, strict=True):
             if task.startswith("a negation"):
                 turned = text.index(cues.NOT) < ask
                 assert label == ((cues.GOOD in text) != turned)
