@@ -48,6 +48,8 @@ class Picked(NamedTuple):
     pairs: np.ndarray  # int64 [N], indices into the corpus of each row
     passes: np.ndarray  # int64 [N], how often the corpus has been read before, in pairs of this length
 
+    __repr__ = brief
+
 
 class _Block(NamedTuple):
     """The contents of the batches of a block."""

@@ -22,6 +22,8 @@ class Phases(NamedTuple):
     starts: np.ndarray  # int64 [P], rising from 0
     weights: np.ndarray  # float64 [P, C], each row with a positive sum
 
+    __repr__ = brief
+
     @property
     def shares(self) -> np.ndarray:
         """The weights, with a sum of 1 in each phase."""
