@@ -159,6 +159,17 @@ def difference(old: object, new: object, path: str = "") -> str:
     return f"{path} was {old!r}, now {new!r}"
 
 
+def check_held_out(held_out: float) -> None:
+    """Checks that `held_out` says what to hold out: a fraction in (0, 1), or a number of examples, an integer from 1.
+
+    Raises:
+      ConfigError: it is neither; 1.0 could mean either.
+    """
+    is_count = isinstance(held_out, int) and not isinstance(held_out, bool)
+    if not (held_out >= 1 if is_count else isinstance(held_out, float) and 0 < held_out < 1):
+        raise ConfigError(f"held_out must be a fraction between 0 and 1, or an integer from 1, got {held_out}")
+
+
 def at_least(minimum: float, config: object, *names: str) -> None:
     """Checks that numeric settings are at least `minimum`, in the ``__post_init__`` of a configuration.
 

@@ -152,7 +152,7 @@ class MixturePlan:
     @functools.cached_property
     def _mass(self) -> np.ndarray:
         """The share of all pairs by phase, corpus and shape, ``[P, C, shapes]``."""
-        return self.phases.shares[:, :, None] * (self.sizes / self.sizes.sum(1, keepdims=True))
+        return np.array(self.phases.shares)[:, :, None] * (self.sizes / self.sizes.sum(1, keepdims=True))
 
     @functools.cached_property
     def _choices(self) -> np.ndarray:
@@ -307,10 +307,9 @@ class MixedWindows:
 
     def corpora(self, step: int) -> np.ndarray:
         """Returns the number of the text of each row, ``int64 [B]``."""
-        phase = int(np.searchsorted(self.phases.starts, step, side="right")) - 1
         block, position = divmod(step, BLOCK)
         offset = int(draws(self.seed, block)[1][position])
-        edges = _rising(self.phases.shares[phase], self.parts[0].batch_size * _ONE)
+        edges = _rising(np.array(self.phases.shares[self.phases.at(step)]), self.parts[0].batch_size * _ONE)
         return np.repeat(np.arange(len(self.parts)), np.diff(edges + offset >> 32, prepend=0))
 
     def batch(self, step: int, *, rows: Rows | None = None) -> TextBatch[np.ndarray]:
@@ -350,7 +349,7 @@ def make_mixture_plan(
     for name, stream, left_out in zip(names, streams, skipped, strict=True):
         if not any(map(len, stream)):
             raise ConfigError(f"{name} has no usable pair: all {len(left_out):,} are longer than max_length")
-    most = phases.shares.max(0)
+    most = np.max(phases.shares, axis=0)
     if (small := np.flatnonzero(most < 1 / _ONE)).size:
         raise ConfigError(f"the weight of {names[small[0]]} is too small to have an effect: below 2**-32 of the sum")
     return MixturePlan(plan.shapes, streams, skipped, phases, plan.seed, mixed)

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from jaxformer.config import check_held_out
 from jaxformer.data.lines import read_lines, read_utf8
 from jaxformer.data.pairs import FilePairs, PairFiles, Pairs, Parallel, read_pairs, read_parallel, read_table
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import DataError
 from jaxformer.files import local_path
 
 __all__ = [
@@ -92,17 +93,6 @@ def locate_all(names: str, directory: str = "") -> tuple[pathlib.Path, ...]:
             raise DataError(f"no file matches {places[0] / local_path(name)}")
         found += map(pathlib.Path, next(filter(None, matches)))
     return tuple(found)
-
-
-def check_held_out(held_out: float) -> None:
-    """Checks that `held_out` says what to hold out: a fraction in (0, 1), or a number of examples, an integer from 1.
-
-    Raises:
-      ConfigError: it is neither; 1.0 could mean either.
-    """
-    is_count = isinstance(held_out, int) and not isinstance(held_out, bool)
-    if not (held_out >= 1 if is_count else isinstance(held_out, float) and 0 < held_out < 1):
-        raise ConfigError(f"held_out must be a fraction between 0 and 1, or an integer from 1, got {held_out}")
 
 
 def num_held_out(held_out: float, total: int) -> int:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
-
-import numpy as np
 
 from jaxformer.config import LATER, at_least
 from jaxformer.errors import ConfigError
@@ -19,19 +18,21 @@ from jaxformer.reprs import brief
 class Phases(NamedTuple):
     """The weights of C corpora in P phases; phase p has the batches from ``starts[p]`` to the next phase."""
 
-    starts: np.ndarray  # int64 [P], rising from 0
-    weights: np.ndarray  # float64 [P, C], each row with a positive sum
-
-    __repr__ = brief
+    starts: tuple[int, ...]  # rising from 0
+    weights: tuple[tuple[float, ...], ...]  # P rows of C, each with a positive sum
 
     @property
-    def shares(self) -> np.ndarray:
+    def shares(self) -> tuple[tuple[float, ...], ...]:
         """The weights, with a sum of 1 in each phase."""
-        return self.weights / self.weights.sum(1, keepdims=True)
+        return tuple(tuple(weight / sum(row) for weight in row) for row in self.weights)
+
+    def at(self, step: int) -> int:
+        """Returns the number of the phase of a batch."""
+        return bisect.bisect_right(self.starts, step) - 1
 
     def before(self, stop: int) -> Phases:
         """Returns the phases of the batches before `stop`."""
-        number = int(np.searchsorted(self.starts, stop))
+        number = bisect.bisect_left(self.starts, stop)
         return Phases(self.starts[:number], self.weights[:number])
 
 
@@ -112,8 +113,8 @@ def make_phases(
         has a weight at some step.
 
     >>> settings = {"small": WeightConfig(), "large": WeightConfig(first_step=11)}
-    >>> make_phases(settings, sizes=[100, 10_000], temperature=2).weights.tolist()
-    [[0.1, 0.0], [0.1, 1.0]]
+    >>> make_phases(settings, sizes=[100, 10_000], temperature=2).weights
+    ((0.1, 0.0), (0.1, 1.0))
     """
     given = [name for name, settings in corpora.items() if settings.weight is not None]
     others = [name for name in corpora if name not in given]
@@ -130,12 +131,12 @@ def make_phases(
     scaled = [(size / max(sizes)) ** (1 / temperature) for size in sizes]
     changes = [settings.changes(size) for settings, size in zip(corpora.values(), scaled, strict=True)]
     starts = sorted({start for one in changes for start, _ in one})
-    weights = np.array([[next(w for start, w in reversed(one) if start <= at) for one in changes] for at in starts])
+    weights = [tuple(next(w for start, w in reversed(one) if start <= at) for one in changes) for at in starts]
     for phase, at in enumerate(starts):
-        if not weights[phase].sum() > 0:
+        if not sum(weights[phase]) > 0:
             last = f" to {starts[phase + 1]}" if phase + 1 < len(starts) else ""
             raise ConfigError(f"no corpus has a weight at steps {at + 1}{last}")
-    return Phases(np.array(starts, np.int64), weights)
+    return Phases(tuple(starts), tuple(weights))
 
 
 def check_weights(
@@ -148,19 +149,17 @@ def check_weights(
     """
     if not corpora or saved == corpora:
         return
-    found = []
-    for settings in (saved, corpora):
-        phases = make_phases(settings, temperature=temperature)
-        index = np.searchsorted(phases.starts, np.arange(done), side="right") - 1
-        found.append(phases.shares[index])
-    given = [[settings.weight is None for settings in each.values()] for each in (saved, corpora)]
-    differs = np.flatnonzero((abs(found[0] - found[1]) > 1e-12).any(1) | (given[0] != given[1]))
-    if differs.size:
-        step = int(differs[0]) + 1
-        raise ConfigError(
-            f"the run has done {done:,} steps, but with these settings the weights of the corpora at step {step:,} "
-            f"would have been others; change them from step {done + 1:,} on, with reweighted {done + 1}=WEIGHT"
-        )
+    old, new = (make_phases(settings, temperature=temperature) for settings in (saved, corpora))
+    has_weights = [[settings.weight is not None for settings in each.values()] for each in (saved, corpora)]
+    for batch in sorted({0, *old.starts, *new.starts}):
+        shares = zip(old.shares[old.at(batch)], new.shares[new.at(batch)], strict=True)
+        is_same = has_weights[0] == has_weights[1] and all(abs(a - b) <= 1e-12 for a, b in shares)
+        if batch < done and not is_same:
+            raise ConfigError(
+                f"the run has done {done:,} steps, but with these settings the weights of the corpora at step "
+                f"{batch + 1:,} would have been others; change them from step {done + 1:,} on, with reweighted "
+                f"{done + 1}=WEIGHT"
+            )
 
 
 def check_used(corpora: Mapping[str, WeightConfig], steps: int) -> None:

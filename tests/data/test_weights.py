@@ -14,9 +14,9 @@ def test_phases_follow_first_and_last_steps_and_other_weights():
         "c": WeightConfig(weight=1.0),
     }
     phases = make_phases(corpora)
-    assert phases.starts.tolist() == [0, 50, 100, 150, 200]
-    assert phases.weights.tolist() == [[1, 0, 1], [1, 2, 1], [3, 2, 1], [3, 0, 1], [0, 0, 1]]
-    assert phases.before(100).starts.tolist() == [0, 50]
+    assert phases.starts == (0, 50, 100, 150, 200)
+    assert phases.weights == ((1, 0, 1), (1, 2, 1), (3, 2, 1), (3, 0, 1), (0, 0, 1))
+    assert phases.before(100).starts == (0, 50)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import ClassVar, Literal, Self
 
-from jaxformer.config import PLACE, at_least
-from jaxformer.data.sources import check_held_out
+from jaxformer.config import PLACE, at_least, check_held_out
 from jaxformer.data.weights import WeightConfig, check_used, check_weights, make_phases
 from jaxformer.errors import ConfigError
 from jaxformer.files import local_path
