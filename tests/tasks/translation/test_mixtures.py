@@ -146,7 +146,7 @@ def test_directions_are_scored_and_chosen(run, corpora, capsys):
     assert main(["evaluate", str(run), "--files", str(corpora / "two.tsv"), "--to", "fr"]) == 0
 
 
-def test_a_run_goes_on_with_other_weights_from_the_next_step(run, config, tmp_path):
+def test_a_run_continues_with_other_weights_from_the_next_step(run, config, tmp_path):
     """But not with weights that its completed steps did not have."""
     more = {"train": {"steps": 8}}
     with pytest.raises(ConfigError, match="weights of the corpora at step 1 would have been others"):
