@@ -60,7 +60,7 @@ def test_weights_without_a_meaning_are_refused(make, message):
         make()
 
 
-def test_a_run_goes_on_with_weights_that_change_no_completed_step():
+def test_a_run_continues_with_weights_that_change_no_completed_step():
     saved = {"a": WeightConfig(weight=1.0), "b": WeightConfig(weight=3.0)}
     check_weights(saved, {"a": WeightConfig(weight=2.0, reweighted="11=9"), "b": WeightConfig(weight=6.0)}, 10)
     check_weights(saved, {"a": WeightConfig(weight=1.0, last_step=10), "b": WeightConfig(weight=3.0)}, 10)
