@@ -4,6 +4,7 @@ import dataclasses
 import json
 import pathlib
 
+import jax
 import numpy as np
 import pytest
 
@@ -51,7 +52,8 @@ def test_the_page_has_the_results():
 @pytest.mark.full
 def test_a_smoke_run_resumes(tmp_path, capsys):
     words = ["--smoke", "--out", str(tmp_path)]
-    assert cues.main(words) == 0
+    with jax.numpy_dtype_promotion("standard"):  # a schedule of optax multiplies an integer
+        assert cues.main(words) == 0
     first, records = capsys.readouterr().out, {x: x.read_text() for x in (tmp_path / "records").iterdir()}
     assert len(records) == len(cues.TASKS) * len(cues.MODELS)
     assert cues.main(words) == 0
