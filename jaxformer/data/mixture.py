@@ -226,7 +226,9 @@ class TaggedPairs:
                 )
             else:
                 number = keyed(len(segmentations), side, pairs, passes) % np.uint64(len(segmentations))
-                found = _in_turn([segmentations[n].take(pairs[number == n]) for n in range(len(segmentations))])
+                found = Ragged.concatenate(
+                    [segmentations[n].take(pairs[number == n]) for n in range(len(segmentations))]
+                )
                 if len(segmentations) > 1:
                     found = found.take(np.argsort(np.argsort(number, kind="stable"), kind="stable"))
             sides.append(_after(start, found))
@@ -240,16 +242,6 @@ def _after(start: tuple[int, ...], sequences: Ragged) -> Ragged:
     starts = np.repeat(sequences.offsets[:-1], len(start))
     tokens = np.insert(sequences.tokens, starts, np.tile(start, len(sequences)))
     return Ragged(tokens, sequences.offsets + len(start) * np.arange(len(sequences) + 1))
-
-
-def _in_turn(parts: Sequence[Ragged]) -> Ragged:
-    """Returns the sequences of several parts, one part after another."""
-    tokens, ends = np.concatenate([part.tokens for part in parts]), 0
-    offsets = [np.zeros(1, np.int64)]
-    for part in parts:
-        offsets.append(part.offsets[1:] + ends)
-        ends += part.offsets[-1]
-    return Ragged(tokens, np.concatenate(offsets))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -280,7 +272,7 @@ class PlannedMixture(Planned):
         for corpus in np.unique(corpora):  # rows are in the order of their corpora
             where = corpora == corpus
             taken.append(self.parts[corpus].take(pairs[where], passes[where], shape[1] - 1))
-        sources, targets = (_in_turn([one[side] for one in taken]) if taken else [] for side in (0, 1))
+        sources, targets = (Ragged.concatenate([one[side] for one in taken]) if taken else [] for side in (0, 1))
         batch = Batch.from_tokens(sources, targets, shape, self.parts[0].tokens.special)
         return dataclasses.replace(batch, corpora=np.pad(corpora, (0, shape[0] - len(corpora))).astype(np.int32))
 
@@ -316,9 +308,13 @@ class MixedWindows:
         """Makes batch number `step`, for any ``step >= 0``, or some of its rows."""
         one, corpora = self.parts[0], self.corpora(step)
         indices = (rows or np.arange)(one.batch_size)
-        made = [part.batch(step, rows=lambda _: indices) for part in self.parts]
         of_row = np.append(corpora, 0)[np.minimum(indices, one.batch_size)]
-        chosen = jax.tree.map(lambda *leaves: np.stack(leaves)[of_row, np.arange(len(indices))], *made)
+        own = [indices[of_row == number] for number in range(len(self.parts))]
+        made = [part.batch(step, rows=lambda _, own=own: own) for part, own in zip(self.parts, own, strict=True)]
+        places = np.argsort(
+            np.argsort(of_row, kind="stable")
+        )  # of each row among those of the texts, one after another
+        chosen = jax.tree.map(lambda *leaves: np.concatenate(leaves)[places], *made)
         return dataclasses.replace(chosen, corpora=of_row.astype(np.int32))
 
 

@@ -64,6 +64,14 @@ class Ragged:
         lengths = [len(ids) for ids in sequences]
         return Ragged(np.concatenate([*sequences] or [np.zeros(0, np.int32)]), _offsets(lengths))
 
+    @staticmethod
+    def concatenate(parts: Sequence[Ragged]) -> Ragged:
+        """Returns the sequences of one or more parts, one part after another."""
+        if len(parts) == 1:
+            return parts[0]
+        tokens = np.concatenate([part.tokens for part in parts])
+        return Ragged(tokens, _offsets(np.concatenate([part.lengths for part in parts])))
+
     def take(self, indices: np.ndarray) -> Ragged:
         """Returns copies of these sequences in this order, without a loop over them."""
         starts = self.offsets[:-1][indices]
@@ -110,7 +118,8 @@ def cached_sequences(
             return _kept(folder, names, typed, num_sequences, dtype)
         except OSError as error:
             logger.warning("tokens cannot be kept in %s (%s), and are held in memory", folder, error.strerror)
-    return {name: _concatenated(list(typed(name)), dtype) for name in names}
+    empty = Ragged(np.zeros(0, dtype), np.zeros(1, np.int64))
+    return {name: Ragged.concatenate(list(typed(name)) or [empty]) for name in names}
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
@@ -126,14 +135,6 @@ def token_dtype(vocab_size: int) -> np.dtype:
 def _typed(sequences: Sequence[np.ndarray] | Ragged, dtype: np.dtype) -> Ragged:
     ragged = Ragged.join(sequences)
     return Ragged(ragged.tokens.astype(dtype, copy=False), ragged.offsets)
-
-
-def _concatenated(blocks: list[Ragged], dtype: np.dtype) -> Ragged:
-    if len(blocks) == 1:
-        return blocks[0]
-    tokens = np.concatenate([*(block.tokens for block in blocks), np.zeros(0, dtype)])
-    lengths = np.concatenate([*(block.lengths for block in blocks), np.zeros(0, np.int32)])
-    return Ragged(tokens, _offsets(lengths))
 
 
 def kept_sequences(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxformer.caches import data_cache
-from jaxformer.data.batch_plan import make_batch_plan, replan
+from jaxformer.data.batch_plan import BatchPlan, make_batch_plan, replan
 from jaxformer.data.mixture import MixturePlan, PlannedMixture, PlannedTagged, TaggedPairs, make_mixture_plan
 from jaxformer.data.pairs import Pairs
 from jaxformer.data.pipeline import SMALL, prepare
@@ -23,6 +23,20 @@ from jaxformer.tasks.translation.config import DataConfig, TranslationConfig
 from jaxformer.tasks.translation.corpora import Corpora, Mixture
 from jaxformer.tasks.translation.translator import Translator
 from jaxformer.tokenizers.base import Tokenizer
+
+
+def plan_batches(config: TranslationConfig, sources: np.ndarray, targets: np.ndarray) -> BatchPlan:
+    """Plans the batches of training pairs with these lengths."""
+    data = config.data
+    return make_batch_plan(
+        sources,
+        targets,
+        seed=config.seed,
+        tokens_per_batch=data.tokens_per_batch,
+        num_shapes=data.num_shapes,
+        max_length=data.max_length,
+        length_multiple=data.length_multiple,
+    )
 
 
 def prepare_mixture(
@@ -51,14 +65,7 @@ def prepare_mixture(
         parts[name] = tagged(name, part.train, share, **drawn)
         validation[name] = tagged(name, part.validation, share)
     lengths = [part.lengths() for part in parts.values()]
-    plan = make_batch_plan(
-        *map(np.concatenate, zip(*lengths, strict=True)),
-        seed=config.seed,
-        tokens_per_batch=data.tokens_per_batch,
-        num_shapes=data.num_shapes,
-        max_length=data.max_length,
-        length_multiple=data.length_multiple,
-    )
+    plan = plan_batches(config, *map(np.concatenate, zip(*lengths, strict=True)))
     usable = [int((np.maximum(*sides) < data.max_length).sum()) for sides in lengths]
     phases = make_phases(data.corpora, sizes=[max(1, size) for size in usable], temperature=data.temperature)
     names, sources = [f"data.corpora.{name}" for name in parts], [source for source, _ in lengths]

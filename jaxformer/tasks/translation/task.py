@@ -18,7 +18,7 @@ from jaxformer import functional, hardware, models
 from jaxformer.caches import data_cache
 from jaxformer.data import pipeline
 from jaxformer.data.batch import Batch
-from jaxformer.data.batch_plan import make_batch_plan, num_rows, replan
+from jaxformer.data.batch_plan import num_rows, replan
 from jaxformer.data.mixture import PlannedTagged
 from jaxformer.data.pairs import Parallel
 from jaxformer.data.pipeline import SMALL, PlannedPairs, prepare
@@ -63,7 +63,7 @@ def read_test(config: TranslationConfig, files: Sequence[str | os.PathLike[str]]
 
 def prepare_pairs(config: TranslationConfig, corpus: Corpora | Mixture, run: pathlib.Path) -> Data[Any]:
     """Tokenizes the pairs and plans their batches, with the tokenizer of the run, trained on both sides of the data."""
-    data, cache = config.data, data_cache(config.data.cache)
+    cache = data_cache(config.data.cache)
     tokenizer, about = _tokenizer(config, corpus, run)
     if isinstance(corpus, Mixture):
         prepared = mixtures.prepare_mixture(config, corpus, tokenizer, about, **_segmentations(config))
@@ -72,14 +72,7 @@ def prepare_pairs(config: TranslationConfig, corpus: Corpora | Mixture, run: pat
     share = sharing.share_of_run(cache, corpus.train.num_lines, is_large=len(corpus.train) > SMALL)
     tokens = prepare(corpus.train, tokenizer, cache, **_segmentations(config), share=share)
     held_out = prepare(corpus.validation, tokenizer, cache, share=share)
-    plan = make_batch_plan(
-        *tokens.lengths(),
-        seed=config.seed,
-        tokens_per_batch=data.tokens_per_batch,
-        num_shapes=data.num_shapes,
-        max_length=data.max_length,
-        length_multiple=data.length_multiple,
-    )
+    plan = mixtures.plan_batches(config, *tokens.lengths())
     lengths = [length for _, length, _ in plan.shapes]
     check_positions(config, lengths)
     validation = PlannedPairs(held_out, replan(plan, *held_out.lengths()))
