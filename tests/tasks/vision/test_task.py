@@ -1,5 +1,7 @@
 """Image classification as a task: the contract of all tasks, its splits, and one line for each mistake."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -74,7 +76,7 @@ class TestContract(TaskContract):
 
 @pytest.mark.full
 def test_a_convolutional_network_on_eight_devices(tmp_path):
-    config = tiny(tmp_path, model=changed(CONVOLUTION, {"attention": None}))
+    config = tiny(tmp_path, model=dataclasses.replace(CONVOLUTION, attention=None))
     one, eight = (trained(*prepared(config, tmp_path, text))[0] for text in ("data=1", "data=2,fsdp=2,tensor=2"))
     np.testing.assert_allclose(eight, one, rtol=1e-5)
 
