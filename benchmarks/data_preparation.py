@@ -189,7 +189,7 @@ def sampled() -> Iterator[dict[str, float]]:
     before, most = anonymous_memory(), [0]
 
     def watch() -> None:
-        while not done.wait(0.02):
+        while not done.wait(0.2):  # each look costs milliseconds of what is measured
             most[0] = max(most[0], anonymous_memory())
 
     thread = threading.Thread(target=watch, daemon=True)
