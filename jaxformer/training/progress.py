@@ -43,7 +43,7 @@ class NotebookBar:
     task_ids = (0,)
 
     def __init__(self, total: int, completed: int):
-        from IPython.display import DisplayHandle
+        from IPython.display import DisplayHandle  # pyright: ignore[reportMissingImports]
 
         self._total, self._completed, self._drawn = total, completed, time.monotonic()
         self._texts: dict[str, str] = {}
