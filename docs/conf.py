@@ -65,7 +65,7 @@ myst_heading_anchors = 4
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(ROOT / ".cache" / "docs" / "notebooks")
 nb_execution_raise_on_error = True
-nb_execution_timeout = 300
+nb_execution_timeout = 900  # seconds for a cell
 nb_merge_streams = True
 
 default_role = "py:obj"
