@@ -67,7 +67,7 @@ KINDS_OF_BLOCKS = {
     "python": "see PAGES_THAT_RUN and BLOCKS_ELSEWHERE",
     "py": "see the test above",
     "sh": "tests/test_documented_commands.py parses each command; most need files or hours",
-    "": "diagrams and outputs",
+    "text": "diagrams and outputs",
     "{toctree}": "the contents of the site",
 }
 """The languages of fenced blocks, with what runs them, or the reason why nothing does."""
