@@ -6,6 +6,7 @@ import pathlib
 import re
 import sys
 
+from jupyter_client.connect import ConnectionFileMixin
 from sphinx.util.inspect import stringify_signature
 
 HERE = pathlib.Path(__file__).parent
@@ -13,6 +14,8 @@ ROOT = HERE.parent
 sys.path[:0] = [str(ROOT), str(HERE / "extensions")]
 # Notebooks and docstrings run on the CPU, also where there is an accelerator.
 os.environ["JAX_PLATFORMS"] = "cpu"
+# Kernels are talked to through files of this user; they warn of ports, which every user of the machine can read.
+ConnectionFileMixin.transport.default_value = "ipc"
 
 import jaxformer  # noqa: E402
 
@@ -65,7 +68,7 @@ myst_heading_anchors = 4
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(ROOT / ".cache" / "docs" / "notebooks")
 nb_execution_raise_on_error = True
-nb_execution_timeout = 300
+nb_execution_timeout = 900  # seconds for a cell
 nb_merge_streams = True
 
 default_role = "py:obj"

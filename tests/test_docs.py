@@ -43,7 +43,7 @@ def test_examples_run(path):
     assert sum(len(test.examples) for test in tests) == path.read_text(encoding="utf-8").count(">>> ")
 
 
-PAGES_THAT_RUN = {"README.md": 1, "docs/models.md": 4, "docs/search.md": 2, "docs/derivatives.md": 1}
+PAGES_THAT_RUN = {"README.md": 1, "docs/models.md": 3, "docs/search.md": 2, "docs/derivatives.md": 1}
 """The pages whose Python blocks run one after another, and the number of their blocks."""
 BLOCKS_ELSEWHERE = {
     "docs/extend.md": "each block is a file, which tests/test_extend.py runs",
@@ -53,12 +53,38 @@ BLOCKS_ELSEWHERE = {
 
 
 def test_every_python_block_is_run_or_is_listed_with_a_reason():
-    """The blocks named `py`: the README's, which tests/tasks/test_runner.py runs, and one that needs a trained run."""
+    """The blocks named `py`: the README's, which tests/tasks/test_runner.py runs, and two that need a trained run."""
     sources = {path.relative_to(ROOT.parent).as_posix(): path.read_text(encoding="utf-8") for path in PAGES}
     found = {name: text.count("```python\n") for name, text in sources.items() if "```python\n" in text}
     assert found.keys() == PAGES_THAT_RUN.keys() | BLOCKS_ELSEWHERE.keys()
     assert {name: found[name] for name in PAGES_THAT_RUN} == PAGES_THAT_RUN
-    assert {name for name, text in sources.items() if "```py\n" in text} == {"README.md", "docs/runs.md"}
+    others = {name for name, text in sources.items() if "```py\n" in text}
+    assert others == {"README.md", "docs/models.md", "docs/runs.md"}
+
+
+KINDS_OF_BLOCKS = {
+    "{code-cell}": "the build of the site runs them, as notebooks",
+    "python": "see PAGES_THAT_RUN and BLOCKS_ELSEWHERE",
+    "py": "see the test above",
+    "sh": "tests/test_documented_commands.py parses each command; most need files or hours",
+    "text": "diagrams and outputs",
+    "{toctree}": "the contents of the site",
+}
+"""The languages of fenced blocks, with what runs them, or the reason why nothing does."""
+
+
+def test_every_block_is_of_a_kind_that_is_run_or_has_a_reason():
+    sources = {path.relative_to(ROOT.parent).as_posix(): path.read_text(encoding="utf-8") for path in PAGES}
+    kinds = {
+        (name, kind): text
+        for name, text in sources.items()
+        for kind, _ in re.findall(r"^ *```([^\n]*)\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
+    }
+    assert {place for place in kinds if place[1] not in KINDS_OF_BLOCKS} == set()
+    # Without these lines, a page is no notebook, and its cells would be shown but not run.
+    notebooks = {name: text for (name, kind), text in kinds.items() if kind == "{code-cell}"}
+    assert len(notebooks) > 3
+    assert {name for name, text in notebooks.items() if not text.startswith("---\nfile_format: mystnb\n")} == set()
 
 
 @pytest.mark.full

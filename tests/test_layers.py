@@ -27,6 +27,7 @@ HOME = {
     "safetensors": "interop/tensors.py",
     "wandb": "training/tracking.py",
     "mlflow": "training/tracking.py",
+    "IPython": "training/progress.py",
 }
 """The one file that imports each optional dependency."""
 

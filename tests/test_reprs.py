@@ -2,6 +2,8 @@
 
 import ast
 import dataclasses
+import html.parser
+import importlib
 import pathlib
 import re
 from typing import NamedTuple
@@ -13,7 +15,9 @@ import pytest
 from flax import nnx
 
 from jaxformer import decoding, functional, masks, models, modules, pure
-from jaxformer.inspection.attention_maps import AttentionMap
+from jaxformer.evaluation.scores import Comparison, Score
+from jaxformer.inspection.attention_maps import AttentionMap, AttentionWeights
+from jaxformer.planning.forecast import Forecast
 from jaxformer.reprs import brief, brief_with_methods
 from jaxformer.tasks import registry
 from jaxformer.tasks.language_model import TextGenerator
@@ -72,10 +76,13 @@ def test_the_parts_of_a_search_are_one_short_line_each():
         assert len(repr(value)) < 400
 
 
-def test_a_predictor_names_its_methods():
+@pytest.fixture
+def predictor():
+    return TextGenerator(NET, dict(NET.shapes), CharacterTokenizer.train(["abc"]), DecodeConfig(), window=64)
+
+
+def test_a_predictor_names_its_methods(predictor):
     """It was 48,122 characters."""
-    tokenizer = CharacterTokenizer.train(["abc"])
-    predictor = TextGenerator(NET, dict(NET.shapes), tokenizer, DecodeConfig(), window=64)
     text = repr(predictor)
     assert text.startswith(f"TextGenerator(net=Pure(model=LanguageModel, config={SHAPE}), params=<")
     assert re.search(r"params=<[\d,]+ values in \d+ arrays>, tokenizer=<CharacterTokenizer>, decode=", text), text
@@ -170,3 +177,84 @@ def test_abstract_and_traced_values_are_shown():
     seen = []
     jax.jit(lambda x: seen.append(repr(masks.padding(x))) or x)(jnp.ones((2, 3), bool))
     assert seen == ["Padding(valid=bool[2, 3])"]
+
+
+class Nesting(html.parser.HTMLParser):
+    """The elements that are open, the text, and the background of each cell; it refuses an end without its start."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.opened, self.words, self.shades = [], [], []
+        self.feed(text)
+        self.close()
+        assert self.opened == []
+
+    def handle_starttag(self, tag, attrs):
+        assert tag in "table caption tr th td details summary".split()
+        self.opened.append(tag)
+        self.shades += re.findall(r"/ (.*)\)", dict(attrs).get("style", ""))
+
+    def handle_endtag(self, tag):
+        assert self.opened.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+def shown(value):
+    return Nesting(value._repr_html_())
+
+
+def test_every_configuration_has_a_table_in_a_notebook():
+    for task in registry.CONFIGS:
+        config = registry.config_class(task)()
+        for part in (
+            config,
+            config.model,
+            config.data,
+            config.train,
+            config.optimizer,
+            getattr(config, "decode", config),
+        ):
+            assert shown(part).words[0] == type(part).__name__
+
+
+def test_every_predictor_has_a_table_in_a_notebook(predictor):
+    words = shown(predictor).words
+    assert words[-2:] == ["methods", "continuations, ensemble_with, generate, score"]
+    pattern = r"^class (\w+)[^\n]*\n(?:    .*\n|\n)*?    __repr__ = brief_with_methods"
+    for path in (PACKAGE / "tasks").rglob("*.py"):
+        module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+        for name in re.findall(pattern, path.read_text(), re.MULTILINE):
+            assert hasattr(getattr(importlib.import_module(module), name), "_repr_html_"), name
+
+
+def test_text_is_escaped():
+    text = "<script>alert('&')</script>"
+    assert text in shown(AttentionMap((text,), ("b",), np.ones((1, 1)))).words
+    assert repr(text) in shown(registry.configure("translation", name=text)).words
+    assert any(text in word for word in shown(Score(text, 1.0, "")).words)
+
+
+def test_maps_and_masks_are_grids_of_shades():
+    assert shown(AttentionMap(("a", "b"), ("c",), np.array([[0.25, 0.5]]))).shades == ["0.50", "1.00"]
+    weights = AttentionWeights(("a", "b"), ("c",), np.array([[[[0.0, 1.0]], [[1.0, 0.0]]]]))
+    assert shown(weights).shades == ["1.00", "1.00"]
+    assert shown(masks.segments(np.array([[1, 1, 2]]))).shades == "1.00 1.00 0.00 1.00 1.00 0.00 0.00 0.00 1.00".split()
+    large = shown(masks.causal() & masks.padding(np.ones((2, 100), bool)))
+    assert len(large.shades) == 24 * 24
+    assert "the first 24 of 100 rows and 24 of 100 columns" in large.words[0]
+    sparse = masks.block_sparse([[True, False], [True, True]], 4)
+    for mask in (sparse, ~masks.lengths(np.array([3, 5])), masks.dense(np.zeros((3, 5), bool))):
+        assert shown(mask).shades
+
+
+def test_scores_and_plans_are_short():
+    score = Score("BLEU", 98.3711, "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0")
+    assert repr([score]) == "[Score(BLEU 98.37)]"
+    assert repr(score.signature) in shown(score).words
+    assert "p_value" in shown(Comparison(score, score, 0.5)).words
+    plan = {field.name: 1 for field in dataclasses.fields(Forecast)}
+    forecast = Forecast(**plan | {"collectives": ("a long list",)})
+    assert "a long list" not in repr(forecast)
+    assert "memory" in shown(forecast).words

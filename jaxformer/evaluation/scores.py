@@ -14,6 +14,7 @@ import sacrebleu
 from sacrebleu.significance import PairedTest
 
 from jaxformer.errors import ConfigError
+from jaxformer.reprs import as_html
 from jaxformer.tokenizers import moses
 from jaxformer.tokenizers.moses import UNSPACED, check_language
 
@@ -26,6 +27,11 @@ class Score:
     value: float
     signature: str
     decimals: int = 2
+
+    _repr_html_ = as_html
+
+    def __repr__(self) -> str:
+        return f"Score({self.name} {self.value:.{self.decimals}f})"
 
     def __str__(self) -> str:
         return f"{self.name} {self.value:.{self.decimals}f}  [{self.signature}]"
@@ -75,6 +81,8 @@ class Comparison:
     baseline: Score
     system: Score
     p_value: float
+
+    _repr_html_ = as_html
 
     def __str__(self) -> str:
         return f"{self.baseline.name} {self.baseline.value:.2f} | {self.system.value:.2f}, p = {self.p_value:.3f}"

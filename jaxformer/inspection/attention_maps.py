@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxformer.errors import ConfigError
-from jaxformer.reprs import brief
+from jaxformer.reprs import as_grid, brief
 from jaxformer.tokenizers.segmentation import SPACE
 
 BYTE = re.compile("<0x[0-9A-F]{2}>")
@@ -29,6 +29,11 @@ class AttentionWeights:
 
     __repr__ = brief
 
+    def _repr_html_(self) -> str:
+        layers, heads = self.weights.shape[:2]
+        mean = np.asarray(self.weights).mean((0, 1))
+        return as_grid(mean, self.target, self.source, caption=f"the mean of {heads} heads in {layers} layers")
+
 
 @dataclasses.dataclass(frozen=True)
 class AttentionMap:
@@ -39,6 +44,9 @@ class AttentionMap:
     weights: np.ndarray
 
     __repr__ = brief
+
+    def _repr_html_(self) -> str:
+        return as_grid(self.weights, self.target, self.source, caption="attention of each row over the columns")
 
 
 def select(attention: AttentionWeights, *, layer: int | None = None, head: int | None = None) -> AttentionMap:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import sys
 
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxformer.reprs import brief
+from jaxformer.reprs import MOST_CELLS, as_grid, as_html, brief
 
 UNBOUNDED = sys.maxsize
 """The stop of a `Mask.key_range` that extends to the last key."""
@@ -126,6 +127,26 @@ class Mask:
     def additive(self, num_queries: int, num_keys: int, dtype: jax.typing.DTypeLike = jnp.float32) -> jax.Array:
         """Returns the additive mask ``[b, n, T, S]``: 0 if a query may attend, minus infinity otherwise."""
         return jnp.where(self.dense(num_queries, num_keys), 0, -jnp.inf).astype(dtype)
+
+    def _repr_html_(self) -> str:
+        """Returns the mask of the first example and head as a grid, of lengths that it covers."""
+        dims = {size for leaf in jax.tree.leaves(self) for size in jnp.shape(leaf)[-2:]}
+        lengths = itertools.chain(((n, n) for n in (8, *dims, *range(1, 257))), itertools.product(dims, dims))
+        covered = next((pair for pair in lengths if self._covers(*pair)), None)
+        if covered is None:
+            return as_html(self)
+        tile = self._checked_tile(*(jnp.arange(min(length, MOST_CELLS)) for length in covered))
+        rows, columns = ([str(i) for i in range(length)] for length in covered)
+        grid = np.broadcast_to(tile[0, 0], [min(length, MOST_CELLS) for length in covered])
+        caption = f"{self!r}: each row is a query, dark at the keys that it may attend to"
+        return as_grid(grid, rows, columns, caption=caption + f"; the first of {len(tile)} examples" * (len(tile) > 1))
+
+    def _covers(self, num_queries: int, num_keys: int) -> bool:
+        try:
+            self.check(num_queries, num_keys)
+        except ValueError:
+            return False
+        return True
 
     def __and__(self, other: Mask | ArrayLike) -> Mask:
         return And(self, as_mask(other))

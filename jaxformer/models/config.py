@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 from jaxformer.config import OTHER_NAMES, check_choices
 from jaxformer.dims import resolve_head_dim
 from jaxformer.models import choices
-from jaxformer.reprs import brief
+from jaxformer.reprs import as_html, brief
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 CellName = Literal["rnn", "gru", "lstm"]
@@ -74,6 +74,7 @@ class TransformerConfig:
     """The dtype of activations; parameters, softmax, norms, logits and loss stay float32."""
 
     __repr__ = brief
+    _repr_html_ = as_html
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -339,6 +340,7 @@ class RecurrentConfig:
     """The dtype of activations; parameters, gates, states, softmax, norms, logits and loss stay float32."""
 
     __repr__ = brief
+    _repr_html_ = as_html
 
     def __post_init__(self) -> None:
         check_choices(self)

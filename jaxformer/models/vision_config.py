@@ -16,7 +16,7 @@ from jaxformer.models.config import (
     RecurrentConfig,
     check_fields,
 )
-from jaxformer.reprs import brief
+from jaxformer.reprs import as_html, brief
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,6 +65,7 @@ class GridConfig:
     """Self-attention over the grid."""
 
     __repr__ = brief
+    _repr_html_ = as_html
 
     def __post_init__(self) -> None:
         check_choices(self)

@@ -18,6 +18,7 @@ from jaxformer.hardware import GIB
 from jaxformer.planning import topology
 from jaxformer.planning.hlo import Collective, collectives
 from jaxformer.planning.roofline import Roofline, roofline
+from jaxformer.reprs import as_html, brief
 from jaxformer.training.state import TrainState
 
 
@@ -89,11 +90,14 @@ class Forecast(Costs):
     topology: str
     mesh: dict[str, int]
     memory: DeviceMemory
-    collectives: tuple[Collective, ...]
+    collectives: tuple[Collective, ...] = dataclasses.field(repr=False)
     """The collectives of one device; empty if unknown: the program does not fit, or see `collectives_error`."""
     estimate: Roofline | None
     collectives_error: str = ""
     """The reason why the collectives of a program that fits could not be read from its text."""
+
+    __repr__ = brief
+    _repr_html_ = as_html
 
     @property
     def uncounted_loops(self) -> list[str]:

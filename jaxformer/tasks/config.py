@@ -10,7 +10,7 @@ from typing import ClassVar, Literal, Self
 
 from jaxformer.config import LATER, PLACE, at_least, check_choices, check_numbers, check_saved
 from jaxformer.errors import ConfigError
-from jaxformer.reprs import brief
+from jaxformer.reprs import as_html, brief
 from jaxformer.tasks import own_files
 from jaxformer.training.config import AdamConfig, MuonConfig, TrainConfig
 
@@ -223,6 +223,8 @@ class GenerationConfig:
     cache_dtype: Literal["model", "bfloat16"] = "model"
     """The dtype of the key-value cache: the dtype of activations, or bfloat16, half the size of float32."""
 
+    _repr_html_ = as_html
+
     def __post_init__(self) -> None:
         check_choices(self)
         at_least(0, self, "no_repeat_ngram_size")
@@ -343,6 +345,7 @@ class TaskConfig:
     """Steps, validation, checkpoints."""
 
     __repr__ = brief
+    _repr_html_ = as_html
 
     def with_settings_of(self, source: TaskConfig) -> Self:
         """Returns these settings, with the ones that must agree taken from `source`, the run that `init_from` names."""

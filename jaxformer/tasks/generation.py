@@ -19,7 +19,7 @@ from jaxformer.evaluation.scores import bleu_words
 from jaxformer.files import local_path
 from jaxformer.hardware import num_cores
 from jaxformer.modules.pure import Params
-from jaxformer.reprs import brief, brief_with_methods
+from jaxformer.reprs import as_html, brief, brief_with_methods
 from jaxformer.sharding import Placement
 from jaxformer.tasks.batched import batched, in_order
 from jaxformer.tasks.config import Beam, GenerationConfig, MinimumRisk, Sample, SearchConfig
@@ -74,6 +74,7 @@ class TextPredictor:
     """The compiled programs in use, one for each number of inputs and padded length."""
 
     __repr__ = brief_with_methods
+    _repr_html_ = as_html
 
     def ensemble_with(self, others: Sequence[Self]) -> Self:
         """Returns an ensemble of this model and others; any of them may be an ensemble.

@@ -14,6 +14,7 @@ from jaxformer.caches import data_cache
 from jaxformer.data.image_batches import decode_all
 from jaxformer.data.images import LabeledImages, decode, pixels, read_file
 from jaxformer.errors import plural
+from jaxformer.reprs import as_html
 from jaxformer.tasks.base import AnyNet
 
 
@@ -49,6 +50,8 @@ class ImagePredictor:
     """A predictor that reads images from files."""
 
     net: AnyNet
+
+    _repr_html_ = as_html
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from jaxformer.config import LATER, PLACE, at_least, check_choices
 from jaxformer.errors import ConfigError
-from jaxformer.reprs import brief
+from jaxformer.reprs import as_html, brief
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +55,7 @@ class TrainConfig:
     environment variables, such as WANDB_PROJECT, WANDB_MODE and MLFLOW_TRACKING_URI."""
 
     __repr__ = brief
+    _repr_html_ = as_html
 
     def __post_init__(self) -> None:
         at_least(1, self, "steps", "num_microbatches", "keep_last")
@@ -138,6 +139,7 @@ class OptimizerConfig:
     """Global norm to which the gradient is clipped; 0 for no clipping."""
 
     __repr__ = brief
+    _repr_html_ = as_html
 
     def __post_init__(self) -> None:
         check_choices(self)

@@ -1,7 +1,8 @@
-"""Display of training progress: a bar in a terminal, elsewhere lines at intervals."""
+"""Display of training progress: a bar in a terminal or a notebook, elsewhere lines at intervals."""
 
 from __future__ import annotations
 
+import html
 import math
 import os
 import sys
@@ -33,8 +34,43 @@ class StderrConsole(Console):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # other code may still write there
 
 
+class NotebookBar:
+    """A bar in a notebook, drawn again in its place at most four times a second: HTML, which a saved notebook keeps.
+
+    It is used as a bar of `rich`, which needs widgets in a notebook.
+    """
+
+    task_ids = (0,)
+
+    def __init__(self, total: int, completed: int):
+        from IPython.display import DisplayHandle  # pyright: ignore[reportMissingImports]
+
+        self._total, self._completed, self._drawn = total, completed, time.monotonic()
+        self._texts: dict[str, str] = {}
+        self._handle = DisplayHandle()
+        self._handle.display(self._data(), raw=True)
+
+    def _data(self) -> dict[str, str]:
+        step = f"step {self._completed:,}/{self._total:,}"
+        words = ", ".join(filter(None, self._texts.values()))
+        bar = f'<progress value="{self._completed}" max="{self._total}"></progress>'
+        return {"text/plain": f"{step} {words}", "text/html": f"<div>{step} {bar} {html.escape(words)}</div>"}
+
+    def update(self, task: int, *, completed: int, **texts: str) -> None:
+        """Shows the number of completed steps, and texts beside the bar."""
+        self._completed = completed
+        self._texts |= texts
+        if time.monotonic() - self._drawn > 0.25:
+            self.stop()
+
+    def stop(self) -> None:
+        """Draws the bar as it is now."""
+        self._drawn = time.monotonic()
+        self._handle.update(self._data(), raw=True)
+
+
 class Display(Hook):
-    """The progress of a training: a bar on a terminal that can redraw a line, unlike TERM=dumb; elsewhere lines.
+    """The progress of a training: a bar in a notebook and on a terminal that can redraw a line; elsewhere lines.
 
     Args:
       unit: the plural name of what the loss is summed over.
@@ -54,16 +90,19 @@ class Display(Hook):
     ):
         self._console, self._unit, self._label_smoothing = console, unit, label_smoothing
         self._peak_flops, self._seconds = peak_flops, seconds
-        self._bar: Progress | None = None
+        self._bar: Progress | NotebookBar | None = None
 
     def started(self, start: Start) -> None:
         self._start, self._left, self._said, self._updated = start, "", -math.inf, -math.inf
         self._num_done, self._num_skipped, self._has_predicted = 0, 0, False
-        if self._console.is_interactive:
+        if self._console.is_jupyter and not self._console.quiet:
+            self._bar = NotebookBar(start.steps, start.step)
+        elif self._console.is_interactive:
             columns = (TextColumn(text) for text in ("{task.fields[means]}", "{task.fields[left]}"))
-            self._bar = Progress("step", MofNCompleteColumn(), BarColumn(), *columns, console=self._console)
-            self._bar.add_task("", total=start.steps, completed=start.step, means="", left="")
-            self._bar.start()
+            bar = Progress("step", MofNCompleteColumn(), BarColumn(), *columns, console=self._console)
+            bar.add_task("", total=start.steps, completed=start.step, means="", left="")
+            bar.start()
+            self._bar = bar
         if self._label_smoothing:
             self.say(
                 f"the smoothed loss has label smoothing {self._label_smoothing}; the validation loss has none, so it "

@@ -52,6 +52,32 @@ def test_a_terminal_shows_a_bar(terminal, bar):
     assert ("1:06:40 left" in said) == bar
 
 
+def test_a_notebook_shows_a_bar(monkeypatch):
+    """It is drawn in its place, with its text escaped, and at the end as it then is."""
+    drawn = []
+
+    class DisplayHandle:
+        def display(self, data, raw):
+            drawn.append(("new", data["text/html"]))
+
+        def update(self, data, raw):
+            drawn.append(("again", data["text/html"]))
+
+    monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", types.SimpleNamespace(DisplayHandle=DisplayHandle))
+    console = types.SimpleNamespace(is_jupyter=True, quiet=False, print=lambda *_, **__: None)
+    display = progress.Display(console, unit="<b>")
+    display.started(start(steps=300))
+    for step in range(1, 301):
+        display.reported(step, {}, Means(2.5, 1000.0, 0.0))
+    display.ended(300, "done")
+    assert drawn[0] == ("new", '<div>step 0/300 <progress value="0" max="300"></progress> </div>')
+    ending = '<div>step 300/300 <progress value="300" max="300"></progress> loss 2.500, 1,000 &lt;b&gt;/s'
+    assert drawn[-1][1].startswith(ending)
+    assert {kind for kind, _ in drawn[1:]} == {"again"}
+    assert len(drawn) < 10
+
+
 def test_lines_between_reports_have_the_time_left():
     out = console()
     lines = progress.Display(out, seconds=0.0, unit="images")

@@ -15,7 +15,7 @@ from jaxformer.models.vision_config import (
     ResidualNetworkConfig,
     TransformerCaptionerConfig,
 )
-from jaxformer.reprs import brief
+from jaxformer.reprs import as_html, brief
 from jaxformer.tasks.config import SearchConfig, TaskConfig, check_length
 from jaxformer.tasks.vision.config import VisionConfig, check_images
 from jaxformer.tokenizers.special_tokens import MIN_SUBWORDS
@@ -63,6 +63,7 @@ class DataConfig:
     """The folder for decoded images, named by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
 
     __repr__ = brief
+    _repr_html_ = as_html
 
     def __post_init__(self) -> None:
         local_path(self.cache)

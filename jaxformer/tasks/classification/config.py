@@ -10,7 +10,7 @@ from jaxformer.config import PLACE, at_least, check_held_out
 from jaxformer.errors import ConfigError
 from jaxformer.files import local_path
 from jaxformer.models.config import ClassifierConfig, EncoderConfig
-from jaxformer.reprs import brief
+from jaxformer.reprs import as_html, brief
 from jaxformer.tasks.config import FREE_SETTINGS, TaskConfig, check_classes, check_length, split_classes
 from jaxformer.tasks.masked_language_model import config as encoders
 from jaxformer.tokenizers.special_tokens import MIN_SUBWORDS
@@ -60,6 +60,7 @@ class DataConfig:
     """The folder for tokenized texts, named by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
 
     __repr__ = brief
+    _repr_html_ = as_html
 
     def __post_init__(self) -> None:
         local_path(self.cache)

@@ -17,7 +17,7 @@ from jaxformer.digests import short_digest
 from jaxformer.functional.tokens import Tokens
 from jaxformer.inspection import attention_maps
 from jaxformer.modules.pure import Params, Pure
-from jaxformer.reprs import brief_with_methods
+from jaxformer.reprs import as_html, brief_with_methods
 from jaxformer.tasks.batched import batched, in_order
 from jaxformer.tokenizers.base import Tokenizer
 
@@ -67,6 +67,7 @@ class TextClassifier:
     """The training steps whose parameters these are."""
 
     __repr__ = brief_with_methods
+    _repr_html_ = as_html
 
     def probabilities(
         self,

@@ -10,7 +10,7 @@ from jaxformer.config import PLACE, at_least, check_held_out
 from jaxformer.data.weights import WeightConfig, check_used, check_weights, make_phases
 from jaxformer.files import local_path
 from jaxformer.models.config import LanguageModelConfig
-from jaxformer.reprs import brief
+from jaxformer.reprs import as_html, brief
 from jaxformer.tasks.config import (
     Beam,
     GenerationConfig,
@@ -69,6 +69,7 @@ class DataConfig:
     """The folder for tokenized texts, named by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
 
     __repr__ = brief
+    _repr_html_ = as_html
 
     def __post_init__(self) -> None:
         local_path(self.cache)

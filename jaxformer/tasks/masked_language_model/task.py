@@ -22,7 +22,7 @@ from jaxformer.functional.dropout import fold_in_name
 from jaxformer.functional.tokens import Tokens
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
-from jaxformer.reprs import brief_with_methods
+from jaxformer.reprs import as_html, brief_with_methods
 from jaxformer.tasks import text
 from jaxformer.tasks.base import CorpusScores, Data, LossSums, Network, Say, Sums, Task, Trained, sum_losses
 from jaxformer.tasks.batched import padded
@@ -158,6 +158,7 @@ class MaskedPredictor:
     """The training steps whose parameters these are."""
 
     __repr__ = brief_with_methods
+    _repr_html_ = as_html
 
     def fill(self, text: str, *, top_k: int = 5) -> list[list[tuple[str, float]]]:
         """Returns the `top_k` most probable tokens, with their probabilities, at each ``[MASK]`` of a text.

@@ -11,7 +11,7 @@ from jaxformer.data.weights import WeightConfig, check_used, check_weights, make
 from jaxformer.errors import ConfigError
 from jaxformer.files import local_path
 from jaxformer.models.config import EncoderDecoderConfig, Seq2SeqConfig
-from jaxformer.reprs import brief
+from jaxformer.reprs import as_html, brief
 from jaxformer.tasks.config import SearchConfig, TaskConfig
 from jaxformer.tokenizers.moses import check_language
 from jaxformer.tokenizers.special_tokens import MIN_SUBWORDS
@@ -128,6 +128,7 @@ class DataConfig:
     """The folder for tokenized corpora, named by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
 
     __repr__ = brief
+    _repr_html_ = as_html
 
     def __post_init__(self) -> None:
         local_path(self.cache)

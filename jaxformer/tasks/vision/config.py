@@ -10,7 +10,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.files import local_path
 from jaxformer.models import choices
 from jaxformer.models.vision_config import GridConfig, ResidualNetworkConfig, VisionTransformerConfig
-from jaxformer.reprs import brief
+from jaxformer.reprs import as_html, brief
 from jaxformer.tasks.config import TaskConfig, check_classes, split_classes
 from jaxformer.training.config import AdamConfig, CosineDecay, TrainConfig
 
@@ -57,6 +57,7 @@ class DataConfig:
     """The folder for decoded images, named by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
 
     __repr__ = brief
+    _repr_html_ = as_html
 
     def __post_init__(self) -> None:
         local_path(self.cache)
