@@ -251,7 +251,7 @@ function heads() { // a small map of each head of each layer, of each layer's me
       const open = () => { Object.assign(state, { layer, head }); buttons.forEach((b) => b.setAttribute("aria-pressed", b === button)); large(); };
       const button = element("button",
         { type: "button", title, "aria-label": title, "aria-pressed": pressed, "data-map": `${layer} ${head}`, onclick: open },
-        canvas, element("b", {}, name), element("small", {}, statistics(map, attention)));
+        canvas, element("b", {}, name), element("small", {}, statistics(map, attention).replace(", ", "\n")));
       buttons.push(button);
     }
   const made = group("Heads", "heads", every.length, buttons);
@@ -313,7 +313,7 @@ function token(name, axis, index, attention) {
     if (axis === "column" && !looksBack) share = kept(chosen[index]);
     if (axis === "row" && looksBack && index >= 0) share = kept(chosen[index]);
     button.style.setProperty("--w", share / largest(chosen));
-    weight.textContent = share > 0 ? share.toFixed(3) : "";
+    weight.textContent = share > 0 ? share.toFixed(3).replace("0.000", "") : "";
     button.setAttribute("aria-pressed", String(axis === "row" ? !looksBack && index === state.row : index === state.column));
   });
   return button;
@@ -392,4 +392,5 @@ function build() {
 }
 
 Object.assign(state, { layer: null, row: null });
-build();
+if (data.views.length) build();
+else document.querySelector("main").replaceChildren(element("h1", {}, data.title));
