@@ -1,6 +1,6 @@
 # `make demo` and `make test` need Python 3.11 to 3.14 and nothing else: they make .venv themselves.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo reproduce test test-full test-parity test-faults lint docs wheel bench clean
+.PHONY: help setup demo reproduce test test-full test-parity test-faults test-browser lint docs wheel bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -45,6 +45,9 @@ test-parity: $(STAMP) ## compare with jax.nn and flax, and with PyTorch, transfo
 
 test-faults: $(STAMP) ## kill processes, damage files, fill disks
 	@$(BIN)/python -m pytest -n 2 --max-worker-restart=0 --dist loadfile -q -m faults
+
+test-browser: $(STAMP) ## open pages in a browser: needs chromium, and pip install playwright
+	@$(BIN)/python -m pytest -q -rs -m browser
 
 lint: $(STAMP) ## run ruff, typos, pyright and import-linter
 	@$(BIN)/ruff check .

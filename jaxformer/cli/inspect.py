@@ -1,53 +1,131 @@
-"""The command ``inspect``: a picture of the attention between a sentence and its translation."""
+"""The command ``inspect``: where a model looks, as text, a picture, or a page for the browser."""
 
 from __future__ import annotations
 
 import dataclasses
 import pathlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from jaxformer.cli.command import REQUIRED, Picture, Text, command, option, picture
-from jaxformer.cli.output import save_besides
+from jaxformer.cli.command import Picture, Text, Word, command, local_path, option, output_file, picture, word
+from jaxformer.cli.output import save_besides, shown
 from jaxformer.cli.predictors import TO, RunOptions, configured, directed, load
 from jaxformer.errors import ConfigError
 
 if TYPE_CHECKING:
-    from jaxformer.inspection.attention_maps import AttentionWeights
+    from matplotlib.figure import Figure
+
+    from jaxformer.inspection.attention_maps import AttentionMap, AttentionWeights, Patches
+    from jaxformer.inspection.pages import View
 
 DEFAULT_PICTURE = "attention.png"
+
+SEARCHED = ("translation", "captioning")
+"""The tasks whose attention is that of a generated text, which --target replaces."""
+
+
+def _page(text: str) -> pathlib.Path:
+    """Returns the path of a page, after checking its suffix and that it can be written."""
+    if local_path(text).suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(f"{text}: a page is a file .html")
+    return output_file(text)
 
 
 @dataclasses.dataclass(frozen=True)
 class Inspect(RunOptions):
-    """Draws how much each target word attends to each source word, as a picture and as text.
+    """Shows where a model looks: as text and a picture, or with --html as a page for the browser.
 
     examples:
-      jaxformer inspect runs/demo --source "The agreement on the European Economic Area was signed in August 1992."
-      jaxformer inspect runs/en-de --source "A dog runs." --target "Ein Hund rennt." --layer 2 --out map.svg
-      jaxformer inspect runs/demo --source "The old man sees the house." --grid --out heads.png
-      jaxformer inspect runs/demo --source "The old man sees the house." --mean --table
+      jaxformer inspect runs/demo "The old man sees the house." --html page.html  # all layers and heads, to explore
+      jaxformer inspect runs/en-de "A dog runs." --target "Ein Hund rennt." --layer 2 --out map.svg
+      jaxformer inspect runs/demo "The old man sees the house." --kind encoder.self --mean --table
+      jaxformer inspect lm "To be or not to be" --grid --out heads.png
+      jaxformer inspect runs/boxes one.png two.png --html boxes.html
+      jaxformer inspect runs/demo --serve  # type sentences in the browser
+
+    Inputs are sentences for a translator, texts for a language model, a masked one or a classifier, and image files for
+    vision and captioning. A page is one file, which needs no network; its weights have an error of at most 0.0005.
+    Attention shows where a model looked, not why.
     """
 
     setting_prefix = "--decode."
 
-    source: Text = option("A sentence.", REQUIRED)
-    target: Text | None = option("A translation of it; default: the model's own.")
+    inputs: tuple[Text, ...] = word("Texts, or names of image files; several with --html.", ())
+    source: Text | None = option("The same as a TEXT.")
+    target: Text | None = option("A translation or caption of it; default: the model's own.")
     to: str = option(TO, "")
-    layer: int | None = option("A decoder layer, from 0, or -1 for the last; with no --head, the mean of its heads.")
-    head: int | None = option("A head, from 0, or -1 for the last; default: the one that aligns most words.")
+    kind: Literal["encoder.self", "decoder.self", "decoder.cross", "grid"] | None = option(
+        "The attention; default: cross-attention if the model has it."
+    )
+    layer: int | None = option("A layer, from 0, or -1 for the last; with no --head, the mean of its heads.")
+    head: int | None = option(
+        "A head, from 0, or -1 for the last; default: of cross-attention the one that aligns most words, else the mean "
+        "of the last layer."
+    )
     mean: bool = option("The mean of all layers and heads.", False)
     grid: bool = option("Every head of every layer in one picture.", False)
     table: bool = option("Write the weights as numbers, with each row's entropy.", False)
     out: Picture | None = option("The picture (.png, .svg or .pdf); default: RUN/attention.png.")
+    html: Annotated[pathlib.Path, Word("FILE", _page)] | None = option(
+        "Write a page (.html) of all attentions, or of one --layer or --head, instead of text and a picture."
+    )
+    exact: bool = option("Put the weights into the page as they are, in twice the space.", False)
+    serve: bool = option("Show the page of what you type at an address of this machine only; for trying out.", False)
+    port: int = option("The port of --serve; 0 for a free one.", 8765)
 
 
 @command
 def inspect(args: Inspect, settings: list[str]) -> int:
-    """Draws the cross-attention between a sentence and its translation."""
-    if not args.source.strip():
-        raise ConfigError("--source is empty")
+    """Shows where a model looks."""
+    inputs = (*args.inputs, *([] if args.source is None else [args.source]))
+    _check(args, inputs, settings)
+    if args.grid and args.out is None:
+        args = dataclasses.replace(args, out=_default_picture(args.run))
+    config = configured(args, settings)
+    if config.task not in SEARCHED and (args.target is not None or settings):
+        what = settings[0] if settings else "--target"
+        raise ConfigError(f"{what} has no effect: a run of {config.task} generates no text for its attention")
+    from jaxformer.inspection import pages
+
+    if args.html:
+        pages.check_replaceable(args.html)
+    predictor: Any = directed(load(args, config), args.to)
+    title = f"{shown(str(args.run))}, step {', '.join(map(str, predictor.steps))}"
+    if args.serve:
+        from jaxformer.cli.serving import serve
+
+        if hasattr(predictor, "read"):
+            raise ConfigError(f"--serve shows texts, but {args.run} reads images; use --html")
+        serve(predictor.view, title=title, port=args.port)
+        return 0
+    given = {} if args.target is None else {"target": args.target}
+    views = [predictor.view(text, *given.values()) for text in inputs]
+    if args.html:
+        made = pages.page(views, title=title, layer=args.layer, head=args.head, exact=args.exact)
+        print(pages.save(made, args.html))
+        return 0
+    return _draw(views[0], args)
+
+
+def _check(args: Inspect, inputs: tuple[str, ...], settings: list[str]) -> None:
+    """Checks that options agree, before anything heavy is imported."""
+    if args.serve and (inputs or args.html):
+        raise ConfigError("--serve takes its texts from the browser; leave out TEXT and --html")
+    if not inputs and not args.serve:
+        raise ConfigError("TEXT is missing")
+    if not all(text.strip() for text in inputs):
+        raise ConfigError("a TEXT is empty")
+    if len(inputs) > 1 and not args.html:
+        raise ConfigError("several inputs make a page; add --html FILE")
+    if len(inputs) > 1 and args.target is not None:
+        raise ConfigError("--target belongs to one TEXT")
     if settings and args.target is not None:
         raise ConfigError(f"with --target there is no search; leave out {settings[0]}")
+    if args.html or args.serve:
+        for name in ("kind", "mean", "grid", "table", "out"):
+            if getattr(args, name):
+                raise ConfigError(f"a page has every kind of attention, with tables; leave out --{name}")
+    elif args.exact:
+        raise ConfigError("--exact is for a page; add --html FILE")
     chosen = [f"--{name}" for name in ("layer", "head") if getattr(args, name) is not None]
     others = " and ".join(chosen or ["--mean"])
     if args.mean and chosen:
@@ -56,27 +134,39 @@ def inspect(args: Inspect, settings: list[str]) -> int:
         raise ConfigError(f"--grid draws every head of every layer; leave out --grid or {others}")
     if args.grid and args.table:
         raise ConfigError("--grid draws every head and writes no text; leave out --grid or --table")
-    if args.grid and args.out is None:
-        args = dataclasses.replace(args, out=_default_picture(args.run))
-    config = configured(args, settings)
-    from jaxformer.inspection import attention_maps, plots
-    from jaxformer.tasks.translation import Translator
 
-    translator = directed(load(args, config), args.to)
-    assert isinstance(translator, Translator)
-    pieces = translator.attention(args.source, args.target)
-    out = args.out or args.run / DEFAULT_PICTURE
+
+def _draw(view: View, args: Inspect) -> int:
+    """Prints an attention and saves its picture."""
+    from jaxformer.inspection import attention_maps, plots
+
+    kind = args.kind or view.default
+    if kind not in view.attentions:
+        raise ConfigError(f"this model has no {kind}; it has {' and '.join(view.attentions)}")
+    pieces = view.attentions[kind]
     if args.grid:
-        print(plots.save(plots.head_grid(pieces), out))
+        if pieces.patches:
+            raise ConfigError("--grid draws maps between words; for images, use --html")
+        assert args.out is not None
+        print(plots.save(plots.head_grid(pieces), args.out))
         return 0
     layer, head = args.layer, args.head
-    if layer is None and head is None and not args.mean:
-        layer, head = attention_maps.most_aligned(pieces)
-        if pieces.weights.shape[:2] != (1, 1):  # there is a choice
+    if layer is None and head is None and not args.mean and pieces.weights.shape[:2] != (1, 1):  # there is a choice
+        layer = len(pieces.weights) - 1
+        if kind == "decoder.cross" and not pieces.patches:
+            layer, head = attention_maps.most_aligned(pieces)
             print(f"decoder layer {layer}, head {head}, which aligns most words (see --layer, --head, --mean)")
-    words = attention_maps.by_word(attention_maps.select(pieces, layer=layer, head=head))
-    print(attention_maps.as_table(words) if args.table else attention_maps.as_text(words))
-    figure = plots.attention_map(words, title=_title(pieces, layer, head))
+    chosen = attention_maps.select(pieces, layer=layer, head=head)
+    title = _title(pieces, kind, layer, head)
+    if pieces.patches:
+        shown, figure = _over_image(chosen, pieces.patches, view.title, title)
+        write = attention_maps.as_table if args.table else attention_maps.as_list
+    else:
+        shown = attention_maps.by_word(chosen)
+        figure = plots.attention_map(shown, title=title)
+        write = attention_maps.as_table if args.table else attention_maps.as_text
+    print(write(shown))
+    out = args.out or args.run / DEFAULT_PICTURE
     if args.out:
         plots.save(figure, out)
     elif not save_besides(out, lambda path: plots.save(figure, path)):
@@ -85,13 +175,32 @@ def inspect(args: Inspect, settings: list[str]) -> int:
     return 0
 
 
-def _title(pieces: AttentionWeights, layer: int | None, head: int | None) -> str:
+def _over_image(attention: AttentionMap, patches: Patches, name: str, title: str) -> tuple[AttentionMap, Figure]:
+    """Returns the map to write, and the figure of the image under it.
+
+    Of attention between positions of the image, it is the row of the class token, or the mean of all rows.
+    """
+    from jaxformer.inspection import attention_maps, plots
+
+    titles = [f"{pathlib.Path(name).name}\n{title}"]
+    if attention.source != attention.target:
+        words = attention_maps.by_word(attention)
+        return words, plots.caption_sheet([patches.image], [words], grid=patches.grid, titles=titles)
+    extra = len(attention.source) - patches.grid[0] * patches.grid[1]
+    rows = attention.weights[:extra] if extra else attention.weights.mean(0, keepdims=True)
+    label = attention.target[:extra] or ("mean",)
+    row = attention_maps.AttentionMap(attention.source[extra:], label, rows[:, extra:])
+    maps = {title: row.weights[0].reshape(patches.grid)}
+    return row, plots.image_maps([patches.image], [maps], titles=[pathlib.Path(name).name])
+
+
+def _title(pieces: AttentionWeights, kind: str, layer: int | None, head: int | None) -> str:
     """Returns a description of a layer and a head; a negative index is shown as the one it means."""
     from jaxformer.tasks.translation.alignment import describe
 
     chosen = zip((layer, head), pieces.weights.shape, strict=False)
     layer, head = (None if index is None else index % number for index, number in chosen)
-    return describe((layer, head))
+    return describe((layer, head), part=kind.partition(".")[0])
 
 
 def _default_picture(run: pathlib.Path) -> pathlib.Path:

@@ -1,5 +1,5 @@
-"""Attention maps as arrays, tables and text, plots of attention and loss curves, and traces of beam search."""
+"""Attention maps as arrays, text, plots and web pages, plots of loss curves, and traces of beam search."""
 
 from jaxformer import lazy
 
-__getattr__ = lazy.members(__name__, dict.fromkeys("attention_maps beams plots".split(), ""))
+__getattr__ = lazy.members(__name__, dict.fromkeys("attention_maps beams pages plots".split(), ""))

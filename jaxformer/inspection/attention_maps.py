@@ -19,6 +19,26 @@ BYTE = re.compile("<0x[0-9A-F]{2}>")
 """The form of a byte token, which spells part of a character outside the vocabulary."""
 
 
+Predictions = tuple[tuple[tuple[str, float], ...], ...]
+"""The most probable pieces of each position, best first, with their probabilities."""
+
+
+OF_BERT = ("[CLS]", "[MASK]", "[SEP]", "[UNK]")
+"""Special tokens of another form than ``</s>``."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Patches:
+    """An image, and the grid of its positions, row by row, that a network attends to."""
+
+    image: np.ndarray
+    """The pixels, uint8 ``[h, w, C]``."""
+    grid: tuple[int, int]
+    """The rows and columns."""
+
+    __repr__ = brief
+
+
 @dataclasses.dataclass(frozen=True)
 class AttentionWeights:
     """Attention weights ``[L, N, T, S]`` between the pieces of a source and a target."""
@@ -26,6 +46,10 @@ class AttentionWeights:
     source: tuple[str, ...]
     target: tuple[str, ...]
     weights: np.ndarray
+    patches: Patches | None = None
+    """The image whose positions are the last pieces of the source."""
+    predictions: Predictions = ()
+    """The most probable pieces at each position of the target, if the network predicts there."""
 
     __repr__ = brief
 
@@ -56,12 +80,21 @@ def select(attention: AttentionWeights, *, layer: int | None = None, head: int |
       ConfigError: there is no such layer or head.
     """
     weights = np.asarray(attention.weights, np.float64)
-    for name, index, size in (("layer", layer, weights.shape[0]), ("head", head, weights.shape[1])):
-        if index is not None and not -size <= index < size:
-            raise ConfigError(f"{name} must be from 0 to {size - 1}, or from -1 to {-size} from the end, got {index}")
-    for index in (layer, head):
+    chosen = ("layer", layer, weights.shape[0]), ("head", head, weights.shape[1])
+    for index in [index if index is None else checked(name, index, size) for name, index, size in chosen]:
         weights = weights.mean(0) if index is None else weights[index]
     return AttentionMap(attention.source, attention.target, weights)
+
+
+def checked(name: str, index: int, size: int) -> int:
+    """Returns the index of a layer or head, of which -1 is the last one.
+
+    Raises:
+      ConfigError: there is none.
+    """
+    if not -size <= index < size:
+        raise ConfigError(f"{name} must be from 0 to {size - 1}, or from -1 to {-size} from the end, got {index}")
+    return index % size
 
 
 def most_aligned(attention: AttentionWeights) -> tuple[int, int]:
@@ -78,7 +111,7 @@ def most_aligned(attention: AttentionWeights) -> tuple[int, int]:
 
 def by_word(attention: AttentionMap) -> AttentionMap:
     """Merges pieces to words: a target word has the mean of its pieces' weights, a source word the sum."""
-    source, target = _words(attention.source), _words(attention.target)
+    source, target = words(attention.source), words(attention.target)
     received = np.stack([attention.weights[:, indices].sum(1) for _, indices in source], 1)
     weights = np.stack([received[indices].mean(0) for _, indices in target])
     return AttentionMap(tuple(word for word, _ in source), tuple(word for word, _ in target), weights)
@@ -144,6 +177,12 @@ def rollout(weights: np.ndarray) -> np.ndarray:
     return functools.reduce(lambda earlier, layer: layer @ earlier, mixed, np.eye(size))
 
 
+def places(patches: Patches) -> tuple[str, ...]:
+    """Returns the names of the positions of a grid, such as ``0,3``, each a word of its own."""
+    rows, columns = patches.grid
+    return tuple(f"{SPACE}{row},{column}" for row in range(rows) for column in range(columns))
+
+
 SHADES = " .:-=+*#%@"
 """The characters of `as_text`, from weight 0 to weight 1."""
 
@@ -182,6 +221,21 @@ def as_table(attention: AttentionMap, *, decimals: int = 3) -> str:
     return "\n".join([line("", [*attention.source, *names]), *lines])
 
 
+def as_list(attention: AttentionMap, *, number: int = 3) -> str:
+    """Writes the strongest weights of each target, for a source that is too long for a table.
+
+    >>> print(as_list(AttentionMap(("the", "cat"), ("le", "chat"), np.array([[0.9, 0.1], [0.25, 0.75]])), number=1))
+      le  the 0.900
+    chat  cat 0.750
+    """
+    longest = max(map(display_width, attention.target))
+    best = np.argsort(-attention.weights, axis=1, kind="stable")[:, :number]
+    return "\n".join(
+        "  ".join([_right(word, longest), *(f"{attention.source[i]} {row[i]:.3f}" for i in chosen)])
+        for word, row, chosen in zip(attention.target, attention.weights, best, strict=True)
+    )
+
+
 def display_width(text: str) -> int:
     """Returns the columns that a text fills in a terminal: 2 for a wide letter of East Asia, 0 for a combining mark.
 
@@ -196,27 +250,27 @@ def _right(text: str, width: int) -> str:
     return " " * (width - display_width(text)) + text
 
 
-def _words(pieces: Sequence[str]) -> list[tuple[str, list[int]]]:
+def words(pieces: Sequence[str]) -> list[tuple[str, list[int]]]:
     """Returns words and the indices of their pieces; punctuation and special tokens stand alone.
 
     A space that is a separate piece belongs to the word that follows it, even if that is punctuation.
     """
-    words: list[tuple[str, list[int]]] = []
+    found: list[tuple[str, list[int]]] = []
     ended = True
     for piece, indices in _characters(pieces):
         text = piece.replace(SPACE, " ").strip()
-        special = (piece.startswith("<") and piece.endswith(">") and len(piece) > 2) or piece == "[UNK]"  # of BERT
+        special = (piece.startswith("<") and piece.endswith(">") and len(piece) > 2) or piece in OF_BERT
         # Punctuation and symbols. For vowel signs, such as those of Hindi, isalnum is False, but they end no word.
         mark = bool(text) and all(unicodedata.category(c)[0] in "PS" for c in text) and text not in "'\u2019"
         alone = special or mark
-        opened = bool(words) and not words[-1][0] and not special
+        opened = bool(found) and not found[-1][0] and not special
         if not opened and (ended or alone or piece.startswith(SPACE)):
-            words.append((text, indices))
+            found.append((text, indices))
         else:
-            word, earlier = words[-1]
-            words[-1] = (word + text, earlier + indices)
+            word, earlier = found[-1]
+            found[-1] = (word + text, earlier + indices)
         ended = alone
-    return words
+    return found
 
 
 def _characters(pieces: Sequence[str]) -> list[tuple[str, list[int]]]:

@@ -4,28 +4,35 @@ import numpy as np
 import pytest
 
 from jaxformer.cli import inspect, main
-from jaxformer.inspection import plots
-from jaxformer.tasks.translation import Translator
-from tests.inspection.small import Pieces, rows
+from jaxformer.inspection import pages, plots
+from jaxformer.inspection.attention_maps import AttentionWeights
+from jaxformer.inspection.pages import View
+from jaxformer.tasks.translation import TranslationConfig, Translator
+from tests.inspection.small import rows
 from tests.permissions import read_only
 
 WEIGHTS = np.array(rows(0, 2, 2, 2, 3))
+OF_ENCODER = np.array(rows(1, 3, 2, 3, 3))
 WEIGHTS[1, 0] = [[0.9, 0.05, 0.05], [0.05, 0.9, 0.05]]  # of all heads, this one aligns
 
 
 class Fixed(Translator):
+    steps = (3,)
+
     def __init__(self, weights=WEIGHTS):
         """A translator without a model."""
         self.weights = weights
 
-    def attention(self, source, target=None):
+    def view(self, source, target=None):
         assert source == "A dog runs"
-        return Pieces(("▁A", "▁dog", "▁runs"), ("▁Un", f"▁{target or 'chien'}"), self.weights)
+        words, names = ("▁A", "▁dog", "▁runs"), ("▁Un", f"▁{target or 'chien'}")
+        both = {"encoder.self": AttentionWeights(words, words, OF_ENCODER)}
+        return View(source, both | {"decoder.cross": AttentionWeights(words, names, self.weights)})
 
 
 @pytest.fixture
 def run(monkeypatch, tmp_path):
-    monkeypatch.setattr(inspect, "configured", lambda options, settings: None)
+    monkeypatch.setattr(inspect, "configured", lambda options, settings: TranslationConfig())
     monkeypatch.setattr(inspect, "load", lambda options, config: Fixed())
     return tmp_path
 
@@ -66,6 +73,8 @@ def test_a_chosen_head_a_mean_and_a_given_translation(run, capsys):
         (["--layer", "0"], "the mean of the heads of decoder layer 0"),
         (["--head", "1"], "the mean of head 1 of all layers"),
         (["--mean"], "the mean of all heads"),
+        (["--kind", "encoder.self"], "the mean of the heads of encoder layer 2"),
+        (["--kind", "encoder.self", "--layer", "0", "--head", "1"], "head 1 of encoder layer 0"),
     ],
 )
 def test_the_picture_says_what_it_shows(run, monkeypatch, choice, title):
@@ -117,3 +126,40 @@ def test_a_grid_is_not_written_through_a_link(tmp_path, capsys):
     (tmp_path / "attention.png").symlink_to(tmp_path / "outside")
     assert main.main(["inspect", str(tmp_path), "--source", "A dog runs", "--grid"]) == 2
     assert "attention.png is a link; name another picture with --out" in capsys.readouterr().err
+
+
+def test_a_page_has_every_attention_of_every_input(run, capsys):
+    page = run / "page.html"
+    assert inspect.inspect([str(run), "A dog runs", "A dog runs", "--html", str(page)]) == 0
+    assert capsys.readouterr().out == f"{page}\n"
+    text = page.read_text()
+    assert text.startswith(pages.MARK)
+    assert text.count("Cross-attention") == text.count("Self-attention of the encoder") == 2
+    assert f"{run}, step 3" in text
+    assert inspect.inspect([str(run), "A dog runs", "--html", str(page), "--layer", "-1"]) == 0  # a page is replaced
+    assert len(page.read_text()) < len(text)
+
+
+def test_a_file_that_is_no_page_is_kept(run, monkeypatch, capsys):
+    """It is refused before the model is loaded."""
+    monkeypatch.setattr(inspect, "load", lambda options, config: pytest.fail("the work has begun"))
+    (run / "notes.html").write_text("<h1>mine</h1>")
+    assert main.main(["inspect", str(run), "A dog runs", "--html", str(run / "notes.html")]) == 2
+    assert "notes.html exists and is no page of attention; name another file" in capsys.readouterr().err
+    assert (run / "notes.html").read_text() == "<h1>mine</h1>"
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--html", "PAGE", "--layer", "7"], "layer must be from 0 to 1"),
+        (["--head", "-3"], "head must be from 0 to 1"),
+        (["--kind", "grid"], "this model has no grid; it has encoder.self and decoder.cross"),
+    ],
+)
+def test_what_is_not_there_is_one_line(run, capsys, words, problem):
+    words = [str(run / "page.html") if word == "PAGE" else word for word in words]
+    assert main.main(["inspect", str(run), "A dog runs", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert problem in line
+    assert not list(run.iterdir())

@@ -16,6 +16,7 @@ import pytest
 from rich.console import Console
 
 import jaxformer
+from jaxformer.cli.main import main
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.sharding import Placement, mesh
@@ -68,6 +69,8 @@ class TaskContract:
     """The name of the task."""
     refused = ()
     """Settings, as nested mappings, with what the error must say."""
+    attentions = ()
+    """The names of the attentions that its predictor shows."""
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -86,6 +89,10 @@ class TaskContract:
         result = jaxformer.train(config, out, console=quiet())
         assert (result.reason, int(result.state.step)) == ("done", 6)
         return out
+
+    def seen(self, folder):
+        """Returns an input whose attention is shown: a text, or the path of an image in a folder."""
+        return "the old man"
 
     def setup_on(self, config, run, text="data=1"):
         task = registry.get(self.task)
@@ -178,6 +185,24 @@ class TaskContract:
         assert all(math.isfinite(score.value) for part in scores.values() for score in part)
         with pytest.raises(ConfigError, match="no checkpoint 'bets'"):
             jaxformer.load(run, checkpoint="bets")
+
+    def test_its_attention_is_shown(self, config, run, tmp_path, capsys):
+        """Every row of every map is a distribution over what its columns name; commands show it in each form."""
+        if not self.attentions:
+            pytest.skip("the task shows none")
+        text = self.seen(tmp_path)
+        view = jaxformer.load(run).view(text)
+        assert set(view.attentions) == {*self.attentions}
+        for attention in view.attentions.values():
+            assert attention.weights.shape[2:] == (len(attention.target), len(attention.source))
+            np.testing.assert_allclose(attention.weights.sum(-1), 1, atol=1e-4)
+            assert len(attention.predictions) in (0, len(attention.target))
+        assert main(["inspect", str(run), text, "--html", str(tmp_path / "page.html")]) == 0
+        for kind in self.attentions:
+            picture = str(tmp_path / f"{kind}.png")
+            assert main(["inspect", str(run), text, "--kind", kind, "--layer", "-1", "--out", picture]) == 0
+        expected = [str(tmp_path / "page.html"), *(str(tmp_path / f"{kind}.png") for kind in self.attentions)]
+        assert [line for line in capsys.readouterr().out.splitlines() if line.startswith(str(tmp_path))] == expected
 
     def test_warm_start(self, config, run, tmp_path):
         """With `init_from`, every parameter is the other run's; a part of another shape is new, and listed."""

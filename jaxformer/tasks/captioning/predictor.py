@@ -13,18 +13,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.decoding import Hypotheses
-from jaxformer.errors import ConfigError
-from jaxformer.inspection.attention_maps import AttentionMap, AttentionWeights, by_word, select
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.inspection.attention_maps import AttentionMap, AttentionWeights, Patches, by_word, places, select
+from jaxformer.inspection.pages import View
 from jaxformer.models import RecurrentCaptioner, RecurrentCaptionerConfig, TransformerCaptioner
 from jaxformer.models import TransformerCaptionerConfig as TransformerConfig
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.reprs import brief_with_methods
+from jaxformer.tasks import views
 from jaxformer.tasks.batched import batched, in_order, padded
 from jaxformer.tasks.captioning.config import DecodeConfig
 from jaxformer.tasks.generation import TextPredictor
 from jaxformer.tasks.images import ImagePredictor, normalized, with_rows
 from jaxformer.tasks.search import Candidate, Sources
-from jaxformer.tokenizers.segmentation import SPACE
 
 CaptionNet = Pure[RecurrentCaptioner, RecurrentCaptionerConfig] | Pure[TransformerCaptioner, TransformerConfig]
 
@@ -86,8 +87,6 @@ class ImageCaptioner(ImagePredictor, TextPredictor):
         self._check(images)
         if len(captions) != len(images):
             raise ValueError(f"each image needs a caption, got {len(images)} images and {len(captions)} captions")
-        rows, columns = self.net.config.image.grid_size
-        places = tuple(f"{SPACE}{row},{column}" for row in range(rows) for column in range(columns))
         eos, bos, pad = self.tokenizer.special.eos, self.tokenizer.special.bos, self.tokenizer.special.pad
         tokens = [np.append(ids, eos) for ids in self.tokenizer.encode(list(captions))]
 
@@ -98,10 +97,35 @@ class ImageCaptioner(ImagePredictor, TextPredictor):
 
         lengths = [len(ids) for ids in tokens]
         found = in_order(batched(run, lengths, self.decode.batch_size))
+        patches = [Patches(image, self.net.config.image.grid_size) for image in images]
         return [
-            AttentionWeights(places, (*self.tokenizer.pieces(ids[:-1]), "</s>"), weights[:, :, : len(ids)])
-            for ids, weights in zip(tokens, found, strict=True)
+            AttentionWeights(places(grid), (*self.tokenizer.pieces(ids[:-1]), "</s>"), weights[:, :, : len(ids)], grid)
+            for ids, weights, grid in zip(tokens, found, patches, strict=True)
         ]
+
+    def view(self, path: str | os.PathLike[str], caption: str | None = None) -> View:
+        """Returns every attention of a caption of the image in a file, by default the model's own caption.
+
+        Raises:
+          DataError: the file is missing or holds no image, or the caption has more tokens than the model's positions.
+        """
+        image = self.read(path)[None]
+        caption = self.candidates(image)[0][0].text if caption is None else caption
+        special, limit = self.tokenizer.special, self.net.config.length_limit
+        labels = np.append(self.tokenizer.encode([caption])[0], special.eos)
+        if limit is not None and len(labels) > limit:
+            raise DataError(f"the caption has {len(labels)} tokens, but the model has {limit} positions")
+        fed = padded([[special.bos, *labels[:-1]]], (1, self._padded(len(labels))), special.pad).ids
+        inputs = np.asarray(normalized(jnp.asarray(image))), fed
+        guesses = views.predictions(self.net, self.params, *inputs, tokenizer=self.tokenizer, number=len(labels))
+        weights = views.all_weights(self.net, self.params, *inputs)
+        *pieces, _ = self.tokenizer.pieces(labels)
+        target, read = (*pieces, "</s>"), ("<s>", *pieces)
+        patches = Patches(image[0], self.net.config.image.grid_size)
+        found = {"decoder.cross": views.cropped(weights["decoder.cross"], target, places(patches), guesses, patches)}
+        if "decoder.self" in weights:
+            found["decoder.self"] = views.cropped(weights["decoder.self"], read, read, guesses)
+        return View(os.fspath(path), found, {"caption": caption})
 
     def attention_maps(self, images: np.ndarray, captions: Sequence[str]) -> list[AttentionMap]:
         """Returns the attention of each caption's words, as the mean of all layers and heads: see `attention`."""

@@ -213,5 +213,5 @@ TASK = Task(
     measure=measure,
     score=score,
     renamed=renamed,
-    commands=("caption",),
+    commands=("caption", "inspect"),
 )

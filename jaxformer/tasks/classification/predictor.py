@@ -16,8 +16,10 @@ from jaxformer.data.examples import pad_texts
 from jaxformer.digests import short_digest
 from jaxformer.functional.tokens import Tokens
 from jaxformer.inspection import attention_maps
+from jaxformer.inspection.pages import View
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.reprs import as_html, brief_with_methods
+from jaxformer.tasks import views
 from jaxformer.tasks.batched import batched, in_order
 from jaxformer.tokenizers.base import Tokenizer
 
@@ -110,6 +112,15 @@ class TextClassifier:
             words = () if weights is None else _words(pieces(tokens.ids[tokens.valid].tolist()), weights)
             results.append(Classified(max(named, key=lambda name: named[name]), named, words))
         return results
+
+    def view(self, text: str) -> View:
+        """Returns the self-attention of a text, and the probability of each class; a long text is truncated."""
+        tokenizer, ids = self.vocabulary.tokenizer, self.vocabulary.tokenizer.encode([text.strip()])
+        length = min(len(ids[0]) + 2, self.max_length)
+        tokens = pad_texts(ids, (1, min(self.max_length, -(-length // LENGTH_STEP) * LENGTH_STEP)), tokenizer.special)
+        pieces = tuple(tokenizer.pieces(tokens.ids[0, :length].tolist()))
+        found = views.self_attention(self.net, self.params, tokens, pieces=pieces)
+        return View(text, found, views.by_probability(self.classify([text])[0].probabilities))
 
     def _results(
         self,

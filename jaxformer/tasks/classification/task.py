@@ -160,6 +160,6 @@ TASK = Task(
     measure=classes.measure,
     score=score,
     renamed=classes.renamed,
-    commands=("classify",),
+    commands=("classify", "inspect"),
     vocabulary_files=(*text.FILES, classes.FILE),
 )

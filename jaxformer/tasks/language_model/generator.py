@@ -14,8 +14,10 @@ import numpy as np
 from jaxformer import decoding, models
 from jaxformer.data.batch import few_rows
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.inspection.pages import View
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.reprs import brief_with_methods
+from jaxformer.tasks import views
 from jaxformer.tasks.batched import batched, column, in_order, padded
 from jaxformer.tasks.config import Beam, Sample
 from jaxformer.tasks.generation import TextPredictor, limits_of
@@ -215,6 +217,20 @@ class TextGenerator(TextPredictor):
             log_probs[i] += row[: len(window) - 1].tolist()
         pieces = (tuple(self.tokenizer.pieces(ids[1:])) for ids in encoded)
         return [Scored(*one) for one in zip(pieces, map(tuple, log_probs), strict=True)]
+
+    def view(self, text: str) -> View:
+        """Returns the self-attention of a text, and what the model predicts after each of its tokens.
+
+        Raises:
+          DataError: the text has more tokens than the window, or see `continuations`.
+        """
+        special, ids = self.tokenizer.special, self._encode(1, text)
+        if len(ids) > self.window:
+            raise DataError(f"the text has {len(ids):,} tokens, but the window of the model {self.window:,}")
+        tokens = padded([ids], (1, min(self.window, _padded(len(ids)))), special.pad)
+        guesses = views.predictions(self.net, self.params, tokens, tokenizer=self.tokenizer, number=len(ids))
+        pieces = tuple(self.tokenizer.pieces(ids))
+        return View(text, views.self_attention(self.net, self.params, tokens, pieces=pieces, guesses=guesses))
 
     def _encode(self, number: int, prompt: str, warn: Callable[[str], None] | None = None) -> list[int]:
         start = list(self.tokenizer.start)

@@ -142,5 +142,5 @@ TASK = Task(
     predictor=predictor,
     score=score,
     default_split="validation",
-    commands=("generate", "score"),
+    commands=("generate", "inspect", "score"),
 )

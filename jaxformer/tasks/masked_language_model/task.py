@@ -20,10 +20,11 @@ from jaxformer.errors import DataError
 from jaxformer.evaluation.scores import Score, accuracy, nats_per_token, perplexity
 from jaxformer.functional.dropout import fold_in_name
 from jaxformer.functional.tokens import Tokens
+from jaxformer.inspection.pages import View
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.reprs import as_html, brief_with_methods
-from jaxformer.tasks import text
+from jaxformer.tasks import text, views
 from jaxformer.tasks.base import CorpusScores, Data, LossSums, Network, Say, Sums, Task, Trained, sum_losses
 from jaxformer.tasks.batched import padded
 from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingConfig
@@ -171,16 +172,11 @@ class MaskedPredictor:
         """
         if top_k < 1:
             raise ValueError(f"top_k must be at least 1, got {top_k}")
-        ids = [self.tokenizer.special.bos, *self._masked(text), self.tokenizer.special.eos]
+        ids = self._encode(text)
         found = [place for place, token in enumerate(ids) if token == self.tokenizer.vocab_size]
         if not found:
             raise DataError(f"the text has no [MASK]: {text!r}")
-        config, length = self.net.config, _padded(len(ids))
-        if (limit := config.length_limit) is not None:
-            if len(ids) > limit:
-                raise DataError(f"the text has {len(ids)} tokens, but the model has {limit} positions")
-            length = min(length, limit)
-        tokens, masked = padded([ids], (1, length), 0), padded([found], (1, _padded(len(found))), 0).ids
+        tokens, masked = self._tokens(ids), padded([found], (1, _padded(len(found))), 0).ids
         logits = _logits(self.net, self.params, tokens, masked)
         probabilities = np.array(jax.nn.softmax(logits[0, : len(found), : self.tokenizer.vocab_size]))
         best = np.argsort(-probabilities)[:, :top_k]
@@ -188,6 +184,34 @@ class MaskedPredictor:
             [(self.tokenizer.pieces([token])[0], float(row[token])) for token in tokens]
             for row, tokens in zip(probabilities, best, strict=True)
         ]
+
+    def view(self, text: str) -> View:
+        """Returns the self-attention of a text, with or without ``[MASK]``, and what is predicted at each token.
+
+        Raises:
+          DataError: the text has more tokens than the model has positions.
+        """
+        ids, mask = self._encode(text), self.tokenizer.vocab_size
+        tokens = self._tokens(ids)
+        pieces = tuple("[MASK]" if token == mask else self.tokenizer.pieces([token])[0] for token in ids)
+        guesses = views.predictions(self.net, self.params, tokens, tokenizer=self.tokenizer, number=len(ids))
+        best = [f"{row[0][0]} {row[0][1]:.1%}" for token, row in zip(ids, guesses, strict=True) if token == mask]
+        found = views.self_attention(self.net, self.params, tokens, pieces=pieces, guesses=guesses)
+        return View(text, found, {"at each [MASK]": ", ".join(best)} if best else {})
+
+    def _encode(self, text: str) -> list[int]:
+        return [self.tokenizer.special.bos, *self._masked(text), self.tokenizer.special.eos]
+
+    def _tokens(self, ids: list[int]) -> Tokens[np.ndarray]:
+        """Returns a padded row of tokens.
+
+        Raises:
+          DataError: there are more than the model has positions.
+        """
+        length, limit = _padded(len(ids)), self.net.config.length_limit
+        if limit is not None and len(ids) > limit:
+            raise DataError(f"the text has {len(ids)} tokens, but the model has {limit} positions")
+        return padded([ids], (1, min(length, limit or length)), 0)
 
     def _masked(self, text: str) -> list[int]:
         """Returns the tokens of a text with ``[MASK]``; the id of the mask token is the first after the vocabulary."""
@@ -260,5 +284,5 @@ TASK = Task(
     measure=measure,
     score=score,
     default_split="validation",
-    commands=("fill",),
+    commands=("fill", "inspect"),
 )

@@ -46,12 +46,12 @@ def diagonal_error_rate(pairs: Sequence[demo.Pair]) -> float:
     return alignment_error_rate([diagonal_links(*both) for both in lengths], _gold(pairs))
 
 
-def describe(head: Head) -> str:
-    """Returns a description of a head or a mean."""
+def describe(head: Head, part: str = "decoder") -> str:
+    """Returns a description of a head or a mean, of a part of the network."""
     layer, index = head
     if index is None:
-        return "the mean of all heads" if layer is None else f"the mean of the heads of decoder layer {layer}"
-    return f"the mean of head {index} of all layers" if layer is None else f"head {index} of decoder layer {layer}"
+        return "the mean of all heads" if layer is None else f"the mean of the heads of {part} layer {layer}"
+    return f"the mean of head {index} of all layers" if layer is None else f"head {index} of {part} layer {layer}"
 
 
 def options(head: Head) -> str:

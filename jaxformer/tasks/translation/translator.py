@@ -20,9 +20,11 @@ from jaxformer.evaluation.alignments import Link, strongest_links
 from jaxformer.functional.tokens import Tokens
 from jaxformer.inspection import attention_maps
 from jaxformer.inspection.attention_maps import AttentionWeights
+from jaxformer.inspection.pages import View
 from jaxformer.modules.head import joint_log_probs
 from jaxformer.modules.pure import Params
 from jaxformer.reprs import brief_with_methods
+from jaxformer.tasks import views
 from jaxformer.tasks.batched import batched, column, in_order, padded
 from jaxformer.tasks.generation import TextPredictor
 from jaxformer.tasks.search import Candidate, Net, Scored, Sources
@@ -224,6 +226,30 @@ class Translator(TextPredictor):
         target = self.translate([source])[0] if target is None else target
         return self.attentions([source], [target])[0]
 
+    def view(self, source: str, target: str | None = None) -> View:
+        """Returns every attention to a sentence and its translation, by default the model's own.
+
+        A row of self-attention is a token that is read, one of cross-attention a token that is predicted.
+
+        Raises:
+          ConfigError, DataError: see `attention`.
+        """
+        self._check_attention()
+        target = self.translate([source])[0] if target is None else target
+        read, labels = (self._tokens(texts, side, 1, None)[0] for texts, side in _sides([source], [target]))
+        inputs = self._padded([read]), self._padded([np.append(self.tokenizer.special.bos, labels[:-1])]).ids
+        weights = views.all_weights(self.net, self.params, *inputs)
+        guesses = views.predictions(self.net, self.params, *inputs, tokenizer=self.tokenizer, number=len(labels))
+        sources, targets = ((*self.tokenizer.pieces(ids[:-1]), "</s>") for ids in (read, labels))
+        queries = {"encoder.self": sources, "decoder.self": ("<s>", *targets[:-1]), "decoder.cross": targets}
+        keys = queries | {"decoder.cross": sources}
+        found = {
+            name: views.cropped(x, queries[name], keys[name], () if name == "encoder.self" else guesses)
+            for name, x in weights.items()
+        }
+        found["decoder.cross"] = self._without_starts(found["decoder.cross"])
+        return View(source, found, {"translation": target})
+
     def attentions(self, sources: Sequence[str], targets: Sequence[str]) -> list[AttentionWeights]:
         """Returns the cross-attention of each pair of a sentence and a translation: see `attention`.
 
@@ -233,10 +259,8 @@ class Translator(TextPredictor):
           ConfigError, TypeError, ValueError: see `alignments`.
           DataError: a text is longer than the model's positions.
         """
-        if not self.net.config.has_attention:
-            raise ConfigError("this model has no attention to show: it was trained with model.attention none")
-        bos, before = self.tokenizer.special.bos, len(self._begin("source"))
-        begin = len(self._begin("target"))
+        self._check_attention()
+        bos = self.tokenizer.special.bos
         columns, labels = (self._tokens(*side, 1, None) for side in _sides(sources, targets))
 
         def run(batch: list[int]) -> Callable[[], jax.Array]:
@@ -246,11 +270,21 @@ class Translator(TextPredictor):
 
         sizes = [len(source) * len(target) / 64 for source, target in zip(columns, labels, strict=True)]  # of weights
         found = in_order(batched(run, sizes, self.decode.batch_size))
-        names = lambda ids, start: (*self.tokenizer.pieces(ids[start:-1]), "</s>")
+        names = lambda ids: (*self.tokenizer.pieces(ids[:-1]), "</s>")
         return [
-            AttentionWeights(names(s, before), names(t, begin), weights[:, :, begin : len(t), before : len(s)])
+            self._without_starts(AttentionWeights(names(s), names(t), weights[:, :, : len(t), : len(s)]))
             for s, t, weights in zip(columns, labels, found, strict=True)
         ]
+
+    def _check_attention(self) -> None:
+        if not self.net.config.has_attention:
+            raise ConfigError("this model has no attention to show: it was trained with model.attention none")
+
+    def _without_starts(self, cross: AttentionWeights) -> AttentionWeights:
+        """Returns cross-attention without the tokens with which every text begins."""
+        before, begin = len(self._begin("source")), len(self._begin("target"))
+        weights, guesses = cross.weights[:, :, begin:, before:], cross.predictions[begin:]
+        return AttentionWeights(cross.source[before:], cross.target[begin:], weights, predictions=guesses)
 
     def _padded(self, sequences: Sequence[np.ndarray]) -> Tokens[np.ndarray]:
         """Returns tokens ``[B, S]``, with S one of the `BUCKETS` and B a power of 2."""

@@ -14,9 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer import models
-from jaxformer.inspection.attention_maps import rollout
+from jaxformer.inspection.attention_maps import AttentionWeights, Patches, places, rollout
+from jaxformer.inspection.pages import View
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.reprs import brief, brief_with_methods
+from jaxformer.tasks import views
 from jaxformer.tasks.batched import batched, in_order
 from jaxformer.tasks.classes import Classes
 from jaxformer.tasks.images import ImagePredictor, normalized, with_rows
@@ -99,6 +101,25 @@ class ImageClassifier(ImagePredictor):
             maps = {} if weights is None else self._maps(weights)
             results.append(ClassifiedImage(max(named, key=lambda name: named[name]), named, image, maps))
         return results
+
+    def view(self, path: str | os.PathLike[str]) -> View:
+        """Returns the attention of the image in a file, and the probability of each class.
+
+        Raises:
+          ConfigError: the network has no attention.
+          DataError: the file is missing or holds no image.
+        """
+        image, config = self.read(path), self.net.config
+        patches = Patches(image, self._grid)
+        names = places(patches)
+        if getattr(config, "has_class_vector", False):
+            names = ("class token", *names)
+        found: dict[str, AttentionWeights] = {}
+        if not isinstance(config, models.ResidualNetworkConfig) or config.attention is not None:
+            weights = views.all_weights(self.net, self.params, np.asarray(normalized(jnp.asarray(image[None]))))
+            found = {name: AttentionWeights(names, names, x, patches) for name, x in weights.items()}
+        classes = dict(zip(self.vocabulary.names, self.probabilities(image[None])[0].tolist(), strict=True))
+        return View(os.fspath(path), found, views.by_probability(classes))
 
     def _results(
         self,

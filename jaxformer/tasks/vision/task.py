@@ -136,6 +136,6 @@ TASK = Task(
     measure=classes.measure,
     score=score,
     renamed=classes.renamed,
-    commands=("classify",),
+    commands=("classify", "inspect"),
     vocabulary_files=(classes.FILE,),
 )

@@ -35,6 +35,7 @@ from tests.tasks.vision.small import tiny as pictures
 @pytest.mark.full
 class TestContract(TaskContract):
     task = "captioning"
+    attentions = ("decoder.cross",)
     refused = (
         ({"data": {"train": ""}}, "no captions: give --data.train FILE and --data.images FOLDER or ARCHIVE"),
         ({"data": {"images": "nowhere"}}, "cannot read .*nowhere: there is no such folder, zip archive or IDX file"),
@@ -51,6 +52,10 @@ class TestContract(TaskContract):
         ),
         ({"mesh": "data=4,context=2"}, "mesh axis context = 2 shards nothing of this model"),
     )
+
+    def seen(self, folder):
+        picture(1, 20).save(folder / "light.png")
+        return str(folder / "light.png")
 
     @pytest.fixture(scope="class")
     @classmethod

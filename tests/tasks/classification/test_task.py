@@ -61,6 +61,7 @@ def tiny(folder, **changes):
 @pytest.mark.full
 class TestContract(TaskContract):
     task = "classification"
+    attentions = ("encoder.self",)
     refused = (
         ({"data": {"train": ""}}, "no examples: give --data.train FILE"),
         ({"data": {"train": "nowhere.tsv"}}, "nowhere.tsv"),

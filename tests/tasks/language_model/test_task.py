@@ -35,6 +35,7 @@ from tests.tasks.language_model.small import tiny
 
 class TestContract(TaskContract):
     task = "language_model"
+    attentions = ("decoder.self",)
     refused = (
         ({"data": {"text": ""}}, "no text: give --data.text"),
         ({"data": {"text": "nowhere.txt"}}, "nowhere.txt"),

@@ -52,6 +52,7 @@ def tiny(folder, **model):
 @pytest.mark.full
 class TestContract(TaskContract):
     task = "masked_language_model"
+    attentions = ("encoder.self",)
     refused = (
         ({"data": {"text": ""}}, "no text: give --data.text"),
         ({"data": {"text": "nowhere.txt"}}, "nowhere.txt"),

@@ -35,6 +35,7 @@ ALL = Placement(sharding.mesh())
 @pytest.mark.full
 class TestContract(TaskContract):
     task = "translation"
+    attentions = ("encoder.self", "decoder.self", "decoder.cross")
     refused = (
         ({"data": {"corpus": "files"}}, "no training data: give --data.source"),
         ({"data": {"max_length": 3}}, "no pair of 4000 has at most 3 tokens"),

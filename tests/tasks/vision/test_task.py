@@ -28,6 +28,7 @@ from tests.tasks.vision.small import CONVOLUTION, files, picture, tiny
 @pytest.mark.full
 class TestContract(TaskContract):
     task = "vision"
+    attentions = ("encoder.self",)
     refused = (
         ({"data": {"train": ""}}, "no images: give --data.train FOLDER, ARCHIVE or IDX-FILE"),
         ({"data": {"train": "nowhere"}}, "cannot read .*nowhere: there is no such folder, zip archive or IDX file"),
@@ -44,6 +45,10 @@ class TestContract(TaskContract):
         ({"model": {"image_size": [16, 16]}}, r"my.zip/dark/.*png is 8 x 8 pixels, but images must be 16 x 16"),
         ({"mesh": "data=4,context=2"}, "mesh axis context = 2 shards nothing of this model"),
     )
+
+    def seen(self, folder):
+        picture(1, 20).save(folder / "light.png")
+        return str(folder / "light.png")
 
     @pytest.fixture(scope="class")
     @classmethod
