@@ -17,6 +17,9 @@ os.environ["XDG_CACHE_HOME"] = str(ROOT / ".cache" / "user")  # tests write noth
 # Most of the time goes into compiling programs that run once, for microseconds. Programs with all optimization, as for
 # users, run in the tests that start a launcher, and if XLA_FLAGS is set.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1")
+# Bytecode is kept even where users do not want it: it is a sixth of the time in which a process of ours starts.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 import jax
 import jax.numpy as jnp
@@ -79,17 +82,23 @@ def draw_curves() -> Iterator[Callable[..., None]]:
         yield original
 
 
-MOST_MAPS = 30_000
+MOST_MAPS = 40_000
 """The memory maps of a process after which compiled programs are dropped; Linux allows 65,530."""
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _few_memory_maps():
-    """Drops the compiled programs of earlier tests before their number would crash the process."""
+def _light_process():
+    """Takes what earlier files left out of all later searches for garbage: some millions of objects of the tracer.
+
+    Drops the compiled programs of earlier files before their number would crash the process.
+    """
     yield
     maps = pathlib.Path("/proc/self/maps")
     if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
         jax.clear_caches()
+        gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
