@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import functools
@@ -17,6 +18,7 @@ from typing import Generic, Literal, TypeVar
 import grain
 import numpy as np
 
+from jaxformer import locks
 from jaxformer.data.batch import Batch, Rows
 from jaxformer.data.batch_plan import BatchPlan, Planned
 from jaxformer.data.pairs import Pairs
@@ -106,8 +108,11 @@ def prepare_tokenizer(
     normalizer: TextNormalizer | None = None,
     languages: Sequence[str] = (),
     num_sentences: int | None = None,
+    waiting: Callable[[str], None] = lambda holder: None,
 ) -> Tokenizer:
     """Trains a tokenizer on the lines of a text, or reads it from `cache` if an earlier call saved it.
+
+    Of several processes with one cache, the first trains and the others wait; if it dies, the next one trains.
 
     The file ends with the fingerprint of the tokenizer, which is compared whenever it is read: a flipped bit in a score
     would make another vocabulary. A damaged file, or one without a fingerprint, as of earlier versions, is replaced,
@@ -119,6 +124,7 @@ def prepare_tokenizer(
       languages: the languages that get a token in a subword vocabulary; see `SubwordTokenizer.tags`.
       num_sentences: the largest number of sentences of pairs that a subword tokenizer is trained on. If there are more,
         a hash of the number of each chooses them; all by default.
+      waiting: is called with the name of another process, again and again while that one trains the same tokenizer.
 
     Raises:
       ConfigError: the text cannot fill the vocabulary.
@@ -132,18 +138,24 @@ def prepare_tokenizer(
     version += f"-{'-'.join(languages)}" if languages else ""
     if isinstance(text, Pairs) and num_sentences is not None and num_sentences < text.num_lines:
         version += f"-{num_sentences}"
-    path = pathlib.Path(cache) / f"{text.fingerprint}-{kind}-{vocab_size}-{version}.model" if cache else None
-    if path and os.path.lexists(path):
-        try:
-            return _cached_tokenizer(path)
-        except (OSError, ValueError) as error:
-            logger.warning("%s is damaged, or of an earlier version (%s); training it again", path, error)
-    lines = text.lines()
-    if isinstance(text, Pairs):
-        lines = _sentences(text, normalizer, num_sentences)
     options = {"vocab_size": vocab_size, "normalizer": normalizer, "languages": languages}
-    tokenizer = SubwordTokenizer.train(lines, kind=kind, **options)
-    if path:
+
+    def train() -> SubwordTokenizer:
+        lines = _sentences(text, normalizer, num_sentences) if isinstance(text, Pairs) else text.lines()
+        return SubwordTokenizer.train(lines, kind=kind, **options)
+
+    if cache is None:
+        return train()
+    path = pathlib.Path(cache) / f"{text.fingerprint}-{kind}-{vocab_size}-{version}.model"
+    if found := _cached_tokenizer(path):
+        return found
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # it cannot be kept, which is said below
+            path.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locks.held(path.with_suffix(".lock"), waiting=waiting))
+        if found := _cached_tokenizer(path):  # another process has trained it in the meantime
+            return found
+        tokenizer = train()
         try:
             with replacing(path) as temporary:
                 tokenizer.save(temporary)
@@ -151,7 +163,7 @@ def prepare_tokenizer(
                     file.write(tokenizer.fingerprint.encode())
         except OSError as error:
             logger.warning("the tokenizer is not kept for later runs: %s", error)
-    return tokenizer
+        return tokenizer
 
 
 def _sentences(pairs: Pairs, normalizer: TextNormalizer, most: int | None) -> Iterator[str]:
@@ -166,12 +178,21 @@ def _sentences(pairs: Pairs, normalizer: TextNormalizer, most: int | None) -> It
             yield from normalizer(block, side)
 
 
-def _cached_tokenizer(path: pathlib.Path) -> SubwordTokenizer:
-    data = path.read_bytes()
-    model, fingerprint = data[:-16], data[-16:]
-    if short_digest([model]).encode() != fingerprint:
-        raise ValueError("it does not end with its fingerprint")
-    return SubwordTokenizer(model)
+def _cached_tokenizer(path: pathlib.Path) -> SubwordTokenizer | None:
+    """Returns a tokenizer that `prepare_tokenizer` saved; a damaged one is removed, with a warning."""
+    if not os.path.lexists(path):
+        return None
+    try:
+        data = path.read_bytes()
+        model, fingerprint = data[:-16], data[-16:]
+        if short_digest([model]).encode() != fingerprint:
+            raise ValueError("it does not end with its fingerprint")
+        return SubwordTokenizer(model)
+    except (OSError, ValueError) as error:
+        logger.warning("%s is damaged, or of an earlier version (%s); training it again", path, error)
+        with contextlib.suppress(OSError):
+            path.unlink()
+        return None
 
 
 def prepare(

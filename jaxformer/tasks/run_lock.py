@@ -1,36 +1,18 @@
-"""The lock of a run directory: only one training at a time may write there.
-
-It is an operating-system lock (flock) on the file ``.lock``, so it ends with the process that holds it, even if that
-is killed. On a network filesystem it holds for all hosts if the filesystem passes locks on, as NFS and Lustre usually
-do. Without locks in the filesystem, a warning replaces the protection. Locks that hold on one host only, as on
-filesystems of buckets, are noticed only if the lock file of another host is found.
-"""
+"""The lock of a run directory, on the file ``.lock``: only one training at a time may write there (`locks`)."""
 
 from __future__ import annotations
 
 import contextlib
-import datetime
 import errno
-import fcntl
-import json
-import logging
-import os
 import pathlib
-import shlex
-import socket
-import sys
-import textwrap
-import time
 from collections.abc import Iterator
 
+from jaxformer import locks
 from jaxformer.errors import ConfigError
 from jaxformer.files import ending
 from jaxformer.multihost import processes
 from jaxformer.tasks.rundir import LOCK
 
-logger = logging.getLogger(__name__)
-
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 _SUFFIXES, _FOLDERS = (".json", ".jsonl", ".model"), ("checkpoints", "tensorboard", "profile")
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
@@ -62,7 +44,9 @@ def _held_here(out: pathlib.Path) -> Iterator[None]:
     try:
         out.mkdir(parents=True, exist_ok=True)
         _check_entries(out)
-        descriptor = _acquired(out / LOCK)
+        descriptor = locks.acquire(out / LOCK)
+    except locks.BusyError as error:
+        raise ConfigError(f"{out} is in use by {error}; wait for its end, or choose another directory") from error
     except OSError as error:
         _remove_empty(missing)
         if error.errno in _NO_SPACE:
@@ -71,7 +55,7 @@ def _held_here(out: pathlib.Path) -> Iterator[None]:
         raise ConfigError(f"cannot write in {out}: {reason}; choose another directory") from error
 
     def end() -> None:
-        _release(descriptor, out / LOCK)
+        locks.release(descriptor, out / LOCK)
         _remove_empty(missing)
 
     with ending(end):
@@ -98,93 +82,7 @@ def _check_entries(out: pathlib.Path) -> None:
             raise ConfigError(f"{path} is a link to a folder of another run, {other}; remove it")
 
 
-def _release(descriptor: int, path: pathlib.Path) -> None:
-    """Removes the lock file before releasing its lock, so that it cannot be the next holder's file."""
-    with contextlib.suppress(OSError):  # already removed, or the filesystem has become read-only
-        if _is_at(descriptor, path):
-            path.unlink()
-    os.close(descriptor)
-
-
-def _is_at(descriptor: int, path: pathlib.Path) -> bool:
-    return path.exists() and os.path.samestat(os.fstat(descriptor), path.stat())
-
-
 def _remove_empty(folders: list[pathlib.Path]) -> None:
     for folder in folders:
         with contextlib.suppress(OSError):  # not empty
             folder.rmdir()
-
-
-def _acquired(path: pathlib.Path) -> int:
-    """Returns the descriptor of the lock file, locked and with the facts about this process in it."""
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            _lock(descriptor, path)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        if _is_at(descriptor, path):
-            break
-        os.close(descriptor)  # its last holder removed it in the meantime
-    try:
-        _warn_of_another_host(descriptor, path)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(_this_process()).encode(), 0)
-    except BaseException:
-        _release(descriptor, path)
-        raise
-    return descriptor
-
-
-def _lock(descriptor: int, path: pathlib.Path) -> None:
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(0.1)  # listing runs takes the lock for a moment, to see whether it is free
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        holder = _holder(descriptor)
-        raise ConfigError(
-            f"{path.parent} is in use by {holder}; wait for its end, or choose another directory"
-        ) from error
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
-        logger.warning("the filesystem of %s has no locks: make sure that no other training writes there", path.parent)
-
-
-def _warn_of_another_host(descriptor: int, path: pathlib.Path) -> None:
-    holder = _read(descriptor)
-    if holder.get("host") not in (None, socket.gethostname()):
-        logger.warning(
-            "%s was in use by %s, which was killed, or this filesystem does not pass locks on to other hosts: make "
-            "sure that it has ended",
-            path.parent,
-            _holder(descriptor),
-        )
-
-
-def _this_process() -> dict[str, str | int]:
-    command = shlex.join([pathlib.Path(sys.argv[0]).name, *sys.argv[1:]])
-    since = datetime.datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
-    return {"host": socket.gethostname(), "process": os.getpid(), "since": since, "command": command}
-
-
-def _holder(descriptor: int) -> str:
-    holder = _read(descriptor)
-    if not holder:
-        return "another process"
-    command = textwrap.shorten(str(holder["command"]), 200, placeholder=" ...")
-    return f"process {holder['process']} on {holder['host']} since {holder['since']} ({command})"
-
-
-def _read(descriptor: int) -> dict[str, str | int]:
-    """Returns the facts about the holder; an empty dictionary if they are incomplete."""
-    try:
-        facts = json.loads(os.pread(descriptor, 1 << 20, 0))
-        return {name: facts[name] for name in ("host", "process", "since", "command")}
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return {}

@@ -1,10 +1,12 @@
-"""The share of each process of a run in the tokenization of a large corpus."""
+"""The share of each process of a run in the preparation of a large corpus."""
 
 from __future__ import annotations
 
 import functools
 import pathlib
 import sys
+import time
+from collections.abc import Callable
 
 import jax
 
@@ -40,3 +42,16 @@ def share_of_run(cache: pathlib.Path | None, num_lines: int, *, is_large: bool) 
         patience=cluster.heartbeat_seconds(),
         progress=Count(num_lines // parts, "sentences tokenized", tell, rate=True),
     )
+
+
+def waiting_for(what: str, *, seconds: float = 10.0) -> Callable[[str], None]:
+    """Returns a function that says who makes something that this process waits for, at most every `seconds`."""
+    began, said = time.monotonic(), list[float]()
+
+    def waiting(holder: str) -> None:
+        now = time.monotonic()
+        if not said or now - said[-1] >= seconds:
+            said.append(now)
+            print(f"waiting for {holder}, which makes {what}: {now - began:.0f} s", file=sys.stderr, flush=True)
+
+    return waiting

@@ -15,6 +15,7 @@ from jaxformer.data.text import Text, read_text
 from jaxformer.errors import ConfigError, DataError, UnknownSizeError
 from jaxformer.functional.tokens import Tokens
 from jaxformer.multihost import processes, storage
+from jaxformer.tasks import sharing
 from jaxformer.tasks.base import Splits
 from jaxformer.tasks.config import words
 from jaxformer.tasks.language_model.config import DataConfig
@@ -99,6 +100,7 @@ def make_run_tokenizer(
                 normalizer=normalizer,
                 languages=languages,
                 num_sentences=num_sentences,
+                waiting=sharing.waiting_for("the vocabulary"),
             )
             tokenizer.save(path)
         except ConfigError as error:

@@ -1,8 +1,11 @@
 """Tokenized corpora are prepared once, completely or not at all; batch streams can start at any step."""
 
 import dataclasses
+import functools
 import itertools
+import os
 import threading
+import time
 
 import chex
 import jax
@@ -66,6 +69,29 @@ def test_tokenizer_is_trained_once(tokenizer, tmp_path, monkeypatch):
     prepare_tokenizer(CORPUS, tmp_path / "new", vocab_size=401, kind="bpe")
     prepare_tokenizer(Parallel(("a",), ("b",)), tmp_path / "new", vocab_size=400, kind="unigram")
     assert [t["vocab_size"] for t in trained] == [401, 400]
+
+
+def test_a_tokenizer_that_another_process_trains_is_awaited(tokenizer, tmp_path, monkeypatch):
+    """It is read when the other has saved it, and not trained again."""
+    trained, waited, holding = [], [], threading.Event()
+
+    def slow(*given, **options):
+        trained.append(options)
+        holding.set()
+        while not waited:
+            time.sleep(0.01)
+        return tokenizer
+
+    monkeypatch.setattr(SubwordTokenizer, "train", slow)
+    prepared = functools.partial(prepare_tokenizer, CORPUS, tmp_path, vocab_size=400, kind="unigram")
+    first = threading.Thread(target=prepared)
+    first.start()
+    assert holding.wait(60)
+    assert prepared(waiting=waited.append).fingerprint == tokenizer.fingerprint
+    first.join()
+    assert len(trained) == 1
+    assert waited[0].startswith(f"process {os.getpid()} on ")
+    assert [path.suffix for path in tmp_path.iterdir()] == [".model"]
 
 
 def test_each_normalization_has_its_own_tokenizer_and_tokens(tmp_path):

@@ -125,3 +125,53 @@ def test_hosts_that_share_no_cache_make_all(tmp_path, expected):
         0
     )
     assert "each of" not in hosts.said(1)
+
+
+JOB = """
+import pathlib, sys, time
+from jaxformer.cli.main import main
+from jaxformer.data import pipeline, units
+from jaxformer.tokenizers.subwords import SubwordTokenizer
+
+units.UNIT, pipeline.SMALL = 100, 200
+folder, part = sys.argv[1:]
+train = SubwordTokenizer.train
+
+def slow(*lines, **options):
+    with open(f"{folder}/learned.txt", "a") as file:
+        file.write(f"{part}\\n")
+    time.sleep(600 if part == "1/2" else 0)  # until it is killed
+    return train(*lines, **options)
+
+SubwordTokenizer.train = slow
+settings = "--data.grammar-pairs 4000 --data.vocab-size 400 --workers 1".split()
+sys.exit(main(["data", "prepare", "demo", "--out", f"{folder}/tokens", "--part", part, *settings]))
+"""
+
+
+def test_a_job_takes_over_the_vocabulary_of_a_dead_one(tmp_path, expected):
+    """One of two jobs learns it and the other waits; after kill -9, that one learns it, and the files are the same."""
+    learned = tmp_path / "learned.txt"
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(pathlib.Path(__file__).parents[2])}
+
+    def start(part):
+        with (tmp_path / f"{part[0]}.txt").open("a") as said:
+            return subprocess.Popen([sys.executable, "-c", JOB, str(tmp_path), part], env=environment, stderr=said)
+
+    def wait_for(path, text):
+        deadline = time.monotonic() + 200
+        while not (path.exists() and text in path.read_text()):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    first = start("1/2")
+    wait_for(learned, "1/2")
+    second = start("2/2")
+    wait_for(tmp_path / "2.txt", f"waiting for process {first.pid} on {socket.gethostname()}")
+    first.kill()
+    first.wait()
+    assert second.wait(200) == 0, (tmp_path / "2.txt").read_text()
+    assert start("1/2").wait(200) == 0
+    assert learned.read_text().split() == ["1/2", "2/2"]
+    assert contents(tmp_path / "tokens") == expected
+    report("kill -9 of a job that learns a vocabulary", tried=1, survived=1)

@@ -13,7 +13,7 @@ import sys
 
 import pytest
 
-from jaxformer import files
+from jaxformer import files, locks
 from jaxformer.cli.main import main
 from jaxformer.errors import ConfigError
 from jaxformer.multihost import processes
@@ -112,7 +112,7 @@ def test_listing_runs_does_not_block_training(tmp_path, monkeypatch):
     """It takes the lock for a moment, to see whether it is free."""
     with (tmp_path / rundir.LOCK).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_SH)
-        monkeypatch.setattr(run_lock.time, "sleep", lambda seconds: fcntl.flock(file, fcntl.LOCK_UN))
+        monkeypatch.setattr(locks.time, "sleep", lambda seconds: fcntl.flock(file, fcntl.LOCK_UN))
         enter(tmp_path)
 
 
@@ -192,7 +192,7 @@ def test_a_directory_that_cannot_be_written_is_refused(tmp_path, monkeypatch, co
     def refused(*_):
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(run_lock.os, "pwrite", refused)
+    monkeypatch.setattr(locks.os, "pwrite", refused)
     with pytest.raises(kind, match=os.strerror(code)) as caught:
         enter(tmp_path / "a" / "run")
     assert type(caught.value) is kind
