@@ -34,6 +34,7 @@ COMMANDS = {
     "score": "print the log-probabilities of given translations or texts",
     "fill": "predict the [MASK] tokens of texts with a masked language model",
     "classify": "classify texts or images, with probabilities and attention",
+    "tag": "label each word of texts, such as with its part of speech",
     "caption": "caption images, with the attention of each word",
     "convert": "make a run from a pretrained Hugging Face model",
     "export": "write a run in Hugging Face format",
@@ -49,7 +50,7 @@ COMMANDS = {
 
 HOMES = {
     **dict.fromkeys(("translate", "generate", "caption"), "generation"),
-    **dict.fromkeys(("classify", "fill", "score"), "prediction"),
+    **dict.fromkeys(("classify", "fill", "score", "tag"), "prediction"),
     **dict.fromkeys(("diff", "replay", "average"), "runs"),
     **dict.fromkeys(("convert", "export"), "pretrained"),
     **dict.fromkeys(("configs", "data"), "catalogs"),
@@ -57,7 +58,7 @@ HOMES = {
 }
 """The modules of commands that are not named after them."""
 
-HEAVY = tuple("demo train replay evaluate translate inspect generate score fill classify caption".split())
+HEAVY = tuple("demo train replay evaluate translate inspect generate score fill classify tag caption".split())
 """The commands that run a model."""
 
 EXTRAS = "orbax grain PIL sentencepiece sacrebleu sacremoses rich tensorboardX matplotlib".split()

@@ -288,6 +288,48 @@ def matthews_of_counts(correct: float, labels: np.ndarray, predictions: np.ndarr
     return Score("Matthews correlation", 100 * covariance / scale if scale else 0.0, f"times 100, {n:,.0f} predictions")
 
 
+def spans(labels: Sequence[str]) -> list[tuple[str, int, int]]:
+    """Returns the kind, the start and the stop of each span of words: B-PER I-PER, also of IOBES; O is outside.
+
+    As in conlleval, a span may begin with I, and one of another kind ends it. Any other label is a span of one word.
+
+    >>> spans(["B-PER", "I-PER", "O", "I-LOC", "B-LOC"])
+    [('PER', 0, 2), ('LOC', 3, 4), ('LOC', 4, 5)]
+    """
+    found, before = [], ("O", "")
+    for i, label in enumerate(labels):
+        mark, _, kind = label.partition("-") if is_span(label) else ("O" if label == "O" else "S", "", label)
+        if mark in "IE" and before[0] in "BI" and kind == before[1]:
+            found[-1] = kind, found[-1][1], i + 1
+        elif mark != "O":
+            found.append((kind, i, i + 1))
+        before = mark, kind
+    return found
+
+
+def is_span(label: str) -> bool:
+    """Returns True for a label of a span of words, such as "B-PER"."""
+    return label[:2] in ("B-", "I-", "E-", "S-")
+
+
+def span_scores(labels: Sequence[Sequence[str]], guesses: Sequence[Sequence[str]]) -> list[Score]:
+    """Returns precision, recall and F1 of the spans of sentences, in percent, as conlleval and seqeval compute them.
+
+    >>> [score.value for score in span_scores([["B-PER", "I-PER", "O"]], [["B-PER", "I-PER", "B-LOC"]])][:2]
+    [50.0, 100.0]
+
+    Raises:
+      ValueError: a sentence has another number of guesses than of labels.
+    """
+    if [*map(len, labels)] != [*map(len, guesses)]:
+        raise ValueError("each label needs a guess, sentence by sentence")
+    true, found = ({(i, *span) for i, each in enumerate(sides) for span in spans(each)} for sides in (labels, guesses))
+    both = len(true & found)
+    parts = {"precision": (both, len(found)), "recall": (both, len(true)), "F1": (2 * both, len(true) + len(found))}
+    how = f"percent, of {len(true):,} spans and {len(found):,} guesses"
+    return [Score(name, 100 * part / whole if whole else 0.0, how) for name, (part, whole) in parts.items()]
+
+
 def _check_count(count: float, needed: str = "a mean needs at least one token or character") -> None:
     if not count > 0:
         raise ValueError(f"{needed}, got {count}")

@@ -290,7 +290,7 @@ def test_another_task_is_refused(tmp_path):
     """An image classifier has an encoder, too, but no tokenizer."""
     config = tiny(tmp_path, init_from="run")
     for source in (language_model.LanguageModelingConfig(), vision.VisionConfig()):
-        with pytest.raises(ConfigError, match=f"init_from run is a run of {source.task}; a classifier starts from"):
+        with pytest.raises(ConfigError, match=f"init_from run is a run of {source.task}; classification starts from"):
             config.check_init(source)
 
 
