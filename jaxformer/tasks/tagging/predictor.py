@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -49,15 +49,12 @@ class Tagger:
 
     __repr__ = brief_with_methods
 
-    def tag(
-        self, texts: Sequence[str | Sequence[str]], *, progress: Callable[[int], None] = lambda number: None
-    ) -> list[Tagged]:
+    def tag(self, texts: Sequence[str | Sequence[str]]) -> list[Tagged]:
         """Returns the label of each word of each text.
 
         Args:
           texts: texts, which are split by `data.tagged.split_words`, or sequences of words. The parts of a text that is
             too long for a row are labeled separately.
-          progress: called with the number of parts since the last call.
 
         Raises:
           TypeError: `texts` is one text and not a sequence of texts.
@@ -77,7 +74,7 @@ class Tagger:
             return lambda: _best(self.net, self.params, tokens)
 
         found: list[tuple[str, float]] = []
-        results = in_order(batched(run, lengths, ROWS, usual=self.max_length, progress=progress))
+        results = in_order(batched(run, lengths, ROWS, usual=self.max_length))
         for part, (best, shares) in enumerate(results):
             places = tokenized.places(part)
             names = [self.vocabulary.classes[label] for label in best[places]]

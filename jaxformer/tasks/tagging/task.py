@@ -27,7 +27,6 @@ from jaxformer.tasks.classification.predictor import ClassVocabulary
 from jaxformer.tasks.classification.task import vocab_size, vocabulary
 from jaxformer.tasks.tagging.config import TaggingConfig
 from jaxformer.tasks.tagging.predictor import Tagged, Tagger
-from jaxformer.training.progress import Count
 
 Corpus = LabeledCorpus[TaggedSentences]
 DeviceBatch = TaggedBatch[jax.Array]
@@ -133,7 +132,8 @@ def scores(part: TaggedSentences, tagged: Sequence[Tagged], *, spans: bool) -> l
 def score(config: TaggingConfig, corpus: Corpus, tagger: Tagger, split: str, say: Say) -> Iterator[CorpusScores]:
     """Labels the words of a split."""
     part = corpus.part(split)
-    tagged = tagger.tag(part.sentences, progress=Count(len(part), "sentences", say))
+    say(f"{len(part):,} sentences, {len(part.words):,} words")
+    tagged = tagger.tag(part.sentences)
     rows = [
         {"words": list(each.words), "labels": list(labels), "guesses": list(each.labels)}
         for each, labels in zip(tagged, part.by_sentence(part.labels), strict=True)
