@@ -48,7 +48,7 @@ def test_a_long_text_leaves_its_neighbors_alone(monkeypatch):
 
 
 def test_pairs_of_texts(tmp_path, monkeypatch):
-    """One row with an end token and another type for the second text; the longer text is cut, and no pair is refused."""
+    """One row with an end token and another type for the second text; the longer text is cut; no pair is refused."""
     (tmp_path / "pairs").write_text("yes\tabba\tb\nno\ta\t \n")
     with pytest.raises(DataError, match="pairs, line 2: the second text is empty"):
         read_examples(tmp_path / "pairs", columns=(0, 1, 2))
