@@ -117,9 +117,10 @@ def read_tagged(
     sentences: dict[int, list[tuple[str, str]]] = {}
     kept = [[] if row and _is_skipped(row, columns) else row for row in rows]
     for number, word, label in cells_of(kept, path, columns, what, separator):
-        if not word.strip():
+        word = word.strip(" ")  # an ideographic space is a word
+        if not word:
             raise DataError(f"{path}, line {number}: the word is empty")
-        pair = word.strip(), checked_label(label, f"{path}, line {number}", label_end, classes)
+        pair = word, checked_label(label, f"{path}, line {number}", label_end, classes)
         sentences.setdefault(number_of[number - 1], []).append(pair)
     if not sentences:
         raise DataError(f"{path} holds no word")
