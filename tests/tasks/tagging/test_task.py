@@ -86,7 +86,8 @@ def test_the_label_is_at_the_first_token_of_each_word(tmp_path):
             words = [tokenizer.decode(ids[a:b]).strip() for a, b in zip(places, ends, strict=True)]
             found += zip(words, (corpus.classes[labels[a]] for a in places), strict=True)
     part = corpus.validation
-    assert sorted(found) == sorted(zip(part.words, part.labels, strict=True))
+    known = [tokenizer.decode(ids) for ids in tokenizer.encode(part.words)]  # without characters that are new
+    assert sorted(found) == sorted(zip(known, part.labels, strict=True))
     assert "further rows for the rest of sentences of more than 30 tokens" in data.report[0]
 
 
