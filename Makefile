@@ -1,10 +1,11 @@
 # `make demo` and `make test` need Python 3.11 to 3.14 and nothing else: they make .venv themselves.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo reproduce test test-full test-parity test-faults lint wheel bench clean
+.PHONY: help setup demo reproduce test test-full test-parity test-faults lint docs wheel bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+STAMP_DOCS := $(VENV)/.installed-docs
 PYTHON ?=
 # Of two calls at once, the second one waits, and then finds what the first has made; without flock, it does not wait.
 LOCK = exec 9<Makefile; ! command -v flock >/dev/null || flock 9;
@@ -51,6 +52,15 @@ lint: $(STAMP) ## run ruff, typos, pyright and import-linter
 	@$(BIN)/typos
 	@$(BIN)/pyright
 	@$(BIN)/lint-imports
+
+# The tools of the site are for this target only; the site then opens from its files, without a server or a network.
+$(STAMP_DOCS): $(STAMP)
+	@$(LOCK) [ $@ -nt $(STAMP) ] || { echo "installing the tools of the site into $(VENV)"; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev,docs]" && touch $@; }
+
+docs: $(STAMP_DOCS) ## build the site in build/docs, run its notebooks, check its links; warnings are errors
+	@$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -c docs -d .cache/docs/doctrees . build/docs
+	@$(BIN)/python docs/check_links.py build/docs
 
 wheel: $(STAMP) ## build the wheel into dist/
 	@rm -rf dist build

@@ -9,6 +9,7 @@ import dataclasses
 import difflib
 import json
 import os
+import re
 import types
 import typing
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -44,6 +45,8 @@ def to_data(config: object, *, without: Collection[str] = ()) -> Any:
         return {"kind": kind_of(config)} | data if kind_of(config) else data
     if isinstance(config, tuple | list):
         return [to_data(item, without=without) for item in config]
+    if isinstance(config, Mapping):
+        return {name: to_data(item, without=without) for name, item in config.items()}
     return config
 
 
@@ -106,6 +109,8 @@ def _merged(hint: object, data: object, changes: object) -> object:
     if not isinstance(changes, Mapping):
         return os.fspath(changes) if isinstance(changes, os.PathLike) else to_data(changes)
     before = {**data} if isinstance(data, dict) else {}
+    if named := value_type(hint):
+        return before | {name: _merged(named, before.get(name), value) for name, value in changes.items()}
     old = choices.get(str(before.get("kind", "none")), hint)
     new = choices.get(str(changes.get("kind", before.get("kind", "none"))), hint)
     hints = types_of(new)
@@ -154,6 +159,17 @@ def difference(old: object, new: object, path: str = "") -> str:
     return f"{path} was {old!r}, now {new!r}"
 
 
+def check_held_out(held_out: float) -> None:
+    """Checks that `held_out` says what to hold out: a fraction in (0, 1), or a number of examples, an integer from 1.
+
+    Raises:
+      ConfigError: it is neither; 1.0 could mean either.
+    """
+    is_count = isinstance(held_out, int) and not isinstance(held_out, bool)
+    if not (held_out >= 1 if is_count else isinstance(held_out, float) and 0 < held_out < 1):
+        raise ConfigError(f"held_out must be a fraction between 0 and 1, or an integer from 1, got {held_out}")
+
+
 def at_least(minimum: float, config: object, *names: str) -> None:
     """Checks that numeric settings are at least `minimum`, in the ``__post_init__`` of a configuration.
 
@@ -183,6 +199,9 @@ def _numbers(config: object, path: str = "") -> Iterator[tuple[str, int | float]
         value, name = getattr(config, field.name), f"{path}{field.name}"
         if dataclasses.is_dataclass(value):
             yield from _numbers(value, f"{name}.")
+        elif isinstance(value, Mapping):
+            for key, part in value.items():
+                yield from _numbers(part, f"{name}.{key}.")
         else:
             members = value if isinstance(value, tuple) else (value,)
             yield from ((name, x) for x in members if type(x) in (int, float))
@@ -198,6 +217,14 @@ def choices_of(hint: object) -> dict[str, type]:
     members = [member for member in members_of(hint) if member is not hint and not _is_protocol(member)]
     choices = {"none" if member is types.NoneType else getattr(member, "kind", ""): member for member in members}
     return choices if all(choices) and any(map(dataclasses.is_dataclass, members)) else {}
+
+
+def value_type(hint: object) -> Any:
+    """Returns the dataclass of the values of a mapping of names to settings; None for other types.
+
+    Such a setting is a field of the type ``Mapping[str, Dataclass]``; its names are the user's.
+    """
+    return typing.get_args(hint)[1] if typing.get_origin(hint) is Mapping else None
 
 
 def members_of(hint: object) -> tuple[Any, ...]:
@@ -268,7 +295,8 @@ def defaults_of(kind: type) -> dict[str, object]:
     """Returns the default of each field of a dataclass, `dataclasses.MISSING` without one."""
     if not dataclasses.is_dataclass(kind):
         raise TypeError(f"{kind.__name__} is not a dataclass")
-    return {field.name: field.default for field in dataclasses.fields(kind)}
+    make = lambda field: {} if field.default_factory is dict else field.default
+    return {field.name: make(field) for field in dataclasses.fields(kind)}
 
 
 OTHER_NAMES = {
@@ -283,6 +311,10 @@ def _checked(hint: object, value: object, path: str) -> object:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return from_data(hint, value, path=path)
+    if named := value_type(hint):
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{path} must be a table of names, each with a table of settings, got {value!r}")
+        return {_name(name, path): _checked(named, part, f"{path}.{name}") for name, part in value.items()}
     if origin is typing.Literal:
         if value in arguments:
             return value
@@ -305,6 +337,14 @@ def _checked(hint: object, value: object, path: str) -> object:
     if isinstance(hint, type) and type(value) is hint:
         return value
     raise ConfigError(f"{path}: got {value!r}, expected {hint if origin else getattr(hint, '__name__', hint)}")
+
+
+def _name(name: object, path: str) -> str:
+    """Returns a name that a user has given to a part of a configuration, which is an argument's part, too."""
+    if not isinstance(name, str) or not re.fullmatch("[A-Za-z0-9_]{1,40}", name):
+        plain = re.sub("[^A-Za-z0-9_]", "_", str(name))
+        raise ConfigError(f"{path}: a name has up to 40 letters, digits and _, got {name!r}; take {plain[:40]!r}")
+    return name
 
 
 def _not_one_of(values: Iterable[object], value: object, path: str) -> ConfigError:

@@ -8,6 +8,7 @@ import os
 import pathlib
 import platform
 import re
+import resource
 import sys
 
 GIB = 2**30
@@ -85,6 +86,12 @@ def canonical(name: str) -> str:
 def num_cores() -> int:
     """Returns the number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def peak_memory() -> int:
+    """Returns the largest number of bytes of memory that this process has had."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def host_memory() -> int:

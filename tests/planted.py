@@ -140,6 +140,13 @@ MODULES = (
         "positions=positions,",
         "tests/modules/test_blocks.py::test_pre_norm_decoder_block",
     ),
+    Bug(
+        "cross_attention_with_the_norm_of_self_attention",
+        "jaxformer/modules/blocks.py",
+        '_scope("cross_attention"):\n                x = self.arrangement(x, cross_attention, self.cross_norm)',
+        '_scope("cross_attention"):\n                x = self.arrangement(x, cross_attention, self.attention_norm)',
+        "tests/seeds/test_blocks.py::test_b5_decoder_block_has_three_sublayers",
+    ),
 )
 
 MODELS = (
@@ -170,6 +177,20 @@ MODELS = (
         "else self.skip(y)",
         "else self.skip(x)",
         "tests/models/test_residual_network.py::test_the_network_is_its_formula",
+    ),
+    Bug(
+        "first_state_from_the_last_region",
+        "jaxformer/models/captioner.py",
+        "return memory.states.mean(1)",
+        "return memory.states[:, -1]",
+        "tests/models/test_captioner.py::test_a_step_is_that_of_show_attend_and_tell",
+    ),
+    Bug(
+        "draws_without_their_reward",
+        "jaxformer/models/captioner.py",
+        "return total + estimate - jax.lax",
+        "return total + 0 * estimate - 0 * jax.lax",
+        "tests/models/test_captioner.py::test_the_expected_gradient_of_hard_attention_is_the_exact_one",
     ),
 )
 

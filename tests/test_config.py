@@ -3,16 +3,18 @@
 import dataclasses
 import json
 import math
+import re
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxformer.config import changed, fingerprint, from_data, to_data
+from jaxformer.config import changed, fingerprint, from_data, lasting, to_data
 from jaxformer.errors import ConfigError
 from jaxformer.models import EncoderDecoderConfig, Seq2SeqConfig
 from jaxformer.tasks.translation import TranslationConfig
+from jaxformer.tasks.translation.config import CorpusConfig
 
 
 def test_round_trip_through_json():
@@ -130,3 +132,24 @@ def test_a_run_has_no_parts_that_its_file_cannot_hold():
         ConfigError, match=r"^model\.positions is your own <.*Own object.*, which config\.json cannot hold"
     ):
         TranslationConfig(model=model)
+
+
+def test_parts_that_a_user_names():
+    """A mapping of names to settings: as plain data and back, changed by name, and named in errors."""
+    config = changed(TranslationConfig(), {"data": {"corpora": {"a": {"source": "x"}}}})
+    more = {"b": {"source": "y", "weight": 2.0}, "a": {"target": "z", "weight": 1}}
+    config = changed(config, {"data": {"corpora": more}})
+    corpora = {"a": CorpusConfig(source="x", target="z", weight=1.0), "b": CorpusConfig(source="y", weight=2.0)}
+    assert config.data.corpora == corpora
+    assert from_data(TranslationConfig, json.loads(json.dumps(to_data(config)))) == config
+    assert "weight" not in lasting(config)["data"]["corpora"]["a"]
+    for corpora, message in (
+        ({"a-b": {}}, "data.corpora: a name has up to 40 letters, digits and _, got 'a-b'; take 'a_b'"),
+        ("x", "data.corpora must be a table of names"),
+        ({"a": {"sauce": "x"}}, "unknown setting 'data.corpora.a.sauce'; did you mean 'source'"),
+        ({"a": {"weight": -1.0}}, "data.corpora.a: weight must be a finite number from 0"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(message)):
+            from_data(TranslationConfig, {"data": {"corpora": corpora}})
+    with pytest.raises(ConfigError, match=r"data\.corpora\.a\.weight must be finite in float32, got 1e\+300"):
+        changed(config, {"data": {"corpora": {"a": {"weight": 1e300}}}})

@@ -31,6 +31,7 @@ from jaxformer.data import fetch, sources
 from jaxformer.multihost import cluster
 from jaxformer.planning import sizes
 from jaxformer.tasks import planner, registry, runs
+from jaxformer.tasks.translation import task as translation_task
 
 ROOT = pathlib.Path(__file__).parents[1]
 FOLDERS = ("docs", "launch", "examples", "experiments", "benchmarks")
@@ -59,9 +60,9 @@ def begin(*_, **__):
 
 
 def code_of_page(text: str) -> list[str]:
-    """Returns the lines of the fenced blocks of a page, except Python, and its inline code."""
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    lines = [line for kind, block in blocks if kind != "python" for line in joined(block)]
+    """Returns the lines of the fenced blocks of a page, except Python and cells, which are run, and its inline code."""
+    blocks = re.findall(r"^```([^\n]*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    lines = [line for kind, block in blocks if kind != "python" and kind[:1] != "{" for line in joined(block)]
     return lines + inline(re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
 
 
@@ -214,7 +215,7 @@ def _no_work(monkeypatch):
     for module, name in (
         *((runtime, name) for name in ("start", "join")),
         *((fetch, "fetch"), (demo, "splits"), (runs, "read_run"), (runs, "find_runs")),
-        *((planner, "plan"), (sizes, "sizes"), (cluster, "initialize")),
+        *((planner, "plan"), (sizes, "sizes"), (cluster, "initialize"), (translation_task, "read")),
     ):
         monkeypatch.setattr(module, name, begin)
     monkeypatch.setattr(sources, "read_lines", lambda path: [])

@@ -113,7 +113,8 @@ class Ranking:
         translator: Any = jaxformer.load(run)
         self.params, self.steps = translator.params, translator.steps
         self.corpus = registry.task_of(config).read(config)
-        if skipped := [*self.corpus.train.empty, *self.corpus.train.overlong]:
+        train = self.corpus.train.load()
+        if skipped := [*train.empty, *train.overlong]:
             raise DataError(f"lines are counted, so none may be left out, but these are: {skipped[:5]}")
         data: Any = registry.task_of(config).prepare(config, self.corpus, run)
         tokens = data.train.tokens
@@ -205,7 +206,7 @@ def run(options: argparse.Namespace) -> None:
         "first lines": {name: order[: options.first].tolist() for name, order in orders.items()},
     }
     command.write_results(options.out / "results.json", results)
-    write_text(options.out / "first.tsv", _shown(ranking.corpus.train, orders, scores, options.first))
+    write_text(options.out / "first.tsv", _shown(ranking.corpus.train.load(), orders, scores, options.first))
     print(f"{len(scores):,} pairs, validation loss {loss:.3f}; lines of placeholders and their ranks:")
     for name in SCORES:
         print(f"  {name:22}" + ", ".join(f"{line}: {rank:,}" for line, rank in ranks[name].items()))

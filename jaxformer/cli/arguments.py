@@ -17,7 +17,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from jaxformer.config import changed, choices_of, defaults_of, kind_of, members_of, types_of
+from jaxformer.config import changed, choices_of, defaults_of, kind_of, members_of, types_of, value_type
 from jaxformer.errors import ConfigError
 from jaxformer.tasks import own_files
 from jaxformer.tasks.registry import resolve, started
@@ -110,6 +110,11 @@ def _types(kind: type, config: object, words: Mapping[str, list[str]], prefix: s
     for name, hint in types_of(kind).items():
         path, choices = f"{prefix}{name}", choices_of(hint)
         part = getattr(config, name) if type(config) is kind else defaults_of(kind)[name]
+        if named := value_type(hint):
+            written = (word.removeprefix(f"{path}.").partition(".")[0] for word in words if word.startswith(f"{path}."))
+            for each in dict.fromkeys([*cast(Mapping, part), *written, "NAME"]):
+                types_by_name |= _types(named, cast(Mapping, part).get(each), words, f"{path}.{each}.")
+            continue
         if choices:
             part_kind = choices.get(words.get(path, ["", kind_of(part)])[-1], types.NoneType)
         else:
@@ -242,7 +247,10 @@ def settings_help(config: object) -> str:
 def _docstring(config: object, path: str) -> str:
     """Returns the docstring of the part of a configuration at this dotted name."""
     *parents, name = path.split(".")
-    return field_docstrings(type(functools.reduce(getattr, parents, config))).get(name, "")
+    owner = functools.reduce(getattr, parents, config)
+    if isinstance(owner, Mapping):
+        return _docstring(config, ".".join(parents))
+    return field_docstrings(type(owner)).get(name, "")
 
 
 def paths(config: object, prefix: str = "") -> dict[str, tuple[object, str]]:
@@ -251,6 +259,10 @@ def paths(config: object, prefix: str = "") -> dict[str, tuple[object, str]]:
     texts, hints = field_docstrings(type(config)), types_of(type(config))
     for name, hint in hints.items():
         value, path = getattr(config, name), f"{prefix}{name}"
+        if named := value_type(hint):
+            for each, part in (cast(Mapping, value) or {"NAME": named()}).items():
+                settings.update(paths(part, f"{path}.{each}."))
+            continue
         if choices_of(hint):
             settings[path] = kind_of(value), texts.get(name, "")
         if dataclasses.is_dataclass(value):

@@ -1,9 +1,10 @@
-"""The commands that list or write what comes with the library: ``configs`` and ``data``."""
+"""The commands that list or write what comes with the library, ``configs`` and ``data``, but for `prepare`."""
 
 from __future__ import annotations
 
 import dataclasses
 import pathlib
+from collections.abc import Sequence
 from typing import Literal
 
 from jaxformer.cli.command import Name, Options, OutputFolder, command, option, word
@@ -36,13 +37,14 @@ def configs(args: Configs) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Data(Options):
-    """Downloads a known corpus and checks it, or writes the built-in one to files.
+    """Downloads a known corpus and checks it, writes the built-in one to files, or tokenizes a large one.
 
     examples:
       jaxformer data list
       jaxformer data fetch multi30k --out data
       jaxformer data grammar --out data/grammar  # the built-in corpus: four parts, two aligned files each
       jaxformer train tagging:tiny --data.train data/grammar/train.tags.tsv  # the parts of speech of the English words
+      jaxformer data prepare CONFIG --out cache --workers 8  # see `jaxformer data prepare --help`
     """
 
     action: Literal["list", "fetch", "grammar"] = word("List the corpora, fetch one, or write the built-in one.")
@@ -50,9 +52,17 @@ class Data(Options):
     out: OutputFolder = option("The folder (default: data).", pathlib.Path("data"))
 
 
+def data(words: Sequence[str]) -> int:
+    """Downloads a known corpus, writes the built-in one, or tokenizes one."""
+    if words[:1] == ["prepare"]:
+        from jaxformer.cli import prepare
+
+        return prepare.prepare(words[1:])
+    return _data(words)
+
+
 @command
-def data(args: Data) -> int:
-    """Downloads a known corpus, or writes the built-in one."""
+def _data(args: Data) -> int:
     if args.name and args.action != "fetch":
         raise ConfigError(f"{args.action} takes no name, got {args.name!r}; a folder is given by --out")
     if args.action == "grammar":

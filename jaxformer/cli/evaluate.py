@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from jaxformer.cli.command import File, Folder, command, option
 from jaxformer.cli.output import as_indented_json, as_json, save_besides
-from jaxformer.cli.predictors import EnsembleOptions, configured, load_ensemble
+from jaxformer.cli.predictors import EnsembleOptions, configured, directed, load_ensemble
 from jaxformer.config import flat, kind_of, to_data
 from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError
@@ -46,6 +46,7 @@ class Evaluate(EnsembleOptions):
     files: tuple[File, ...] = option(
         "Other test data for a translator: sentences and their translations, line by line, or one table.", ()
     )
+    to: str = option("The language of the translations in --files, for a run of several.", "")
     data_dir: Folder | None = option("The folder of the corpora, if it has moved.")
     json: bool = option("Print what the file of scores holds, as JSON.", False)
 
@@ -55,6 +56,8 @@ def evaluate(args: Evaluate, settings: list[str]) -> int:
     """Prints the scores of a run and saves them in it; scores of another search are saved in a separate file."""
     if args.files and (args.split or args.data_dir):
         raise ConfigError("--files names the data, so --split and --data-dir have no effect")
+    if args.to and not args.files:
+        raise ConfigError("--to has no effect without --files: a run of several languages is scored by direction")
     config = configured(args, settings)
     from jaxformer.cli import runtime
     from jaxformer.multihost import cluster, processes
@@ -63,7 +66,7 @@ def evaluate(args: Evaluate, settings: list[str]) -> int:
     cluster.initialize()
     if not args.files:
         _check_data(args.run, args.ensemble)
-    predictor = load_ensemble(args, config)
+    predictor = directed(load_ensemble(args, config), args.to)
     split = args.split or registry.task_of(config).default_split
     examples: list[dict[str, object]] = []
 

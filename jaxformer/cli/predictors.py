@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jaxformer.cli.command import SHORT, Attention, Options, Run, option, word
 from jaxformer.errors import ConfigError
@@ -39,6 +39,9 @@ class EnsembleOptions(RunOptions):
     setting_prefix = "--decode."
 
     ensemble: tuple[Run, ...] = option("Further runs, whose models choose tokens together.", ())
+
+
+TO = "The target language, for a run of several: also one that no corpus translates this source into."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,3 +112,16 @@ def load_ensemble(args: EnsembleOptions, config: TaskConfig) -> Predictor:
             raise ConfigError(f"{run} is a run of {other.task}, but {args.run} is one of {config.task}")
         others.append(load(of_run, other))
     return combine(others) if combine and others else first
+
+
+def directed(predictor: Predictor, language: str) -> Any:
+    """Returns a translator into a language, or the predictor itself if none is given.
+
+    Raises:
+      ConfigError: the run does not translate into it, or is not one of translation.
+    """
+    if not language:
+        return predictor
+    if not hasattr(predictor, "to"):
+        raise ConfigError(f"--to {language} has no effect: the run does not translate")
+    return predictor.to(language)  # pyright: ignore[reportAttributeAccessIssue]

@@ -118,14 +118,16 @@ def _show(run: pathlib.Path) -> int:
     from jaxformer import demo
     from jaxformer.evaluation.scores import bleu
     from jaxformer.tasks import registry, restore
-    from jaxformer.tasks.translation import TASK, TranslationConfig, Translator
+    from jaxformer.tasks.translation import TranslationConfig, Translator
+    from jaxformer.tasks.translation.corpora import load_corpora
 
     config, translator = registry.read_config(run), restore.load(run)
     assert isinstance(config, TranslationConfig)
     assert isinstance(translator, Translator)
     print("\nBLEU on the built-in corpus          this model   word-for-word dictionary")
     signature, lowercase = "", translator.tokenizer.normalizer.lowercase
-    for name, part in TASK.read(config).tests.items():
+    for name, pairs in load_corpora(config.data).tests.items():
+        part = pairs.load()
         score = bleu(translator.translate(part.source), part.target, lowercase=lowercase)
         dictionary = bleu([demo.dictionary_baseline(text) for text in part.source], part.target, lowercase=lowercase)
         signature = score.signature

@@ -3,7 +3,7 @@
 from jaxformer import lazy
 
 _MODULES = (
-    "batch batch_plan captions examples fetch idx image_batches images packing pipeline sources text token_cache "
-    "windows"
+    "batch batch_plan captions distinct examples fetch idx image_batches images lines mixture packing pairs "
+    "permutation pipeline reading sources text token_cache units weights windows"
 )
 __getattr__ = lazy.members(__name__, dict.fromkeys(_MODULES.split(), ""))

@@ -36,6 +36,7 @@ class Batch(Generic[ArrayT]):
     source: Tokens[ArrayT]  # int32 [B, S]
     target: Tokens[ArrayT]  # int32 [B, T], begins with bos
     labels: ArrayT  # int32 [B, T], ends with eos
+    corpora: ArrayT | None = None  # int32 [B], the corpus of each row in a mixture; None for one corpus
 
     __repr__ = brief
 

@@ -9,12 +9,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Iterator
 
 import numpy as np
 
 from jaxformer.data.batch import BatchShape, Rows
+from jaxformer.data.permutation import permuted
 from jaxformer.errors import ConfigError
 from jaxformer.reprs import brief
+
+LARGEST_SHUFFLE = 10_000_000
+"""The number of pairs up to which an epoch's order is an array; in larger corpora it is a function: see `permuted`."""
+
+CHUNK = 1 << 20
+"""The number of pairs that are planned at once, so that a large corpus needs little memory."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -44,9 +52,9 @@ class BatchPlan:
     def batch(self, step: int, *, rows: Rows | None = None) -> tuple[BatchShape, np.ndarray, int]:
         """Returns the shape, the pairs and the epoch of batch `step`, for any ``step >= 0``, or of some of its rows."""
         epoch, position = divmod(step, self.steps_per_epoch)
-        bucket, start = self._order(epoch * self.shuffle)[position]
+        bucket, start = self._order(epoch * self.shuffle)[position].tolist()
         num_rows, source, target = self.shapes[bucket]
-        pairs = self._members(epoch * self.shuffle)[bucket][start : start + num_rows]
+        pairs = self._pairs(epoch, bucket, start, num_rows)
         indices = (rows or np.arange)(num_rows)
         return (len(indices), source, target), pairs[indices[indices < len(pairs)]], epoch
 
@@ -59,6 +67,14 @@ class BatchPlan:
         )
         return real / padded
 
+    def _pairs(self, epoch: int, bucket: int, start: int, num_rows: int) -> np.ndarray:
+        """Returns the pairs of a batch."""
+        members = self.buckets[bucket]
+        if self.shuffle and sum(map(len, self.buckets)) > LARGEST_SHUFFLE:
+            places = np.arange(start, min(start + num_rows, len(members)))
+            return members[permuted(places, len(members), self.seed, epoch, bucket)]
+        return self._members(epoch * self.shuffle)[bucket][start : start + num_rows]
+
     @functools.lru_cache(maxsize=2)  # noqa: B019 - two epochs of indices, and plans live as long as a run
     def _members(self, epoch: int) -> tuple[np.ndarray, ...]:
         if not self.shuffle:
@@ -68,12 +84,9 @@ class BatchPlan:
 
     @functools.lru_cache(maxsize=2)  # noqa: B019
     def _order(self, epoch: int) -> np.ndarray:
-        starts = [
-            (bucket, start)
-            for bucket, members in enumerate(self.buckets)
-            for start in range(0, len(members), self.shapes[bucket][0])
-        ]
-        order = np.array(starts, np.int64).reshape(-1, 2)
+        starts = [np.arange(0, len(x), rows) for x, (rows, _, _) in zip(self.buckets, self.shapes, strict=True)]
+        numbers = np.repeat(np.arange(len(starts)), [*map(len, starts)])
+        order = np.stack([numbers, np.concatenate(starts)], 1)
         if not self.shuffle:
             return order
         return np.random.default_rng((self.seed, epoch, 1)).permutation(order)
@@ -113,22 +126,21 @@ def make_batch_plan(
     Raises:
       ConfigError: no pair is short enough, or `tokens_per_batch` cannot hold `multiple_of` of the longest pairs.
     """
-    longer = np.maximum(source_lengths, target_lengths) + 1
-    kept = np.flatnonzero(longer <= max_length)
-    if len(kept) == 0:
-        raise ConfigError(f"no pair of {len(longer)} has at most {max_length} tokens a side")
-    limits = _limits(longer[kept], num_shapes, length_multiple)
+    longest = max((int(longer.max()) for longer in _longer(source_lengths, target_lengths)), default=0)
+    counts = np.zeros(min(longest, max_length) + 1, np.int64)  # of pairs with each number of tokens
+    for longer in _longer(source_lengths, target_lengths):
+        counts += np.bincount(longer[longer < len(counts)], minlength=len(counts))
+    if not counts.any():
+        raise ConfigError(f"no pair of {len(source_lengths)} has at most {max_length} tokens a side")
+    limits = _limits(counts, num_shapes, length_multiple)
     if multiple_of * limits[-1] > tokens_per_batch:
         raise ConfigError(
             f"tokens_per_batch is {tokens_per_batch}, too few for {multiple_of} rows of {limits[-1]} tokens; "
             f"raise it to {multiple_of * limits[-1]} or lower max_length"
         )
-    bucket_of = np.searchsorted(limits, longer[kept])
-    shapes, buckets = [], []
-    for bucket, limit in enumerate(limits):
-        shapes.append((num_rows(tokens_per_batch, int(limit), multiple_of), int(limit), int(limit)))
-        buckets.append(kept[bucket_of == bucket])
-    return BatchPlan(tuple(shapes), tuple(buckets), np.flatnonzero(longer > max_length), seed, shuffle)
+    shapes = [(num_rows(tokens_per_batch, limit, multiple_of), limit, limit) for limit in limits.tolist()]
+    *buckets, skipped = _buckets(source_lengths, target_lengths, np.append(limits[:-1], max_length))
+    return BatchPlan(tuple(shapes), tuple(buckets), skipped, seed, shuffle)
 
 
 def num_rows(tokens_per_batch: int, length: int, multiple_of: int = 8) -> int:
@@ -138,11 +150,8 @@ def num_rows(tokens_per_batch: int, length: int, multiple_of: int = 8) -> int:
 
 def replan(plan: BatchPlan, source_lengths: np.ndarray, target_lengths: np.ndarray) -> BatchPlan:
     """Plans another corpus, in order, with the shapes of `plan`, so that validation compiles no additional shapes."""
-    longer = np.maximum(source_lengths, target_lengths) + 1
-    limits = np.array([shape[1] for shape in plan.shapes])
-    bucket_of = np.searchsorted(limits, longer)
-    buckets = tuple(np.flatnonzero(bucket_of == bucket) for bucket in range(len(limits)))
-    return BatchPlan(plan.shapes, buckets, np.flatnonzero(bucket_of == len(limits)), plan.seed, shuffle=False)
+    *buckets, skipped = _buckets(source_lengths, target_lengths, np.array([shape[1] for shape in plan.shapes]))
+    return BatchPlan(plan.shapes, tuple(buckets), skipped, plan.seed, shuffle=False)
 
 
 def plan_texts(
@@ -170,16 +179,30 @@ def plan_texts(
     return plan, replan(dataclasses.replace(plan, shapes=shapes), others, np.zeros_like(others))
 
 
-def _limits(longer: np.ndarray, num_shapes: int, multiple: int) -> np.ndarray:
+def _longer(source_lengths: np.ndarray, target_lengths: np.ndarray) -> Iterator[np.ndarray]:
+    """Yields the tokens of the longer side of pairs, eos included, `CHUNK` pairs at a time."""
+    for start in range(0, len(source_lengths), CHUNK):
+        yield np.maximum(source_lengths[start : start + CHUNK], target_lengths[start : start + CHUNK]) + 1
+
+
+def _buckets(source_lengths: np.ndarray, target_lengths: np.ndarray, limits: np.ndarray) -> list[np.ndarray]:
+    """Returns the pairs up to each length, in order, and those that are longer."""
+    parts = [np.searchsorted(limits, longer).astype(np.uint8) for longer in _longer(source_lengths, target_lengths)]
+    bucket_of = np.concatenate([*parts, np.zeros(0, np.uint8)])
+    index = np.int32 if len(bucket_of) < 2**31 else np.int64
+    return [np.flatnonzero(bucket_of == bucket).astype(index) for bucket in range(len(limits) + 1)]
+
+
+def _limits(counts: np.ndarray, num_shapes: int, multiple: int) -> np.ndarray:
     """Returns at most `num_shapes` upper lengths that leave the least padding, by dynamic programming.
 
     Only multiples of a step are tried, so the table stays small even for long sequences.
     """
-    top = -(-int(longer.max()) // multiple) * multiple
+    top = -(-int(np.flatnonzero(counts)[-1]) // multiple) * multiple
     step = multiple * max(1, -(-top // (128 * multiple)))
     edges = np.arange(step, top + step, step)
     edges[-1] = top
-    counts = np.diff(np.searchsorted(np.sort(longer), edges, side="right"), prepend=0)
+    counts = np.diff(np.cumsum(counts)[np.minimum(edges, len(counts) - 1)], prepend=0)
     total = np.concatenate([[0], np.cumsum(counts)])
     # cost[j] is the least number of padded tokens for all pairs up to edge j, with the number of shapes so far.
     cost = np.concatenate([[0.0], edges * np.cumsum(counts)])

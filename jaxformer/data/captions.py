@@ -15,7 +15,7 @@ from jaxformer.data.batch import Rows, shifted
 from jaxformer.data.batch_plan import BatchPlan
 from jaxformer.data.image_batches import Augmentation, PlannedExamples
 from jaxformer.data.images import ImageStore, LabeledImages
-from jaxformer.data.sources import cells_of, read_rows, read_utf8
+from jaxformer.data.lines import read_columns, read_utf8
 from jaxformer.errors import DataError
 from jaxformer.functional.tokens import ArrayT, Tokens
 from jaxformer.reprs import brief
@@ -62,9 +62,8 @@ def captions_of(images: LabeledImages) -> list[tuple[str, ...]]:
 
 def _from_table(path: str | os.PathLike[str], columns: tuple[int, int]) -> Iterator[tuple[str, str, str]]:
     """Yields the place, the name of an image and a caption."""
-    rows = read_rows(path)
     what = "the image is in column {} and the caption in column {}, counted from 0; see --data.columns"
-    for line, name, caption in cells_of(rows, path, columns, what):
+    for line, name, caption in read_columns(path, columns, what):
         yield f"{path}, line {line}", name.strip(), caption
 
 

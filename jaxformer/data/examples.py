@@ -14,7 +14,8 @@ import numpy as np
 
 from jaxformer.data.batch import Rows, Sequences
 from jaxformer.data.batch_plan import BatchPlan, Planned
-from jaxformer.data.sources import Parallel, cells_of, num_held_out, read_rows, split_by_source
+from jaxformer.data.lines import read_columns
+from jaxformer.data.sources import num_held_out, split_rows
 from jaxformer.data.token_cache import Ragged
 from jaxformer.digests import short_digest
 from jaxformer.errors import DataError, first_few
@@ -54,7 +55,7 @@ class Examples:
           ConfigError: `held_out` is neither a fraction between 0 and 1 nor an integer from 1.
           DataError: a part would be empty.
         """
-        kept, part = split_indices(self.texts, held_out, self.file)
+        kept, part = split_checked(self.texts, held_out, self.file)
         return self._take(kept), self._take(part)
 
     def first(self, number: int) -> Examples:
@@ -62,18 +63,16 @@ class Examples:
         keys = [short_digest([text]) for text in self.texts]
         return self._take(sorted(sorted(range(len(self)), key=keys.__getitem__)[:number]))
 
-    def _take(self, indices: Sequence[int]) -> Examples:
-        return Examples(tuple(self.texts[i] for i in indices), tuple(self.labels[i] for i in indices), self.file)
+    def _take(self, rows: Sequence[int]) -> Examples:
+        return Examples(tuple(self.texts[i] for i in rows), tuple(self.labels[i] for i in rows), self.file)
 
 
-def split_indices(texts: Sequence[str], held_out: float, file: str = "") -> tuple[list[int], list[int]]:
-    """Returns the indices of the texts to keep and to hold out: see `Examples.split`."""
-    pairs = Parallel(tuple(texts), tuple(map(str, range(len(texts)))))
+def split_checked(texts: Sequence[str], held_out: float, file: str = "") -> tuple[list[int], list[int]]:
+    """Returns the rows of the texts to keep and to hold out: see `Examples.split`."""
     try:
-        kept, part = split_by_source(pairs, held_out=[num_held_out(held_out, len(texts))], seed=0)
+        return split_rows(texts, num_held_out(held_out, len(texts)))
     except DataError as error:
         raise DataError(f"{file or 'examples'}: {error}") from error
-    return list(map(int, kept.target)), list(map(int, part.target))
 
 
 def checked_label(label: str, place: str, label_end: str = "", classes: Sequence[str] = ()) -> str:
@@ -116,16 +115,13 @@ def read_examples(
         text, an empty label or text, or an unknown label. The message has the file and the line.
     """
     texts, labels, most = [], [], {" ": 1}.get(separator, -1)
-    rows, what = read_rows(path, separator, most), "the label is in column {} and the text in column {}, counted from 0"
-    what += "; see --data.columns and --data.separator"
-    label_column, *others = columns
-    for cells in zip(*(cells_of(rows, path, (label_column, x), what, separator) for x in others), strict=True):
-        number, label, _ = cells[0]
+    what = "the label is in column {} and the text in column {}" + (" and in column {}" if len(columns) == 3 else "")
+    what += ", counted from 0; see --data.columns and --data.separator"
+    for number, label, *parts in read_columns(path, columns, what, separator, most):
         labels.append(checked_label(label, f"{path}, line {number}", label_end, classes))
-        parts = [text.strip() for _, _, text in cells]
+        parts = [text.strip() for text in parts]
         if not all(parts):
-            which = "second text" if parts[0] else "text"
-            raise DataError(f"{path}, line {number}: the {which} is empty")
+            raise DataError(f"{path}, line {number}: the {'second text' if parts[0] else 'text'} is empty")
         texts.append("\t".join(parts))
     if not texts:
         raise DataError(f"{path} holds no example")

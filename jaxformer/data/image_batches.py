@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import importlib.metadata
 import os
+from collections.abc import Iterator
 from typing import Generic
 
 import jax
@@ -158,7 +159,7 @@ def decode_all(
       DataError: an image is broken, or has another size, which `resize` refuses; the message has its path.
     """
 
-    def make(_: str) -> list[np.ndarray]:
+    def make(_: str) -> Iterator[list[np.ndarray]]:
         with images.store.reading() as read:
 
             def chunk(number: int) -> list[np.ndarray]:
@@ -169,8 +170,7 @@ def decode_all(
                 return decoded
 
             threads = min(16, num_cores())
-            chunks = batches(chunk, stop=-(-len(images) // CHUNK), read_ahead=2 * threads, num_threads=threads)
-            return [image for part in chunks for image in part]
+            yield from batches(chunk, stop=-(-len(images) // CHUNK), read_ahead=2 * threads, num_threads=threads)
 
     size, version = "x".join(map(str, shape)), importlib.metadata.version("pillow")
     arrays = cached_sequences(

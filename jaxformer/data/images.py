@@ -21,7 +21,8 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from jaxformer.data.idx import is_idx, read_idx
-from jaxformer.data.sources import Parallel, num_held_out, read_lines, split_by_source
+from jaxformer.data.lines import read_lines
+from jaxformer.data.sources import num_held_out, split_rows
 from jaxformer.digests import short_digest
 from jaxformer.errors import DataError, first_few
 
@@ -162,19 +163,17 @@ class LabeledImages:
         Raises:
           DataError: a part would be empty.
         """
-        pairs = Parallel(tuple(map(self._key, range(len(self)))), tuple(map(str, range(len(self)))))
-        kept, part = split_by_source(pairs, held_out=[num_held_out(held_out, len(self))], seed=0)
-        return self.take(map(int, kept.target)), self.take(map(int, part.target))
+        kept, part = split_rows([*map(self._key, range(len(self)))], num_held_out(held_out, len(self)))
+        return self.take(kept), self.take(part)
 
     def first(self, number: int) -> LabeledImages:
         """Returns `number` images chosen by a hash, or all if there are fewer; larger subsets contain smaller ones."""
         order = sorted(range(len(self)), key=lambda i: hashlib.sha256(self._key(i).encode()).digest())
         return self.take(sorted(order[:number]))
 
-    def take(self, numbers: Iterator[int] | Sequence[int]) -> LabeledImages:
+    def take(self, numbers: Sequence[int]) -> LabeledImages:
         """Returns some of the images."""
-        chosen = list(numbers)
-        indices, labels = (tuple(x[i] for i in chosen) for x in (self.indices, self.labels))
+        indices, labels = (tuple(x[i] for i in numbers) for x in (self.indices, self.labels))
         return dataclasses.replace(self, indices=indices, labels=labels)
 
     def _key(self, number: int) -> str:

@@ -152,7 +152,7 @@ def tokenize_lines(lines: Sequence[str], tokenizer: Tokenizer, cache: str | os.P
         cache,
         f"lines-{digest}-{cache_key(tokenizer)}",
         ["tokens"],
-        lambda _: tokenizer.encode(lines),
+        lambda _: [tokenizer.encode(lines)],
         num_sequences=len(lines),
         vocab_size=tokenizer.vocab_size,
     )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import functools
 import importlib.metadata
+import itertools
 import logging
 import os
 import pathlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, Literal, TypeVar
 
 import grain
@@ -17,9 +19,11 @@ import numpy as np
 
 from jaxformer.data.batch import Batch, Rows
 from jaxformer.data.batch_plan import BatchPlan, Planned
-from jaxformer.data.sources import Parallel
+from jaxformer.data.pairs import Pairs
+from jaxformer.data.permutation import permuted
 from jaxformer.data.text import Text
-from jaxformer.data.token_cache import Ragged, cached_sequences
+from jaxformer.data.token_cache import Ragged, cached_sequences, kept_sequences
+from jaxformer.data.units import ALONE, SIDES, UNIT, Share, Units
 from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError
 from jaxformer.files import replacing
@@ -36,6 +40,9 @@ B = TypeVar("B")
 
 PLANNED = 4
 """The number of sampled segmentations per sentence that determine the maximum length of those drawn in each epoch. """
+
+SMALL = 8 * UNIT
+"""The number of pairs up to which a corpus is tokenized by this process alone, and not in units."""
 
 TRIES = 8
 """The largest number of draws for a sentence whose segmentations do not fit its batch."""
@@ -86,19 +93,21 @@ class TokenizedPairs:
 
     def lengths(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns the lengths of each source and target in the longest segmentation: a batch must hold any of them."""
-        source, target = ([ragged.lengths for ragged in side] for side in (self.source, self.target))
-        return np.max(source, axis=0), np.max(target, axis=0)
+        longest = lambda side: functools.reduce(np.maximum, (ragged.lengths for ragged in side))
+        return longest(self.source), longest(self.target)
 
 
 def prepare_tokenizer(
-    text: Parallel | Text,
+    text: Pairs | Text,
     cache: str | os.PathLike[str] | None,
     *,
     kind: Literal["unigram", "bpe", "characters"],
     vocab_size: int = 0,
     normalizer: TextNormalizer | None = None,
+    languages: Sequence[str] = (),
+    num_sentences: int | None = None,
 ) -> Tokenizer:
-    """Trains a tokenizer on all lines of a text, or reads it from `cache` if an earlier call saved it.
+    """Trains a tokenizer on the lines of a text, or reads it from `cache` if an earlier call saved it.
 
     The file ends with the fingerprint of the tokenizer, which is compared whenever it is read: a flipped bit in a score
     would make another vocabulary. A damaged file, or one without a fingerprint, as of earlier versions, is replaced,
@@ -107,6 +116,9 @@ def prepare_tokenizer(
     Args:
       vocab_size: the vocabulary size of a subword tokenizer; a character tokenizer's follows from the text.
       normalizer: the normalization of sentence pairs for a subword tokenizer; it is saved with the tokenizer.
+      languages: the languages that get a token in a subword vocabulary; see `SubwordTokenizer.tags`.
+      num_sentences: the largest number of sentences of pairs that a subword tokenizer is trained on. If there are more,
+        a hash of the number of each chooses them; all by default.
 
     Raises:
       ConfigError: the text cannot fill the vocabulary.
@@ -117,6 +129,9 @@ def prepare_tokenizer(
     version = importlib.metadata.version("sentencepiece")
     if normalizer != TextNormalizer():
         version += f"-{short_digest([repr(normalizer), moses.version()])}"
+    version += f"-{'-'.join(languages)}" if languages else ""
+    if isinstance(text, Pairs) and num_sentences is not None and num_sentences < text.num_lines:
+        version += f"-{num_sentences}"
     path = pathlib.Path(cache) / f"{text.fingerprint}-{kind}-{vocab_size}-{version}.model" if cache else None
     if path and os.path.lexists(path):
         try:
@@ -124,9 +139,10 @@ def prepare_tokenizer(
         except (OSError, ValueError) as error:
             logger.warning("%s is damaged, or of an earlier version (%s); training it again", path, error)
     lines = text.lines()
-    if isinstance(text, Parallel):
-        lines = [*normalizer(text.source, "source"), *normalizer(text.target, "target")]
-    tokenizer = SubwordTokenizer.train(lines, vocab_size=vocab_size, kind=kind, normalizer=normalizer)
+    if isinstance(text, Pairs):
+        lines = _sentences(text, normalizer, num_sentences)
+    options = {"vocab_size": vocab_size, "normalizer": normalizer, "languages": languages}
+    tokenizer = SubwordTokenizer.train(lines, kind=kind, **options)
     if path:
         try:
             with replacing(path) as temporary:
@@ -138,6 +154,18 @@ def prepare_tokenizer(
     return tokenizer
 
 
+def _sentences(pairs: Pairs, normalizer: TextNormalizer, most: int | None) -> Iterator[str]:
+    """Yields all normalized sources, then all targets; at most `most` of them, chosen by their numbers."""
+    number, total = 0, pairs.num_lines
+    for i, side in enumerate(SIDES):
+        for block in pairs.side(i):
+            if most is not None and most < total:
+                numbers = np.arange(number, number + len(block))
+                number += len(block)
+                block = list(itertools.compress(block, (permuted(numbers, total) < most).tolist()))
+            yield from normalizer(block, side)
+
+
 def _cached_tokenizer(path: pathlib.Path) -> SubwordTokenizer:
     data = path.read_bytes()
     model, fingerprint = data[:-16], data[-16:]
@@ -147,45 +175,166 @@ def _cached_tokenizer(path: pathlib.Path) -> SubwordTokenizer:
 
 
 def prepare(
-    corpus: Parallel,
+    corpus: Pairs,
     tokenizer: Tokenizer,
     cache: str | os.PathLike[str] | None,
     *,
     num_segmentations: int = 1,
     alpha: float = 0.2,
     seed: int = 0,
+    share: Share = ALONE,
 ) -> TokenizedPairs:
     """Tokenizes a corpus, or reads its tokens from `cache` if an earlier call saved them; see `cached_sequences`.
+
+    A corpus of more than `SMALL` pairs is tokenized in units, which are kept if the process ends: see `Units`. The
+    result is the same for any `share`.
 
     Args:
       num_segmentations: the number for each sentence; the first is the best one, the others are sampled. With 0, each
         epoch draws its own: see `PlannedPairs.batch`.
+      share: the processes that tokenize; if it has several parts, `cache` is a folder that all of them share.
 
     Raises:
       ConfigError: `num_segmentations` is not 1, but the tokenizer has only one segmentation.
+      DataError, JaxformerError: see `Units.make` and `Units.wait`.
     """
+    work, redrawn = _work(corpus, tokenizer, cache, num_segmentations, alpha, seed)
+    if not work.is_large:
+        arrays = work.save()
+    else:
+        arrays = work.find() or work.in_units(share)
+    source, target = (tuple(arrays[f"{s}-{v}"] for v in range(work.num_segmentations)) for s in SIDES)
+    return TokenizedPairs(source, target, tokenizer.special, redrawn)
+
+
+def prepare_part(
+    corpus: Pairs,
+    tokenizer: Tokenizer,
+    cache: str | os.PathLike[str],
+    *,
+    num_segmentations: int = 1,
+    alpha: float = 0.2,
+    seed: int = 0,
+    share: Share = ALONE,
+) -> int:
+    """Does a share of `prepare` without waiting for others; returns the number of units that are still missing.
+
+    The process that finds none missing joins them.
+
+    Raises:
+      ConfigError, DataError, JaxformerError: see `prepare`.
+      OSError: the folder cannot be written; what is finished stays.
+    """
+    work, _ = _work(corpus, tokenizer, cache, num_segmentations, alpha, seed)
+    if not work.is_large or work.find():
+        work.save()
+    else:
+        work.units.make(share)
+        if missing := len(work.units.missing()):
+            return missing
+        work.in_units(dataclasses.replace(share, part=0, parts=1))
+    if work.find() is None:
+        raise OSError(errno.ENOSPC, "the tokens could not be kept", str(pathlib.Path(cache) / work.key))
+    return 0
+
+
+def _work(
+    corpus: Pairs,
+    tokenizer: Tokenizer,
+    cache: str | os.PathLike[str] | None,
+    num_segmentations: int,
+    alpha: float,
+    seed: int,
+) -> tuple[_Work, Redrawn | None]:
     redrawn = None
     if num_segmentations != 1:
         if not isinstance(tokenizer, SubwordTokenizer):
             raise ConfigError(f"num_segmentations must be 1 for tokens with one segmentation, got {num_segmentations}")
         if num_segmentations == 0:
             redrawn, num_segmentations = Redrawn(tokenizer, alpha, seed), PLANNED
+    return _Work(corpus, tokenizer, cache, num_segmentations, alpha, seed), redrawn
 
-    def make(name: str) -> list[np.ndarray]:
-        variant = name.partition("-")[2]
-        side, sentences = ("source", corpus.source) if name.startswith("source") else ("target", corpus.target)
-        if variant == "0" or not isinstance(tokenizer, SubwordTokenizer):
-            return encode_texts(tokenizer, sentences, side)
-        number = int(variant) * 2 + (side == "target") + seed * 1009
-        return tokenizer.sample(sentences, side, seed=number, alpha=alpha)
 
-    names = [f"{side}-{variant}" for side in ("source", "target") for variant in range(num_segmentations)]
-    key = f"{corpus.fingerprint}-{cache_key(tokenizer)}"
-    if num_segmentations > 1:
-        key += f"-drawn-{num_segmentations}-{alpha}-{seed}"
-    arrays = cached_sequences(cache, key, names, make, num_sequences=len(corpus), vocab_size=tokenizer.vocab_size)
-    source, target = (tuple(arrays[f"{s}-{v}"] for v in range(num_segmentations)) for s in ("source", "target"))
-    return TokenizedPairs(source, target, tokenizer.special, redrawn)
+@dataclasses.dataclass(frozen=True)
+class _Work:
+    """The tokenization of a corpus, with a number of segmentations of each sentence, into arrays of the cache."""
+
+    corpus: Pairs
+    tokenizer: Tokenizer
+    cache: str | os.PathLike[str] | None
+    num_segmentations: int
+    alpha: float
+    seed: int
+
+    @property
+    def names(self) -> list[str]:
+        return [f"{side}-{variant}" for side in SIDES for variant in range(self.num_segmentations)]
+
+    @functools.cached_property
+    def key(self) -> str:
+        """The name of everything that the tokens depend on."""
+        key = f"{self.corpus.fingerprint}-{cache_key(self.tokenizer)}"
+        drawn = f"-drawn-{self.num_segmentations}-{self.alpha}-{self.seed}"
+        return key + drawn * (self.num_segmentations > 1)
+
+    @property
+    def is_large(self) -> bool:
+        """True if the corpus is tokenized in units."""
+        return self.cache is not None and len(self.corpus) > SMALL
+
+    @functools.cached_property
+    def units(self) -> Units:
+        """The units of the best segmentation; those that are sampled depend on all before them."""
+        assert self.cache is not None
+        key = f"{self.corpus.fingerprint}-{cache_key(self.tokenizer)}"
+        return Units(pathlib.Path(self.cache) / f"{key}.units", key, self.corpus, self.tokenizer)
+
+    def find(self) -> dict[str, Ragged] | None:
+        """Returns the arrays, if they are kept."""
+        assert self.cache is not None
+        return kept_sequences(self.cache, self.key, self.names, len(self.corpus))
+
+    def save(self, *, from_units: bool = False) -> dict[str, Ragged]:
+        """Returns the arrays, after making them in this process or joining the units."""
+        make = functools.partial(self._blocks, from_units=from_units)
+        options = {"num_sequences": len(self.corpus), "vocab_size": self.tokenizer.vocab_size}
+        return cached_sequences(self.cache, self.key, self.names, make, **options)
+
+    def in_units(self, share: Share) -> dict[str, Ragged]:
+        """Makes the units of a share, waits for the others, and joins all of them.
+
+        A process that is alone holds the tokens in memory if units cannot be kept.
+        """
+        units = self.units
+        try:
+            units.make(share)
+        except OSError as error:
+            if share.parts > 1:
+                raise
+            logger.warning("units of tokens cannot be kept in %s (%s)", units.folder, error.strerror)
+            return self.save()
+        if share.parts > 1:
+            units.wait(share, until=lambda: not units.missing() or self.find() is not None)
+            if share.part:
+                units.wait(share, until=lambda: self.find() is not None)
+        arrays = self.find() or self.save(from_units=True)
+        if self.find() is not None:
+            units.remove()
+        return arrays
+
+    def _blocks(self, name: str, *, from_units: bool) -> Iterator[Sequence[np.ndarray] | Ragged]:
+        """Yields the tokens of one side in one segmentation."""
+        variant, number = name.partition("-")[2], int(name.startswith("target"))
+        side = SIDES[number]
+        if variant != "0" and isinstance(self.tokenizer, SubwordTokenizer):
+            draws = random.Random(int(variant) * 2 + number + self.seed * 1009)  # noqa: S311 - data, not a secret
+            for block in self.corpus.side(number):
+                yield self.tokenizer.sample(block, side, seed=draws, alpha=self.alpha)
+        elif from_units:
+            yield from self.units.blocks(side)
+        else:
+            for block in self.corpus.side(number):
+                yield encode_texts(self.tokenizer, block, side)
 
 
 @dataclasses.dataclass(frozen=True)

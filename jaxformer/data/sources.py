@@ -1,56 +1,47 @@
-"""Sentence pairs from plain files: two aligned text files, or a table of tab-separated columns."""
+"""The files that settings name, and the pairs that are held out."""
 
 from __future__ import annotations
 
-import codecs
 import dataclasses
-import functools
+import glob
 import hashlib
+import itertools
 import os
 import pathlib
-import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from jaxformer.digests import short_digest
-from jaxformer.errors import ConfigError, DataError, first_few
+import numpy as np
+
+from jaxformer.config import check_held_out
+from jaxformer.data.lines import read_lines, read_utf8
+from jaxformer.data.pairs import FilePairs, PairFiles, Pairs, Parallel, read_pairs, read_parallel, read_table
+from jaxformer.errors import DataError
 from jaxformer.files import local_path
 
-LARGEST_STREAM = 1 << 30
-"""The maximum number of bytes read from a file that is not regular, such as a pipe; ``/dev/zero`` never ends."""
+__all__ = [
+    "FilePairs",
+    "PairFiles",
+    "Pairs",
+    "Parallel",
+    "check_held_out",
+    "held_out_rows",
+    "locate",
+    "locate_all",
+    "num_held_out",
+    "read_lines",
+    "read_pairs",
+    "read_parallel",
+    "read_table",
+    "read_utf8",
+    "split_by_source",
+    "split_rows",
+]
 
-_PACKED = {"gunzip": (0, b"\x1f\x8b"), "unzip": (0, b"PK\3\4"), "tar -xf": (257, b"ustar")}
-"""Commands that unpack files, and the offset and signature that identify these files; a tar of texts is valid UTF-8."""
+HASHES = 1 << 20
+"""The number of hashes after which all but the smallest are dropped."""
 
-
-@dataclasses.dataclass(frozen=True)
-class Parallel:
-    """Aligned sentences, and the line numbers, from 1, of pairs that were skipped."""
-
-    source: tuple[str, ...]
-    target: tuple[str, ...]
-    empty: tuple[int, ...] = ()
-    overlong: tuple[int, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    @functools.cached_property
-    def fingerprint(self) -> str:
-        """A hash of every sentence in order."""
-        return short_digest(f"{text}\n" for text in self.lines())
-
-    def lines(self) -> tuple[str, ...]:
-        """Returns all sentences: every source, then every target."""
-        return (*self.source, *self.target)
-
-    def report(self) -> str:
-        """Returns one line with the number of pairs, and the skipped lines by reason."""
-        skipped = []
-        if self.empty:
-            skipped.append(f"{len(self.empty)} with an empty side (line {first_few([*map(str, self.empty)])})")
-        if self.overlong:
-            skipped.append(f"{len(self.overlong)} overlong (line {first_few([*map(str, self.overlong)])})")
-        return f"{len(self):,} pairs" + f"; skipped {' and '.join(skipped)}" * bool(skipped)
+IN_MEMORY = 200_000
+"""The largest number of pairs of a part that is held out that are kept in memory."""
 
 
 def locate(name: str, directory: str = "") -> pathlib.Path:
@@ -79,148 +70,29 @@ def _exists(path: pathlib.Path) -> bool:
     return os.path.exists(path) or any(map(os.path.isfile, path.parents))  # False for a name that no file can have
 
 
-def read_parallel(
-    source: str | os.PathLike[str], target: str | os.PathLike[str], *, max_characters: int = 10_000
-) -> Parallel:
-    """Reads two aligned files, one sentence per line.
+def locate_all(names: str, directory: str = "") -> tuple[pathlib.Path, ...]:
+    """Returns the paths of all files that a setting names, separated by commas; ``*``, ``?`` and ``[]`` match names.
 
-    A pair with a side that is empty or longer than `max_characters` is skipped, and its line number is kept.
-
-    Raises:
-      DataError: a file is missing or not UTF-8 (the message has file and line), the numbers of lines differ, or no
-        pair is left.
-    """
-    sources, targets = read_lines(source), read_lines(target)
-    if len(sources) != len(targets):
-        raise DataError(f"{source} has {len(sources):,} lines, but {target} has {len(targets):,}; they must be aligned")
-    return _pairs(sources, targets, max_characters, f"{source} and {target}")
-
-
-def read_table(
-    path: str | os.PathLike[str], *, columns: tuple[int, int] = (0, 1), max_characters: int = 10_000
-) -> Parallel:
-    """Reads two columns, counted from 0, of a table with tabs between columns; skips lines as `read_parallel` does.
+    Names that match are in alphabetical order. A file that has such a name itself is the only one. Places are those of
+    `locate`.
 
     Raises:
-      DataError: the file is missing or not UTF-8, a line has too few columns or a tab in a sentence, or no pair is
-        left.
+      ConfigError: see `locate`.
+      DataError: see `locate`; or no file matches.
     """
-    rows = read_rows(path)
-    what = "the sentence is in column {} and its translation in column {}, counted from 0; see --data.columns, or name "
-    what += "the file of the translations, too"
-    sources, targets = [""] * len(rows), [""] * len(rows)
-    for number, source, target in cells_of(rows, path, columns, what):
-        sources[number - 1], targets[number - 1] = source, target
-    return _pairs(sources, targets, max_characters, str(path))
-
-
-def read_rows(path: str | os.PathLike[str], separator: str = "\t", most: int = -1) -> list[list[str]]:
-    """Returns the cells of each line of a table, after at most `most` separators; none for a blank line."""
-    return [line.split(separator, most) if line.strip() else [] for line in read_lines(path)]
-
-
-def cells_of(
-    rows: list[list[str]], path: str | os.PathLike[str], columns: tuple[int, int], what: str, separator: str = "\t"
-) -> Iterator[tuple[int, str, str]]:
-    """Yields the number of each row with cells, from 1, and those in two columns; then checks all (`check_columns`).
-
-    Raises:
-      DataError: a row has too few columns; the message has `what`, with the columns.
-    """
-    for number, row in enumerate(rows, 1):
-        if row and len(row) <= max(columns):
-            raise DataError(f"{path}, line {number}: {len(row)} column(s), but {what.format(*columns)}")
-        if row:
-            yield number, row[columns[0]], row[columns[1]]
-    check_columns(rows, str(path), separator)
-
-
-def check_columns(rows: Sequence[Sequence[str]], place: str, separator: str = "\t") -> None:
-    r"""Checks that no line has text in a column that another line lacks, as after a tab in a sentence.
-
-    Empty columns at the end of a line may be missing.
-
-    Args:
-      rows: the cells of each line; none for a blank line, which is not checked.
-      place: the file, for messages.
-
-    >>> check_columns([["Go.", "Va !"], [], ["Run!", "Cours !", ""]], "pairs.tsv")
-
-    Raises:
-      DataError: a line has such text; the message has both lines.
-    """
-    if len({len(row) for row in rows if row}) < 2:
-        return
-    fewest, short = min((len(row), number) for number, row in enumerate(rows, 1) if row)
-    for number, row in enumerate(rows, 1):
-        if any(cell.strip() for cell in row[fewest:]):
-            raise DataError(
-                f"{place}, line {number}: {len(row)} columns, but line {short} has {fewest}; a text must not contain "
-                f"{separator!r}"
-            )
-
-
-def read_lines(path: str | os.PathLike[str]) -> list[str]:
-    """Returns the lines of a UTF-8 file, without line ends.
-
-    Raises:
-      DataError: see `read_utf8`.
-    """
-    lines = read_utf8(path).split("\n")
-    return lines[:-1] if lines[-1] == "" else lines
-
-
-def read_utf8(path: str | os.PathLike[str]) -> str:
-    """Returns the text of a UTF-8 file, without a byte order mark, every line end as ``"\\n"``.
-
-    Raises:
-      DataError: the file is missing, unreadable or endless, or a line is not UTF-8; or all lines end with carriage
-        returns alone.
-    """
-    try:
-        with pathlib.Path(path).open("rb") as stream:
-            regular = stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
-            data = stream.read() if regular else stream.read(LARGEST_STREAM + 1)
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from error
-    if not regular and len(data) > LARGEST_STREAM:
-        raise DataError(f"{path} is not a regular file and does not end after {LARGEST_STREAM:,} bytes; name a file")
-    if packer := next((command for command, (start, mark) in _PACKED.items() if data.startswith(mark, start)), ""):
-        raise DataError(f"{path} looks compressed or packed; unpack it, for example with: {packer}")
-    if encoding := _wide_encoding(data):
-        raise DataError(f"{path} looks like {encoding}; convert it, for example with: iconv -f {encoding} -t UTF-8")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1  # error.object does not hold the byte order mark
-        raise DataError(f"{path}, line {line}: not UTF-8 (byte 0x{error.object[error.start]:02x})") from error
-    if "\r" in text and "\n" not in text:
-        raise DataError(f"{path} ends its lines with carriage returns alone; convert it with: tr '\\r' '\\n'")
-    return text.replace("\r\n", "\n")
-
-
-def _wide_encoding(data: bytes) -> str:
-    """Returns "UTF-16" or "UTF-32" if bytes look like text in it, else an empty text.
-
-    Without a byte order mark, English in these encodings is valid UTF-8, with one or three NULs for each letter.
-    """
-    nulls = data.count(0) / max(len(data), 1)
-    if data.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)) or nulls > 0.6:
-        return "UTF-32"
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or nulls > 0.25:
-        return "UTF-16"
-    return ""
-
-
-def check_held_out(held_out: float) -> None:
-    """Checks that `held_out` says what to hold out: a fraction in (0, 1), or a number of examples, an integer from 1.
-
-    Raises:
-      ConfigError: it is neither; 1.0 could mean either.
-    """
-    is_count = isinstance(held_out, int) and not isinstance(held_out, bool)
-    if not (held_out >= 1 if is_count else isinstance(held_out, float) and 0 < held_out < 1):
-        raise ConfigError(f"held_out must be a fraction between 0 and 1, or an integer from 1, got {held_out}")
+    if not set(names) & set(",*?[") or _exists(local_path(directory) / local_path(names)):
+        return (locate(names, directory),)
+    found: list[pathlib.Path] = []
+    for name in filter(None, map(str.strip, names.split(","))):
+        if not set(name) & set("*?["):
+            found.append(locate(name, directory))
+            continue
+        places = [local_path(directory)] + [local_path(os.environ.get("JAXFORMER_DATA", ""))] * (not directory)
+        matches = [sorted(glob.glob(str(place / local_path(name)))) for place in places]
+        if not any(matches):
+            raise DataError(f"no file matches {places[0] / local_path(name)}")
+        found += map(pathlib.Path, next(filter(None, matches)))
+    return tuple(found)
 
 
 def num_held_out(held_out: float, total: int) -> int:
@@ -236,13 +108,82 @@ def num_held_out(held_out: float, total: int) -> int:
     return held_out if isinstance(held_out, int) else max(1, round(held_out * total))
 
 
-def split_by_source(pairs: Parallel, *, held_out: Sequence[int], seed: int) -> list[Parallel]:
-    """Splits pairs into ``[rest, part, part, ...]``, with no source sentence in two of them.
-
-    Only the rest keeps the numbers of the lines that were skipped in the file.
+def held_out_rows(read: Callable[[], Iterable[Sequence[str]]], *, sizes: Sequence[int], seed: int) -> list[np.ndarray]:
+    """Returns the rows of each part to hold out, in order; equal texts are in one part.
 
     Corpora repeat sentences with different translations; a split by lines would leak them from training into test.
-    A hash of each source sentence and `seed` chooses its part, so the split does not depend on the file's order.
+    A hash of each text and `seed` chooses its part, so the split does not depend on the order of rows. Memory is
+    needed for the rows that are held out, not for all.
+
+    Args:
+      read: returns the texts by which rows are chosen, in blocks.
+      sizes: the approximate number of rows of each part.
+
+    Raises:
+      DataError: more than half of the rows would be set aside, or no row would be left.
+    """
+    if not sum(sizes):
+        return [np.zeros(0, np.int64) for _ in sizes]
+    most = 2 * sum(sizes) + 1000
+    while True:
+        hashes, rows, total = _smallest_hashes(read(), seed, most)
+        problem = f"cannot set aside {sum(sizes):,} of {total:,} examples"
+        if 2 * sum(sizes) > total:
+            raise DataError(f"{problem}; lower data.held_out, or name held-out files")
+        if (chosen := _parts(hashes, rows, sizes)) is not None and sum(map(len, chosen)) < total:
+            return chosen
+        if len(rows) == total:
+            differ = len(np.unique(hashes))
+            raise DataError(f"{problem}: only {differ:,} of them differ; lower data.held_out, or name held-out files")
+        most *= 2
+
+
+def _smallest_hashes(blocks: Iterable[Sequence[str]], seed: int, most: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """Returns the `most` smallest hashes of texts and those equal to one, their rows, and the number of all rows."""
+    prefix, total = f"{seed}\n".encode(), 0
+    hashes, rows = np.zeros(0, np.uint64), np.zeros(0, np.int64)
+    waiting: list[np.ndarray] = []
+    for block in itertools.chain(blocks, [None]):
+        if block is not None:
+            digests = b"".join(hashlib.sha256(prefix + text.encode()).digest()[:8] for text in block)
+            waiting.append(np.frombuffer(digests, ">u8").astype(np.uint64))
+        if block is None or sum(map(len, waiting)) > HASHES:
+            new = np.concatenate([*waiting, np.zeros(0, np.uint64)])
+            hashes, rows = np.append(hashes, new), np.append(rows, np.arange(total, total + len(new)))
+            total, waiting = total + len(new), []
+            if len(hashes) > most:
+                kept = hashes <= np.partition(hashes, most - 1)[most - 1]
+                hashes, rows = hashes[kept], rows[kept]
+    return hashes, rows, total
+
+
+def _parts(hashes: np.ndarray, rows: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray] | None:
+    """Returns the rows of each part in order, the smallest hashes in the first; equal hashes are in one part.
+
+    Returns None if the rows do not suffice.
+    """
+    order = np.argsort(hashes, kind="stable")
+    ends = np.append(np.flatnonzero(np.diff(hashes[order])) + 1, len(rows))  # of rows with equal hashes
+    chosen, begin = list[np.ndarray](), 0
+    for size in sizes:
+        if begin + size > len(rows):
+            return None
+        end = int(ends[np.searchsorted(ends, begin + size)]) if size else begin
+        chosen.append(np.sort(rows[order[begin:end]]))
+        begin = end
+    return chosen
+
+
+def split_rows(texts: Sequence[str], number: int) -> tuple[list[int], list[int]]:
+    """Returns the rows that are kept and about `number` rows that are held out: see `held_out_rows`."""
+    (part,) = held_out_rows(lambda: [texts], sizes=[number], seed=0)
+    return np.setdiff1d(np.arange(len(texts)), part).tolist(), part.tolist()
+
+
+def split_by_source(pairs: Pairs, *, held_out: Sequence[int], seed: int) -> list[Pairs]:
+    """Splits pairs into ``[rest, part, part, ...]``, with no source sentence in two of them: see `held_out_rows`.
+
+    Only the rest keeps the numbers of the lines that were skipped in the file.
 
     Args:
       held_out: the approximate number of pairs of each part after the first.
@@ -250,41 +191,16 @@ def split_by_source(pairs: Parallel, *, held_out: Sequence[int], seed: int) -> l
     Raises:
       DataError: more than half of the corpus would be set aside, or no pair would be left.
     """
-    problem = f"cannot set aside {sum(held_out):,} of {len(pairs):,} examples"
-    if 2 * sum(held_out) > len(pairs):
-        raise DataError(f"{problem}; lower data.held_out, or name held-out files")
-    order = sorted(set(pairs.source), key=lambda text: hashlib.sha256(f"{seed}\n{text}".encode()).digest())
-    indices_of: dict[str, list[int]] = {}
-    for i, text in enumerate(pairs.source):
-        indices_of.setdefault(text, []).append(i)
-    parts: list[list[int]] = []
-    remaining = iter(order)
-    for size in held_out:
-        part: list[int] = []
-        while len(part) < size and (text := next(remaining, None)) is not None:
-            part += indices_of[text]
-        parts.append(part)
-    parts.insert(0, [i for text in remaining for i in indices_of[text]])
-    if sum(held_out) and not parts[0]:
-        raise DataError(f"{problem}: only {len(order):,} of them differ; lower data.held_out, or name held-out files")
-    chosen = [tuple(tuple(side[i] for i in sorted(part)) for side in (pairs.source, pairs.target)) for part in parts]
-    (source, target), *others = chosen
-    return [Parallel(source, target, pairs.empty, pairs.overlong), *(Parallel(part[0], part[1]) for part in others)]
-
-
-def _pairs(left: list[str], right: list[str], max_characters: int, name: str) -> Parallel:
-    kept, empty, overlong = [], [], []
-    for number, (source, target) in enumerate(zip(left, right, strict=True), 1):
-        if not source.strip() or not target.strip():
-            empty.append(number)
-        elif max(len(source), len(target)) > max_characters:
-            overlong.append(number)
-        else:
-            kept.append((source, target))
-    if not kept:
-        long = f"over {max_characters:,} characters"
-        reasons = {"the file is empty": not left, "a side is empty": empty, long: overlong}
-        reason = " or ".join(reason for reason, holds in reasons.items() if holds)
-        raise DataError(f"{name}: no pair of sentences in {len(left):,} lines ({reason})")
-    sources, targets = zip(*kept, strict=True)
-    return Parallel(sources, targets, tuple(empty), tuple(overlong))
+    chosen = held_out_rows(lambda: pairs.side(0), sizes=held_out, seed=seed)
+    if isinstance(pairs, FilePairs):
+        codes = pairs.codes.copy()
+        for number, rows in enumerate(chosen, 1):
+            codes[pairs.lines_of(rows)] = number
+        rest, *parts = (dataclasses.replace(pairs, codes=codes, part=number) for number in range(len(chosen) + 1))
+        small = [part.part for part in parts if len(part) <= IN_MEMORY]
+        loaded: dict[int, Pairs] = dict(zip(small, rest.load_parts(small), strict=True)) if small else {}
+        return [rest, *(loaded.get(part.part, part) for part in parts)]
+    assert isinstance(pairs, Parallel)
+    rest = np.setdiff1d(np.arange(len(pairs)), np.concatenate(chosen))
+    take = lambda rows: Parallel(tuple(pairs.source[i] for i in rows), tuple(pairs.target[i] for i in rows))
+    return [dataclasses.replace(take(rest), empty=pairs.empty, overlong=pairs.overlong), *map(take, chosen)]

@@ -16,8 +16,8 @@ import numpy as np
 
 from jaxformer.data.batch import Rows
 from jaxformer.data.batch_plan import BatchPlan, Planned
-from jaxformer.data.examples import checked_label, pad_texts, split_indices
-from jaxformer.data.sources import cells_of, read_rows
+from jaxformer.data.examples import checked_label, pad_texts, split_checked
+from jaxformer.data.lines import column_blocks
 from jaxformer.data.token_cache import Ragged
 from jaxformer.digests import short_digest
 from jaxformer.errors import DataError
@@ -67,7 +67,7 @@ class TaggedSentences:
 
     def split(self, held_out: float) -> tuple[TaggedSentences, TaggedSentences]:
         """Holds out about `held_out` of the sentences, as `Examples.split` does."""
-        kept, part = split_indices([" ".join(words) for words in self.sentences], held_out, self.file)
+        kept, part = split_checked([" ".join(words) for words in self.sentences], held_out, self.file)
         return self.take(kept), self.take(part)
 
     def first(self, number: int) -> TaggedSentences:
@@ -109,25 +109,26 @@ def read_tagged(
       DataError: the file is missing, not UTF-8 or without a word; or a line has too few columns, a separator in a word,
         an empty word or label, or an unknown label. The message has the file and the line.
     """
-    rows = read_rows(path, separator)
-    number_of = list(itertools.accumulate(not row for row in rows))
     what = (
         "the word is in column {} and its label in column {}, counted from 0; see --data.columns and --data.separator"
     )
-    sentences: dict[int, list[tuple[str, str]]] = {}
-    kept = [[] if row and _is_skipped(row, columns) else row for row in rows]
-    for number, word, label in cells_of(kept, path, columns, what, separator):
-        word = word.strip(" ")  # an ideographic space is a word
-        if not word:
-            raise DataError(f"{path}, line {number}: the word is empty")
-        pair = word, checked_label(label, f"{path}, line {number}", label_end, classes)
-        sentences.setdefault(number_of[number - 1], []).append(pair)
-    if not sentences:
+    sentences: list[list[tuple[str, str]]] = [[]]
+    is_note = functools.partial(_is_note, columns=columns)
+    for start, lines in column_blocks(path, columns, what, separator, is_note=is_note):
+        for number, cells in enumerate(lines, start):
+            if cells is None:
+                sentences.append([])
+            elif cells:
+                word, label = cells[0].strip(" "), cells[1]  # an ideographic space is a word
+                if not word:
+                    raise DataError(f"{path}, line {number}: the word is empty")
+                sentences[-1].append((word, checked_label(label, f"{path}, line {number}", label_end, classes)))
+    if not any(sentences):
         raise DataError(f"{path} holds no word")
-    return _joined(list(sentences.values()), str(path))
+    return _joined([*filter(None, sentences)], str(path))
 
 
-def _is_skipped(row: Sequence[str], columns: Sequence[int]) -> bool:
+def _is_note(row: Sequence[str], columns: Sequence[int]) -> bool:
     is_note = row[0] == "-DOCSTART-" or (len(row) == 1 and row[0].startswith("#"))
     return is_note or (0 not in columns and re.fullmatch(r"\d+[-.]\d+", row[0]) is not None)
 

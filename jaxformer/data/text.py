@@ -8,7 +8,8 @@ import io
 import os
 from collections.abc import Iterator
 
-from jaxformer.data.sources import check_held_out, read_utf8
+from jaxformer.config import check_held_out
+from jaxformer.data.lines import read_utf8
 from jaxformer.digests import short_digest
 from jaxformer.errors import DataError
 

@@ -14,7 +14,8 @@ import os
 import pathlib
 import tokenize
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import BinaryIO
 
 import numpy as np
 
@@ -47,8 +48,9 @@ class Ragged:
 
     @property
     def lengths(self) -> np.ndarray:
-        """The number of tokens of each sequence."""
-        return np.diff(self.offsets)
+        """The number of tokens of each sequence, int32."""
+        # The differences are exact although the offsets may need 64 bits, and no larger array is made.
+        return np.subtract(self.offsets[1:], self.offsets[:-1], dtype=np.int32, casting="unsafe")
 
     @staticmethod
     def join(sequences: Sequence[np.ndarray] | Ragged) -> Ragged:
@@ -61,6 +63,14 @@ class Ragged:
             return sequences
         lengths = [len(ids) for ids in sequences]
         return Ragged(np.concatenate([*sequences] or [np.zeros(0, np.int32)]), _offsets(lengths))
+
+    @staticmethod
+    def concatenate(parts: Sequence[Ragged]) -> Ragged:
+        """Returns the sequences of one or more parts, one part after another."""
+        if len(parts) == 1:
+            return parts[0]
+        tokens = np.concatenate([part.tokens for part in parts])
+        return Ragged(tokens, _offsets(np.concatenate([part.lengths for part in parts])))
 
     def take(self, indices: np.ndarray) -> Ragged:
         """Returns copies of these sequences in this order, without a loop over them."""
@@ -75,11 +85,15 @@ def _offsets(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
+Make = Callable[[str], Iterable[Sequence[np.ndarray] | Ragged]]
+"""A function from the name of an array to its sequences, in blocks."""
+
+
 def cached_sequences(
     cache: str | os.PathLike[str] | None,
     key: str,
     names: Sequence[str],
-    make: Callable[[str], Sequence[np.ndarray]],
+    make: Make,
     *,
     num_sequences: int,
     vocab_size: int,
@@ -88,32 +102,57 @@ def cached_sequences(
 
     The folder appears by one rename when it is complete, so several processes may call this at once, and may be killed.
     A damaged folder is rebuilt, with a warning. Without a cache, and with a warning where it cannot be read or written,
-    the arrays are held in memory.
+    the arrays are held in memory. Otherwise, no more than a block is in memory, and the arrays are mapped files.
 
     Args:
       cache: the parent of all such folders; None to hold the arrays in memory.
       key: the folder's name, a hash of everything that the arrays depend on.
-      make: returns the token sequences of one name.
+      make: returns the token sequences of one name, in blocks.
       num_sequences: the number of sequences of each name.
     """
-    dtype = next(dtype for dtype in (np.uint8, np.uint16, np.int32) if vocab_size - 1 <= np.iinfo(dtype).max)
+    dtype = token_dtype(vocab_size)
+    typed = lambda name: (_typed(block, dtype) for block in make(name))
     if cache is not None:
         folder = pathlib.Path(cache) / key
         try:
-            return _kept(folder, names, lambda name: _joined(make(name), dtype), num_sequences)
+            return _kept(folder, names, typed, num_sequences, dtype)
         except OSError as error:
-            reason = error.strerror or f"no space left: {error}"  # numpy's error of a short write has no number
-            logger.warning("tokens cannot be kept in %s (%s), and are held in memory", folder, reason)
-    return {name: _joined(make(name), dtype) for name in names}
+            logger.warning("tokens cannot be kept in %s (%s), and are held in memory", folder, error.strerror)
+    empty = Ragged(np.zeros(0, dtype), np.zeros(1, np.int64))
+    return {name: Ragged.concatenate(list(typed(name)) or [empty]) for name in names}
 
 
-def _joined(sequences: Sequence[np.ndarray], dtype: type[np.integer]) -> Ragged:
+def token_dtype(vocab_size: int) -> np.dtype:
+    """Returns the smallest dtype in which tokens are kept.
+
+    >>> token_dtype(8000)
+    dtype('uint16')
+    """
+    kinds = (np.uint8, np.uint16, np.int32)
+    return np.dtype(next(kind for kind in kinds if vocab_size - 1 <= np.iinfo(kind).max))
+
+
+def _typed(sequences: Sequence[np.ndarray] | Ragged, dtype: np.dtype) -> Ragged:
     ragged = Ragged.join(sequences)
     return Ragged(ragged.tokens.astype(dtype, copy=False), ragged.offsets)
 
 
+def kept_sequences(
+    cache: str | os.PathLike[str], key: str, names: Sequence[str], num_sequences: int
+) -> dict[str, Ragged] | None:
+    """Returns the arrays of a folder of `cached_sequences`; None without a sound one."""
+    try:
+        return _read(pathlib.Path(cache) / key, names, num_sequences)
+    except (OSError, *_DAMAGED):
+        return None
+
+
 def _kept(
-    folder: pathlib.Path, names: Sequence[str], make: Callable[[str], Ragged], num_sequences: int
+    folder: pathlib.Path,
+    names: Sequence[str],
+    make: Callable[[str], Iterator[Ragged]],
+    num_sequences: int,
+    dtype: np.dtype,
 ) -> dict[str, Ragged]:
     """Returns the arrays of a folder, which is made if it is missing or damaged.
 
@@ -130,12 +169,49 @@ def _kept(
     checksums: dict[str, int] = {}
     with creating_folder(folder, replaceable=True) as temporary:
         for name in names:
-            ragged = make(name)
-            np.save(temporary / f"{name}.npy", ragged.tokens)
-            np.save(temporary / f"{name}-offsets.npy", ragged.offsets)
-            checksums |= {f"{name}.npy": _crc(ragged.tokens), f"{name}-offsets.npy": _crc(ragged.offsets)}
+            checksums |= _write(temporary, name, make(name), dtype)
         (temporary / CHECKSUMS).write_text(json.dumps(checksums) + "\n", encoding="utf-8")
     return _read(folder, names, num_sequences)
+
+
+def _write(folder: pathlib.Path, name: str, blocks: Iterator[Ragged], dtype: np.dtype) -> dict[str, int]:
+    """Writes the files of one name, block by block; returns their checksums."""
+    files = f"{name}.npy", f"{name}-offsets.npy"
+    with (folder / files[0]).open("wb") as first, (folder / files[1]).open("wb") as second:
+        tokens, offsets = _ArrayFile(first, dtype), _ArrayFile(second, np.dtype(np.int64))
+        offsets.add(np.zeros(1, np.int64))
+        for block in blocks:
+            offsets.add(block.offsets[1:] + (tokens.size - block.offsets[0]))
+            tokens.add(block.tokens)
+        return dict(zip(files, (tokens.end(), offsets.end()), strict=True))
+
+
+class _ArrayFile:
+    """A file of numpy's format whose array, of one dimension, is written in blocks; equal to that of `numpy.save`."""
+
+    def __init__(self, file: BinaryIO, dtype: np.dtype):
+        self._file, self._dtype, self.size = file, dtype, 0
+        self._crc = zlib.crc32(dtype.str.encode())
+        self._write_header()
+        self._start = file.tell()
+
+    def add(self, array: np.ndarray) -> None:
+        """Writes the next items."""
+        data = np.ascontiguousarray(array, self._dtype)
+        self._file.write(data.data)
+        self._crc = zlib.crc32(data, self._crc)
+        self.size += len(data)
+
+    def end(self) -> int:
+        """Writes the number of items; returns the checksum."""
+        self._file.seek(0)
+        self._write_header()
+        assert self._file.tell() == self._start  # numpy leaves room for a larger number
+        return self._crc
+
+    def _write_header(self) -> None:
+        about = {"descr": self._dtype.str, "fortran_order": False, "shape": (self.size,)}
+        np.lib.format.write_array_header_1_0(self._file, about)
 
 
 def _read(folder: pathlib.Path, names: Sequence[str], num_sequences: int) -> dict[str, Ragged]:
@@ -148,7 +224,7 @@ def _read(folder: pathlib.Path, names: Sequence[str], num_sequences: int) -> dic
     for name in names:
         mapped = np.load(folder / f"{name}.npy", mmap_mode="r")
         tokens = mapped.view(np.ndarray)  # slicing numpy's memmap class takes five times as long
-        offsets = np.load(folder / f"{name}-offsets.npy")
+        offsets = np.load(folder / f"{name}-offsets.npy", mmap_mode="r").view(np.ndarray)
         ends = len(offsets) == num_sequences + 1 and (offsets[0], offsets[-1]) == (0, len(tokens))
         if not ends or (offsets[1:] < offsets[:-1]).any():
             raise ValueError(f"{name}.npy has {len(tokens)} tokens, which are not those of its offsets")

@@ -28,6 +28,7 @@ class TextBatch(Generic[ArrayT]):
 
     tokens: Tokens[ArrayT]  # int32 [B, T]
     labels: ArrayT  # int32 [B, T]
+    corpora: ArrayT | None = None  # int32 [B], the text of each row in a mixture; None for one text
 
     __repr__ = brief
 
@@ -158,7 +159,7 @@ def prepare_text(text: Text, tokenizer: Tokenizer, cache: str | os.PathLike[str]
         cache,
         f"text-{text.fingerprint}-{cache_key(tokenizer)}",
         ["tokens"],
-        lambda _: [np.array([tokenizer.special.bos], np.int32), *tokenizer.encode(lines)],
+        lambda _: [[np.array([tokenizer.special.bos], np.int32)], tokenizer.encode(lines)],
         num_sequences=1 + len(lines),
         vocab_size=tokenizer.vocab_size,
     )

@@ -163,7 +163,7 @@ def loss_curves(log: Iterable[Mapping[str, object]], *, title: str = "", axes: A
     """Draws the training loss, the validation loss, and the first other validation metric on its own axis.
 
     Args:
-      log: entries with a "step" and some of "loss", "validation_loss" and "validation_..." (any other metric), such as
+      log: entries with a "step" and some of "loss", "validation_loss" and others that begin with "validation", such as
         `training.logging.read_log` reads from the ``log.jsonl`` of a run.
       axes: axes of a figure of your own, to draw on; by default of a new figure, with the legend below the axes.
     """

@@ -15,6 +15,8 @@ out at run time::
     infinity, every output and every other gradient is unchanged bit for bit, and its own gradient is 0;
 (c) at any masked pair with finite contents the weight is exactly 0.
 
+Of (a), ONNX's ``Attention`` and PyTorch's ``scaled_dot_product_attention`` now promise the output, too.
+
 The contract does not promise that a NaN that *some* query may see stays out of the rows that may not see it.
 
 The functions below raise `ValueError` for a wrong rank, dtype or value; the message has the actual and expected ones.

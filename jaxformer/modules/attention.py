@@ -151,7 +151,7 @@ class SelfAttention(MultiHeadAttention):
     matrix product computes all three, and a mesh can shard it over heads without splitting any of them.
 
     >>> layer = SelfAttention(8, num_heads=2, rngs=nnx.Rngs(0))
-    >>> layer(jnp.ones((1, 5, 8)), mask=masks.causal()).shape
+    >>> layer(jax.numpy.ones((1, 5, 8)), mask=masks.causal()).shape
     (1, 5, 8)
     """
 

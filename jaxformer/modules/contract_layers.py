@@ -42,7 +42,7 @@ def noisy(params: Params, deviation: float = 0.1) -> Params:
 
     def add(x: Operand) -> Operand:
         noise = deviation * random.standard_normal(x.shape)
-        return (np.asarray(x) + noise).astype(x.dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
+        return np.asarray(np.asarray(x) + noise, x.dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
     return jax.tree.map(add, params)
 

@@ -121,7 +121,7 @@ class GridAttention(nnx.Module):
 
     * "scaled": :math:`x + W_o\, softmax(q k^T / \sqrt{C'})\, v`.
     * "gain": :math:`x + \gamma W_o\, softmax(q k^T)\, v` with :math:`\gamma` initialized to 0, so that the network
-    starts without attention (Zhang et al. 2019, SAGAN).
+      starts without attention (Zhang et al. 2019, SAGAN).
 
     For the attention without x added to it, apply the layer `attention` to the tokens ``[B, h w, D]``.
     """

@@ -172,6 +172,17 @@ def unequal_processes(text: str) -> list[str]:
     return [_named([i], hosts) for i in unlike]
 
 
+def random_bytes() -> bytes:
+    """Returns 16 random bytes, those of the first process in all; all processes must call it."""
+    own = os.urandom(16)
+    return own if jax.process_count() == 1 else bytes(_gathered(own)[0])
+
+
+def heartbeat_seconds() -> int:
+    """Returns the seconds of silence after which a process counts as dead."""
+    return _seconds(os.environ, "JAXFORMER_HEARTBEAT_TIMEOUT", 100)
+
+
 def exit_process(code: int) -> None:
     """Ends this process now, with this exit code, if it is one of several.
 
@@ -238,7 +249,7 @@ def _connect(cluster: Cluster) -> None:
     os.environ["no_grpc_proxy"] = ",".join(filter(None, (direct, host)))  # noqa: SIM112
     jax.config.update("jax_check_proxy_envs", False)
     limit = _seconds(os.environ, "JAXFORMER_INIT_TIMEOUT", 300)
-    heartbeat = _seconds(os.environ, "JAXFORMER_HEARTBEAT_TIMEOUT", 100)
+    heartbeat = heartbeat_seconds()
     # The default is open to the whole network, so a local coordinator binds to the loopback only.
     bind_address = os.environ.get("JAX_COORDINATOR_BIND_ADDRESS") or f"[::]:{port}"
     if host in ("localhost", "127.0.0.1"):

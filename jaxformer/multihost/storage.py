@@ -6,6 +6,7 @@ shared never looks the same.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import pathlib
 import time
@@ -24,6 +25,32 @@ def wait_for_file(path: pathlib.Path) -> None:
       DistributedError: in every process, because they still see different ones after `SECONDS`.
     """
     _same(path, lambda: _digest(path), SECONDS)
+
+
+def is_shared(folder: pathlib.Path | None, *, seconds: float = 5.0) -> bool:
+    """Returns True if all processes see the files that the first one makes in a folder; all must call it.
+
+    Args:
+      seconds: the time after which a file that is not seen counts as in another folder.
+    """
+    name = hashlib.sha256(cluster.random_bytes()).hexdigest()[:16]
+    if not processes.all_true(folder is not None):
+        return False
+    assert folder is not None
+    path = folder / f".tmp-{name[:8]}-shared"
+    try:
+        if processes.is_first():
+            with contextlib.suppress(OSError):
+                folder.mkdir(parents=True, exist_ok=True)
+                path.touch()
+        processes.barrier(f"shared {name}")
+        deadline = time.monotonic() + seconds
+        while not (found := path.exists()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return processes.all_true(found)
+    finally:
+        if processes.is_first():
+            path.unlink(missing_ok=True)
 
 
 def wait_for_run(out: pathlib.Path, files: Iterable[str], *, seconds: float = SECONDS) -> None:

@@ -143,11 +143,32 @@ PlannedT = TypeVar("PlannedT", bound=Planned)
 
 
 @dataclasses.dataclass(frozen=True)
+class InTurn(Generic[PlannedT]):
+    """The batches of several corpora, one corpus after another."""
+
+    parts: Mapping[str, PlannedT]
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """The number of batches in one pass over all corpora."""
+        return sum(part.steps_per_epoch for part in self.parts.values())
+
+    def batch(self, step: int, *, rows: Rows | None = None) -> Any:
+        """Returns batch number `step`, from 0 to ``steps_per_epoch - 1``; see `Planned.batch`."""
+        for part in self.parts.values():
+            if step < part.steps_per_epoch:
+                return part.batch(step, rows=rows)
+            step -= part.steps_per_epoch
+        raise IndexError("there is no such batch")
+
+
+@dataclasses.dataclass(frozen=True)
 class Data(Generic[PlannedT]):
     """A corpus prepared for training."""
 
     train: PlannedT
-    validation: PlannedT
+    validation: PlannedT | InTurn[PlannedT]
+    """The held-out examples, of one corpus or of several, for which validations are by corpus, with the mean."""
     vocabulary: Vocabulary
     report: Sequence[str] = ()
     """Lines that describe the data, including skipped examples."""
@@ -158,9 +179,10 @@ class Data(Generic[PlannedT]):
         """Yields training batches ``start, start + 1, ...`` without end; for `rows`, see `Planned.batch`."""
         return batches(functools.partial(self.train.batch, rows=rows), start=start)
 
-    def validation_batches(self, rows: Rows) -> Iterator[Any]:
-        """Yields batches that hold each validation example once."""
-        return batches(functools.partial(self.validation.batch, rows=rows), stop=self.validation.steps_per_epoch)
+    def validation_batches(self, rows: Rows, name: str = "") -> Iterator[Any]:
+        """Yields batches that hold each validation example once; of the corpus of this name, if there are several."""
+        part = self.validation.parts[name] if name and isinstance(self.validation, InTurn) else self.validation
+        return batches(functools.partial(part.batch, rows=rows), stop=part.steps_per_epoch)
 
 
 AnyNet = Pure[Any, Any]

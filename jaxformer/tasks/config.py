@@ -356,6 +356,13 @@ class TaskConfig:
           ConfigError: two settings contradict each other; the message names both.
         """
 
+    def check_resumed(self, saved: Self, done: int) -> None:
+        """Checks that a run with the configuration `saved` can go on with this one after `done` steps.
+
+        Raises:
+          ConfigError: a completed step would have been another one.
+        """
+
     def check_init(self, source: TaskConfig) -> None:
         """Checks that settings are compatible with the run that `init_from` names, before anything is read.
 

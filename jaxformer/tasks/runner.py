@@ -25,7 +25,7 @@ from jaxformer.modules import AttentionFunction
 from jaxformer.multihost import cluster, processes, storage
 from jaxformer.sharding import Placement
 from jaxformer.tasks import own_attention, registry, restore, run_lock, rundir
-from jaxformer.tasks.base import Corpus, Data, Predictor, Say, Trained, sum_losses
+from jaxformer.tasks.base import Corpus, Data, InTurn, Predictor, Say, Trained, sum_losses
 from jaxformer.tasks.config import TaskConfig
 from jaxformer.tasks.own_attention import Own
 from jaxformer.tasks.registry import AnyTask
@@ -280,7 +280,8 @@ def change_settings(out: pathlib.Path, saved: TaskConfig, config: TaskConfig, do
     """Applies the settings of `config` to a run with `done` steps: reports the changes, and saves config.json.
 
     Raises:
-      ConfigError: a completed step would have had another learning rate, or fewer steps are wanted than are done.
+      ConfigError: a completed step would have had another learning rate or other weights of corpora, or fewer steps are
+        wanted than are done.
     """
     if config.train.steps < done:
         raise ConfigError(f"{out} has done {done:,} steps, more than the {config.train.steps:,} of train.steps")
@@ -293,6 +294,7 @@ def change_settings(out: pathlib.Path, saved: TaskConfig, config: TaskConfig, do
             f"{out} has done {done:,} steps, but with these settings the learning rate of step {first + 1:,} would "
             f"have been {new[first]:.3g}, not {old[first]:.3g}"
         )
+    config.check_resumed(saved, done)
     before, after = flat(comparable(saved)), flat(comparable(config))
     changes = [f"{name} is now {after[name]}, was {before[name]}" for name in after if after[name] != before[name]]
     for change in changes:
@@ -302,7 +304,10 @@ def change_settings(out: pathlib.Path, saved: TaskConfig, config: TaskConfig, do
 
 
 class Validation:
-    """The validation loss of a state, and the other metrics of its task."""
+    """The validation loss of a state, and the other metrics of its task.
+
+    With several corpora, the loss is the mean of theirs, which are metrics, too.
+    """
 
     def __init__(self, task: AnyTask, config: TaskConfig, corpus: Corpus, data: Data[Any], setup: TrainingSetup):
         self._task, self._config, self._corpus, self._data, self._setup = task, config, corpus, data, setup
@@ -313,13 +318,18 @@ class Validation:
 
     def __call__(self, state: training.TrainState) -> Mapping[str, float]:
         params, setup = training.best_params(state), self._setup
-        batches = setup.on_devices(self._data.validation_batches(setup.rows))
-        sums = sum_losses(self._loss(params, batch) for batch in batches)
+        several = self._data.validation.parts if isinstance(self._data.validation, InTurn) else {}
+        losses, sums = dict[str, float](), dict[str, Any]()
+        for name in several or [""]:
+            batches = setup.on_devices(self._data.validation_batches(setup.rows, name))
+            sums = sum_losses(self._loss(params, batch) for batch in batches)
+            losses[f"loss/{name}"] = float(sums["loss"] / sums["count"])
         trained = Trained(setup.network.net, params, setup.placement, (int(state.step),))
         predictor = self._task.predictor(self._config, self._data.vocabulary, trained)
         metrics = self._task.measure(self._config, self._corpus, self._data, predictor, sums)
-        loss = sums["loss"] / sums["count"]
-        return {name: float(value) for name, value in {"loss": loss, **metrics}.items()}
+        loss = sum(losses.values()) / len(losses)
+        by_corpus = losses if several else {}
+        return {name: float(value) for name, value in {"loss": loss, **by_corpus, **metrics}.items()}
 
 
 def _check_init(config: TaskConfig) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
+from jaxformer.data.pairs import Pairs
 from jaxformer.data.pipeline import prepare_tokenizer
-from jaxformer.data.sources import Parallel, locate
+from jaxformer.data.sources import locate
 from jaxformer.data.text import Text, read_text
 from jaxformer.errors import ConfigError, DataError, UnknownSizeError
 from jaxformer.functional.tokens import Tokens
@@ -63,17 +64,21 @@ def run_tokenizer(run: pathlib.Path) -> Tokenizer:
 
 def make_run_tokenizer(
     run: pathlib.Path,
-    text: Parallel | Text,
+    text: Pairs | Text,
     cache: pathlib.Path | None,
     *,
     kind: Literal["unigram", "bpe", "characters", "pretrained"],
     vocab_size: int,
     normalizer: TextNormalizer | None = None,
+    languages: Sequence[str] = (),
+    num_sentences: int | None = None,
 ) -> Tokenizer:
     """Loads the tokenizer of a run; if it has none, the first process trains it on a text and saves it.
 
     Args:
       normalizer: the normalization in the settings; none by default.
+      languages: the languages that have a token in the vocabulary.
+      num_sentences: see `prepare_tokenizer`.
 
     Raises:
       ConfigError: the text cannot fill the vocabulary, or the tokenizer of `init_from` has another normalizer.
@@ -86,7 +91,16 @@ def make_run_tokenizer(
         try:
             if kind == "pretrained":
                 raise ConfigError("tokenizer pretrained comes with a run of `jaxformer convert`: give --init-from RUN")
-            prepare_tokenizer(text, cache, kind=kind, vocab_size=vocab_size, normalizer=normalizer).save(path)
+            tokenizer = prepare_tokenizer(
+                text,
+                cache,
+                kind=kind,
+                vocab_size=vocab_size,
+                normalizer=normalizer,
+                languages=languages,
+                num_sentences=num_sentences,
+            )
+            tokenizer.save(path)
         except ConfigError as error:
             # Most errors begin with an argument, which is called like the setting.
             problem = ConfigError(f"data.{error}") if str(error).startswith(("tokenizer ", "vocab_size ")) else error
@@ -99,6 +113,10 @@ def make_run_tokenizer(
         raise ConfigError(
             f"the tokenizer of this run, that of init_from, is for text with {tokenizer.normalizer.described}, but the "
             f"settings ask for {normalizer.described}"
+        )
+    if missing := [language for language in languages if language not in tokenizer.tags]:
+        raise ConfigError(
+            f"the tokenizer of this run, that of init_from, has no token for {', '.join(missing)}, as data.tags asks"
         )
     return tokenizer
 

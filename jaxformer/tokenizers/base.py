@@ -5,7 +5,8 @@ from __future__ import annotations
 import abc
 import importlib.metadata
 import os
-from collections.abc import Iterable, Sequence
+import types
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -26,6 +27,8 @@ class Tokenizer(abc.ABC):
     """The package that splits text, whose version cached tokens depend on; none for characters."""
     start: tuple[int, ...] = ()
     """The tokens that a text begins with, which `encode` omits; empty for vocabularies trained by this library."""
+    tags: Mapping[str, int] = types.MappingProxyType({})
+    """The tokens that stand for target languages, by code; none by default."""
     by_line: bool = True
     """True if the tokens of a text are the tokens of its lines, one after another."""
     normalizer: TextNormalizer = TextNormalizer()

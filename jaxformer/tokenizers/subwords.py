@@ -47,7 +47,8 @@ def sentence_pieces(model: bytes) -> sentencepiece.SentencePieceProcessor:
     if not model:  # sentencepiece would make a processor without pieces
         raise ValueError("it is empty")
     try:
-        return sentencepiece.SentencePieceProcessor(model_proto=model)
+        # One thread: texts that are many are divided among processes.
+        return sentencepiece.SentencePieceProcessor(model_proto=model, num_threads=1)
     except RuntimeError:
         raise ValueError("it holds no sentencepiece model") from None
 
@@ -84,14 +85,16 @@ class SubwordTokenizer(Tokenizer):
         character_coverage: float = 1.0,
         special: SpecialTokens = _DEFAULT,
         normalizer: TextNormalizer = _AS_IS,
+        languages: Sequence[str] = (),
     ) -> SubwordTokenizer:
-        """Learns a vocabulary of `vocab_size` pieces, including 256 bytes and the 4 special tokens.
+        """Learns a vocabulary of `vocab_size` pieces, including 256 bytes, the 4 special tokens and `languages`.
 
         Unigram: Kudo 2018; BPE: Sennrich et al. 2016. Training uses one thread, so equal lines give equal bytes.
 
         Args:
           lines: normalized text.
           normalizer: the normalization of the lines, which `encode` applies to other text.
+          languages: the codes of languages that get a token each, which no text contains: see `tags`.
 
         Raises:
           DataError, TypeError: see `check_texts`.
@@ -99,11 +102,11 @@ class SubwordTokenizer(Tokenizer):
             smallest vocabulary that suits it or, if this one is too large, the largest, and also the smallest if
             `character_coverage` is 1.
         """
-        model, characters, lines = io.BytesIO(), set[str](), tuple(lines)
+        model, characters, lines, tags = io.BytesIO(), set[str](), tuple(lines), [*map(tag_of, languages)]
         check_texts(lines)  # sentencepiece hides errors of its iterator
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=_sentences(lines, characters),
+                sentence_iterator=_sentences(lines, characters, tags),
                 model_writer=model,
                 vocab_size=vocab_size,
                 model_type=kind,
@@ -116,23 +119,28 @@ class SubwordTokenizer(Tokenizer):
                 bos_id=special.bos,
                 eos_id=special.eos,
                 unk_id=special.unk,
+                control_symbols=tags,
                 num_threads=1,
                 max_sentence_length=LONGEST,
                 minloglevel=2,
             )
         except (RuntimeError, ValueError) as error:  # a ValueError for a number of more than 32 bits
             num_characters = len(characters) if character_coverage == 1 else None
-            raise ConfigError(_refusal(str(error), vocab_size, num_characters)) from error
+            raise ConfigError(_refusal(str(error), vocab_size, num_characters, len(tags))) from error
         return cls(with_normalizer(model.getvalue(), normalizer))
 
-    def sample(self, lines: Sequence[str], side: Side = "source", *, seed: int, alpha: float = 0.2) -> list[np.ndarray]:
+    def sample(
+        self, lines: Sequence[str], side: Side = "source", *, seed: int | random.Random, alpha: float = 0.2
+    ) -> list[np.ndarray]:
         """Draws a segmentation of each line, as a pure function of `lines`, `seed` and `alpha`.
 
         Args:
+          seed: a number, or a generator, which a later call with further lines continues.
           alpha: for unigram, the exponent of the probabilities, more diverse if smaller (Kudo 2018); for BPE, the
             probability of dropping a merge, more diverse if larger (Provilkov et al. 2020).
         """
-        draw, sample = random.Random(seed).random, self._sampler(alpha)  # noqa: S311 - data, not a secret
+        draws = seed if isinstance(seed, random.Random) else random.Random(seed)  # noqa: S311 - data, not a secret
+        draw, sample = draws.random, self._sampler(alpha)
         spaced = (_escape(line).replace(" ", SPACE) for line in self.normalizer(lines, side))
         return [np.asarray(sample(line, draw), np.int32) for line in spaced]
 
@@ -152,6 +160,20 @@ class SubwordTokenizer(Tokenizer):
     @functools.lru_cache(maxsize=2)  # noqa: B019 - tokenizers live as long as a run
     def _sampler(self, alpha: float) -> Sampler:
         return (segmentation.unigram_sampler if self.is_unigram else segmentation.bpe_sampler)(self._subwords, alpha)
+
+    @functools.cached_property
+    def tags(self) -> dict[str, int]:
+        """The token of each language that has one. Text cannot spell it: ``<2de>`` in a text is five characters.
+
+        >>> tokenizer = SubwordTokenizer.train(["ab ba"] * 9, vocab_size=265, languages=["de", "fr"])
+        >>> tokenizer.tags
+        {'de': 4, 'fr': 5}
+        >>> 4 in tokenizer.encode(["ab <2de>"])[0].tolist()
+        False
+        """
+        controls = (token for token in range(self.vocab_size) if self._processor.is_control(token))
+        found = ((re.fullmatch("<2(.+)>", self._piece(token)), token) for token in controls)
+        return {match[1]: token for match, token in found if match}
 
     def scored_pieces(self) -> list[tuple[str, float]]:
         """Returns each piece with its score: a log-probability, or less the later the piece was merged in BPE."""
@@ -195,22 +217,29 @@ class SubwordTokenizer(Tokenizer):
         return self._model
 
 
-def _sentences(lines: Iterable[str], characters: set[str]) -> Iterator[str]:
+def tag_of(language: str) -> str:
+    """Returns the piece of a language's token, ``<2de>`` for "de" (Johnson et al. 2017)."""
+    return f"<2{language}>"
+
+
+def _sentences(lines: Iterable[str], characters: set[str], tags: Sequence[str]) -> Iterator[str]:
     """Yields the sentences to train on, and adds to `characters` those of the sentences that sentencepiece reads."""
+    not_trained = re.compile("|".join([_NOT_TRAINED.pattern, *map(re.escape, tags)]))
     for line in lines:
         for part in map(_escape, line.split("\n")):
             short = len(part) <= LONGEST // 4 or len(part.encode()) <= LONGEST  # a character has at most 4 bytes
             if short and BOUNDARY not in part:
-                characters.update(_NOT_TRAINED.sub("", part))
+                characters.update(not_trained.sub("", part))
             yield part
 
 
-def _refusal(reason: str, vocab_size: int, num_characters: int | None) -> str:
+def _refusal(reason: str, vocab_size: int, num_characters: int | None, num_tags: int) -> str:
     """Returns the error message for a vocabulary that sentencepiece cannot train, from its reason."""
+    least = MIN_SUBWORDS + num_tags
     if required := re.search(r"required_chars\. \d+ vs (\d+)", reason):
-        num_characters = int(required[1]) - MIN_SUBWORDS
-    needs = f"{MIN_SUBWORDS} bytes and special tokens and its {num_characters} characters"
-    fewest = MIN_SUBWORDS + (num_characters or 0)
+        num_characters = int(required[1]) - least
+    needs = f"{least} bytes and special tokens and its {num_characters} characters"
+    fewest = least + (num_characters or 0)
     if most := re.search(r"a value <= (\d+)", reason):
         bounds = f"at most {most[1]}" if num_characters is None else f"from {fewest} ({needs}) to {most[1]}"
         return f"vocab_size must be {bounds} for this corpus, got {vocab_size}"
@@ -218,8 +247,8 @@ def _refusal(reason: str, vocab_size: int, num_characters: int | None) -> str:
         return f"vocab_size must be at least {fewest} for this corpus ({needs}), got {vocab_size}"
     if "!sentences_.empty()" in reason:
         return f"cannot train a vocabulary: each line of the corpus is empty or longer than {LONGEST:,} bytes"
-    if not MIN_SUBWORDS <= vocab_size < 2**31:
-        return f"vocab_size must be at least {MIN_SUBWORDS} and less than 2**31, got {vocab_size}"
+    if not least <= vocab_size < 2**31:
+        return f"vocab_size must be at least {least} and less than 2**31, got {vocab_size}"
     return f"cannot train a vocabulary of {vocab_size} pieces on this corpus: {reason.rpartition('] ')[2] or reason}"
 
 

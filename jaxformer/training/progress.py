@@ -120,15 +120,15 @@ class Display(Hook):
 
 
 class Count:
-    """The progress of work on `total` items, such as sentences, as lines at most every `seconds`.
+    """The progress of work on `total` items, such as sentences, as lines at most every `seconds`, with their `rate`.
 
     >>> count = Count(3, "sentences", print, seconds=0.0)
     >>> count(3)
     3/3 sentences
     """
 
-    def __init__(self, total: int, what: str, say: Callable[[str], None], *, seconds: float = 10.0):
-        self._total, self._what, self._say, self._seconds = total, what, say, seconds
+    def __init__(self, total: int, what: str, say: Callable[[str], None], *, seconds: float = 10.0, rate: bool = False):
+        self._total, self._what, self._say, self._seconds, self._rate = total, what, say, seconds, rate
         self._began = self._said = time.monotonic()
         self._done = 0
 
@@ -139,8 +139,9 @@ class Count:
         if self._done and now - self._said >= self._seconds:
             self._said = now
             left = (now - self._began) / self._done * (self._total - self._done)
+            rate = f", {self._done / (now - self._began):,.0f}/s" * self._rate
             ending = f", {duration(left)} left" * (self._done < self._total)
-            self._say(f"{self._done:,}/{self._total:,} {self._what}{ending}")
+            self._say(f"{self._done:,}/{self._total:,} {self._what}{rate}{ending}")
 
 
 def print_line(console: Console, text: str) -> None:

@@ -125,7 +125,26 @@ def test_settings_can_be_given_as_they_are_printed(config):
     sections = [[line for line in section.splitlines() if line.startswith("  --")] for section in printed]
     assert len(sections) > 4
     assert sum(map(len, sections)) == len(arguments.paths(config))
+    sections = [[line for line in lines if ".NAME." not in line] for lines in sections]  # each needs a name and files
     for lines in sections:
         assert arguments.override(config, shlex.split(" ".join(lines))) == config
     words = shlex.split(" ".join(line for lines in sections for line in lines))
     assert arguments.override(dataclasses.replace(config, name="another", seed=3), words) == config
+
+
+def test_settings_of_parts_that_a_user_names():
+    words = "--data.corpora.en-de.source a --data.corpora.en_de.weight 2 --data.corpora.x.source=b"
+    words += " --data.corpora.x.weight 1"
+    config = arguments.override(TranslationConfig(), words.split())
+    assert {name: (part.source, part.weight) for name, part in config.data.corpora.items()} == {
+        "en_de": ("a", 2.0),
+        "x": ("b", 1.0),
+    }
+    config = arguments.override(config, ["--data.corpora.x.first-step", "9"])
+    assert (config.data.corpora["x"].first_step, config.data.corpora["en_de"].first_step) == (9, 1)
+    with pytest.raises(ConfigError, match=r"did you mean 'data\.corpora\.x\.first_step'"):
+        arguments.override(config, ["--data.corpora.x.first_stop", "9"])
+    shown = arguments.settings_help(config)
+    assert "  --data.corpora.x.first_step 9\n" in shown
+    assert "corpora.NAME" not in shown
+    assert "  --data.corpora.NAME.first_step 1\n" in arguments.settings_help(TranslationConfig())

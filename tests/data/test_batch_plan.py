@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxformer.data import batch_plan
 from jaxformer.data.batch_plan import make_batch_plan, replan
 from jaxformer.errors import ConfigError
 
@@ -76,3 +77,23 @@ def test_pairs_that_are_all_too_long_are_refused():
         make_batch_plan(np.array([10]), np.array([10]), max_length=5)
     with pytest.raises(ConfigError, match="tokens_per_batch is 64, too few for 8 rows"):
         make_batch_plan(np.array([100]), np.array([100]), tokens_per_batch=64)
+
+
+def test_orders_of_large_corpora_need_no_array(monkeypatch):
+    """Every pair once per epoch, in another order each time, as a function of the step; validation stays in order."""
+    source, target = lengths(1, 700)
+    plan = make_batch_plan(source, target, seed=3, tokens_per_batch=400, num_shapes=3)
+    small = [plan.batch(step)[1].tolist() for step in range(plan.steps_per_epoch)]
+    monkeypatch.setattr(batch_plan, "LARGEST_SHUFFLE", 699)
+    epochs = [[plan.batch(epoch * plan.steps_per_epoch + i) for i in range(plan.steps_per_epoch)] for epoch in range(2)]
+    orders = [[pair for _, pairs, _ in epoch for pair in pairs.tolist()] for epoch in epochs]
+    for order, epoch in zip(orders, epochs, strict=True):
+        assert sorted(order) == list(range(700))
+        for shape, pairs, _ in epoch:
+            assert (np.maximum(source[pairs], target[pairs]) + 1 <= shape[1]).all()
+    assert orders[0] != orders[1]
+    assert [pair for batch in small for pair in batch] not in orders
+    shape, pairs, _ = plan.batch(5, rows=lambda number: np.arange(1, number, 2))
+    assert pairs.tolist() == plan.batch(5)[1][1::2].tolist()
+    ordered = replan(plan, source, target)
+    assert ordered.batch(0)[1].tolist() == ordered.buckets[0][: plan.shapes[0][0]].tolist()

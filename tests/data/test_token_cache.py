@@ -1,5 +1,7 @@
 """Tokenized corpora are saved completely or not at all, and rebuilt if they are damaged."""
 
+import errno
+import io
 import itertools
 import os
 import signal
@@ -11,6 +13,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from jaxformer.data import token_cache
 from jaxformer.data.pipeline import prepare, prepare_tokenizer
 from jaxformer.data.sources import Parallel
 from jaxformer.data.token_cache import CHECKSUMS, Ragged, cached_sequences
@@ -25,13 +28,19 @@ def tokenizer():
     return SubwordTokenizer.train(CORPUS.lines(), vocab_size=400)
 
 
+def saved(array):
+    """The bytes of the file that `numpy.save` writes."""
+    np.save(stream := io.BytesIO(), array)
+    return stream.getvalue()
+
+
 def test_concatenated_sequences(tmp_path):
     sequences = {"a": [np.array([1, 2]), np.array([], int), np.array([3])], "b": [np.array([70_000])] * 3}
     asked = []
 
     def make(name):
         asked.append(name)
-        return sequences[name]
+        return [sequences[name][:1], [], sequences[name][1:]]
 
     for _ in range(2):
         arrays = cached_sequences(tmp_path, "key", ["a", "b"], make, num_sequences=3, vocab_size=70_001)
@@ -39,6 +48,8 @@ def test_concatenated_sequences(tmp_path):
         for name, expected in sequences.items():
             assert [arrays[name][i].tolist() for i in range(3)] == [tokens.tolist() for tokens in expected]
         assert arrays["a"].lengths.tolist() == [2, 0, 1]
+        assert (tmp_path / "key" / "a.npy").read_bytes() == saved(np.array([1, 2, 3], np.int32))
+        assert (tmp_path / "key" / "a-offsets.npy").read_bytes() == saved(np.array([0, 2, 2, 3]))
     assert asked == ["a", "b"]
 
 
@@ -126,16 +137,16 @@ def test_prepared_once(tokenizer, tmp_path):
 
 
 def test_a_full_cache_is_named_and_left_unchanged(tokenizer, tmp_path, monkeypatch, caplog):
-    """The tokens are held in memory instead; numpy's own message about a short write has no path."""
+    """The tokens are held in memory instead."""
     expected = prepare(CORPUS, tokenizer, tmp_path / "good")
 
     def full(*_):
-        raise OSError("4096 requested and 1024 written")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(np, "save", full)
+    monkeypatch.setattr(token_cache._ArrayFile, "add", full)
     tokens = prepare(CORPUS, tokenizer, tmp_path / "full")
     assert f"tokens cannot be kept in {tmp_path / 'full'}/" in caplog.text
-    assert "(no space left: 4096 requested and 1024 written), and are held in memory" in caplog.text
+    assert "(No space left on device), and are held in memory" in caplog.text
     assert list((tmp_path / "full").iterdir()) == []
     for side in ("source", "target"):
         (ragged,), (memory,) = getattr(expected, side), getattr(tokens, side)
@@ -216,7 +227,7 @@ def test_sequences_of_the_stored_dtype_are_copied_once():
     number, size = 20, 1 << 18
     tracemalloc.start()
     try:
-        make = lambda _: [np.zeros(size, np.uint8) for _ in range(number)]
+        make = lambda _: [[np.zeros(size, np.uint8) for _ in range(number)]]
         found = cached_sequences(None, "pixels", ["pixels"], make, num_sequences=number, vocab_size=256)
         _, peak = tracemalloc.get_traced_memory()
     finally:

@@ -197,7 +197,7 @@ REFUSED = [
     ("classification", "", "--pretrained must name"),
     ("classification", "--pretrained .", f"{UNNAMED}the corpora"),
     ("classification", "--data-dir . --pretrained . --ways lorra", "invalid choice: 'lorra'"),
-    ("data_ranking", "--data-dir none", "multi30k/train.en"),
+    ("data_ranking", "--data-dir none", "multi30k/val.en"),
     ("data_ranking", "--smoke --first -5", f"{COUNT}-5"),  # it would be all but the last ones
     ("initialization", "", f"{UNNAMED}multi30k"),
     ("initialization", "--demo --data-dir .", "--demo has data of its own"),

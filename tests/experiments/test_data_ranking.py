@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from experiments.data_ranking import __main__ as ranking
+from jaxformer.data.sources import Parallel
 from jaxformer.errors import DataError
 
 
@@ -56,7 +57,7 @@ def test_scores_belong_to_a_training(tmp_path, monkeypatch):
     class Ranking:
         def __init__(self, config, run):
             self.num_parameters, self.steps = 1, (1,)
-            self.corpus = types.SimpleNamespace(train=types.SimpleNamespace(source="a" * 800, target="b" * 800))
+            self.corpus = types.SimpleNamespace(train=Parallel(("a",) * 800, ("b",) * 800))
 
         def validation(self):
             return 1.0, None

@@ -380,3 +380,43 @@ def test_buildkit_parses_the_dockerfile():
     script = f'useradd() {{ :; }}; chown() {{ echo "$@"; }}; {user}'
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True)
     assert done.stdout == "researcher .\n"  # the user can create .cache in the working directory
+
+
+def test_pods_that_tokenize_do_a_part_each(tmp_path):
+    """Their shell gets every argument unchanged, and counts parts from 1."""
+    values = "NAME=tokens IMAGE=registry/j:1 NODES=4 CPUS=16 MEMORY=16 CLAIM=runs".split()
+    words = [
+        sys.executable,
+        programs.LAUNCH / "render.py",
+        programs.LAUNCH / "k8s/prepare.yaml",
+        *values,
+        "--",
+        *HOSTILE,
+    ]
+    text = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout
+    job = {part["kind"]: part for part in yaml.safe_load_all(text)}["Job"]
+    assert (job["spec"]["completions"], job["spec"]["completionMode"]) == (4, "Indexed")
+    command = [word.replace("$$", "$") for word in container(job)["command"]]  # as Kubernetes reads it
+    stub = tmp_path / "jaxformer"
+    stub.write_text(f"#!{sys.executable}\nimport sys\nprint(sys.argv[1:])\n")
+    stub.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "JOB_COMPLETION_INDEX": "2"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == f"{['data', 'prepare', *HOSTILE, '--part', '3/4']}\n"
+
+
+def test_tasks_of_an_array_do_a_part_each(tmp_path):
+    """Their numbers may begin anywhere; a task that fails returns to the queue, unless it would end the same way."""
+    for name in ("srun", "scontrol"):
+        (tmp_path / name).write_text(f'#!/bin/sh\necho {name} "$@"\nexit ${{CODE:-0}}\n')
+        (tmp_path / name).chmod(0o755)
+    variables = {"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_MIN": "5", "SLURM_ARRAY_TASK_COUNT": "4"}
+    variables |= {"SLURM_ARRAY_JOB_ID": "31", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    for code, again in ((0, False), (2, False), (1, True), (137, True)):
+        command = ["bash", programs.LAUNCH / "slurm" / "prepare.sbatch", "demo", "--out", "a b"]
+        environment = {**os.environ, **variables, "CODE": str(code)}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        assert done.returncode == code
+        said = done.stdout.splitlines()
+        assert said[0] == "srun --export=ALL jaxformer data prepare demo --out a b --part 3/4"
+        assert said[1:] == ["scontrol requeue 31_7"] * again

@@ -115,7 +115,10 @@ def test_b4_z5_the_final_norm():
 
 
 def test_b5_decoder_block_has_three_sublayers():
-    """The block has masked self-attention, cross-attention and a feed-forward network, each with its own norm."""
+    """17.58 to 17.60: masked self-attention, cross-attention and a feed-forward network, each with its own norm.
+
+    Z = LN1(X + Self(X)), C = LN2(Z + Cross(Z, H)), Y = LN3(C + FFN(C)), with three norms that differ.
+    """
     net, params = built(block(8, 2, functional.post_norm, cross=True))
     assert set(params) == {
         *("attention", "attention_norm", "cross", "cross_norm", "feed_forward", "feed_forward_norm"),
@@ -123,6 +126,15 @@ def test_b5_decoder_block_has_three_sublayers():
     x, memory = normal(1, 4, 8), normal(1, 5, 8, seed=1)
     plain = net.apply(params, x, memory, mask=masks.causal())
     assert (np.asarray(net.apply(params, x, memory.at[0, 4].add(1), mask=masks.causal())) != plain).any(-1).all()
+
+    def equations(parts, x, memory):
+        block = net.net.bind(parts)
+        norm = lambda name, x: functional.layer_norm(x, parts[name]["scale"], parts[name]["bias"])
+        z = norm("attention_norm", x + block.attention(x, mask=masks.causal()))
+        c = norm("cross_norm", z + block.cross(z, block.cross.project(memory)))
+        return norm("feed_forward_norm", c + block.feed_forward(c))
+
+    np.testing.assert_allclose(plain, quick(equations)(params, x, memory), atol=1e-5)
 
 
 def test_b6_the_whole_source_is_visible():

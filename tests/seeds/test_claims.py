@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer import decoding, functional, modules
+from jaxformer import decoding, functional, masks, modules
 from jaxformer.models import EncoderConfig, choices
 from jaxformer.models.encoder import make_encoder
 from jaxformer.modules import pure
@@ -87,13 +87,23 @@ def test_l10_positions_beyond_training():
 
 
 def test_l11_normalization_under_padding():
-    """Layer norm of a sequence does not change with padding; statistics over the batch and its positions do."""
-    x = normal(2, 4, 8)
-    padded = jnp.concatenate([x, jnp.zeros((2, 4, 8))], 1)
-    norm = lambda x: functional.layer_norm(x, jnp.ones(8))
+    """A block with layer norm computes a text alone as in a padded batch, one with statistics of the batch does not.
+
+    Padding is masked in attention, and its vectors are not zeros.
+    """
+    batch, valid = normal(2, 6, 8), np.arange(6) < np.array([[4], [6]])
     over_batch = lambda x: (x - x.mean((0, 1), keepdims=True)) / x.std((0, 1), keepdims=True)
-    np.testing.assert_array_equal(norm(padded)[:, :4], norm(x))
-    assert not np.allclose(over_batch(padded)[:, :4], over_batch(x), atol=0.1)
+
+    def gap(norm):
+        def make(rngs):
+            return modules.Block(modules.SelfAttention(8, 2, rngs=rngs), modules.FeedForward(8, rngs=rngs), norm=norm)
+
+        net, params = built(make)
+        padded = net.apply(params, batch, mask=masks.padding(valid))
+        return np.abs(np.asarray(padded[:1, :4] - net.apply(params, batch[:1, :4]))).max()
+
+    assert gap(lambda: modules.LayerNorm(8)) < 1e-5
+    assert gap(lambda: over_batch) > 0.1
 
 
 def test_l12_two_heads_copy_two_tokens():

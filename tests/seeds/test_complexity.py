@@ -1,7 +1,7 @@
 """CHECKLIST C1 to C6, C9 and V3: the cost of layers from counted operations, chains of products and Jacobians.
 
-XLA counts the body of a loop once. The recurrent layer here is therefore unrolled. Blockwise attention loops, so the
-scores that it computes are counted by the `score` function that it receives.
+XLA counts the body of a loop once. The products of the recurrent layer are therefore counted in its graph. Blockwise
+attention loops, so the scores that it computes are counted by the `score` function that it receives.
 """
 
 import functools
@@ -20,13 +20,13 @@ from tests.modules.small import built, normal, quick
 REFERENCE = functools.partial(functional.attention, implementation="reference")
 
 
-def recurrent(x, kernel):
-    """``y_t = tanh(x_t + y_{t-1} W)``, kernel ``[1, D, D]``: the document's L D^2, without a product of the input."""
-    state, states = jnp.zeros_like(x[0]), []
-    for row in x:
-        state = jnp.tanh(row + state @ kernel[0])
-        states.append(state)
-    return jnp.stack(states)
+def recurrent(x, kernel, state=None):
+    """Computes the package's recurrent layer of ``[L, E]``, whose states ``[L, D]`` have the kernel ``[1, D, D]``."""
+    width = kernel.shape[1]
+    biases = [jnp.zeros((1, width))] * 2
+    weights = functional.RecurrentWeights(jnp.ones((x.shape[1], 1, width)), kernel.swapaxes(0, 1), *biases)
+    state = None if state is None else functional.RecurrentState(state[None])
+    return functional.recurrent(functional.rnn_cell, x[None], weights, state=state)[0][0]
 
 
 def convolution(x, kernel, dilation=1):
@@ -46,7 +46,6 @@ def attention(x, kernel):
 
 
 LAYERS = {
-    "recurrent": recurrent,
     "convolution": convolution,
     "dilated": functools.partial(convolution, dilation=2),
     "attention": attention,
@@ -62,7 +61,10 @@ def flops(program):
 
 @functools.cache
 def operations(name, length, width, taps=1):
-    """Returns the multiply-adds of one layer."""
+    """Returns the multiply-adds of one layer; of the recurrent one, those of its states, with inputs of one feature."""
+    if name == "recurrent":
+        shapes = [jax.ShapeDtypeStruct(shape, np.float32) for shape in ((length, 1), (1, width, width))]
+        return products(recurrent, *shapes).flops / 2 - length * width
     x, kernel = (jax.ShapeDtypeStruct(shape, np.float32) for shape in ((length, width), (taps, width, width)))
     return flops(jax.jit(LAYERS[name]).lower(x, kernel)) / 2
 
@@ -112,7 +114,8 @@ def needed(layer, length):
 def test_c1_operations_a_layer(name, by_length, by_width, by_taps):
     """Table 17.2 and 000 9.7: the growth of L D^2, K L D^2, K L D^2 and L^2 D as L, D or K doubles.
 
-    The tolerance covers kernels that reach over the padding, and the operations of the softmax.
+    The tolerance covers kernels that reach over the padding, and the operations of the softmax. The L D^2 of the
+    recurrent layer are those of its states; the product of the inputs, of all steps at once, is not in the table.
     """
     count = functools.partial(operations, name)
     start = count(32, 64, 2)
@@ -138,10 +141,10 @@ def test_c1_z15_sequential_operations():
 
     Documents that count the steps between the ends say L - 1, others O(L). The "1" of attention is two products.
     """
-    kernel = normal(3, 4, 4)
-    chain = lambda layer, length: products_in_a_row(layer, normal(length, 4), kernel)
-    assert [chain(recurrent, length) for length in (8, 16)] == [8, 16]
-    assert products_in_a_row(lambda first, x: recurrent(x.at[0].set(first), kernel)[-1], normal(4), normal(8, 4)) == 8
+    chain = lambda layer, length, taps=3: products_in_a_row(layer, normal(length, 4), normal(taps, 4, 4))
+    assert [chain(recurrent, length, 1) for length in (8, 16)] == [8, 16]
+    between = lambda first, x: recurrent(x, normal(1, 4, 4), first)[-1]  # a first state, seven tokens
+    assert products_in_a_row(between, normal(4), normal(7, 4)) == 7
     restricted = lambda x, kernel: attend(x, masks.window(4))
     for layer, expected in ((convolution, 1), (LAYERS["dilated"], 1), (attention, 2), (restricted, 2)):
         assert [chain(layer, length) for length in (8, 16)] == [expected, expected]
@@ -185,8 +188,13 @@ def test_v3_receptive_field():
 
 
 def test_c2_counted():
-    """L = 100, D = 512, K = 3: 26,214,400, 78,643,200, and 5,120,000 scores' products, twice that with the mixing."""
-    assert operations("recurrent", 100, 512) == pytest.approx(26_214_400, rel=0.02)
+    """L = 100, D = 512, K = 3: 26,214,400, 78,643,200, and 5,120,000 scores' products, twice that with the mixing.
+
+    The recurrent layer has the product of the inputs besides, here as large as that of the states.
+    """
+    assert operations("recurrent", 100, 512) == 26_214_400
+    shapes = [jax.ShapeDtypeStruct(shape, np.float32) for shape in ((100, 512), (1, 512, 512))]
+    assert products(recurrent, *shapes).flops / 2 == 2 * 26_214_400
     assert operations("convolution", 100, 512, 3) == pytest.approx(78_643_200, rel=0.02)
     assert operations("attention", 100, 512) == pytest.approx(2 * 5_120_000, rel=0.02)
 

@@ -17,6 +17,35 @@ from tests.modules.small import built, normal, quick
 from tests.seeds.example import K, Q, V
 
 
+def test_z2_rows_times_matrices():
+    """001 multiplies W [d_a, d] by the columns of X^T and E [d, V] by one-hot columns; here rows come first.
+
+    With the transposes as kernels, linear layers, a table of words and a whole attention layer are the same maps.
+    """
+    words, w_query, w_key, w_value, w_output = (
+        np.asarray(normal(*shape, seed=i)) for i, shape in enumerate([(6, 11), *[(4, 6)] * 3, (6, 4)])
+    )
+    ids = np.array([3, 7, 5], np.int32)
+    columns = words @ np.eye(11, dtype=np.float32)[:, ids]  # [d, n]
+    scores = (w_query @ columns).T @ (w_key @ columns) / 2
+    mixed = w_value @ columns @ np.asarray(jax.nn.softmax(scores, -1)).T
+    net = lambda make: modules.pure(lambda _, rngs: make(rngs), None)
+    table = net(lambda rngs: modules.Embedding(11, 6, scale=1.0, rngs=rngs))
+    linear = net(lambda rngs: modules.Linear(6, 4, bias=False, rngs=rngs))
+    attention = net(lambda rngs: modules.CrossAttention(6, 1, head_dim=4, rngs=rngs))
+
+    @quick
+    def rows(table_of_words, w_query, key_value, w_output):
+        x = table.apply({"table": table_of_words}, jnp.asarray(ids)[None])
+        layer = attention.bind({"query": w_query[:, None], "key_value": key_value, "output": {"kernel": w_output}})
+        return x, linear.apply({"kernel": w_query}, x), layer(x, layer.project(x))
+
+    key_value = np.stack([w_key.T, w_value.T], 1)[:, None]
+    every = rows(words.T, w_query.T, key_value, w_output.T[None])
+    for found, expected in zip(every, (columns, w_query @ columns, w_output @ mixed), strict=True):
+        np.testing.assert_allclose(found[0], expected.T, atol=1e-5)
+
+
 @pytest.mark.parametrize(("dim", "value_dim"), [(4, 4), (4, 9), (64, 2)])
 def test_z4_z10_the_scale_is_of_the_key_width(dim, value_dim):
     """The default scale is the root of one head's key width (d_k, d_a, d_h, D_Q, C'), not of the value's width.

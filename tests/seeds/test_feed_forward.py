@@ -180,7 +180,6 @@ class Ablated(nnx.Module):
         return self.output(x if self.feed_forward is None else functional.residual(x, self.feed_forward))
 
 
-@pytest.mark.full
 def test_f12_attention_alone_is_weaker():
     """A token alone has weight 1, so attention is linear in it: trained on XOR it stays at .5, the best linear fit.
 

@@ -10,7 +10,7 @@ from jaxformer.config import kind_of
 from jaxformer.models import choices
 from jaxformer.planning.graph import products
 from tests.models.small import SOURCE_VALID, SOURCES, TARGET, Small
-from tests.modules.small import normal
+from tests.modules.small import normal, quick
 
 H = 6
 
@@ -48,14 +48,40 @@ def test_r1_r2_the_decoder_by_its_equations(attention):
         np.testing.assert_allclose(logits[row], expected, atol=1e-5)
 
 
+@pytest.mark.parametrize(("attention", "least", "most"), [(None, H, H), (choices.Additive(), 2 * H + 1, 6 * H)])
+def test_r3_one_fixed_vector_is_a_bottleneck(attention, least, most):
+    """The effect of a source of six words on the outputs of five steps passes H numbers, by the rank of the Jacobian.
+
+    With attention more of the 6 H numbers count than a first state and one context of H have. That a fixed vector also
+    learns later is in test_learned.
+    """
+    small = Small(models.Seq2SeqConfig(13, 13, d_model=8, d_hidden=H, cell="rnn", attention=attention), models.Seq2Seq)
+
+    def slopes(params, states):
+        decoder = small.net.bind(params).decoder
+        return jax.jacrev(lambda states: decoder(TARGET[:1], models.Memory(states, None))[0])(states)
+
+    jacobian = np.asarray(quick(slopes)(small.params, normal(1, 6, H))).reshape(-1, 6 * H)
+    sizes = np.linalg.svd(jacobian, compute_uv=False)
+    assert least <= (sizes > 1e-5 * sizes[0]).sum() <= most
+
+
 def test_r4_weights_of_the_first_step():
-    """ "we are eating bread" -> "estamos": weights .45 .45 .05 .05, which sum to 1, mix the four states."""
-    weights, states = jnp.array([0.45, 0.45, 0.05, 0.05]), normal(1, 4, H)
-    similarity = lambda query, key: jnp.log(weights)[None]
-    context, found = functional.general_attention(normal(1, 1, H), states, states, similarity)
-    np.testing.assert_allclose(found[0, 0], weights, atol=1e-6)
+    """ "we are eating bread" -> "estamos": weights .45 .45 .05 .05, which sum to 1, mix the four states.
+
+    The states of "we" and "are" begin with 1, the others with -1, and e = v tanh(2 s + h): a state of the decoder
+    s = 0 gives +-v tanh 1, which the softmax makes 9 to 1 for v = ln 9 / (2 tanh 1). After "estamos", s = 1 gives
+    v tanh 3 and v tanh 1: all four words almost alike.
+    """
+    states = normal(1, 4, H).at[0, :, 0].set(jnp.array([1.0, 1.0, -1.0, -1.0]))
+    v = np.log(9) / (2 * np.tanh(1))
+    kernels = {"w_query": jnp.full((1, 1), 2.0), "w_key": jnp.eye(H)[:, :1], "v": jnp.float32(v)[None]}
+    context, found = functional.additive_attention(jnp.array([[[0.0], [1.0]]]), states, states, **kernels)
+    np.testing.assert_allclose(found[0, 0], [0.45, 0.45, 0.05, 0.05], atol=1e-6)
     expected = 0.45 * (states[0, 0] + states[0, 1]) + 0.05 * (states[0, 2] + states[0, 3])
     np.testing.assert_allclose(context[0, 0], expected, atol=1e-6)
+    later = np.exp(v * np.tanh([3, 3, 1, 1]))
+    np.testing.assert_allclose(found[0, 1], later / later.sum(), atol=1e-6)
 
 
 @pytest.mark.parametrize("cell", [functional.rnn_cell, functional.gru_cell, functional.lstm_cell])

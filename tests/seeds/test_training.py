@@ -40,7 +40,6 @@ def test_t1_teacher_forcing():
         np.testing.assert_allclose(fresh[:, t], logits[:, t], atol=2e-5)
 
 
-@pytest.mark.full
 def test_t3_the_toy_pair_is_overfitted():
     """ "Je suis \u00e9tudiant" -> "I am a student": the trained model says it word by word; H_enc has one state a word.
 

@@ -356,7 +356,9 @@ def test_metrics_are_plain_numbers():
     network = types.SimpleNamespace(validation_sums=loss, net=None)
     setup = types.SimpleNamespace(placement=placement, network=network, on_devices=iter, rows=np.arange)
     data = types.SimpleNamespace(
-        validation_batches=lambda rows: [jnp.array([1.0, 2.0]), jnp.array([5.0])], vocabulary=None
+        validation_batches=lambda rows, name: [jnp.array([1.0, 2.0]), jnp.array([5.0])],
+        validation=None,
+        vocabulary=None,
     )
     task = types.SimpleNamespace(
         predictor=lambda *args: None,

@@ -119,3 +119,18 @@ def test_a_vocabulary_that_no_corpus_can_fill_is_refused(lines, vocab_size, mess
     with pytest.raises(ConfigError) as caught:
         SubwordTokenizer.train(lines, vocab_size=vocab_size)
     assert str(caught.value).endswith(message)
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_no_text_spells_the_token_of_a_language(kind):
+    """Not even one whose words are its name, in training or later; decoding leaves it out."""
+    lines = ["ab ba the <2de> text <2fr>abc"] * 30 + ["<2de>"] * 5
+    tokenizer = SubwordTokenizer.train(lines, vocab_size=273, kind=kind, languages=["de", "fr"])
+    assert tokenizer.tags == {"de": 4, "fr": 5}
+    assert SubwordTokenizer(tokenizer._file()).tags == tokenizer.tags
+    for text in lines[::30]:
+        (ids,) = tokenizer.encode([text])
+        assert not {4, 5} & {*ids.tolist()}
+        assert tokenizer.decode([4, *ids, 5]) == text
+    with pytest.raises(ConfigError, match=r"at least 270 for this corpus .262 bytes and special tokens and its 8 char"):
+        SubwordTokenizer.train(lines, vocab_size=266, kind=kind, languages=["de", "fr"])

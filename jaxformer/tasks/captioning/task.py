@@ -180,6 +180,7 @@ def measure(
     number = min(config.decode.validation_images, len(corpus.validation))
     if not number:
         return {}
+    assert isinstance(data.validation, PlannedCaptions)
     greedy = dataclasses.replace(captioner, decode=config.decode.greedy)
     texts = [best.text for best, *_ in greedy.candidates(data.validation.images[:number])]
     return {"bleu": bleu(texts, captions_of(corpus.validation)[:number]).value}

@@ -6,8 +6,7 @@ import dataclasses
 import operator
 from typing import ClassVar, Literal, Self, TypeGuard
 
-from jaxformer.config import PLACE, at_least
-from jaxformer.data.sources import check_held_out
+from jaxformer.config import PLACE, at_least, check_held_out
 from jaxformer.errors import ConfigError
 from jaxformer.files import local_path
 from jaxformer.models.config import ClassifierConfig, EncoderConfig, TokenClassifierConfig

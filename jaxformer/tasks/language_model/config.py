@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
-from jaxformer.config import PLACE, at_least
-from jaxformer.data.sources import check_held_out
+from jaxformer.config import PLACE, at_least, check_held_out
+from jaxformer.data.weights import WeightConfig, check_used, check_weights, make_phases
 from jaxformer.files import local_path
 from jaxformer.models.config import LanguageModelConfig
 from jaxformer.reprs import brief
@@ -26,10 +26,27 @@ from jaxformer.tokenizers.special_tokens import MIN_SUBWORDS
 from jaxformer.training.config import AdamConfig, CosineDecay, TrainConfig
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextConfig(WeightConfig):
+    """One of several texts, with its weight and steps."""
+
+    text: str = ""
+    """The training text; several files are separated by commas and read as one text."""
+    validation: str = ""
+    """A text to validate on; by default, data.held_out of the training text is held out."""
+
+    __repr__ = brief
+
+
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
     """The text, its tokens, and the training windows."""
 
+    corpora: Mapping[str, TextConfig] = dataclasses.field(default_factory=dict)
+    """Several texts by name, in place of `text`; no window spans two of them, and scores are by text."""
+    temperature: float = 1.0
+    """The weight of a text of n tokens is n ** (1 / temperature), if texts have no weights: 1 for all tokens alike,
+    more for more equal shares."""
     text: str = ""
     """The training text, UTF-8; several files are separated by commas and read as one text."""
     validation: str = ""
@@ -58,6 +75,23 @@ class DataConfig:
         check_held_out(self.held_out)
         at_least(1, self, "length", "batch_size")
         at_least(MIN_SUBWORDS if self.tokenizer in ("unigram", "bpe") else 1, self, "vocab_size")
+        if self.temperature != 1 and not self.corpora:
+            raise ValueError(f"temperature {self.temperature} has no effect: corpora names none")
+        if not self.corpora:
+            return
+        for name in ("text", "validation"):
+            if file := getattr(self, name):
+                raise ValueError(f"{name} {file!r} has no effect with corpora: set that of each one")
+        make_phases(self.corpora, temperature=self.temperature)
+        seen: dict[str, str] = {}
+        for name, corpus in self.corpora.items():
+            if not corpus.text:
+                raise ValueError(f"corpora.{name} names no file: set corpora.{name}.text")
+            if corpus.text in seen:
+                raise ValueError(
+                    f"corpora.{seen[corpus.text]} and corpora.{name} name the same text; give one more weight"
+                )
+            seen[corpus.text] = name
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -133,7 +167,11 @@ class LanguageModelingConfig(TaskConfig):
 
     __repr__ = brief
 
+    def check_resumed(self, saved: Self, done: int) -> None:
+        check_weights(saved.data.corpora, self.data.corpora, done, self.data.temperature)
+
     def check(self) -> None:
+        check_used(self.data.corpora, self.train.steps)
         check_length("data.length", self.data.length, self.model.length_limit)
 
 

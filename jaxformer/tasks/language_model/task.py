@@ -6,14 +6,16 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxformer import functional, models
 from jaxformer.caches import data_cache
 from jaxformer.data.text import split_text
-from jaxformer.data.windows import OrderedWindows, RandomWindows, TextBatch, TokenStream, prepare_text
+from jaxformer.data.windows import OrderedWindows, RandomWindows, TextBatch, prepare_text
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.scores import bits_per_character, nats_per_token, perplexity
 from jaxformer.modules import AttentionFunction
@@ -22,6 +24,8 @@ from jaxformer.tasks import text
 from jaxformer.tasks.base import CorpusScores, Data, LossSums, Network, Say, Task, Trained, sum_losses
 from jaxformer.tasks.language_model.config import LanguageModelingConfig
 from jaxformer.tasks.language_model.generator import TextGenerator
+from jaxformer.tasks.language_model.mixtures import TextMixture, counted, only, prepare_mixture
+from jaxformer.tasks.mixtures import mean_scores, tokens_by_corpus
 from jaxformer.tasks.text import (
     VOCAB_MULTIPLE,
     TextCorpus,
@@ -37,21 +41,25 @@ DeviceBatch = TextBatch[jax.Array]
 TextNetwork = Network[models.LanguageModel, DeviceBatch]
 
 
-def read(config: LanguageModelingConfig) -> TextCorpus:
-    """Reads the texts; the end of the training text is held out if no other is named."""
-    return text.read(config.data, functools.partial(split_text, held_out=config.data.held_out))
+def read(config: LanguageModelingConfig) -> TextCorpus | TextMixture:
+    """Reads the texts; the end of each training text is held out if no other is named."""
+    data = config.data
+    split = functools.partial(split_text, held_out=data.held_out)
+    if not data.corpora:
+        return text.read(data, split)
+    return TextMixture({name: text.read(only(config, name).data, split) for name in data.corpora})
 
 
-def prepare(
-    config: LanguageModelingConfig, corpus: TextCorpus, run: pathlib.Path
-) -> Data[RandomWindows | OrderedWindows]:
+def prepare(config: LanguageModelingConfig, corpus: TextCorpus | TextMixture, run: pathlib.Path) -> Data[Any]:
     """Tokenizes the texts and cuts them into windows."""
+    if isinstance(corpus, TextMixture):
+        return prepare_mixture(config, corpus, run)
     data, cache = config.data, data_cache(config.data.cache)
     tokenizer = make_run_tokenizer(run, corpus.train, cache, kind=data.tokenizer, vocab_size=data.vocab_size)
     stream, held_out = (prepare_text(part, tokenizer, cache) for part in (corpus.train, corpus.validation))
     train = RandomWindows(stream, data.length, data.batch_size, config.seed)
     report = (
-        f"training text: {corpus.train.report()}, {_counted(stream)}; validation: {_counted(held_out)}",
+        f"training text: {corpus.train.report()}, {counted(stream)}; validation: {counted(held_out)}",
         f"a vocabulary of {tokenizer.vocab_size:,} tokens; batches of {data.batch_size} windows of {data.length} "
         f"tokens; {train.steps_per_epoch:,} of them are as long as the text",
     )
@@ -66,7 +74,15 @@ def network(
     # Padded with unused tokens, so that a mesh can shard the table.
     shape = dataclasses.replace(config.model, vocab_size=vocab_size + -vocab_size % VOCAB_MULTIPLE)
     net = pure(models.LanguageModel, shape, attention=attention)
-    return Network(net, loss, TextBatch.row, (config.data.batch_size, config.data.length))
+    names, largest = tuple(config.data.corpora), (config.data.batch_size, config.data.length)
+    if not names:
+        return Network(net, loss, TextBatch.row, largest)
+
+    def training(model: models.LanguageModel, batch: DeviceBatch, key: jax.Array | None) -> LossSums:
+        return *loss(model, batch, key)[:2], tokens_by_corpus(batch.tokens, batch.corpora, names)
+
+    row = lambda length: dataclasses.replace(TextBatch.row(length), corpora=np.zeros(1, np.int32))
+    return Network(net, training, row, largest)
 
 
 def loss(model: models.LanguageModel, batch: DeviceBatch, key: jax.Array | None) -> LossSums:
@@ -82,9 +98,17 @@ def predictor(config: LanguageModelingConfig, vocabulary: Tokenizer, trained: Tr
 
 
 def score(
-    config: LanguageModelingConfig, corpus: TextCorpus, generator: TextGenerator, split: str, say: Say
+    config: LanguageModelingConfig, corpus: TextCorpus | TextMixture, generator: TextGenerator, split: str, say: Say
 ) -> Iterator[CorpusScores]:
-    """Scores the held-out text by nats per token, perplexity and bits per character."""
+    """Scores the held-out text by nats per token, perplexity and bits per character; several texts one by one."""
+    if isinstance(corpus, TextMixture):
+        found: list[CorpusScores] = []
+        for name, part in corpus.parts.items():
+            for scored in score(only(config, name), part, generator, split, say):
+                found.append(dataclasses.replace(scored, corpus=name))
+                yield found[-1]
+        yield mean_scores(found)
+        return
     if generator.others:
         raise ConfigError("a held-out text is scored by one language model; `jaxformer score` takes an ensemble")
     if split != "validation":
@@ -106,12 +130,6 @@ def score(
     say(f"held-out text: {int(count):,} tokens, {len(corpus.validation):,} characters{lost}")
     bits = bits_per_character(total, len(corpus.validation))
     yield CorpusScores("held-out text", [nats_per_token(total, count), perplexity(total, count), bits])
-
-
-def _counted(stream: TokenStream) -> str:
-    """Returns the number of tokens of a text and the number of unknown ones, which other tokenizers may produce."""
-    unknown = stream.num_unknown
-    return f"{stream.num_labels:,} tokens" + (f", {unknown:,} of them unknown" if unknown else "")
 
 
 TASK = Task(

@@ -14,7 +14,7 @@ import numpy as np
 from jaxformer import functional, models
 from jaxformer.caches import data_cache
 from jaxformer.data.packing import PackedBatch, PackedTexts, tokenize_lines
-from jaxformer.data.sources import Parallel, num_held_out, split_by_source
+from jaxformer.data.sources import num_held_out, split_rows
 from jaxformer.data.text import Text
 from jaxformer.errors import DataError
 from jaxformer.evaluation.scores import Score, accuracy, nats_per_token, perplexity
@@ -46,9 +46,8 @@ def read(config: MaskedLanguageModelingConfig) -> TextCorpus:
     def split(whole: Text) -> Iterator[Text]:
         lines = _lines(whole)
         # Every seed holds out the same lines, so that runs are comparable.
-        number = num_held_out(config.data.held_out, len(lines))
-        parts = split_by_source(Parallel(lines, lines), held_out=[number], seed=0)
-        return (Text("\n".join(part.source)) for part in parts)
+        parts = split_rows(lines, num_held_out(config.data.held_out, len(lines)))
+        return (Text("\n".join(lines[i] for i in part)) for part in parts)
 
     return text.read(config.data, split)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import ClassVar, Literal, Self
 
-from jaxformer.config import PLACE, at_least
-from jaxformer.data.sources import check_held_out
+from jaxformer.config import PLACE, at_least, check_held_out
+from jaxformer.data.weights import WeightConfig, check_used, check_weights, make_phases
 from jaxformer.errors import ConfigError
 from jaxformer.files import local_path
 from jaxformer.models.config import EncoderDecoderConfig, Seq2SeqConfig
@@ -15,6 +16,42 @@ from jaxformer.tasks.config import SearchConfig, TaskConfig
 from jaxformer.tokenizers.moses import check_language
 from jaxformer.tokenizers.special_tokens import MIN_SUBWORDS
 from jaxformer.training.config import AdamConfig, CosineDecay, TrainConfig
+
+FILES = "source", "target", "validation_source", "validation_target", "test_source", "test_target"
+"""The settings that name files."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CorpusConfig(WeightConfig):
+    """One of several corpora: its files, languages, weight and steps."""
+
+    source: str = ""
+    """Training sentences, or a table of both sides; see data.source."""
+    target: str = ""
+    """The translations of `source`, line by line."""
+    columns: tuple[int, int] = (0, 1)
+    """The source and target columns of a table, counted from 0."""
+    source_language: str = ""
+    """The code of the source language; by default data.source_language."""
+    target_language: str = ""
+    """The code of the target language, which selects the tag and the rules of scores; by default
+    data.target_language."""
+    validation_source: str = ""
+    """Validation sentences; by default, data.held_out training pairs are held out."""
+    validation_target: str = ""
+    """The translations of `validation_source`."""
+    test_source: str = ""
+    """Test sentences; by default, data.held_out training pairs are held out."""
+    test_target: str = ""
+    """The translations of `test_source`."""
+
+    __repr__ = brief
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("source_language", "target_language"):
+            if code := getattr(self, name):
+                check_language(code, name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +62,16 @@ class DataConfig:
     """Read files, or generate the built-in English-French corpus."""
     grammar_pairs: int = 72_000
     """The number of training pairs to generate; validation and test pairs are the same for every number."""
+    corpora: Mapping[str, CorpusConfig] = dataclasses.field(default_factory=dict)
+    """Several corpora by name, in place of `source` and `target`; scores are by corpus."""
+    temperature: float = 1.0
+    """The weight of a corpus of n pairs is n ** (1 / temperature), if corpora have no weights: 1 for all pairs alike,
+    more for more equal shares."""
+    mix_in_batch: bool = True
+    """Mix the corpora within a batch; otherwise each batch holds pairs of one corpus."""
+    tags: Literal["none", "source", "target"] = "none"
+    """The place of a token for the target language, which no text can spell: before the source, or as the first token
+    of the target, which a search is then made to begin with."""
     source: str = ""
     """Training sentences, one per line; or, if `target` is empty, a table of tab-separated columns."""
     target: str = ""
@@ -59,6 +106,9 @@ class DataConfig:
     """The number of subwords in the vocabulary, which both languages share."""
     tokenizer: Literal["unigram", "bpe", "pretrained"] = "unigram"
     """The kind of tokens: subwords by a sentencepiece algorithm, or the tokens of `init_from`'s pretrained model."""
+    tokenizer_sentences: int = 500_000
+    """The largest number of sentences, of both languages, that the subwords are learned from. Of a larger corpus, a
+    hash chooses them."""
     num_segmentations: int = 1
     """The number of segmentations sampled for each training sentence; an epoch uses one of them (subword
     regularization, Kudo 2018; BPE-dropout, Provilkov et al. 2020). 1 uses only the best one; 0 draws a new one in each
@@ -85,6 +135,7 @@ class DataConfig:
             1,
             self,
             "grammar_pairs",
+            "tokenizer_sentences",
             "max_length",
             "tokens_per_batch",
             "num_shapes",
@@ -99,7 +150,7 @@ class DataConfig:
         if self.num_segmentations == 1 and self.segmentation_alpha != type(self).segmentation_alpha:
             raise ValueError(f"segmentation_alpha {self.segmentation_alpha} has no effect: num_segmentations is 1")
         if self.corpus == "grammar":
-            for name in ("source", "target", "validation_source", "validation_target", "test_source", "test_target"):
+            for name in FILES:
                 if file := getattr(self, name):
                     raise ValueError(f"{name} {file!r} has no effect: corpus is grammar, not files")
         if min(self.columns) < 0 or self.columns[0] == self.columns[1]:
@@ -111,6 +162,64 @@ class DataConfig:
             raise ValueError(
                 "pretokenize moses has rules for each language; set source_language and target_language, as en and de"
             )
+        self._check_corpora()
+
+    def _check_corpora(self) -> None:
+        """Checks the settings of several corpora, before any file is read."""
+        defaults = {"temperature": 1.0, "mix_in_batch": True, "tags": "none"}
+        if not self.corpora:
+            for name, default in defaults.items():
+                if getattr(self, name) != default:
+                    raise ValueError(f"{name} {getattr(self, name)} has no effect: corpora names none")
+            return
+        if self.corpus != "files":
+            raise ValueError(f"corpora has no effect: corpus is {self.corpus}, not files")
+        for name in (*FILES, "columns"):
+            if getattr(self, name) != getattr(DataConfig, name):
+                raise ValueError(f"{name} {getattr(self, name)!r} has no effect with corpora: set that of each one")
+        make_phases(self.corpora, temperature=self.temperature)
+        if not self.mix_in_batch and len(self.corpora) < 2:
+            raise ValueError("mix_in_batch False has no effect: there are not several corpora")
+        seen: dict[tuple[object, ...], str] = {}
+        for name, corpus in self.corpora.items():
+            if not corpus.source:
+                raise ValueError(f"corpora.{name} names no file: set corpora.{name}.source")
+            files = corpus.source, corpus.target, corpus.columns
+            if files in seen:
+                raise ValueError(f"corpora.{seen[files]} and corpora.{name} name the same pairs; give one more weight")
+            seen[files] = name
+            languages = self.languages(name)
+            if self.tags != "none" and not languages[1]:
+                raise ValueError(f"tags need a language: set corpora.{name}.target_language")
+            if self.pretokenize == "moses" and languages != (self.source_language, self.target_language):
+                raise ValueError(
+                    f"pretokenize moses has the rules of one pair of languages, but corpora.{name} has others"
+                )
+
+    def languages(self, name: str) -> tuple[str, str]:
+        """Returns the codes of the source and the target language of one of the `corpora`."""
+        corpus = self.corpora[name]
+        return corpus.source_language or self.source_language, corpus.target_language or self.target_language
+
+    @property
+    def tagged_languages(self) -> tuple[str, ...]:
+        """The languages that have a token in the vocabulary, for `tags`."""
+        return tuple(sorted({self.languages(name)[1] for name in self.corpora})) if self.tags != "none" else ()
+
+    def only(self, name: str) -> Self:
+        """Returns the settings of one of the `corpora` as those of the only corpus."""
+        corpus, (source, target) = self.corpora[name], self.languages(name)
+        files = {setting: getattr(corpus, setting) for setting in (*FILES, "columns")}
+        return dataclasses.replace(
+            self,
+            corpora={},
+            temperature=1.0,
+            mix_in_batch=True,
+            tags="none",
+            source_language=source,
+            target_language=target,
+            **files,
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,6 +298,7 @@ class TranslationConfig(TaskConfig):
     __repr__ = brief
 
     def check(self) -> None:
+        check_used(self.data.corpora, self.train.steps)
         if self.train.metric == "bleu" and not self.decode.validation_sentences:
             raise ConfigError("train.metric is bleu, but decode.validation_sentences is 0: nothing is translated")
         if self.decode.coverage_penalty and not self.model.has_attention:
@@ -198,6 +308,9 @@ class TranslationConfig(TaskConfig):
                 f"loss.r_drop {self.loss.r_drop} compares two passes with different dropout, but model.dropout is 0; "
                 "raise model.dropout or set loss.r_drop to 0"
             )
+
+    def check_resumed(self, saved: Self, done: int) -> None:
+        check_weights(saved.data.corpora, self.data.corpora, done, self.data.temperature)
 
 
 def demo() -> TranslationConfig:

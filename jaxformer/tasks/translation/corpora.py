@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from jaxformer import demo
-from jaxformer.data.sources import Parallel, locate, num_held_out, read_parallel, read_table, split_by_source
+from jaxformer.caches import data_cache
+from jaxformer.data.distinct import DistinctSentences, without
+from jaxformer.data.pairs import PairFiles, Pairs, Parallel, read_pairs, read_parallel, read_table
+from jaxformer.data.reading import read_split
+from jaxformer.data.sources import locate_all
+from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.files import local_path
 from jaxformer.tasks.translation.config import DataConfig
@@ -17,14 +22,68 @@ from jaxformer.tasks.translation.config import DataConfig
 class Corpora:
     """Sentence pairs for training, validation and tests; some corpora have more than one test."""
 
-    train: Parallel
-    validation: Parallel
-    tests: dict[str, Parallel]
+    train: Pairs
+    validation: Pairs
+    tests: Mapping[str, Pairs]
 
     @property
     def fingerprints(self) -> dict[str, str]:
         """Hashes of the training and the validation data."""
         return {"train": self.train.fingerprint, "validation": self.validation.fingerprint}
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixture:
+    """Several corpora by name."""
+
+    parts: dict[str, Corpora]
+    left_out: dict[str, int]
+    """The number of training pairs of each that are left out because another one holds out one of their sentences."""
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """Hashes of the training and the validation data of all corpora."""
+        found = [(name, part.fingerprints) for name, part in self.parts.items()]
+        return {key: short_digest(f"{name} {each[key]}\n" for name, each in found) for key in ("train", "validation")}
+
+    @property
+    def num_lines(self) -> int:
+        """The number of training sentences of all corpora, on both sides."""
+        return sum(part.train.num_lines for part in self.parts.values())
+
+    def sentences(self, most: int) -> DistinctSentences:
+        """Returns at most this number of different training sentences, to learn a vocabulary from."""
+        return DistinctSentences(tuple(part.train for part in self.parts.values()), most)
+
+
+def load_mixture(config: DataConfig) -> Mixture:
+    """Reads all corpora of an experiment with several.
+
+    No sentence that one of them translates in a held-out pair is in a training pair of any of them, on either side:
+    otherwise the corpora of both directions would train on each other's held-out pairs.
+
+    Raises:
+      DataError: see `load_corpora`, with the name of the corpus; or a corpus has no other pairs to train on.
+    """
+    parts, held_out = dict[str, Corpora](), set[str]()
+    for name in config.corpora:
+        only = config.only(name)
+        try:
+            part = parts[name] = load_corpora(only)
+        except DataError as error:
+            raise DataError(f"data.corpora.{name}: {error}") from error
+        if not only.validation_source:
+            held_out.update(part.validation.load().source)
+        if not only.test_source:
+            held_out.update(text for test in part.tests.values() for text in test.load().source)
+    left_out = dict[str, int]()
+    for name, part in parts.items():
+        train = without(part.train, held_out)
+        left_out[name] = len(part.train) - len(train)
+        if not len(train):
+            raise DataError(f"data.corpora.{name}: all pairs hold a sentence that another corpus holds out")
+        parts[name] = Corpora(train, part.validation, part.tests)
+    return Mixture(parts, left_out)
 
 
 def load_corpora(config: DataConfig) -> Corpora:
@@ -39,7 +98,7 @@ def load_corpora(config: DataConfig) -> Corpora:
         raise DataError(
             "no training data: give --data.source FILE and --data.target FILE (or a table as --data.source)"
         )
-    train = _read(config, config.source, config.target)
+    files = _files(config, config.source, config.target)
     named = {
         "validation": (config.validation_source, config.validation_target),
         "test": (config.test_source, config.test_target),
@@ -47,14 +106,13 @@ def load_corpora(config: DataConfig) -> Corpora:
     for part, (source, target) in named.items():
         if target and not source:
             raise DataError(f"--data.{part}-target {target} is given, but no --data.{part}-source")
-    parts = {part: _read(config, *files) for part, files in named.items() if files[0]}
+    parts: dict[str, Pairs] = {part: read_pairs(_files(config, *names)) for part, names in named.items() if names[0]}
     missing = [part for part in named if part not in parts]
     if "validation" in missing and not config.held_out:
         raise DataError("no validation data: give --data.validation-source FILE, or --data.held-out more than 0")
-    if missing:
-        number = num_held_out(config.held_out, len(train)) if config.held_out else 0
-        train, *held_out = split_by_source(train, held_out=[number] * len(missing), seed=0)
-        parts.update(zip(missing, held_out, strict=True))
+    cache = data_cache(config.cache) if files.are_large else None
+    train, *held_out = read_split(files, held_out=config.held_out, parts=len(missing), cache=cache)
+    parts.update(zip(missing, held_out, strict=True))
     return Corpora(train, parts["validation"], {"test": parts["test"]})
 
 
@@ -75,10 +133,16 @@ def load_test(config: DataConfig, files: Sequence[str | os.PathLike[str]]) -> Co
     return Corpora(nothing, nothing, {paths[0].name: pairs})
 
 
-def _read(config: DataConfig, source: str, target: str) -> Parallel:
-    if target:
-        return read_parallel(locate(source, config.directory), locate(target, config.directory))
-    return read_table(locate(source, config.directory), columns=config.columns)
+def _files(config: DataConfig, source: str, target: str) -> PairFiles:
+    """Returns the files of sources and those of targets, in pairs, or tables.
+
+    Raises:
+      DataError: a file is missing or malformed, or there are more files on one side.
+    """
+    sides = [locate_all(names, config.directory) for names in (source, target) if names]
+    if len({len(side) for side in sides}) > 1:
+        raise DataError(f"{source} names {len(sides[0])} files, but {target} names {len(sides[1])}: they go in pairs")
+    return PairFiles(tuple(zip(*sides, strict=True)), config.columns)
 
 
 def _grammar(num_pairs: int) -> Corpora:

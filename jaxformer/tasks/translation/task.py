@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import pathlib
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
-from jaxformer import functional, models
+from jaxformer import functional, hardware, models
 from jaxformer.caches import data_cache
+from jaxformer.data import pipeline
 from jaxformer.data.batch import Batch
-from jaxformer.data.batch_plan import make_batch_plan, num_rows, replan
-from jaxformer.data.pipeline import PlannedPairs, prepare
-from jaxformer.data.sources import Parallel
-from jaxformer.errors import DataError
+from jaxformer.data.batch_plan import num_rows, replan
+from jaxformer.data.mixture import PlannedTagged
+from jaxformer.data.pairs import Parallel
+from jaxformer.data.pipeline import SMALL, PlannedPairs, prepare
+from jaxformer.data.units import Share
+from jaxformer.errors import DataError, plural
 from jaxformer.evaluation.scores import Score, bleu, bleu_words, chrf, moses_bleu, sentence_scores
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import pure
+from jaxformer.tasks import registry, sharing
 from jaxformer.tasks.base import CorpusScores, Data, LossSums, Network, Say, Sums, Task, Trained
+from jaxformer.tasks.mixtures import tokens_by_corpus
 from jaxformer.tasks.search import Candidate
 from jaxformer.tasks.text import check_vocab_size, make_run_tokenizer, run_tokenizer
+from jaxformer.tasks.translation import mixtures
 from jaxformer.tasks.translation.config import LossConfig, TranslationConfig
-from jaxformer.tasks.translation.corpora import Corpora, load_corpora, load_test
+from jaxformer.tasks.translation.corpora import Corpora, Mixture, load_corpora, load_mixture, load_test
 from jaxformer.tasks.translation.translator import Translator
 from jaxformer.tokenizers.base import Tokenizer
 from jaxformer.tokenizers.moses import UNSPACED
@@ -38,10 +47,12 @@ TranslationData = Data[PlannedPairs]
 TranslationNetwork = Network[Model, Batch[jax.Array]]
 
 
-def read(config: TranslationConfig) -> Corpora:
+def read(config: TranslationConfig) -> Corpora | Mixture:
     """Reads or generates the corpora; refuses a language without a package for its BLEU before that."""
-    bleu_words("", config.data.target_language)
-    return load_corpora(config.data)
+    data = config.data
+    for language in {data.languages(name)[1] for name in data.corpora} or {data.target_language}:
+        bleu_words("", language)
+    return load_mixture(data) if data.corpora else load_corpora(data)
 
 
 def read_test(config: TranslationConfig, files: Sequence[str | os.PathLike[str]]) -> Corpora:
@@ -50,48 +61,91 @@ def read_test(config: TranslationConfig, files: Sequence[str | os.PathLike[str]]
     return load_test(config.data, files)
 
 
-def prepare_pairs(config: TranslationConfig, corpus: Corpora, run: pathlib.Path) -> TranslationData:
+def prepare_pairs(config: TranslationConfig, corpus: Corpora | Mixture, run: pathlib.Path) -> Data[Any]:
     """Tokenizes the pairs and plans their batches, with the tokenizer of the run, trained on both sides of the data."""
-    data, cache = config.data, data_cache(config.data.cache)
-    languages = (data.source_language, data.target_language) if data.pretokenize == "moses" else ("", "")
-    normalizer = TextNormalizer(data.lowercase, data.pretokenize, *languages)
-    tokenizer = make_run_tokenizer(
-        run, corpus.train, cache, kind=data.tokenizer, vocab_size=data.vocab_size, normalizer=normalizer
-    )
-    tokens = prepare(
-        corpus.train,
-        tokenizer,
-        cache,
-        num_segmentations=data.num_segmentations,
-        alpha=data.segmentation_alpha,
-        seed=config.seed,
-    )
-    plan = make_batch_plan(
-        *tokens.lengths(),
-        seed=config.seed,
-        tokens_per_batch=data.tokens_per_batch,
-        num_shapes=data.num_shapes,
-        max_length=data.max_length,
-        length_multiple=data.length_multiple,
-    )
-    lengths, limit = [length for _, length, _ in plan.shapes], config.model.length_limit
-    if limit is not None and max(lengths) > limit:
-        raise DataError(
-            f"batches hold sentences of up to {max(lengths)} tokens, but model.max_positions is {limit}; "
-            f"lower data.max_length to {limit - limit % data.length_multiple} or raise model.max_positions"
-        )
-    held_out = prepare(corpus.validation, tokenizer, cache)
+    cache = data_cache(config.data.cache)
+    tokenizer, about = _tokenizer(config, corpus, run)
+    if isinstance(corpus, Mixture):
+        prepared = mixtures.prepare_mixture(config, corpus, tokenizer, about, **_segmentations(config))
+        check_positions(config, prepared.lengths)
+        return prepared
+    share = sharing.share_of_run(cache, corpus.train.num_lines, is_large=len(corpus.train) > SMALL)
+    tokens = prepare(corpus.train, tokenizer, cache, **_segmentations(config), share=share)
+    held_out = prepare(corpus.validation, tokenizer, cache, share=share)
+    plan = mixtures.plan_batches(config, *tokens.lengths())
+    lengths = [length for _, length, _ in plan.shapes]
+    check_positions(config, lengths)
     validation = PlannedPairs(held_out, replan(plan, *held_out.lengths()))
     if validation.steps_per_epoch == 0:
         raise DataError("no validation pair is as short as the longest training pair")
     shapes = ", ".join(f"{rows}x{length}" for rows, length, _ in plan.shapes)
     report = (
+        *about,
         f"training data: {corpus.train.report()}; validation: {corpus.validation.report()}",
         f"{tokenizer.vocab_size:,} pieces; {plan.steps_per_epoch:,} batches an epoch in shapes {shapes}, "
         f"{plan.fill(*tokens.lengths()):.0%} full; {len(plan.skipped):,} pairs too long, "
         f"{len(validation.plan.skipped):,} of validation",
     )
     return Data(PlannedPairs(tokens, plan), validation, tokenizer, report, lengths)
+
+
+def check_positions(config: TranslationConfig, lengths: Sequence[int]) -> None:
+    """Checks that the positions of the model are enough for batches of these lengths.
+
+    Raises:
+      DataError: they are too few.
+    """
+    limit, multiple = config.model.length_limit, config.data.length_multiple
+    if limit is not None and max(lengths) > limit:
+        raise DataError(
+            f"batches hold sentences of up to {max(lengths)} tokens, but model.max_positions is {limit}; "
+            f"lower data.max_length to {limit - limit % multiple} or raise model.max_positions"
+        )
+
+
+def prepare_part(
+    config: TranslationConfig, corpus: Corpora | Mixture, cache: pathlib.Path, share: Share
+) -> Iterator[str]:
+    """Learns the vocabulary, tokenizes a share of the training pairs, and the validation pairs; yields what is done.
+
+    Raises:
+      DataError, JaxformerError, OSError: see `pipeline.prepare_part`.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        run = registry.split_init(config.init_from)[0] if config.init_from else pathlib.Path(folder)
+        tokenizer, about = _tokenizer(config, corpus, run)
+    yield from about
+    missing = 0
+    for part in corpus.parts.values() if isinstance(corpus, Mixture) else [corpus]:
+        missing += pipeline.prepare_part(part.train, tokenizer, cache, **_segmentations(config), share=share)
+        pipeline.prepare_part(part.validation, tokenizer, cache, share=dataclasses.replace(share, part=0, parts=1))
+    if missing:
+        yield f"part {share.part + 1} of {share.parts} is done; {plural(missing, 'unit')} of other parts are missing"
+    else:
+        yield f"all pairs are tokenized: train with --data.cache {cache}"
+
+
+def _tokenizer(config: TranslationConfig, corpus: Corpora | Mixture, run: pathlib.Path) -> tuple[Tokenizer, list[str]]:
+    """Returns the tokenizer of a run, which is learned if it has none; and lines about a large corpus."""
+    data = config.data
+    languages = (data.source_language, data.target_language) if data.pretokenize == "moses" else ("", "")
+    normalizer = TextNormalizer(data.lowercase, data.pretokenize, *languages)
+    options = {"kind": data.tokenizer, "vocab_size": data.vocab_size, "num_sentences": data.tokenizer_sentences}
+    options |= {"languages": data.tagged_languages}
+    several = isinstance(corpus, Mixture)
+    text = corpus.sentences(data.tokenizer_sentences) if several else corpus.train
+    began, total = time.perf_counter(), corpus.num_lines if several else corpus.train.num_lines
+    tokenizer = make_run_tokenizer(run, text, data_cache(data.cache), normalizer=normalizer, **options)
+    if total <= data.tokenizer_sentences or data.tokenizer == "pretrained":
+        return tokenizer, []
+    seconds, memory = time.perf_counter() - began, hardware.peak_memory()
+    what = f"a vocabulary from {data.tokenizer_sentences:,} of {total:,} sentences"
+    return tokenizer, [f"{what} in {seconds:,.0f} s; the process has needed {memory / 1e9:.1f} GB so far"]
+
+
+def _segmentations(config: TranslationConfig) -> dict[str, Any]:
+    data = config.data
+    return {"num_segmentations": data.num_segmentations, "alpha": data.segmentation_alpha, "seed": config.seed}
 
 
 def network(
@@ -102,18 +156,20 @@ def network(
     check_vocab_size("target_vocab_size", config.model.target_vocab_size, vocab_size)
     shape = dataclasses.replace(config.model, source_vocab_size=vocab_size, target_vocab_size=vocab_size)
     length = config.data.max_length + -config.data.max_length % config.data.length_multiple  # padded
-    loss = training_loss(config.loss)
+    loss, names = training_loss(config.loss), tuple(config.data.corpora)
 
     def training(model: Model, batch: Batch[jax.Array], key: jax.Array | None) -> LossSums:
         if loss.passes == 2:
             batch = jax.tree.map(functional.duplicate_rows, batch)
-        return *model.loss(batch.source, batch.target, labels=batch.labels, loss=loss, key=key), {}
+        total, count = model.loss(batch.source, batch.target, labels=batch.labels, loss=loss, key=key)
+        return total, count, tokens_by_corpus(batch.target, batch.corpora, names)
 
     def validation(model: Model, batch: Batch[jax.Array]) -> LossSums:
         return *model.loss(batch.source, batch.target, labels=batch.labels), {}
 
     def row(length: int) -> Batch[np.ndarray]:
-        return Batch.from_tokens([], [], (1, length, length), SpecialTokens())
+        empty = Batch.from_tokens([], [], (1, length, length), SpecialTokens())
+        return dataclasses.replace(empty, corpora=np.zeros(1, np.int32)) if names else empty
 
     largest = num_rows(config.data.tokens_per_batch, length), length
     if isinstance(shape, models.Seq2SeqConfig):  # a step depends on the previous one
@@ -130,26 +186,37 @@ def training_loss(config: LossConfig) -> functional.LogitLoss:
 
 
 def predictor(config: TranslationConfig, vocabulary: Tokenizer, trained: Trained) -> Translator:
-    """Returns the translator of a run."""
-    language = config.data.target_language
+    """Returns the translator of a run, into the language of all its corpora if that is one."""
+    data = config.data
+    languages = {data.languages(name)[1] for name in data.corpora} or {data.target_language}
     return Translator(
-        trained.net, trained.params, vocabulary, config.decode, trained.placement, trained.steps, language=language
+        trained.net,
+        trained.params,
+        vocabulary,
+        config.decode,
+        trained.placement,
+        trained.steps,
+        language=languages.pop() if len(languages) == 1 else "",
+        tags=data.tags,
     )
 
 
-def validation_pairs(corpus: Corpora, data: TranslationData, number: int) -> Parallel:
+def validation_pairs(corpus: Corpora, data: Data[Any], number: int) -> Parallel:
     """Returns the first `number` validation pairs that fit the batch shapes of training."""
-    pairs = corpus.validation
-    chosen = np.setdiff1d(np.arange(len(pairs)), data.validation.plan.skipped)[:number]
+    pairs, held_out = corpus.validation.load(), data.validation
+    assert isinstance(held_out, PlannedPairs | PlannedTagged)
+    chosen = np.setdiff1d(np.arange(len(pairs)), held_out.plan.skipped)[:number]
     return Parallel(tuple(pairs.source[i] for i in chosen), tuple(pairs.target[i] for i in chosen))
 
 
 def measure(
-    config: TranslationConfig, corpus: Corpora, data: TranslationData, translator: Translator, sums: Sums
+    config: TranslationConfig, corpus: Corpora | Mixture, data: Data[Any], translator: Translator, sums: Sums
 ) -> Mapping[str, float]:
-    """Returns the BLEU of greedy translations of `decode.validation_sentences` pairs."""
+    """Returns the BLEU of greedy translations of `decode.validation_sentences` pairs, of each corpus if several."""
     if not config.decode.validation_sentences:
         return {}
+    if isinstance(corpus, Mixture):
+        return mixtures.measure_each(config, corpus, data, translator, functools.partial(measure, sums=sums))
     pairs = validation_pairs(corpus, data, config.decode.validation_sentences)
     found = dataclasses.replace(translator, decode=config.decode.greedy).translate(pairs.source)
     lowercase, language = translator.tokenizer.normalizer.lowercase, config.data.target_language
@@ -157,20 +224,24 @@ def measure(
 
 
 def score(
-    config: TranslationConfig, corpus: Corpora, translator: Translator, split: str, say: Say
+    config: TranslationConfig, corpus: Corpora | Mixture, translator: Translator, split: str, say: Say
 ) -> Iterator[CorpusScores]:
-    """Translates and scores each test corpus, or the validation pairs."""
+    """Translates and scores each test corpus, or the validation pairs; several corpora of training one by one."""
+    if isinstance(corpus, Mixture):
+        yield from mixtures.score_each(config, corpus, translator, functools.partial(score, split=split, say=say))
+        return
     parts = {"validation": corpus.validation} if split == "validation" else corpus.tests
     if not all(map(len, parts.values())):
         raise DataError(f"no {split} data: the run's data.held_out is 0, and it names no files for them")
-    language = config.data.target_language
+    language = config.data.target_language or translator.language
     if not language:
         say("Moses BLEU is left out: the run's data.target_language is not set")
     elif language in UNSPACED:
         say(f"Moses BLEU is left out: {language}, the run's data.target_language, is written without spaces")
     for name, part in parts.items():
-        if part.empty or part.overlong:
+        if part.num_skipped:
             say(f"{name}: {part.report()}")
+        part = part.load()
         began = time.perf_counter()
         progress = Count(len(part), f"sentences of {name}", say)
         warn = lambda message, name=name: say(f"{name}: {message}")

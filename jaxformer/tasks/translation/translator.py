@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -55,8 +55,34 @@ class Translator(TextPredictor):
     """A model and its parameters, with everything needed to translate sentences."""
 
     decode: DecodeConfig = DecodeConfig()
+    tags: Literal["none", "source", "target"] = "none"
+    """The side whose first token says the target language; see `to`."""
 
     __repr__ = brief_with_methods
+
+    def to(self, language: str) -> Self:
+        """Returns the translator into another language, for a run with `data.tags`, also in untrained directions.
+
+        Raises:
+          ConfigError: the run has no tags, or none for this language.
+        """
+        if self.tags == "none":
+            raise ConfigError(f"cannot choose {language} as the language: the run was trained without data.tags")
+        if language not in self.tokenizer.tags:
+            raise ConfigError(f"the run translates to {', '.join(self.tokenizer.tags)}, not to {language}")
+        return dataclasses.replace(self, language=language)
+
+    def _begin(self, side: Side) -> tuple[int, ...]:
+        """Returns the tokens that each text of a side begins with.
+
+        Raises:
+          ConfigError: one of them is for the target language, but none is chosen.
+        """
+        if self.tags != side:
+            return self.tokenizer.start
+        if self.language not in self.tokenizer.tags:
+            raise ConfigError(f"the run translates to {', '.join(self.tokenizer.tags)}: choose one with --to LANGUAGE")
+        return (self.tokenizer.tags[self.language],)
 
     def translate(self, sentences: Sequence[str], **options: Any) -> list[str]:
         """Returns the best translation of each sentence, in order; for a blank sentence it is empty.
@@ -96,8 +122,10 @@ class Translator(TextPredictor):
             raise ValueError(f"there must be a prefix for each of {len(sentences)} sentences, got {len(prefixes)}")
         number = self.decode.num_texts(n_best)
         tokens = self._tokens(sentences, "source", first, warn)
-        start = np.asarray(self.tokenizer.start, np.int32)
+        start = np.asarray(self._begin("target"), np.int32)
         words = encode_texts(self.tokenizer, prefixes, "target") if prefixes else [start] * len(sentences)
+        if prefixes and self.tags == "target":
+            words = [np.concatenate([start, ids]) for ids in words]
         not_blank = [i for i, text in enumerate(sentences) if text.strip()]
         inputs = [
             _Input(tokens[i], words[i], self._limit(tokens[i], words[i], first + i), first + i) for i in not_blank
@@ -138,7 +166,7 @@ class Translator(TextPredictor):
         """
         pairs = list(zip(*(self._tokens(*side, first, warn) for side in _sides(sources, targets)), strict=True))
         nets, params = zip(*self._models, strict=True)
-        begin = len(self.tokenizer.start)
+        begin = len(self._begin("target"))
 
         def run(batch: list[int]) -> Callable[[], jax.Array]:
             source, labels = (self._padded([pairs[i][side] for i in batch]) for side in (0, 1))
@@ -207,7 +235,8 @@ class Translator(TextPredictor):
         """
         if not self.net.config.has_attention:
             raise ConfigError("this model has no attention to show: it was trained with model.attention none")
-        bos, begin = self.tokenizer.special.bos, len(self.tokenizer.start)
+        bos, before = self.tokenizer.special.bos, len(self._begin("source"))
+        begin = len(self._begin("target"))
         columns, labels = (self._tokens(*side, 1, None) for side in _sides(sources, targets))
 
         def run(batch: list[int]) -> Callable[[], jax.Array]:
@@ -217,9 +246,9 @@ class Translator(TextPredictor):
 
         sizes = [len(source) * len(target) / 64 for source, target in zip(columns, labels, strict=True)]  # of weights
         found = in_order(batched(run, sizes, self.decode.batch_size))
-        names = lambda ids: (*self.tokenizer.pieces(ids[begin:-1]), "</s>")
+        names = lambda ids, start: (*self.tokenizer.pieces(ids[start:-1]), "</s>")
         return [
-            AttentionWeights(names(s), names(t), weights[:, :, begin : len(t), begin : len(s)])
+            AttentionWeights(names(s, before), names(t, begin), weights[:, :, begin : len(t), before : len(s)])
             for s, t, weights in zip(columns, labels, found, strict=True)
         ]
 
@@ -233,7 +262,8 @@ class Translator(TextPredictor):
     ) -> list[np.ndarray]:
         """Returns the tokens of each sentence with its end token; with `warn`, long sentences are truncated."""
         eos = self.tokenizer.special.eos
-        tokens = [np.append(ids, eos) for ids in encode_texts(self.tokenizer, sentences, side)]
+        start = np.asarray(self._begin(side) if self.tags == side else (), np.int32)
+        tokens = [np.concatenate([start, ids, [eos]]) for ids in encode_texts(self.tokenizer, sentences, side)]
         longest = self._max_positions if warn is None else min(self._max_positions, BUCKETS[-1])
         for i, ids in enumerate(tokens):
             if len(ids) <= longest:
@@ -250,7 +280,7 @@ class Translator(TextPredictor):
         decode = self.decode
         limit = min(math.ceil(len(source) * decode.max_ratio) + decode.max_extra, self._max_positions)
         limit = max(1, min(limit, decode.max_length or limit))
-        if len(prefix) == len(self.tokenizer.start) >= limit:
+        if len(prefix) == len(self._begin("target")) >= limit:
             raise ConfigError(f"decode.max_length must be more than {limit}, with the token that each text begins with")
         if len(prefix) >= limit:
             raise ConfigError(

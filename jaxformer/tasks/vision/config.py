@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar, Literal
 
-from jaxformer.config import PLACE, at_least
-from jaxformer.data.sources import check_held_out
+from jaxformer.config import PLACE, at_least, check_held_out
 from jaxformer.errors import ConfigError
 from jaxformer.files import local_path
 from jaxformer.models import choices

@@ -70,7 +70,7 @@ class TestContract(TaskContract):
             r"train.tsv, line \d+: the label 'question' is not one of the classes",
         ),
         ({"data": {"classes": "statement,question,answer"}}, "train.tsv has no example of the class 'answer'"),
-        ({"data": {"classes": "one"}}, "data.classes must be two or more different names"),
+        ({"data": {"classes": "one"}}, "data: classes must be two or more different names"),
         ({"data": {"max_length": 49}}, "data.max_length is 49, but model.max_positions is 48"),
         ({"model": {"num_classes": 3}}, "model.num_classes is 3, but the data have 2"),
         ({"model": {"vocab_size": 7}}, r"model.vocab_size is 7, but the data have \d\d"),

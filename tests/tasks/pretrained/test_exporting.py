@@ -131,7 +131,7 @@ def test_a_translator_of_its_own_vocabulary_can_be_converted_again(tmp_path):
     again = pretrained.convert(tmp_path / "out", tmp_path / "again")
     assert again.decode.forbid == "<s>"
     texts = ["The old man sees the house.", "A cat sings!"]
-    given = {"beam_size": 1, "max_length": 8, "forced_end": "never"}
+    given = {"search": "greedy", "max_length": 8, "forced_end": "never"}
     own, other = (jaxformer.load(tmp_path / run, decode=given) for run in ("run", "again"))
     assert own.translate(texts) == other.translate(texts)
     said = []

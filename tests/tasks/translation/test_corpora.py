@@ -43,7 +43,7 @@ def test_a_fraction_holds_out_the_pairs_of_its_number(tmp_path, fraction, number
     (tmp_path / "a").write_text("".join(f"s{i}\n" for i in range(40)))
     data = DataConfig(source="a", target="a", directory=str(tmp_path), held_out=fraction)
     corpora = load_corpora(data)
-    assert corpora == load_corpora(dataclasses.replace(data, held_out=number))
+    assert corpora.fingerprints == load_corpora(dataclasses.replace(data, held_out=number)).fingerprints
     assert [len(part) for part in (corpora.validation, corpora.tests["test"])] == [number, number]
     with pytest.raises(DataError, match="cannot set aside 36 of 40 examples"):
         load_corpora(dataclasses.replace(data, held_out=0.45))
@@ -91,7 +91,7 @@ def test_runs_of_several_seeds_hold_out_the_same_pairs(tmp_path):
     data = DataConfig(source="a", target="a", directory=str(tmp_path), held_out=5)
     first, second = (TASK.read(TranslationConfig(data=data, seed=seed)) for seed in (0, 1))
     assert first.fingerprints == second.fingerprints
-    assert first.tests["test"].source == second.tests["test"].source
+    assert first.tests["test"] == second.tests["test"]
 
 
 def test_test_data_of_other_files(tmp_path):

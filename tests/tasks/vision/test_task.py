@@ -35,7 +35,7 @@ class TestContract(TaskContract):
             {"data": {"classes": "dark,lite"}},
             r"my.zip/light/1.png: the label 'light' is not one of the classes dark, lite",
         ),
-        ({"data": {"classes": "one"}}, "data.classes must be two or more different names"),
+        ({"data": {"classes": "one"}}, "data: classes must be two or more different names"),
         ({"model": {"num_classes": 3}}, "model.num_classes is 3, but the data have 2"),
         ({"data": {"shift": 8}}, "data.shift must be below 8, the shorter side of the images, got 8"),
         ({"model": {"num_channels": 2}}, r"num_channels must be 1 \(gray\) or 3 \(RGB\), got 2"),

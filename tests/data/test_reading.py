@@ -1,0 +1,59 @@
+"""What is known about the lines of large files is kept, and is the same when it is read."""
+
+import pytest
+
+from jaxformer.data import pairs, reading
+from jaxformer.data.pairs import FilePairs, PairFiles
+from jaxformer.data.reading import read_split
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.setattr(pairs, "LARGE", 100)
+    for side in ("s", "t"):
+        (tmp_path / side).write_text("".join(f"{side}{i // 2} é\n" for i in range(60)) + "\n" + "x" * 10_001)
+    return PairFiles(((tmp_path / "s", tmp_path / "t"),))
+
+
+def facts(parts):
+    texts = [(part.load().source, part.load().target, part.load().empty, part.load().overlong) for part in parts]
+    return [part.fingerprint for part in parts], [part.report() for part in parts], texts
+
+
+def test_files_are_read_once(files, tmp_path, monkeypatch):
+    """A second start, of this content and these settings, only hashes them; another content is read."""
+    expected = facts(read_split(files, held_out=5, parts=2, cache=None))
+    assert facts(read_split(files, held_out=5, parts=2, cache=tmp_path / "c")) == expected
+    with monkeypatch.context() as patch:
+        patch.setattr(reading, "read_pairs", None)
+        kept = read_split(files, held_out=5, parts=2, cache=tmp_path / "c")
+        assert isinstance(kept[0], FilePairs)
+        assert [part.fingerprint for part in kept] == expected[0]
+    assert facts(kept) == expected
+    assert len(read_split(files, held_out=6, parts=1, cache=tmp_path / "c")) == 2
+    (path := files.files[0][1]).write_text(path.read_text().replace("t7", "u7"))
+    assert facts(read_split(files, held_out=5, parts=2, cache=tmp_path / "c"))[0] != expected[0]
+    assert len(list((tmp_path / "c").iterdir())) == 3
+
+
+@pytest.mark.parametrize("name", ["facts.json", "codes.npy"])
+@pytest.mark.parametrize("place", [-2, None])
+def test_damage_is_noticed(files, tmp_path, caplog, name, place):
+    expected = facts(read_split(files, held_out=5, parts=2, cache=tmp_path / "c"))
+    (path,) = (tmp_path / "c").glob(f"*/{name}")
+    data = bytearray(path.read_bytes())
+    if place is None:
+        path.write_bytes(data[:-9])
+    else:
+        place = data.index(b"\\u00e9") + 5 if name == "facts.json" else place  # a letter of a text that is held out
+        data[place] ^= 1
+        path.write_bytes(data)
+    assert facts(read_split(files, held_out=5, parts=2, cache=tmp_path / "c")) == expected
+    assert "is damaged" in caplog.text
+    assert path.exists()
+
+
+def test_small_files_leave_nothing(files, tmp_path, monkeypatch):
+    monkeypatch.setattr(pairs, "LARGE", 1 << 20)
+    read_split(files, held_out=5, parts=1, cache=tmp_path / "c")
+    assert not (tmp_path / "c").exists()
