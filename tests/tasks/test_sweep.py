@@ -48,6 +48,7 @@ def test_a_sweep_continues_where_it_was_stopped(trained, tmp_path, capsys):
     trained.ends[1] = "terminated"
     assert main(words(tmp_path)) == 85
     assert [(config.model.dropout, config.seed) for config in trained.configs] == [(0.0, 0), (0.2, 0)]
+    capsys.readouterr()
     assert main(words(tmp_path, "--plan")) == 0
     plan = capsys.readouterr().out.splitlines()
     assert plan[0] == f"{tmp_path}/dropout=0/seed-0: model.dropout 0, seed 0, 2,000 steps: complete"
