@@ -13,7 +13,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jaxformer import inspection
+import numpy as np
+from scipy.special import stdtrit
+
+from jaxformer import inspection, tasks, training
 from jaxformer.config import changed, comparable, fingerprint
 from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError
@@ -176,9 +179,6 @@ def train(
       began: the `time.monotonic()` at which the work began; by default now.
       options: for `runner.train`.
     """
-    from jaxformer import training
-    from jaxformer.tasks import runner
-
     began, failures = time.monotonic() if began is None else began, {}
     for number, trial in enumerate(todo, 1):
         name = f"{number} of {len(todo)}: {trial.name}"
@@ -191,7 +191,7 @@ def train(
                 return "time", failures
             config = changed(trial.config, {"train": {"minutes": left if minutes else 0.0}})
             try:
-                reason = runner.train(config, trial.path, **options).reason
+                reason = tasks.runner.train(config, trial.path, **options).reason
             except (training.NonFiniteError, training.OutOfMemoryError) as error:
                 failures[trial.name] = str(error)
                 say(f"{trial.name} failed: {error}")
@@ -289,8 +289,5 @@ def half_width(values: Sequence[float]) -> float:
     >>> round(half_width([80.0, 82.0, 84.0]), 3)
     4.968
     """
-    import numpy as np
-    from scipy.special import stdtrit
-
     n = len(values)
     return float(stdtrit(n - 1, 0.975) * np.std(values, ddof=1) / n**0.5) if n > 1 else float("nan")

@@ -88,6 +88,8 @@ def test_batches_longer_than_the_positions(tmp_path):
 class Perfect:
     """A translator that returns the references."""
 
+    decode = DecodeConfig()
+
     def __init__(self, tokenizer, references):
         self.tokenizer, self.references = tokenizer, references
 
