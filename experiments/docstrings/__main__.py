@@ -132,7 +132,7 @@ def configuration(data: pathlib.Path, seed: int, minutes: float, *, smoke: bool)
     config = changed(registry.resolve("translation:tiny"), changes | {"train": changes["train"] | {"minutes": minutes}})
     if smoke:
         tiny = {"steps": 4, "validate_every": 2, "checkpoint_every": 2, "tensorboard": False}
-        small = {"model": {"d_model": 8, "num_heads": 1, "d_ff": 8}, "data": {"vocab_size": 300, "num_shapes": 1}}
+        small = {"model": {"d_model": 8, "num_heads": 1, "d_ff": 8}, "data": {"vocab_size": 400, "num_shapes": 1}}
         decode = {"validation_sentences": 2, "search": {"beam_size": 1}, "max_length": 2}
         config = changed(config, {**small, "optimizer": {"warmup_steps": 2}, "train": tiny, "decode": decode})
     return config
