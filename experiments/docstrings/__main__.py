@@ -68,11 +68,7 @@ def run(args: argparse.Namespace) -> None:
             evaluate([str(path)])
 
     trials = sweep.trials(args.out / "runs", {}, range(1 if args.smoke else args.seeds), configure)
-    reason, failures = sweep.train(trials, say=lambda text: print(text, flush=True), score=score)
-    if reason == "interrupted":
-        raise KeyboardInterrupt
-    if reason != "done" or failures:
-        raise command.Stopped(f"stopped: {failures or reason}; the same command resumes there")
+    command.train_all(trials, score=score)
     results = {"python": platform.python_version(), "pairs": {name: len(found) for name, found in parts.items()}}
     results |= {"first words": first_words(parts), **sweep.report(trials), "facts": command.facts()}
     command.write_results(args.out / "results.json", results)

@@ -6,11 +6,10 @@ import pytest
 
 from jaxformer.evaluation.scores import span_scores, spans
 
-seqeval = pytest.importorskip("seqeval.metrics")
-
 
 @pytest.mark.parity
 def test_spans_are_those_of_seqeval():
+    seqeval = pytest.importorskip("seqeval.metrics", reason="seqeval is not installed: pip install seqeval")
     draw = random.Random(0)
     names = ["O", *(f"{mark}-{kind}" for mark in "BIES" for kind in ("PER", "LOC"))]
     for number in range(300):
