@@ -115,8 +115,8 @@ def read_examples(
         text, an empty label or text, or an unknown label. The message has the file and the line.
     """
     texts, labels, most = [], [], {" ": 1}.get(separator, -1)
-    what = "the label is in column {} and the text in column {}" + (" and in column {}" if len(columns) == 3 else "")
-    what += ", counted from 0; see --data.columns and --data.separator"
+    where = "the texts in columns {} and {}" if len(columns) == 3 else "the text in column {}"
+    what = f"the label is in column {{}} and {where}, counted from 0; see --data.columns and --data.separator"
     for number, label, *parts in read_columns(path, columns, what, separator, most):
         labels.append(checked_label(label, f"{path}, line {number}", label_end, classes))
         parts = [text.strip() for text in parts]

@@ -36,6 +36,8 @@ def trained(monkeypatch):
 
     monkeypatch.setattr(runner, "train", train)
     monkeypatch.setattr(runtime, "start", lambda **_: None)
+    calls.draw = sweep.draw
+    monkeypatch.setattr(sweep, "draw", lambda rows, path: None)  # a second each
     return calls
 
 
@@ -61,7 +63,8 @@ def test_a_sweep_continues_where_it_was_stopped(trained, tmp_path, capsys):
     assert [config.train.steps for config in trained.configs[5:]] == [3000] * 4
 
 
-def test_means_and_intervals_of_the_best_results(trained, tmp_path, capsys):
+def test_means_and_intervals_of_the_best_results(trained, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sweep, "draw", trained.draw)
     assert main(words(tmp_path, "--json")) == 0
     report = json.loads(capsys.readouterr().out)
     assert report == json.loads((tmp_path / "sweep.json").read_text())
@@ -73,6 +76,7 @@ def test_means_and_intervals_of_the_best_results(trained, tmp_path, capsys):
     assert second["results"]["validation_bleu"]["values"] == [30.0, 30.0]  # the highest, the loss has the lowest
     assert [row["seed"] for row in report["trainings"]] == [0, 0, 1, 1]
     assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
+    monkeypatch.setattr(sweep, "draw", lambda rows, path: None)
     assert main(words(tmp_path)) == 0
     assert "validation_loss\n  model.dropout 0    3.0000 ± 12.7062  (2.0000, 4.0000)\n" in capsys.readouterr().out
 

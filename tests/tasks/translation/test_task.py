@@ -14,6 +14,7 @@ from sacrebleu.tokenizers import tokenizer_ko_mecab
 import jaxformer
 from jaxformer import demo, functional, sharding
 from jaxformer.config import changed
+from jaxformer.data.pipeline import PlannedPairs
 from jaxformer.data.sources import Parallel
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation import scores
@@ -278,6 +279,7 @@ def test_rouge_is_scored_if_it_is_wanted(is_wanted):
     @dataclasses.dataclass
     class Translator:
         decode: DecodeConfig
+        language = ""
         tokenizer = types.SimpleNamespace(normalizer=normalizer)
 
         def translate(self, texts):
@@ -288,7 +290,7 @@ def test_rouge_is_scored_if_it_is_wanted(is_wanted):
 
     pairs = Parallel(("le chat",), ("a cat",))
     corpus = Corpora(pairs, pairs, {"test": pairs})
-    data = types.SimpleNamespace(validation=types.SimpleNamespace(plan=types.SimpleNamespace(skipped=[])))
+    data = types.SimpleNamespace(validation=PlannedPairs(None, types.SimpleNamespace(skipped=[])))
     (found,) = task.score(config, corpus, Translator(config.decode), "test", lambda text: None)
     names = ["ROUGE-1", "ROUGE-2", "ROUGE-L"]
     assert [score.name for score in found.scores if score.value == 50 or "ROUGE-2" in score.name] == names * is_wanted
