@@ -23,6 +23,7 @@ from jaxformer.config import changed, fingerprint
 from jaxformer.errors import ConfigError, JaxformerError
 from jaxformer.files import check_writable, use_utf8, write_text
 from jaxformer.hardware import processor_name, use_large_pages
+from jaxformer.tasks import sweep
 from jaxformer.tasks.config import TaskConfig
 from jaxformer.training.phase_timer import COMPLETE, read_starts
 
@@ -134,6 +135,20 @@ def train(config: TaskConfig, run: pathlib.Path, end: float, *, hooks: Sequence[
         step = int(result.state.step)
         raise Stopped(f"{run.name} was stopped ({result.reason}) at step {step:,}; the same command resumes there")
     return sum(sum(start["seconds"].values()) for start in read_starts(run / "time.json"))
+
+
+def train_all(trials: Sequence[sweep.Trial], **options: Any) -> None:
+    """Trains what is not complete of a sweep, one after another; for `options`, see `sweep.train`.
+
+    Raises:
+      Stopped: the time was up, or a training failed.
+      KeyboardInterrupt: Ctrl-C has stopped a training, after it was saved.
+    """
+    reason, failures = sweep.train(trials, say=lambda text: print(text, flush=True), **options)
+    if reason == "interrupted":
+        raise KeyboardInterrupt
+    if reason != "done" or failures:
+        raise Stopped(f"stopped: {failures or reason}; the same command resumes there")
 
 
 def record(path: pathlib.Path, config: Any, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ RUNS = {
     "lm": "language_model",
     "bert": "masked_language_model",
     "classes": "classification",
+    "tagger": "tagging",
     "animals": "vision",
     "captions": "captioning",
 }
@@ -41,6 +42,8 @@ FILES = {
     "empty/note": "",
     "one.fr": "un\n",
     "two.en": "one\ntwo\n",
+    "words.tsv": "a\tX\nb\n",
+    "pairs.tsv": "yes\ta\tb\nno\ta\n",
 }
 
 

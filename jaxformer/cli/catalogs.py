@@ -43,6 +43,7 @@ class Data(Options):
       jaxformer data list
       jaxformer data fetch multi30k --out data
       jaxformer data grammar --out data/grammar  # the built-in corpus: four parts, two aligned files each
+      jaxformer train tagging:tiny --data.train data/grammar/train.tags.tsv  # the parts of speech of the English words
       jaxformer data prepare CONFIG --out cache --workers 8  # see `jaxformer data prepare --help`
     """
 
@@ -91,11 +92,12 @@ def _write_grammar(out: pathlib.Path) -> int:
     pairs = {name: getattr(parts, name) for name in ("train", "validation", "seen", "unseen")}
     texts = {out / f"{name}.en": "".join(f"{pair.english}\n" for pair in of) for name, of in pairs.items()}
     texts |= {out / f"{name}.fr": "".join(f"{pair.french}\n" for pair in of) for name, of in pairs.items()}
+    texts |= {out / f"{name}.tags.tsv": "".join(map(demo.tagged, of)) for name, of in pairs.items()}
     for path, text in texts.items():
         if path.exists() and path.read_bytes() != text.encode():
             raise ConfigError(f"{path} exists and holds another text; name another folder with --out")
     for path, text in texts.items():
         write_text(path, text)
     for name, of in pairs.items():
-        print(f"{out / name}.en, .fr: {len(of):,} pairs")
+        print(f"{out / name}.en, .fr, .tags.tsv: {len(of):,} pairs")
     return 0

@@ -234,7 +234,8 @@ def _parser(kind: type[Options]) -> _Parser:
     hints = typing.get_type_hints(kind, include_extras=True)
     for field in dataclasses.fields(kind):
         shape: dict[str, Any] = _shape(hints[field.name], is_option=field.kw_only is True)
-        shape |= {"help": field.metadata["help"].replace("%", "%%"), "default": field.default}
+        default = list(field.default) if shape.get("action") == "extend" else field.default
+        shape |= {"help": field.metadata["help"].replace("%", "%%"), "default": default}
         is_needed = field.default is REQUIRED
         if field.kw_only:
             name = f"--{field.name}".replace("_", "-")
@@ -267,7 +268,8 @@ def _shape(hint: object, *, is_option: bool) -> dict[str, Any]:
     if type(None) in members:
         return _shape(members[0], is_option=is_option)
     if typing.get_origin(hint) is tuple:
-        return {**_shape(members[0], is_option=True), "nargs": "+" if is_option else "*"}
+        several = {"nargs": "+", "action": "extend"} if is_option else {"nargs": "*"}
+        return {**_shape(members[0], is_option=True), **several}
     if hint is bool:
         return {"action": "store_true"}
     if hint is str:

@@ -33,6 +33,7 @@ class Evaluate(EnsembleOptions):
       jaxformer evaluate runs/demo
       jaxformer evaluate runs/en-de --checkpoint average --decode.search.beam_size 5
       jaxformer evaluate runs/en-de --split validation --checkpoint last
+      jaxformer evaluate bart --files articles.txt summaries.txt --decode.rouge  # also ROUGE-1, ROUGE-2 and ROUGE-L
       jaxformer evaluate runs/one --ensemble runs/two runs/three  # an ensemble
       jaxformer evaluate runs/en-de --files test_2017.en test_2017.de
       jaxformer evaluate runs/demo --json | jq '."unseen sentences"[0].value'

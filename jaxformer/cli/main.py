@@ -26,6 +26,7 @@ from jaxformer.signals import ending_at_once
 
 COMMANDS = {
     "train": "train a model, or resume its training",
+    "sweep": "train several seeds and settings one after another, and report means with intervals",
     "plan": "compile a training step for target hardware: memory, collectives, estimated time",
     "sizes": "count the parameters, FLOPs and bytes of published models",
     "evaluate": "score a run on its test data",
@@ -34,6 +35,7 @@ COMMANDS = {
     "score": "print the log-probabilities of given translations or texts",
     "fill": "predict the [MASK] tokens of texts with a masked language model",
     "classify": "classify texts or images, with probabilities and attention",
+    "tag": "label each word of texts, such as with its part of speech",
     "caption": "caption images, with the attention of each word",
     "convert": "make a run from a pretrained Hugging Face model",
     "export": "write a run in Hugging Face format",
@@ -49,15 +51,15 @@ COMMANDS = {
 
 HOMES = {
     **dict.fromkeys(("translate", "generate", "caption"), "generation"),
-    **dict.fromkeys(("classify", "fill", "score"), "prediction"),
+    **dict.fromkeys(("classify", "fill", "score", "tag"), "prediction"),
     **dict.fromkeys(("diff", "replay", "average"), "runs"),
     **dict.fromkeys(("convert", "export"), "pretrained"),
     **dict.fromkeys(("configs", "data"), "catalogs"),
-    "demo": "train",
+    **dict.fromkeys(("sweep", "demo"), "train"),
 }
 """The modules of commands that are not named after them."""
 
-HEAVY = tuple("demo train replay evaluate translate inspect generate score fill classify caption".split())
+HEAVY = tuple("demo train sweep replay evaluate translate inspect generate score fill classify tag caption".split())
 """The commands that run a model."""
 
 EXTRAS = "orbax grain PIL sentencepiece sacrebleu sacremoses rich tensorboardX matplotlib".split()
@@ -87,7 +89,7 @@ def script() -> int:
     # The encoding of the locale may lack characters of a translation, and a path need not be UTF-8.
     sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")  # pyright: ignore[reportAttributeAccessIssue]
     terminated = (128 + signal.SIGTERM, "terminated")
-    if sys.argv[1:2] in (["train"], ["demo"]):
+    if sys.argv[1:2] in (["train"], ["sweep"], ["demo"]):
         terminated = (85, f"jaxformer {sys.argv[1]}: SIGTERM outside of training: run the same command again")
     with ending_at_once({signal.SIGINT: (130, "interrupted"), signal.SIGTERM: terminated}):
         code = main()

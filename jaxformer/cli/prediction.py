@@ -1,4 +1,4 @@
-"""The commands that judge given texts or images with a model: ``classify``, ``fill`` and ``score``."""
+"""The commands that judge given texts or images with a model: ``classify``, ``fill``, ``tag`` and ``score``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from jaxformer.cli.command import File, OutputFile, Picture, Text, command, option, word
 from jaxformer.cli.output import as_json, put
@@ -169,6 +169,65 @@ def fill(args: Fill) -> int:
             else:
                 shown = [[f"{piece.translate(_BREAKS)} {share:.1%}" for piece, share in best] for best in filled]
                 yield "\t".join(map(", ".join, shown))
+
+    put(lines(), args.out)
+    return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Tag(RunOptions):
+    """Labels each word of texts: arguments, the lines of a file, or standard input line by line.
+
+    examples:
+      jaxformer tag runs/names "Ada Lovelace lived in London."
+      jaxformer tag runs/names --file texts.txt --json --out names.jsonl
+      echo "Do n't stop ." | jaxformer tag runs/names --split spaces  # line by line, as they come
+
+    Each word is a line of the result, with its label and the label's probability; a blank line follows each text. The
+    first two columns are a table that can be trained on. Punctuation is split off the ends of words. With --split
+    spaces, words are split at spaces only, as in texts whose words have been split like those of the training data.
+    """
+
+    inputs: tuple[Text, ...] = word("Texts.", ())
+    file: File | None = option("A file of texts, one per line.")
+    out: OutputFile | None = option("The file to write to, instead of printing.")
+    json: bool = option("Print one JSON object per line, with the spans of labels such as B-PER.", False)
+    split: Literal["punctuation", "spaces"] = option(
+        "Split words at punctuation too (default), or spaces.", "punctuation"
+    )
+
+
+@command
+def tag(args: Tag) -> int:
+    """Prints the labels of the words of arguments, of the lines of a file, or of the lines of standard input."""
+    if args.inputs and args.file:
+        raise ConfigError("give texts or --file, not both")
+    config = configured(args, ())
+    from jaxformer.cli.lines import batches
+    from jaxformer.tasks.tagging import Tagger
+
+    tagger = load(args, config)
+    assert isinstance(tagger, Tagger)
+    place = "text" if args.inputs else f"{args.file or 'standard input'}, line"
+
+    def lines() -> Iterator[str]:
+        for batch in batches(args.inputs, args.file, most=TEXTS):
+            for number, text in batch:
+                if not text.strip():
+                    raise DataError(f"{place} {number}: expected words, got an empty text")
+            texts = [text for _, text in batch]
+            for text, found in zip(
+                texts, tagger.tag([x.split() for x in texts] if args.split == "spaces" else texts), strict=True
+            ):
+                if args.json:
+                    named = [
+                        {"label": kind, "start": start, "stop": stop, "text": " ".join(found.words[start:stop])}
+                        for kind, start, stop in found.spans
+                    ]
+                    yield as_json({"text": text, **dataclasses.asdict(found), "spans": named})
+                else:
+                    rows = zip(found.words, found.labels, found.probabilities, strict=True)
+                    yield "".join(f"{word}\t{label}\t{share:.1%}\n" for word, label, share in rows)
 
     put(lines(), args.out)
     return 0

@@ -122,3 +122,5 @@ def _check_used(decode: GenerationConfig, names: Mapping[str, object], command: 
             raise ConfigError(f"decode.{name} has no effect: it needs --ensemble")
         if name in decode.of_training:
             raise ConfigError(f"decode.{name} has no effect: it is for training")
+        if name in decode.of_scores and command != "evaluate":
+            raise ConfigError(f"decode.{name} has no effect: it is for evaluate and training")

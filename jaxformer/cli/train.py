@@ -1,17 +1,25 @@
-"""The commands that train: ``train`` and ``demo``."""
+"""The commands that train: ``train``, ``sweep`` and ``demo``."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import pathlib
 import shlex
+import sys
 from typing import TYPE_CHECKING, Annotated
 
-from jaxformer.cli.command import Options, Run, Word, command, option, word
+from jaxformer.cli.command import REQUIRED, Name, Options, OutputFolder, Run, Word, command, option, word
+from jaxformer.cli.output import as_indented_json, shown
 from jaxformer.errors import ConfigError
+from jaxformer.files import write_text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from jaxformer.demo import GrammarSplits
+    from jaxformer.tasks import sweep as sweeping
+    from jaxformer.tasks.config import TaskConfig
     from jaxformer.tasks.translation import Translator
 
 
@@ -51,10 +59,7 @@ def train(args: Train, settings: list[str]) -> int:
     """Trains; returns 0 when done, 85 after SIGTERM or a time limit, 130 after Ctrl-C, in all cases after saving."""
     from jaxformer.cli.arguments import resolved, settings_help
 
-    if args.data_dir is not None:
-        if not args.data_dir:
-            raise ConfigError("the path of --data-dir is empty")
-        settings = ["--data.directory", args.data_dir, *settings]
+    settings = _located(args.data_dir, settings)
     config = resolved(args.config, settings, args.out)
     if args.settings:
         print(settings_help(config))
@@ -69,6 +74,107 @@ def train(args: Train, settings: list[str]) -> int:
     hooks, console = [runtime.KeepCode()], runtime.console()
     result = runner.train(config, args.out, began=STARTED, console=console, profile=args.profile, hooks=hooks)
     return runtime.EXIT_CODES.get(result.reason, 0)
+
+
+def _located(data_dir: str | None, settings: list[str]) -> list[str]:
+    """Returns settings with the folder of the corpora, if it is given."""
+    if data_dir == "":
+        raise ConfigError("the path of --data-dir is empty")
+    return settings if data_dir is None else ["--data.directory", data_dir, *settings]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep(Options):
+    """Trains a configuration with several seeds, and with every combination of the values of --set, one after another;
+    reports the mean of each result and its 95 % interval.
+
+    examples:
+      jaxformer sweep demo --seeds 3 --out runs/demo-seeds
+      jaxformer sweep translation:tiny --data.source my.en --data.target my.fr --out runs/sweep \\
+          --set optimizer.learning_rate=1e-3,2e-3 --set model.dropout=0,0.1 --evaluate
+      jaxformer sweep demo --set optimizer=adam,muon --train.steps 500 --out runs/optimizers --plan
+
+    Run the same command again to resume where it stopped; more seeds or values add trainings. The results are also in
+    sweep.json and sweep.png of the folder.
+    """
+
+    setting_prefix = "--"
+
+    config: Annotated[str, Word("CONFIG")] = word("A name from `jaxformer configs`, a file, or a saved config.json.")
+    out: OutputFolder = option("The folder of the run directories and the results.", REQUIRED)
+    seeds: int = option("The number of seeds of each combination, from --seed on (default 3).", 3)
+    set: tuple[Name, ...] = option("A setting and its values, NAME=VALUE,VALUE; with several, every combination.", ())
+    evaluate: bool = option("Also score each complete run on its test data, as `jaxformer evaluate` does.", False)
+    plan: bool = option("Print the trainings and their states, and exit.", False)
+    data_dir: str | None = option("The folder of the corpora; default: the working directory, then $JAXFORMER_DATA.")
+    json: bool = option("Print the results as JSON.", False)
+    no_compile_cache: bool = option("Compile every program again.", False)
+
+
+@command
+def sweep(args: Sweep, settings: list[str]) -> int:
+    """Trains all, and reports; returns 0 when done, 2 if some failed, else as `train` does: 85 or 130."""
+    from jaxformer.cli.arguments import resolved
+    from jaxformer.tasks import sweep as sweeping
+
+    if args.seeds < 1:
+        raise ConfigError(f"--seeds must be at least 1, got {args.seeds}")
+    settings = _located(args.data_dir, settings)
+    grid = sweeping.read_grid(args.set)
+    first = resolved(args.config, settings).seed
+
+    def configure(values: Mapping[str, str], run: pathlib.Path) -> TaskConfig:
+        return resolved(args.config, [*settings, *(f"--{name}={value}" for name, value in values.items())], run)
+
+    trials = sweeping.trials(args.out, grid, range(first, first + args.seeds), configure)
+    states = [sweeping.state(trial) for trial in trials]  # refuses other files before anything starts
+    if args.plan:
+        for trial, state in zip(trials, states, strict=True):
+            print(shown(f"{trial.path}: {trial.name}, {trial.config.train.steps:,} steps: {state}"))
+        return 0
+    return _sweep(args, trials, states)
+
+
+def _sweep(args: Sweep, trials: list[sweeping.Trial], states: list[str]) -> int:
+    """Trains, scores and reports the trainings of a sweep; returns the exit code."""
+    from jaxformer.cli import STARTED, runtime
+    from jaxformer.cli.evaluate import evaluate
+    from jaxformer.multihost import cluster
+    from jaxformer.tasks import sweep as sweeping
+
+    if (processes := cluster.initialize().num_processes) > 1:
+        raise ConfigError(f"a sweep has one process, got {processes}; train each configuration by `jaxformer train`")
+    runtime.start(compile_cache=not args.no_compile_cache)
+    done = states.count(sweeping.DONE)
+    cells = len({trial.cell for trial in trials})
+    combinations = f"{cells} combination{'s' * (cells > 1)} of settings, {args.seeds} seed{'s' * (args.seeds > 1)} each"
+    runtime.say(f"{len(trials)} trainings in {args.out}: {combinations}; {done} complete")
+    about: dict[str, object] = {}
+
+    def score(run: pathlib.Path) -> None:
+        with contextlib.redirect_stdout(sys.stderr):
+            evaluate([str(run)])
+
+    def save() -> None:
+        about.update(sweeping.report(trials))
+        write_text(args.out / "sweep.json", as_indented_json(about) + "\n")
+        sweeping.draw(about["summary"], args.out / "sweep.png")
+
+    reason, failures = sweeping.train(
+        trials,
+        say=runtime.say,
+        score=score if args.evaluate else None,
+        each=save,
+        began=STARTED,
+        console=runtime.console(),
+    )
+    if args.json:
+        print(as_indented_json(about))
+    elif about.get("summary"):
+        print(sweeping.as_text(about["summary"]))
+    for name, text in failures.items():
+        print(shown(f"{name} failed: {text}"), file=sys.stderr)
+    return runtime.EXIT_CODES.get(reason, 2 if failures else 0)
 
 
 @dataclasses.dataclass(frozen=True)

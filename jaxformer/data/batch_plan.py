@@ -154,6 +154,31 @@ def replan(plan: BatchPlan, source_lengths: np.ndarray, target_lengths: np.ndarr
     return BatchPlan(plan.shapes, tuple(buckets), skipped, plan.seed, shuffle=False)
 
 
+def plan_texts(
+    lengths: np.ndarray, held_out: np.ndarray, *, seed: int, tokens_per_batch: int, num_shapes: int, max_length: int
+) -> tuple[BatchPlan, BatchPlan]:
+    """Plans single texts for training, and others for validation, in order; a shape for the longest of them is added.
+
+    Args:
+      lengths, held_out: tokens of each text, with class token and eos; longer ones are cut to `max_length`.
+      seed, tokens_per_batch, num_shapes, max_length: see `make_batch_plan`.
+    """
+    # The plan adds an end token.
+    train, others = (np.minimum(each, max_length) - 1 for each in (lengths, held_out))
+    plan = make_batch_plan(
+        train,
+        np.zeros_like(train),
+        seed=seed,
+        tokens_per_batch=tokens_per_batch,
+        num_shapes=num_shapes,
+        max_length=max_length,
+    )
+    shapes, longest = plan.shapes, int(others.max()) + 1
+    if longest > shapes[-1][1]:  # than all training texts
+        shapes += ((num_rows(tokens_per_batch, longest), longest, longest),)
+    return plan, replan(dataclasses.replace(plan, shapes=shapes), others, np.zeros_like(others))
+
+
 def _longer(source_lengths: np.ndarray, target_lengths: np.ndarray) -> Iterator[np.ndarray]:
     """Yields the tokens of the longer side of pairs, eos included, `CHUNK` pairs at a time."""
     for start in range(0, len(source_lengths), CHUNK):

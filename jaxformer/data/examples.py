@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import os
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic
 
 import jax
@@ -55,10 +55,7 @@ class Examples:
           ConfigError: `held_out` is neither a fraction between 0 and 1 nor an integer from 1.
           DataError: a part would be empty.
         """
-        try:
-            kept, part = split_rows(self.texts, num_held_out(held_out, len(self)))
-        except DataError as error:
-            raise DataError(f"{self.file or 'examples'}: {error}") from error
+        kept, part = split_checked(self.texts, held_out, self.file)
         return self._take(kept), self._take(part)
 
     def first(self, number: int) -> Examples:
@@ -70,10 +67,35 @@ class Examples:
         return Examples(tuple(self.texts[i] for i in rows), tuple(self.labels[i] for i in rows), self.file)
 
 
+def split_checked(texts: Sequence[str], held_out: float, file: str = "") -> tuple[list[int], list[int]]:
+    """Returns the rows of the texts to keep and to hold out: see `Examples.split`."""
+    try:
+        return split_rows(texts, num_held_out(held_out, len(texts)))
+    except DataError as error:
+        raise DataError(f"{file or 'examples'}: {error}") from error
+
+
+def checked_label(label: str, place: str, label_end: str = "", classes: Sequence[str] = ()) -> str:
+    """Returns a label without blanks around it, normalized (NFC); for the arguments, see `read_examples`.
+
+    Raises:
+      DataError: it is empty, or not one of the classes; the message begins with `place`.
+    """
+    label = label.strip()
+    if label_end:
+        label = label.partition(label_end)[0].rstrip()
+    label = unicodedata.normalize("NFC", label)
+    if not label:
+        raise DataError(f"{place}: the label is empty")
+    if classes and label not in classes:
+        raise DataError(f"{place}: the label {label!r} is not one of the classes {first_few(classes, 20)}")
+    return label
+
+
 def read_examples(
     path: str | os.PathLike[str],
     *,
-    columns: tuple[int, int] = (0, 1),
+    columns: Sequence[int] = (0, 1),
     separator: str = "\t",
     label_end: str = "",
     classes: Sequence[str] = (),
@@ -84,7 +106,7 @@ def read_examples(
 
     Args:
       columns: the columns of the label and of the text, counted from 0. With a space as `separator` there are two: the
-        line up to the first space, and the rest.
+        line up to the first space, and the rest. With a third column, an example is two texts with a tab between them.
       label_end: a delimiter that ends the label, such as ":" in "LOC:city".
       classes: the allowed labels, normalized; any by default.
 
@@ -93,22 +115,14 @@ def read_examples(
         text, an empty label or text, or an unknown label. The message has the file and the line.
     """
     texts, labels, most = [], [], {" ": 1}.get(separator, -1)
-    what = (
-        "the label is in column {} and the text in column {}, counted from 0; see --data.columns and --data.separator"
-    )
-    for number, label, text in read_columns(path, columns, what, separator, most):
-        label, text = label.strip(), text.strip()
-        if label_end:
-            label = label.partition(label_end)[0].rstrip()
-        label = unicodedata.normalize("NFC", label)
-        if not label or not text:
-            raise DataError(f"{path}, line {number}: the {'label' if not label else 'text'} is empty")
-        if classes and label not in classes:
-            raise DataError(
-                f"{path}, line {number}: the label {label!r} is not one of the classes {first_few(classes, 20)}"
-            )
-        labels.append(label)
-        texts.append(text)
+    where = "the texts in columns {} and {}" if len(columns) == 3 else "the text in column {}"
+    what = f"the label is in column {{}} and {where}, counted from 0; see --data.columns and --data.separator"
+    for number, label, *parts in read_columns(path, columns, what, separator, most):
+        labels.append(checked_label(label, f"{path}, line {number}", label_end, classes))
+        parts = [text.strip() for text in parts]
+        if not all(parts):
+            raise DataError(f"{path}, line {number}: the {'second text' if parts[0] else 'text'} is empty")
+        texts.append("\t".join(parts))
     if not texts:
         raise DataError(f"{path} holds no example")
     return Examples(tuple(texts), tuple(labels), str(path))
@@ -133,6 +147,8 @@ class PlannedTexts(Planned):
     labels: np.ndarray  # int [N]
     special: SpecialTokens
     plan: BatchPlan
+    typed: bool = False
+    """True for token types of pairs: see `with_types`."""
 
     __repr__ = brief
 
@@ -143,6 +159,8 @@ class PlannedTexts(Planned):
         """
         (num_rows, length, _), examples, _ = self.plan.batch(step, rows=rows)
         texts = pad_texts(self.tokens.take(examples), (num_rows, length), self.special)
+        if self.typed:
+            texts = with_types(texts, self.special)
         classes = np.zeros(num_rows, np.int32)
         classes[: len(examples)] = self.labels[examples]
         return LabeledBatch(texts, classes)
@@ -164,3 +182,43 @@ def pad_texts(texts: Sequences, shape: tuple[int, int], special: SpecialTokens) 
     tokens[: len(ragged)][inside] = ragged.tokens[places[inside]]
     tokens[rows, 0], tokens[rows, lengths + 1] = special.bos, special.eos
     return Tokens(tokens, valid, right_padded=True)
+
+
+def tokenize_examples(
+    texts: Sequence[str],
+    encode: Callable[[Sequence[str]], Sequences],
+    special: SpecialTokens,
+    *,
+    most: int,
+    has_pairs: bool = False,
+) -> tuple[Ragged, np.ndarray]:
+    """Returns the tokens of texts, those of pairs with ``eos`` ([SEP]) in between, and their numbers before any cut.
+
+    Pairs of more than `most` tokens are cut: the longer text first, at its end. Single texts are not cut here.
+
+    >>> encode = lambda texts: [np.array([int(word) for word in text.split()]) for text in texts]
+    >>> tokens, lengths = tokenize_examples(["7 8 9\\t5"], encode, SpecialTokens(), most=4, has_pairs=True)
+    >>> tokens.tokens.tolist(), lengths.tolist()
+    ([7, 8, 2, 5], [5])
+    """
+    if not has_pairs:
+        tokens = Ragged.join(encode(texts))
+        return tokens, tokens.lengths
+    sides = list(zip(*(text.split("\t") for text in texts), strict=True)) or [(), ()]
+    firsts, seconds = (Ragged.join(encode(side)) for side in sides)
+    joined, end = [], np.array([special.eos], np.int32)
+    for first, second in zip(firsts, seconds, strict=True):
+        short = min(len(first), len(second), (most - 1) // 2)
+        room = most - 1 - short
+        joined += [np.concatenate([first[:room], end, second[: most - 1 - min(len(first), room)]])]
+    return Ragged.join(joined), firsts.lengths + seconds.lengths + 1
+
+
+def with_types(tokens: Tokens[np.ndarray], special: SpecialTokens) -> Tokens[np.ndarray]:
+    """Returns tokens of pairs with token types: 0 up to the first ``eos``, 1 for the second text and its ``eos``.
+
+    >>> with_types(pad_texts([np.array([7, 2, 5])], (1, 6), SpecialTokens()), SpecialTokens()).types.tolist()
+    [[0, 0, 0, 1, 1, 0]]
+    """
+    ends = np.cumsum(tokens.ids == special.eos, 1) - (tokens.ids == special.eos)
+    return dataclasses.replace(tokens, types=((ends > 0) & np.asarray(tokens.valid)).astype(np.int32))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import codecs
 import gzip
 import importlib
+import operator
 import os
 import pathlib
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO
 
 from jaxformer.errors import ConfigError, DataError
@@ -36,8 +37,8 @@ ZSTD = ("compression.zstd", "backports.zstd")
 
 Path = str | os.PathLike[str]
 
-Cells = tuple[str, str]
-"""The texts in two columns of a line."""
+Cells = tuple[str, ...]
+"""The texts in some columns of a line."""
 
 
 def read_utf8(path: Path) -> str:
@@ -76,46 +77,57 @@ def line_blocks(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def column_blocks(
-    path: Path, columns: tuple[int, int], what: str, separator: str = "\t", most: int = -1
+    path: Path,
+    columns: Sequence[int],
+    what: str,
+    separator: str = "\t",
+    most: int = -1,
+    is_note: Callable[[list[str]], bool] | None = None,
 ) -> Iterator[tuple[int, list[Cells | None]]]:
-    """Yields two columns of a table in blocks of lines, each with the number of its first line, from 1.
+    """Yields two or more columns of a table in blocks of lines, each with the number of its first line, from 1.
 
-    A blank line has no cells, but None.
+    A blank line has no cells, but None; a note is an empty tuple.
 
     Args:
       columns: the columns, counted from 0.
       what: what the columns hold, for messages, with ``{}`` for each number.
       most: the largest number of separators in a line; any by default.
+      is_note: returns True for the texts of a line that belongs to no row, such as a comment.
 
     Raises:
       DataError: a line has too few columns, or text in a column that another line lacks, as after a tab in a
         sentence; or see `read_utf8`.
     """
-    left, right = columns
-    check = _SameColumns(str(path), separator)
+    pick, check = operator.itemgetter(*columns), _SameColumns(str(path), separator)
     for number, lines in line_blocks(path):
         rows = [line.split(separator, most) if line.strip() else [] for line in lines]
+        notes = [i for i, row in enumerate(rows) if row and is_note(row)] if is_note else []
+        for i in notes:
+            rows[i] = []
         check.add(number, rows)
         try:
-            yield number, [(row[left], row[right]) if row else None for row in rows]
+            cells = [pick(row) if row else None for row in rows]
         except IndexError:
             line, row = next((i, row) for i, row in enumerate(rows, number) if row and len(row) <= max(columns))
             raise DataError(f"{path}, line {line}: {len(row)} column(s), but {what.format(*columns)}") from None
+        for i in notes:
+            cells[i] = ()
+        yield number, cells
     check.end()
 
 
 def read_columns(
-    path: Path, columns: tuple[int, int], what: str, separator: str = "\t", most: int = -1
-) -> Iterator[tuple[int, str, str]]:
-    """Yields the number of each line of a table that is not blank, and its cells in two columns: see `column_blocks`.
+    path: Path, columns: Sequence[int], what: str, separator: str = "\t", most: int = -1
+) -> Iterator[tuple[int, *Cells]]:
+    """Yields the number of each line of a table that is not blank, and its cells in these columns: see `column_blocks`.
 
     Raises:
       DataError: see `column_blocks`.
     """
     for number, cells in column_blocks(path, columns, what, separator, most):
-        for line, pair in enumerate(cells, number):
-            if pair is not None:
-                yield line, *pair
+        for line, found in enumerate(cells, number):
+            if found is not None:
+                yield line, *found
 
 
 class _SameColumns:

@@ -188,3 +188,11 @@ YEARS = [str(year) for year in range(1940, 2025)]
 PASSIVES = (("signed", "signé"), ("published", "publié"), ("adopted", "adopté"), ("rejected", "rejeté"), ("translated", "traduit"), ("presented", "présenté"), ("discussed", "discuté"))
 POSSESSIVES = {"my": "mon ma mes", "his": "son sa ses", "her": "son sa ses", "our": "notre notre nos", "your": "votre votre vos", "their": "leur leur leurs"}
 NUMBERS = {"two": "deux", "three": "trois", "four": "quatre", "five": "cinq", "six": "six", "ten": "dix"}
+CLOSED = {word: tag for tag, words in {
+    "DET": "the a an this these all some any my his her our your their", "AUX": "am is are was were do does did will",
+    "PRON": "I he she it we you they me him us them who nobody", "SCONJ": "that because", "CCONJ": "and but", "ADV": "never no longer why when where",
+    "ADP": "of on in at to for", "PART": "not", "PUNCT": ". ?", "NUM": " ".join((*NUMBERS, *YEARS)), "PROPN": " ".join(month for month, _ in MONTHS),
+}.items() for word in words.split()}
+"""The part of speech of the words that have only one, wherever they stand; "her" and "that" are also pronouns."""
+OPEN = {word: "NOUN" for noun in NOUNS for word in (noun.english, noun.english_plural)} | {a.english: "ADJ" for a in ADJECTIVES}
+"""The part of speech of the words that may also be verbs, such as "open"."""

@@ -39,6 +39,7 @@ class Pair:
     construction: str
     features: frozenset[tuple[str, str]] = frozenset()
     alignment: tuple[tuple[int, int], ...] = ()
+    tags: tuple[str, ...] = ()  # the part of speech of each English word, of Universal Dependencies
 
 
 @dataclass(eq=False)
@@ -48,6 +49,7 @@ class Phrase:
     english: tuple[str, ...]
     french: tuple[str, ...]
     links: frozenset[tuple[int, int]]
+    tags: tuple[str, ...] = ()  # of the English words
     features: frozenset[tuple[str, str]] = frozenset()
     feminine: bool = False
     plural: bool = False
@@ -65,12 +67,22 @@ def words(text: str) -> tuple[str, ...]:
     return tuple(re.findall(r"\w+(?:-\w+)*'?|[^\w\s]", text))
 
 
+def tagged(pair: Pair) -> str:
+    """Returns the English sentence as rows of a word, a tab and its part of speech, and a blank line.
+
+    >>> tagged(Pair("She sings.", "Elle chante.", "action", tags=("PRON", "VERB", "PUNCT")))
+    'She\\tPRON\\nsings\\tVERB\\n.\\tPUNCT\\n\\n'
+    """
+    rows = zip(words(pair.english), pair.tags, strict=True)
+    return "".join(f"{word}\t{tag}\n" for word, tag in rows) + "\n"
+
+
 def tie(english: Items, french: Items | None = None) -> Phrase:
     """Composes a phrase of words and of phrases, which keep their links; French has the English order unless given.
 
     Words that share a letter after the slash are linked, as are words without; ``_`` joins words with the same letters.
     """
-    sides = []
+    sides, tags = [], ()
     for side, items in enumerate((english, english if french is None else french)):
         found, begins, roles = [], {}, []
         for item in items:
@@ -78,22 +90,35 @@ def tie(english: Items, french: Items | None = None) -> Phrase:
                 assert item not in begins, "a phrase must stand once"
                 begins[item] = len(found)
                 found += item.french if side else item.english
+                tags += () if side else item.tags
             else:
                 for token, _, letters in (token.partition("/") for token in item.split() if token[0] != "/"):
                     roles += [(len(found) + i, set(letters or "-")) for i in range(token.count("_") + 1)]
                     found += token.split("_")
+                    tags += () if side else tuple(part_of_speech(word, letters) for word in token.split("_"))
         sides.append((tuple(found), begins, roles))
     (first, begins, roles), (second, places, others) = sides
     assert begins.keys() == places.keys(), "a phrase must stand in both languages"
     links = {(begins[phrase] + i, places[phrase] + j) for phrase in begins for i, j in phrase.links}
     links |= {(i, j) for i, role in roles for j, other in others if role & other}
-    return Phrase(first, second, frozenset(links), frozenset().union(*(phrase.features for phrase in begins)))
+    return Phrase(first, second, frozenset(links), tags, frozenset().union(*(phrase.features for phrase in begins)))
+
+
+def part_of_speech(word: str, letters: str = "") -> str:
+    """Returns the part of speech of an English word with these letters of `tie`: v for a verb, o for an object; or "X".
+
+    >>> [part_of_speech("open", "tv"), part_of_speech("open"), part_of_speech("her", "o"), part_of_speech("her")]
+    ['VERB', 'ADJ', 'PRON', 'DET']
+    """
+    if "o" in letters and word in ("her", "that"):
+        return "PRON"
+    return lexicon.CLOSED.get(word) or ("VERB" if "v" in letters else lexicon.OPEN.get(word, "X"))
 
 
 def said(english: str, french: str, *features: tuple[str, str]) -> Phrase:
     """Returns a phrase of words alone: without letters, every word is linked with every word of the other language."""
     phrase = _said(english, french)
-    return Phrase(phrase.english, phrase.french, phrase.links, frozenset(features))
+    return replace(phrase, features=frozenset(features))
 
 
 @functools.cache
@@ -202,4 +227,4 @@ def sentence(construction: str, whole: Phrase) -> Pair:
     english = re.sub(r" ([.?])", r"\1", " ".join(whole.english))
     french = " ".join(word for word, _ in joined).replace("' ", "'").replace(" .", ".")
     english, french = (text[0].upper() + text[1:] for text in (english, french))
-    return Pair(english, french, construction, whole.features, tuple(links))
+    return Pair(english, french, construction, whole.features, tuple(links), whole.tags)

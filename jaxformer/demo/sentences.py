@@ -139,7 +139,7 @@ class Sentences(random.Random):
     def relative_clause(self) -> Phrase:  # The houses that the old man buys are white.
         clause = self.clause(verbs_of("thing love"), PAST, 0.2)
         head = self.object(clause, "the", "0012")
-        that = said("that", "que", *([("that", f"{clause.tense} {clause.negation}")] if clause.negation else []))
+        that = said("that/o", "que/o", *([("that", f"{clause.tense} {clause.negation}")] if clause.negation else []))
         done = replace(clause, pronoun=("", "", head.ending)).group()
         verb = be(head, "present" if clause.tense == "present" else self.choice(PAST[:2]))
         return tie([head, that, clause.subject, done, verb, self.adjective(head)])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import itertools
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -68,6 +70,74 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: boo
     metric = sacrebleu.CHRF(lowercase=lowercase)
     value = metric.corpus_score(list(hypotheses), [list(references)]).score
     return Score(f"chrF2{' (lower-cased)' * lowercase}", value, str(metric.get_signature()))
+
+
+def rouge(hypotheses: Sequence[str], references: Sequence[str], *, language: str = "") -> list[Score]:
+    """Computes ROUGE-1, ROUGE-2 and ROUGE-L (Lin 2004): the means of the F1 scores of the texts, times 100.
+
+    On ASCII text these are the scores of the package rouge-score without a stemmer; see `rouge_words`.
+
+    Args:
+      language: a two-letter code; texts of a language without spaces between words are compared by characters.
+
+    Raises:
+      ValueError: there is no hypothesis, or their number is not that of the references.
+    """
+    _check(hypotheses, references)
+    rows = sentence_rouge(hypotheses, references, language=language)
+    unit = "characters" if language in UNSPACED else "words"
+    recipe = f"mean F1 of {len(rows):,} texts, lower-cased {unit} without stemming"
+    return [
+        Score(f"ROUGE-{name}", float(np.mean([row[f"rouge{name}"] for row in rows])), recipe)
+        for name in ("1", "2", "L")
+    ]
+
+
+def sentence_rouge(
+    hypotheses: Sequence[str], references: Sequence[str], *, language: str = ""
+) -> list[dict[str, float]]:
+    """Computes ROUGE-1, ROUGE-2 and ROUGE-L of each text, F1 times 100; see `rouge`.
+
+    >>> sentence_rouge(["the cat sat"], ["The cat sat down."])
+    [{'rouge1': 85.71428571428571, 'rouge2': 80.0, 'rougeL': 85.71428571428571}]
+    """
+    rows = []
+    for said, meant in zip(hypotheses, references, strict=True):
+        ours, theirs = rouge_words(said, language), rouge_words(meant, language)
+        row = {}
+        for n in (1, 2):
+            a, b = (collections.Counter(zip(*(x[i:] for i in range(n)), strict=False)) for x in (ours, theirs))
+            row[f"rouge{n}"] = _f1((a & b).total(), a.total(), b.total())
+        rows.append(row | {"rougeL": _f1(_longest_common(ours, theirs), len(ours), len(theirs))})
+    return rows
+
+
+def rouge_words(text: str, language: str = "") -> list[str]:
+    """Returns the words of a text as `rouge` compares them: runs of letters and digits, lower-cased.
+
+    Unlike rouge-score, which knows the letters a to z only, it keeps letters of all scripts.
+
+    >>> rouge_words("It's a naïve test_case.")
+    ['it', 's', 'a', 'naïve', 'test', 'case']
+    >>> rouge_words("你好。", "zh")
+    ['你', '好']
+    """
+    return re.findall(r"[^\W_]" if language in UNSPACED else r"[^\W_]+", text.lower())
+
+
+def _f1(common: int, ours: int, theirs: int) -> float:
+    return 200 * common / (ours + theirs) if common else 0.0
+
+
+def _longest_common(a: Sequence[str], b: Sequence[str]) -> int:
+    """Returns the length of the longest common subsequence."""
+    row = [0] * (len(b) + 1)
+    for word in a:
+        before = row
+        row = [0]
+        for i, other in enumerate(b):
+            row.append(before[i] + 1 if word == other else max(row[i], before[i + 1]))
+    return row[-1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -294,6 +364,48 @@ def matthews_of_counts(correct: float, labels: np.ndarray, predictions: np.ndarr
     covariance = correct * n - float(true @ predicted)
     scale = float(((n**2 - predicted @ predicted) * (n**2 - true @ true)) ** 0.5)
     return Score("Matthews correlation", 100 * covariance / scale if scale else 0.0, f"times 100, {n:,.0f} predictions")
+
+
+def spans(labels: Sequence[str]) -> list[tuple[str, int, int]]:
+    """Returns the kind, the start and the stop of each span of words: B-PER I-PER, also of IOBES; O is outside.
+
+    As in conlleval, a span may begin with I, and one of another kind ends it. Any other label is a span of one word.
+
+    >>> spans(["B-PER", "I-PER", "O", "I-LOC", "B-LOC"])
+    [('PER', 0, 2), ('LOC', 3, 4), ('LOC', 4, 5)]
+    """
+    found, before = [], ("O", "")
+    for i, label in enumerate(labels):
+        mark, _, kind = label.partition("-") if is_span(label) else ("O" if label == "O" else "S", "", label)
+        if mark in "IE" and before[0] in "BI" and kind == before[1]:
+            found[-1] = kind, found[-1][1], i + 1
+        elif mark != "O":
+            found.append((kind, i, i + 1))
+        before = mark, kind
+    return found
+
+
+def is_span(label: str) -> bool:
+    """Returns True for a label of a span of words, such as "B-PER"."""
+    return label[:2] in ("B-", "I-", "E-", "S-")
+
+
+def span_scores(labels: Sequence[Sequence[str]], guesses: Sequence[Sequence[str]]) -> list[Score]:
+    """Returns precision, recall and F1 of the spans of sentences, in percent, as conlleval and seqeval compute them.
+
+    >>> [score.value for score in span_scores([["B-PER", "I-PER", "O"]], [["B-PER", "I-PER", "B-LOC"]])][:2]
+    [50.0, 100.0]
+
+    Raises:
+      ValueError: a sentence has another number of guesses than of labels.
+    """
+    if [*map(len, labels)] != [*map(len, guesses)]:
+        raise ValueError("each label needs a guess, sentence by sentence")
+    true, found = ({(i, *span) for i, each in enumerate(sides) for span in spans(each)} for sides in (labels, guesses))
+    both = len(true & found)
+    parts = {"precision": (both, len(found)), "recall": (both, len(true)), "F1": (2 * both, len(true) + len(found))}
+    how = f"percent, of {len(true):,} spans and {len(found):,} guesses"
+    return [Score(name, 100 * part / whole if whole else 0.0, how) for name, (part, whole) in parts.items()]
 
 
 def _check_count(count: float, needed: str = "a mean needs at least one token or character") -> None:

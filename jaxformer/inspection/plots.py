@@ -9,6 +9,7 @@ import functools
 import io
 import os
 import pathlib
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -198,6 +199,31 @@ def loss_curves(log: Iterable[Mapping[str, object]], *, title: str = "", axes: A
         legend(handles=lines, frameon=False, fontsize=9, labelcolor=INK)
     axes.set_title(title, color=INK, size=11)
     return _finished(axes, *right)
+
+
+def intervals(found: Mapping[str, Mapping[str, tuple[Sequence[float], float]]]) -> Figure:
+    """Draws a panel for each result: for each row, its values, their mean, and the interval of the mean.
+
+    Args:
+      found: by result and row, the values and the half width of the interval; NaN for none.
+    """
+    rows = list(dict.fromkeys(row for values in found.values() for row in values))
+    size = 2.2 * len(found) + 1.2 + 0.09 * max(map(len, rows)), 1.4 + 0.35 * len(rows)
+    figure = _figure((max(size[0], 4.5), size[1]))
+    panels = figure.subplots(1, len(found), squeeze=False, sharey=True)[0]
+    for axes, (name, by_row) in zip(panels, found.items(), strict=True):
+        for row, (values, half_width) in by_row.items():
+            place = rows.index(row)
+            axes.scatter(values, [place] * len(values), s=14, color=QUIET, linewidths=0)
+            error = None if np.isnan(half_width) else half_width
+            axes.errorbar(np.mean(values), place, xerr=error, color=ACCENT, marker="o", markersize=5, capsize=3)
+        axes.set_title("\n".join(textwrap.wrap(name, 24)), color=INK, size=9)
+        axes.set_yticks(range(len(rows)), rows)
+        axes.set_ylim(len(rows) - 0.5, -0.5)  # the first row on top
+        axes.grid(axis="x", color=GRID, linewidth=0.5)
+        axes.tick_params(length=0, colors=INK, labelsize=8)
+        axes.spines[:].set_visible(False)
+    return _finished(*panels)
 
 
 def save(figure: Figure, path: str | os.PathLike[str]) -> pathlib.Path:

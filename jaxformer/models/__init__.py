@@ -16,6 +16,7 @@ from jaxformer.models.config import PoolingConfig as PoolingConfig
 from jaxformer.models.config import Seq2SeqConfig as Seq2SeqConfig
 from jaxformer.models.config import TextConfig as TextConfig
 from jaxformer.models.config import TextDecoderConfig as TextDecoderConfig
+from jaxformer.models.config import TokenClassifierConfig as TokenClassifierConfig
 from jaxformer.models.config import TransformerConfig as TransformerConfig
 from jaxformer.models.vision_config import GridConfig as GridConfig
 from jaxformer.models.vision_config import RecurrentCaptionerConfig as RecurrentCaptionerConfig
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from jaxformer.models.captioner import RecurrentCaptioner as RecurrentCaptioner
     from jaxformer.models.captioner import TransformerCaptioner as TransformerCaptioner
     from jaxformer.models.classifier import Classifier as Classifier
+    from jaxformer.models.classifier import TokenClassifier as TokenClassifier
     from jaxformer.models.classifier import VisionTransformer as VisionTransformer
     from jaxformer.models.classifier import with_image_size as with_image_size
     from jaxformer.models.decoder import Decoder as Decoder
@@ -57,7 +59,7 @@ __getattr__ = lazy.members(
     __name__,
     {
         "captioner": "Captioner RecurrentCaptioner TransformerCaptioner",
-        "classifier": "Classifier VisionTransformer with_image_size",
+        "classifier": "Classifier TokenClassifier VisionTransformer with_image_size",
         "decoder": "Decoder make_decoder",
         "encoder": "Encoder Memory make_encoder",
         "encoder_decoder": "EncoderDecoder",

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxformer import functional
 from jaxformer.functional.dropout import fold_in_name
-from jaxformer.models.config import ClassifierConfig, ImageEncoderConfig
+from jaxformer.models.config import ClassifierConfig, ImageEncoderConfig, TokenClassifierConfig
 from jaxformer.models.encoder import make_encoder
 from jaxformer.models.token_model import Input, check_names, of_part, part_of
 from jaxformer.models.transformer import balance_loss, balance_weight
@@ -37,7 +37,7 @@ class Classifier(nnx.Module):
 
     def __init__(
         self,
-        config: ClassifierConfig | VisionTransformerConfig,
+        config: ClassifierConfig | TokenClassifierConfig | VisionTransformerConfig,
         *,
         attention: AttentionFunction = functional.attention,
         rngs: nnx.Rngs,
@@ -46,10 +46,11 @@ class Classifier(nnx.Module):
             raise ValueError(f"num_classes must be at least 2, got {config.num_classes}")
         self.encoder = make_encoder(config, attention=attention, rngs=rngs)
         self.output = Linear(config.d_model, config.num_classes, rngs=rngs)
-        self.pooling, self.dropout = config.pooling, config.dropout
+        self.pooling = None if isinstance(config, TokenClassifierConfig) else config.pooling
+        self.dropout = config.dropout
         self.load_balancing_weight = balance_weight(config)
 
-    def __call__(self, inputs: Input, *, key: jax.Array | None = None) -> Float[Array, "B C"]:
+    def __call__(self, inputs: Input, *, key: jax.Array | None = None) -> Float[Array, "B ... C"]:
         """Returns logits, float32; class-token pooling reads the first token.
 
         Args:
@@ -59,7 +60,7 @@ class Classifier(nnx.Module):
 
     def training_logits(
         self, inputs: Input, *, where: Bool[Array, " B"] | None = None, key: jax.Array | None = None
-    ) -> tuple[Float[Array, "B C"], Float[Array, ""]]:
+    ) -> tuple[Float[Array, "B ... C"], Float[Array, ""]]:
         """Returns the logits, and the weighted load-balancing loss of the experts, to be added to the mean loss.
 
         The latter is 0 without experts or without a `key`.
@@ -83,20 +84,34 @@ class Classifier(nnx.Module):
 
     def run(
         self, inputs: Input, *, key: jax.Array | None = None, capture: Collection[str] = ()
-    ) -> tuple[Float[Array, "B C"], Intermediates]:
+    ) -> tuple[Float[Array, "B ... C"], Intermediates]:
         """Returns the logits, and what is captured of the layers of the encoder."""
         memory, intermediates = self.encoder(inputs, key=key, capture=part_of(capture, "encoder"))
         return self._logits(memory.states, memory.valid, key), of_part(intermediates, "encoder")
 
     def _logits(self, states: Array, valid: Array | None, key: jax.Array | None) -> Array:
         x = states.astype(jnp.float32)
-        if self.pooling == "class_token":
+        if self.pooling is None:
+            pass
+        elif self.pooling == "class_token":
             x = x[:, 0]
         elif valid is None:
             x = x.mean(1)
         else:  # a row without tokens, which only fills up a batch, gets zeros
             x = jnp.where(valid[..., None], x, 0.0).sum(1) / jnp.maximum(valid.sum(1, keepdims=True), 1).astype(x.dtype)
         return self.output(functional.dropout(x, rate=self.dropout, key=fold_in_name(key, "pooled")))
+
+
+class TokenClassifier(Classifier):
+    """``tokens -> logits`` of the classes of each token, ``[B, T, C]``; use ``pure(TokenClassifier, config)``.
+
+    It is a `Classifier` without pooling.
+    """
+
+    def __init__(
+        self, config: TokenClassifierConfig, *, attention: AttentionFunction = functional.attention, rngs: nnx.Rngs
+    ):
+        super().__init__(config, attention=attention, rngs=rngs)
 
 
 class VisionTransformer(Classifier):

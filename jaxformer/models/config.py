@@ -242,6 +242,14 @@ class ClassifierConfig(PoolingConfig, EncoderConfig):
     """The shape of a classifier: an encoder, and a linear layer on one vector of the sequence."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class TokenClassifierConfig(EncoderConfig):
+    """The shape of a classifier of each token: an encoder, and a linear layer on every state."""
+
+    num_classes: int = 0
+    """The number of classes; 0 is replaced by the data's before the model is built."""
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
 class EncoderDecoderConfig(TextDecoderConfig):
     """The shape of an encoder-decoder; the defaults are the paper's base model (table 3)."""

@@ -28,6 +28,7 @@ from jaxformer.tasks.rundir import holds_run
 if TYPE_CHECKING:
     from jaxformer.data.examples import Examples
     from jaxformer.data.images import LabeledImages
+    from jaxformer.data.tagged import TaggedSentences
 
 FILE = "classes.json"
 """The file of a run directory that holds the names of the classes."""
@@ -35,7 +36,7 @@ FILE = "classes.json"
 
 Named = Iterable[Mapping[str, object]]
 
-LabeledT = TypeVar("LabeledT", bound="Examples | LabeledImages")
+LabeledT = TypeVar("LabeledT", bound="Examples | LabeledImages | TaggedSentences")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +45,7 @@ class LabeledCorpus(Splits[LabeledT]):
 
     classes: tuple[str, ...] = ()
 
-    def indices(self, examples: Examples | LabeledImages) -> np.ndarray:
+    def indices(self, examples: Examples | LabeledImages | TaggedSentences) -> np.ndarray:
         """Returns the class index of each example."""
         numbers = {name: number for number, name in enumerate(self.classes)}
         return np.array([numbers[label] for label in examples.labels], np.int32)
@@ -91,7 +92,7 @@ class Classes:
         return short_digest([json.dumps(self.names)])
 
 
-def choose(train: Examples | LabeledImages, named: Sequence[str], place: str) -> tuple[str, ...]:
+def choose(train: Examples | LabeledImages | TaggedSentences, named: Sequence[str], place: str) -> tuple[str, ...]:
     """Returns the classes: those named in the settings, or else the labels of the training data.
 
     Raises:

@@ -206,6 +206,8 @@ class GenerationConfig:
     """The commands that do not generate text, each with the settings that it uses."""
     of_training: ClassVar[tuple[str, ...]] = ()
     """The settings that only training uses."""
+    of_scores: ClassVar[tuple[str, ...]] = ()
+    """The settings that only training and ``evaluate`` use."""
 
     search: Beam | Greedy | Sample | MinimumRisk = Beam()
     """The rule by which text is chosen: a beam, greedy, sample, or minimum_risk."""

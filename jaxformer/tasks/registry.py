@@ -30,6 +30,7 @@ CONFIGS = {
     "language_model": "LanguageModelingConfig",
     "masked_language_model": "MaskedLanguageModelingConfig",
     "classification": "ClassificationConfig",
+    "tagging": "TaggingConfig",
     "vision": "VisionConfig",
     "captioning": "CaptioningConfig",
 }
@@ -46,6 +47,7 @@ _SIZES = {
     "language_model": "tiny small base big",
     "masked_language_model": "tiny base",
     "classification": "tiny average",
+    "tagging": "tiny",
     "vision": "tiny convolution base",
     "captioning": "tiny small transformer",
 }

@@ -60,7 +60,12 @@ def test_the_built_in_corpus_as_files(tmp_path, capsys, monkeypatch):
         english, french = ((tmp_path / f"{name}.{code}").read_text().splitlines() for code in ("en", "fr"))
         pairs = getattr(parts, name)
         assert list(zip(english, french, strict=True)) == [(pair.english, pair.french) for pair in pairs]
-    assert f"{tmp_path / 'train'}.en, .fr: {len(parts.train):,} pairs" in capsys.readouterr().out
+        rows = [line.split("\t") for line in (tmp_path / f"{name}.tags.tsv").read_text().splitlines()]
+        assert [tuple(row) for row in rows if row != [""]] == [
+            row for pair in pairs for row in zip(demo.words(pair.english), pair.tags, strict=True)
+        ]
+        assert rows.count([""]) == len(pairs)
+    assert f"{tmp_path / 'train'}.en, .fr, .tags.tsv: {len(parts.train):,} pairs" in capsys.readouterr().out
 
 
 def test_a_text_of_the_user_is_not_overwritten(tmp_path, capsys, monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 
 from jaxformer.cli import prediction
 from jaxformer.cli.main import main
-from jaxformer.cli.prediction import classify, fill, score
+from jaxformer.cli.prediction import classify, fill, score, tag
 from jaxformer.errors import DataError
 from jaxformer.inspection import plots
 from jaxformer.tasks.classification import ClassificationConfig, Classified, TextClassifier
@@ -17,6 +17,7 @@ from jaxformer.tasks.language_model import LanguageModelingConfig
 from jaxformer.tasks.masked_language_model import MaskedLanguageModelingConfig
 from jaxformer.tasks.masked_language_model.task import MaskedPredictor
 from jaxformer.tasks.search import Scored
+from jaxformer.tasks.tagging import Tagged, Tagger, TaggingConfig
 from jaxformer.tasks.translation import TranslationConfig
 from jaxformer.tasks.vision import ClassifiedImage, ImageClassifier, VisionConfig
 
@@ -227,3 +228,26 @@ def test_the_home_directory_of_a_file_to_read(tmp_path, monkeypatch, capsys):
     assert main(["score", "run", "--source=~/texts"]) == 0
     assert main(["score", "run", "--source=~/other"]) == 2
     assert f"cannot read {tmp_path / 'other'}" in capsys.readouterr().err
+
+
+class Words(Tagger):
+    def __init__(self):
+        """A tagger without a model."""
+
+    def tag(self, texts):
+        words = [tuple(text.split()) if isinstance(text, str) else tuple(text) for text in texts]
+        return [Tagged(each, ("B-PER",) + ("I-PER",) * (len(each) - 1), (0.5,) * len(each)) for each in words]
+
+
+def test_words_with_their_labels(capsys, tmp_path, monkeypatch):
+    """As rows of a table, or JSON with spans; an empty text is refused by its place."""
+    monkeypatch.setattr(prediction, "configured", lambda args, settings: TaggingConfig())
+    monkeypatch.setattr(prediction, "load", lambda args, config: Words())
+    assert tag(["run", "Ada Lovelace"]) == 0
+    assert capsys.readouterr().out == "Ada\tB-PER\t50.0%\nLovelace\tI-PER\t50.0%\n\n"
+    assert tag(["run", "Ada Lovelace", "--json", "--split", "spaces"]) == 0
+    spans = json.loads(capsys.readouterr().out)["spans"]
+    assert spans == [{"label": "PER", "start": 0, "stop": 2, "text": "Ada Lovelace"}]
+    (tmp_path / "texts").write_text("Ada\n\n")
+    assert main(["tag", "run", "--file", str(tmp_path / "texts")]) == 2
+    assert capsys.readouterr().err.endswith("texts, line 2: expected words, got an empty text\n")

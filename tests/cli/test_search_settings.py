@@ -97,6 +97,7 @@ TRANSLATION, TEXT, CAPTIONS = TranslationConfig(), LanguageModelingConfig(), Cap
         (TEXT, "generate", "--decode.renormalize True", "beam or greedy, not sample"),
         (TEXT, "generate", "--decode.coverage_penalty .1", "has no effect: a language model has no"),
         (CAPTIONS, "caption", "--decode.validation_images 8", "it is for training"),
+        (TRANSLATION, "translate", "--decode.rouge", "decode.rouge has no effect: it is for evaluate and training"),
         (TRANSLATION, "score", "--decode.beam_size 8", "beam_size has no effect: score generates no text"),
         (TEXT, "score", "--decode.temperature 1", "decode.temperature has no effect: score"),
     ],
@@ -111,6 +112,10 @@ def test_saved_settings_may_be_ignored(tmp_path):
     assert given(tmp_path / "run", config, "score", "--decode.batch_size 8").batch_size == 8
     texts = LanguageModelingConfig(decode=TextDecodeConfig(search=MinimumRisk(candidates=COLD)))
     assert given(tmp_path / "texts", texts, "generate", "--temperature 0").search == Greedy()
+
+
+def test_evaluate_scores_by_rouge(tmp_path):
+    assert given(tmp_path / "run", TranslationConfig(), "evaluate", "--decode.rouge").rouge
 
 
 def test_an_ensemble_uses_decode_average(tmp_path):

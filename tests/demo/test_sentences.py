@@ -1,5 +1,6 @@
 """The built-in corpus: correct French, one translation per sentence, no test sentence in training."""
 
+import collections
 import os
 import re
 import subprocess
@@ -307,3 +308,19 @@ def test_text_for_a_language_model():
     assert text == "".join(f"{pair.english}\n" for pair in demo.generate(300))
     assert demo.text(300, seed=1) != text
     assert len(set(text.splitlines())) == 300
+
+
+def test_every_word_has_its_part_of_speech(corpus):
+    """Four words have two, told apart by their neighbors; all others have one."""
+    found = collections.defaultdict(set)
+    assert all("X" not in pair.tags for pair in corpus)
+    for pair in corpus:
+        words = [word.lower() for word in demo.words(pair.english)]
+        for word, tag in zip(words, pair.tags, strict=True):
+            found[word].add(tag)
+        for before, word, tag, after in zip(words[:-1], words[1:], pair.tags[1:], (*pair.tags[2:], ""), strict=True):
+            assert word != "her" or (tag == "DET") == (after in ("ADJ", "NOUN")), pair
+            assert word != "that" or (tag == "SCONJ") == before.startswith(("know", "knew")), pair
+            assert word != "open" or (tag == "ADJ") == (after in ("ADJ", "NOUN", "PUNCT")), pair
+    two = {"her": "DET PRON", "that": "PRON SCONJ", "open": "ADJ VERB", "closed": "ADJ VERB"}
+    assert {word: " ".join(sorted(tags)) for word, tags in found.items() if len(tags) > 1} == two

@@ -24,6 +24,8 @@ from jaxformer.evaluation.scores import (
     nats_per_token,
     paired_bootstrap,
     perplexity,
+    rouge,
+    sentence_rouge,
     sentence_scores,
 )
 from jaxformer.tokenizers import moses
@@ -39,6 +41,31 @@ def test_scores_equal_those_of_the_command(tmp_path, metric, score):
     command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "hyp", "-m", metric, "--score-only", "--width", "2"]
     printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     assert score(HYPOTHESES, REFERENCES).value == pytest.approx(float(printed), abs=0.005)
+
+
+def test_rouge_equals_counts_by_hand():
+    """7 and 6 words share "the", "sat" and "mat" in this order, and no pair; words that repeat count."""
+    hypotheses, references = ["The cat sat on the mat, mat!", "", "the"], ["A dog, THE dog sat: mat?", "a", "the the"]
+    rows = sentence_rouge(hypotheses, references)
+    assert [row["rouge1"] for row in rows] == pytest.approx([100 * 2 * 3 / (7 + 6), 0, 100 * 2 / 3])
+    assert [row["rouge2"] for row in rows] == [0, 0, 0]
+    assert rows[0]["rougeL"] == pytest.approx(100 * 2 * 3 / 13)
+    assert sentence_rouge(["c b a x"], ["a b c x"])[0] == pytest.approx({"rouge1": 100, "rouge2": 0, "rougeL": 50})
+    scores = rouge(hypotheses, references)
+    assert [score.value for score in scores] == pytest.approx([np.mean([row[n] for row in rows]) for n in rows[0]])
+    assert str(scores[2]) == "ROUGE-L 37.61  [mean F1 of 3 texts, lower-cased words without stemming]"
+    assert rouge(["你好"], ["你们"], language="zh")[0].value == 50
+
+
+@pytest.mark.parity
+def test_rouge_equals_rouge_score():
+    scorer = pytest.importorskip("rouge_score.rouge_scorer").RougeScorer(["rouge1", "rouge2", "rougeL"])
+    draw = np.random.default_rng(0)
+    texts = [" ".join(draw.choice(["a", "It's", "x_1", "--", "Dog.", "to"], draw.integers(0, 9))) for _ in range(200)]
+    hypotheses, references = texts[::2] + HYPOTHESES, texts[1::2] + REFERENCES
+    for found, said, meant in zip(sentence_rouge(hypotheses, references), hypotheses, references, strict=True):
+        expected = scorer.score(meant, said)
+        assert found == pytest.approx({name: 100 * score.fmeasure for name, score in expected.items()}), (said, meant)
 
 
 def test_the_paired_test_equals_that_of_the_command(tmp_path, monkeypatch):

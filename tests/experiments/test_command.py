@@ -199,6 +199,8 @@ REFUSED = [
     ("classification", "--data-dir . --pretrained . --ways lorra", "invalid choice: 'lorra'"),
     ("data_ranking", "--data-dir none", "multi30k/val.en"),
     ("data_ranking", "--smoke --first -5", f"{COUNT}-5"),  # it would be all but the last ones
+    ("docstrings", "--smoke --seeds 0", f"{COUNT}0"),
+    ("docstrings", "--smoke --minutes -1", "--minutes must be at least 0, got -1"),
     ("initialization", "", f"{UNNAMED}multi30k"),
     ("initialization", "--demo --data-dir .", "--demo has data of its own"),
     ("pretraining", "", f"{UNNAMED}the corpora"),

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, Self, TypeGuard
 from jaxformer.config import PLACE, at_least, check_held_out
 from jaxformer.errors import ConfigError
 from jaxformer.files import local_path
-from jaxformer.models.config import ClassifierConfig, EncoderConfig
+from jaxformer.models.config import ClassifierConfig, EncoderConfig, TokenClassifierConfig
 from jaxformer.reprs import as_html, brief
 from jaxformer.tasks.config import FREE_SETTINGS, TaskConfig, check_classes, check_length, split_classes
 from jaxformer.tasks.masked_language_model import config as encoders
@@ -35,8 +35,8 @@ class DataConfig:
     integer from 1; equal texts stay together."""
     max_examples: int = 0
     """The number of training texts to use, chosen by a hash after validation texts are held out; 0 for all."""
-    columns: tuple[int, int] = (0, 1)
-    """The columns of the label and of the text, counted from 0."""
+    columns: tuple[int, ...] = (0, 1)
+    """The columns of the label and of the text, counted from 0, and of a second text for pairs of texts."""
     separator: Literal["tab", "space"] = "tab"
     """The separator of columns; with space, a line has two columns, separated by its first space."""
     label_end: str = ""
@@ -70,10 +70,25 @@ class DataConfig:
         at_least(MIN_SUBWORDS if self.tokenizer in ("unigram", "bpe") else 1, self, "vocab_size")
         at_least(3, self, "max_length")
         check_held_out(self.held_out)
-        if min(self.columns) < 0 or self.columns[0] == self.columns[1]:
-            raise ConfigError(f"columns must be two different numbers from 0, got {self.columns}")
+        if min(self.columns, default=-1) < 0 or len(set(self.columns)) != len(self.columns):
+            raise ConfigError(f"columns must be different numbers from 0, got {self.columns}")
+        self.check_columns()
+
+    def check_columns(self) -> None:
+        """Checks the number of columns.
+
+        Raises:
+          ConfigError: it is another than the task needs.
+        """
+        if len(self.columns) not in (2, 3):
+            raise ConfigError(f"columns must be two numbers, or three for pairs of texts, got {self.columns}")
         if self.separator == "space" and set(self.columns) != {0, 1}:
             raise ConfigError(f"with separator space there are columns 0 and 1, got {self.columns}")
+
+    @property
+    def has_pairs(self) -> bool:
+        """True if each example is a pair of texts."""
+        return len(self.columns) == 3
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -82,15 +97,11 @@ class DataConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ClassificationConfig(TaskConfig):
-    """A complete text classification experiment."""
+class LabelingConfig(TaskConfig):
+    """The settings of a task with labeled texts, whose encoder may be that of a masked language model."""
 
-    task: ClassVar[str] = "classification"
-
-    name: str = "classification"
-    """The run's name in logs and plots."""
-    model: ClassifierConfig = ClassifierConfig()
-    """The encoder and its pooling; a vocabulary size of 0 is replaced by the tokenizer's."""
+    model: ClassifierConfig | TokenClassifierConfig = ClassifierConfig()
+    """The encoder; a vocabulary size of 0 is replaced by the tokenizer's."""
     data: DataConfig = DataConfig()
     """Texts and labels."""
 
@@ -102,8 +113,8 @@ class ClassificationConfig(TaskConfig):
     def check_init(self, source: TaskConfig) -> None:
         if not _has_encoder(source):
             raise ConfigError(
-                f"init_from {self.init_from} is a run of {source.task}; a classifier starts from one of "
-                "masked_language_model or classification"
+                f"init_from {self.init_from} is a run of {source.task}; {self.task} starts from one of "
+                "masked_language_model, classification or tagging"
             )
         fixed = [f"model.{name}" for name in SHAPE if name != "max_positions"]  # see init_positions
         fixed.append("data.tokenizer")
@@ -128,9 +139,25 @@ class ClassificationConfig(TaskConfig):
         )
 
 
-def _has_encoder(source: TaskConfig) -> TypeGuard[ClassificationConfig | encoders.MaskedLanguageModelingConfig]:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClassificationConfig(LabelingConfig):
+    """A complete text classification experiment."""
+
+    task: ClassVar[str] = "classification"
+
+    name: str = "classification"
+    """The run's name in logs and plots."""
+    model: ClassifierConfig = ClassifierConfig()
+    """The encoder and its pooling; a vocabulary size of 0 is replaced by the tokenizer's."""
+    data: DataConfig = DataConfig()
+    """Texts and labels."""
+
+    __repr__ = brief
+
+
+def _has_encoder(source: TaskConfig) -> TypeGuard[LabelingConfig | encoders.MaskedLanguageModelingConfig]:
     """Returns True for a run with an encoder of texts and a tokenizer."""
-    return isinstance(source, ClassificationConfig | encoders.MaskedLanguageModelingConfig)
+    return isinstance(source, LabelingConfig | encoders.MaskedLanguageModelingConfig)
 
 
 SMALL, TINY = ClassifierConfig(**vars(encoders.SMALL)), ClassifierConfig(**vars(encoders.TINY))

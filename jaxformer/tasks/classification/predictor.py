@@ -12,8 +12,9 @@ import numpy as np
 
 from jaxformer import models
 from jaxformer.data.batch import few_rows
-from jaxformer.data.examples import pad_texts
+from jaxformer.data.examples import pad_texts, tokenize_examples, with_types
 from jaxformer.digests import short_digest
+from jaxformer.errors import DataError
 from jaxformer.functional.tokens import Tokens
 from jaxformer.inspection import attention_maps
 from jaxformer.inspection.pages import View
@@ -67,6 +68,8 @@ class TextClassifier:
     max_length: int
     steps: tuple[int, ...] = ()
     """The training steps whose parameters these are."""
+    has_pairs: bool = False
+    """True if each text is a pair of texts, with a tab between them."""
 
     __repr__ = brief_with_methods
     _repr_html_ = as_html
@@ -105,11 +108,14 @@ class TextClassifier:
 
         Raises:
           TypeError: `texts` is one text and not a sequence of texts.
+          DataError: a text of a classifier of pairs is not a pair.
         """
-        results, pieces = [], self.vocabulary.tokenizer.pieces
+        results, pieces, eos = [], self.vocabulary.tokenizer.pieces, self.vocabulary.tokenizer.special.eos
         for tokens, probabilities, weights in in_order(self._results(texts, first, warn)):
             named = dict(zip(self.vocabulary.classes, probabilities.tolist(), strict=True))
-            words = () if weights is None else _words(pieces(tokens.ids[tokens.valid].tolist()), weights)
+            ids = tokens.ids[tokens.valid]
+            kept = [0, *(i for i in range(1, len(ids) - 1) if not (self.has_pairs and ids[i] == eos)), len(ids) - 1]
+            words = () if weights is None else _words(pieces(ids[kept].tolist()), weights[kept])
             results.append(Classified(max(named, key=lambda name: named[name]), named, words))
         return results
 
@@ -132,16 +138,28 @@ class TextClassifier:
         """Yields the index of each text, its tokens, probabilities and weights of the class token."""
         if isinstance(texts, str):  # each of its characters would be a text
             raise TypeError("texts must be a sequence of texts, got one text; write [text]")
-        encoded = self.vocabulary.tokenizer.encode([text.strip() for text in texts])  # as `read_examples` does
-        for number, ids in enumerate(encoded, first):
-            if len(ids) > self.max_length - 2:
-                warn(f"text {number} has {len(ids):,} tokens; only the first {self.max_length - 2:,} are read")
-        lengths = [min(len(ids) + 2, self.max_length) for ids in encoded]
+        # As `read_examples` does:
+        texts = ["\t".join(map(str.strip, text.split("\t"))) if self.has_pairs else text.strip() for text in texts]
+        for number, text in enumerate(texts, first):
+            if self.has_pairs and text.count("\t") != 1:
+                parts = text.count("\t") + 1
+                raise DataError(f"text {number} must be two texts with a tab between them, got {parts}")
+        tokenizer, most, what = self.vocabulary.tokenizer, self.max_length - 2, "" if self.has_pairs else "the first "
+        encoded, numbers = tokenize_examples(
+            texts, tokenizer.encode, tokenizer.special, most=most, has_pairs=self.has_pairs
+        )
+        for number, size in enumerate(numbers.tolist(), first):
+            if size > most:
+                warn(f"text {number} has {size:,} tokens; only {what}{most:,} are read")
+        lengths = np.minimum(numbers + 2, self.max_length).tolist()
+        is_typed = self.has_pairs and self.net.config.num_token_types > 1
 
         def run(batch: list[int]):
             length = min(self.max_length, -(-lengths[batch[-1]] // LENGTH_STEP) * LENGTH_STEP)
             rows = 1 if len(batch) == 1 else few_rows(len(batch), ROWS)
-            tokens = pad_texts([encoded[i] for i in batch], (rows, length), self.vocabulary.tokenizer.special)
+            tokens = pad_texts(encoded.take(np.array(batch)), (rows, length), tokenizer.special)
+            if is_typed:
+                tokens = with_types(tokens, tokenizer.special)
             return lambda: (tokens, *_classify(self.net, self.params, tokens))
 
         return batched(run, lengths, ROWS, usual=self.max_length, progress=progress)

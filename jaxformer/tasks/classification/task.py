@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Iterator
 
@@ -11,8 +12,8 @@ import numpy as np
 
 from jaxformer import functional, models
 from jaxformer.caches import data_cache
-from jaxformer.data.batch_plan import make_batch_plan, num_rows, replan
-from jaxformer.data.examples import Examples, LabeledBatch, PlannedTexts, read_examples
+from jaxformer.data.batch_plan import num_rows, plan_texts
+from jaxformer.data.examples import Examples, LabeledBatch, PlannedTexts, read_examples, tokenize_examples, with_types
 from jaxformer.data.packing import tokenize_lines
 from jaxformer.data.sources import locate
 from jaxformer.data.text import Text
@@ -22,8 +23,9 @@ from jaxformer.modules.pure import pure
 from jaxformer.tasks import classes, text
 from jaxformer.tasks.base import CorpusScores, Data, LossSums, Network, Say, Task, Trained
 from jaxformer.tasks.classes import LabeledCorpus
-from jaxformer.tasks.classification.config import ClassificationConfig
+from jaxformer.tasks.classification.config import ClassificationConfig, LabelingConfig
 from jaxformer.tasks.classification.predictor import ClassVocabulary, TextClassifier
+from jaxformer.tokenizers.special_tokens import SpecialTokens
 from jaxformer.training.progress import Count
 
 DeviceBatch = LabeledBatch[jax.Array]
@@ -50,36 +52,34 @@ def read(config: ClassificationConfig) -> LabeledCorpus[Examples]:
 def prepare(config: ClassificationConfig, corpus: LabeledCorpus[Examples], run: pathlib.Path) -> Data[PlannedTexts]:
     """Tokenizes the texts and plans their batches."""
     data, cache = config.data, data_cache(config.data.cache)
-    lines = Text("\n".join(corpus.train.texts))
+    lines = Text("\n".join(corpus.train.texts).replace("\t", "\n" if data.has_pairs else "\t"))
     tokenizer = text.make_run_tokenizer(run, lines, cache, kind=data.tokenizer, vocab_size=data.vocab_size)
     classes.save(run, corpus.classes)
-    tokens, held_out = (tokenize_lines(part.texts, tokenizer, cache) for part in (corpus.train, corpus.validation))
-    # The plan adds an end token but no class token.
-    lengths = lambda ragged: np.minimum(ragged.lengths + 2, data.max_length) - 1
-    plan = make_batch_plan(
-        lengths(tokens),
-        np.zeros(len(tokens), np.int64),
+    encode, most = functools.partial(tokenize_lines, tokenizer=tokenizer, cache=cache), data.max_length - 2
+    (tokens, lengths), (held_out, others) = (
+        tokenize_examples(part.texts, encode, tokenizer.special, most=most, has_pairs=data.has_pairs)
+        for part in (corpus.train, corpus.validation)
+    )
+    plan, ordered = plan_texts(
+        lengths + 2,
+        others + 2,
         seed=config.seed,
         tokens_per_batch=data.tokens_per_batch,
         num_shapes=data.num_shapes,
         max_length=data.max_length,
     )
-    shapes, longest = plan.shapes, int(lengths(held_out).max()) + 1
-    if longest > shapes[-1][1]:  # than all training texts
-        shapes += ((num_rows(data.tokens_per_batch, longest), longest, longest),)
-    ordered = replan(dataclasses.replace(plan, shapes=shapes), lengths(held_out), np.zeros(len(held_out), np.int64))
-    num_cut = sum(int((part.lengths > data.max_length - 2).sum()) for part in (tokens, held_out))
+    num_cut = sum(int((each > most).sum()) for each in (lengths, others))
     in_shapes = ", ".join(f"{rows}x{length}" for rows, length, _ in plan.shapes)
     report = (
         f"{len(corpus.train):,} training examples ({corpus.counts()}), {len(corpus.validation):,} for validation; "
-        f"{num_cut:,} texts are cut to their first {data.max_length - 2} tokens",
+        f"{num_cut:,} texts are cut to {'' if data.has_pairs else 'their first '}{most} tokens",
         f"{len(tokens.tokens):,} tokens, a vocabulary of {tokenizer.vocab_size:,}; "
         f"{plan.steps_per_epoch:,} batches an epoch in shapes {in_shapes}",
         *corpus.warnings(),
     )
     return Data(
-        PlannedTexts(tokens, corpus.indices(corpus.train), tokenizer.special, plan),
-        PlannedTexts(held_out, corpus.indices(corpus.validation), tokenizer.special, ordered),
+        PlannedTexts(tokens, corpus.indices(corpus.train), tokenizer.special, plan, has_types(config)),
+        PlannedTexts(held_out, corpus.indices(corpus.validation), tokenizer.special, ordered, has_types(config)),
         ClassVocabulary(tokenizer, corpus.classes),
         report,
         [length for _, length, _ in plan.shapes],
@@ -91,7 +91,7 @@ def vocabulary(run: pathlib.Path) -> ClassVocabulary:
     return ClassVocabulary(text.run_tokenizer(run), classes.load(run))
 
 
-def vocab_size(config: ClassificationConfig) -> tuple[int, int]:
+def vocab_size(config: LabelingConfig) -> tuple[int, int]:
     """Returns the numbers of tokens and of classes that settings determine."""
     model = config.model
     num_classes = classes.num_classes(model.num_classes, config.data.class_names, (model.vocab_size or 1, 2))
@@ -106,10 +106,19 @@ def network(
     text.check_vocab_size("vocab_size", config.model.vocab_size, num_tokens, "data have")
     text.check_vocab_size("num_classes", config.model.num_classes, num_classes, "data have")
     shape = dataclasses.replace(config.model, vocab_size=text.table_size(num_tokens), num_classes=num_classes)
-    row = lambda length: LabeledBatch(text.empty_row(length), np.zeros(1, np.int32))
+
+    def row(length: int) -> LabeledBatch[np.ndarray]:
+        tokens = text.empty_row(length)
+        return LabeledBatch(with_types(tokens, SpecialTokens()) if has_types(config) else tokens, np.zeros(1, np.int32))
+
     net, length = pure(models.Classifier, shape, attention=attention), config.data.max_length
     largest = num_rows(config.data.tokens_per_batch, length), length
     return Network(net, loss, row, largest, validation_loss, unit="texts", has_term_per_row=True)
+
+
+def has_types(config: ClassificationConfig) -> bool:
+    """Returns True if the texts of a pair have different token types."""
+    return config.data.has_pairs and config.model.num_token_types > 1
 
 
 def loss(model: models.Classifier, batch: DeviceBatch, key: jax.Array | None) -> LossSums:
@@ -132,7 +141,8 @@ def _has_text(batch: DeviceBatch) -> jax.Array:
 
 def predictor(config: ClassificationConfig, vocabulary: ClassVocabulary, trained: Trained) -> TextClassifier:
     """Returns the classifier of a run."""
-    return TextClassifier(trained.net, trained.params, vocabulary, config.data.max_length, trained.steps)
+    has_pairs, length = config.data.has_pairs, config.data.max_length
+    return TextClassifier(trained.net, trained.params, vocabulary, length, trained.steps, has_pairs)
 
 
 def score(

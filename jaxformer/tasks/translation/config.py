@@ -248,6 +248,7 @@ class DecodeConfig(SearchConfig):
     """The search for translations."""
 
     of_training: ClassVar[tuple[str, ...]] = ("validation_sentences",)
+    of_scores: ClassVar[tuple[str, ...]] = ("rouge",)
 
     max_ratio: float = 2.0
     """A translation has at most max_ratio * source length + max_extra tokens, end token included; see also
@@ -258,6 +259,8 @@ class DecodeConfig(SearchConfig):
     """A translation has at least min_ratio * source length tokens, end token not included."""
     validation_sentences: int = 0
     """The number of validation sentences to translate greedily for BLEU at each validation; 0 for none."""
+    rouge: bool = False
+    """Also score by ROUGE-1, ROUGE-2 and ROUGE-L, as summaries are; at validations, by ROUGE-L (rouge_l)."""
 
     __repr__ = brief
 
@@ -276,7 +279,7 @@ class DecodeConfig(SearchConfig):
     @property
     def static(self) -> Self:
         """The same search without the settings that do not affect the compiled program."""
-        return dataclasses.replace(super().static, validation_sentences=0)
+        return dataclasses.replace(super().static, validation_sentences=0, rouge=False)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -300,8 +303,10 @@ class TranslationConfig(TaskConfig):
 
     def check(self) -> None:
         check_used(self.data.corpora, self.train.steps)
-        if self.train.metric == "bleu" and not self.decode.validation_sentences:
-            raise ConfigError("train.metric is bleu, but decode.validation_sentences is 0: nothing is translated")
+        if (metric := self.train.metric) in ("bleu", "rouge_l") and not self.decode.validation_sentences:
+            raise ConfigError(f"train.metric is {metric}, but decode.validation_sentences is 0: nothing is translated")
+        if metric == "rouge_l" and not self.decode.rouge:
+            raise ConfigError("train.metric is rouge_l, but decode.rouge is False; set it to True")
         if self.decode.coverage_penalty and not self.model.has_attention:
             raise ConfigError("decode.coverage_penalty needs attention, but the model has model.attention none")
         if self.loss.r_drop and not any(rate for name, rate in vars(self.model).items() if name.endswith("dropout")):

@@ -24,7 +24,16 @@ from jaxformer.data.pairs import Parallel
 from jaxformer.data.pipeline import SMALL, PlannedPairs, prepare
 from jaxformer.data.units import Share
 from jaxformer.errors import DataError, plural
-from jaxformer.evaluation.scores import Score, bleu, bleu_words, chrf, moses_bleu, sentence_scores
+from jaxformer.evaluation.scores import (
+    Score,
+    bleu,
+    bleu_words,
+    chrf,
+    moses_bleu,
+    rouge,
+    sentence_rouge,
+    sentence_scores,
+)
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import pure
 from jaxformer.tasks import registry, sharing
@@ -212,7 +221,8 @@ def validation_pairs(corpus: Corpora, data: Data[Any], number: int) -> Parallel:
 def measure(
     config: TranslationConfig, corpus: Corpora | Mixture, data: Data[Any], translator: Translator, sums: Sums
 ) -> Mapping[str, float]:
-    """Returns the BLEU of greedy translations of `decode.validation_sentences` pairs, of each corpus if several."""
+    """Returns the BLEU, and with `decode.rouge` the ROUGE-L, of greedy translations of `decode.validation_sentences`
+    pairs, of each corpus if several."""
     if not config.decode.validation_sentences:
         return {}
     if isinstance(corpus, Mixture):
@@ -220,7 +230,10 @@ def measure(
     pairs = validation_pairs(corpus, data, config.decode.validation_sentences)
     found = dataclasses.replace(translator, decode=config.decode.greedy).translate(pairs.source)
     lowercase, language = translator.tokenizer.normalizer.lowercase, config.data.target_language
-    return {"bleu": bleu(found, pairs.target, lowercase=lowercase, language=language).value}
+    metrics = {"bleu": bleu(found, pairs.target, lowercase=lowercase, language=language).value}
+    if config.decode.rouge:
+        metrics["rouge_l"] = rouge(found, pairs.target, language=language)[-1].value
+    return metrics
 
 
 def score(
@@ -247,21 +260,29 @@ def score(
         warn = lambda message, name=name: say(f"{name}: {message}")
         best = [first for first, *_ in translator.candidates(part.source, warn=warn, progress=progress)]
         say(f"{name}: {len(part):,} sentences translated in {time.perf_counter() - began:.1f} s")
-        yield _scored(name, best, part, translator.tokenizer, language)
+        yield _scored(name, best, part, translator, language)
 
 
-def _scored(name: str, best: list[Candidate], part: Parallel, tokenizer: Tokenizer, language: str) -> CorpusScores:
+def _scored(name: str, best: list[Candidate], part: Parallel, translator: Translator, language: str) -> CorpusScores:
     """Returns the scores of translations and, for each of them, its own."""
-    lowercase, texts = tokenizer.normalizer.lowercase, [candidate.text for candidate in best]
+    normalizer, texts = translator.tokenizer.normalizer, [candidate.text for candidate in best]
+    lowercase = normalizer.lowercase
     scores: list[Score] = [
         bleu(texts, part.target, lowercase=lowercase, language=language),
         chrf(texts, part.target, lowercase=lowercase),
     ]
     if language and language not in UNSPACED:
-        moses = tokenizer.normalizer.pretokenize == "moses"
-        words = [tokenizer.normalized(candidate.tokens) for candidate in best] if moses else None
+        moses = normalizer.pretokenize == "moses"
+        words = [translator.tokenizer.normalized(candidate.tokens) for candidate in best] if moses else None
         scores.append(moses_bleu(texts, part.target, language=language, words=words, cased=moses and not lowercase))
     by_sentence = sentence_scores(texts, part.target, lowercase=lowercase, language=language)
+    if translator.decode.rouge:
+        scores += rouge(texts, part.target, language=language)
+        each = sentence_rouge(texts, part.target, language=language)
+        by_sentence = [
+            row | {key: round(value, 2) for key, value in own.items()}
+            for row, own in zip(by_sentence, each, strict=True)
+        ]
     examples = [
         {"source": source, "reference": target, "hypothesis": candidate.text, "score": candidate.score, **values}
         for candidate, source, target, values in zip(best, part.source, part.target, by_sentence, strict=True)
@@ -278,7 +299,7 @@ TASK = Task(
     vocab_size=lambda config: config.model.target_vocab_size or config.data.vocab_size,
     network=network,
     predictor=predictor,
-    metrics={"bleu": True},
+    metrics={"bleu": True, "rouge_l": True},
     measure=measure,
     score=score,
     commands=("translate", "inspect", "score"),

@@ -11,6 +11,7 @@ from rich.console import Console
 
 import jaxformer
 from jaxformer import demo, models, sharding
+from jaxformer import functional as F
 from jaxformer.cli.main import main
 from jaxformer.config import changed
 from jaxformer.data.examples import LabeledBatch
@@ -291,7 +292,7 @@ def test_another_task_is_refused(tmp_path):
     """An image classifier has an encoder, too, but no tokenizer."""
     config = tiny(tmp_path, init_from="run")
     for source in (language_model.LanguageModelingConfig(), vision.VisionConfig()):
-        with pytest.raises(ConfigError, match=f"init_from run is a run of {source.task}; a classifier starts from"):
+        with pytest.raises(ConfigError, match=f"init_from run is a run of {source.task}; classification starts from"):
             config.check_init(source)
 
 
@@ -406,3 +407,31 @@ def test_built_in_classifiers_have_the_encoders_of_the_masked_language_models(si
     registry.resolve(f"classification{size}").check_init(source)
     network = TASK.network(registry.resolve("classification:average"), (100, 2))
     assert list(network.net.shapes["encoder"]) == ["embeddings"]
+
+
+@pytest.mark.parametrize("num_types", [0, 2])
+def test_pairs_are_one_row_with_two_types(tmp_path, num_types):
+    """Both texts in training and validation, an end token between them; without token types, there are none."""
+    rows = [f"{label}\t{text}\t{other}\n" for label, text, other in zip(LABELS, TEXTS, TEXTS[::-1], strict=True)]
+    config = changed(tiny(tmp_path), {"model": {"num_token_types": num_types, "max_positions": 128}})
+    config = changed(config, {"data": {"columns": [0, 1, 2], "max_length": 128, "tokens_per_batch": 1024}})
+    (tmp_path / "train.tsv").write_text("".join(rows))
+    corpus = TASK.read(config)
+    data = TASK.prepare(config, corpus, tmp_path)
+    special = data.vocabulary.tokenizer.special
+    for batch in (data.train.batch(0), data.validation.batch(0)):
+        ids, valid = batch.tokens.ids, batch.tokens.valid
+        full = valid[:, 0]
+        assert ((ids == special.eos).sum(1) == 2 * full).all()
+        second = np.cumsum(ids == special.eos, 1) - (ids == special.eos) > 0
+        assert (batch.tokens.types is None) == (num_types == 0)
+        if num_types:
+            assert (batch.tokens.types == (second & valid)).all()
+        net = TASK.network(config, data.vocabulary.vocab_size, F.attention)
+        row = net.row(ids.shape[1])
+        chex.assert_trees_all_equal_structs(row, batch)
+    encode = lambda text: data.vocabulary.tokenizer.encode([text])[0].tolist()
+    sides = [[encode(part) for part in text.split("\t")] for text in corpus.validation.texts]
+    pairs = [[special.bos, *first, special.eos, *second, special.eos] for first, second in sides]
+    found = [row[: int(n)].tolist() for row, n in zip(ids, valid.sum(1), strict=True) if n]
+    assert all(row in pairs for row in found)

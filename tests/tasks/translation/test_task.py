@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import types
 
 import chex
 import jax
@@ -13,6 +14,7 @@ from sacrebleu.tokenizers import tokenizer_ko_mecab
 import jaxformer
 from jaxformer import demo, functional, sharding
 from jaxformer.config import changed
+from jaxformer.data.pipeline import PlannedPairs
 from jaxformer.data.sources import Parallel
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation import scores
@@ -23,6 +25,7 @@ from jaxformer.tasks.runner import Validation
 from jaxformer.tasks.search import Candidate
 from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.tasks.translation import TASK, Beam, DataConfig, DecodeConfig, TranslationConfig, task
+from jaxformer.tasks.translation.corpora import Corpora
 from jaxformer.tokenizers.normalization import TextNormalizer
 from jaxformer.training.config import TrainConfig
 from tests.contracts.task import TaskContract, quiet
@@ -88,6 +91,7 @@ class Perfect:
     """A translator that returns the references."""
 
     language = ""
+    decode = DecodeConfig()
 
     def __init__(self, tokenizer, references):
         self.tokenizer, self.references = tokenizer, references
@@ -256,11 +260,44 @@ def test_r_drop_sends_no_more_between_devices(tmp_path):
 SENDING = re.compile(r" (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(-start)?\(")
 
 
-def test_an_unknown_metric_is_refused(tmp_path):
-    config = TranslationConfig(train=TrainConfig(metric="bleu"))
-    with pytest.raises(ConfigError, match="validation_sentences is 0"):
+@pytest.mark.parametrize(
+    ("metric", "sentences", "message"),
+    [("bleu", 0, "validation_sentences is 0"), ("rouge_l", 0, "sentences is 0"), ("rouge_l", 9, "rouge is False")],
+)
+def test_a_metric_that_is_not_computed_is_refused(metric, sentences, message, tmp_path):
+    config = TranslationConfig(train=TrainConfig(metric=metric), decode=DecodeConfig(validation_sentences=sentences))
+    with pytest.raises(ConfigError, match=message):
         jaxformer.train(config, tmp_path / "run", console=quiet())
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("is_wanted", [False, True])
+def test_rouge_is_scored_if_it_is_wanted(is_wanted):
+    """By `evaluate`, with the scores of each text, and at validations."""
+    config = TranslationConfig(decode=DecodeConfig(rouge=is_wanted, validation_sentences=1))
+    normalizer = types.SimpleNamespace(lowercase=False, pretokenize="none")
+
+    @dataclasses.dataclass
+    class Translator:
+        decode: DecodeConfig
+        language = ""
+        tokenizer = types.SimpleNamespace(normalizer=normalizer)
+
+        def translate(self, texts):
+            return ["the cat"] * len(texts)
+
+        def candidates(self, texts, **_):
+            return [[types.SimpleNamespace(text=text, score=0.0)] for text in self.translate(texts)]
+
+    pairs = Parallel(("le chat",), ("a cat",))
+    corpus = Corpora(pairs, pairs, {"test": pairs})
+    data = types.SimpleNamespace(validation=PlannedPairs(None, types.SimpleNamespace(skipped=[])))
+    (found,) = task.score(config, corpus, Translator(config.decode), "test", lambda text: None)
+    names = ["ROUGE-1", "ROUGE-2", "ROUGE-L"]
+    assert [score.name for score in found.scores if score.value == 50 or "ROUGE-2" in score.name] == names * is_wanted
+    assert found.examples[0].get("rougeL") == (50.0 if is_wanted else None)
+    metrics = task.measure(config, corpus, data, Translator(config.decode), {})
+    assert metrics.get("rouge_l") == (50.0 if is_wanted else None)
 
 
 def test_a_coverage_penalty_without_attention_is_refused(tmp_path):

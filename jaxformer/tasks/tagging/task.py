@@ -1,0 +1,158 @@
+"""The token tagging task: its batches, its network with the loss, and its scores."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer import functional, models
+from jaxformer.caches import data_cache
+from jaxformer.data.batch_plan import num_rows, plan_texts
+from jaxformer.data.sources import locate
+from jaxformer.data.tagged import PlannedTags, TaggedBatch, TaggedSentences, read_tagged, tokenize_words
+from jaxformer.data.text import Text
+from jaxformer.errors import DataError
+from jaxformer.evaluation.scores import Score, accuracy, is_span, span_scores
+from jaxformer.modules import AttentionFunction
+from jaxformer.modules.pure import pure
+from jaxformer.tasks import classes, text
+from jaxformer.tasks.base import CorpusScores, Data, LossSums, Network, Say, Sums, Task, Trained
+from jaxformer.tasks.classes import LabeledCorpus
+from jaxformer.tasks.classification.predictor import ClassVocabulary
+from jaxformer.tasks.classification.task import vocab_size, vocabulary
+from jaxformer.tasks.tagging.config import TaggingConfig
+from jaxformer.tasks.tagging.predictor import Tagged, Tagger
+
+Corpus = LabeledCorpus[TaggedSentences]
+DeviceBatch = TaggedBatch[jax.Array]
+
+
+def read(config: TaggingConfig) -> Corpus:
+    """Reads the sentences; a part of those for training is held out for validation if no other file is named."""
+    data = config.data
+    if not data.train:
+        raise DataError("no sentences: give --data.train FILE")
+    separator = {"tab": "\t", "space": " "}[data.separator]
+
+    def read_part(name: str, known: tuple[str, ...]) -> TaggedSentences:
+        path = locate(name, data.directory)
+        return read_tagged(path, columns=data.columns, separator=separator, label_end=data.label_end, classes=known)
+
+    train = read_part(data.train, data.class_names)
+    names = classes.choose(train, data.class_names, train.file)
+    test = read_part(data.test, names) if data.test else None
+    train, validation = (train, read_part(data.validation, names)) if data.validation else train.split(data.held_out)
+    return LabeledCorpus(train.first(data.max_examples or len(train)), validation, test, names)
+
+
+def prepare(config: TaggingConfig, corpus: Corpus, run: pathlib.Path) -> Data[PlannedTags]:
+    """Tokenizes the words and plans batches of sentences."""
+    data, most = config.data, config.data.max_length - 2
+    lines = Text("\n".join(map(" ".join, corpus.train.sentences)))
+    cache = data_cache(data.cache)
+    tokenizer = text.make_run_tokenizer(run, lines, cache, kind=data.tokenizer, vocab_size=data.vocab_size)
+    classes.save(run, corpus.classes)
+    train, others = (tokenize_words(part.sentences, tokenizer, most) for part in (corpus.train, corpus.validation))
+    plans = plan_texts(
+        train.parts.lengths + 2,
+        others.parts.lengths + 2,
+        seed=config.seed,
+        tokens_per_batch=data.tokens_per_batch,
+        num_shapes=data.num_shapes,
+        max_length=data.max_length,
+    )
+    plan, sizes = plans[0], (len(corpus.train), len(corpus.validation))
+    num_split = len(train.parts) + len(others.parts) - sum(sizes)
+    in_shapes = ", ".join(f"{rows}x{length}" for rows, length, _ in plan.shapes)
+    report = (
+        f"{sizes[0]:,} training sentences, {sizes[1]:,} for validation; {num_split:,} further rows for the rest of "
+        f"sentences of more than {most} tokens",
+        f"{len(corpus.train.words):,} words ({corpus.counts()}), {len(train.parts.tokens):,} tokens, a vocabulary of "
+        f"{tokenizer.vocab_size:,}; {plan.steps_per_epoch:,} batches an epoch in shapes {in_shapes}",
+        *corpus.warnings(),
+    )
+    planned = (
+        PlannedTags(each.parts, each.labeled(corpus.indices(part)), tokenizer.special, its)
+        for each, part, its in zip((train, others), (corpus.train, corpus.validation), plans, strict=True)
+    )
+    lengths = [length for _, length, _ in plan.shapes]
+    return Data(*planned, ClassVocabulary(tokenizer, corpus.classes), report, lengths)
+
+
+def network(
+    config: TaggingConfig, size: tuple[int, int], attention: AttentionFunction = functional.attention
+) -> Network[models.TokenClassifier, DeviceBatch]:
+    """Returns a token classifier with the cross entropy of the correct labels."""
+    num_tokens, num_classes = size
+    text.check_vocab_size("vocab_size", config.model.vocab_size, num_tokens, "data have")
+    text.check_vocab_size("num_classes", config.model.num_classes, num_classes, "data have")
+    shape = dataclasses.replace(config.model, vocab_size=text.table_size(num_tokens), num_classes=num_classes)
+    row = lambda length: TaggedBatch(text.empty_row(length), np.zeros((1, length), np.int32))
+    net, length = pure(models.TokenClassifier, shape, attention=attention), config.data.max_length
+    return Network(net, loss, row, (num_rows(config.data.tokens_per_batch, length), length), unit="words")
+
+
+def loss(model: models.TokenClassifier, batch: DeviceBatch, key: jax.Array | None) -> LossSums:
+    """Returns the cross entropy of the labels of words and, with experts, the loss that balances them."""
+    logits, balance = model.training_logits(batch.tokens, key=key)
+    labels, where = jnp.maximum(batch.labels, 0), batch.labels >= 0
+    total, count = functional.cross_entropy(logits, labels, where=where)
+    correct = (where & (logits.argmax(-1) == labels)).astype(jnp.float32).sum()
+    return total + count * balance, count, {"correct": correct}
+
+
+def predictor(config: TaggingConfig, vocabulary: ClassVocabulary, trained: Trained) -> Tagger:
+    """Returns the tagger of a run."""
+    return Tagger(trained.net, trained.params, vocabulary, config.data.max_length, trained.steps)
+
+
+def measure(
+    config: TaggingConfig, corpus: Corpus, data: Data[PlannedTags], tagger: Tagger, sums: Sums
+) -> dict[str, float]:
+    """Returns the accuracy of words and the F1 of spans; without labels of spans, each word is one."""
+    *_, f1 = scores(corpus.validation, tagger.tag(corpus.validation.sentences), spans=True)
+    return {"accuracy": accuracy(float(sums["correct"]), float(sums["count"])).value, "f1": f1.value}
+
+
+def scores(part: TaggedSentences, tagged: Sequence[Tagged], *, spans: bool) -> list[Score]:
+    """Returns the accuracy of words and, with `spans`, precision, recall and F1 of spans."""
+    guesses = [each.labels for each in tagged]
+    correct = sum(
+        label == guess for label, guess in zip(part.labels, [x for each in guesses for x in each], strict=True)
+    )
+    found = [accuracy(correct, len(part.labels))]
+    return [*found, *span_scores(part.by_sentence(part.labels), guesses)] if spans else found
+
+
+def score(config: TaggingConfig, corpus: Corpus, tagger: Tagger, split: str, say: Say) -> Iterator[CorpusScores]:
+    """Labels the words of a split."""
+    part = corpus.part(split)
+    say(f"{len(part):,} sentences, {len(part.words):,} words")
+    tagged = tagger.tag(part.sentences)
+    rows = [
+        {"words": list(each.words), "labels": list(labels), "guesses": list(each.labels)}
+        for each, labels in zip(tagged, part.by_sentence(part.labels), strict=True)
+    ]
+    yield CorpusScores(split, scores(part, tagged, spans=any(map(is_span, corpus.classes))), rows)
+
+
+TASK = Task(
+    config=TaggingConfig,
+    read=read,
+    prepare=prepare,
+    vocabulary=vocabulary,
+    vocab_size=vocab_size,
+    network=network,
+    predictor=predictor,
+    metrics={"accuracy": True, "f1": True},
+    measure=measure,
+    score=score,
+    renamed=classes.renamed,
+    commands=("tag",),
+    vocabulary_files=(*text.FILES, classes.FILE),
+)
