@@ -13,6 +13,7 @@ ROOT = HERE.parent
 sys.path[:0] = [str(ROOT), str(HERE / "extensions")]
 # Notebooks and docstrings run on the CPU, also where there is an accelerator.
 os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])  # experiments
 
 import jaxformer  # noqa: E402
 
