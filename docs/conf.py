@@ -14,6 +14,7 @@ ROOT = HERE.parent
 sys.path[:0] = [str(ROOT), str(HERE / "extensions")]
 # Notebooks and docstrings run on the CPU, also where there is an accelerator.
 os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])  # experiments
 # Kernels are talked to through files of this user; they warn of ports, which every user of the machine can read.
 ConnectionFileMixin.transport.default_value = "ipc"
 

@@ -11,6 +11,7 @@ import os
 import pathlib
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -41,15 +42,22 @@ LONGEST_LABEL = 20
 WORDS_ACROSS = 5
 """Words in each row of a sheet of captions."""
 
+Shade = Literal["darker", "brighter"]
+COLORS: dict[Shade, str] = {"darker": "Blues", "brighter": "gray"}
+"""The color map in which a larger weight is darker, and the one in which it is brighter."""
+
 INK, QUIET, ACCENT, SCORE, GRID = "#1f2933", "#9aa5b1", "#c2410c", "#0f766e", "#d9dee4"
 
 
-def attention_map(attention: AttentionMap, *, title: str | None = None, axes: Axes | None = None) -> Figure:
+def attention_map(
+    attention: AttentionMap, *, title: str | None = None, axes: Axes | None = None, more: Shade = "darker"
+) -> Figure:
     """Draws a map with the source's words across and the target's down; each row's strongest weight is marked.
 
     The color scale ends at the largest weight.
 
     Args:
+      more: "darker" cells for larger weights, or "brighter" ones.
       axes: axes of a figure of your own, to draw on; by default of a new figure.
     """
     rows, columns = attention.weights.shape
@@ -58,7 +66,7 @@ def attention_map(attention: AttentionMap, *, title: str | None = None, axes: Ax
     width = max(width, 1.2 + 0.09 * max(map(display_width, (title or "").split("\n"))))
     size = width, 1.6 + 0.36 * rows + 0.12 * _excess(source)
     axes = axes or _figure(size).subplots()
-    image = _cells(axes, attention.weights, top=_ceiling(attention.weights))
+    image = _cells(axes, attention.weights, top=_ceiling(attention.weights), more=more)
     axes.scatter(attention.weights.argmax(1), np.arange(rows), s=14, color=ACCENT, linewidths=0, zorder=3)
     axes.set_xticks(range(columns), source, rotation=45, ha="left", rotation_mode="anchor")
     axes.set_yticks(range(rows), target)
@@ -73,8 +81,12 @@ def attention_map(attention: AttentionMap, *, title: str | None = None, axes: Ax
     return _finished(axes, bar.ax)
 
 
-def head_grid(attention: AttentionWeights) -> Figure:
-    """Draws every head of every layer as a small map between words: layers down, heads across, one color scale."""
+def head_grid(attention: AttentionWeights, *, more: Shade = "darker") -> Figure:
+    """Draws every head of every layer as a small map between words: layers down, heads across, one color scale.
+
+    Args:
+      more: "darker" cells for larger weights, or "brighter" ones.
+    """
     layers, heads = attention.weights.shape[:2]
     words = [[by_word(select(attention, layer=layer, head=head)) for head in range(heads)] for layer in range(layers)]
     rows, columns = words[0][0].weights.shape
@@ -87,7 +99,7 @@ def head_grid(attention: AttentionWeights) -> Figure:
     figure = _figure(size)
     grid = figure.subplots(layers, heads, squeeze=False)
     for (layer, head), axes in np.ndenumerate(grid):
-        image = _cells(axes, words[layer][head].weights, top=1.0)
+        image = _cells(axes, words[layer][head].weights, top=1.0, more=more)
         axes.set_xticks(range(columns), source if layer == 0 else [], rotation=90)
         axes.set_yticks(range(rows), target if head == 0 else [])
         axes.xaxis.tick_top()
@@ -282,9 +294,9 @@ def _right_axis(left: Axes, steps: np.ndarray, values: np.ndarray, *, name: str)
     return axes
 
 
-def _cells(axes: Axes, weights: np.ndarray, *, top: float) -> AxesImage:
+def _cells(axes: Axes, weights: np.ndarray, *, top: float, more: Shade) -> AxesImage:
     """Draws weights as squares with thin lines between them."""
-    image = axes.imshow(weights, cmap="Blues", vmin=0, vmax=top, aspect="auto")
+    image = axes.imshow(weights, cmap=COLORS[more], vmin=0, vmax=top, aspect="auto")
     for axis, size in ((axes.set_yticks, weights.shape[0]), (axes.set_xticks, weights.shape[1])):
         axis(np.arange(size + 1) - 0.5, minor=True)
     axes.grid(which="minor", color=GRID, linewidth=0.5)

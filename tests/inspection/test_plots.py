@@ -63,6 +63,14 @@ def test_a_map_shows_words_weights_and_maxima():
     assert axes.images[0].get_clim() == (0, pytest.approx(0.1 * np.ceil(MAP.weights.max() * 10)))
 
 
+def test_more_weight_is_darker_or_brighter():
+    """By the mean of the colors of a large and a small weight, in single maps and in grids."""
+    for more, order in (("darker", 1), ("brighter", -1)):
+        for figure in (plots.attention_map(MAP, more=more), plots.head_grid(HEADS, more=more)):
+            small, large = (np.mean(figure.axes[0].images[0].cmap(share)[:3]) for share in (0.1, 0.9))
+            assert order * (small - large) > 0.3
+
+
 @pytest.mark.parametrize("variable", ["XDG_CACHE_HOME", "XDG_CONFIG_HOME"])
 def test_relative_folders_count_as_unset(tmp_path, variable):
     home, here = tmp_path / "home", tmp_path / "here"

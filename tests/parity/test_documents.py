@@ -1,11 +1,11 @@
-"""The documents' comparisons with PyTorch's own layers, M6 and N5, and its generator as `tests/seeds` has it."""
+"""The documents' comparisons with PyTorch's own layers, M6 and N5, and the generator of `experiments.figures`."""
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.figures.generator import seeded
 from jaxformer import functional
-from tests.seeds.generator import seeded
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
 pytestmark = pytest.mark.parity

@@ -4,9 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.figures.generator import seeded
 from jaxformer import functional, masks
 from jaxformer.inspection.attention_maps import AttentionMap, as_table
-from tests.seeds.generator import seeded
 
 
 def test_a21_naive_listing():
