@@ -60,7 +60,8 @@ class BatchPlan:
 
     def fill(self, source_lengths: np.ndarray, target_lengths: np.ndarray) -> float:
         """Returns the share of an epoch's positions that hold a token; takes the lengths given to `make_batch_plan`."""
-        real = sum(int(source_lengths[b].sum() + target_lengths[b].sum() + 2 * len(b)) for b in self.buckets)
+        parts = (b[start : start + CHUNK] for b in self.buckets for start in range(0, len(b), CHUNK))
+        real = sum(int(source_lengths[p].sum() + target_lengths[p].sum()) + 2 * len(p) for p in parts)
         padded = sum(
             -(-len(b) // rows) * rows * (source + target)
             for b, (rows, source, target) in zip(self.buckets, self.shapes, strict=True)
@@ -182,15 +183,29 @@ def plan_texts(
 def _longer(source_lengths: np.ndarray, target_lengths: np.ndarray) -> Iterator[np.ndarray]:
     """Yields the tokens of the longer side of pairs, eos included, `CHUNK` pairs at a time."""
     for start in range(0, len(source_lengths), CHUNK):
-        yield np.maximum(source_lengths[start : start + CHUNK], target_lengths[start : start + CHUNK]) + 1
+        sides = source_lengths[start : start + CHUNK], target_lengths[start : start + CHUNK]
+        yield np.maximum(*sides).astype(np.int32) + 1
 
 
 def _buckets(source_lengths: np.ndarray, target_lengths: np.ndarray, limits: np.ndarray) -> list[np.ndarray]:
-    """Returns the pairs up to each length, in order, and those that are longer."""
-    parts = [np.searchsorted(limits, longer).astype(np.uint8) for longer in _longer(source_lengths, target_lengths)]
-    bucket_of = np.concatenate([*parts, np.zeros(0, np.uint8)])
-    index = np.int32 if len(bucket_of) < 2**31 else np.int64
-    return [np.flatnonzero(bucket_of == bucket).astype(index) for bucket in range(len(limits) + 1)]
+    """Returns the pairs up to each length, in order, and those that are longer.
+
+    They are counted first, so that no memory is needed but that of the result.
+    """
+
+    def numbers() -> Iterator[np.ndarray]:
+        return (np.searchsorted(limits, longer) for longer in _longer(source_lengths, target_lengths))
+
+    sizes = sum((np.bincount(each, minlength=len(limits) + 1) for each in numbers()), np.zeros(len(limits) + 1, int))
+    buckets = [np.empty(size, np.int32 if len(source_lengths) < 2**31 else np.int64) for size in sizes]
+    start, filled = 0, [0] * len(buckets)
+    for each in numbers():
+        for number, bucket in enumerate(buckets):
+            pairs = np.flatnonzero(each == number)
+            bucket[filled[number] : filled[number] + len(pairs)] = pairs + start
+            filled[number] += len(pairs)
+        start += len(each)
+    return buckets
 
 
 def _limits(counts: np.ndarray, num_shapes: int, multiple: int) -> np.ndarray:

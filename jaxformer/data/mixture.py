@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -319,9 +320,9 @@ class MixedWindows:
 
 
 def make_mixture_plan(
-    lengths: Sequence[np.ndarray],
+    numbers: Sequence[int],
     plan: BatchPlan,
-    phases: Phases,
+    phases: Callable[[Sequence[int]], Phases],
     *,
     names: Sequence[str],
     mixed: bool = True,
@@ -329,14 +330,15 @@ def make_mixture_plan(
     """Plans batches of several corpora in the shapes of `plan`, a plan of all their pairs, one corpus after another.
 
     Args:
-      lengths: the length of the longer side of each pair, by corpus; only their numbers are read.
+      numbers: the number of pairs of each corpus.
+      phases: returns the weights of corpora with these numbers of usable pairs.
       names: the names of the corpora, for errors.
 
     Raises:
       ConfigError: no pair of a corpus is short enough, or its weight is too small to have an effect.
     """
-    ends = np.cumsum([len(one) for one in lengths])
-    starts = ends - [len(one) for one in lengths]
+    ends = [*itertools.accumulate(numbers)]
+    starts = [0, *ends[:-1]]
     within = lambda pairs, start, end: pairs[np.searchsorted(pairs, start) : np.searchsorted(pairs, end)] - start
     streams = tuple(
         tuple(within(bucket, start, end) for bucket in plan.buckets) for start, end in zip(starts, ends, strict=True)
@@ -345,7 +347,8 @@ def make_mixture_plan(
     for name, stream, left_out in zip(names, streams, skipped, strict=True):
         if not any(map(len, stream)):
             raise ConfigError(f"{name} has no usable pair: all {len(left_out):,} are longer than max_length")
-    most = np.max(phases.shares, axis=0)
+    weights = phases([sum(map(len, stream)) for stream in streams])
+    most = np.max(weights.shares, axis=0)
     if (small := np.flatnonzero(most < 1 / _ONE)).size:
         raise ConfigError(f"the weight of {names[small[0]]} is too small to have an effect: below 2**-32 of the sum")
-    return MixturePlan(plan.shapes, streams, skipped, phases, plan.seed, mixed)
+    return MixturePlan(plan.shapes, streams, skipped, weights, plan.seed, mixed)

@@ -23,7 +23,7 @@ from jaxformer.data.batch import Batch, Rows
 from jaxformer.data.batch_plan import BatchPlan, Planned
 from jaxformer.data.pairs import Pairs
 from jaxformer.data.permutation import permuted
-from jaxformer.data.text import Text
+from jaxformer.data.text import Text, Texts
 from jaxformer.data.token_cache import Ragged, cached_sequences, kept_sequences
 from jaxformer.data.units import ALONE, SIDES, UNIT, Share, Units
 from jaxformer.digests import short_digest
@@ -95,12 +95,12 @@ class TokenizedPairs:
 
     def lengths(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns the lengths of each source and target in the longest segmentation: a batch must hold any of them."""
-        longest = lambda side: functools.reduce(np.maximum, (ragged.lengths for ragged in side))
+        longest = lambda side: functools.reduce(np.maximum, (ragged.small_lengths for ragged in side))
         return longest(self.source), longest(self.target)
 
 
 def prepare_tokenizer(
-    text: Pairs | Text,
+    text: Pairs | Text | Texts,
     cache: str | os.PathLike[str] | None,
     *,
     kind: Literal["unigram", "bpe", "characters"],

@@ -9,10 +9,11 @@ import logging
 import os
 import pathlib
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence, Set
 
 import numpy as np
 
+from jaxformer.data.distinct import without
 from jaxformer.data.pairs import FilePairs, PairFiles, Pairs, Parallel, read_pairs
 from jaxformer.data.sources import num_held_out, split_by_source
 from jaxformer.digests import short_digest
@@ -41,6 +42,30 @@ def read_split(files: PairFiles, *, held_out: float, parts: int, cache: pathlib.
         return _read(files, held_out, parts)
     state = files.state()
     folder = cache / f"pairs-{short_digest([_digest(files), repr((files.columns, held_out, parts))])}"
+    return _read_once(folder, files, state, parts, lambda: _read(files, held_out, parts))
+
+
+def read_without(pairs: Pairs, texts: Set[str], *, cache: pathlib.Path | None) -> Pairs:
+    """Returns the pairs that have none of these texts: see `without`. Of large files, the cache keeps which they are.
+
+    Args:
+      pairs: the first of `read_split`.
+    """
+    if cache is None or not texts or not isinstance(pairs, FilePairs) or not pairs.files.are_large:
+        return without(pairs, texts)
+    folder = cache / f"pairs-{short_digest([pairs.fingerprint, *sorted(texts)])}"
+    (rest,) = _read_once(folder, pairs.files, pairs.state, 0, lambda: [without(pairs, texts)])
+    return rest
+
+
+def _read_once(
+    folder: pathlib.Path,
+    files: PairFiles,
+    state: tuple[tuple[int, int], ...],
+    parts: int,
+    read: Callable[[], list[Pairs]],
+) -> list[Pairs]:
+    """Returns what a folder keeps, or else reads it and keeps it there."""
     if os.path.lexists(folder):
         try:
             return _kept(folder, files, state, parts)
@@ -49,7 +74,7 @@ def read_split(files: PairFiles, *, held_out: float, parts: int, cache: pathlib.
             remove_folder(folder)
         except OSError as error:
             logger.warning("%s cannot be read (%s)", folder, error.strerror)
-    pairs = _read(files, held_out, parts)
+    pairs = read()
     try:
         _keep(folder, pairs)
     except OSError as error:

@@ -45,6 +45,23 @@ class Text:
         return f"{len(self):,} characters"
 
 
+@dataclasses.dataclass(frozen=True)
+class Texts:
+    """Several texts, to learn one vocabulary from: as one text with a line break between them, but not joined."""
+
+    parts: tuple[Text, ...]
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """A hash of every character."""
+        return short_digest("\n" * (i % 2) or self.parts[i // 2].characters for i in range(2 * len(self.parts) - 1))
+
+    def lines(self) -> Iterator[str]:
+        """Yields the lines of each text: see `Text.lines`."""
+        for number, text in enumerate(self.parts, 1):
+            yield from (text if number == len(self.parts) else Text(text.characters + "\n")).lines()
+
+
 def read_text(*paths: str | os.PathLike[str]) -> Text:
     """Reads one or several UTF-8 files as one text, in order.
 

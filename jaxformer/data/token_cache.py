@@ -27,6 +27,12 @@ logger = logging.getLogger(__name__)
 CHECKSUMS = "checksums.json"
 """The file in each folder with the CRC-32 of every other file; folders of earlier versions lack it, and are rebuilt."""
 
+CHUNK = 1 << 20
+"""The number of sequences whose lengths are computed at once, so that those of a large corpus need little memory."""
+
+_SHORT = 60_000
+"""The largest number of tokens of a sequence whose length is kept in 16 bits; a few may be added."""
+
 _DAMAGED = FileNotFoundError, NotADirectoryError, EOFError, KeyError, TypeError, ValueError, tokenize.TokenError
 """The errors of a damaged folder; numpy reads the header of an array as Python."""
 
@@ -51,6 +57,17 @@ class Ragged:
         """The number of tokens of each sequence, int32."""
         # The differences are exact although the offsets may need 64 bits, and no larger array is made.
         return np.subtract(self.offsets[1:], self.offsets[:-1], dtype=np.int32, casting="unsafe")
+
+    @property
+    def small_lengths(self) -> np.ndarray:
+        """The number of tokens of each sequence: uint16 if all are short, otherwise int32."""
+        lengths = np.empty(len(self), np.uint16)
+        for start in range(0, len(self), CHUNK):
+            chunk = np.diff(self.offsets[start : start + CHUNK + 1])
+            if chunk.max() > _SHORT:
+                return self.lengths
+            lengths[start : start + CHUNK] = chunk
+        return lengths
 
     @staticmethod
     def join(sequences: Sequence[np.ndarray] | Ragged) -> Ragged:

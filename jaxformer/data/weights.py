@@ -134,8 +134,8 @@ def make_phases(
     weights = [tuple(next(w for start, w in reversed(one) if start <= at) for one in changes) for at in starts]
     for phase, at in enumerate(starts):
         if not sum(weights[phase]) > 0:
-            last = f" to {starts[phase + 1]}" if phase + 1 < len(starts) else ""
-            raise ConfigError(f"no corpus has a weight at steps {at + 1}{last}")
+            last = f"to {starts[phase + 1]}" if phase + 1 < len(starts) else "and later"
+            raise ConfigError(f"no corpus has a weight at steps {at + 1} {last}")
     return Phases(tuple(starts), tuple(weights))
 
 

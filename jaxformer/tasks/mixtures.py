@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
 
+from jaxformer.errors import DataError
 from jaxformer.evaluation.scores import Score
 from jaxformer.functional.tokens import Tokens
 from jaxformer.tasks.base import CorpusScores
+
+
+def check_different(fingerprints: Mapping[str, str]) -> None:
+    """Checks the hashes of corpora by name.
+
+    Raises:
+      DataError: two corpora are equal.
+    """
+    seen: dict[str, str] = {}
+    for name, fingerprint in fingerprints.items():
+        if fingerprint in seen:
+            raise DataError(
+                f"data.corpora.{seen[fingerprint]} and data.corpora.{name} hold the same text; give one more weight"
+            )
+        seen[fingerprint] = name
 
 
 def tokens_by_corpus(

@@ -11,7 +11,7 @@ import numpy as np
 from jaxformer.data.pairs import Pairs
 from jaxformer.data.pipeline import prepare_tokenizer
 from jaxformer.data.sources import locate
-from jaxformer.data.text import Text, read_text
+from jaxformer.data.text import Text, Texts, read_text
 from jaxformer.errors import ConfigError, DataError, UnknownSizeError
 from jaxformer.functional.tokens import Tokens
 from jaxformer.multihost import processes, storage
@@ -65,7 +65,7 @@ def run_tokenizer(run: pathlib.Path) -> Tokenizer:
 
 def make_run_tokenizer(
     run: pathlib.Path,
-    text: Pairs | Text,
+    text: Pairs | Text | Texts,
     cache: pathlib.Path | None,
     *,
     kind: Literal["unigram", "bpe", "characters", "pretrained"],

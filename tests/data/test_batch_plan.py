@@ -1,13 +1,18 @@
 """The batch plan: every pair once per epoch, in few shapes, as a pure function of the step."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxformer.data import batch_plan
+from jaxformer.data import batch_plan, token_cache
 from jaxformer.data.batch_plan import make_batch_plan, replan
+from jaxformer.data.pipeline import TokenizedPairs
+from jaxformer.data.token_cache import Ragged
 from jaxformer.errors import ConfigError
+from jaxformer.tokenizers.special_tokens import SpecialTokens
 
 
 def lengths(seed, count):
@@ -97,3 +102,25 @@ def test_orders_of_large_corpora_need_no_array(monkeypatch):
     assert pairs.tolist() == plan.batch(5)[1][1::2].tolist()
     ordered = replan(plan, source, target)
     assert ordered.batch(0)[1].tolist() == ordered.buckets[0][: plan.shapes[0][0]].tolist()
+
+
+def test_planning_takes_eight_bytes_a_pair(monkeypatch):
+    """Four for the lengths and four for the plan, which is that of lengths of any type and of one chunk."""
+    random, number = np.random.default_rng(0), 400_000
+    sides = [Ragged(np.zeros(0), np.append(0, np.cumsum(random.integers(1, 300, number)))) for _ in range(2)]
+    tokens = TokenizedPairs((sides[0],), (sides[1],), SpecialTokens())
+    expected = make_batch_plan(*(side.lengths for side in sides), max_length=250)
+    for module in (batch_plan, token_cache):
+        monkeypatch.setattr(module, "CHUNK", 1 << 12)
+    tracemalloc.start()
+    try:
+        plan = make_batch_plan(*tokens.lengths(), max_length=250)
+        fill = plan.fill(*tokens.lengths())
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 8.7 * number
+    assert plan.shapes == expected.shapes
+    for bucket, other in zip((*plan.buckets, plan.skipped), (*expected.buckets, expected.skipped), strict=True):
+        np.testing.assert_array_equal(bucket, other)
+    assert fill == expected.fill(*(side.lengths for side in sides))

@@ -31,8 +31,8 @@ def plan_of(phases=None, *, seed=0, mixed=True, sizes=SIZES):
     joined = np.concatenate(each)
     shapes = make_batch_plan(joined, joined, seed=seed, tokens_per_batch=400, num_shapes=3, max_length=38)
     names = [f"c{i}" for i in range(len(sizes))]
-    phases = phases or make_phases(dict.fromkeys(names, WeightConfig()), sizes=sizes, temperature=3)
-    return make_mixture_plan(each, shapes, phases, names=names, mixed=mixed)
+    by_size = lambda usable: make_phases(dict.fromkeys(names, WeightConfig()), sizes=usable, temperature=3)
+    return make_mixture_plan(sizes, shapes, (lambda _: phases) if phases else by_size, names=names, mixed=mixed)
 
 
 def constant(*weights):
@@ -94,6 +94,13 @@ def test_each_pair_of_a_corpus_comes_once_a_pass(mixed):
         assert first | {*left_out.tolist()} == {*range(size)}
 
 
+def test_weights_by_size_count_the_pairs_that_fit():
+    sizes = (9, 9, 200, 9, 9, 9, 200)
+    usable = np.array([(each < 38).sum() for each in lengths(sizes)])
+    assert usable[-1] < 190
+    np.testing.assert_allclose(plan_of(sizes=sizes).phases.shares[0], usable ** (1 / 3) / (usable ** (1 / 3)).sum())
+
+
 @pytest.mark.parametrize("mixed", [True, False])
 @pytest.mark.parametrize("weights", [(1, 1, 1, 1), (0.02, 5, 1, 0.3)])
 def test_shares_are_those_of_the_weights(mixed, weights):
@@ -136,7 +143,7 @@ def test_batches_of_several_corpora_begin_with_their_tags():
     parts = (tagged(1, 60, target_start=(7,)), tagged(2, 30, source_start=(8, 9)))
     each = [np.maximum(*part.lengths()) for part in parts]
     shapes = make_batch_plan(np.concatenate(each), np.concatenate(each), tokens_per_batch=160, num_shapes=2)
-    planned = PlannedMixture(parts, make_mixture_plan(each, shapes, constant(1, 1), names="ab"))
+    planned = PlannedMixture(parts, make_mixture_plan((60, 30), shapes, lambda _: constant(1, 1), names="ab"))
     variants = set()
     for step in range(8):
         batch, picked = planned.batch(step), planned.plan.batch(step)

@@ -78,7 +78,8 @@ def test_a_tokenizer_that_another_process_trains_is_awaited(tokenizer, tmp_path,
     def slow(*given, **options):
         trained.append(options)
         holding.set()
-        while not waited:
+        deadline = time.monotonic() + 20
+        while not waited and time.monotonic() < deadline:
             time.sleep(0.01)
         return tokenizer
 

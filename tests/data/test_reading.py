@@ -3,8 +3,9 @@
 import pytest
 
 from jaxformer.data import pairs, reading
+from jaxformer.data.distinct import without
 from jaxformer.data.pairs import FilePairs, PairFiles
-from jaxformer.data.reading import read_split
+from jaxformer.data.reading import read_split, read_without
 
 
 @pytest.fixture
@@ -34,6 +35,22 @@ def test_files_are_read_once(files, tmp_path, monkeypatch):
     (path := files.files[0][1]).write_text(path.read_text().replace("t7", "u7"))
     assert facts(read_split(files, held_out=5, parts=2, cache=tmp_path / "c"))[0] != expected[0]
     assert len(list((tmp_path / "c").iterdir())) == 3
+
+
+def test_pairs_that_are_left_out_are_found_once(files, tmp_path, monkeypatch):
+    train, *_ = read_split(files, held_out=5, parts=1, cache=tmp_path / "c")
+    texts = {"s3 é", "t8 é"}
+    expected = facts([without(train, texts)])
+    assert facts([read_without(train, texts, cache=tmp_path / "c")]) == expected
+    monkeypatch.setattr(reading, "without", None)
+    (kept, *_) = read_split(files, held_out=5, parts=1, cache=tmp_path / "c")
+    found = read_without(kept, texts, cache=tmp_path / "c")
+    with monkeypatch.context() as patch:
+        patch.setattr(PairFiles, "side", None)
+        assert found.fingerprint == expected[0][0]
+    assert facts([found]) == expected
+    with pytest.raises(TypeError):  # others are looked for
+        read_without(kept, {"s3 é"}, cache=tmp_path / "c")
 
 
 @pytest.mark.parametrize("name", ["facts.json", "codes.npy"])

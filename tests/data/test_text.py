@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxformer.data import text as texts
-from jaxformer.data.text import LONGEST, Text, read_text, split_text
+from jaxformer.data.text import LONGEST, Text, Texts, read_text, split_text
 from jaxformer.errors import ConfigError, DataError
 
 
@@ -94,3 +94,10 @@ def test_long_lines_are_cut_before_spaces():
     assert max(map(len, lines)) <= LONGEST
     assert all(line.startswith(" ") for line in lines[1:])
     assert Text("\u2603" * 5000).lines() == ["\u2603" * LONGEST] * 5
+
+
+def test_several_texts_have_the_lines_of_one():
+    parts = ["one\ntwo", "three\n", "", "x" * (2 * LONGEST), "four five"]
+    several, joined = Texts(tuple(map(Text, parts))), Text("\n".join(parts))
+    assert [*several.lines()] == joined.lines()
+    assert several.fingerprint == joined.fingerprint

@@ -234,3 +234,8 @@ def test_sequences_of_the_stored_dtype_are_copied_once():
         tracemalloc.stop()
     assert found["pixels"].tokens.dtype == np.uint8
     assert peak < 2.1 * number * size
+
+
+def test_lengths_of_very_long_sequences_are_exact():
+    assert Ragged(np.zeros(0), np.array([0, 3, 70_003])).small_lengths.tolist() == [3, 70_000]
+    assert Ragged(np.zeros(0), np.array([0, 3, 9_003])).small_lengths.dtype == np.uint16

@@ -52,7 +52,7 @@ ONE = WeightConfig(weight=1.0)
         (lambda: make_phases({"a": WeightConfig()}, temperature=2), "temperature 2 has no effect: there are not sev"),
         (lambda: make_phases({"a": WeightConfig(), "b": WeightConfig()}, temperature=0), "must be more than 0, got 0"),
         (lambda: make_phases({"a": WeightConfig(first_step=5)}), "no corpus has a weight at steps 1 to 4"),
-        (lambda: make_phases({"a": WeightConfig(last_step=5)}), "no corpus has a weight at steps 6"),
+        (lambda: make_phases({"a": WeightConfig(last_step=5)}), "no corpus has a weight at steps 6 and later"),
     ],
 )
 def test_weights_without_a_meaning_are_refused(make, message):

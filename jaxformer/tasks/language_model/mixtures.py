@@ -7,7 +7,7 @@ import pathlib
 
 from jaxformer.caches import data_cache
 from jaxformer.data.mixture import MixedWindows, keyed
-from jaxformer.data.text import Text
+from jaxformer.data.text import Texts
 from jaxformer.data.weights import make_phases
 from jaxformer.data.windows import OrderedWindows, RandomWindows, TokenStream, prepare_text
 from jaxformer.digests import short_digest
@@ -46,7 +46,7 @@ def prepare_mixture(
       DataError: a text is shorter than a window.
     """
     data, cache = config.data, data_cache(config.data.cache)
-    whole = Text("\n".join(part.train.characters for part in corpus.parts.values()))
+    whole = Texts(tuple(part.train for part in corpus.parts.values()))
     tokenizer = make_run_tokenizer(run, whole, cache, kind=data.tokenizer, vocab_size=data.vocab_size)
     windows, held_out, report = list[RandomWindows](), dict[str, OrderedWindows](), list[str]()
     for number, (name, part) in enumerate(corpus.parts.items()):

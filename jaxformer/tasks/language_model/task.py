@@ -25,7 +25,7 @@ from jaxformer.tasks.base import CorpusScores, Data, LossSums, Network, Say, Tas
 from jaxformer.tasks.language_model.config import LanguageModelingConfig
 from jaxformer.tasks.language_model.generator import TextGenerator
 from jaxformer.tasks.language_model.mixtures import TextMixture, counted, only, prepare_mixture
-from jaxformer.tasks.mixtures import mean_scores, tokens_by_corpus
+from jaxformer.tasks.mixtures import check_different, mean_scores, tokens_by_corpus
 from jaxformer.tasks.text import (
     VOCAB_MULTIPLE,
     TextCorpus,
@@ -47,7 +47,9 @@ def read(config: LanguageModelingConfig) -> TextCorpus | TextMixture:
     split = functools.partial(split_text, held_out=data.held_out)
     if not data.corpora:
         return text.read(data, split)
-    return TextMixture({name: text.read(only(config, name).data, split) for name in data.corpora})
+    parts = {name: text.read(only(config, name).data, split) for name in data.corpora}
+    check_different({name: part.train.fingerprint for name, part in parts.items()})
+    return TextMixture(parts)
 
 
 def prepare(config: LanguageModelingConfig, corpus: TextCorpus | TextMixture, run: pathlib.Path) -> Data[Any]:

@@ -36,6 +36,8 @@ class DataConfig(language_model.DataConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.corpora:
+            raise ConfigError("corpora has no effect here: name all files of a masked language model in text, as a,b")
         if not 0 < self.mask_rate <= 1:
             raise ConfigError(f"mask_rate must be more than 0 and at most 1, got {self.mask_rate}")
         if self.length < 3:

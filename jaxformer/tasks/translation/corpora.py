@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 
 from jaxformer import demo
 from jaxformer.caches import data_cache
-from jaxformer.data.distinct import DistinctSentences, without
+from jaxformer.data.distinct import DistinctSentences
 from jaxformer.data.pairs import PairFiles, Pairs, Parallel, read_pairs, read_parallel, read_table
-from jaxformer.data.reading import read_split
+from jaxformer.data.reading import read_split, read_without
 from jaxformer.data.sources import locate_all
 from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError, DataError
@@ -65,7 +65,7 @@ def load_mixture(config: DataConfig) -> Mixture:
     Raises:
       DataError: see `load_corpora`, with the name of the corpus; or a corpus has no other pairs to train on.
     """
-    parts, held_out = dict[str, Corpora](), set[str]()
+    parts, held_out, cache = dict[str, Corpora](), set[str](), data_cache(config.cache)
     for name in config.corpora:
         only = config.only(name)
         try:
@@ -78,7 +78,7 @@ def load_mixture(config: DataConfig) -> Mixture:
             held_out.update(text for test in part.tests.values() for text in test.load().source)
     left_out = dict[str, int]()
     for name, part in parts.items():
-        train = without(part.train, held_out)
+        train = read_without(part.train, held_out, cache=cache)
         left_out[name] = len(part.train) - len(train)
         if not len(train):
             raise DataError(f"data.corpora.{name}: all pairs hold a sentence that another corpus holds out")

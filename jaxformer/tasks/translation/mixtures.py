@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,12 +64,10 @@ def prepare_mixture(
         share = sharing.share_of_run(cache, part.train.num_lines, is_large=len(part.train) > SMALL)
         parts[name] = tagged(name, part.train, share, **drawn)
         validation[name] = tagged(name, part.validation, share)
-    lengths = [part.lengths() for part in parts.values()]
-    plan = plan_batches(config, *map(np.concatenate, zip(*lengths, strict=True)))
-    usable = [int((np.maximum(*sides) < data.max_length).sum()) for sides in lengths]
-    phases = make_phases(data.corpora, sizes=[max(1, size) for size in usable], temperature=data.temperature)
-    names, sources = [f"data.corpora.{name}" for name in parts], [source for source, _ in lengths]
-    mixture = make_mixture_plan(sources, plan, phases, names=names, mixed=data.mix_in_batch)
+    plan = plan_batches(config, *_lengths(parts.values()))
+    names, numbers = [f"data.corpora.{name}" for name in parts], [len(part.tokens) for part in parts.values()]
+    phases = lambda usable: make_phases(data.corpora, sizes=usable, temperature=data.temperature)
+    mixture = make_mixture_plan(numbers, plan, phases, names=names, mixed=data.mix_in_batch)
     held_out = dict[str, PlannedTagged]()
     for name, pairs in validation.items():
         held_out[name] = PlannedTagged(pairs, replan(plan, *pairs.lengths()))
@@ -83,6 +81,11 @@ def prepare_mixture(
     )
     train = PlannedMixture(tuple(parts.values()), mixture)
     return Data(train, InTurn(held_out), tokenizer, report, [length for _, length, _ in plan.shapes])
+
+
+def _lengths(parts: Iterable[TaggedPairs]) -> list[np.ndarray]:
+    """Returns the lengths of the sources and of the targets of all corpora, one corpus after another."""
+    return [np.concatenate(side) for side in zip(*(part.lengths() for part in parts), strict=True)]
 
 
 def _reports(corpus: Mixture, plan: MixturePlan, steps: int) -> Iterator[str]:

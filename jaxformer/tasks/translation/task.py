@@ -38,7 +38,7 @@ from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import pure
 from jaxformer.tasks import registry, sharing
 from jaxformer.tasks.base import CorpusScores, Data, LossSums, Network, Say, Sums, Task, Trained
-from jaxformer.tasks.mixtures import tokens_by_corpus
+from jaxformer.tasks.mixtures import check_different, tokens_by_corpus
 from jaxformer.tasks.search import Candidate
 from jaxformer.tasks.text import check_vocab_size, make_run_tokenizer, run_tokenizer
 from jaxformer.tasks.translation import mixtures
@@ -61,7 +61,11 @@ def read(config: TranslationConfig) -> Corpora | Mixture:
     data = config.data
     for language in {data.languages(name)[1] for name in data.corpora} or {data.target_language}:
         bleu_words("", language)
-    return load_mixture(data) if data.corpora else load_corpora(data)
+    if not data.corpora:
+        return load_corpora(data)
+    mixture = load_mixture(data)
+    check_different({name: part.train.fingerprint for name, part in mixture.parts.items()})
+    return mixture
 
 
 def read_test(config: TranslationConfig, files: Sequence[str | os.PathLike[str]]) -> Corpora:
@@ -139,10 +143,10 @@ def _tokenizer(config: TranslationConfig, corpus: Corpora | Mixture, run: pathli
     data = config.data
     languages = (data.source_language, data.target_language) if data.pretokenize == "moses" else ("", "")
     normalizer = TextNormalizer(data.lowercase, data.pretokenize, *languages)
-    options = {"kind": data.tokenizer, "vocab_size": data.vocab_size, "num_sentences": data.tokenizer_sentences}
-    options |= {"languages": data.tagged_languages}
+    options = {"kind": data.tokenizer, "vocab_size": data.vocab_size, "languages": data.tagged_languages}
     several = isinstance(corpus, Mixture)
     text = corpus.sentences(data.tokenizer_sentences) if several else corpus.train
+    options |= {"num_sentences": None if several else data.tokenizer_sentences}  # `sentences` has chosen them
     began, total = time.perf_counter(), corpus.num_lines if several else corpus.train.num_lines
     tokenizer = make_run_tokenizer(run, text, data_cache(data.cache), normalizer=normalizer, **options)
     if total <= data.tokenizer_sentences or data.tokenizer == "pretrained":

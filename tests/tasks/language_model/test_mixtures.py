@@ -46,6 +46,20 @@ def test_a_run_of_several_texts(config, tmp_path):
     other = {"train": {"steps": config.train.steps + 2}, "data": {"corpora": {"b": {"weight": 1.0}}}}
     with pytest.raises(ConfigError, match="weights of the corpora at step 1 would have been others"):
         jaxformer.train(changed(config, other), tmp_path / "run", console=quiet())
+    later = other | {"data": {"corpora": {"b": {"reweighted": f"{config.train.steps + 1}=0"}}}}
+    logs = []
+    for out in ("run", "whole"):  # resumed, and never stopped
+        jaxformer.train(changed(config, later), tmp_path / out, console=quiet())
+        entries = [entry for entry in read_log(tmp_path / out / "log.jsonl") if "loss" in entry]
+        logs.append([(entry["loss"], entry["tokens/a"], entry["tokens/b"]) for entry in entries])
+    assert logs[0] == logs[1]
+    assert [b > 0 for *_, b in logs[0]] == [True] * config.train.steps + [False] * 2
+
+
+def test_the_same_text_in_another_file_is_refused(config, tmp_path):
+    corpora = {"c": {"text": "./a", "weight": 1.0}}
+    with pytest.raises(DataError, match=r"data\.corpora\.a and data\.corpora\.c hold the same text"):
+        TASK.read(changed(config, {"data": {"corpora": corpora}}))
 
 
 def test_a_text_that_is_shorter_than_a_window_is_named(config, tmp_path):

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -146,15 +147,30 @@ def test_directions_are_scored_and_chosen(run, corpora, capsys):
     assert main(["evaluate", str(run), "--files", str(corpora / "two.tsv"), "--to", "fr"]) == 0
 
 
+def test_the_same_pairs_in_other_files_are_refused(config, corpora):
+    (corpora / "copy").write_bytes((corpora / "en").read_bytes())
+    copy = CorpusConfig(source="copy", target="./fr", target_language="fr", weight=1.0)
+    data = dataclasses.replace(config.data, corpora=config.data.corpora | {"copy": copy})
+    with pytest.raises(DataError, match=r"data\.corpora\.en_fr and data\.corpora\.copy hold the same text"):
+        TASK.read(dataclasses.replace(config, data=data))
+
+
 def test_a_run_continues_with_other_weights_from_the_next_step(run, config, tmp_path):
-    """But not with weights that its completed steps did not have."""
+    """As one that was never stopped, bit for bit; but not with weights that its completed steps did not have."""
     more = {"train": {"steps": 8}}
     with pytest.raises(ConfigError, match="weights of the corpora at step 1 would have been others"):
         jaxformer.train(changed(config, more | {"data": {"corpora": {"fr_en": {"weight": 2.0}}}}), run, console=quiet())
-    later = {"corpora": {"en_fr": {"reweighted": "7=0"}}}
-    jaxformer.train(changed(config, more | {"data": later}), run, console=quiet())
-    steps = {entry["step"]: entry for entry in read_log(run / "log.jsonl") if "loss" in entry}
-    assert [steps[step]["tokens/en_fr"] > 0 for step in (5, 6, 7, 8)] == [True, True, False, False]
+    later = changed(config, more | {"data": {"corpora": {"en_fr": {"reweighted": "7=0"}}}})
+    for out in (run, tmp_path / "whole"):
+        jaxformer.train(later, out, console=quiet())
+    names = ("step", "loss", "gradient_norm", *(f"tokens/{name}" for name in CORPORA))
+    steps, whole = (
+        [[entry[name] for name in names] for entry in read_log(out / "log.jsonl") if "loss" in entry]
+        for out in (run, tmp_path / "whole")
+    )
+    assert steps == whole
+    assert [step[-2] > 0 for step in steps] == [True] * 6 + [False] * 2
+    chex.assert_trees_all_equal(*(jaxformer.load(out, checkpoint="last").params for out in (run, tmp_path / "whole")))
 
 
 @pytest.mark.parametrize("tags", ["source", "target"])
