@@ -43,7 +43,7 @@ COMMANDS = {
     "runs": "list runs with their states and scores",
     "diff": "show how two runs differ",
     "replay": "train the first steps of a run again, and compare each loss bit for bit",
-    "inspect": "draw the cross-attention of a translation",
+    "inspect": "show where a model looks, as text, a picture or a page",
     "configs": "list the available configurations",
     "data": "download a known corpus, or write the built-in one to files",
     "demo": "train the built-in translator, score it, and draw an attention map",

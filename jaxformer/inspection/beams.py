@@ -1,11 +1,44 @@
-"""Beam search as text, step by step."""
+"""Beam search as text and as a tree, step by step."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 from jaxformer.decoding import BeamTrace
+
+
+class Node(NamedTuple):
+    """A hypothesis that a step of a beam search considered."""
+
+    parent: int
+    """The place, in the step before, of the hypothesis that it continues; -1 in the first step."""
+    piece: str
+    """Its last token."""
+    log_prob: float
+    score: float
+    """The log-probability with the length penalty, by which hypotheses are ranked."""
+    fate: str
+    """What became of it: live, finished or pruned."""
+
+
+Tree = tuple[tuple[Node, ...], ...]
+"""The hypotheses of each step, best first."""
+
+
+def tree(trace: BeamTrace, word: Callable[[int], str], *, sentence: int = 0) -> Tree:
+    """Returns what each step considered, each hypothesis with the one that it continues.
+
+    Args:
+      trace, word: see `as_text`.
+    """
+    steps = [step[sentence] for step in trace.steps if step[sentence]]
+    places = [{one.tokens: place for place, one in enumerate(step)} for step in steps]
+    return tuple(
+        tuple(Node(before.get(x.tokens[:-1], -1), word(x.tokens[-1]), x.log_prob, x.score, x.fate) for x in step)
+        for before, step in zip([{}, *places], steps, strict=False)
+    )
 
 
 def as_text(trace: BeamTrace, word: Callable[[int], str], *, sentence: int = 0) -> str:

@@ -380,13 +380,57 @@ function table(sources, targets, title) { // at most ROWS rows at a time
     element("button", { type: "button", id: "after", onclick: move(ROWS) }, "Rows after"), element("div", { class: "scroll" }, made));
 }
 
+function search() { // the beam, a column for each step; lines lead from a hypothesis to its continuations
+  const steps = data.views[state.view].search;
+  if (!steps.length) return "";
+  const [width, height] = [128, 46];
+  const columns = [];
+  const said = element("p", { id: "hypothesis", "aria-live": "polite" }, "Point at a hypothesis to see its text and score.");
+  const chain = (step, place) => { // from the first step to this hypothesis
+    const nodes = [];
+    for (; step >= 0 && place >= 0; place = steps[step--][place][0]) nodes.unshift([step, place]);
+    return nodes;
+  };
+  const choose = (step, place) => () => {
+    const nodes = chain(step, place);
+    columns.flat().forEach((button) => button.classList.remove("chosen"));
+    nodes.forEach(([s, p]) => columns[s][p].classList.add("chosen"));
+    const [, , logProb, score, fate] = steps[step][place];
+    const text = nodes.map(([s, p]) => steps[s][p][1]).join(" ");
+    said.textContent = `${text}: ${fate}, probability ${Math.exp(logProb).toPrecision(3)}, log-probability ${logProb.toFixed(4)}, score ${score.toFixed(4)}`;
+  };
+  const lines = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  lines.setAttribute("aria-hidden", "true");
+  steps.forEach((step, s) => columns.push(step.map(([parent, piece, , score, fate], p) => {
+    if (parent >= 0) {
+      const line = document.createElementNS("http://www.w3.org/2000/svg", "path");
+      const [y, end] = [parent * height + 18, p * height + 18];
+      line.setAttribute("d", `M${s * width - 32} ${y} C${s * width - 12} ${y} ${s * width - 20} ${end} ${s * width} ${end}`);
+      line.setAttribute("class", fate);
+      lines.append(line);
+    }
+    const button = element("button", { type: "button", class: `node ${fate}`, "data-node": `${s} ${p}`, "aria-label": `step ${s + 1}: ${piece}, ${fate}`,
+      onmouseenter: choose(s, p), onfocus: choose(s, p), onclick: choose(s, p) }, piece, element("small", {}, score.toFixed(3)));
+    button.style.left = `${s * width}px`;
+    button.style.top = `${p * height}px`;
+    return button;
+  })));
+  const made = group("Search", "tree", 1, columns.flat());
+  made.prepend(lines);
+  made.style.width = lines.style.width = `${steps.length * width}px`;
+  made.style.height = lines.style.height = `${Math.max(...steps.map((step) => step.length)) * height}px`;
+  return element("section", { id: "search" }, element("h2", {}, "Search"),
+    element("p", { class: "note" }, "Each step continues the live hypotheses; some finish, the others are pruned. Numbers are scores, with the length penalty."),
+    said, element("div", { class: "scroll" }, made));
+}
+
 function build() {
   const attention = attentionNow();
   if (state.layer === null) Object.assign(state, { layer: attention.shape[0] - 1, head: attention.shape[1] > 1 ? "mean" : 0 });
   redrawHeads = [];
   shown = "";
   document.querySelector("main").replaceChildren(element("header", {}, element("h1", {}, data.title), controls()), results(),
-    element("div", { class: "columns" }, element("section", { id: "large" }), heads()),
+    element("div", { class: "columns" }, element("section", { id: "large" }), heads()), search(),
     element("footer", {}, "Weights are drawn in shares of the largest of a map. Attention shows where a model looked, not why."));
   large();
 }

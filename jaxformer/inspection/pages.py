@@ -21,6 +21,7 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.files import write_text
 from jaxformer.inspection import attention_maps
 from jaxformer.inspection.attention_maps import AttentionWeights
+from jaxformer.inspection.beams import Tree
 from jaxformer.reprs import brief
 from jaxformer.tokenizers.segmentation import SPACE
 
@@ -56,6 +57,8 @@ class View:
     """The weights of all layers and heads, by the name of the attention, such as "decoder.cross"."""
     results: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """What the model made of the input, such as its translation, by a name."""
+    search: Tree = ()
+    """The hypotheses of the beam search that found it."""
 
     __repr__ = brief
 
@@ -137,7 +140,7 @@ def _view(view: View, layer: int | None, head: int | None, exact: bool) -> dict[
         )
     kinds = sorted(view.attentions, key=lambda name: name != view.default)
     attentions = [_attention(name, view.attentions[name], layer, head, exact) for name in kinds]
-    return {"title": view.title, "results": list(view.results.items()), "attentions": attentions}
+    return {"title": view.title, "results": list(view.results.items()), "attentions": attentions, "search": view.search}
 
 
 def _attention(

@@ -18,6 +18,7 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.scores import bleu_words
 from jaxformer.files import local_path
 from jaxformer.hardware import num_cores
+from jaxformer.inspection import beams
 from jaxformer.modules.pure import Params
 from jaxformer.reprs import as_html, brief, brief_with_methods
 from jaxformer.sharding import Placement
@@ -34,6 +35,7 @@ from jaxformer.tasks.search import (
     candidate,
     on_one_device,
     search,
+    traced,
     weights_of,
 )
 from jaxformer.tokenizers.base import Tokenizer
@@ -125,6 +127,7 @@ class TextPredictor:
         is_open: bool = False,
         ends: tuple[int, ...] | None = None,
         prepare: Prepare | None = None,
+        trace: decoding.BeamTrace | None = None,
     ) -> Callable[[], Hypotheses]:
         """Returns a function that searches a batch, compiled, for `number` hypotheses of each input.
 
@@ -132,6 +135,7 @@ class TextPredictor:
           rounds: folded into the key of the draws, if it is given.
           is_open, ends: see `Options`.
           prepare: a function that the program applies to the inputs before the model encodes them.
+          trace: see `decoding.beam_search`; the search is then not compiled as a whole.
 
         Raises:
           ConfigError: there are too many hypotheses of an input.
@@ -149,11 +153,21 @@ class TextPredictor:
         nets = tuple(model.net for model in self._models)
         special = self.tokenizer.special
         options = Options(nets, decode.static, special, number, max_length, self._limits, is_open, ends, prepare)
+        if trace is not None:
+            return functools.partial(traced, options, trace, self._weights, batch, key)
         self.programs.add((options, *(x.shape for x in jax.tree.leaves(batch))))
         given = (self._weights, batch, key)
         if jax.config.jax_disable_jit:  # of this thread, the only one then
             return functools.partial(search, options, self.placement, *given)
         return functools.partial(search.lower(options, self.placement, *given).compile(), *given)
+
+    def _tree(self, search: Callable[[decoding.BeamTrace], Callable[[], Hypotheses]]) -> beams.Tree:
+        """Returns what each step of a beam search considers; nothing of another search, or on several devices."""
+        if not isinstance(self.decode.finder, Beam) or not on_one_device(self.placement):
+            return ()
+        trace = decoding.BeamTrace()
+        search(trace)()
+        return beams.tree(trace, lambda token: self.tokenizer.pieces([token])[0])
 
     def _best(
         self,

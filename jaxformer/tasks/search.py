@@ -156,6 +156,17 @@ def search(
     return jax.lax.with_sharding_constraint(placement.with_axis_rules(run)(weights, sources, key), placement.replicated)
 
 
+def traced(
+    options: Options,
+    trace: decoding.BeamTrace,
+    weights: tuple[Weights, ...],
+    sources: Sources[jax.Array],
+    key: jax.Array,
+) -> Hypotheses:
+    """Searches with a beam, step by step on one device, and records what each step considered."""
+    return _search(options, True, weights, sources, key, trace)
+
+
 def weights_of(
     nets: tuple[Net, ...], params: tuple[Params, ...], placement: Placement | None = None
 ) -> tuple[Weights, ...]:
@@ -176,7 +187,12 @@ def _step_weights(net: Net, params: Params) -> StepWeights | None:
 
 
 def _search(
-    options: Options, alone: bool, weights: tuple[Weights, ...], sources: Sources[jax.Array], key: jax.Array
+    options: Options,
+    alone: bool,
+    weights: tuple[Weights, ...],
+    sources: Sources[jax.Array],
+    key: jax.Array,
+    trace: decoding.BeamTrace | None = None,
 ) -> Hypotheses:
     """Searches; `alone` is True if no other device shares the inputs, so that complete rows may be dropped."""
     decode, special, rule = options.decode, options.special, options.decode.finder
@@ -213,6 +229,7 @@ def _search(
         length_penalty=penalties[rule.normalization],
         stopping="first" if rule.beam_size == 1 else stopping,  # another would continue after the greedy text
         transforms=transforms,
+        trace=trace,
     )
 
 

@@ -50,16 +50,26 @@ def self_attention(
     return {name: cropped(x, pieces, pieces, guesses) for name, x in found.items()}
 
 
-def predictions(net: Pure[Any, Any], params: Params, *inputs: Any, tokenizer: Tokenizer, number: int) -> Predictions:
-    """Returns the most probable pieces of the first `number` positions of the first row."""
-    shares, ids = (np.asarray(x)[:number].tolist() for x in _best(net, tokenizer.vocab_size, params, *inputs))
+def predictions(
+    net: Pure[Any, Any], params: Params, *inputs: Any, tokenizer: Tokenizer, number: int, renormalize: bool = False
+) -> Predictions:
+    """Returns the most probable pieces of the first `number` positions of the first row.
+
+    Args:
+      renormalize: True if the rows that pad the table of tokens have no share of the probability.
+    """
+    best = _best(net, tokenizer.vocab_size, renormalize, params, *inputs)
+    shares, ids = (np.asarray(x)[:number].tolist() for x in best)
     return tuple(tuple(zip(tokenizer.pieces(row), share, strict=True)) for row, share in zip(ids, shares, strict=True))
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _best(net: Pure[Any, Any], vocab_size: int, params: Params, *inputs: Any) -> tuple[jax.Array, jax.Array]:
-    """Returns the probabilities and ids ``[T, 5]`` of the best tokens; rows that only pad the table are left out."""
-    probabilities = jax.nn.softmax(net.apply(params, *inputs)[0].astype(jnp.float32))[:, :vocab_size]
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _best(
+    net: Pure[Any, Any], vocab_size: int, renormalize: bool, params: Params, *inputs: Any
+) -> tuple[jax.Array, jax.Array]:
+    """Returns the probabilities and ids ``[T, 5]`` of the best tokens of the vocabulary."""
+    logits = net.apply(params, *inputs)[0].astype(jnp.float32)
+    probabilities = jax.nn.softmax(logits[:, :vocab_size] if renormalize else logits)[:, :vocab_size]
     shares, ids = jax.lax.top_k(jnp.nan_to_num(probabilities), min(BEST, vocab_size))
     return shares, ids
 

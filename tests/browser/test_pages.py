@@ -10,6 +10,7 @@ import pytest
 from jaxformer.cli import serving
 from jaxformer.inspection import attention_maps
 from jaxformer.inspection.attention_maps import AttentionWeights, Patches, places
+from jaxformer.inspection.beams import Node
 from jaxformer.inspection.pages import View, page, save
 from tests.inspection.small import rows
 
@@ -39,6 +40,11 @@ VIEWS = {
             "decoder.cross": AttentionWeights(ENGLISH, FRENCH, weights(2, 3, 2, 5, 8), predictions=GUESSES),
         },
         {"translation": MARKUP},
+        (
+            (Node(-1, "▁Le", -0.25, -0.25, "live"), Node(-1, "▁La", -1.5, -1.5, "live")),
+            (Node(1, "▁chat", -1.75, -0.875, "live"), Node(0, "</s>", -2.0, -1.0, "finished")),
+            (Node(0, MARKUP, -3.0, -1.0, "pruned"),),
+        ),
     ),
     "language_model": View("a", {"decoder.self": AttentionWeights(ENGLISH, ENGLISH, weights(3, 2, 4, 8, 8))}),
     "vision": View("cat.png", {"encoder.self": AttentionWeights(PATCHES, PATCHES, weights(4, 2, 2, 17, 17), GRID)}),
@@ -192,6 +198,19 @@ def test_a_picture_is_bright_where_the_network_looks(opened):
     tab.mouse.move(box["x"] + box["width"] * 0.9, box["y"] + box["height"] * 0.4)  # row 1, column 3
     assert tab.inner_text("#readout").startswith("1,3 looks at")
     assert brightest() == own[1 + 7, 1:].argmax()
+
+
+def test_the_search_is_a_tree(opened):
+    """A hypothesis shows its whole text, and leads back to the first step through those that it continues."""
+    tab = opened(VIEWS["translation"])
+    tab.hover("[data-node='1 0']")
+    expected = "▁La ▁chat: live, probability 0.174, log-probability -1.7500, score -0.8750"
+    assert tab.inner_text("#hypothesis") == expected
+    assert tab.eval_on_selector_all(".chosen[data-node]", "nodes => nodes.map(x => x.dataset.node)") == ["0 1", "1 0"]
+    tab.keyboard.press("Tab")
+    tab.focus("[data-node='2 0']")
+    assert tab.inner_text("#hypothesis").startswith(f"▁La ▁chat {MARKUP}: pruned")
+    assert tab.locator(".tree path.finished").count() == 1
 
 
 def test_a_long_text_has_its_rows_on_demand(opened):

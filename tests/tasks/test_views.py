@@ -51,7 +51,10 @@ def test_a_translator():
     for piece, log_prob, guesses in zip(scored.tokens, scored.token_log_probs, cross.predictions, strict=True):
         assert dict(guesses).get(piece, np.exp(log_prob)) == pytest.approx(np.exp(log_prob), abs=1e-5)
     assert view.results == {"translation": "Elle chante."}
-    assert one.view("She sings.").results["translation"] == one.translate(["She sings."])[0]
+    own, (best, *_) = one.view("She sings."), one.candidates(["She sings."])[0]
+    assert own.results["translation"] == best.text
+    finished = [node for step in own.search for node in step if node.fate == "finished"]
+    assert max(node.score for node in finished) == pytest.approx(best.score, abs=1e-5)
 
 
 @pytest.mark.parametrize("attention", [choices.Additive(), None])

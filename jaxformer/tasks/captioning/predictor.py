@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.decoding import Hypotheses
+from jaxformer.decoding import BeamTrace, Hypotheses
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.inspection.attention_maps import AttentionMap, AttentionWeights, Patches, by_word, places, select
 from jaxformer.inspection.pages import View
@@ -110,7 +110,10 @@ class ImageCaptioner(ImagePredictor, TextPredictor):
           DataError: the file is missing or holds no image, or the caption has more tokens than the model's positions.
         """
         image = self.read(path)[None]
-        caption = self.candidates(image)[0][0].text if caption is None else caption
+        search = ()
+        if caption is None:
+            caption = self.candidates(image)[0][0].text
+            search = self._tree(lambda trace: self._search(image, 1, self.decode.num_texts(1), trace))
         special, limit = self.tokenizer.special, self.net.config.length_limit
         labels = np.append(self.tokenizer.encode([caption])[0], special.eos)
         if limit is not None and len(labels) > limit:
@@ -125,7 +128,7 @@ class ImageCaptioner(ImagePredictor, TextPredictor):
         found = {"decoder.cross": views.cropped(weights["decoder.cross"], target, places(patches), guesses, patches)}
         if "decoder.self" in weights:
             found["decoder.self"] = views.cropped(weights["decoder.self"], read, read, guesses)
-        return View(os.fspath(path), found, {"caption": caption})
+        return View(os.fspath(path), found, {"caption": caption}, search)
 
     def attention_maps(self, images: np.ndarray, captions: Sequence[str]) -> list[AttentionMap]:
         """Returns the attention of each caption's words, as the mean of all layers and heads: see `attention`."""
@@ -136,7 +139,9 @@ class ImageCaptioner(ImagePredictor, TextPredictor):
         padded = length + -length % 16
         return max(length, min(padded, self.net.config.length_limit or padded))
 
-    def _search(self, images: np.ndarray, first: int, number: int) -> Callable[[], Hypotheses]:
+    def _search(
+        self, images: np.ndarray, first: int, number: int, trace: BeamTrace | None = None
+    ) -> Callable[[], Hypotheses]:
         """Returns the hypotheses of images; `first` is the number of the first one."""
         decode = self.decode
         num_rows = min(self._shared(decode.batch_size), self._shared(len(images)))
@@ -152,7 +157,7 @@ class ImageCaptioner(ImagePredictor, TextPredictor):
             prefix_lengths=whole(0),
             numbers=np.arange(first, first + num_rows, dtype=np.int32)[:, None],
         )
-        return self._hypotheses(decode, batch, number=number, max_length=max_length, prepare=normalized)
+        return self._hypotheses(decode, batch, number=number, max_length=max_length, prepare=normalized, trace=trace)
 
 
 @functools.partial(jax.jit, static_argnums=0)

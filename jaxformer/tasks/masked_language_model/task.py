@@ -194,7 +194,8 @@ class MaskedPredictor:
         ids, mask = self._encode(text), self.tokenizer.vocab_size
         tokens = self._tokens(ids)
         pieces = tuple("[MASK]" if token == mask else self.tokenizer.pieces([token])[0] for token in ids)
-        guesses = views.predictions(self.net, self.params, tokens, tokenizer=self.tokenizer, number=len(ids))
+        known = {"tokenizer": self.tokenizer, "number": len(ids), "renormalize": True}
+        guesses = views.predictions(self.net, self.params, tokens, **known)
         best = [f"{row[0][0]} {row[0][1]:.1%}" for token, row in zip(ids, guesses, strict=True) if token == mask]
         found = views.self_attention(self.net, self.params, tokens, pieces=pieces, guesses=guesses)
         return View(text, found, {"at each [MASK]": ", ".join(best)} if best else {})

@@ -20,6 +20,7 @@ from jaxformer.evaluation.alignments import Link, strongest_links
 from jaxformer.functional.tokens import Tokens
 from jaxformer.inspection import attention_maps
 from jaxformer.inspection.attention_maps import AttentionWeights
+from jaxformer.inspection.beams import Tree
 from jaxformer.inspection.pages import View
 from jaxformer.modules.head import joint_log_probs
 from jaxformer.modules.pure import Params
@@ -235,7 +236,9 @@ class Translator(TextPredictor):
           ConfigError, DataError: see `attention`.
         """
         self._check_attention()
-        target = self.translate([source])[0] if target is None else target
+        search = ()
+        if target is None:
+            target, search = self.translate([source])[0], self._searched(source)
         read, labels = (self._tokens(texts, side, 1, None)[0] for texts, side in _sides([source], [target]))
         inputs = self._padded([read]), self._padded([np.append(self.tokenizer.special.bos, labels[:-1])]).ids
         weights = views.all_weights(self.net, self.params, *inputs)
@@ -248,7 +251,12 @@ class Translator(TextPredictor):
             for name, x in weights.items()
         }
         found["decoder.cross"] = self._without_starts(found["decoder.cross"])
-        return View(source, found, {"translation": target})
+        return View(source, found, {"translation": target}, search)
+
+    def _searched(self, source: str) -> Tree:
+        (read,), begin = self._tokens([source], "source", 1, None), np.asarray(self._begin("target"), np.int32)
+        one = _Input(read, begin, self._limit(read, begin, 1), 1)
+        return self._tree(lambda trace: self._search([one], self.decode.num_texts(1), trace))
 
     def attentions(self, sources: Sequence[str], targets: Sequence[str]) -> list[AttentionWeights]:
         """Returns the cross-attention of each pair of a sentence and a translation: see `attention`.
@@ -328,7 +336,9 @@ class Translator(TextPredictor):
         """The maximum number of source tokens; most models have no limit themselves."""
         return min(model.net.config.length_limit or LONGEST for model in self._models)
 
-    def _search(self, inputs: Sequence[_Input], number: int) -> Callable[[], Hypotheses]:
+    def _search(
+        self, inputs: Sequence[_Input], number: int, trace: decoding.BeamTrace | None = None
+    ) -> Callable[[], Hypotheses]:
         decode, pad = self.decode, self.tokenizer.special.pad
         rows = self._shared(few_rows(len(inputs), self._rows))
         sources, prefixes, limits, numbers = zip(*inputs, strict=True)
@@ -345,7 +355,7 @@ class Translator(TextPredictor):
             prefix_lengths=column(map(len, prefixes), rows, 0),
             numbers=column(numbers, rows, 0)[:, None],
         )
-        return self._hypotheses(decode, batch, number=number, max_length=longest)
+        return self._hypotheses(decode, batch, number=number, max_length=longest, trace=trace)
 
     @property
     def _rows(self) -> int:
