@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from jaxformer.cli.command import REQUIRED, Picture, Text, command, option, picture
 from jaxformer.cli.output import save_besides
-from jaxformer.cli.predictors import TO, RunOptions, configured, directed, load
+from jaxformer.cli.predictors import FROM, TO, RunOptions, configured, directed, load
 from jaxformer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class Inspect(RunOptions):
     source: Text = option("A sentence.", REQUIRED)
     target: Text | None = option("A translation of it; default: the model's own.")
     to: str = option(TO, "")
+    from_: str = option(FROM, "")
     layer: int | None = option("A decoder layer, from 0, or -1 for the last; with no --head, the mean of its heads.")
     head: int | None = option("A head, from 0, or -1 for the last; default: the one that aligns most words.")
     mean: bool = option("The mean of all layers and heads.", False)
@@ -62,7 +63,7 @@ def inspect(args: Inspect, settings: list[str]) -> int:
     from jaxformer.inspection import attention_maps, plots
     from jaxformer.tasks.translation import Translator
 
-    translator = directed(load(args, config), args.to)
+    translator = directed(load(args, config), args.to, args.from_)
     assert isinstance(translator, Translator)
     pieces = translator.attention(args.source, args.target)
     out = args.out or args.run / DEFAULT_PICTURE
