@@ -238,9 +238,9 @@ def _parser(kind: type[Options]) -> _Parser:
         shape |= {"help": field.metadata["help"].replace("%", "%%"), "default": default}
         is_needed = field.default is REQUIRED
         if field.kw_only:
-            name = f"--{field.name}".replace("_", "-")
+            name = f"--{field.name.rstrip('_')}".replace("_", "-")  # from_ is --from
             parser.names += (name,)
-            parser.add_argument(name, required=is_needed, **shape)
+            parser.add_argument(name, required=is_needed, dest=field.name, **shape)
             if is_needed:
                 usage.append(f"{name} {shape.get('metavar', field.name.upper())}")
         elif is_needed:

@@ -48,6 +48,7 @@ class Evaluate(EnsembleOptions):
         "Other test data for a translator: sentences and their translations, line by line, or one table.", ()
     )
     to: str = option("The language of the translations in --files, for a run of several.", "")
+    from_: str = option("The language of the sentences in --files, for a run whose sources begin with its token.", "")
     data_dir: Folder | None = option("The folder of the corpora, if it has moved.")
     json: bool = option("Print what the file of scores holds, as JSON.", False)
 
@@ -57,8 +58,9 @@ def evaluate(args: Evaluate, settings: list[str]) -> int:
     """Prints the scores of a run and saves them in it; scores of another search are saved in a separate file."""
     if args.files and (args.split or args.data_dir):
         raise ConfigError("--files names the data, so --split and --data-dir have no effect")
-    if args.to and not args.files:
-        raise ConfigError("--to has no effect without --files: a run of several languages is scored by direction")
+    if (args.to or args.from_) and not args.files:
+        given = "--to" if args.to else "--from"
+        raise ConfigError(f"{given} has no effect without --files: a run of several languages is scored by direction")
     config = configured(args, settings)
     from jaxformer.cli import runtime
     from jaxformer.multihost import cluster, processes
@@ -67,7 +69,7 @@ def evaluate(args: Evaluate, settings: list[str]) -> int:
     cluster.initialize()
     if not args.files:
         _check_data(args.run, args.ensemble)
-    predictor = directed(load_ensemble(args, config), args.to)
+    predictor = directed(load_ensemble(args, config), args.to, args.from_)
     split = args.split or registry.task_of(config).default_split
     examples: list[dict[str, object]] = []
 

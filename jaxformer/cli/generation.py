@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from jaxformer.cli.command import SHORT, File, Image, OutputFile, Picture, Text, command, option, word
 from jaxformer.cli.output import put, say_programs, texts
-from jaxformer.cli.predictors import TO, SearchOptions, configured, directed, load_ensemble
+from jaxformer.cli.predictors import FROM, TO, SearchOptions, configured, directed, load_ensemble
 from jaxformer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class Translate(SearchOptions):
       jaxformer translate runs/en-de --sample --top-p .9 --seed 1 "A dog runs."
       jaxformer translate runs/en-de --file test.en --mbr 32 --json
       jaxformer translate runs/many --to de "A dog runs."  # a run with data.tags
+      jaxformer translate runs/nllb --from eng_Latn --to deu_Latn "A dog runs."
       jaxformer translate runs/en-de --forbid Hund,Katze "A dog runs."
       jaxformer translate runs/one "A dog runs." --ensemble runs/two runs/three
       echo "A dog runs." | jaxformer translate runs/en-de  # line by line, as they come
@@ -41,6 +42,7 @@ class Translate(SearchOptions):
     inputs: tuple[Text, ...] = word("Sentences to translate.", ())
     mesh: str = option("The device mesh; default: all devices share the sentences.", "")
     to: str = option(TO, "")
+    from_: str = option(FROM, "")
     file: File | None = option("A file of sentences, one per line.")
     out: OutputFile | None = option("The file to write translations to, instead of printing them.")
     prefix: Text = option("The beginning of each translation.", "")
@@ -56,7 +58,7 @@ def translate(args: Translate, settings: list[str]) -> int:
     from jaxformer.cli.lines import batches
     from jaxformer.tasks.translation import Translator
 
-    translator = directed(load_ensemble(args, config), args.to)
+    translator = directed(load_ensemble(args, config), args.to, args.from_)
     assert isinstance(translator, Translator)
     most = translator.decode.batch_size
     lines = (

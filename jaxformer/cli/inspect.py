@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from jaxformer.cli.command import Picture, Text, Word, command, local_path, option, output_file, picture, word
 from jaxformer.cli.output import save_besides, shown
-from jaxformer.cli.predictors import TO, RunOptions, configured, directed, load
+from jaxformer.cli.predictors import FROM, TO, RunOptions, configured, directed, load
 from jaxformer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class Inspect(RunOptions):
     source: Text | None = option("The same as a TEXT.")
     target: Text | None = option("A translation or caption of it; default: the model's own.")
     to: str = option(TO, "")
+    from_: str = option(FROM, "")
     kind: Literal["encoder.self", "decoder.self", "decoder.cross", "grid"] | None = option(
         "The attention; default: cross-attention if the model has it."
     )
@@ -88,7 +89,7 @@ def inspect(args: Inspect, settings: list[str]) -> int:
 
     if args.html:
         pages.check_replaceable(args.html)
-    predictor: Any = directed(load(args, config), args.to)
+    predictor: Any = directed(load(args, config), args.to, args.from_)
     title = f"{shown(str(args.run))}, step {', '.join(map(str, predictor.steps))}"
     if args.serve:
         from jaxformer.cli.serving import serve

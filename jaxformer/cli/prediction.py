@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from jaxformer.cli.command import File, OutputFile, Picture, Text, command, option, word
 from jaxformer.cli.output import as_json, put
-from jaxformer.cli.predictors import TO, EnsembleOptions, RunOptions, configured, directed, load, load_ensemble
+from jaxformer.cli.predictors import FROM, TO, EnsembleOptions, RunOptions, configured, directed, load, load_ensemble
 from jaxformer.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -253,6 +253,7 @@ class Score(EnsembleOptions):
     source: File | None = option("A file of sentences, one per line; default: standard input.")
     target: File | None = option("Their translations, line by line.")
     to: str = option(TO, "")
+    from_: str = option(FROM, "")
     out: OutputFile | None = option("The file to write to, instead of printing.")
     json: bool = option("Print one JSON object per line, with each token.", False)
 
@@ -271,7 +272,7 @@ def score(args: Score, settings: list[str]) -> int:
     files = [read_lines(path) for path in (args.source, args.target) if path is not None]
     if len(files) == 2 and len(files[0]) != len(files[1]):
         raise DataError(f"{args.source} has {len(files[0]):,} lines, but {args.target} has {len(files[1]):,}")
-    scorer = directed(load_ensemble(args, config), args.to)
+    scorer = directed(load_ensemble(args, config), args.to, args.from_)
 
     def lines() -> Iterator[str]:
         numbered = list(enumerate(zip(*files, strict=True), 1))

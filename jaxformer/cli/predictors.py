@@ -42,6 +42,7 @@ class EnsembleOptions(RunOptions):
 
 
 TO = "The target language, for a run of several: also one that no corpus translates this source into."
+FROM = "The source language, for a run whose sources begin with its token, such as NLLB; default: the run's."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,14 +115,15 @@ def load_ensemble(args: EnsembleOptions, config: TaskConfig) -> Predictor:
     return combine(others) if combine and others else first
 
 
-def directed(predictor: Predictor, language: str) -> Any:
-    """Returns a translator into a language, or the predictor itself if none is given.
+def directed(predictor: Predictor, language: str, source: str = "") -> Any:
+    """Returns a translator into a language and from another one, or the predictor itself if none is given.
 
     Raises:
-      ConfigError: the run does not translate into it, or is not one of translation.
+      ConfigError: the run does not translate between them, or is not one of translation.
     """
-    if not language:
+    if not (language or source):
         return predictor
     if not hasattr(predictor, "to"):
-        raise ConfigError(f"--to {language} has no effect: the run does not translate")
-    return predictor.to(language)  # pyright: ignore[reportAttributeAccessIssue]
+        given = f"--to {language}" if language else f"--from {source}"
+        raise ConfigError(f"{given} has no effect: the run does not translate")
+    return predictor.to(language, source)  # pyright: ignore[reportAttributeAccessIssue]

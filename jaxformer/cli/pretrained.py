@@ -24,11 +24,14 @@ class Convert(Options):
       jaxformer translate runs/t5 "translate English to German: The house is old."
       jaxformer convert downloads/opus-mt-en-de --out runs/en-de
       jaxformer translate runs/en-de "The house is old."
+      jaxformer convert downloads/nllb-200-distilled-600M --out runs/nllb
+      jaxformer translate runs/nllb --from eng_Latn --to deu_Latn "The house is old."
 
     The folder holds config.json, weights in safetensors, and tokenizer.json (for Marian: source.spm, target.spm and
     vocab.json), as huggingface_hub downloads them. Nothing is downloaded, and no code in the folder is run. GPT-2,
-    Llama, Mistral and Qwen become language models, BERT and RoBERTa masked ones; T5, BART, Pegasus and Marian become
-    translators of any text to text, with the search that the folder describes; docs/families.md has the details.
+    Llama, Mistral and Qwen become language models, BERT, RoBERTa and DistilBERT masked ones; T5, BART, Pegasus, Marian,
+    M2M100, NLLB and mBART-50 become translators of any text to text, with the search that the folder describes; an
+    encoder without a head becomes a run for --init-from of a classifier. docs/families.md has the details.
     """
 
     folder: Folder = word("The folder of the pretrained model.")
@@ -42,13 +45,16 @@ def convert(args: Convert) -> int:
     if args.length < 0:
         raise ConfigError(f"--length must be at least 0, got {args.length}")
     from jaxformer.cli import runtime
-    from jaxformer.tasks import pretrained
+    from jaxformer.tasks import pretrained, rundir
 
     runtime.start()
     config = pretrained.convert(args.folder, args.out, length=args.length, say=runtime.say)
     used = {"language_model": "generate", "masked_language_model": "fill", "translation": "translate"}[config.task]
     run = shlex.quote(str(args.out))
-    print(f"{args.out} is a run of {config.task} now; try: jaxformer {used} {run} TEXT")
+    example = f"{used} {run} TEXT"
+    if rundir.encoder_family(args.out):
+        example = f"train classification --init-from {run} --data.train FILE"
+    print(f"{args.out} is a run of {config.task} now; try: jaxformer {example}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""BART, mBART, Marian (OPUS-MT) and Pegasus: encoder-decoders with one set of names."""
+"""BART, mBART, Marian (OPUS-MT), Pegasus and M2M100 (NLLB): encoder-decoders with one set of names."""
 
 from __future__ import annotations
 
@@ -41,8 +41,19 @@ _SWITCHES = {
     "mbart": (_LEARNED, "pre"),
     "marian": (_SINUSOIDAL, "post"),
     "pegasus": (_SINUSOIDAL, "pre"),
+    "m2m_100": (choices.Sinusoidal("fairseq", 2), "pre"),
 }
 """The positions, and those of the norms."""
+_DEFAULTS = {
+    "marian": {"vocab_size": 58101},
+    "m2m_100": {
+        "vocab_size": 128112,
+        "activation_function": "relu",
+        "attention_dropout": 0.1,
+        "scale_embedding": True,
+    },
+}
+"""The settings that a family leaves out if they have these values, unlike those of BART."""
 _TIES = {(True, True): "all", (True, False): "decoder", (False, True): "inputs", (False, False): "none"}
 """Our tying, by ``tie_word_embeddings`` and ``share_encoder_decoder_embeddings``."""
 _TABLES = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
@@ -58,18 +69,22 @@ _ARCHITECTURES = {
     "mbart": "MBartForConditionalGeneration",
     "marian": "MarianMTModel",
     "pegasus": "PegasusForConditionalGeneration",
+    "m2m_100": "M2M100ForConditionalGeneration",
 }
 
 
 def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
     positions, norm_position = _SWITCHES[kind]
     settings = renamed(settings, {"hidden_size": "d_model", "num_attention_heads": "encoder_attention_heads"})
+    settings = _DEFAULTS.get(kind, {}) | settings
     pre, learned = norm_position == "pre", positions is _LEARNED
+    if kind == "m2m_100":
+        require(settings, pad_token_id=1)  # positions count from the next number
     require(settings, normalize_before=pre, add_final_layer_norm=pre, normalize_embedding=learned)
     require(settings, is_causal=True)  # of the decoder
     require(settings, static_position_embeddings=not learned)
     fields = read(settings, _FIELDS)
-    vocab = get(settings, "vocab_size", {"marian": 58101}.get(kind, 50265))
+    vocab = get(settings, "vocab_size", 50265)
     tied = get(settings, "tie_word_embeddings", True), get(settings, "share_encoder_decoder_embeddings", True)
     config = families.bart(
         vocab,
@@ -81,6 +96,7 @@ def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
         tie_embeddings=_TIES[tied],
         positions=positions,
         embedding_norm=learned,
+        output_bias=kind != "m2m_100",
         norm_position=norm_position,
     )
     target = get(settings, "decoder_vocab_size", vocab)
@@ -148,7 +164,7 @@ def _side(side: str, tokens: str) -> Table:
 def _computed(net: Pure) -> dict[str, tuple[Shape, Callable[[], jax.Array]]]:
     """Returns the sinusoids that older files of Marian and Pegasus hold."""
     config = net.config
-    if isinstance(config.positions, choices.Learned):
+    if isinstance(config.positions, choices.Learned) or config.positions == _SWITCHES["m2m_100"][0]:
         return {}
     rows, dim = config.max_positions, config.d_model
     values = functools.partial(functional.sinusoidal, dim=dim, layout="halves")
@@ -173,7 +189,7 @@ FAMILIES = {
         copies=lambda net: _COPIES[net.config.tie_embeddings],
         repeated=_repeated,
         computed=_computed,
-        ignored=(r"(encoder|decoder)\.version", r"(classification_head|qa_outputs)\..*"),
+        ignored=(r"(encoder|decoder)\.(version|embed_positions\.weights)", r"(classification_head|qa_outputs)\..*"),
     )
     for kind in _SWITCHES
 }

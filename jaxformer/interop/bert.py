@@ -1,4 +1,4 @@
-"""BERT, RoBERTa and the vision Transformer: encoders, alone or with the head of a task."""
+"""BERT, RoBERTa, DistilBERT and the vision Transformer: encoders, alone or with the head of a task."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from jaxformer import models
 from jaxformer.errors import DataError
-from jaxformer.interop.family import Family, Settings, get, has_head, read, require, written
+from jaxformer.interop.family import Family, Settings, get, has_head, read, renamed, require, written
 from jaxformer.interop.packing import (
     ONE_ROW,
     ONE_TOKEN,
@@ -32,6 +32,15 @@ _LAYERS = {
     "activation": ("hidden_act", "gelu"),
     "dropout": ("hidden_dropout_prob", 0.1),
     "attention_dropout": ("attention_probs_dropout_prob", 0.1),
+}
+_OF_DISTILBERT = {
+    "d_model": ("dim", 768),
+    "num_heads": ("n_heads", 12),
+    "d_ff": ("hidden_dim", 3072),
+    "num_layers": ("n_layers", 6),
+    "activation": ("activation", "gelu"),
+    "dropout": ("dropout", 0.1),
+    "attention_dropout": ("attention_dropout", 0.1),
 }
 _OF_VIT = _LAYERS | {
     "patch_size": ("patch_size", 16),
@@ -127,6 +136,52 @@ def _copies(kind: str, net: Pure) -> dict[str, str]:
     return words | {f"{head}.decoder.bias": f"{head}.bias"} if has_head(net) else {}
 
 
+def _distilbert(settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
+    names = {"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"}
+    settings = renamed(settings, names)
+    fields, rows = read(settings, _OF_DISTILBERT), get(settings, "max_position_embeddings", 512)
+    config = families.bert(get(settings, "vocab_size", 30522), **fields, max_positions=rows, num_token_types=0)
+    if "vocab_layer_norm.weight" not in shapes:
+        return pure(models.make_encoder, config)
+    require(settings, tie_word_embeddings=True)
+    return pure(models.MaskedLanguageModel, config)
+
+
+def _settings_of_distilbert(net: Pure) -> Settings:
+    return {
+        "architectures": ["DistilBertForMaskedLM" if has_head(net) else "DistilBertModel"],
+        "vocab_size": net.config.vocab_size,
+        "max_position_embeddings": net.config.max_positions,
+        **written(net.config, _OF_DISTILBERT),
+    }
+
+
+def _table_of_distilbert(net: Pure) -> Table:
+    layer = "transformer.layer.{}"
+    projections = (f"{layer}.attention.{name}_lin" for name in ("q", "k", "v", "out"))
+    encoder: Table = {
+        "embeddings": {
+            "tokens": table("embeddings.word_embeddings"),
+            "positions": table("embeddings.position_embeddings"),
+            "norm": norm("embeddings.LayerNorm"),
+        },
+        "stack": {
+            "layers": {
+                "attention": self_attention(*projections),
+                "attention_norm": norm(f"{layer}.sa_layer_norm"),
+                "feed_forward": {"up": linear(f"{layer}.ffn.lin1"), "down": linear(f"{layer}.ffn.lin2")},
+                "feed_forward_norm": norm(f"{layer}.output_layer_norm"),
+            }
+        },
+    }
+    head: Table = {
+        "transform": linear("vocab_transform"),
+        "norm": norm("vocab_layer_norm"),
+        "output_bias": array("vocab_projector.bias"),
+    }
+    return {"encoder": encoder, **head} if has_head(net) else encoder
+
+
 def _vit(settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
     require(settings, qkv_bias=True)
     config = families.vit(
@@ -194,6 +249,15 @@ FAMILIES = {
     for kind in _HEADS
 }
 FAMILIES |= {
+    "distilbert": Family(
+        net=_distilbert,
+        settings=_settings_of_distilbert,
+        table=_table_of_distilbert,
+        prefix="distilbert.",
+        heads=("vocab_", "pre_classifier.", "classifier.", "qa_outputs."),
+        copies=lambda net: {"vocab_projector.weight": "embeddings.word_embeddings.weight"} if has_head(net) else {},
+        ignored=(r"embeddings\.position_ids", r"(pre_classifier|classifier|qa_outputs)\..*"),
+    ),
     "vit": Family(
         net=_vit,
         settings=_settings_of_vit,
@@ -201,7 +265,7 @@ FAMILIES |= {
         prefix="vit.",
         heads=("classifier.",),
         ignored=(r"pooler\..*", r"embeddings\.mask_token"),
-    )
+    ),
 }
 """The families of this file by their ``model_type``."""
 

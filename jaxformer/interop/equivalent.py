@@ -37,11 +37,14 @@ class Fitted(NamedTuple):
 
 
 CANDIDATES: dict[Callable[..., object], tuple[str, ...]] = {
-    models.EncoderDecoder: ("bart", "mbart", "marian", "pegasus", "t5", "mt5"),
+    models.EncoderDecoder: ("bart", "mbart", "marian", "pegasus", "m2m_100", "t5", "mt5"),
     models.LanguageModel: ("gpt2", "llama", "mistral", "qwen2", "qwen3"),
     models.MaskedLanguageModel: ("bert", "roberta"),
 }
 """The families of each kind of model, in order of preference."""
+
+ON_REQUEST = "distilbert"
+"""The family of masked language models that is chosen only by name: a BERT says the same with a token type of zeros."""
 
 
 def fitted(net: Pure, params: Params, *, family: str = "") -> Fitted:
@@ -61,7 +64,7 @@ def fitted(net: Pure, params: Params, *, family: str = "") -> Fitted:
     if family:
         if family not in FAMILIES:
             raise ConfigError(f"family {family!r} is not known{did_you_mean(family, FAMILIES)}")
-        if family not in known:
+        if family not in known and not (family == ON_REQUEST and "bert" in known):
             raise ConfigError(f"a {family} is not a {kind}; its families are {', '.join(known)}")
         known, about = (family,), ""
     reasons: dict[str, str] = {}

@@ -36,8 +36,14 @@ class Sinusoidal:
 
     kind: ClassVar[str] = "sinusoidal"
 
-    layout: Literal["interleaved", "halves"] = "interleaved"
-    """The order of features: sine and cosine in turns (the paper), or all sines before all cosines (Marian)."""
+    layout: Literal["interleaved", "halves", "fairseq"] = "interleaved"
+    """The order of features: sine and cosine in turns (the paper), or all sines before all cosines (Marian); fairseq
+    has other frequencies, too (M2M100)."""
+    offset: int = 0
+    """The number of position 0; 2 in M2M100."""
+
+    def __post_init__(self) -> None:
+        at_least(0, self, "offset")
 
 
 @dataclasses.dataclass(frozen=True)

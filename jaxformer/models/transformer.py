@@ -69,8 +69,8 @@ def make_position_vectors(
 ) -> modules.PositionVectors | None:
     """Returns the vectors that are added to token vectors, or None; learned ones are as large as those at first."""
     match config.positions:
-        case choices.Sinusoidal(layout):
-            return modules.SinusoidalPositions(config.d_model, layout=layout)
+        case choices.Sinusoidal(layout, offset):
+            return modules.SinusoidalPositions(config.d_model, layout=layout, offset=offset)
         case choices.Learned(offset):
             size = tokens.scale * config.d_model**-0.5
             return modules.LearnedPositions(

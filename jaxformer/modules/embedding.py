@@ -80,14 +80,16 @@ class PositionVectors(nnx.Module):
 
 
 class SinusoidalPositions(PositionVectors):
-    """The vectors of `functional.sinusoidal`, which has no parameters."""
+    """The vectors of `functional.sinusoidal`, which has no parameters; position t has vector ``t + offset``."""
 
-    def __init__(self, d_model: int, *, layout: Literal["interleaved", "halves"] = "interleaved"):
-        self.d_model = d_model
-        self.layout: Literal["interleaved", "halves"] = layout
+    def __init__(
+        self, d_model: int, *, layout: Literal["interleaved", "halves", "fairseq"] = "interleaved", offset: int = 0
+    ):
+        self.d_model, self.offset = d_model, offset
+        self.layout: Literal["interleaved", "halves", "fairseq"] = layout
 
     def __call__(self, positions, length):
-        return functional.sinusoidal(positions, dim=self.d_model, layout=self.layout)
+        return functional.sinusoidal(positions + self.offset, dim=self.d_model, layout=self.layout)
 
 
 class LearnedPositions(PositionVectors):

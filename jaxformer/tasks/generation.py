@@ -39,6 +39,7 @@ from jaxformer.tasks.search import (
     weights_of,
 )
 from jaxformer.tokenizers.base import Tokenizer
+from jaxformer.tokenizers.moses import two_letters
 
 MOST_THREADS = 8
 """The largest number of batches that are searched at once: each has its own caches."""
@@ -71,7 +72,7 @@ class TextPredictor:
     others: tuple[Member, ...] = ()
     """The other models of an ensemble, with the same tokenizer."""
     language: str = ""
-    """The two-letter code of the language of the texts, which selects the BLEU tokenizer if BLEU is the utility."""
+    """The code of the language of the texts, which selects the BLEU tokenizer if BLEU is the utility."""
     programs: set[object] = dataclasses.field(default_factory=set, init=False, repr=False, compare=False)
     """The compiled programs in use, one for each number of inputs and padded length."""
 
@@ -189,7 +190,9 @@ class TextPredictor:
         """
         risk = self.decode.search
         if isinstance(risk, MinimumRisk) and candidates:
-            candidates = ranked([own[: risk.num_candidates] for own in candidates], risk.utility, self.language)
+            candidates = ranked(
+                [own[: risk.num_candidates] for own in candidates], risk.utility, two_letters(self.language)
+            )
         return [[*own[:1], *(c for c in own[1:n_best] if c.score > -math.inf)] for own in candidates]
 
 

@@ -77,6 +77,11 @@ def predictor(
 
     Its attention may differ too; see `load`.
     """
+    if rundir.encoder_family(run):
+        raise ConfigError(
+            f"{run} was converted from an encoder without a head, which predicts nothing: train a classifier with "
+            f"--init-from {run}"
+        )
     config, own = own_attention.settle(config, run, attention, saved=config)
     task = registry.task_of(config)
     vocabulary = task.vocabulary(run)

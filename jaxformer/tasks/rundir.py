@@ -103,6 +103,11 @@ def is_pretrained(run: pathlib.Path) -> bool:
     return (run / PRETRAINED).is_dir()
 
 
+def encoder_family(run: pathlib.Path) -> str:
+    """Returns the ``model_type`` of an encoder without a head that `jaxformer convert` made a run; otherwise empty."""
+    return str(read_optional_json(run / "provenance.json").get("encoder") or "")
+
+
 def check_trained(run: pathlib.Path) -> None:
     """Checks that a run was made by training, so that it has data.
 

@@ -12,7 +12,7 @@ from jaxformer.data.pairs import Pairs
 from jaxformer.data.pipeline import prepare_tokenizer
 from jaxformer.data.sources import locate
 from jaxformer.data.text import Text, Texts, read_text
-from jaxformer.errors import ConfigError, DataError, UnknownSizeError
+from jaxformer.errors import ConfigError, DataError, UnknownSizeError, did_you_mean
 from jaxformer.functional.tokens import Tokens
 from jaxformer.multihost import processes, storage
 from jaxformer.tasks import sharing
@@ -119,6 +119,7 @@ def make_run_tokenizer(
     if missing := [language for language in languages if language not in tokenizer.tags]:
         raise ConfigError(
             f"the tokenizer of this run, that of init_from, has no token for {', '.join(missing)}, as data.tags asks"
+            + (did_you_mean(missing[0], tokenizer.tags) if tokenizer.tags else "")
         )
     return tokenizer
 

@@ -3,6 +3,7 @@
 from jaxformer import lazy
 
 _MODULES = (
-    "base characters folders loading moses normalization pretrained segmentation special_tokens subwords tokenizer_json"
+    "base characters folders languages loading moses normalization pretrained segmentation special_tokens subwords "
+    "tokenizer_json"
 )
 __getattr__ = lazy.members(__name__, dict.fromkeys(_MODULES.split(), ""))

@@ -6,11 +6,19 @@ import dataclasses
 import itertools
 import json
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.files import JsonObject
 from jaxformer.interop.tensors import Settings, read_json
+from jaxformer.tokenizers.languages import (
+    SENTENCEPIECE,
+    class_with_languages,
+    m2m100_tokenizer,
+    replace_rules,
+    rules_of_mbart50,
+    tags_of,
+)
 from jaxformer.tokenizers.moses import CODES
 from jaxformer.tokenizers.pretrained import MarianTokenizer, PretrainedTokenizer
 from jaxformer.tokenizers.segmentation import SPACE
@@ -20,15 +28,15 @@ from jaxformer.tokenizers.tokenizer_json import CLEAN_UP, TOKENIZER, replace, se
 MARIAN = ("source.spm", "target.spm", "vocab.json")
 """The files of a tokenizer of Marian."""
 
-ENCODER_DECODERS = ("bart", "mbart", "marian", "pegasus", "t5", "mt5")
+ENCODER_DECODERS = ("bart", "mbart", "marian", "pegasus", "m2m_100", "t5", "mt5")
 """The families whose decoders begin with a separate start token."""
 
 _KINDS = "pad_token unk_token cls_token sep_token mask_token".split()
 _BERT: dict[str, str] = dict(zip(_KINDS, "[PAD] [UNK] [CLS] [SEP] [MASK]".split(), strict=True))
 _ROBERTA: dict[str, str] = dict(zip(_KINDS, "<pad> <unk> <s> </s> <mask>".split(), strict=True))
 _NAMES: dict[str, dict[str, str]] = {
-    "bert": _BERT,
-    **dict.fromkeys(("roberta", "camembert", "xlm-roberta"), _ROBERTA),
+    **dict.fromkeys(("bert", "distilbert"), _BERT),
+    **dict.fromkeys(("roberta", "camembert", "xlm-roberta", "mbart", "m2m_100"), _ROBERTA),
 }
 """The special tokens of families whose published files do not name them; they are defaults in transformers."""
 
@@ -47,7 +55,7 @@ _OVERRIDES = (
 ``tokenizer_config.json`` and in the rules, and its value in the classes of BERT, GPT-2, RoBERTa and BART if the former
 does not give it."""
 
-_KEPT = ("chat_template", "model_max_length", "padding_side", "truncation_side", "mask_token")
+_KEPT = ("chat_template", "model_max_length", "padding_side", "truncation_side", "mask_token", "src_lang", "tgt_lang")
 """Settings of ``tokenizer_config.json`` that commands here do not use, and that an exported folder has again."""
 
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
@@ -66,31 +74,36 @@ def read_tokenizer(
       ConfigError: the package tokenizers is not installed.
       DataError: a file is missing or damaged, or special tokens cannot be found.
     """
+    named = class_with_languages(folder, str(settings.get("model_type")))
+    if named == "M2M100Tokenizer":
+        path = folder / "tokenizer_config.json"
+        config = read_json(path) if path.exists() else {}
+        return m2m100_tokenizer(folder, config, settings, _kept(folder, config))
     is_marian = settings.get("model_type") == "marian"
     of_marian = is_marian and not ((folder / TOKENIZER).exists() and not (folder / MARIAN[0]).exists())
     return (_marian if of_marian else _fast)(folder, settings)
 
 
 def _fast(folder: pathlib.Path, settings: Settings) -> tuple[PretrainedTokenizer, Mapping[str, str]]:
-    path = folder / TOKENIZER
-    if not path.exists():
+    path, family = folder / TOKENIZER, str(settings.get("model_type"))
+    named = class_with_languages(folder, family)
+    from_pieces = named == "MBart50Tokenizer" and not path.exists() and (folder / SENTENCEPIECE).exists()
+    if not from_pieces and not path.exists():
         raise DataError(
             f"{folder} has no tokenizer.json; transformers writes one: "
             "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
         )
-    rules = read_json(path)
-    family = str(settings.get("model_type"))
-    names = dict(_NAMES.get(family, {}))
+    rules = rules_of_mbart50(folder) if from_pieces else read_json(path)
     files = [folder / "special_tokens_map.json", folder / "tokenizer_config.json"]
     configs = [read_json(file) if file.exists() else {} for file in files]
-    for name, value in itertools.chain.from_iterable(one.items() for one in configs):
-        token = value.get("content") if isinstance(value, dict) else value
-        if name.endswith("_token") and isinstance(token, str):
-            names[name] = token
+    names = _special_names(configs, family)
     if isinstance(rules.get("model"), dict):
         if rules["model"].get("dropout"):  # of BPE in training; the tokens of a text would be random
             rules["model"]["dropout"] = None
-        _replace_by_class(rules, configs[1], family)
+        if named:
+            replace_rules(rules, named, configs[1])
+        else:
+            _replace_by_class(rules, configs[1], family)
     bare = _parsed(rules, path)
     _check_overrides(configs[1], rules, bare, files[1], family)
     if (added := _added_tokens(rules, configs[1], names, bare)) != rules.get("added_tokens"):
@@ -100,10 +113,11 @@ def _fast(folder: pathlib.Path, settings: Settings) -> tuple[PretrainedTokenizer
         raise DataError(f"neither the tokenizer nor config.json of {folder} names the end of a text (eos_token)")
     if family in ENCODER_DECODERS:
         start = _decoder_start(settings, bare.vocab_size)
+        start = special.eos if start is None and named else start
         if start is None and special.bos == special.eos:
             raise DataError(f"config.json of {folder} does not say how a text begins: decoder_start_token_id")
         special = special if start is None else dataclasses.replace(special, bos=start)
-    if bare.end not in ((), (special.eos,)):
+    if not named and bare.end not in ((), (special.eos,)):
         raise DataError(
             f"{path} puts {' '.join(bare.pieces(bare.end))} after a text; only the end of a text, "
             f"{bare.pieces([special.eos])[0]}, can be there"
@@ -111,7 +125,20 @@ def _fast(folder: pathlib.Path, settings: Settings) -> tuple[PretrainedTokenizer
     # Transformers ignores the setting with BPE, whose spaces are those of the text.
     is_bpe = "merges" in (rules.get("model") or {})
     clean_up = bool(configs[1].get(CLEAN_UP)) and not is_bpe
-    return bare.with_special(special, clean_up=clean_up, settings=_kept(folder, configs[1] | names)), names
+    kept, tags = _kept(folder, configs[1] | names), tags_of(bare, named) if named else {}
+    if named:
+        kept |= {"tokenizer_class": named, "additional_special_tokens": [*tags]}
+    return bare.with_special(special, clean_up=clean_up, settings=kept, tags=tags), names
+
+
+def _special_names(configs: Sequence[Settings], family: str) -> dict[str, str]:
+    """Returns the names of special tokens in the files, the last one first, or the defaults of the family."""
+    names = dict(_NAMES.get(family, {}))
+    for name, value in itertools.chain.from_iterable(one.items() for one in configs):
+        token = value.get("content") if isinstance(value, dict) else value
+        if name.endswith("_token") and isinstance(token, str):
+            names[name] = token
+    return names
 
 
 def _parsed(rules: Settings, path: pathlib.Path) -> PretrainedTokenizer:
@@ -227,7 +254,7 @@ def _check_overrides(
             if (rules.get(part) or {}).get("type") == kind
         ]
         differ += [f"has {name} {value!r}" for name, value, ours, _ in values if value not in (None, ours)]
-        if replacing.lower().startswith(("bert", "gpt2", "roberta", "bart")):
+        if replacing.lower().startswith(("bert", "distilbert", "gpt2", "roberta", "bart")):
             silent = [(name, default) for name, value, ours, default in values if value is None and ours != default]
             differ += [f"has no {name}, for which transformers takes {default}" for name, default in silent]
     if differ:

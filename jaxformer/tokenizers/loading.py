@@ -11,7 +11,7 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.files import JsonObject
 from jaxformer.tokenizers.base import Tokenizer
 from jaxformer.tokenizers.characters import CharacterTokenizer
-from jaxformer.tokenizers.pretrained import MarianTokenizer, PretrainedTokenizer
+from jaxformer.tokenizers.pretrained import M2M100Tokenizer, MarianTokenizer, PretrainedTokenizer
 from jaxformer.tokenizers.special_tokens import SpecialTokens
 from jaxformer.tokenizers.subwords import SubwordTokenizer
 
@@ -53,9 +53,12 @@ def _read(data: bytes) -> Tokenizer:
 
 def _of_json(saved: JsonObject) -> Tokenizer:
     special, clean_up = SpecialTokens(**saved["special"]), saved.get("clean_up", False) is True
-    settings = dict(saved.get("settings", {}))
+    settings, tags = dict(saved.get("settings", {})), dict(saved.get("tags", {}))
     if "tokenizer" in saved:
-        return PretrainedTokenizer(saved["tokenizer"], special, clean_up=clean_up, settings=settings)
+        return PretrainedTokenizer(saved["tokenizer"], special, clean_up=clean_up, settings=settings, tags=tags)
+    if "vocabulary" in saved and tags:
+        model = base64.b64decode(saved["source"], validate=True)
+        return M2M100Tokenizer(model, saved["vocabulary"], special, languages=[*tags], settings=settings)
     if "vocabulary" in saved:
         source, target = (base64.b64decode(saved[side], validate=True) for side in ("source", "target"))
         return MarianTokenizer(source, target, saved["vocabulary"], special, clean_up=clean_up, settings=settings)

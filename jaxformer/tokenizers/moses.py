@@ -26,6 +26,28 @@ UNSPACED = frozenset("bo dz ja km lo my th zh".split())
 """The languages that are written without spaces between words."""
 
 
+_SAME = dict(
+    pair.split(":")
+    for pair in (
+        "asm:as ben:bn bod:bo cat:ca ces:cs deu:de dzo:dz ell:el eng:en est:et fin:fi fra:fr gle:ga guj:gu hin:hi "
+        "hun:hu isl:is ita:it jpn:ja kan:kn khm:km kor:ko lao:lo lit:lt lvs:lv mal:ml mar:mr mya:my nld:nl ory:or "
+        "pan:pa pol:pl por:pt ron:ro rus:ru slk:sk slv:sl spa:es swe:sv tam:ta tel:te tha:th yue:zh zho:zh"
+    ).split()
+)
+
+
+def two_letters(code: str) -> str:
+    """Returns the two-letter code of a language with rules of its own, from the code of a multilingual model.
+
+    It is empty for other languages, whose words have the rules of none.
+
+    >>> two_letters("de"), two_letters("de_DE"), two_letters("deu_Latn"), two_letters("ace_Latn")
+    ('de', 'de', 'de', '')
+    """
+    main = code.partition("_")[0]
+    return main if main in CODES else _SAME.get(main, "")
+
+
 def check_language(code: str, name: str = "language") -> None:
     """Checks the code of a language: any other text would select the rules of another language, without a sign of it.
 

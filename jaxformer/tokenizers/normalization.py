@@ -129,6 +129,20 @@ def normalizer_of(model: bytes) -> TextNormalizer:
         raise ValueError("its normalizer cannot be read") from error
 
 
+def charsmap_of(model: bytes) -> bytes:
+    """Returns the compiled normalization of a sentencepiece model; empty if it has none.
+
+    Raises:
+      ValueError: the model is damaged.
+    """
+    for field, content in _fields(model):
+        if field == 3:  # normalizer_spec; its second field is the map, and those after it are numbers
+            for inner, value in _fields(content):
+                if inner >= 2:
+                    return value if inner == 2 else b""
+    return b""
+
+
 def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
     """Yields the number and the content of each field of a protocol buffer; all must be length-delimited."""
     position = 0

@@ -1,4 +1,4 @@
-"""Tokenizers of pretrained models: Hugging Face's ``tokenizer.json``, and the files of Marian.
+"""Tokenizers of pretrained models: Hugging Face's ``tokenizer.json``, and the files of Marian and M2M100.
 
 The package tokenizers, of the extra `pretrained`, is imported in this file only.
 """
@@ -37,8 +37,18 @@ class PublishedTokenizer(Tokenizer):
     settings: TokenizerSettings
     """Further settings."""
 
-    def _set(self, special: SpecialTokens, clean_up: bool, settings: TokenizerSettings | None) -> None:
+    def _set(
+        self,
+        special: SpecialTokens,
+        clean_up: bool,
+        settings: TokenizerSettings | None,
+        tags: Mapping[str, int] | None = None,
+    ) -> None:
         self.special, self.clean_up, self.settings = special, clean_up, settings or {}
+        if tags:
+            self.tags = dict(tags)
+            if not all(0 <= token < self.vocab_size for token in self.tags.values()):
+                raise ValueError(f"tokens for languages must be below {self.vocab_size}")
         if max(special.ids) >= self.vocab_size:
             raise ValueError(f"special tokens must be below {self.vocab_size}, got {special}")
 
@@ -50,7 +60,8 @@ class PublishedTokenizer(Tokenizer):
     def _joined(self, ids: Iterable[int]) -> str: ...
 
     def _file(self) -> bytes:
-        settings = {name: x for name, x in (("clean_up", self.clean_up), ("settings", dict(self.settings))) if x}
+        more = {"clean_up": self.clean_up, "settings": dict(self.settings), "tags": dict(self.tags)}
+        settings = {name: value for name, value in more.items() if value}
         saved = {"special": dataclasses.asdict(self.special), "fingerprint": self.fingerprint, **settings}
         return json.dumps({**saved, **self._content()}, indent=1).encode()
 
@@ -79,7 +90,13 @@ class PretrainedTokenizer(PublishedTokenizer):
     """The tokens that the file's template puts after a text; batches have `eos` there."""
 
     def __init__(
-        self, content: str, special: SpecialTokens, *, clean_up: bool = False, settings: TokenizerSettings | None = None
+        self,
+        content: str,
+        special: SpecialTokens,
+        *,
+        clean_up: bool = False,
+        settings: TokenizerSettings | None = None,
+        tags: Mapping[str, int] | None = None,
     ):
         self.content, self._tokenizer = content, _parsed(content)
         self._tokenizer.no_padding()
@@ -97,18 +114,28 @@ class PretrainedTokenizer(PublishedTokenizer):
         decoder = json.loads(content).get("decoder") or {}
         self._is_byte_level = decoder.get("type") == "ByteLevel"
         self._inside = decoder.get("prefix", "##") if decoder.get("type") == "WordPiece" else ""
-        self._set(special, clean_up, settings)
+        self._set(special, clean_up, settings, tags)
+
+    def _set(self, special, clean_up, settings, tags=None):
+        super()._set(special, clean_up, settings, tags)
+        if tags:  # the language of the file's template is one of several
+            self.start = self.end = ()
 
     def with_special(
-        self, special: SpecialTokens, *, clean_up: bool = False, settings: TokenizerSettings | None = None
+        self,
+        special: SpecialTokens,
+        *,
+        clean_up: bool = False,
+        settings: TokenizerSettings | None = None,
+        tags: Mapping[str, int] | None = None,
     ) -> PretrainedTokenizer:
-        """Returns this tokenizer with other special tokens and settings; the content is not read again.
+        """Returns this tokenizer with other special tokens, settings and languages; the content is not read again.
 
         Raises:
           ValueError: a special token is not below `vocab_size`.
         """
         other = copy.copy(self)
-        other._set(special, clean_up, settings)
+        other._set(special, clean_up, settings, tags)
         return other
 
     def _template(self, ids: Iterable[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -142,7 +169,7 @@ class PretrainedTokenizer(PublishedTokenizer):
         return (encoding.ids for encoding in encodings)
 
     def _joined(self, ids: Iterable[int]) -> str:
-        special = (self.special.ids | {*self.start}) & self._added
+        special = (self.special.ids | {*self.start, *self.tags.values()}) & self._added
         with _refusing(DataError, "this tokenizer cannot join the tokens"):
             return self._tokenizer.decode([token for token in ids if token not in special], skip_special_tokens=False)
 
@@ -157,7 +184,8 @@ class PretrainedTokenizer(PublishedTokenizer):
         return text.replace(" ", SPACE)
 
     def _hashed(self) -> list[str]:
-        return [self.content, json.dumps(dataclasses.asdict(self.special))]
+        tags = [json.dumps(self.tags)] if self.tags else []
+        return [self.content, json.dumps(dataclasses.asdict(self.special)), *tags]
 
     def _content(self) -> dict[str, str]:
         return {"tokenizer": self.content}
@@ -240,6 +268,53 @@ class MarianTokenizer(PublishedTokenizer):
     def _content(self) -> Mapping[str, object]:
         models = {side: base64.b64encode(model).decode() for side, model in self._models.items()}
         return models | {"vocabulary": self._ids}
+
+
+class M2M100Tokenizer(MarianTokenizer):
+    """The pieces of ``sentencepiece.bpe.model``, numbered by ``vocab.json``, and after them a token of each language.
+
+    Then follow as many tokens without a text as the setting ``num_madeup_words`` says.
+
+    Raises:
+      ValueError: see `MarianTokenizer`.
+    """
+
+    def __init__(
+        self,
+        model: bytes,
+        vocabulary: Mapping[str, int],
+        special: SpecialTokens,
+        *,
+        languages: Sequence[str],
+        settings: TokenizerSettings | None = None,
+    ):
+        tags = {code: len(vocabulary) + i for i, code in enumerate(languages)}
+        self._numbered = dict(vocabulary)
+        everything = self._numbered | {f"__{code}__": token for code, token in tags.items()}
+        for number in range(int(str((settings or {}).get("num_madeup_words", 0)))):
+            everything[f"madeupword{number}"] = len(everything)
+        super().__init__(model, model, everything, special, settings=settings)
+        self.tags = tags
+        names = [self._pieces[token] for token in sorted({*special.ids, 0, *tags.values()})]
+        self._named = re.compile(f"({'|'.join(map(re.escape, names))})")
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        """The content of ``sentencepiece.bpe.model`` and ``vocab.json``."""
+        vocabulary = json.dumps(self._numbered, ensure_ascii=False, indent=1).encode()
+        return {"sentencepiece.bpe.model": self._models["source"], "vocab.json": vocabulary}
+
+    def is_special(self, token: int) -> bool:
+        return super().is_special(token) or token >= len(self._numbered)
+
+    def _part(self, text: str, side: Side) -> list[int]:
+        return [self._ids.get(piece, self.special.unk) for piece in self._processors[side].encode(text, out_type=str)]
+
+    def _joined(self, ids: Iterable[int]) -> str:
+        return super()._joined(token for token in ids if token < len(self._numbered))
+
+    def _content(self) -> Mapping[str, object]:
+        return {"source": base64.b64encode(self._models["source"]).decode(), "vocabulary": self._numbered}
 
 
 def _parsed(content: str) -> Any:

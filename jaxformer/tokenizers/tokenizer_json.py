@@ -66,12 +66,15 @@ def tokenizer_json(tokenizer: SubwordTokenizer | CharacterTokenizer, *, frame: F
     return json.dumps(content, ensure_ascii=False)
 
 
-def tokenizer_files(tokenizer: Tokenizer, *, frame: Frame = "", mask: bool = False) -> dict[str, bytes]:
+def tokenizer_files(
+    tokenizer: Tokenizer, *, frame: Frame = "", mask: bool = False, languages: tuple[str, str] = ("", "")
+) -> dict[str, bytes]:
     """Returns the files of a tokenizer by their names, for ``AutoTokenizer`` of transformers.
 
     Args:
       frame: the tokens around a text, for a vocabulary that was trained here.
       mask: the tokenizer has a mask token, or needs one.
+      languages: the source and the target language, of a tokenizer with tokens for them.
 
     Raises:
       ConfigError: the files cannot express the form of the text.
@@ -96,6 +99,7 @@ def tokenizer_files(tokenizer: Tokenizer, *, frame: Frame = "", mask: bool = Fal
     inputs = {"model_input_names": ["input_ids", "attention_mask"]}
     settings = {"tokenizer_class": kind, CLEAN_UP: getattr(tokenizer, "clean_up", False), **inputs, **names}
     settings |= getattr(tokenizer, "settings", {})
+    settings |= {name: code for name, code in zip(("src_lang", "tgt_lang"), languages, strict=True) if code}
     return files | {"tokenizer_config.json": (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode()}
 
 

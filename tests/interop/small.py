@@ -9,13 +9,15 @@ import safetensors.numpy
 
 from jaxformer import interop, models, pure
 from jaxformer.interop import tensors
-from jaxformer.models import families
+from jaxformer.models import choices, families
 
 SIZES = {"d_model": 8, "num_heads": 2, "d_ff": 12}
 PAIR = SIZES | {"num_encoder_layers": 2, "num_decoder_layers": 1}
 STACK = SIZES | {"num_layers": 2}
 MBART = {"norm_position": "pre", "embedding_scale": 8**0.5}
 PEGASUS = {"norm_position": "pre", "activation": "gelu"}
+M2M100 = {"norm_position": "pre", "positions": choices.Sinusoidal("fairseq", 2), "activation": "relu"}
+M2M100 |= {"embedding_scale": None, "embedding_norm": False, "output_bias": False}
 QWEN2 = {"attention_bias": True, "attention_output_bias": False}
 VIT = families.vit((8, 4), patch_size=4, **STACK)
 CLASSIFIER = {f.name: getattr(VIT, f.name) for f in dataclasses.fields(VIT) if f.name != "vocab_size"}
@@ -28,12 +30,15 @@ NETS = {
     "marian decoder": pure(models.EncoderDecoder, families.marian(9, **PAIR, tie_embeddings="decoder")),
     "bart inputs": pure(models.EncoderDecoder, families.bart(9, **PAIR, tie_embeddings="inputs")),
     "pegasus": pure(models.EncoderDecoder, families.marian(9, **PAIR | PEGASUS)),
+    "m2m_100": pure(models.EncoderDecoder, families.bart(9, **PAIR | M2M100)),
     "t5": pure(models.EncoderDecoder, families.t5(9, **PAIR, head_dim=6)),
     "t5 untied": pure(models.EncoderDecoder, families.t5_v1_1(9, **PAIR)),
     "bert": pure(models.make_encoder, families.bert(9, **STACK)),
     "bert masked": pure(models.MaskedLanguageModel, families.bert(9, **STACK)),
     "roberta": pure(models.make_encoder, families.roberta(9, **STACK)),
     "roberta masked": pure(models.MaskedLanguageModel, families.roberta(9, **STACK)),
+    "distilbert": pure(models.make_encoder, families.bert(9, **STACK, num_token_types=0)),
+    "distilbert masked": pure(models.MaskedLanguageModel, families.bert(9, **STACK, num_token_types=0)),
     "gpt2": pure(models.LanguageModel, families.gpt2(9, **STACK)),
     "llama": pure(models.LanguageModel, families.llama(9, **STACK | {"num_kv_heads": 1})),
     "mistral": pure(models.LanguageModel, families.llama(9, **STACK, head_dim=6)),

@@ -46,6 +46,7 @@ NAMES = {
     "marian decoder": BLOCKS | APART | positions(512),
     "bart inputs": BLOCKS | TABLE | APART | EMBEDDED | positions(514) | {"lm_head.weight": (V, D)},
     "pegasus": BLOCKS | TABLE | FINAL | positions(512),
+    "m2m_100": {name: shape for name, shape in BLOCKS.items() if name != "final_logits_bias"} | TABLE | FINAL,
 }
 
 

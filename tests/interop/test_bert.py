@@ -1,4 +1,4 @@
-"""BERT, RoBERTa and ViT: names and shapes in their files."""
+"""BERT, RoBERTa, DistilBERT and ViT: names and shapes in their files."""
 
 import chex
 import numpy as np
@@ -40,6 +40,20 @@ def image_encoder(prefix):
     return found | layers(prefix, "attention", ("layernorm_before", "layernorm_after"))
 
 
+def distilled(prefix):
+    found = norm(f"{prefix}embeddings.LayerNorm")
+    for name, number in (("word", V), ("position", 512)):
+        found[f"{prefix}embeddings.{name}_embeddings.weight"] = (number, D)
+    for i in range(2):
+        layer = f"{prefix}transformer.layer.{i}"
+        for name in ("q", "k", "v", "out"):
+            found |= linear(f"{layer}.attention.{name}_lin", D, D)
+        found |= linear(f"{layer}.ffn.lin1", F, D) | linear(f"{layer}.ffn.lin2", D, F)
+        found |= norm(f"{layer}.sa_layer_norm") | norm(f"{layer}.output_layer_norm")
+    return found
+
+
+DISTILBERT_HEAD = linear("vocab_transform", D, D) | norm("vocab_layer_norm") | {"vocab_projector.bias": (V,)}
 HEAD = linear("cls.predictions.transform.dense", D, D) | norm("cls.predictions.transform.LayerNorm")
 ROBERTA_HEAD = linear("lm_head.dense", D, D) | norm("lm_head.layer_norm")
 NAMES = {
@@ -47,6 +61,8 @@ NAMES = {
     "bert masked": encoder("bert.", 512, 2) | HEAD | {"cls.predictions.bias": (V,)},
     "roberta": encoder("", 514, 1),
     "roberta masked": encoder("roberta.", 514, 1) | ROBERTA_HEAD | {"lm_head.bias": (V,)},
+    "distilbert": distilled(""),
+    "distilbert masked": distilled("distilbert.") | DISTILBERT_HEAD,
     "vit": image_encoder(""),
     "vit classifier": image_encoder("vit.") | linear("classifier", K, D),
 }

@@ -54,7 +54,7 @@ def bart_like(family, **options):
     shape |= {"decoder_start_token_id": 2} | QUIET | options
     if family == "marian":
         shape = {"activation_function": "swish", "scale_embedding": True, "forced_eos_token_id": 2} | shape
-    prefix = {"bart": "Bart", "mbart": "MBart", "marian": "Marian", "pegasus": "Pegasus"}[family]
+    prefix = {"bart": "Bart", "mbart": "MBart", "marian": "Marian", "pegasus": "Pegasus", "m2m_100": "M2M100"}[family]
     head = "MTModel" if family == "marian" else "ForConditionalGeneration"
     config = getattr(transformers, f"{prefix}Config")(**shape)
     return randomized(getattr(transformers, f"{prefix}{head}")(config))

@@ -47,7 +47,7 @@ def sequence_to_sequence(model, tmp_path):
 
 
 @pytest.mark.parametrize("scale", [False, True])
-@pytest.mark.parametrize("family", ["marian", "bart", "mbart", "pegasus"])
+@pytest.mark.parametrize("family", ["marian", "bart", "mbart", "pegasus", "m2m_100"])
 def test_bart_and_its_relatives(family, scale, tmp_path):
     sequence_to_sequence(bart_like(family, scale_embedding=scale), tmp_path)
 
@@ -74,16 +74,20 @@ def bert_like(family, head):
     """Their BERT or RoBERTa."""
     shape = {"vocab_size": V, "hidden_size": D, "num_hidden_layers": L, "num_attention_heads": N} | HIDDEN
     shape |= {"intermediate_size": F, "max_position_embeddings": 20}
+    if family == "distilbert":
+        shape = {"vocab_size": V, "dim": D, "n_layers": L, "n_heads": N, "hidden_dim": F, "max_position_embeddings": 20}
+        shape |= {"dropout": 0.0, "attention_dropout": 0.0}
     if family == "roberta":
         shape |= {"pad_token_id": 1, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
-    prefix = {"bert": "Bert", "roberta": "Roberta"}[family]
+    prefix = {"bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert"}[family]
     config = getattr(transformers, f"{prefix}Config")(**shape)
     model = getattr(transformers, f"{prefix}{head}")
-    return randomized(model(config, add_pooling_layer=False) if head == "Model" else model(config))
+    bare = head == "Model" and family != "distilbert"
+    return randomized(model(config, add_pooling_layer=False) if bare else model(config))
 
 
 @pytest.mark.parametrize("head", ["Model", "ForMaskedLM"])
-@pytest.mark.parametrize("family", ["bert", "roberta"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
 def test_bert_and_roberta(family, head, tmp_path):
     model = bert_like(family, head)
     found = read(model)
@@ -91,12 +95,13 @@ def test_bert_and_roberta(family, head, tmp_path):
     given, types = {}, np.zeros_like(tokens)
     if family == "roberta":
         given["positions"] = jnp.asarray(np.cumsum(VALID, 1) * VALID - 1)
-    else:
+    elif family == "bert":
         types[:, 4:] = 1
         given["types"] = jnp.asarray(types)
     result = found.net.apply(found.params, functional.Tokens(jnp.asarray(tokens), jnp.asarray(VALID), **given))
     ours = result[0].states if head == "Model" else result
-    others = {"attention_mask": torch.tensor(VALID.astype(int)), "token_type_ids": torch.tensor(types)}
+    others = {"attention_mask": torch.tensor(VALID.astype(int))}
+    others |= {} if family == "distilbert" else {"token_type_ids": torch.tensor(types)}
     for theirs in (model, written(found, tmp_path / "model", type(model))):
         output = theirs(input_ids=torch.tensor(tokens), **others)
         agree(ours, output.last_hidden_state if head == "Model" else output.logits, VALID)
@@ -226,10 +231,12 @@ CONFIGS = {
     "mbart": "MBartConfig",
     "marian": "MarianConfig",
     "pegasus": "PegasusConfig",
+    "m2m_100": "M2M100Config",
     "t5": "T5Config",
     "mt5": "MT5Config",
     "bert": "BertConfig",
     "roberta": "RobertaConfig",
+    "distilbert": "DistilBertConfig",
     "gpt2": "GPT2Config",
     "llama": "LlamaConfig",
     "mistral": "MistralConfig",

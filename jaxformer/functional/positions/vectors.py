@@ -21,7 +21,7 @@ def sinusoidal(
     *,
     dim: int,
     base: float = 10_000.0,
-    layout: Literal["interleaved", "halves"] = "interleaved",
+    layout: Literal["interleaved", "halves", "fairseq"] = "interleaved",
 ) -> Float[Array, "*batch D"]:
     r"""Returns position vectors of sines and cosines in float32, defined for every position.
 
@@ -32,8 +32,9 @@ def sinusoidal(
 
     Args:
       layout: "interleaved" alternates sines and cosines, as in the formula; "halves" puts all sines before all cosines.
-        Hugging Face's Marian uses this order and the frequencies above. Fairseq, Marian (C++) and T5X use this order,
-        but the frequencies :math:`base^{-k/(D/2 - 1)}`; fairseq also counts positions from ``padding_idx + 1``.
+        Hugging Face's Marian uses this order and the frequencies above. "fairseq" has this order, too, but the
+        frequencies :math:`base^{-k/(D/2 - 1)}` of fairseq, Marian (C++) and T5X; fairseq also counts positions from
+        ``padding_idx + 1``.
 
     Raises:
       ValueError: `dim` is odd, or `layout` is unknown.
@@ -46,10 +47,11 @@ def sinusoidal(
     if dim % 2:
         raise ValueError(f"dim must be even to pair sines with cosines, got {dim}")
     numpy, dtype = (np, np.float64) if isinstance(positions, np.ndarray) else (jnp, np.float32)
-    frequency = (base ** (-np.arange(0, dim, 2) / dim)).astype(dtype)
+    steps = max(1, dim - 2) if layout == "fairseq" else dim
+    frequency = (base ** (-np.arange(0, dim, 2) / steps)).astype(dtype)
     angle = positions[..., None].astype(dtype) * frequency.reshape((1,) * positions.ndim + (-1,))
-    if layout not in ("interleaved", "halves"):
-        raise ValueError(f"layout must be 'interleaved' or 'halves', got {layout!r}")
+    if layout not in ("interleaved", "halves", "fairseq"):
+        raise ValueError(f"layout must be 'interleaved', 'halves' or 'fairseq', got {layout!r}")
     pairs = numpy.stack([numpy.sin(angle), numpy.cos(angle)], -1 if layout == "interleaved" else -2)
     return jnp.asarray(pairs, jnp.float32).reshape(*positions.shape, dim)
 

@@ -18,7 +18,7 @@ from jaxformer import interop, models, sharding, training
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.files import JsonObject, local_path, write_text
 from jaxformer.interop.tensors import Settings, check_folder, read_json
-from jaxformer.modules.pure import Params, check_shapes
+from jaxformer.modules.pure import Params, check_shapes, pure
 from jaxformer.sharding import Placement
 from jaxformer.tasks import language_model, masked_language_model, registry, run_lock, rundir, translation
 from jaxformer.tasks.base import Say
@@ -29,6 +29,7 @@ from jaxformer.tasks.pretrained.generation_config import (
     from_generation,
     from_text_generation,
     of_model,
+    with_languages,
     without_special_words,
 )
 from jaxformer.tasks.text import VOCAB_MULTIPLE, table_size
@@ -36,6 +37,7 @@ from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.tasks.translation.config import TranslationConfig
 from jaxformer.tokenizers.base import Tokenizer
 from jaxformer.tokenizers.folders import read_languages, read_tokenizer
+from jaxformer.tokenizers.languages import class_with_languages
 from jaxformer.tokenizers.pretrained import MarianTokenizer, PretrainedTokenizer
 from jaxformer.training.config import AdamConfig, LinearDecay, TrainConfig
 
@@ -44,11 +46,6 @@ NEVER = -1e4
 
 LENGTH = 1024
 """The maximum context length, unless a larger one is requested."""
-
-_WITHOUT_TEXT = {
-    "mbart": "an mbart, whose texts begin with codes of languages",
-    "vit": "a vit",
-}
 
 _HEADS = ("classification_head.", "qa_outputs.", "score.")
 """Prefixes of the names of a classifier's tensors; such a model was not trained to generate text."""
@@ -72,8 +69,8 @@ def convert(
 
     Args:
       length: the most tokens that a language model reads; 0 for its positions, or `LENGTH` if it has more.
-      say: receives a line if a language model has more positions than that, and one about the settings of its search
-        that have no counterpart, if there are any.
+      say: receives a line if a language model has more positions than that, one about the settings of its search that
+        have no counterpart, if there are any, and one about an encoder without a head.
 
     Raises:
       ConfigError: `out` exists and is not empty; `length` is more than the number of positions, or is given for a model
@@ -89,7 +86,7 @@ def convert(
         raise ConfigError(f"{out} is not empty; name a new folder")
     settings, generation = _settings(folder)
     tokenizer, names = read_tokenizer(folder, settings)
-    found, name = interop.load_pretrained(folder), folder.resolve().name
+    found, name, provenance = interop.load_pretrained(folder), folder.resolve().name, dict[str, object]()
     if any(tensor.startswith(_HEADS) for tensor in found.unused):
         raise DataError(_refusal(folder, f"a {found.family} with the head of a classifier"))
     if length and found.net.model is not models.LanguageModel:
@@ -103,15 +100,18 @@ def convert(
     elif found.net.model is models.EncoderDecoder:
         config, params = _text_to_text(name, found, tokenizer, generation)
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, **read_languages(folder)))
-    elif found.net.model is models.MaskedLanguageModel:
+    else:
         mask = tokenizer.id_of(names.get("mask_token", ""))
+        if found.net.model is not models.MaskedLanguageModel:
+            left_out = f"; {', '.join(found.unused)} are left out" if found.unused else ""
+            say(f"the run is an encoder without a head, for --init-from of a classifier{left_out}")
+            provenance, found = {"encoder": found.family}, _with_new_head(found)
+            mask = tokenizer.special.unk if mask is None else mask
         if mask is None:
             raise DataError(f"the tokenizer of {folder} has no mask token")
         config, params = _masked_language_model(name, found, tokenizer, mask)
-    else:
-        raise DataError(_refusal(folder, f"a {found.family} without the head of a masked language model"))
     with run_lock.held(out):
-        provenance = {"converted": str(folder.resolve()), "dtype": found.settings["dtype"]}
+        provenance |= {"converted": str(folder.resolve()), "dtype": found.settings["dtype"]}
         _write(out, config, params, tokenizer, generation, provenance)
     return config
 
@@ -127,8 +127,10 @@ def _settings(folder: pathlib.Path) -> tuple[JsonObject, JsonObject]:
     settings = read_json(folder / "config.json")
     if "model_type" not in settings and "task" in settings:
         raise DataError(f"{folder} is already a run; all commands read it without conversion")
-    if (kind := str(settings.get("model_type"))) in _WITHOUT_TEXT:
-        raise DataError(_refusal(folder, _WITHOUT_TEXT[kind]))
+    if (kind := str(settings.get("model_type"))) == "vit":
+        raise DataError(_refusal(folder, "a vit"))
+    if kind == "mbart" and not class_with_languages(folder, kind):
+        raise DataError(_refusal(folder, "an mbart, whose texts end with codes of languages, unlike those of mBART-50"))
     path = folder / "generation_config.json"
     generation = read_json(path) if path.exists() else of_model(settings)
     return settings | generation, generation
@@ -171,7 +173,7 @@ def _text_to_text(
     tokenizer: PretrainedTokenizer | MarianTokenizer,
     generation: Settings,
 ) -> tuple[TranslationConfig, Params]:
-    """Returns a T5, BART, Pegasus or Marian as a translator."""
+    """Returns a T5, BART, Pegasus, Marian, M2M100 or mBART-50 as a translator."""
     vocab_size, config = tokenizer.vocab_size, found.net.config
     rows, encoder = min(config.source_vocab_size, config.target_vocab_size), dict(found.params["encoder"])
     # The mask token of some BARTs has no vector; it gets one of zeros, and a bias by which it is never chosen.
@@ -185,7 +187,8 @@ def _text_to_text(
         bias = resized(decoder["output_bias"], vocab_size)
         decoder["output_bias"] = jnp.where(jnp.arange(vocab_size) < rows, bias, NEVER)
     model = dataclasses.replace(config, source_vocab_size=0, target_vocab_size=0)
-    data = translation.DataConfig(tokenizer="pretrained", vocab_size=vocab_size)
+    languages, generation = with_languages(tokenizer, generation) if tokenizer.tags else ({}, generation)
+    data = translation.DataConfig(tokenizer="pretrained", vocab_size=vocab_size, **languages)
     generation, never = without_special_words(generation, tokenizer)
     decode = from_generation(generation, tokenizer.special, tokenizer.start)
     decode = dataclasses.replace(decode, forbid=never) if never else decode
@@ -211,6 +214,13 @@ def _masked_language_model(
     model = dataclasses.replace(model, vocab_size=0)
     config = MaskedLanguageModelingConfig(name=name, model=model, data=data, **FINE_TUNING)
     return config, params | {"encoder": encoder, "output_bias": bias}
+
+
+def _with_new_head(found: interop.Pretrained) -> interop.Pretrained:
+    """Returns an encoder as a masked language model, whose head has no meaning."""
+    net = pure(models.MaskedLanguageModel, found.net.config)
+    params = {**net.init(jax.random.key(0)), "encoder": found.params}
+    return dataclasses.replace(found, net=net, params=params)
 
 
 def _check_rows(tokenizer: Tokenizer, rows: int) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import types
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.sharding import Placement
 from jaxformer.tasks import registry, restore, rundir
 from jaxformer.tasks.base import Say
-from jaxformer.tasks.config import TuneConfig
+from jaxformer.tasks.config import TaskConfig, TuneConfig
 from jaxformer.tasks.language_model.config import LanguageModelingConfig
 from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingConfig
 from jaxformer.tasks.pretrained import generation_config
@@ -36,7 +37,7 @@ from jaxformer.tasks.text import run_tokenizer
 from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.tasks.translation.config import TranslationConfig
 from jaxformer.tokenizers.base import Tokenizer
-from jaxformer.tokenizers.pretrained import PretrainedTokenizer
+from jaxformer.tokenizers.pretrained import PretrainedTokenizer, PublishedTokenizer
 from jaxformer.tokenizers.special_tokens import SpecialTokens
 from jaxformer.tokenizers.tokenizer_json import TOKENIZER, tokenizer_files
 
@@ -76,23 +77,25 @@ def export(
         raise ConfigError(f"{run} has an attention of its own, {config.attention}, which transformers does not have")
     tokenizer, masked = run_tokenizer(run), isinstance(config, MaskedLanguageModelingConfig)
     frame = "both" if masked else "end" if isinstance(config, TranslationConfig) else ""
-    files = tokenizer_files(tokenizer, frame=frame, mask=masked)
+    languages = _languages(config, tokenizer)
+    files = tokenizer_files(tokenizer, frame=frame, mask=masked, languages=languages)
     params, _ = restore.load_params(run, checkpoint, mesh)
     plain = dataclasses.replace(config, tune=TuneConfig())  # adapters are merged
     placement = Placement(sharding.mesh(mesh))
     net = make_training_setup(registry.task_of(config), plain, tokenizer.vocab_size, placement).network.net
-    found = _fitted(tokenizer, *_with_rows_of(tokenizer, net, params), family)
+    found = _fitted(tokenizer, *_with_rows_of(tokenizer, net, params), family, rundir.encoder_family(run))
     special, start = tokenizer.special, tokenizer.start
     settings: JsonObject = _ids(special, start)
     generation, ids, never = dict(settings), dict(settings), dict[str, int]()
     if isinstance(config, TranslationConfig):
-        given = Translator(found, special, start, special.bos, files)
-        found, special, start, first, files = with_start_of_family(given)
+        given = Translator(found, special, start, special.bos, files, tokenizer.tags)
+        found, special, start, first, files, tags = with_start_of_family(given)
         settings = _ids(special, start) | {"decoder_start_token_id": first}
         generation = ids = dict(settings)
         longest = min(found.net.config.length_limit or generation_config.MOST, generation_config.MOST) - 1
         never = generation_config.special_words(config.decode, tokenizer)
-        generation |= generation_config.to_generation(config.decode, special, start, longest, never.values())
+        begin = start or tuple(tags[code] for code in languages[1:] if code in tags)
+        generation |= generation_config.to_generation(config.decode, special, begin, longest, never.values())
     elif isinstance(config, LanguageModelingConfig):
         generation |= generation_config.to_text_generation(config.decode)
         if found.net.config.length_limit is None:  # otherwise transformers takes its default, up to 131,072
@@ -103,7 +106,8 @@ def export(
     if source.exists() and not isinstance(config, MaskedLanguageModelingConfig) and special == tokenizer.special:
         before = read_json(source)  # of the folder that the run was converted from
         if _describes(before, config, tokenizer):
-            generation = ids | before
+            language = {name: x for name, x in generation.items() if name == "forced_bos_token_id" and tokenizer.tags}
+            generation = ids | before | language
     with creating_folder(out, mode=0o777) as temporary:
         write(temporary, found.net, found.params, family=found.family, settings=settings)
         for name, content in files.items():
@@ -117,12 +121,24 @@ def export(
     return found.family
 
 
-def _fitted(tokenizer: Tokenizer, net: Pure, params: Params, family: str) -> equivalent.Fitted:
+def _languages(config: TaskConfig, tokenizer: Tokenizer) -> tuple[str, str]:
+    """Returns the languages of a translator whose published tokenizer has tokens for them."""
+    if isinstance(config, TranslationConfig) and isinstance(tokenizer, PublishedTokenizer) and tokenizer.tags:
+        return config.data.source_language, config.data.target_language
+    return "", ""
+
+
+def _fitted(tokenizer: Tokenizer, net: Pure, params: Params, family: str, encoder: str) -> equivalent.Fitted:
     """Returns a model of a family, which transformers reads with this tokenizer.
+
+    Args:
+      encoder: the family of an encoder that was converted without a head.
 
     Raises:
       ConfigError: see `equivalent.fitted`; or the family implies other rules of the tokenizer, or another padding id.
     """
+    if encoder:
+        return Fitted(family or encoder, pure(models.make_encoder, net.config, **dict(net.parts)), params["encoder"])
     found = equivalent.fitted(net, params, family=family)
     if found.family == "qwen2" and not isinstance(tokenizer, PretrainedTokenizer):
         if family:
@@ -144,6 +160,8 @@ def _describes(
     """Returns True if the settings that a converted run came from describe its search, which may have been changed."""
     if isinstance(config, LanguageModelingConfig):
         return generation_config.from_text_generation(generation, tokenizer)[0] == config.decode
+    if isinstance(tokenizer, PublishedTokenizer) and tokenizer.tags:
+        _, generation = generation_config.with_languages(tokenizer, generation)
     kept, forbidden = generation_config.without_special_words(generation, tokenizer)
     decode = generation_config.from_generation(kept, tokenizer.special, tokenizer.start)
     return dataclasses.replace(decode, forbid=forbidden or decode.forbid) == config.decode
@@ -205,6 +223,8 @@ class Translator(NamedTuple):
     """The token with which the decoder begins."""
     files: Mapping[str, bytes]
     """The files of the tokenizer."""
+    tags: Mapping[str, int] = types.MappingProxyType({})
+    """The tokens for languages."""
 
 
 def with_start_of_family(found: Translator) -> Translator:
@@ -217,8 +237,8 @@ def with_start_of_family(found: Translator) -> Translator:
       ConfigError: the family cannot express the start.
     """
     (family, _, params), pad, bos = found.model, found.special.pad, found.special.bos
-    if family == "mbart":
-        raise ConfigError("the decoder of an mbart begins with the code of a language, which the texts of a run lack")
+    if family in ("mbart", "m2m_100") and not found.tags:
+        raise ConfigError(f"texts of a {family} begin with the code of a language, which the texts of this run lack")
     if family not in _WITH_PADDING:
         return found
     if bos != pad and {pad, bos} & {found.special.eos, found.special.unk, *found.start}:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from typing import ClassVar, Literal, Self
 
@@ -47,12 +48,6 @@ class CorpusConfig(WeightConfig):
 
     __repr__ = brief
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("source_language", "target_language"):
-            if code := getattr(self, name):
-                check_language(code, name)
-
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
@@ -69,9 +64,10 @@ class DataConfig:
     more for more equal shares."""
     mix_in_batch: bool = True
     """Mix the corpora within a batch; otherwise each batch holds pairs of one corpus."""
-    tags: Literal["none", "source", "target"] = "none"
+    tags: Literal["none", "source", "target", "both"] = "none"
     """The place of a token for the target language, which no text can spell: before the source, or as the first token
-    of the target, which a search is then made to begin with."""
+    of the target, which a search is then made to begin with. With both, the source begins with the token of its own
+    language, too, as in NLLB; the codes of languages are then those of the model."""
     source: str = ""
     """Training sentences, one per line; or, if `target` is empty, a table of tab-separated columns."""
     target: str = ""
@@ -132,16 +128,8 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         local_path(self.cache)
-        at_least(
-            1,
-            self,
-            "grammar_pairs",
-            "tokenizer_sentences",
-            "max_length",
-            "tokens_per_batch",
-            "num_shapes",
-            "length_multiple",
-        )
+        positive = "grammar_pairs", "tokenizer_sentences", "max_length", "tokens_per_batch", "num_shapes"
+        at_least(1, self, *positive, "length_multiple")
         at_least(1 if self.tokenizer == "pretrained" else MIN_SUBWORDS, self, "vocab_size")
         at_least(0, self, "num_segmentations", "segmentation_alpha")
         if self.held_out != 0 or isinstance(self.held_out, float):
@@ -156,9 +144,11 @@ class DataConfig:
                     raise ValueError(f"{name} {file!r} has no effect: corpus is grammar, not files")
         if min(self.columns) < 0 or self.columns[0] == self.columns[1]:
             raise ValueError(f"columns must be two different numbers from 0, got {self.columns}")
-        for name in ("source_language", "target_language"):
-            if code := getattr(self, name):
-                check_language(code, name)
+        if self.tags != "both":
+            parts = {"": self} | {f"corpora.{name}.": corpus for name, corpus in self.corpora.items()}
+            for where, side in itertools.product(parts, ("source_language", "target_language")):
+                if code := getattr(parts[where], side):
+                    check_language(code, where + side)
         if self.pretokenize == "moses" and not (self.source_language and self.target_language):
             raise ValueError(
                 "pretokenize moses has rules for each language; set source_language and target_language, as en and de"
@@ -170,7 +160,7 @@ class DataConfig:
         defaults = {"temperature": 1.0, "mix_in_batch": True, "tags": "none"}
         if not self.corpora:
             for name, default in defaults.items():
-                if getattr(self, name) != default:
+                if getattr(self, name) not in (default, "both"):
                     raise ValueError(f"{name} {getattr(self, name)} has no effect: corpora names none")
             return
         if self.corpus != "files":
@@ -190,8 +180,9 @@ class DataConfig:
                 raise ValueError(f"corpora.{seen[files]} and corpora.{name} name the same pairs; give one more weight")
             seen[files] = name
             languages = self.languages(name)
-            if self.tags != "none" and not languages[1]:
-                raise ValueError(f"tags need a language: set corpora.{name}.target_language")
+            if not all({"none": (), "both": languages}.get(self.tags, languages[1:])):
+                side = "source" if languages[1] else "target"
+                raise ValueError(f"tags need a language: set corpora.{name}.{side}_language")
             if self.pretokenize == "moses" and languages != (self.source_language, self.target_language):
                 raise ValueError(
                     f"pretokenize moses has the rules of one pair of languages, but corpora.{name} has others"
@@ -205,7 +196,9 @@ class DataConfig:
     @property
     def tagged_languages(self) -> tuple[str, ...]:
         """The languages that have a token in the vocabulary, for `tags`."""
-        return tuple(sorted({self.languages(name)[1] for name in self.corpora})) if self.tags != "none" else ()
+        pairs = [*map(self.languages, self.corpora)] or [(self.source_language, self.target_language)]
+        used = {"none": (), "both": (0, 1)}.get(self.tags, (1,))
+        return tuple(sorted({pair[side] for pair in pairs for side in used} - {""}))
 
     def only(self, name: str) -> Self:
         """Returns the settings of one of the `corpora` as those of the only corpus."""
@@ -216,7 +209,7 @@ class DataConfig:
             corpora={},
             temperature=1.0,
             mix_in_batch=True,
-            tags="none",
+            tags="both" if self.tags == "both" else "none",
             source_language=source,
             target_language=target,
             **files,

@@ -15,7 +15,7 @@ from jaxformer.data.pairs import Pairs
 from jaxformer.data.pipeline import SMALL, prepare
 from jaxformer.data.units import Share
 from jaxformer.data.weights import make_phases
-from jaxformer.errors import DataError
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.tasks import sharing
 from jaxformer.tasks.base import CorpusScores, Data, InTurn
 from jaxformer.tasks.mixtures import mean_scores
@@ -39,6 +39,21 @@ def plan_batches(config: TranslationConfig, sources: np.ndarray, targets: np.nda
     )
 
 
+def starts(data: DataConfig, tokenizer: Tokenizer, languages: tuple[str, str]) -> tuple[tuple[int, ...], ...]:
+    """Returns the tokens for languages that each source and each target begins with.
+
+    Raises:
+      ConfigError: a language is not set.
+    """
+    if data.tags == "none":
+        return (), ()
+    if data.tags == "both" and not all(languages):
+        missing = "target_language" if languages[0] else "source_language"
+        raise ConfigError(f"data.tags both needs the languages of the pairs: set data.{missing}")
+    source, target = (tuple(tokenizer.tags[x] for x in [code] if x in tokenizer.tags) for code in languages)
+    return {"source": (target, ()), "target": ((), target), "both": (source, target)}[data.tags]
+
+
 def prepare_mixture(
     config: TranslationConfig, corpus: Mixture, tokenizer: Tokenizer, about: Sequence[str], **drawn: Any
 ) -> Data[PlannedMixture | PlannedTagged]:
@@ -55,9 +70,8 @@ def prepare_mixture(
     data, cache = config.data, data_cache(config.data.cache)
 
     def tagged(name: str, pairs: Pairs, share: Share, **drawn: Any) -> TaggedPairs:
-        tag = (tokenizer.tags[data.languages(name)[1]],) if data.tags != "none" else ()
-        starts = (tag, ()) if data.tags == "source" else ((), tag)
-        return TaggedPairs(prepare(pairs, tokenizer, cache, **drawn, share=share), *starts)
+        tokens = prepare(pairs, tokenizer, cache, **drawn, share=share)
+        return TaggedPairs(tokens, *starts(data, tokenizer, data.languages(name)))
 
     parts, validation = dict[str, TaggedPairs](), dict[str, TaggedPairs]()
     for name, part in corpus.parts.items():
@@ -107,8 +121,9 @@ def only(config: TranslationConfig, name: str) -> TranslationConfig:
 
 
 def into(translator: Translator, data: DataConfig, name: str) -> Translator:
-    """Returns the translator into the target language of a corpus."""
-    return dataclasses.replace(translator, language=data.languages(name)[1])
+    """Returns the translator between the languages of a corpus."""
+    source, target = data.languages(name)
+    return dataclasses.replace(translator, language=target, source_language=source)
 
 
 def measure_each(

@@ -19,7 +19,7 @@ from jaxformer.caches import data_cache
 from jaxformer.data import pipeline
 from jaxformer.data.batch import Batch
 from jaxformer.data.batch_plan import num_rows, replan
-from jaxformer.data.mixture import PlannedTagged
+from jaxformer.data.mixture import PlannedTagged, TaggedPairs
 from jaxformer.data.pairs import Parallel
 from jaxformer.data.pipeline import SMALL, PlannedPairs, prepare
 from jaxformer.data.units import Share
@@ -46,7 +46,7 @@ from jaxformer.tasks.translation.config import LossConfig, TranslationConfig
 from jaxformer.tasks.translation.corpora import Corpora, Mixture, load_corpora, load_mixture, load_test
 from jaxformer.tasks.translation.translator import Translator
 from jaxformer.tokenizers.base import Tokenizer
-from jaxformer.tokenizers.moses import UNSPACED
+from jaxformer.tokenizers.moses import UNSPACED, two_letters
 from jaxformer.tokenizers.normalization import TextNormalizer
 from jaxformer.tokenizers.special_tokens import SpecialTokens
 from jaxformer.training.progress import Count
@@ -60,7 +60,7 @@ def read(config: TranslationConfig) -> Corpora | Mixture:
     """Reads or generates the corpora; refuses a language without a package for its BLEU before that."""
     data = config.data
     for language in {data.languages(name)[1] for name in data.corpora} or {data.target_language}:
-        bleu_words("", language)
+        bleu_words("", two_letters(language))
     if not data.corpora:
         return load_corpora(data)
     mixture = load_mixture(data)
@@ -70,7 +70,7 @@ def read(config: TranslationConfig) -> Corpora | Mixture:
 
 def read_test(config: TranslationConfig, files: Sequence[str | os.PathLike[str]]) -> Corpora:
     """Reads other test data: see `load_test`."""
-    bleu_words("", config.data.target_language)
+    bleu_words("", two_letters(config.data.target_language))
     return load_test(config.data, files)
 
 
@@ -84,11 +84,14 @@ def prepare_pairs(config: TranslationConfig, corpus: Corpora | Mixture, run: pat
         return prepared
     share = sharing.share_of_run(cache, corpus.train.num_lines, is_large=len(corpus.train) > SMALL)
     tokens = prepare(corpus.train, tokenizer, cache, **_segmentations(config), share=share)
-    held_out = prepare(corpus.validation, tokenizer, cache, share=share)
+    held_out, planned = prepare(corpus.validation, tokenizer, cache, share=share), PlannedPairs
+    if config.data.tags != "none":
+        starts = mixtures.starts(config.data, tokenizer, (config.data.source_language, config.data.target_language))
+        tokens, held_out, planned = TaggedPairs(tokens, *starts), TaggedPairs(held_out, *starts), PlannedTagged
     plan = mixtures.plan_batches(config, *tokens.lengths())
     lengths = [length for _, length, _ in plan.shapes]
     check_positions(config, lengths)
-    validation = PlannedPairs(held_out, replan(plan, *held_out.lengths()))
+    validation = planned(held_out, replan(plan, *held_out.lengths()))
     if validation.steps_per_epoch == 0:
         raise DataError("no validation pair is as short as the longest training pair")
     shapes = ", ".join(f"{rows}x{length}" for rows, length, _ in plan.shapes)
@@ -99,7 +102,7 @@ def prepare_pairs(config: TranslationConfig, corpus: Corpora | Mixture, run: pat
         f"{plan.fill(*tokens.lengths()):.0%} full; {len(plan.skipped):,} pairs too long, "
         f"{len(validation.plan.skipped):,} of validation",
     )
-    return Data(PlannedPairs(tokens, plan), validation, tokenizer, report, lengths)
+    return Data(planned(tokens, plan), validation, tokenizer, report, lengths)
 
 
 def check_positions(config: TranslationConfig, lengths: Sequence[int]) -> None:
@@ -201,7 +204,8 @@ def training_loss(config: LossConfig) -> functional.LogitLoss:
 def predictor(config: TranslationConfig, vocabulary: Tokenizer, trained: Trained) -> Translator:
     """Returns the translator of a run, into the language of all its corpora if that is one."""
     data = config.data
-    languages = {data.languages(name)[1] for name in data.corpora} or {data.target_language}
+    pairs = [data.languages(name) for name in data.corpora] or [(data.source_language, data.target_language)]
+    sources, languages = ({pair[side] for pair in pairs} for side in (0, 1))
     return Translator(
         trained.net,
         trained.params,
@@ -211,6 +215,7 @@ def predictor(config: TranslationConfig, vocabulary: Tokenizer, trained: Trained
         trained.steps,
         language=languages.pop() if len(languages) == 1 else "",
         tags=data.tags,
+        source_language=sources.pop() if len(sources) == 1 else "",
     )
 
 
@@ -233,7 +238,7 @@ def measure(
         return mixtures.measure_each(config, corpus, data, translator, functools.partial(measure, sums=sums))
     pairs = validation_pairs(corpus, data, config.decode.validation_sentences)
     found = dataclasses.replace(translator, decode=config.decode.greedy).translate(pairs.source)
-    lowercase, language = translator.tokenizer.normalizer.lowercase, config.data.target_language
+    lowercase, language = translator.tokenizer.normalizer.lowercase, two_letters(config.data.target_language)
     metrics = {"bleu": bleu(found, pairs.target, lowercase=lowercase, language=language).value}
     if config.decode.rouge:
         metrics["rouge_l"] = rouge(found, pairs.target, language=language)[-1].value
@@ -250,7 +255,7 @@ def score(
     parts = {"validation": corpus.validation} if split == "validation" else corpus.tests
     if not all(map(len, parts.values())):
         raise DataError(f"no {split} data: the run's data.held_out is 0, and it names no files for them")
-    language = config.data.target_language or translator.language
+    language = two_letters(config.data.target_language or translator.language)
     if not language:
         say("Moses BLEU is left out: the run's data.target_language is not set")
     elif language in UNSPACED:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple, Self
 
 import jax
@@ -15,7 +16,7 @@ import numpy as np
 from jaxformer import decoding
 from jaxformer.data.batch import few_rows
 from jaxformer.decoding import Hypotheses
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import ConfigError, DataError, did_you_mean, first_few
 from jaxformer.evaluation.alignments import Link, strongest_links
 from jaxformer.functional.tokens import Tokens
 from jaxformer.inspection import attention_maps
@@ -58,34 +59,50 @@ class Translator(TextPredictor):
     """A model and its parameters, with everything needed to translate sentences."""
 
     decode: DecodeConfig = DecodeConfig()
-    tags: Literal["none", "source", "target"] = "none"
-    """The side whose first token says the target language; see `to`."""
+    tags: Literal["none", "source", "target", "both"] = "none"
+    """The side whose first token says the target language, or both, of which each says its own; see `to`."""
+    source_language: str = ""
+    """The language of sources, for tags on both sides."""
 
     __repr__ = brief_with_methods
 
-    def to(self, language: str) -> Self:
+    def to(self, language: str = "", source: str = "") -> Self:
         """Returns the translator into another language, for a run with `data.tags`, also in untrained directions.
 
+        Args:
+          language: the target language; by default, it stays the same.
+          source: the language of sources, for a run with tags on both sides; by default, it stays the same.
+
         Raises:
-          ConfigError: the run has no tags, or none for this language.
+          ConfigError: the run has no tags, or none for one of these languages.
         """
         if self.tags == "none":
-            raise ConfigError(f"cannot choose {language} as the language: the run was trained without data.tags")
-        if language not in self.tokenizer.tags:
-            raise ConfigError(f"the run translates to {', '.join(self.tokenizer.tags)}, not to {language}")
-        return dataclasses.replace(self, language=language)
+            code = language or source
+            raise ConfigError(f"cannot choose {code} as the language: the run was trained without data.tags")
+        if source and self.tags != "both":
+            raise ConfigError(f"cannot choose {source} as the language of sources: the run's data.tags is {self.tags}")
+        for code in filter(None, (source, language)):
+            if code not in self.tokenizer.tags:
+                raise ConfigError(f"the run has no language {code!r}{_meant(code, self.tokenizer.tags)}")
+        return dataclasses.replace(
+            self, language=language or self.language, source_language=source or self.source_language
+        )
 
     def _begin(self, side: Side) -> tuple[int, ...]:
         """Returns the tokens that each text of a side begins with.
 
         Raises:
-          ConfigError: one of them is for the target language, but none is chosen.
+          ConfigError: one of them is for a language, but none is chosen.
         """
-        if self.tags != side:
+        if self.tags not in (side, "both"):
             return self.tokenizer.start
-        if self.language not in self.tokenizer.tags:
-            raise ConfigError(f"the run translates to {', '.join(self.tokenizer.tags)}: choose one with --to LANGUAGE")
-        return (self.tokenizer.tags[self.language],)
+        of_source = self.tags == "both" and side == "source"
+        language, tags = self.source_language if of_source else self.language, self.tokenizer.tags
+        if language not in tags:
+            some = first_few([*tags], 12)
+            what = "translates from" if of_source else "translates to"
+            raise ConfigError(f"the run {what} {some}: choose one with --{'from' if of_source else 'to'} LANGUAGE")
+        return (tags[language],)
 
     def translate(self, sentences: Sequence[str], **options: Any) -> list[str]:
         """Returns the best translation of each sentence, in order; for a blank sentence it is empty.
@@ -127,7 +144,7 @@ class Translator(TextPredictor):
         tokens = self._tokens(sentences, "source", first, warn)
         start = np.asarray(self._begin("target"), np.int32)
         words = encode_texts(self.tokenizer, prefixes, "target") if prefixes else [start] * len(sentences)
-        if prefixes and self.tags == "target":
+        if prefixes and self.tags in ("target", "both"):
             words = [np.concatenate([start, ids]) for ids in words]
         not_blank = [i for i, text in enumerate(sentences) if text.strip()]
         inputs = [
@@ -304,7 +321,7 @@ class Translator(TextPredictor):
     ) -> list[np.ndarray]:
         """Returns the tokens of each sentence with its end token; with `warn`, long sentences are truncated."""
         eos = self.tokenizer.special.eos
-        start = np.asarray(self._begin(side) if self.tags == side else (), np.int32)
+        start = np.asarray(self._begin(side) if self.tags in (side, "both") else (), np.int32)
         tokens = [np.concatenate([start, ids, [eos]]) for ids in encode_texts(self.tokenizer, sentences, side)]
         longest = self._max_positions if warn is None else min(self._max_positions, BUCKETS[-1])
         for i, ids in enumerate(tokens):
@@ -365,6 +382,14 @@ class Translator(TextPredictor):
     def _bucket(self, length: int) -> int:
         """Returns the padded length of sequences: the smallest of the `BUCKETS` that holds them."""
         return max(length, min(next((size for size in BUCKETS if size >= length), length), self._max_positions))
+
+
+def _meant(code: str, languages: Iterable[str]) -> str:
+    """Returns a hint with the language that an unknown code may mean; codes of one language begin alike."""
+    alike = [known for known in languages if known.lower().startswith(code[:2].lower())]
+    if len(code) < 2 or not alike:
+        return did_you_mean(code, languages)
+    return f"; did you mean {difflib.get_close_matches(code, alike, n=1, cutoff=0)[0]!r}?"
 
 
 def _sides(sources: Sequence[str], targets: Sequence[str]) -> tuple[tuple[list[str], Side], ...]:

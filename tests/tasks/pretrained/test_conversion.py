@@ -44,9 +44,9 @@ def gpt2(path, vocab_size=325):
     return folder(path, "gpt2", models.LanguageModel, config, tokenizers.byte_level(), GPT2)
 
 
-def bert(path):
+def bert(path, model=models.MaskedLanguageModel):
     config = families.bert(150, **SIZES)
-    return folder(path, "bert", models.MaskedLanguageModel, config, tokenizers.word_piece(), tokenizers.BERT)
+    return folder(path, "bert", model, config, tokenizers.word_piece(), tokenizers.BERT)
 
 
 @pytest.mark.parametrize("vocab_size", [325, *(pytest.param(n, marks=pytest.mark.full) for n in (328, 340))])
@@ -247,8 +247,9 @@ def test_a_masked_language_model(tmp_path):
 
 
 @pytest.mark.full
-def test_a_classifier_starts_from_a_converted_model(tmp_path):
-    _, params = bert(tmp_path / "bert")
+@pytest.mark.parametrize("head", [True, False])
+def test_a_classifier_starts_from_a_converted_model(tmp_path, head):
+    _, params = bert(tmp_path / "bert", models.MaskedLanguageModel if head else models.make_encoder)
     pretrained.convert(tmp_path / "bert", tmp_path / "run")
     lines = [f"{'ab'[i % 2]}\t{text}" for i, text in enumerate(tokenizers.LINES[:40])]
     (tmp_path / "train.tsv").write_text("\n".join(lines) + "\n")
@@ -262,7 +263,7 @@ def test_a_classifier_starts_from_a_converted_model(tmp_path):
     assert (config.data.tokenizer, config.data.vocab_size, config.data.max_length) == ("pretrained", 150, 48)
     jaxformer.train(config, tmp_path / "classes", console=quiet())
     found = jaxformer.load(tmp_path / "classes")
-    own, given = dict(found.params["encoder"]), dict(params["encoder"])
+    own, given = dict(found.params["encoder"]), dict(params["encoder"] if head else params)
     table = own.pop("embeddings")["tokens"]["table"][:150]
     np.testing.assert_allclose(table, given.pop("embeddings")["tokens"]["table"], atol=1e-5)
     chex.assert_trees_all_close(own, given, rtol=0, atol=1e-5)
@@ -339,7 +340,7 @@ REFUSED = {
     ),
     "a classifier": (lambda path: _with_head(path), "holds a gpt2 with the head of a classifier"),
     "no text": (lambda path: edited(path / "config.json", model_type="vit"), "holds a vit, which cannot be converted"),
-    "languages": (lambda path: edited(path / "config.json", model_type="mbart"), "begin with codes of languages"),
+    "languages": (lambda path: edited(path / "config.json", model_type="mbart"), "texts end with codes of languages"),
 }
 
 
@@ -385,11 +386,28 @@ def test_a_vocabulary_larger_than_the_table_is_refused(tmp_path):
         pretrained.convert(tmp_path / "gpt2", tmp_path / "run")
 
 
-def test_other_models_are_refused_with_the_python_function(tmp_path):
-    config = families.bert(150, **SIZES)
-    folder(tmp_path / "bert", "bert", models.make_encoder, config, tokenizers.word_piece(), tokenizers.BERT)
-    with pytest.raises(DataError, match="holds a bert without the head of a masked language model, which cannot"):
-        pretrained.convert(tmp_path / "bert", tmp_path / "run")
+@pytest.mark.parametrize("family", ["bert", "distilbert"])
+def test_an_encoder_without_a_head_predicts_nothing_and_comes_back(tmp_path, family):
+    """Its pooler, which no model here has, is left out; a classifier starts from it in the full tier."""
+    config = families.bert(150, **SIZES, **{} if family == "bert" else {"num_token_types": 0})
+    path = tmp_path / "encoder"
+    net, params = folder(path, family, models.make_encoder, config, tokenizers.word_piece(), tokenizers.BERT)
+    tensors = safetensors.numpy.load_file(path / "model.safetensors")
+    pooler = {"pooler.dense.bias": np.zeros(12, np.float32)} if family == "bert" else {}
+    safetensors.numpy.save_file(tensors | pooler, path / "model.safetensors")
+    said = []
+    config = pretrained.convert(path, tmp_path / "run", say=said.append)
+    assert config.task == "masked_language_model"
+    left_out = "; pooler.dense.bias are left out" if pooler else ""
+    assert said == [f"the run is an encoder without a head, for --init-from of a classifier{left_out}"]
+    with pytest.raises(
+        ConfigError, match="without a head, which predicts nothing: train a classifier with --init-from"
+    ):
+        jaxformer.load(tmp_path / "run")
+    assert pretrained.export(tmp_path / "run", tmp_path / "out") == family
+    found = interop.load_pretrained(tmp_path / "out")
+    assert (found.family, found.net.model) == (family, net.model)
+    chex.assert_trees_all_equal(found.params, params)
 
 
 def test_a_folder_in_use_is_refused(tmp_path):

@@ -92,7 +92,7 @@ def test_a_corpus_whose_pairs_are_all_too_long_is_refused(config, corpora, tmp_p
         TASK.prepare(config, TASK.read(config), tmp_path)
 
 
-@pytest.mark.parametrize("tags", ["none", "source", "target"])
+@pytest.mark.parametrize("tags", ["none", "source", "target", "both"])
 def test_tags_are_the_first_tokens_of_their_side(config, tmp_path, tags):
     config = changed(config, {"data": {"tags": tags, "num_segmentations": 0}})
     data = TASK.prepare(config, TASK.read(config), tmp_path)
@@ -106,7 +106,8 @@ def test_tags_are_the_first_tokens_of_their_side(config, tmp_path, tags):
             if batch.source.valid[row].any():
                 first = {"source": batch.source.ids[row, 0], "target": batch.labels[row, 0]}
                 for side, token in first.items():
-                    assert (token == of_corpus[number]) == (side == tags)
+                    own = of_corpus[1 - number if (side, tags) == ("source", "both") else number]
+                    assert (token == own) == (tags in (side, "both"))
     assert data.validation.steps_per_epoch == sum(part.steps_per_epoch for part in data.validation.parts.values())
     last = data.validation.batch(data.validation.steps_per_epoch - 1)
     part = data.validation.parts["fr_en"]
@@ -138,7 +139,8 @@ def test_directions_are_scored_and_chosen(run, corpora, capsys):
         assert tokens[0] == f"<2{language}>"
     for words, message in (
         (["translate", "She sings."], "the run translates to en, fr: choose one with --to LANGUAGE"),
-        (["translate", "She sings.", "--to", "de"], "the run translates to en, fr, not to de"),
+        (["translate", "She sings.", "--to", "de"], "the run has no language 'de'; there are en, fr"),
+        (["translate", "She sings.", "--from", "fr"], "the run's data.tags is target"),
         (["evaluate", "--to", "fr"], "--to has no effect without --files"),
     ):
         assert main([words[0], str(run), *words[1:]]) == 2
@@ -173,13 +175,13 @@ def test_a_run_continues_with_other_weights_from_the_next_step(run, config, tmp_
     chex.assert_trees_all_equal(*(jaxformer.load(out, checkpoint="last").params for out in (run, tmp_path / "whole")))
 
 
-@pytest.mark.parametrize("tags", ["source", "target"])
+@pytest.mark.parametrize("tags", ["source", "target", "both"])
 def test_a_translator_into_several_languages(tags):
     net, params, _ = translators.trained()
     lines = [pair.english for pair in demo.generate(500)]
     tokenizer = SubwordTokenizer.train(lines, vocab_size=400, languages=["de", "fr"])
     decode = dataclasses.replace(translators.translator().decode, max_extra=6)
-    many = Translator(net, params, tokenizer, decode, tags=tags)
+    many = Translator(net, params, tokenizer, decode, tags=tags, source_language="fr")
     to = {language: many.to(language) for language in ("de", "fr")}
     found = {language: one.candidates(["She sings."], n_best=2)[0] for language, one in to.items()}
     scored = {language: one.score(["She sings."], ["Elle chante."])[0] for language, one in to.items()}
@@ -191,12 +193,16 @@ def test_a_translator_into_several_languages(tags):
     assert attention.weights.shape[2:] == (len(attention.target), len(attention.source))
     for language, best in found.items():
         assert "<2" not in best[0].text
-        assert (best[0].tokens[0] == tokenizer.tags[language]) == (tags == "target")
+        assert (best[0].tokens[0] == tokenizer.tags[language]) == (tags != "source")
     begun = to["fr"].candidates(["She sings."], prefixes=["The "])[0][0]
     assert begun.text.startswith("The ")
+    if tags == "both":
+        assert to["de"].to(source="de").score(["She sings."], ["Elle chante."])[0].log_prob != scored["de"].log_prob
+        with pytest.raises(ConfigError, match="the run translates from de, fr: choose one with --from"):
+            dataclasses.replace(to["de"], source_language="").translate(["She sings."])
     with pytest.raises(ConfigError, match="the run translates to de, fr: choose one"):
         many.translate(["She sings."])
-    with pytest.raises(ConfigError, match="not to en"):
+    with pytest.raises(ConfigError, match="no language 'en'; there are de, fr"):
         many.to("en")
     with pytest.raises(ConfigError, match=r"the run was trained without data\.tags"):
         dataclasses.replace(many, tags="none").to("de")
