@@ -234,7 +234,9 @@ def _parser(kind: type[Options]) -> _Parser:
     hints = typing.get_type_hints(kind, include_extras=True)
     for field in dataclasses.fields(kind):
         shape: dict[str, Any] = _shape(hints[field.name], is_option=field.kw_only is True)
-        default = list(field.default) if shape.get("action") == "extend" else field.default
+        default = (
+            list(typing.cast("tuple[str, ...]", field.default)) if shape.get("action") == "extend" else field.default
+        )
         shape |= {"help": field.metadata["help"].replace("%", "%%"), "default": default}
         is_needed = field.default is REQUIRED
         if field.kw_only:

@@ -7,7 +7,7 @@ import dataclasses
 import pathlib
 import shlex
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from jaxformer.cli.command import REQUIRED, Name, Options, OutputFolder, Run, Word, command, option, word
 from jaxformer.cli.output import as_indented_json, shown
@@ -149,7 +149,7 @@ def _sweep(args: Sweep, trials: list[sweeping.Trial], states: list[str]) -> int:
     cells = len({trial.cell for trial in trials})
     combinations = f"{cells} combination{'s' * (cells > 1)} of settings, {args.seeds} seed{'s' * (args.seeds > 1)} each"
     runtime.say(f"{len(trials)} trainings in {args.out}: {combinations}; {done} complete")
-    about: dict[str, object] = {}
+    about: dict[str, Any] = {}
 
     def score(run: pathlib.Path) -> None:
         with contextlib.redirect_stdout(sys.stderr):

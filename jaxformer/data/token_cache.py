@@ -49,6 +49,9 @@ class Ragged:
     def __getitem__(self, i: int) -> np.ndarray:
         return self.tokens[self.offsets[i] : self.offsets[i + 1]]
 
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return map(self.__getitem__, range(len(self)))
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 

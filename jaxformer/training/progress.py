@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import jax
 import jax.numpy as jnp
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from jaxformer import hardware
 from jaxformer.multihost import processes
@@ -40,7 +40,7 @@ class NotebookBar:
     It is used as a bar of `rich`, which needs widgets in a notebook.
     """
 
-    task_ids = (0,)
+    task_ids = (TaskID(0),)
 
     def __init__(self, total: int, completed: int):
         from IPython.display import DisplayHandle  # pyright: ignore[reportMissingImports]
@@ -56,7 +56,7 @@ class NotebookBar:
         bar = f'<progress value="{self._completed}" max="{self._total}"></progress>'
         return {"text/plain": f"{step} {words}", "text/html": f"<div>{step} {bar} {html.escape(words)}</div>"}
 
-    def update(self, task: int, *, completed: int, **texts: str) -> None:
+    def update(self, task: TaskID, *, completed: int, **texts: str) -> None:
         """Shows the number of completed steps, and texts beside the bar."""
         self._completed = completed
         self._texts |= texts

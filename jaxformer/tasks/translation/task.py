@@ -18,10 +18,10 @@ from jaxformer import functional, hardware, models
 from jaxformer.caches import data_cache
 from jaxformer.data import pipeline
 from jaxformer.data.batch import Batch
-from jaxformer.data.batch_plan import num_rows, replan
+from jaxformer.data.batch_plan import BatchPlan, num_rows, replan
 from jaxformer.data.mixture import PlannedTagged, TaggedPairs
 from jaxformer.data.pairs import Parallel
-from jaxformer.data.pipeline import SMALL, PlannedPairs, prepare
+from jaxformer.data.pipeline import SMALL, PlannedPairs, TokenizedPairs, prepare
 from jaxformer.data.units import Share
 from jaxformer.errors import DataError, plural
 from jaxformer.evaluation.scores import (
@@ -84,14 +84,14 @@ def prepare_pairs(config: TranslationConfig, corpus: Corpora | Mixture, run: pat
         return prepared
     share = sharing.share_of_run(cache, corpus.train.num_lines, is_large=len(corpus.train) > SMALL)
     tokens = prepare(corpus.train, tokenizer, cache, **_segmentations(config), share=share)
-    held_out, planned = prepare(corpus.validation, tokenizer, cache, share=share), PlannedPairs
+    held_out = prepare(corpus.validation, tokenizer, cache, share=share)
     if config.data.tags != "none":
         starts = mixtures.starts(config.data, tokenizer, (config.data.source_language, config.data.target_language))
-        tokens, held_out, planned = TaggedPairs(tokens, *starts), TaggedPairs(held_out, *starts), PlannedTagged
+        tokens, held_out = TaggedPairs(tokens, *starts), TaggedPairs(held_out, *starts)
     plan = mixtures.plan_batches(config, *tokens.lengths())
     lengths = [length for _, length, _ in plan.shapes]
     check_positions(config, lengths)
-    validation = planned(held_out, replan(plan, *held_out.lengths()))
+    validation = _planned(held_out, replan(plan, *held_out.lengths()))
     if validation.steps_per_epoch == 0:
         raise DataError("no validation pair is as short as the longest training pair")
     shapes = ", ".join(f"{rows}x{length}" for rows, length, _ in plan.shapes)
@@ -102,7 +102,11 @@ def prepare_pairs(config: TranslationConfig, corpus: Corpora | Mixture, run: pat
         f"{plan.fill(*tokens.lengths()):.0%} full; {len(plan.skipped):,} pairs too long, "
         f"{len(validation.plan.skipped):,} of validation",
     )
-    return Data(planned(tokens, plan), validation, tokenizer, report, lengths)
+    return Data(_planned(tokens, plan), validation, tokenizer, report, lengths)
+
+
+def _planned(tokens: TokenizedPairs | TaggedPairs, plan: BatchPlan) -> PlannedPairs | PlannedTagged:
+    return PlannedTagged(tokens, plan) if isinstance(tokens, TaggedPairs) else PlannedPairs(tokens, plan)
 
 
 def check_positions(config: TranslationConfig, lengths: Sequence[int]) -> None:
