@@ -189,12 +189,11 @@ def _text_to_text(
     model = dataclasses.replace(config, source_vocab_size=0, target_vocab_size=0)
     languages, generation = with_languages(tokenizer, generation) if tokenizer.tags else ({}, generation)
     data = translation.DataConfig(tokenizer="pretrained", vocab_size=vocab_size)
+    data = dataclasses.replace(data, **languages)
     generation, never = without_special_words(generation, tokenizer)
     decode = from_generation(generation, tokenizer.special, tokenizer.start)
     decode = dataclasses.replace(decode, forbid=never) if never else decode
-    result = TranslationConfig(
-        name=name, model=model, data=dataclasses.replace(data, **languages), decode=decode, **FINE_TUNING
-    )
+    result = TranslationConfig(name=name, model=model, data=data, decode=decode, **FINE_TUNING)
     return result, found.params | {"encoder": encoder, "decoder": decoder}
 
 
