@@ -34,7 +34,7 @@ def check(value: npt.ArrayLike, printed: str, *, wrong: str = "") -> None:
 
 
 def _first_difference(numbers: np.ndarray[Any, np.dtype[np.float64]], printed: str) -> str | None:
-    """Returns what is wrong with the first number of a text that is not the rounded one; None if all are right."""
+    """Returns a complaint about the first number of a text that is not the rounded one; None if all are right."""
     words = printed.replace(";", " ").replace("|", " ").replace(",", "").split()
     assert len(words) == len(numbers), f"{len(words)} numbers are printed, and {len(numbers)} computed"
     for number, word in zip(numbers, words, strict=True):
