@@ -65,7 +65,7 @@ def _read_once(
     parts: int,
     read: Callable[[], list[Pairs]],
 ) -> list[Pairs]:
-    """Returns what a folder keeps, or else reads it and keeps it there."""
+    """Returns the pairs that a folder keeps; if it has none, they are read and kept there."""
     if os.path.lexists(folder):
         try:
             return _kept(folder, files, state, parts)
