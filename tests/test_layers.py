@@ -225,7 +225,7 @@ def test_tests_call_no_tests():
     assert {path: uses for path, uses in found.items() if uses} == {}
 
 
-OF_NO_ONE_MODULE = {"contracts", "seeds", "parity", "faults", "launch", "experiments", "benchmarks"}
+OF_NO_ONE_MODULE = {"contracts", "browser", "seeds", "parity", "faults", "launch", "experiments", "benchmarks"}
 """Folders of tests whose files are about no single module."""
 
 

@@ -277,7 +277,7 @@ function large() { // the chosen map: its tokens or picture, and its table
   const extra = onPicture ? placesBefore(attention) : 0;
   if (state.row === null || state.row >= current.rows) state.row = onPicture && !extra ? -1 : 0;
   const queries = onPicture ? [...Array(extra).keys(), -1] : [...Array(current.rows).keys()];
-  parts.push(element("h3", {}, attention.patches ? "From" : "Point at a token to see where it looks"));
+  parts.push(element("h3", {}, onPicture ? "Choose what looks, or point at a part of the picture" : "Point at a token to see where it looks"));
   parts.push(group("Queries", "tokens", 1, queries.map((t) => token(t < 0 ? "mean of all" : targets[t], "row", t, attention))));
   parts.push(element("p", { id: "readout", "aria-live": "polite" }));
   if (attention.patches) parts.push(picture(attention));

@@ -37,7 +37,7 @@ MARK = "<!doctype html><!-- attention, by jaxformer -->"
 KINDS = {
     "encoder.self": ("Self-attention of the encoder", "Each part of the input looks at the input."),
     "decoder.self": ("Self-attention of the decoder", "Each token looks at itself and the tokens before it."),
-    "decoder.cross": ("Cross-attention", "Each predicted token looks at the input of the step that predicts it."),
+    "decoder.cross": ("Cross-attention", "A row is the step that predicts a token, which looks at the input."),
     "grid": ("Attention over the grid", "Each position of the grid looks at all positions."),
 }
 """The titles of attentions, and what a row of each is; other names stand for themselves."""

@@ -164,7 +164,7 @@ def traced(
     key: jax.Array,
 ) -> Hypotheses:
     """Searches with a beam, step by step on one device, and records what each step considered."""
-    return _search(options, True, weights, sources, key, trace)
+    return _search(options, True, weights, jax.tree.map(jnp.asarray, sources), key, trace)
 
 
 def weights_of(
