@@ -221,7 +221,7 @@ def test_every_configuration_has_a_table_in_a_notebook():
 
 def test_every_predictor_has_a_table_in_a_notebook(predictor):
     words = shown(predictor).words
-    assert words[-2:] == ["methods", "continuations, ensemble_with, generate, score"]
+    assert words[-2:] == ["methods", "continuations, ensemble_with, generate, score, view"]
     pattern = r"^class (\w+)[^\n]*\n(?:    .*\n|\n)*?    __repr__ = brief_with_methods"
     for path in (PACKAGE / "tasks").rglob("*.py"):
         module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)

@@ -156,6 +156,8 @@ class TokenizedWords:
     firsts: np.ndarray
     """The first word of each part and, at the end, the number of all words."""
 
+    __repr__ = brief
+
     @property
     def parts(self) -> Ragged:
         """The tokens of each part."""
