@@ -13,6 +13,7 @@ from jaxformer.tasks.classification.predictor import ClassVocabulary, TextClassi
 from jaxformer.tasks.language_model import TASK as LANGUAGE_MODEL
 from jaxformer.tasks.language_model import TextGenerator
 from jaxformer.tasks.masked_language_model.task import MaskedPredictor
+from jaxformer.tasks.tagging import Tagger
 from jaxformer.tokenizers.characters import CharacterTokenizer
 from tests.modules.small import quick
 from tests.tasks.captioning.small import RECURRENT, TRANSFORMER
@@ -107,6 +108,29 @@ def test_a_classifier():
     assert sum(weight for _, weight in classified.words) == pytest.approx(row[1:-1].sum(), abs=1e-5)
     assert view.results["class"].startswith(f"{classified.label} {max(classified.probabilities.values()):.1%}")
     assert len(one.view("the old man" * 9).attentions["encoder.self"].source) == 20
+
+
+def test_a_classifier_of_pairs():
+    """It reads a pair as `classify` does, with token types."""
+    net = pure(models.Classifier, models.ClassifierConfig(vocab_size=40, num_classes=2, num_token_types=2, **ENCODER))
+    one = TextClassifier(net, drawn(net), ClassVocabulary(TOKENIZER, ("a", "b")), 20, has_pairs=True)
+    view = checked(one.view("the old \t man"), "encoder.self")
+    row = view.attentions["encoder.self"].weights[-1].mean(0)[0]
+    (classified,) = one.classify(["the old\tman"])
+    assert sum(weight for _, weight in classified.words) == pytest.approx(row[1:8].sum() + row[9:12].sum(), abs=1e-5)
+    with pytest.raises(DataError, match="must be two texts with a tab between them"):
+        one.view("the old man")
+
+
+def test_a_tagger():
+    net = pure(models.TokenClassifier, models.TokenClassifierConfig(vocab_size=40, num_classes=2, **ENCODER))
+    one = Tagger(net, drawn(net), ClassVocabulary(TOKENIZER, ("a", "b")), 12)
+    view = checked(one.view("to be or not to be"), "encoder.self")  # longer than a row
+    assert view.attentions["encoder.self"].source[1:-1] == tuple(TOKENIZER.pieces(TOKENIZER.encode(["to be or"])[0]))
+    (tagged,) = one.tag(["to be or not to be"])
+    assert view.results["labels"].split(" ")[:2] == [f"to/{tagged.labels[0]}", f"be/{tagged.labels[1]}"]
+    with pytest.raises(DataError, match="no words"):
+        one.view(" ")
 
 
 @pytest.mark.parametrize(("name", "kind"), [("transformer", "encoder.self"), ("convolution", "grid")])

@@ -121,12 +121,12 @@ class TextClassifier:
 
     def view(self, text: str) -> View:
         """Returns the self-attention of a text, and the probability of each class; a long text is truncated."""
-        tokenizer, ids = self.vocabulary.tokenizer, self.vocabulary.tokenizer.encode([text.strip()])
-        length = min(len(ids[0]) + 2, self.max_length)
-        tokens = pad_texts(ids, (1, min(self.max_length, -(-length // LENGTH_STEP) * LENGTH_STEP)), tokenizer.special)
-        pieces = tuple(tokenizer.pieces(tokens.ids[0, :length].tolist()))
+        ((_, (row, probabilities, _)),) = self._results([text], 1, lambda message: None)
+        pieces = tuple(self.vocabulary.tokenizer.pieces(row.ids[row.valid].tolist()))
+        tokens = jax.tree.map(lambda x: x[None], row)
         found = views.self_attention(self.net, self.params, tokens, pieces=pieces)
-        return View(text, found, views.by_probability(self.classify([text])[0].probabilities))
+        named = dict(zip(self.vocabulary.classes, probabilities.tolist(), strict=True))
+        return View(text, found, views.by_probability(named))
 
     def _results(
         self,

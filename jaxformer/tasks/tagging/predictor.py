@@ -14,10 +14,13 @@ from jaxformer import models
 from jaxformer.data.batch import few_rows
 from jaxformer.data.examples import pad_texts
 from jaxformer.data.tagged import split_words, tokenize_words
+from jaxformer.errors import DataError
 from jaxformer.evaluation.scores import is_span, spans
 from jaxformer.functional.tokens import Tokens
+from jaxformer.inspection.pages import View
 from jaxformer.modules.pure import Params, Pure
-from jaxformer.reprs import brief_with_methods
+from jaxformer.reprs import as_html, brief_with_methods
+from jaxformer.tasks import views
 from jaxformer.tasks.batched import batched, in_order
 from jaxformer.tasks.classification.predictor import LENGTH_STEP, ROWS, ClassVocabulary
 
@@ -48,6 +51,7 @@ class Tagger:
     """The training steps whose parameters these are."""
 
     __repr__ = brief_with_methods
+    _repr_html_ = as_html
 
     def tag(self, texts: Sequence[str | Sequence[str]]) -> list[Tagged]:
         """Returns the label of each word of each text.
@@ -82,6 +86,24 @@ class Tagger:
         pairs = iter(found)
         tagged = [[(word, *next(pairs)) for word in sentence] for sentence in sentences]
         return [Tagged(*(zip(*each, strict=True) if each else ((), (), ()))) for each in tagged]
+
+    def view(self, text: str) -> View:
+        """Returns the self-attention of a text, and the label of each word; of a long text, that of its first part.
+
+        Raises:
+          DataError: the text has no words.
+        """
+        tokenizer, most, words = self.vocabulary.tokenizer, self.max_length - 2, split_words(text)
+        if not words:
+            raise DataError("the text has no words")
+        ids = tokenize_words([words], tokenizer, most).parts.take(np.array([0]))
+        length = int(ids.lengths[0]) + 2
+        shape = (1, min(self.max_length, -(-length // LENGTH_STEP) * LENGTH_STEP))
+        tokens = pad_texts(ids, shape, tokenizer.special)
+        pieces = tuple(tokenizer.pieces(tokens.ids[0, :length].tolist()))
+        (tagged,) = self.tag([text])
+        labels = " ".join(f"{word}/{label}" for word, label in zip(tagged.words, tagged.labels, strict=True))
+        return View(text, views.self_attention(self.net, self.params, tokens, pieces=pieces), {"labels": labels})
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -153,6 +153,6 @@ TASK = Task(
     measure=measure,
     score=score,
     renamed=classes.renamed,
-    commands=("tag",),
+    commands=("tag", "inspect"),
     vocabulary_files=(*text.FILES, classes.FILE),
 )
