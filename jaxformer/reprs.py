@@ -48,7 +48,7 @@ def as_html(self: object) -> str:
         rows.append(("methods", escape(_methods(self)), ""))
     left = 'style="text-align: left"'
     body = (f'<tr style="{gray}"><th {left}>{name}</th><td {left}>{text}</td></tr>' for name, text, gray in rows)
-    return f"<table><caption>{type(self).__name__}</caption>{''.join(body)}</table>"
+    return f"<table><caption {left}>{type(self).__name__}</caption>{''.join(body)}</table>"
 
 
 def _details(value: Any) -> str:

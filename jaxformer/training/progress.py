@@ -23,11 +23,12 @@ from jaxformer.training.phase_timer import duration
 class StderrConsole(Console):
     """A console on standard error that stops printing once it has no reader, as after ``2>&1 | head``.
 
-    Rich's console would end the program in this case, without a message and without saving.
+    Rich's console would end the program in this case, without a message and without saving. It would also redraw lines
+    in a file if FORCE_COLOR is set, as it is for the programs that a notebook starts.
     """
 
     def __init__(self, *, quiet: bool = False):
-        super().__init__(stderr=True, quiet=quiet)
+        super().__init__(stderr=True, quiet=quiet, force_interactive=None if sys.stderr.isatty() else False)
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
@@ -46,7 +47,7 @@ class NotebookBar:
         from IPython.display import DisplayHandle  # pyright: ignore[reportMissingImports]
 
         self._total, self._completed, self._drawn = total, completed, time.monotonic()
-        self._texts: dict[str, str] = {}
+        self._texts = {"means": "", "left": ""}
         self._handle = DisplayHandle()
         self._handle.display(self._data(), raw=True)
 

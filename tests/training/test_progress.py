@@ -52,6 +52,15 @@ def test_a_terminal_shows_a_bar(terminal, bar):
     assert ("1:06:40 left" in said) == bar
 
 
+def test_no_bar_is_drawn_in_a_file_that_may_have_colors(monkeypatch):
+    """As in the output of a program that a notebook starts, where each redrawn line was one more line."""
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    console = progress.StderrConsole()
+    assert console.is_terminal
+    assert not console.is_interactive
+
+
 def test_a_notebook_shows_a_bar(monkeypatch):
     """It is drawn in its place, with its text escaped, and at the end as it then is."""
     drawn = []
