@@ -451,7 +451,7 @@ function search() { // the beam, a column for each step; lines lead from a hypot
   steps.forEach((step, s) => columns.push(step.map(([parent, piece, , score, fate], p) => {
     if (parent >= 0) {
       const line = document.createElementNS("http://www.w3.org/2000/svg", "path");
-      const [y, end] = [parent * height + 18, p * height + 18];
+      const [y, end] = [parent * height + 20, p * height + 20];
       const x = s * width;
       line.setAttribute("d", `M${x - 32} ${y} C${x - 12} ${y} ${x - 20} ${end} ${x} ${end}`);
       line.setAttribute("class", fate);
