@@ -22,6 +22,9 @@ DEFAULT_PICTURE = "attention.png"
 SEARCHED = ("translation", "captioning")
 """The tasks whose attention is that of a generated text, which --target replaces."""
 
+IMAGES = ("vision", "captioning")
+"""The tasks whose inputs are images."""
+
 
 def _page(text: str) -> pathlib.Path:
     """Returns the path of a page, after checking its suffix and that it can be written."""
@@ -85,21 +88,23 @@ def inspect(args: Inspect, settings: list[str]) -> int:
     if config.task not in SEARCHED and (args.target is not None or settings):
         what = settings[0] if settings else "--target"
         raise ConfigError(f"{what} has no effect: a run of {config.task} generates no text for its attention")
+    if args.serve and config.task in IMAGES:
+        raise ConfigError(f"--serve shows texts, but a run of {config.task} reads images; use --html")
     from jaxformer.inspection import pages
 
     if args.html:
         pages.check_replaceable(args.html)
     predictor: Any = directed(load(args, config), args.to, args.from_)
-    title = f"{shown(str(args.run))}, step {', '.join(map(str, predictor.steps))}"
+    steps = ", ".join(map(str, predictor.steps))  # none of a converted model
+    title = shown(str(args.run)) + f", step {steps}" * bool(steps)
     if args.serve:
         from jaxformer.cli.serving import serve
 
-        if hasattr(predictor, "read"):
-            raise ConfigError(f"--serve shows texts, but {args.run} reads images; use --html")
         serve(predictor.view, title=title, port=args.port)
         return 0
-    given = {} if args.target is None else {"target": args.target}
-    views = [predictor.view(text, *given.values()) for text in inputs]
+    given = [] if args.target is None else [args.target]
+    search = {"search": bool(args.html)} if config.task in SEARCHED else {}
+    views = [predictor.view(text, *given, **search) for text in inputs]
     if args.html:
         made = pages.page(views, title=title, layer=args.layer, head=args.head, exact=args.exact)
         print(pages.save(made, args.html))
@@ -160,13 +165,13 @@ def _draw(view: View, args: Inspect) -> int:
     chosen = attention_maps.select(pieces, layer=layer, head=head)
     title = _title(pieces, kind, layer, head)
     if pieces.patches:
-        shown, figure = _over_image(chosen, pieces.patches, view.title, title)
+        words, figure = _over_image(chosen, pieces.patches, view.title, title)
         write = attention_maps.as_table if args.table else attention_maps.as_list
     else:
-        shown = attention_maps.by_word(chosen)
-        figure = plots.attention_map(shown, title=title)
+        words = attention_maps.by_word(chosen)
+        figure = plots.attention_map(words, title=title)
         write = attention_maps.as_table if args.table else attention_maps.as_text
-    print(write(shown))
+    print(write(words))
     out = args.out or args.run / DEFAULT_PICTURE
     if args.out:
         plots.save(figure, out)
@@ -192,7 +197,7 @@ def _over_image(attention: AttentionMap, patches: Patches, name: str, title: str
     label = attention.target[:extra] or ("mean",)
     row = attention_maps.AttentionMap(attention.source[extra:], label, rows[:, extra:])
     maps = {title: row.weights[0].reshape(patches.grid)}
-    return row, plots.image_maps([patches.image], [maps], titles=[pathlib.Path(name).name])
+    return attention_maps.by_word(row), plots.image_maps([patches.image], [maps], titles=[pathlib.Path(name).name])
 
 
 def _title(pieces: AttentionWeights, kind: str, layer: int | None, head: int | None) -> str:

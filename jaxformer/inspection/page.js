@@ -1,10 +1,12 @@
 "use strict";
-// The page of `jaxformer inspect --html`. The element "data" holds all that is shown; nothing is fetched, and every text
-// enters the page as text. A map is {rows, columns, values}: the weights of one head, a mean or the rollout, row by row.
+// The page of `jaxformer inspect --html`. The element "data" holds all that is shown; nothing is fetched, and every
+// text enters the page as text. A map is {rows, columns, values}: the weights of a head, a mean or the rollout.
 
 const data = JSON.parse(document.getElementById("data").textContent);
-const state = { view: 0, kind: 0, layer: 0, head: 0, words: false, threshold: 0, zoom: 22, row: 0, column: null, from: 0 };
+const state = { view: 0, kind: 0, layer: null, head: 0, words: false, threshold: 0, zoom: 22 }; // what is chosen
+Object.assign(state, { row: null, column: null, from: 0 }); // the query, or the key; the first row of the table
 const ROWS = 64; // rows of the table at a time
+const LEGIBLE = 38; // pixels of a cell that hold its number
 const MANY = 40; // more queries than this are chosen on the picture itself
 const HEAT = 0xff8040; // blue, green, red
 
@@ -17,6 +19,10 @@ function element(tag, properties = {}, ...children) {
   }
   made.append(...children);
   return made;
+}
+
+function makeButton(properties, ...children) {
+  return element("button", { type: "button", ...properties }, ...children);
 }
 
 function bytes(text) {
@@ -133,7 +139,10 @@ function drawMap(canvas, map) {
   const image = new ImageData(map.columns, map.rows);
   const colors = new Uint32Array(image.data.buffer); // alpha, blue, green, red
   const top = largest(map.values);
-  for (let i = 0; i < colors.length; i++) colors[i] = ((Math.round(255 * kept(map.values[i]) / top) << 24) | HEAT) >>> 0;
+  for (let i = 0; i < colors.length; i++) {
+    const alpha = Math.round((255 * kept(map.values[i])) / top);
+    colors[i] = ((alpha << 24) | HEAT) >>> 0;
+  }
   canvas.getContext("2d").putImageData(image, 0, 0);
 }
 
@@ -171,7 +180,9 @@ function drawPicture(canvas, patches, weights) { // a gray copy, and over it the
 function group(label, className, columns, buttons) {
   const made = element("div", { class: className, role: "group", "aria-label": label }, ...buttons);
   buttons.forEach((button, i) => button.setAttribute("tabindex", i ? -1 : 0));
-  made.addEventListener("focusin", ({ target }) => buttons.forEach((b) => b.setAttribute("tabindex", b === target ? 0 : -1)));
+  made.addEventListener("focusin", ({ target }) => {
+    buttons.forEach((button) => button.setAttribute("tabindex", button === target ? 0 : -1));
+  });
   made.addEventListener("keydown", (event) => {
     const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns }[event.key];
     const next = step && buttons[buttons.indexOf(event.target) + step];
@@ -192,24 +203,31 @@ function choice(label, options, chosen, choose) {
 
 function slider(label, name, most, step, show) {
   const output = element("output", {}, show(state[name]));
-  const input = element("input", { type: "range", min: name === "zoom" ? 8 : 0, max: most, step, value: state[name], id: name });
+  const least = name === "zoom" ? 8 : 0;
+  const input = element("input", { type: "range", id: name, min: least, max: most, step, value: state[name] });
   input.addEventListener("input", () => {
     state[name] = Number(input.value);
     output.textContent = show(state[name]);
-    name === "zoom" ? document.documentElement.style.setProperty("--cell", `${state.zoom}px`) : draw();
-    document.querySelector("table")?.classList.toggle("numbers", state.zoom >= 38);
+    document.documentElement.style.setProperty("--cell", `${state.zoom}px`);
+    document.querySelector("table").classList.toggle("numbers", state.zoom >= LEGIBLE);
+    draw();
   });
   return element("label", {}, `${label} `, input, output);
 }
 
 function controls() {
   const view = data.views[state.view];
-  const set = (changes) => { Object.assign(state, { row: null, column: null, from: 0 }, changes); build(); };
+  const set = (changes) => {
+    Object.assign(state, { row: null, column: null, from: 0 }, changes);
+    build();
+  };
   const parts = [];
-  if (data.views.length > 1)
-    parts.push(choice("Input", data.views.map((x) => x.title), state.view, (i) => set({ view: i, kind: 0, layer: null })));
-  const kinds = view.attentions.map((attention, i) => element("button",
-    { type: "button", "aria-pressed": String(i === state.kind), onclick: () => set({ kind: i, layer: null }) }, attention.title));
+  if (data.views.length > 1) {
+    const titles = data.views.map(({ title }) => title);
+    parts.push(choice("Input", titles, state.view, (i) => set({ view: i, kind: 0, layer: null })));
+  }
+  const kinds = view.attentions.map(({ title }, i) =>
+    makeButton({ "aria-pressed": String(i === state.kind), onclick: () => set({ kind: i, layer: null }) }, title));
   if (kinds.length > 1) parts.push(group("Kind of attention", "kinds", 1, kinds));
   const { source, target } = attentionNow();
   if (source.words.length < source.pieces.length || target.words.length < target.pieces.length) {
@@ -225,7 +243,7 @@ function controls() {
       || (!root.dataset.theme && matchMedia("(prefers-color-scheme: dark)").matches);
     root.dataset.theme = isDark ? "light" : "dark";
   };
-  parts.push(element("button", { type: "button", id: "theme", onclick: theme }, "Dark or light"));
+  parts.push(makeButton({ id: "theme", onclick: theme }, "Dark or light"));
   return element("div", { class: "controls" }, ...parts);
 }
 
@@ -248,10 +266,14 @@ function heads() { // a small map of each head of each layer, of each layer's me
       const title = titleOf(attention, layer, head);
       const name = typeof head === "number" ? `${layer + attention.first[0]}.${head + attention.first[1]}` : head;
       const pressed = String(layer === state.layer && head === state.head);
-      const open = () => { Object.assign(state, { layer, head }); buttons.forEach((b) => b.setAttribute("aria-pressed", b === button)); large(); };
-      const button = element("button",
-        { type: "button", title, "aria-label": title, "aria-pressed": pressed, "data-map": `${layer} ${head}`, onclick: open },
-        canvas, element("b", {}, name), element("small", {}, statistics(map, attention).replace(", ", "\n")));
+      const open = () => {
+        Object.assign(state, { layer, head });
+        buttons.forEach((other) => other.setAttribute("aria-pressed", other === button));
+        large();
+      };
+      const about = { title, "aria-label": title, "aria-pressed": pressed, "data-map": `${layer} ${head}` };
+      const numbers = element("small", {}, statistics(map, attention).replace(", ", "\n"));
+      const button = makeButton({ ...about, onclick: open }, canvas, element("b", {}, name), numbers);
       buttons.push(button);
     }
   const made = group("Heads", "heads", every.length, buttons);
@@ -270,21 +292,26 @@ function large() { // the chosen map: its tokens or picture, and its table
   current = mapOf(attention, state.layer, state.head);
   redraw = [];
   const title = titleOf(attention, state.layer, state.head);
-  const parts = [element("h2", {}, title),
-    element("p", { class: "note" }, `${attention.note} ${statistics(current, attention)}; the largest is ${largest(current.values).toFixed(3)}.`)];
+  const note = `${statistics(current, attention)}; the largest weight is ${largest(current.values).toFixed(3)}.`;
+  const parts = [element("h2", {}, title), element("p", { class: "note" }, `${attention.note} ${note}`)];
   const sources = names(attention.source), targets = names(attention.target);
   const onPicture = attention.patches && isSelf(attention);
   const extra = onPicture ? placesBefore(attention) : 0;
   if (state.row === null || state.row >= current.rows) state.row = onPicture && !extra ? -1 : 0;
   const queries = onPicture ? [...Array(extra).keys(), -1] : [...Array(current.rows).keys()];
-  parts.push(element("h3", {}, onPicture ? "Choose what looks, or point at a part of the picture" : "Point at a token to see where it looks"));
-  parts.push(group("Queries", "tokens", 1, queries.map((t) => token(t < 0 ? "mean of all" : targets[t], "row", t, attention))));
+  const hint = onPicture ? "Choose what looks, or point at the picture" : "Point at a token to see where it looks";
+  const rows = queries.map((t) => token(t < 0 ? "mean of all" : targets[t], "row", t, attention));
+  parts.push(element("h3", {}, hint), group("Queries", "tokens", 1, rows));
   parts.push(element("p", { id: "readout", "aria-live": "polite" }));
   if (attention.patches) parts.push(picture(attention));
-  else parts.push(element("h3", {}, "Where it looks; point here to see what looks at a token"),
-    group("Keys", "tokens keys", 1, sources.map((name, s) => token(name, "column", s, attention))));
+  else {
+    const keys = sources.map((name, s) => token(name, "column", s, attention));
+    parts.push(element("h3", {}, "Where it looks; point here to see what looks at a token"));
+    parts.push(group("Keys", "tokens keys", 1, keys));
+  }
   redraw.push(() => readout(attention, sources, targets));
-  parts.push(element("details", { open: !attention.patches }, element("summary", {}, "Table of weights"), table(sources, targets, title)));
+  const summary = element("summary", {}, "Table of weights");
+  parts.push(element("details", { open: !attention.patches }, summary, table(sources, targets, title)));
   document.getElementById("large").replaceChildren(...parts);
   draw();
 }
@@ -298,10 +325,13 @@ function draw() {
 }
 
 function token(name, axis, index, attention) {
-  const choose = () => { Object.assign(state, { row: axis === "row" ? index : state.row, column: axis === "row" ? null : index }); draw(); };
+  const choose = () => {
+    Object.assign(state, axis === "row" ? { row: index, column: null } : { column: index });
+    draw();
+  };
   const weight = element("small", {});
-  const button = element("button", { type: "button", class: "token", [`data-${axis}`]: index, onmouseenter: choose, onfocus: choose, onclick: choose },
-    name, weight);
+  const actions = { onmouseenter: choose, onfocus: choose, onclick: choose };
+  const button = makeButton({ class: "token", [`data-${axis}`]: index, ...actions }, name, weight);
   if (axis === "row" && attention.patches && !isSelf(attention) && current.rows <= MANY) {
     const canvas = element("canvas", { "aria-hidden": "true" });
     button.prepend(canvas);
@@ -309,12 +339,12 @@ function token(name, axis, index, attention) {
   }
   redraw.push(() => {
     const looksBack = state.column !== null; // from a key to the queries that look at it
-    let share = 0;
-    if (axis === "column" && !looksBack) share = kept(chosen[index]);
-    if (axis === "row" && looksBack && index >= 0) share = kept(chosen[index]);
+    const isShown = axis === "column" ? !looksBack : looksBack && index >= 0;
+    const share = isShown ? kept(chosen[index]) : 0;
     button.style.setProperty("--w", share / largest(chosen));
     weight.textContent = share > 0 ? share.toFixed(3).replace("0.000", "") : "";
-    button.setAttribute("aria-pressed", String(axis === "row" ? !looksBack && index === state.row : index === state.column));
+    const isChosen = axis === "column" ? index === state.column : !looksBack && index === state.row;
+    button.setAttribute("aria-pressed", String(isChosen));
   });
   return button;
 }
@@ -324,60 +354,75 @@ function readout(attention, sources, targets) {
   const list = chosen.map((weight, i) => [(looksBack ? targets : sources)[i], weight]);
   const best = list.filter(([, w]) => w > 0 && w >= state.threshold).sort((a, b) => b[1] - a[1]).slice(0, 5);
   const many = best.map(([name, w]) => `${name} ${w.toFixed(4)}`).join(", ") || "nothing above the threshold";
-  const who = looksBack ? `${sources[state.column]} is looked at by` : `${state.row < 0 ? "The mean" : targets[state.row]} looks at`;
-  const lines = [`${who} ${many}.`];
+  const looks = `${state.row < 0 ? "The mean" : targets[state.row]} looks at`;
+  const lines = [`${looksBack ? `${sources[state.column]} is looked at by` : looks} ${many}.`];
   const guesses = !looksBack && !state.words && attention.predictions[state.row];
-  if (guesses) lines.push(element("br"), `Predicted here: ${guesses.map(([name, p]) => `${name} ${(100 * p).toFixed(1)}%`).join(", ")}.`);
+  const shares = guesses && guesses.map(([name, share]) => `${name} ${(100 * share).toFixed(1)}%`);
+  if (guesses) lines.push(element("br"), `Predicted here: ${shares.join(", ")}.`);
   document.getElementById("readout").replaceChildren(...lines);
 }
 
 function picture(attention) {
   const { patches } = attention;
   const extra = placesBefore(attention);
-  const canvas = element("canvas", { class: "picture", role: "img", "aria-label": "The picture, brighter where the network looks" });
+  const label = "The picture, brighter where the network looks";
+  const canvas = element("canvas", { class: "picture", role: "img", "aria-label": label });
   redraw.push(() => drawPicture(canvas, patches, gridOf(current, attention).values));
   if (isSelf(attention))
     canvas.addEventListener("mousemove", ({ offsetX, offsetY }) => {
       const [rows, columns] = patches.grid;
       const cell = (at, size, number) => Math.min(number - 1, Math.max(0, Math.floor(at * number / size)));
-      state.row = extra + cell(offsetY, canvas.clientHeight, rows) * columns + cell(offsetX, canvas.clientWidth, columns);
+      const down = cell(offsetY, canvas.clientHeight, rows);
+      state.row = extra + down * columns + cell(offsetX, canvas.clientWidth, columns);
       draw();
     });
   return canvas;
 }
 
 function table(sources, targets, title) { // at most ROWS rows at a time
-  const made = element("table", { class: state.zoom >= 38 ? "numbers" : "" });
+  const made = element("table", { class: state.zoom >= LEGIBLE ? "numbers" : "" });
   const top = largest(current.values);
   const fill = () => {
-    const head = element("tr", {}, element("td"), ...sources.map((name) => element("th", { scope: "col" }, element("span", {}, name))));
+    const columns = sources.map((name) => element("th", { scope: "col" }, element("span", {}, name)));
+    const head = element("tr", {}, element("th", { scope: "col", "aria-label": "row" }), ...columns);
     const body = targets.slice(state.from, state.from + ROWS).map((name, i) => {
       const t = state.from + i;
       const weights = rowOf(current, t);
       const best = largest(weights);
       return element("tr", { "data-row": t }, element("th", { scope: "row" }, name), ...weights.map((w, s) => {
-        const cell = element("td", { class: w === best ? "best" : null, "data-column": s, title: `${name} \u2192 ${sources[s]}: ${w.toFixed(6)}` }, w.toFixed(3));
+        const about = { class: w === best ? "best" : null, title: `${name} \u2192 ${sources[s]}: ${w.toFixed(6)}` };
+        const cell = element("td", { ...about, "data-column": s }, w.toFixed(3));
         cell.weight = w;
         return cell;
       }));
     });
-    made.replaceChildren(element("caption", {}, `${title}: rows look at columns`), element("thead", {}, head), element("tbody", {}, ...body));
+    const caption = element("caption", {}, `${title}: rows look at columns`);
+    made.replaceChildren(caption, element("thead", {}, head), element("tbody", {}, ...body));
   };
   fill();
-  redraw.push(() => made.querySelectorAll("td[data-column]").forEach((cell) => cell.style.setProperty("--w", kept(cell.weight) / top)));
-  redraw.push(() => made.querySelectorAll("tbody tr").forEach((row) => row.classList.toggle("chosen", Number(row.dataset.row) === state.row)));
+  let drawn = null; // the threshold of the shades
+  redraw.push(() => {
+    for (const row of made.tBodies[0].rows) row.classList.toggle("chosen", Number(row.dataset.row) === state.row);
+    if (drawn === `${state.threshold} ${state.from}`) return;
+    drawn = `${state.threshold} ${state.from}`;
+    for (const cell of made.querySelectorAll("td")) cell.style.setProperty("--w", kept(cell.weight) / top);
+  });
   made.addEventListener("mouseover", ({ target }) => {
     const row = target.closest("tr[data-row]");
-    if (row) { Object.assign(state, { row: Number(row.dataset.row), column: null }); draw(); }
+    if (!row) return;
+    Object.assign(state, { row: Number(row.dataset.row), column: null });
+    draw();
   });
   if (targets.length <= ROWS) return element("div", { class: "scroll" }, made);
   const move = (step) => () => {
-    state.from = Math.min(Math.max(0, state.from + step), targets.length - 1);
+    if (state.from + step < 0 || state.from + step >= targets.length) return;
+    state.from += step;
     fill();
     draw();
   };
-  return element("div", {}, element("button", { type: "button", onclick: move(-ROWS) }, "Rows before"), " ",
-    element("button", { type: "button", id: "after", onclick: move(ROWS) }, "Rows after"), element("div", { class: "scroll" }, made));
+  const before = makeButton({ onclick: move(-ROWS) }, "Rows before");
+  const after = makeButton({ id: "after", onclick: move(ROWS) }, "Rows after");
+  return element("div", {}, before, " ", after, element("div", { class: "scroll" }, made));
 }
 
 function search() { // the beam, a column for each step; lines lead from a hypothesis to its continuations
@@ -385,7 +430,8 @@ function search() { // the beam, a column for each step; lines lead from a hypot
   if (!steps.length) return "";
   const [width, height] = [128, 46];
   const columns = [];
-  const said = element("p", { id: "hypothesis", "aria-live": "polite" }, "Point at a hypothesis to see its text and score.");
+  const hint = "Point at a hypothesis to see its text and score.";
+  const said = element("p", { id: "hypothesis", "aria-live": "polite" }, hint);
   const chain = (step, place) => { // from the first step to this hypothesis
     const nodes = [];
     for (; step >= 0 && place >= 0; place = steps[step--][place][0]) nodes.unshift([step, place]);
@@ -397,20 +443,24 @@ function search() { // the beam, a column for each step; lines lead from a hypot
     nodes.forEach(([s, p]) => columns[s][p].classList.add("chosen"));
     const [, , logProb, score, fate] = steps[step][place];
     const text = nodes.map(([s, p]) => steps[s][p][1]).join(" ");
-    said.textContent = `${text}: ${fate}, probability ${Math.exp(logProb).toPrecision(3)}, log-probability ${logProb.toFixed(4)}, score ${score.toFixed(4)}`;
+    const numbers = `log-probability ${logProb.toFixed(4)}, score ${score.toFixed(4)}`;
+    said.textContent = `${text}: ${fate}, probability ${Math.exp(logProb).toPrecision(3)}, ${numbers}`;
   };
   const lines = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   lines.setAttribute("aria-hidden", "true");
   steps.forEach((step, s) => columns.push(step.map(([parent, piece, , score, fate], p) => {
     if (parent >= 0) {
       const line = document.createElementNS("http://www.w3.org/2000/svg", "path");
-      const [y, end] = [parent * height + 18, p * height + 18];
-      line.setAttribute("d", `M${s * width - 32} ${y} C${s * width - 12} ${y} ${s * width - 20} ${end} ${s * width} ${end}`);
+      const [y, end] = [parent * height + 20, p * height + 20];
+      const x = s * width;
+      line.setAttribute("d", `M${x - 32} ${y} C${x - 12} ${y} ${x - 20} ${end} ${x} ${end}`);
       line.setAttribute("class", fate);
       lines.append(line);
     }
-    const button = element("button", { type: "button", class: `node ${fate}`, "data-node": `${s} ${p}`, "aria-label": `step ${s + 1}: ${piece}, ${fate}`,
-      onmouseenter: choose(s, p), onfocus: choose(s, p), onclick: choose(s, p) }, piece, element("small", {}, score.toFixed(3)));
+    const about = { "data-node": `${s} ${p}`, "aria-label": `step ${s + 1}: ${piece}, ${fate}` };
+    const actions = { onmouseenter: choose(s, p), onfocus: choose(s, p), onclick: choose(s, p) };
+    const button = makeButton({ class: `node ${fate}`, ...about, ...actions }, piece);
+    button.append(element("small", {}, score.toFixed(3)));
     button.style.left = `${s * width}px`;
     button.style.top = `${p * height}px`;
     return button;
@@ -419,22 +469,27 @@ function search() { // the beam, a column for each step; lines lead from a hypot
   made.prepend(lines);
   made.style.width = lines.style.width = `${steps.length * width}px`;
   made.style.height = lines.style.height = `${Math.max(...steps.map((step) => step.length)) * height}px`;
-  return element("section", { id: "search" }, element("h2", {}, "Search"),
-    element("p", { class: "note" }, "Each step continues the live hypotheses; some finish, the others are pruned. Numbers are scores, with the length penalty."),
-    said, element("div", { class: "scroll" }, made));
+  const note = "Each step continues the live hypotheses: some finish, the others are pruned. "
+    + "Numbers are scores, with the length penalty.";
+  const parts = [element("p", { class: "note" }, note), said, element("div", { class: "scroll" }, made)];
+  return element("section", { id: "search" }, element("h2", {}, "Search"), ...parts);
 }
 
 function build() {
   const attention = attentionNow();
-  if (state.layer === null) Object.assign(state, { layer: attention.shape[0] - 1, head: attention.shape[1] > 1 ? "mean" : 0 });
+  if (state.layer === null) {
+    const [layers, number] = attention.shape;
+    Object.assign(state, { layer: layers - 1, head: number > 1 ? "mean" : 0 });
+  }
   redrawHeads = [];
   shown = "";
-  document.querySelector("main").replaceChildren(element("header", {}, element("h1", {}, data.title), controls()), results(),
-    element("div", { class: "columns" }, element("section", { id: "large" }), heads()), search(),
-    element("footer", {}, "Weights are drawn in shares of the largest of a map. Attention shows where a model looked, not why."));
+  const header = element("header", {}, element("h1", {}, data.title), controls());
+  const columns = element("div", { class: "columns" }, element("section", { id: "large" }), heads());
+  const caveat = "Shades are shares of the largest weight. Attention shows where a model looked, not why.";
+  const footer = element("footer", {}, caveat);
+  document.querySelector("main").replaceChildren(header, results(), columns, search(), footer);
   large();
 }
 
-Object.assign(state, { layer: null, row: null });
 if (data.views.length) build();
 else document.querySelector("main").replaceChildren(element("h1", {}, data.title));

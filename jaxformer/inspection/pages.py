@@ -104,13 +104,14 @@ def page(
     # No "<" is left in the data, so that no text can end their element.
     held = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; form-action 'self'"
-    return (
+    whole = (
         f'{MARK}\n<html lang="en">\n<meta charset="utf-8">\n<title>{html.escape(title)}</title>\n'
         f'<meta name="viewport" content="width=device-width">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>\n'
         f"<body>\n{form}<main><noscript>This page needs JavaScript.</noscript></main>\n"
         f'<script type="application/json" id="data">{held}</script>\n<script>{script}</script>\n</html>\n'
     )
+    return whole.encode(errors="backslashreplace").decode()  # of a file name that is not UTF-8
 
 
 def save(source: str, path: str | os.PathLike[str]) -> pathlib.Path:

@@ -23,7 +23,7 @@ class Fixed(Translator):
         """A translator without a model."""
         self.weights = weights
 
-    def view(self, source, target=None):
+    def view(self, source, target=None, search=True):
         assert source == "A dog runs"
         words, names = ("▁A", "▁dog", "▁runs"), ("▁Un", f"▁{target or 'chien'}")
         both = {"encoder.self": AttentionWeights(words, words, OF_ENCODER)}

@@ -103,17 +103,19 @@ class ImageCaptioner(ImagePredictor, TextPredictor):
             for ids, weights, grid in zip(tokens, found, patches, strict=True)
         ]
 
-    def view(self, path: str | os.PathLike[str], caption: str | None = None) -> View:
+    def view(self, path: str | os.PathLike[str], caption: str | None = None, *, search: bool = True) -> View:
         """Returns every attention of a caption of the image in a file, by default the model's own caption.
+
+        With `search`, there is also what a beam search considered.
 
         Raises:
           DataError: the file is missing or holds no image, or the caption has more tokens than the model's positions.
         """
         image = self.read(path)[None]
-        search = ()
-        if caption is None:
-            caption = self.candidates(image)[0][0].text
-            search = self._tree(lambda trace: self._search(image, 1, self.decode.num_texts(1), trace))
+        tree = ()
+        if search and caption is None:
+            tree = self._tree(lambda trace: self._search(image, 1, self.decode.num_texts(1), trace))
+        caption = self.candidates(image)[0][0].text if caption is None else caption
         special, limit = self.tokenizer.special, self.net.config.length_limit
         labels = np.append(self.tokenizer.encode([caption])[0], special.eos)
         if limit is not None and len(labels) > limit:
@@ -128,7 +130,7 @@ class ImageCaptioner(ImagePredictor, TextPredictor):
         found = {"decoder.cross": views.cropped(weights["decoder.cross"], target, places(patches), guesses, patches)}
         if "decoder.self" in weights:
             found["decoder.self"] = views.cropped(weights["decoder.self"], read, read, guesses)
-        return View(os.fspath(path), found, {"caption": caption}, search)
+        return View(os.fspath(path), found, {"caption": caption}, tree)
 
     def attention_maps(self, images: np.ndarray, captions: Sequence[str]) -> list[AttentionMap]:
         """Returns the attention of each caption's words, as the mean of all layers and heads: see `attention`."""

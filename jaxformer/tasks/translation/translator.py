@@ -244,18 +244,18 @@ class Translator(TextPredictor):
         target = self.translate([source])[0] if target is None else target
         return self.attentions([source], [target])[0]
 
-    def view(self, source: str, target: str | None = None) -> View:
+    def view(self, source: str, target: str | None = None, *, search: bool = True) -> View:
         """Returns every attention to a sentence and its translation, by default the model's own.
 
-        A row of self-attention is a token that is read, one of cross-attention a token that is predicted.
+        A row of self-attention is a token that is read, one of cross-attention a token that is predicted. With
+        `search`, there is also what a beam search considered.
 
         Raises:
           ConfigError, DataError: see `attention`.
         """
         self._check_attention()
-        search = ()
-        if target is None:
-            target, search = self.translate([source])[0], self._searched(source)
+        tree = self._searched(source) if search and target is None else ()
+        target = self.translate([source])[0] if target is None else target
         read, labels = (self._tokens(texts, side, 1, None)[0] for texts, side in _sides([source], [target]))
         inputs = self._padded([read]), self._padded([np.append(self.tokenizer.special.bos, labels[:-1])]).ids
         weights = views.all_weights(self.net, self.params, *inputs)
@@ -268,7 +268,7 @@ class Translator(TextPredictor):
             for name, x in weights.items()
         }
         found["decoder.cross"] = self._without_starts(found["decoder.cross"])
-        return View(source, found, {"translation": target}, search)
+        return View(source, found, {"translation": target}, tree)
 
     def _searched(self, source: str) -> Tree:
         (read,), begin = self._tokens([source], "source", 1, None), np.asarray(self._begin("target"), np.int32)
