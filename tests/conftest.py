@@ -64,7 +64,7 @@ def _fast_process():
     """
     gc.collect()
     gc.freeze()  # what has been imported stays
-    gc.set_threshold(10_000)
+    gc.set_threshold(50_000)
     if sys.platform == "linux":  # where a thread has a priority of its own
         number = os.getpid()  # makes this a program that no cache has, for only a compilation starts those threads
         jax.jit(lambda x: jnp.sin(x) + x + number)(jnp.ones(3))

@@ -9,6 +9,7 @@ import jax
 import pytest
 
 from jaxformer.tasks import registry
+from tests.selection import first
 
 PAGE = (pathlib.Path(__file__).parents[1] / "docs" / "extend.md").read_text(encoding="utf-8")
 BLOCKS = dict(re.findall(r"^## ([^\n]+)\n(?:(?!^## ).)*?^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
@@ -17,7 +18,7 @@ SCREEN = 60
 """The number of lines that a screen shows."""
 
 
-@pytest.mark.parametrize("name", [pytest.param(x, marks=pytest.mark.full) if x == "Task" else x for x in PARTS])
+@pytest.mark.parametrize("name", first(PARTS, "Attention", "Mask", "Norm", "Decoding rule"))
 def test_a_block_runs_as_a_file(name, tmp_path, capsys, monkeypatch):
     """As for a user, with the defaults of JAX; in this process, whose imports are done."""
     path = tmp_path / "own.py"

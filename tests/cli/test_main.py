@@ -21,6 +21,7 @@ from jaxformer.errors import ConfigError, DataError, JaxformerError
 from jaxformer.inspection.attention_maps import AttentionMap, as_text
 from jaxformer.tokenizers import moses
 from tests.data.pictures import bomb, encoded, picture
+from tests.selection import first
 
 
 def outcome(monkeypatch, capsys, command):
@@ -243,9 +244,6 @@ def test_closed_streams(closed, code):
     assert (done.returncode, done.stderr) == (code, said)
 
 
-UNBUFFERED = pytest.mark.parametrize("unbuffered", ["", "1"])
-
-
 def put(unbuffered, words, stdout):
     """A command with this standard output."""
     program = f"import sys; from jaxformer.cli.main import main; sys.exit(main({words}))"
@@ -253,8 +251,14 @@ def put(unbuffered, words, stdout):
     return subprocess.Popen([sys.executable, "-c", program], env=known, stdout=stdout, stderr=subprocess.PIPE)
 
 
-@UNBUFFERED
-@pytest.mark.parametrize("words", [["configs"], ["--help"], ["configs", "--help"]])
+@pytest.mark.parametrize(
+    ("unbuffered", "words"),
+    [
+        *(("", words) for words in (["configs"], ["--help"], ["configs", "--help"])),
+        *(pytest.param("1", words, marks=pytest.mark.full) for words in (["configs"], ["--help"])),
+        ("1", ["configs", "--help"]),
+    ],
+)
 def test_a_reader_that_stops_early_ends_a_command_silently(unbuffered, words):
     """The exit code is the one that a shell shows for SIGPIPE; argparse ignores it for the help of a command."""
     process = put(unbuffered, words, subprocess.PIPE)
@@ -267,7 +271,7 @@ def test_a_reader_that_stops_early_ends_a_command_silently(unbuffered, words):
     assert (process.wait(timeout=120), said) == (0 if ignored else 141, b"")
 
 
-@UNBUFFERED
+@pytest.mark.parametrize("unbuffered", first(["", "1"], "1"))
 def test_output_that_cannot_be_written_is_an_error(unbuffered):
     with open("/dev/full", "wb") as full:
         process = put(unbuffered, ["configs"], full)

@@ -24,7 +24,7 @@ def here(monkeypatch):
 @pytest.mark.parametrize("options", [pytest.param([], marks=pytest.mark.full), ["--json"]])
 def test_command(here, tmp_path, capsys, options):
     path = tmp_path / "config.json"
-    model = {"vocab_size": 72, "d_model": 32, "num_heads": 4, "d_ff": 64, "num_layers": 2}
+    model = {"vocab_size": 72, "d_model": 32, "num_heads": 4, "d_ff": 64, "num_layers": 1}
     config = registry.configure("language_model", mesh=CONFIG.mesh, model=model)
     path.write_text(json.dumps({"task": "language_model", "config": to_data(config)}))
     arguments = ["plan", str(path), "--topology", "v5e:2x4", "--batch", "24x16", *options]

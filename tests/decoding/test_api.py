@@ -12,7 +12,7 @@ from jaxformer import decoding, models, pure
 from jaxformer.decoding.api import BLOCK, first_highest, top_scores
 from tests.decoding import searches
 from tests.decoding.toys import BEGIN, END, LENGTH, PAD, VOCAB, as_tuples, markov, plain, start
-from tests.modules.small import drawn, int32
+from tests.modules.small import drawn, int32, quick
 from tests.selection import first
 
 
@@ -257,11 +257,12 @@ def test_a_state_with_too_little_room_is_refused():
 @pytest.mark.parametrize("name", first(["greedy", "sample", "beam"], "beam"))
 def test_any_of_several_eos_tokens_ends_a_sequence(name):
     """As if sequences without an end were cut there; at the limit, one of them is forced."""
-    search = {
+    run = {
         "greedy": lambda **given: searches.greedy(step, start(1), **given),
         "sample": lambda **given: searches.sample(step, start(3), key=jax.random.key(1), **given),
         "beam": lambda **given: searches.beam_search(step, start(3), beam_size=3, **given),
     }[name]
+    search = lambda **given: quick(lambda: run(**given))()
     (step, _), ends, given = markov(5), (END, 4), {"max_length": LENGTH, "bos": BEGIN, "pad": PAD}
     whole, found = search(eos=None, **given), search(eos=ends, forced_end="never", **given)
     for sentence in range(2):

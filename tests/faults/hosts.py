@@ -13,39 +13,60 @@ import jax
 import numpy as np
 
 import jaxformer
-from jaxformer import training
+from jaxformer import demo, files, training
 
-HEARTBEAT = 10
+HEARTBEAT, STEPS = 10, 60
+ROOT = pathlib.Path(__file__).parents[2]
+FILES = [str(ROOT / ".cache" / f"pairs.{language}") for language in ("en", "fr")]
+PAIRS = ["--data.corpus", "files", "--data.source", FILES[0], "--data.target", FILES[1], "--data.held-out", "500"]
+"""Settings of the demonstration for its corpus in files, which `write_pairs` makes."""
 SETTINGS = (
     "--model.d_model 16 --model.num-heads 2 --model.d_ff 32 --model.num-encoder-layers 1 --model.num-decoder-layers 1 "
-    "--model.dropout 0.1 --data.grammar-pairs 4000 "
-    "--data.vocab-size 400 --data.tokens-per-batch 512 --data.num-shapes 1 --data.max-length 32 "
+    "--model.dropout 0.1 --data.vocab-size 400 --data.tokens-per-batch 512 --data.num-shapes 1 --data.max-length 32 "
     "--optimizer.warmup_steps 20 --train.validate-every 1000 --train.checkpoint-every 10 "
     "--decode.validation-sentences 0 --train.no-tensorboard"
 ).split()
+SETTINGS += PAIRS
 PROGRAM = [sys.executable, "-m", "jaxformer.cli.main"]
+PROGRAMS = {
+    "JAX_COMPILATION_CACHE_DIR": str(ROOT / ".cache" / "tests"),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
+}
+"""Variables of processes that share all their compiled programs with each other and with the tests."""
+
+
+def write_pairs():
+    """Draws 5,000 pairs once for all processes: each would take three seconds."""
+    if not all(map(os.path.exists, FILES)):
+        (ROOT / ".cache").mkdir(exist_ok=True)
+        pairs = demo.generate(5_000)
+        for name, side in zip(FILES, ("english", "french"), strict=True):
+            files.write_text(pathlib.Path(name), "".join(f"{getattr(pair, side)}\n" for pair in pairs))
 
 
 class Run:
     """Processes of one run, `devices` CPU devices each, and their output; `variables` holds those of one process."""
 
     def __init__(
-        self, folder, out, *, hosts=2, devices=2, steps=60, program=None, mesh="data=*", settings=(), variables=()
+        self, folder, out, *, hosts=2, devices=2, steps=STEPS, program=None, mesh="data=*", settings=(), variables=()
     ):
         with socket.socket() as one:
             one.bind(("127.0.0.1", 0))
             port = one.getsockname()[1]
+        write_pairs()
         self.folder, self.out = folder, folder / out
         command = [*(program or PROGRAM), "train", "demo", "--out", out, "--data.cache", "tokens", "--mesh", mesh]
         command += [*SETTINGS, "--train.steps", str(steps), *settings]
-        common = os.environ | {
+        common = os.environ | PROGRAMS
+        common |= {
             "XDG_CACHE_HOME": str(folder / "cache"),
             "JAX_PLATFORMS": "cpu",
             "JAX_NUM_CPU_DEVICES": str(devices),
             "JAX_NUM_PROCESSES": str(hosts),
             "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
             "JAXFORMER_HEARTBEAT_TIMEOUT": str(HEARTBEAT),
-            "PYTHONPATH": str(pathlib.Path(__file__).parents[2]),
+            "PYTHONPATH": str(ROOT),
         }
         self.hosts = []
         for rank in range(hosts):
@@ -114,6 +135,12 @@ def same(folder, out, whole, step):
     assert [n for n, _ in losses(folder, out)] == list(range(1, step + 1))
     pairs = zip(parameters(folder, out, step), parameters(folder, whole, step), strict=True)
     return losses(folder, out) == losses(folder, whole) and all((a == b).all() for a, b in pairs)
+
+
+def lost(run):
+    """Steps that were logged, and are not in a checkpoint."""
+    saved = [int(path.name) for path in (run.out / "checkpoints").iterdir() if path.name.isdigit()]
+    return run.steps() - max(saved, default=0)
 
 
 def report(fault, **figures):

@@ -1,7 +1,6 @@
 """Two hosts tokenize one corpus; one of them dies or freezes in the middle."""
 
 import os
-import pathlib
 import signal
 import socket
 import subprocess
@@ -10,7 +9,7 @@ import time
 
 import pytest
 
-from tests.faults.hosts import HEARTBEAT, report
+from tests.faults.hosts import FILES, HEARTBEAT, PROGRAMS, ROOT, report, write_pairs
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 PROGRAM = """
@@ -29,8 +28,9 @@ def slow(*job):
 
 units.write_unit = slow
 cluster.initialize()
-cache, run = map(pathlib.Path, sys.argv[1:])
-settings = {"grammar_pairs": 4000, "vocab_size": 400, "cache": str(cache)}
+cache, run = map(pathlib.Path, sys.argv[1:3])
+files = dict(zip(("source", "target"), sys.argv[3:]))
+settings = {"corpus": "files", **files, "held_out": 500, "vocab_size": 400, "cache": str(cache)}
 config = changed(registry.resolve("demo"), {"data": settings})
 task = registry.task_of(config)
 run.mkdir(exist_ok=True)
@@ -43,22 +43,24 @@ class Hosts:
     """Two processes of a run that only tokenize, each with a cache."""
 
     def __init__(self, folder, *caches):
+        write_pairs()
         self.folder = folder
         with socket.socket() as one:
             one.bind(("127.0.0.1", 0))
             port = one.getsockname()[1]
-        common = os.environ | {
+        common = os.environ | PROGRAMS
+        common |= {
             "JAX_PLATFORMS": "cpu",
             "JAX_NUM_CPU_DEVICES": "1",
             "JAX_NUM_PROCESSES": str(len(caches)),
             "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
             "JAXFORMER_HEARTBEAT_TIMEOUT": str(HEARTBEAT),
-            "PYTHONPATH": str(pathlib.Path(__file__).parents[2]),
+            "PYTHONPATH": str(ROOT),
         }
         self.processes = []
         for rank, cache in enumerate(caches):
             with (folder / f"{rank}.txt").open("a") as said:
-                command = [sys.executable, "-c", PROGRAM, str(folder / cache), str(folder / "run")]
+                command = [sys.executable, "-c", PROGRAM, str(folder / cache), str(folder / "run"), *FILES]
                 environment = common | {"JAX_PROCESS_ID": str(rank)}
                 self.processes.append(subprocess.Popen(command, env=environment, stdout=said, stderr=said))
 

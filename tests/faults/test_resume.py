@@ -15,19 +15,20 @@ import pytest
 import jaxformer
 from jaxformer import demo, training
 from jaxformer.tasks import registry
+from tests.faults.hosts import PAIRS, PROGRAMS, write_pairs
 
 pytestmark = pytest.mark.faults
 
 COMMANDS = {
     "translation": (
         "demo --model.num-encoder-layers 1 --model.num-decoder-layers 1 --data.vocab-size 400 "
-        "--data.grammar-pairs 4000 --data.tokens-per-batch 512 --data.num-shapes 2 --decode.validation-sentences 0"
+        "--data.tokens-per-batch 512 --data.num-shapes 2 --decode.validation-sentences 0"
     ),
     "language_model": "language_model --data.text text.txt --model.num-layers 1 --data.length 32 --data.batch-size 8",
 }
 """The configuration of each task, and the settings that are its own."""
 SETTINGS = (
-    "--model.d_model 16 --model.num-heads 2 --model.d_ff 32 --model.dropout 0.1 --train.steps 300 "
+    "--model.d_model 16 --model.num-heads 2 --model.d_ff 32 --model.dropout 0.1 --train.steps 200 "
     "--train.validate-every 40 --train.checkpoint-every 20 --train.ema-decay 0.9"
 ).split()
 
@@ -35,14 +36,16 @@ SETTINGS = (
 @pytest.fixture(params=COMMANDS)
 def task(request, tmp_path):
     """The name of a task, whose data is in the directory of the test."""
+    write_pairs()
     if request.param == "language_model":
         (tmp_path / "text.txt").write_text("\n".join(pair.english for pair in demo.generate(500)))
     return request.param
 
 
 def start(folder, out, task):
-    environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
+    environment = os.environ | PROGRAMS | {"XDG_CACHE_HOME": str(folder / "cache")}
     command = [sys.executable, "-m", "jaxformer.cli.main", "train", *COMMANDS[task].split(), *SETTINGS]
+    command += PAIRS if task == "translation" else []
     command += ["--out", out, "--data.cache", f"tokens-{out}"]
     return subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
 
@@ -56,9 +59,9 @@ def finish(folder, out, task):
 
 def parameters(folder, out):
     predictor = jaxformer.load(folder / out, checkpoint="last")
-    assert registry.read_config(folder / out).train.steps == 300
+    assert registry.read_config(folder / out).train.steps == 200
     with training.Checkpoints(folder / out / "checkpoints") as checkpoints:
-        assert checkpoints.steps()[-1] == 300
+        assert checkpoints.steps()[-1] == 200
     return jax.tree.map(np.asarray, predictor.params)
 
 
@@ -83,7 +86,7 @@ def test_killed_three_times(tmp_path, task):
     finish(tmp_path, "whole", task)
     seed = int(time.time())
     pick = random.Random(seed)
-    for step in (0, *sorted(pick.sample(range(1, 200), 2))):
+    for step in (0, *sorted(pick.sample(range(1, 120), 2))):
         process = start(tmp_path, "killed", task)
         if step:
             wait_for_step(tmp_path, "killed", step, process)
@@ -95,7 +98,7 @@ def test_killed_three_times(tmp_path, task):
     whole, resumed = parameters(tmp_path, "whole"), parameters(tmp_path, "killed")
     assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), whole, resumed))
     losses, validations = logged(tmp_path, "killed")
-    assert [step for step, _ in losses] == list(range(1, 301))
+    assert [step for step, _ in losses] == list(range(1, 201))
     assert (losses, validations) == logged(tmp_path, "whole")
 
 

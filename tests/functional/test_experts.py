@@ -16,7 +16,7 @@ X = DRAW.standard_normal((TOKENS, D))
 LOGITS = 2 * DRAW.standard_normal((TOKENS, E))
 KERNELS = {"w_in": DRAW.standard_normal((E, D, F)), "w_out": DRAW.standard_normal((E, F, D))}
 GATE = DRAW.standard_normal((E, D, F))
-single = lambda x: jnp.asarray(x, jnp.float32)
+single = lambda x: x if isinstance(x, jax.Array) else jax.device_put(np.float32(x))
 
 
 def by_hand(count, *, gate=None, capacity=None, normalize=True):
@@ -63,9 +63,13 @@ def test_agrees_with_a_loop_over_tokens(count, capacity, gate):
 
 def test_one_expert_is_the_feed_forward_network():
     x, w_in, w_out = single(X), single(KERNELS["w_in"][:1]), single(KERNELS["w_out"][:1])
-    routing = functional.route(jnp.zeros((TOKENS, 1)), 1)
-    got = functional.mixture_of_experts(x, routing, functional.Experts(w_in, w_out))
-    np.testing.assert_allclose(got, functional.feed_forward(x, w_in[0], None, w_out[0], None), atol=1e-5)
+
+    def both(x, w_in, w_out):
+        routing = functional.route(jnp.zeros((TOKENS, 1)), 1)
+        mixture = functional.mixture_of_experts(x, routing, functional.Experts(w_in, w_out))
+        return mixture, functional.feed_forward(x, w_in[0], None, w_out[0], None)
+
+    np.testing.assert_allclose(*quick(both)(x, w_in, w_out), atol=1e-5)
 
 
 @pytest.mark.full
@@ -98,33 +102,35 @@ def test_gradients(capacity):
 
 def test_balance():
     """The loss is 1 for an even distribution and E for a single expert; padding does not count."""
-    even = functional.route(jnp.zeros((E, E)) + 3 * jnp.eye(E), 1)
-    np.testing.assert_allclose(functional.load_balancing_loss(even), 1, rtol=1e-6)
-    crowded = single(np.tile([[9.0, 0, 0, 0, 0]], (6, 1)))
-    one = functional.route(crowded, 1)
-    np.testing.assert_allclose(functional.load_balancing_loss(one), E, rtol=1e-2)
-    both = functional.Routing(*(jnp.concatenate(pair) for pair in zip(even, one, strict=True)))
-    valid = jnp.arange(11) < 5
-    np.testing.assert_allclose(functional.load_balancing_loss(both, valid), 1, rtol=1e-6)
+
+    def losses(even, crowded):
+        even, one = functional.route(even, 1), functional.route(crowded, 1)
+        both = functional.Routing(*(jnp.concatenate(pair) for pair in zip(even, one, strict=True)))
+        alone = map(functional.load_balancing_loss, (even, one))
+        return *alone, functional.load_balancing_loss(both, jnp.arange(11) < 5)
+
+    even, one, padded = quick(losses)(single(3 * np.eye(E)), single(np.tile([[9.0, 0, 0, 0, 0]], (6, 1))))
+    np.testing.assert_allclose([even, padded], 1, rtol=1e-6)
+    np.testing.assert_allclose(one, E, rtol=1e-2)
     slope = quick(jax.grad(lambda logits: functional.load_balancing_loss(functional.route(logits, 1))))(single(LOGITS))
     counts = np.bincount(LOGITS.argmax(-1), minlength=E)
     assert slope[:, counts.argmax()].sum() > 0 > slope[:, counts.argmin()].sum()
 
 
 def test_z_loss_counts_valid_tokens_only():
-    valid = jnp.arange(TOKENS) % 2 == 0
+    valid = np.arange(TOKENS) % 2 == 0
     expected = (np.log(np.exp(LOGITS).sum(-1)) ** 2)[::2].mean()
-    np.testing.assert_allclose(functional.router_z_loss(single(LOGITS), valid), expected, rtol=1e-5)
+    np.testing.assert_allclose(quick(functional.router_z_loss)(single(LOGITS), valid), expected, rtol=1e-5)
 
 
-REAL = jnp.arange(TOKENS) % 3 > 0
+REAL = jax.device_put(np.arange(TOKENS) % 3 > 0)
 
 
 def test_losses_of_padding_that_is_nan():
     """Neither losses nor gradients change; the gradient of the balance goes through `route`."""
-    clean, dirty = (jnp.where(REAL[:, None], single(LOGITS), x) for x in (0.0, jnp.nan))
+    clean, dirty = (single(np.where(np.asarray(REAL)[:, None], LOGITS, x)) for x in (0, np.nan))
     balance = lambda x, **options: functional.load_balancing_loss(functional.route(x, 2, **options), REAL)
-    np.testing.assert_array_equal(balance(dirty), balance(clean))
+    np.testing.assert_array_equal(*map(quick(balance), (dirty, clean)))
     for loss in (lambda x: balance(x, valid=REAL), lambda x: functional.router_z_loss(x, REAL)):
         got, expected = (quick(jax.value_and_grad(loss))(x) for x in (dirty, clean))
         chex.assert_trees_all_equal(got, expected)

@@ -11,28 +11,32 @@ import time
 import pytest
 
 from jaxformer.training.recorder import MEASURED
+from tests.faults.hosts import PAIRS, PROGRAMS, ROOT, write_pairs
 
-ROOT = pathlib.Path(__file__).parents[2]
 LAUNCH = ROOT / "launch"
 STARTED: list[subprocess.Popen] = []
 JAXFORMER = [sys.executable, "-m", "jaxformer.cli.main"]
 SETTINGS = (
     "--model.d_model 16 --model.num-heads 2 --model.d_ff 32 --model.num-encoder-layers 1 --model.num-decoder-layers 1 "
-    "--model.dropout 0.1 --data.grammar-pairs 4000 "
-    "--data.vocab-size 400 --data.tokens-per-batch 512 --data.num-shapes 1 --train.steps 40 "
+    "--model.dropout 0.1 --data.vocab-size 400 --data.tokens-per-batch 512 --data.num-shapes 1 --train.steps 40 "
     "--train.validate-every 20 --train.checkpoint-every 10 --decode.validation-sentences 0 --optimizer.warmup_steps 10"
 ).split()
+SETTINGS += PAIRS
 
 
 def environment(folder, **variables):
-    """Returns the environment of a process of this source tree, with caches in a folder and no launcher's variables."""
+    """Returns the environment of a process of this source tree, with caches in a folder and no launcher's variables.
+
+    Compiled programs are in the cache of all tests.
+    """
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("JAX", "SLURM", "XLA"))}
     ours = {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder / "cache"), "JAX_PLATFORMS": "cpu"}
-    return {**clean, **ours, **variables}
+    return {**clean, **PROGRAMS, **ours, **variables}
 
 
 def train(out, *options):
     """Returns the command of a small training."""
+    write_pairs()
     return [*JAXFORMER, "train", "demo", "--out", str(out), *SETTINGS, *options]
 
 

@@ -1,6 +1,7 @@
 """What all models with a head share: own losses, captured attention by name, and packed training."""
 
 import dataclasses
+import functools
 import itertools
 
 import chex
@@ -115,23 +116,34 @@ def test_an_own_loss_compares_two_passes():
     np.testing.assert_allclose(still(small.params), 0, atol=1e-6)
 
 
-def test_log_probs_are_those_of_the_logits():
-    for name, (kind, config) in NETWORKS.items():
-        small, inputs, labels = Small(config, kind), inputs_of(kind), jnp.maximum(LABELS, 0)
-        found = small.call(kind.log_probs, small.params, *inputs, labels=labels)
-        logits = small.apply(small.params, *inputs)
-        expected = np.take_along_axis(np.asarray(jax.nn.log_softmax(logits)), labels[..., None], 2)[..., 0]
-        np.testing.assert_allclose(found, expected, atol=1e-5, err_msg=name)
+@pytest.mark.parametrize("name", first(NETWORKS, "masked language model"))
+def test_log_probs_are_those_of_the_logits(name):
+    kind, config = NETWORKS[name]
+    small, inputs, labels = Small(config, kind), inputs_of(kind), int32(np.maximum(LABELS, 0))
+
+    @quick
+    def both(params):
+        model = small.net.bind(params)
+        return model.log_probs(*inputs, labels=labels), jax.nn.log_softmax(model(*inputs))
+
+    found, everything = both(small.params)
+    expected = np.take_along_axis(np.asarray(everything), labels[..., None], 2)[..., 0]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_all_attentions_are_captured_by_default():
     small = model("post")
-    found = small.call(models.EncoderDecoder.captured, small.params, SOURCES, TARGETS)
+
+    @quick
+    def captured(params):
+        capture = functools.partial(small.net.bind(params).captured, SOURCES, TARGETS)
+        return capture(), capture(names=("decoder.cross",)), capture(names=())
+
+    found, some, none = captured(small.params)
     assert found.keys() == set(models.EncoderDecoder.attention_names)
-    some = small.call(models.EncoderDecoder.captured, small.params, SOURCES, TARGETS, names=("decoder.cross",))
     assert some.keys() == {"decoder.cross"}
-    np.testing.assert_array_equal(some["decoder.cross"].query, found["decoder.cross"].query)
-    assert small.call(models.EncoderDecoder.captured, small.params, SOURCES, TARGETS, names=()) == {}
+    np.testing.assert_allclose(some["decoder.cross"].query, found["decoder.cross"].query, rtol=1e-6)
+    assert none == {}
 
 
 def test_unknown_names_are_refused():

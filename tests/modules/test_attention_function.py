@@ -68,8 +68,8 @@ def test_a_function_that_takes_no_single_row_is_refused():
 @pytest.mark.parametrize(
     "attention",
     [
-        functional.attention,
-        functools.partial(functional.attention, implementation="xla"),
+        pytest.param(functional.attention, marks=pytest.mark.full),
+        pytest.param(functools.partial(functional.attention, implementation="xla"), marks=pytest.mark.full),
         sharding.sharded_attention(sharding.mesh("data=8")),
         lambda query, key, value, **options: functional.attention(2 * query, key, value, **options),
     ],

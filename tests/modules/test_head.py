@@ -76,9 +76,13 @@ def test_joint_log_probs_are_the_mean(average, monkeypatch):
     """Of heads of other widths and kinds; also in chunks of one position."""
     other = modules.Head(None, normal(3, V, seed=3))
     heads, states, labels = [HEADS["bias"], other], [X, normal(B, T, 3, seed=4)], jnp.where(WHERE, LABELS, 0)
-    each = [jax.nn.log_softmax(head.logits(x)) for head, x in zip(heads, states, strict=True)]
-    mean = sum(each) / 2 if average == "log" else jnp.log(sum(map(jnp.exp, each)) / 2)
-    expected = np.take_along_axis(np.asarray(jax.nn.log_softmax(mean)), labels[..., None], 2)[..., 0]
+
+    @quick
+    def joint(states):
+        each = [jax.nn.log_softmax(head.logits(x)) for head, x in zip(heads, states, strict=True)]
+        return jax.nn.log_softmax(sum(each) / 2 if average == "log" else jnp.log(sum(map(jnp.exp, each)) / 2))
+
+    expected = np.take_along_axis(np.asarray(joint(states)), labels[..., None], 2)[..., 0]
     combine = lambda logits: decoding.mean_log_probs(logits, average=average)
     for most in (1 << 20, 1):
         monkeypatch.setattr(implementation, "logits_per_chunk", lambda most=most: most)

@@ -51,7 +51,7 @@ def test_an_encoder_decoder(options):
     assert counted(models.EncoderDecoder, config, (5, source), (5, target))[0] == 5 * expected
 
 
-@pytest.mark.parametrize("remat", [False, True])
+@pytest.mark.parametrize("remat", first([False, True], True))
 def test_a_window_counts_its_pairs(remat, looped):
     """Each of 16 tokens attends to 5; a window beyond the length saves nothing, and encoders have none."""
     products, windowed = 4 * 64 * 2 * 16, dataclasses.replace(LANGUAGE_CONFIG, attention_window=5, remat=remat)
@@ -93,7 +93,7 @@ def test_experts(gated, remat, looped):
     assert counted(models.LanguageModel, config, (2, 4)) == (3 * block + tokens * 2 * 8 * 9, 3 * again)
 
 
-@pytest.mark.parametrize("norm_position", ["pre", "post"])
+@pytest.mark.parametrize("norm_position", first(["pre", "post"], "pre"))
 @pytest.mark.parametrize("remat", [False, True])
 def test_a_gradient_has_these_products(norm_position, remat, looped):
     """A training step has forward, backward and repeated products, and no others."""

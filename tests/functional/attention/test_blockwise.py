@@ -74,13 +74,13 @@ class TestParts:
     def test_sizes(self, monkeypatch):
         """A part has as many key heads as `HEADS` query heads allow, at least one, and more rows once all heads fit."""
         monkeypatch.setattr(blockwise, "HEADS", 4)
-        inputs = lambda batch, heads, key_heads: [jnp.ones((batch, 3, n, 4)) for n in (heads, key_heads, key_heads)]
+        inputs = lambda batch, heads, key_heads: [normal(batch, 3, n, 4) for n in (heads, key_heads, key_heads)]
         assert part(*inputs(6, 8, 8)) == (6, 8)  # eight devices
         monkeypatch.setattr(targets, "devices", lambda: jax.devices()[:1])
         assert [part(*inputs(6, 8, k)) for k in (8, 4, 2, 1)] == [(1, 4), (1, 2), (1, 1), (1, 1)]
         assert [part(*inputs(6, n, n)) for n in (6, 4, 2, 1)] == [(1, 3), (1, 4), (2, 2), (3, 1)]
         assert part(*inputs(6, 8, 8), bias=functional.alibi(8)) == (6, 8)
-        assert part(*inputs(6, 8, 8), bias=jnp.ones((6, 8, 3, 3))) == (1, 4)
+        assert part(*inputs(6, 8, 8), bias=normal(6, 8, 3, 3)) == (1, 4)
 
     @pytest.mark.parametrize(
         "name",

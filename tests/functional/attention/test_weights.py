@@ -23,17 +23,23 @@ def rows(request, monkeypatch):
 
 def check_statistics(query, key, options):
     """Entropy, alignments and statistics are those of all weights, computed in float64."""
-    weights = np.asarray(functional.attention_weights(query, key, **options), np.float64)
+
+    @quick
+    def compute(query, key):
+        functions = functional.attention_weights, functional.attention_entropy, functional.attention_statistics
+        best = functional.top_alignments(query, key, 3, **options)
+        return *(f(query, key, **options) for f in functions), best
+
+    weights, got, found, (best, index) = compute(query, key)
+    weights = np.asarray(weights, np.float64)
     parts = weights
     if "sinks" in options:
         parts = np.concatenate([weights, np.maximum(1 - weights.sum(-1, keepdims=True), 0)], -1)
     entropy = -np.where(parts > 0, parts * np.log(np.where(parts > 0, parts, 1)), 0).sum(-1)
     atol = 1e-5 if "sinks" in options else 2e-6
-    np.testing.assert_allclose(functional.attention_entropy(query, key, **options), entropy, atol=atol)
-    best, index = functional.top_alignments(query, key, 3, **options)
+    np.testing.assert_allclose(got, entropy, atol=atol)
     np.testing.assert_allclose(best, -np.sort(-weights, -1)[..., :3], atol=1e-6)
     np.testing.assert_allclose(np.take_along_axis(weights, np.asarray(index), -1), best, atol=1e-6)
-    found = functional.attention_statistics(query, key, **options)
     np.testing.assert_allclose(found.entropy, entropy, atol=atol)
     np.testing.assert_allclose(found.top_weight, weights.max(-1), atol=1e-6)
     np.testing.assert_allclose(found.slope, (weights * (1 - weights)).max(-1), atol=1e-6)
@@ -188,9 +194,9 @@ def test_a_symbolic_length():
     shape = jax.ShapeDtypeStruct((query.shape[0], length, *query.shape[2:]), jnp.float32)
     weights = functools.partial(functional.attention_weights, key=key, heads=[1])
     for function in (weights, functools.partial(functional.attention_entropy, key=key)):
-        program = jax.export.export(jax.jit(function))(shape)
+        program = jax.export.export(quick(function))(shape)
         for rows in (query, query[:, :1]):
-            np.testing.assert_allclose(program.call(rows), function(rows), atol=1e-6)
+            np.testing.assert_allclose(program.call(rows), quick(function)(rows), atol=1e-6)
 
 
 QUERY, KEY = jnp.asarray(np.random.default_rng(0).standard_normal((2, 2, 5, 4, 8)), jnp.float32)

@@ -8,19 +8,20 @@ from scipy.interpolate import RegularGridInterpolator
 
 from jaxformer import functional
 from jaxformer.functional.positions.vectors import check_given_positions, check_positions, first_positions
+from tests.modules.small import int32, quick
 from tests.selection import first
 
 
 @pytest.mark.parametrize(("dim", "base"), [(2, 10_000.0), (8, 10_000.0), (512, 10_000.0), (16, 100.0)])
 def test_sinusoidal_formula(dim, base):
     positions = np.array([[0, 1, 2], [100, 511, 2000]])
-    got = functional.sinusoidal(jnp.asarray(positions), dim=dim, base=base)
+    got = quick(lambda x: functional.sinusoidal(x, dim=dim, base=base))(int32(positions))
     assert got.shape == (2, 3, dim)
     assert got.dtype == jnp.float32
     for k in range(dim // 2):
         angle = positions * base ** (-2 * k / dim)
-        np.testing.assert_allclose(got[..., 2 * k], np.sin(angle), atol=2e-4)
-        np.testing.assert_allclose(got[..., 2 * k + 1], np.cos(angle), atol=2e-4)
+        np.testing.assert_allclose(np.asarray(got)[..., 2 * k], np.sin(angle), atol=2e-4)
+        np.testing.assert_allclose(np.asarray(got)[..., 2 * k + 1], np.cos(angle), atol=2e-4)
 
 
 def test_sinusoidal_of_known_positions_is_a_constant():

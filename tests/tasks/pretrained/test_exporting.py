@@ -267,7 +267,7 @@ def translator(config, special=SPECIAL, kind="BPE", family=""):
     return net, params, exporting.Translator(found, special, (), special.bos, vocabulary(kind))
 
 
-@pytest.mark.parametrize("form", first(FORMS, ("post", "all", ""), ("pre", "none", "BPE")))
+@pytest.mark.parametrize("form", first(FORMS, ("post", "all", "")))
 def test_decoders_begin_as_those_of_their_family(form):
     """With padding; that of a Marian has the last id and a vector of zeros."""
     norm, tie, kind = form
