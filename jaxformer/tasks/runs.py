@@ -18,6 +18,7 @@ from jaxformer.config import flat
 from jaxformer.errors import ConfigError
 from jaxformer.files import JsonObject
 from jaxformer.tasks.rundir import LOCK, is_pretrained, read_json, read_optional_json
+from jaxformer.tokenizers.moses import two_letters
 from jaxformer.training.logging import read_log
 from jaxformer.training.phase_timer import ENDS, read_starts
 
@@ -204,7 +205,7 @@ def comparisons(a: Run, b: Run) -> dict[str, Comparison]:
         if not ours or [x[:2] for x in ours] != [x[:2] for x in theirs]:
             continue
         (_, references, baseline), (_, _, system) = (list(zip(*x, strict=True)) for x in (ours, theirs))
-        how = {"lowercase": bool(lowercase), "language": str(language or "")}
+        how = {"lowercase": bool(lowercase), "language": two_letters(str(language or ""))}
         name = file.stem.removeprefix("examples-")
         found[name] = evaluation.scores.paired_bootstrap(baseline, system, references, **how)
     return found

@@ -39,12 +39,14 @@ _SAME = {
 def two_letters(code: str) -> str:
     """Returns the two-letter code of a language with rules of its own, from the code of a multilingual model.
 
-    It is empty for other languages, whose words have the rules of none.
+    It is empty for other languages, whose words have the rules of none. Other texts stay as they are.
 
     >>> two_letters("de"), two_letters("de_DE"), two_letters("deu_Latn"), two_letters("ace_Latn")
     ('de', 'de', 'de', '')
     """
     main = code.partition("_")[0]
+    if not (main.isalpha() and main.islower()):
+        return code
     return main if main in CODES else _SAME.get(main, "")
 
 

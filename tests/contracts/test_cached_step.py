@@ -22,6 +22,7 @@ POSITIONS = {
     "none": None,
     "sinusoidal": choices.Sinusoidal(),
     "sinusoidal_halves": choices.Sinusoidal("halves"),
+    "sinusoidal_fairseq": choices.Sinusoidal("fairseq", 2),
     "learned": choices.Learned(),
     "raw": choices.Raw(),
     "rotary": choices.Rotary(),

@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal, NamedTuple, Self
 
 import jax
@@ -41,6 +41,10 @@ BUCKETS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 
 LONGEST = 32 * BUCKETS[-1]
 """The maximum number of source tokens for a model without a position limit; a longer text is not a sentence."""
+
+
+_FEW = 12
+"""The number of languages that a message names."""
 
 
 class _Input(NamedTuple):
@@ -99,7 +103,7 @@ class Translator(TextPredictor):
         of_source = self.tags == "both" and side == "source"
         language, tags = self.source_language if of_source else self.language, self.tokenizer.tags
         if language not in tags:
-            some = first_few([*tags], 12)
+            some = first_few([*tags], _FEW)
             what = "translates from" if of_source else "translates to"
             raise ConfigError(f"the run {what} {some}: choose one with --{'from' if of_source else 'to'} LANGUAGE")
         return (tags[language],)
@@ -384,12 +388,12 @@ class Translator(TextPredictor):
         return max(length, min(next((size for size in BUCKETS if size >= length), length), self._max_positions))
 
 
-def _meant(code: str, languages: Iterable[str]) -> str:
+def _meant(code: str, languages: Collection[str]) -> str:
     """Returns a hint with the language that an unknown code may mean; codes of one language begin alike."""
     alike = [known for known in languages if known.lower().startswith(code[:2].lower())]
-    if len(code) < 2 or not alike:
-        return did_you_mean(code, languages)
-    return f"; did you mean {difflib.get_close_matches(code, alike, n=1, cutoff=0)[0]!r}?"
+    if len(code) > 1 and alike:
+        return f"; did you mean {difflib.get_close_matches(code, alike, n=1, cutoff=0)[0]!r}?"
+    return f"; there are {', '.join(languages)}" if len(languages) <= _FEW else did_you_mean(code, languages)
 
 
 def _sides(sources: Sequence[str], targets: Sequence[str]) -> tuple[tuple[list[str], Side], ...]:

@@ -44,6 +44,14 @@ def test_layouts_hold_the_same_features():
     np.testing.assert_array_equal(halves, whole[:, np.array([0, 2, 4, 1, 3, 5])])
 
 
+def test_fairseq_has_other_frequencies():
+    """The last one is exactly 1 / base: sines at frequency base ** (-k / (D/2 - 1)), then cosines."""
+    got = functional.sinusoidal(np.arange(5), dim=6, layout="fairseq")
+    angle = np.arange(5)[:, None] * np.array([1, 10_000.0**-0.5, 1 / 10_000])
+    np.testing.assert_allclose(got, np.concatenate([np.sin(angle), np.cos(angle)], 1), atol=1e-7)
+    assert np.isfinite(functional.sinusoidal(np.arange(5), dim=2, layout="fairseq")).all()
+
+
 def test_positions_with_rows_are_not_refused():
     """From the offset before 0 to the end of the table; the values of traced ones are unknown."""
     check_positions(4, 4)

@@ -236,7 +236,16 @@ A, B = CorpusConfig(source="a", target_language="de"), CorpusConfig(source="b", 
             {"corpora": {"a": A, "b": B}, "pretokenize": "moses", "source_language": "en", "target_language": "de"},
             r"the rules of one pair of languages, but corpora\.b has others",
         ),
-        (CorpusConfig, {"source_language": "EN"}, "source_language must be a two-letter code"),
+        (
+            DataConfig,
+            {"corpora": {"a": CorpusConfig(source="a", source_language="EN")}},
+            r"corpora\.a\.source_language must be a two-letter code",
+        ),
+        (
+            DataConfig,
+            {"corpora": {"a": CorpusConfig(source="a", target_language="deu_Latn")}, "tags": "both"},
+            r"tags need a language: set corpora\.a\.source_language",
+        ),
     ],
 )
 def test_settings_without_an_effect_are_refused(kind, settings, message):
