@@ -79,7 +79,7 @@ def code_of_help(name: str) -> list[str]:
     with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
         cli.main([name, "--help"] if name else ["--help"])
     text = printed.getvalue()
-    return text.partition("examples:\n")[2].splitlines() + inline(text)
+    return joined(text.partition("examples:\n")[2]) + inline(text)
 
 
 def joined(text: str) -> list[str]:

@@ -106,7 +106,7 @@ def read_tagged(
       classes: the allowed labels, normalized (NFC) as labels are; any by default.
 
     Raises:
-      DataError: the file is missing, not UTF-8 or without a word; or a line has too few columns, a separator in a word,
+      DataError: the file is missing or not UTF-8, or has no word; or a line has too few columns, a separator in a word,
         an empty word or label, or an unknown label. The message has the file and the line.
     """
     what = (
