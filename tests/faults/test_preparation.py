@@ -1,6 +1,7 @@
 """Two hosts tokenize one corpus; one of them dies or freezes in the middle."""
 
 import os
+import pathlib
 import signal
 import socket
 import subprocess
