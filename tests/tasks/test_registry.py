@@ -177,7 +177,7 @@ SIZES = {
 }
 """The vocabulary size and the millions of parameters of built-in configurations."""
 
-FEW = ("demo", "translation:tiny", "classification:tiny")
+FEW = ("demo", "translation:tiny", "classification:tiny", "tagging:tiny")
 """The built-in configurations for which few programs are compiled."""
 
 
