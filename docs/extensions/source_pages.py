@@ -78,22 +78,43 @@ def link_sources(app, doctree) -> None:
             node += link
 
 
-def make_pages(app):
-    """Yields the pages of programs and folders, and copies other files."""
-    names = set().union(*app.env.repository_files.values())
-    for name in sorted(names):
+PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{name} - jaxformer</title>
+<link rel="stylesheet" href="{top}_static/pygments.css">
+<link rel="stylesheet" href="{top}_static/styles/furo.css">
+<link rel="stylesheet" href="{top}_static/site.css">
+<body class="source-page">
+<p><a href="{top}README.html">jaxformer</a></p>
+<h1>{name}</h1>
+{body}
+"""
+"""A page without the navigation of the theme, which takes a third of a second for each of hundreds of files."""
+
+
+def make_pages(app) -> list[tuple[str, dict[str, object], str]]:
+    """Writes the pages of programs and folders, and copies other files; Sphinx has none of them to write."""
+    for name in sorted(set().union(*app.env.repository_files.values())):
         path = ROOT / name
         if path.is_dir():
             members = sorted(member.name for member in path.iterdir() if member.is_file())
             for member in members:
                 copy(app, f"{name}/{member}")
             lines = "".join(f'<li><a href="{path.name}/{quote(member)}">{member}</a></li>' for member in members)
-            yield f"{FOLDER}/{name}", {"title": name, "body": f"<h1>{name}</h1><ul>{lines}</ul>"}, "page.html"
+            write(app, name, f"<ul>{lines}</ul>")
         elif path.suffix in PROGRAMS:
-            body = f"<h1>{name}</h1>{highlighted(app, path)}"
-            yield f"{FOLDER}/{name}", {"title": name, "body": body}, "page.html"
+            write(app, name, highlighted(app, path))
         else:
             copy(app, name)
+    return []
+
+
+def write(app, name: str, body: str) -> None:
+    page = pathlib.Path(app.outdir, FOLDER, f"{name}.html")
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(PAGE.format(name=name, top="../" * (name.count("/") + 1), body=body), encoding="utf-8")
 
 
 def highlighted(app, path: pathlib.Path) -> str:
