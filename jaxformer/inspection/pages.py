@@ -1,7 +1,7 @@
 """The attention of a network to an input as a web page: one file, without a server or a network, or in a notebook.
 
-A page is a function of views: a `View` holds everything that it shows of an input. The script and the style, `page.js` and
-`page.css`, are read as they are; a content security policy admits nothing else, so that no text can run.
+A page is a function of views: a `View` holds everything that it shows of an input. The script and the style, `page.js`
+and `page.css`, are read as they are; a content security policy admits nothing else, so that no text can run.
 """
 
 from __future__ import annotations
