@@ -85,7 +85,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._answer(400, text, str(error))
 
     def log_message(self, format: str, *args: object) -> None:
-        """Writes nothing: what is typed concerns nobody else."""
+        """Writes nothing: texts are not logged."""
 
     def _is_local(self) -> bool:
         """Returns True if a page of this server asks; refuses one of another site, also by a name for this address."""

@@ -87,10 +87,10 @@ def select(attention: AttentionWeights, *, layer: int | None = None, head: int |
 
 
 def checked(name: str, index: int, size: int) -> int:
-    """Returns the index of a layer or head, of which -1 is the last one.
+    """Returns the index of a layer or head, counted from 0; -1 is the last one.
 
     Raises:
-      ConfigError: there is none.
+      ConfigError: there is no such layer or head.
     """
     if not -size <= index < size:
         raise ConfigError(f"{name} must be from 0 to {size - 1}, or from -1 to {-size} from the end, got {index}")

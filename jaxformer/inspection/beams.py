@@ -20,7 +20,7 @@ class Node(NamedTuple):
     score: float
     """The log-probability with the length penalty, by which hypotheses are ranked."""
     fate: str
-    """What became of it: live, finished or pruned."""
+    """Its fate: live, finished or pruned."""
 
 
 Tree = tuple[tuple[Node, ...], ...]
@@ -28,7 +28,7 @@ Tree = tuple[tuple[Node, ...], ...]
 
 
 def tree(trace: BeamTrace, word: Callable[[int], str], *, sentence: int = 0) -> Tree:
-    """Returns what each step considered, each hypothesis with the one that it continues.
+    """Returns the hypotheses that each step considered, each with the one that it continues.
 
     Args:
       trace, word: see `as_text`.

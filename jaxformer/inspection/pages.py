@@ -1,7 +1,7 @@
 """The attention of a network to an input as a web page: one file, without a server or a network, or in a notebook.
 
-A page is a function of views: `View` has all that it shows of an input. The script and the style, `page.js` and
-`page.css`, are read as they are; a content security policy admits nothing else, so that no text can run.
+A page is a function of views: a `View` holds everything that it shows of an input. The script and the style, `page.js`
+and `page.css`, are read as they are; a content security policy admits nothing else, so that no text can run.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ KINDS = {
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """All that is shown of one input. A notebook shows it as a page.
+    """Everything that is shown of one input. A notebook shows it as a page.
 
     Raises:
       ConfigError: the model has no attention.
@@ -56,7 +56,7 @@ class View:
     attentions: Mapping[str, AttentionWeights]
     """The weights of all layers and heads, by the name of the attention, such as "decoder.cross"."""
     results: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """What the model made of the input, such as its translation, by a name."""
+    """The results for the input, such as its translation, by a name."""
     search: Tree = ()
     """The hypotheses of the beam search that found it."""
 
@@ -176,7 +176,7 @@ def _side(pieces: Sequence[str], *, places: bool) -> dict[str, object]:
 
 
 def _encoded(weights: np.ndarray, exact: bool) -> dict[str, object]:
-    """Returns the weights as 16-bit integers, of which 65,535 stands for 1, or as float32."""
+    """Returns the weights as 16-bit integers, where 65,535 stands for 1, or as float32."""
     weights = np.asarray(weights, np.float32)
     with np.errstate(invalid="ignore"):
         short = np.clip(np.round(weights * 65535), 0, 65535).astype("<u2")

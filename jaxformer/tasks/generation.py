@@ -163,7 +163,7 @@ class TextPredictor:
         return functools.partial(search.lower(options, self.placement, *given).compile(), *given)
 
     def _tree(self, search: Callable[[decoding.BeamTrace], Callable[[], Hypotheses]]) -> beams.Tree:
-        """Returns what each step of a beam search considers; nothing of another search, or on several devices."""
+        """Returns the hypotheses of each step of a beam search; none of another search, or on several devices."""
         if not isinstance(self.decode.finder, Beam) or not on_one_device(self.placement):
             return ()
         trace = decoding.BeamTrace()

@@ -1,4 +1,4 @@
-"""The weights and predictions of one forward pass, of which predictors make an `inspection.pages.View`."""
+"""The weights and predictions of one forward pass, for the `inspection.pages.View` of a predictor."""
 
 from __future__ import annotations
 
