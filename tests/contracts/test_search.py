@@ -97,7 +97,7 @@ def results(hypotheses, sentence, count):
     return as_tuples(hypotheses, sentence)[:exist], np.asarray(hypotheses.scores[sentence, :exist])
 
 
-@pytest.mark.parametrize("case", first(CASES, CASES[1], CASES[4]), ids=lambda case: "-".join(case[:3]))
+@pytest.mark.parametrize("case", first(CASES, CASES[4]), ids=lambda case: "-".join(case[:3]))
 def test_a_wide_beam_is_exhaustive_search(case):
     """D2: the ten best of all sequences of 200 random models, from a beam that keeps every live hypothesis."""
     step, table = markov(MODELS, batch=MODELS)

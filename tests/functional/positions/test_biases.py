@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from jaxformer import functional
+from tests.modules.small import quick
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,11 @@ def test_transformer_xl_is_its_four_terms():
         q, k = query[0, t, n], key[0, s, n]
         logits[n, t, s] = (q @ k + q @ r + u[n] @ k + v[n] @ r) / 2
     weights = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-    cast = lambda x: jnp.asarray(x, jnp.float32)
-    moved, bias = functional.transformer_xl(cast(query), cast(kernel), cast(u), cast(v))
-    got = functional.attention(moved, cast(key), cast(value), bias=bias)
+
+    @quick
+    def attend(query, key, value, *given):
+        moved, bias = functional.transformer_xl(query, *given)
+        return functional.attention(moved, key, value, bias=bias)
+
+    got = attend(*map(np.float32, (query, key, value, kernel, u, v)))
     np.testing.assert_allclose(got[0], np.einsum("nts,snj->tnj", weights, value[0]), atol=1e-5)
