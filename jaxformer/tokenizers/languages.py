@@ -108,7 +108,7 @@ def tags_of(tokenizer: PretrainedTokenizer, named: str) -> dict[str, int]:
     """Returns the tokens for languages, by their codes.
 
     Raises:
-      DataError: there are none.
+      DataError: it has none.
     """
     added = sorted(token for token in range(tokenizer.vocab_size) if tokenizer.is_special(token))
     named_tokens = zip(tokenizer.pieces(added), added, strict=True)

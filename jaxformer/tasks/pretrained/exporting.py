@@ -238,7 +238,9 @@ def with_start_of_family(found: Translator) -> Translator:
     """
     (family, _, params), pad, bos = found.model, found.special.pad, found.special.bos
     if family in ("mbart", "m2m_100") and not found.tags:
-        raise ConfigError(f"texts of a {family} begin with the code of a language, which the texts of this run lack")
+        raise ConfigError(
+            f"the decoder of an {family} begins with the code of a language, which the texts of the run lack"
+        )
     if family not in _WITH_PADDING:
         return found
     if bos != pad and {pad, bos} & {found.special.eos, found.special.unk, *found.start}:

@@ -64,7 +64,7 @@ class Translator(TextPredictor):
 
     decode: DecodeConfig = DecodeConfig()
     tags: Literal["none", "source", "target", "both"] = "none"
-    """The side whose first token says the target language, or both, of which each says its own; see `to`."""
+    """The side whose first token says the target language, or both: each then says its own; see `to`."""
     source_language: str = ""
     """The language of sources, for tags on both sides."""
 
