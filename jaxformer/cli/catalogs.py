@@ -43,7 +43,7 @@ class Data(Options):
       jaxformer data list
       jaxformer data fetch multi30k --out data
       jaxformer data grammar --out data/grammar  # the built-in corpus: four parts, two aligned files each
-      jaxformer train tagging:tiny --data.train data/grammar/train.tags.tsv --out run  # English parts of speech
+      jaxformer train tagging:tiny --data.train data/grammar/train.tags.tsv --out tagger  # parts of speech
       jaxformer data prepare CONFIG --out cache --workers 8  # see `jaxformer data prepare --help`
     """
 

@@ -90,8 +90,7 @@ class Sweep(Options):
 
     examples:
       jaxformer sweep demo --seeds 3 --out runs/demo-seeds
-      jaxformer sweep translation:tiny --data.source my.en --data.target my.fr --out runs/sweep \\
-          --set optimizer.learning_rate=1e-3,2e-3 --set model.dropout=0,0.1 --evaluate
+      jaxformer sweep translation --data.source my.en --data.target my.fr --set model.dropout=0,0.1 --evaluate --out all
       jaxformer sweep demo --set optimizer=adam,muon --train.steps 500 --out runs/optimizers --plan
 
     Run the same command again to resume where it stopped; more seeds or values add trainings. The results are also in

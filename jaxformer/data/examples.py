@@ -207,7 +207,7 @@ def tokenize_examples(
     sides = list(zip(*(text.split("\t") for text in texts), strict=True)) or [(), ()]
     firsts, seconds = (Ragged.join(encode(side)) for side in sides)
     joined, end = [], np.array([special.eos], np.int32)
-    for first, second in zip(firsts, seconds, strict=True):
+    for first, second in ((firsts[i], seconds[i]) for i in range(len(texts))):
         short = min(len(first), len(second), (most - 1) // 2)
         room = most - 1 - short
         joined += [np.concatenate([first[:room], end, second[: most - 1 - min(len(first), room)]])]

@@ -76,12 +76,12 @@ def prepare(config: TaggingConfig, corpus: Corpus, run: pathlib.Path) -> Data[Pl
         f"{tokenizer.vocab_size:,}; {plan.steps_per_epoch:,} batches an epoch in shapes {in_shapes}",
         *corpus.warnings(),
     )
-    planned, validation = (
+    planned, held_out = (
         PlannedTags(each.parts, each.labeled(corpus.indices(part)), tokenizer.special, its)
         for each, part, its in zip((train, others), (corpus.train, corpus.validation), plans, strict=True)
     )
     lengths = [length for _, length, _ in plan.shapes]
-    return Data(planned, validation, ClassVocabulary(tokenizer, corpus.classes), report, lengths)
+    return Data(planned, held_out, ClassVocabulary(tokenizer, corpus.classes), report, lengths)
 
 
 def network(
