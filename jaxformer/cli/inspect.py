@@ -12,10 +12,9 @@ from jaxformer.cli.predictors import FROM, TO, RunOptions, configured, directed,
 from jaxformer.errors import ConfigError
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from jaxformer.inspection.attention_maps import AttentionMap, AttentionWeights, Patches
     from jaxformer.inspection.pages import View
+    from jaxformer.inspection.plots import Figure
 
 DEFAULT_PICTURE = "attention.png"
 

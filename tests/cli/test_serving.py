@@ -4,12 +4,13 @@ import contextlib
 import http.client
 import threading
 
+import numpy as np
 import pytest
 
 from jaxformer.cli import serving
 from jaxformer.cli.main import main
 from jaxformer.errors import ConfigError, DataError
-from tests.inspection.test_pages import view, weights
+from tests.inspection.small import rows, view
 
 HOST = "127.0.0.1"
 
@@ -17,7 +18,7 @@ HOST = "127.0.0.1"
 def look(text):
     if text == "too long":
         raise DataError("the text has <9> tokens")
-    return view(weights(1, 1, 2, 2), text)
+    return view(np.array(rows(0, 1, 1, 2, 2)), text)
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,9 @@ import dataclasses
 
 import numpy as np
 
+from jaxformer.inspection.attention_maps import AttentionWeights
+from jaxformer.inspection.pages import View
+
 
 @dataclasses.dataclass(frozen=True)
 class Pieces:
@@ -15,3 +18,8 @@ class Pieces:
 def rows(seed, *shape):
     weights = np.random.default_rng(seed).random(shape)
     return weights / weights.sum(-1, keepdims=True)
+
+
+def view(weights, title="A dog runs"):
+    names = lambda number: tuple(f"▁w{i}" for i in range(number))
+    return View(title, {"decoder.cross": AttentionWeights(names(weights.shape[3]), names(weights.shape[2]), weights)})

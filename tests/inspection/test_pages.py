@@ -11,16 +11,7 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.inspection import pages
 from jaxformer.inspection.attention_maps import AttentionWeights
 from jaxformer.inspection.pages import View, page
-from tests.inspection.small import rows
-
-
-def weights(*shape):
-    return np.array(rows(0, *shape), np.float32)
-
-
-def view(weights, title="A dog runs"):
-    names = lambda number: tuple(f"▁w{i}" for i in range(number))
-    return View(title, {"decoder.cross": AttentionWeights(names(weights.shape[3]), names(weights.shape[2]), weights)})
+from tests.inspection.small import rows, view
 
 
 def held(html):

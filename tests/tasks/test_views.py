@@ -9,19 +9,23 @@ import pytest
 from jaxformer import models, pure
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.models import choices
+from jaxformer.tasks.captioning import TASK as CAPTIONING
+from jaxformer.tasks.captioning import CaptioningConfig, DecodeConfig, ImageCaptioner
+from jaxformer.tasks.classes import Classes
 from jaxformer.tasks.classification.predictor import ClassVocabulary, TextClassifier
 from jaxformer.tasks.language_model import TASK as LANGUAGE_MODEL
 from jaxformer.tasks.language_model import TextGenerator
 from jaxformer.tasks.masked_language_model.task import MaskedPredictor
 from jaxformer.tasks.tagging import Tagger
+from jaxformer.tasks.vision import TASK as VISION
+from jaxformer.tasks.vision import ImageClassifier, VisionConfig
 from jaxformer.tokenizers.characters import CharacterTokenizer
-from tests.modules.small import quick
+from tests.modules.small import drawn, quick
 from tests.tasks.captioning.small import RECURRENT, TRANSFORMER
-from tests.tasks.captioning.test_predictor import captioner
 from tests.tasks.language_model import small
 from tests.tasks.translation.translators import translator
-from tests.tasks.vision.small import picture
-from tests.tasks.vision.test_predictor import classifier
+from tests.tasks.vision.small import CONVOLUTION, picture
+from tests.tasks.vision.small import TRANSFORMER as PATCHES
 
 TOKENIZER = CharacterTokenizer.train(["the old man", "to be or not to be"])
 ENCODER = {"d_model": 12, "num_heads": 4, "d_ff": 20, "num_layers": 2}
@@ -37,7 +41,7 @@ def checked(view, *names):
     return view
 
 
-def drawn(net):
+def params_of(net):
     return quick(net.init)(jax.random.key(0))
 
 
@@ -63,7 +67,7 @@ def test_a_recurrent_translator(attention):
     one = translator()
     config = models.Seq2SeqConfig(400, 400, d_model=12, d_hidden=8, num_encoder_layers=1, attention=attention)
     net = pure(models.Seq2Seq, config)
-    recurrent = dataclasses.replace(one, net=net, params=drawn(net))
+    recurrent = dataclasses.replace(one, net=net, params=params_of(net))
     if attention is None:
         with pytest.raises(ConfigError, match="this model has no attention to show"):
             recurrent.view("She sings.", "Elle chante.")
@@ -75,7 +79,7 @@ def test_a_recurrent_translator(attention):
 def test_a_language_model(tmp_path):
     config = small.tiny(tmp_path)
     net = LANGUAGE_MODEL.network(config, TOKENIZER.vocab_size).net
-    one = TextGenerator(net, drawn(net), TOKENIZER, config.decode, window=16)
+    one = TextGenerator(net, params_of(net), TOKENIZER, config.decode, window=16)
     own = checked(one.view("the old man"), "decoder.self").attentions["decoder.self"]
     assert "".join(own.source) == "the old man".replace(" ", "▁")
     assert not np.triu(own.weights, 1).any()
@@ -89,7 +93,7 @@ def test_a_language_model(tmp_path):
 
 def test_a_masked_language_model():
     net = pure(models.MaskedLanguageModel, models.EncoderConfig(vocab_size=40, **ENCODER))
-    one = MaskedPredictor(net, drawn(net), TOKENIZER)
+    one = MaskedPredictor(net, params_of(net), TOKENIZER)
     view = checked(one.view("the [MASK]an"), "encoder.self")
     own = view.attentions["encoder.self"]
     place = own.source.index("[MASK]")
@@ -100,7 +104,7 @@ def test_a_masked_language_model():
 
 def test_a_classifier():
     net = pure(models.Classifier, models.ClassifierConfig(vocab_size=40, num_classes=2, **ENCODER))
-    one = TextClassifier(net, drawn(net), ClassVocabulary(TOKENIZER, ("a", "b")), 20)
+    one = TextClassifier(net, params_of(net), ClassVocabulary(TOKENIZER, ("a", "b")), 20)
     view = checked(one.view(" the old man "), "encoder.self")
     own = view.attentions["encoder.self"]
     row = own.weights[-1].mean(0)[0]
@@ -113,7 +117,7 @@ def test_a_classifier():
 def test_a_classifier_of_pairs():
     """It reads a pair as `classify` does, with token types."""
     net = pure(models.Classifier, models.ClassifierConfig(vocab_size=40, num_classes=2, num_token_types=2, **ENCODER))
-    one = TextClassifier(net, drawn(net), ClassVocabulary(TOKENIZER, ("a", "b")), 20, has_pairs=True)
+    one = TextClassifier(net, drawn(net.shapes), ClassVocabulary(TOKENIZER, ("a", "b")), 20, has_pairs=True)
     view = checked(one.view("the old \t man"), "encoder.self")
     row = view.attentions["encoder.self"].weights[-1].mean(0)[0]
     (classified,) = one.classify(["the old\tman"])
@@ -124,7 +128,7 @@ def test_a_classifier_of_pairs():
 
 def test_a_tagger():
     net = pure(models.TokenClassifier, models.TokenClassifierConfig(vocab_size=40, num_classes=2, **ENCODER))
-    one = Tagger(net, drawn(net), ClassVocabulary(TOKENIZER, ("a", "b")), 12)
+    one = Tagger(net, drawn(net.shapes), ClassVocabulary(TOKENIZER, ("a", "b")), 12)
     view = checked(one.view("to be or not to be"), "encoder.self")  # longer than a row
     assert view.attentions["encoder.self"].source[1:-1] == tuple(TOKENIZER.pieces(TOKENIZER.encode(["to be or"])[0]))
     (tagged,) = one.tag(["to be or not to be"])
@@ -133,10 +137,11 @@ def test_a_tagger():
         one.view(" ")
 
 
-@pytest.mark.parametrize(("name", "kind"), [("transformer", "encoder.self"), ("convolution", "grid")])
-def test_an_image(name, kind, tmp_path):
+@pytest.mark.parametrize(("model", "kind"), [(PATCHES, "encoder.self"), (CONVOLUTION, "grid")], ids=["ViT", "CNN"])
+def test_an_image(model, kind, tmp_path):
     picture(1).save(tmp_path / "a.png")
-    one = classifier(name)
+    net = VISION.network(VisionConfig(model=model), 2).net
+    one = ImageClassifier(net, drawn(net.shapes), Classes(("dark", "light")))
     own = checked(one.view(tmp_path / "a.png"), kind).attentions[kind]
     (expected,) = one.classify([tmp_path / "a.png"])
     shown = expected.attention_maps["grid" if kind == "grid" else "last layer"]
@@ -150,7 +155,9 @@ def test_an_image(name, kind, tmp_path):
 @pytest.mark.parametrize("model", [RECURRENT, TRANSFORMER], ids=["recurrent", "transformer"])
 def test_a_caption(model, tmp_path):
     picture(1).save(tmp_path / "a.png")
-    one = captioner(model)
+    tokenizer = CharacterTokenizer.train(["a dark and light picture"])
+    net = CAPTIONING.network(CaptioningConfig(model=model), tokenizer.vocab_size).net
+    one = ImageCaptioner(net, drawn(net.shapes, 0.5), tokenizer, DecodeConfig(max_length=6))
     kinds = ("decoder.cross",) if model is RECURRENT else ("decoder.self", "decoder.cross")
     view = checked(one.view(tmp_path / "a.png", "a dark"), *kinds)
     (expected,) = one.attention(one.read_all([tmp_path / "a.png"]), ["a dark"])
