@@ -212,7 +212,7 @@ def test_a_converted_marian(tmp_path):
 
 def test_a_converted_gpt2(tmp_path):
     """A language model continues a prompt by the same tokens."""
-    config = families.gpt2(325, **SIZES, num_layers=2, max_positions=48)
+    config = families.gpt2(325, **SIZES, num_layers=2, max_positions=128)
     folder(tmp_path / "in", "gpt2", models.LanguageModel, config)
     names = dict.fromkeys(("eos_token", "bos_token"), tokenizers.END)
     tokenizers.write(tmp_path / "in", tokenizers.byte_level(), names)
