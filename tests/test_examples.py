@@ -3,16 +3,29 @@
 import dataclasses
 import io
 import json
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 from flax import nnx
 from rich.console import Console
 
 import jaxformer
-from examples import differential_attention, minimal, own_attention, own_model, own_task, sharded, sparsemax
+from examples import (
+    differential_attention,
+    minimal,
+    own_attention,
+    own_model,
+    own_task,
+    run_program,
+    sharded,
+    sparsemax,
+    write_program,
+)
 from jaxformer import functional, masks, models, modules, pure, sharding
 from jaxformer.cli.main import main
 from jaxformer.config import changed
@@ -20,6 +33,7 @@ from jaxformer.data.text import Text
 from jaxformer.models import choices
 from jaxformer.tasks import registry
 from tests.contracts.task import TaskContract
+from tests.tasks.translation import translators
 
 
 @pytest.fixture(scope="module")
@@ -311,3 +325,25 @@ def test_a_run_of_an_own_task_is_loaded_and_used(tmp_path):
         | {"output": {"kernel": jnp.zeros((16, 1)), "bias": jnp.ones(1)}},
     )
     assert always.restore("Ärger in Köln") == "ÄRGER IN KöLN"
+
+
+@pytest.mark.full
+def test_a_program_translates_without_the_library(tmp_path, monkeypatch):
+    """Its process can import jax, flatbuffers and sentencepiece, but neither this library nor flax."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # a symbol is no integer
+    one = translators.with_settings(translators.translator(beam_size=4), max_length=12, max_ratio=100.0)
+    write_program.write(one, tmp_path / "program", length=12)
+    monkeypatch.undo()
+    sentences = ["The old man sees the house.", "She sings \u2581 twice.", "Why?"]
+    code = "import runpy, sys; sys.modules |= dict.fromkeys(('jaxformer', 'flax', 'optax')); del sys.argv[0]"
+    code += "; runpy.run_path(sys.argv[0], run_name='__main__')"
+    command = [sys.executable, "-c", code, run_program.__file__, str(tmp_path / "program"), *sentences]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert (done.returncode, done.stdout) == (0, "\n".join(one.translate(sentences)) + "\n"), done.stderr
+
+
+def test_a_vocabulary_that_a_program_lacks_is_refused(tmp_path):
+    one = dataclasses.replace(translators.translator(), tokenizer=None)
+    with pytest.raises(SystemExit, match="the vocabulary must be one of sentencepiece alone"):
+        write_program.write(one, tmp_path / "program")
+    assert not (tmp_path / "program").exists()

@@ -25,6 +25,8 @@ HOME = {
     "tensorboardX": "training/logging.py",
     "tokenizers": "tokenizers/pretrained.py",
     "safetensors": "interop/tensors.py",
+    "huggingface_hub": "interop/hub.py",
+    "ctranslate2": "interop/ctranslate2.py",
     "wandb": "training/tracking.py",
     "mlflow": "training/tracking.py",
     "IPython": "training/progress.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import tempfile
@@ -9,9 +10,9 @@ import tempfile
 import ctranslate2
 
 import jaxformer
-from benchmarks.sides.ctranslate2_model import of_run
 from benchmarks.sides.decode_ctranslate2 import product as product
 from benchmarks.sides.decode_ctranslate2 import versions as versions
+from jaxformer.tasks import pretrained
 from jaxformer.tasks.config import Beam
 
 
@@ -23,12 +24,14 @@ def build(spec):
     if not isinstance(rule, Beam) or rule.normalization != "tokens" or rule.coverage_penalty:
         raise ValueError("decode.search must be a beam with the normalization and coverage_penalty of CTranslate2")
     with tempfile.TemporaryDirectory() as folder:
-        of_run(translator).save(folder)
+        written = pathlib.Path(folder) / "model"
+        pretrained.export_ctranslate2(spec["run"], written)
+        pieces = json.loads((written / "shared_vocabulary.json").read_text(encoding="utf-8"))
         threads = spec.get("threads", os.cpu_count())
         model = ctranslate2.Translator(
-            folder, compute_type=spec["compute_type"], inter_threads=1, intra_threads=threads
+            str(written), compute_type=spec["compute_type"], inter_threads=1, intra_threads=threads
         )
-    ids = {piece: i for i, piece in enumerate(tokenizer.pieces(range(translator.net.config.target_vocab_size)))}
+    ids, end = {piece: i for i, piece in enumerate(pieces)}, [tokenizer.special.eos]
     # One limit for all; each of ours follows from its length.
     longest = max(len(tokens) + 1 for tokens in tokenizer.encode(lines))
     limit = int(longest * decode.max_ratio) + decode.max_extra
@@ -36,7 +39,7 @@ def build(spec):
     options["length_penalty"] = rule.length_penalty
 
     def once():
-        tokens = [tokenizer.pieces(own) for own in tokenizer.encode(lines)]
+        tokens = [[pieces[token] for token in [*own, *end]] for own in tokenizer.encode(lines)]
         found = model.translate_batch(tokens, **options, min_decoding_length=0, max_decoding_length=limit)
         return [tokenizer.decode([ids[piece] for piece in one.hypotheses[0]]) for one in found]
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import tempfile
 
 import ctranslate2
 import numpy as np
 
-from benchmarks.sides.ctranslate2_model import converted
-from benchmarks.sides.decode_data import positions, sources, weights
+from benchmarks.sides.decode_data import sources, weights
+from benchmarks.sides.ours import network
+from jaxformer.interop import ctranslate2 as written
 
 
 def build(spec):
     pieces = ["<pad>", "<s>", "</s>", "<unk>", *(f"{i}" for i in range(4, spec["vocab_size"]))]
+    net, vocabulary = network(spec), written.Vocabulary(pieces, "<s>", "</s>", "<unk>")
     with tempfile.TemporaryDirectory() as folder:
-        _spec(spec, pieces).save(folder)
+        found = written.variables(net, weights(spec), vocabulary)
+        written.write(pathlib.Path(folder), net, found, vocabulary)
         model = ctranslate2.Translator(
             folder,
             compute_type=spec["compute_type"],
@@ -32,12 +36,6 @@ def build(spec):
         return [[numbers[piece] for piece in result.hypotheses[0]] for result in found]
 
     return once
-
-
-def _spec(spec, pieces):
-    """Returns the model in CTranslate2's format."""
-    options = {"num_heads": spec["num_heads"], "pre_norm": False, "norm_epsilon": 1e-5, "add_source_eos": False}
-    return converted(weights(spec), pieces, positions(spec), **options)
 
 
 def product(size):

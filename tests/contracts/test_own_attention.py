@@ -176,7 +176,7 @@ def test_a_new_run_starts_without_the_attention_of_another(here, capsys):
 
 def test_other_programs_have_no_such_attention(here, capsys):
     message = error(capsys, "export", "run", "--out", "exported")
-    assert message.endswith("which transformers does not have")
+    assert message.endswith("which other programs do not have")
     assert "run has an attention of its own" in message
     assert not (here / "exported").exists()
 

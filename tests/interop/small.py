@@ -4,6 +4,7 @@ import dataclasses
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
 
@@ -65,6 +66,14 @@ def save(folder, name, **changes):
     net = NETS[name]
     params = drawn(net)
     interop.save_pretrained(folder, net, params, family=name.partition(" ")[0], **changes)
+    return net, params
+
+
+def folder(path, family, model, config, **settings):
+    """Writes a model of moderate random weights; returns it and its parameters."""
+    net = pure(model, config)
+    params = jax.tree.map(lambda x: jnp.asarray(0.3 * x), drawn(net))
+    interop.save_pretrained(path, net, params, family=family, settings=settings)
     return net, params
 
 

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jaxformer import interop, models, sharding, training
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.files import JsonObject, local_path, write_text
+from jaxformer.interop import hub
 from jaxformer.interop.tensors import Settings, check_folder, read_json
 from jaxformer.modules.pure import Params, check_shapes, pure
 from jaxformer.sharding import Placement
@@ -62,6 +63,8 @@ def convert(
 ) -> TaskConfig:
     """Makes a run from a Hugging Face folder with ``config.json``, safetensors and the files of the tokenizer.
 
+    If there is no such folder, it may be the name of a model at huggingface.co: see `interop.hub.snapshot`.
+
     Tables keep the rows of the tokenizer's vocabulary, padded as in training; other rows are left out. The mask token
     of a masked language model gets the id that it has in this library, the first after the vocabulary.
 
@@ -81,12 +84,19 @@ def convert(
     folder, out = local_path(folder), local_path(out)
     if length < 0:
         raise ConfigError(f"length must be at least 0, got {length}")
-    check_folder(folder)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} is not empty; name a new folder")
+    name = folder.resolve().name
+    provenance: dict[str, object] = {"converted": str(folder.resolve())}
+    if fetched := hub.snapshot(folder):
+        folder, name = fetched.folder, fetched.name.partition("/")[2]
+        provenance = {"converted": fetched.name, "revision": fetched.revision, "files": fetched.hashes}
+    elif not folder.is_dir():
+        raise DataError(f"{folder} is not a folder; to download a model, give its name, ORG/NAME or ORG/NAME@REVISION")
+    check_folder(folder)
     settings, generation = _settings(folder)
     tokenizer, names = read_tokenizer(folder, settings)
-    found, name, provenance = interop.load_pretrained(folder), folder.resolve().name, dict[str, object]()
+    found = interop.load_pretrained(folder)
     if any(tensor.startswith(_HEADS) for tensor in found.unused):
         raise DataError(_refusal(folder, f"a {found.family} with the head of a classifier"))
     if length and found.net.model is not models.LanguageModel:
@@ -105,14 +115,13 @@ def convert(
         if found.net.model is not models.MaskedLanguageModel:
             left_out = f"; {', '.join(found.unused)} are left out" if found.unused else ""
             say(f"the run is an encoder without a head, for --init-from of a classifier{left_out}")
-            provenance, found = {"encoder": found.family}, _with_new_head(found)
+            provenance, found = provenance | {"encoder": found.family}, _with_new_head(found)
             mask = tokenizer.special.unk if mask is None else mask
         if mask is None:
             raise DataError(f"the tokenizer of {folder} has no mask token")
         config, params = _masked_language_model(name, found, tokenizer, mask)
     with run_lock.held(out):
-        provenance |= {"converted": str(folder.resolve()), "dtype": found.settings["dtype"]}
-        _write(out, config, params, tokenizer, generation, provenance)
+        _write(out, config, params, tokenizer, generation, provenance | {"dtype": found.settings["dtype"]})
     return config
 
 

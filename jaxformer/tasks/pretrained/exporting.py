@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import pathlib
 import types
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -68,22 +69,11 @@ def export(
       ConfigError: the folder exists, no family can express the model, its attention is a user's own, or the tokenizer's
         files cannot express the form of the text.
     """
-    run, out = local_path(run), local_path(out)
+    out = local_path(out)
     check_new_folder(out)
-    config = registry.read_config(run)
-    if not isinstance(config, LanguageModelingConfig | MaskedLanguageModelingConfig | TranslationConfig):
-        raise ConfigError(f"{run} is a run of {config.task}; language models, masked ones and translators are exported")
-    if config.attention:
-        raise ConfigError(f"{run} has an attention of its own, {config.attention}, which transformers does not have")
-    tokenizer, masked = run_tokenizer(run), isinstance(config, MaskedLanguageModelingConfig)
-    frame = "both" if masked else "end" if isinstance(config, TranslationConfig) else ""
-    languages = _languages(config, tokenizer)
-    files = tokenizer_files(tokenizer, frame=frame, mask=masked, languages=languages)
-    params, _ = restore.load_params(run, checkpoint, mesh)
-    plain = dataclasses.replace(config, tune=TuneConfig())  # adapters are merged
-    placement = Placement(sharding.mesh(mesh))
-    net = make_training_setup(registry.task_of(config), plain, tokenizer.vocab_size, placement).network.net
-    found = _fitted(tokenizer, *_with_rows_of(tokenizer, net, params), family, rundir.encoder_family(run))
+    run, config, tokenizer, files, net, params = load_run(run, checkpoint, mesh)
+    masked = isinstance(config, MaskedLanguageModelingConfig)
+    found = _fitted(tokenizer, net, params, family, rundir.encoder_family(run))
     special, start = tokenizer.special, tokenizer.start
     settings: JsonObject = _ids(special, start)
     generation, ids, never = dict(settings), dict(settings), dict[str, int]()
@@ -94,7 +84,7 @@ def export(
         generation = ids = dict(settings)
         longest = min(found.net.config.length_limit or generation_config.MOST, generation_config.MOST) - 1
         never = generation_config.special_words(config.decode, tokenizer)
-        begin = start or tuple(tags[code] for code in languages[1:] if code in tags)
+        begin = start or tuple(tags[code] for code in _languages(config, tokenizer)[1:] if code in tags)
         generation |= generation_config.to_generation(config.decode, special, begin, longest, never.values())
     elif isinstance(config, LanguageModelingConfig):
         generation |= generation_config.to_text_generation(config.decode)
@@ -115,10 +105,49 @@ def export(
         if not masked:
             (temporary / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n", encoding="utf-8")
     decode = None if isinstance(config, MaskedLanguageModelingConfig) else config.decode
-    if decode and (lost := generation_config.without_counterpart(decode, never)):
-        named = ", ".join(f"decode.{name} {value}" for name, value in lost.items())
-        say(f"the folder does not have {named}, which transformers lacks; texts that they end or change differ")
+    if decode:
+        say_lost(generation_config.without_counterpart(decode, never), "transformers", say)
     return found.family
+
+
+def say_lost(lost: Mapping[str, object], program: str, say: Say) -> None:
+    """Reports the settings of a search that a program lacks, if there are any."""
+    if lost:
+        named = ", ".join(f"decode.{name} {value}" for name, value in lost.items())
+        say(f"the folder does not have {named}, which {program} lacks; texts that they end or change differ")
+
+
+class Loaded(NamedTuple):
+    """A run that other programs may read."""
+
+    run: pathlib.Path
+    config: LanguageModelingConfig | MaskedLanguageModelingConfig | TranslationConfig
+    tokenizer: Tokenizer
+    files: Mapping[str, bytes]
+    """The files of the tokenizer."""
+    net: Pure
+    """The model, whose tables have exactly the rows of the vocabulary."""
+    params: Params
+    """Its parameters, with adapters merged."""
+
+
+def load_run(run: str | os.PathLike[str], checkpoint: str, mesh: str) -> Loaded:
+    """Returns a run as other programs may read it; see `export`."""
+    run = local_path(run)
+    config = registry.read_config(run)
+    if not isinstance(config, LanguageModelingConfig | MaskedLanguageModelingConfig | TranslationConfig):
+        raise ConfigError(f"{run} is a run of {config.task}; language models, masked ones and translators are exported")
+    if config.attention:
+        raise ConfigError(f"{run} has an attention of its own, {config.attention}, which other programs do not have")
+    tokenizer, masked = run_tokenizer(run), isinstance(config, MaskedLanguageModelingConfig)
+    frame = "both" if masked else "end" if isinstance(config, TranslationConfig) else ""
+    languages = _languages(config, tokenizer)
+    files = tokenizer_files(tokenizer, frame=frame, mask=masked, languages=languages)
+    params, _ = restore.load_params(run, checkpoint, mesh)
+    plain = dataclasses.replace(config, tune=TuneConfig())  # adapters are merged
+    placement = Placement(sharding.mesh(mesh))
+    net = make_training_setup(registry.task_of(config), plain, tokenizer.vocab_size, placement).network.net
+    return Loaded(run, config, tokenizer, files, *_with_rows_of(tokenizer, net, params))
 
 
 def _languages(config: TaskConfig, tokenizer: Tokenizer) -> tuple[str, str]:

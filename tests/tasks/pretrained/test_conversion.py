@@ -12,8 +12,10 @@ from tokenizers import Tokenizer
 
 import jaxformer
 from jaxformer import interop, models, pure
+from jaxformer.cli import main
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.interop import hub
 from jaxformer.models import families
 from jaxformer.tasks import pretrained, registry, runs
 from jaxformer.tasks.config import Beam, Greedy
@@ -65,6 +67,23 @@ def test_a_language_model(tmp_path, vocab_size):
     assert text.startswith(TEXT)
     (run,) = runs.find_runs(tmp_path)
     assert run.state == "converted"
+
+
+def test_a_model_by_name(tmp_path, monkeypatch, capsys):
+    """Its commit and its hashes are kept; what the Hub refuses is one line, and no run."""
+    gpt2(tmp_path / "cache" / "c0ffee")
+    found = hub.Snapshot("a/tiny", tmp_path / "cache" / "c0ffee", "c0ffee", {"config.json": "f00d"})
+    monkeypatch.setattr(hub, "snapshot", lambda path: found if str(path) == "a/tiny@v1" else None)
+    assert main.main(["convert", "a/tiny@v1", "--out", str(tmp_path / "run")]) == 0
+    assert registry.read_config(tmp_path / "run").name == "tiny"
+    provenance = json.loads((tmp_path / "run" / "provenance.json").read_text())
+    assert [provenance[name] for name in ("converted", "revision", "files")] == ["a/tiny", "c0ffee", found.hashes]
+    monkeypatch.undo()
+    capsys.readouterr()
+    assert main.main(["convert", "a/b/c", "--out", str(tmp_path / "other")]) == 2
+    line = "jaxformer convert: a/b/c is not a folder; to download a model, give its name, ORG/NAME or ORG/NAME@REVISION"
+    assert capsys.readouterr().err == f"{line}\n"
+    assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.full

@@ -20,7 +20,7 @@ from jaxformer.tasks.config import Sample
 from jaxformer.tasks.pretrained import exporting
 from jaxformer.tokenizers.special_tokens import SpecialTokens
 from tests.contracts.task import quiet
-from tests.interop.small import arrays, drawn, edited
+from tests.interop.small import arrays, drawn, edited, folder
 from tests.modules.small import quick
 from tests.selection import first
 from tests.tasks import small
@@ -29,13 +29,6 @@ from tests.tokenizers import pretrained as tokenizers
 
 SIZES = {"d_model": 12, "num_heads": 2, "d_ff": 12}
 GPT2 = {"eos_token": tokenizers.END, "bos_token": tokenizers.END}
-
-
-def folder(path, family, model, config, **settings):
-    net = pure(model, config)
-    params = jax.tree.map(lambda x: jnp.asarray(0.3 * x), drawn(net))
-    interop.save_pretrained(path, net, params, family=family, settings=settings)
-    return net, params
 
 
 def exported(path, family):
