@@ -158,7 +158,7 @@ def covering():
     return chosen
 
 
-@pytest.mark.parametrize("case", first(diagonal(), *diagonal()[::6]), ids=lambda case: case[0])
+@pytest.mark.parametrize("case", first(diagonal(), diagonal()[6]), ids=lambda case: case[0])
 def test_steps_and_prefixes_equal_the_full_pass(case):
     """With one layer, because each layer has its own cache; `test_pairs_of_parts` has two."""
     *parts, kind = case

@@ -32,8 +32,9 @@ PROGRAMS = {
     "JAX_COMPILATION_CACHE_DIR": str(ROOT / ".cache" / "tests"),
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
+    "MPLCONFIGDIR": str(ROOT / ".cache" / "matplotlib"),
 }
-"""Variables of processes that share all their compiled programs with each other and with the tests."""
+"""Variables of processes that share their compiled programs with each other and with the tests, and their fonts."""
 
 
 def write_pairs():

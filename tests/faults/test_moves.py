@@ -137,7 +137,7 @@ ELSEWHERE = """
 import os, sys
 from jaxformer.cli import main
 from jaxformer.multihost import storage
-storage.SECONDS = 12.0
+storage.wait_for_run.__kwdefaults__["seconds"] = 12.0
 sys.argv[0] = "jaxformer"
 if os.environ["JAX_PROCESS_ID"] == "1":
     os.makedirs("disk1", exist_ok=True)
