@@ -106,7 +106,7 @@ def read_tagged(
       classes: the allowed labels, normalized (NFC) as labels are; any by default.
 
     Raises:
-      DataError: the file is missing, not UTF-8 or without a word; or a line has too few columns, a separator in a word,
+      DataError: the file is missing or not UTF-8, or holds no word; a line has too few columns, a separator in a word,
         an empty word or label, or an unknown label. The message has the file and the line.
     """
     what = (
@@ -155,6 +155,8 @@ class TokenizedWords:
     words: Ragged
     firsts: np.ndarray
     """The first word of each part and, at the end, the number of all words."""
+
+    __repr__ = brief
 
     @property
     def parts(self) -> Ragged:
