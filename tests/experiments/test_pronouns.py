@@ -1,0 +1,51 @@
+"""Pronouns and their nouns, heads that are masked, and the smoke version."""
+
+import chex
+import jax
+import numpy as np
+import pytest
+
+from experiments.exposure.probes import NOUN_FORMS
+from experiments.pronouns import __main__ as pronouns
+from jaxformer import demo, models, pure
+
+
+def test_the_noun_that_is_meant():
+    """L3: the one that "it" stands for is the last before the link; its gender is that of the French pronoun."""
+    pairs = demo.generate(2000, seed=3)
+    found = {case.contrast.english: case for case in pronouns.cases(pairs)}
+    assert len(found) > 50
+    for case in found.values():
+        assert case.words[case.pronoun] in ("it", "they")
+        assert case.antecedent < case.pronoun
+        assert case.antecedent not in case.others
+    french = {pair.english: pair for pair in pairs}
+    for english, case in found.items():
+        pair = french[english]
+        word = {i: demo.words(pair.french)[j] for i, j in pair.alignment}[case.antecedent]
+        genders = {feminine for feminine, _ in NOUN_FORMS[word.lower()]}
+        assert (case.contrast.answer == "feminine") in genders
+
+
+def test_a_masked_head_has_no_output():
+    size = {"d_model": 8, "num_heads": 2, "d_ff": 8, "num_encoder_layers": 2, "num_decoder_layers": 1}
+    net = pure(models.EncoderDecoder, models.EncoderDecoderConfig(9, 9, **size))
+    params = net.init(jax.random.key(0))
+    for part, layer in (("encoder.self", 1), ("decoder.cross", 0)):
+        other = pronouns.masked(params, part, layer, 1)
+        side, name = pronouns.PARTS[part]
+        kernel = other[side]["stack"]["layers"][name]["output"]["kernel"]
+        assert not np.asarray(kernel[layer, 1]).any()
+        other[side]["stack"]["layers"][name]["output"]["kernel"] = kernel.at[layer, 1].set(
+            params[side]["stack"]["layers"][name]["output"]["kernel"][layer, 1]
+        )
+        chex.assert_trees_all_equal(other, params)
+
+
+@pytest.mark.full
+def test_a_smoke_run_resumes(tmp_path, capsys):
+    words = ["--smoke", "--out", str(tmp_path)]
+    assert pronouns.main(words) == 0
+    first = capsys.readouterr().out
+    assert pronouns.main(words) == 0
+    assert first.endswith(capsys.readouterr().out.rpartition("complete\n")[2])
