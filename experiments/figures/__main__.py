@@ -1,6 +1,6 @@
 """Draws the figures and tables of the five documents that docs/tour walks: one picture each, computed by the package.
 
-python -m experiments.figures --out runs/figures                             # all of them: about a minute
+python -m experiments.figures --out runs/figures                             # all of them: a minute and a half
 python -m experiments.figures --out runs/figures --only 17.13-positions      # some
 python -m experiments.figures --out runs/figures --more darker               # maps in which more weight is darker
 python -m experiments.figures --smoke --out runs/smoke                       # without trained networks
