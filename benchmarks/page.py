@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> None:
     view = pages.View("a", dict.fromkeys(("encoder.self", "decoder.self", "decoder.cross"), attention))
     began = time.perf_counter()
     source = pages.page([view])
-    results = {"bytes": len(source), "written_s": time.perf_counter() - began, "ready_s": []}
+    written, ready = time.perf_counter() - began, []
     path = shutil.which("chromium-headless-shell") or shutil.which("chromium")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         page = pages.save(source, pathlib.Path(folder) / "page.html")
@@ -46,12 +46,11 @@ def run(args: argparse.Namespace) -> None:
         for _ in range(5):
             tab = browser.new_page()
             tab.goto(page.as_uri())
-            results["ready_s"].append(tab.evaluate(READY) / 1000)
+            ready.append(tab.evaluate(READY) / 1000)
             tab.close()
         browser.close()
-    print(f"{results['bytes']:,} bytes, written in {results['written_s']:.2f} s", end="")
-    print(f", drawn in {min(results['ready_s']):.2f} to {max(results['ready_s']):.2f} s")
-    command.write(args.out, results)
+    print(f"{len(source):,} bytes, written in {written:.2f} s, drawn in {min(ready):.2f} to {max(ready):.2f} s")
+    command.write(args.out, {"bytes": len(source), "written_s": written, "ready_s": ready})
 
 
 if __name__ == "__main__":

@@ -89,8 +89,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _is_local(self) -> bool:
         """Returns True if a page of this server asks; refuses one of another site, also by a name for this address."""
-        port = self.connection.getsockname()[1]
-        hosts = {f"{LOCAL}:{port}", f"localhost:{port}"}
+        assert isinstance(self.server, http.server.HTTPServer)
+        hosts = {f"{host}:{self.server.server_port}" for host in (LOCAL, "localhost")}
         origin = self.headers.get("Origin")
         if self.headers.get("Host") in hosts and (origin is None or origin.removeprefix("http://") in hosts):
             return True
