@@ -7,6 +7,7 @@ downloads in a cache of its own. Nothing else of a repository than the files in 
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import hashlib
 import os
 import pathlib
@@ -67,7 +68,9 @@ def snapshot(path: str | os.PathLike[str]) -> Snapshot | None:
     lazy.require("huggingface_hub", what=f"{text} is not a folder here, and a model by name needs", extra="pretrained")
     name, revision = match[1], match[2] or "main"
     folder = _downloaded(name, revision)
-    hashes = {x.relative_to(folder).as_posix(): _hash(x) for x in sorted(folder.rglob("*")) if x.is_file()}
+    paths = {x.relative_to(folder).as_posix(): x for x in sorted(folder.rglob("*")) if x.is_file()}
+    read = lambda file: any(fnmatch.fnmatchcase(file, pattern) for pattern in FILES)  # others may have come before
+    hashes = {file: _hash(x) for file, x in paths.items() if read(file)}
     return Snapshot(name, folder, folder.name, hashes)
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -55,6 +56,7 @@ def test_names_are_downloaded_and_kept(tmp_path):
             assert other[2:] == [tagged, hashes | {"tokenizer.json": hashlib.sha256(b"{}").hexdigest()}]
         assert path is word is None
         assert not any("bin" in request or "README" in request or "onnx" in request for request in server.requests)
+    (pathlib.Path(main[1]) / "README.md").write_bytes(PLAIN["README.md"])  # by another program
     assert asked(tmp_path / "hf", address, "a/model", "a/model@v1.0", HF_HUB_OFFLINE="1") == [main, others[0]]
     line = "a/other cannot be reached, and is not in the cache"
     assert asked(tmp_path / "hf", address, "a/model", "a/other", "a/model@v2") == [
