@@ -30,9 +30,9 @@ from jaxformer.tasks.pretrained.generation_config import (
     from_generation,
     from_text_generation,
     of_model,
-    with_languages,
     without_special_words,
 )
+from jaxformer.tasks.pretrained.languages import with_languages
 from jaxformer.tasks.text import VOCAB_MULTIPLE, table_size
 from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.tasks.translation.config import TranslationConfig

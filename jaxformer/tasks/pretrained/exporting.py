@@ -29,11 +29,12 @@ from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.sharding import Placement
 from jaxformer.tasks import registry, restore, rundir
 from jaxformer.tasks.base import Say
-from jaxformer.tasks.config import TaskConfig, TuneConfig
+from jaxformer.tasks.config import TuneConfig
 from jaxformer.tasks.language_model.config import LanguageModelingConfig
 from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingConfig
 from jaxformer.tasks.pretrained import generation_config
 from jaxformer.tasks.pretrained.conversion import decoder_with_rows, with_rows
+from jaxformer.tasks.pretrained.languages import languages_of, with_languages
 from jaxformer.tasks.text import run_tokenizer
 from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.tasks.translation.config import TranslationConfig
@@ -84,7 +85,7 @@ def export(
         generation = ids = dict(settings)
         longest = min(found.net.config.length_limit or generation_config.MOST, generation_config.MOST) - 1
         never = generation_config.special_words(config.decode, tokenizer)
-        begin = start or tuple(tags[code] for code in _languages(config, tokenizer)[1:] if code in tags)
+        begin = start or tuple(tags[code] for code in languages_of(config, tokenizer)[1:] if code in tags)
         generation |= generation_config.to_generation(config.decode, special, begin, longest, never.values())
     elif isinstance(config, LanguageModelingConfig):
         generation |= generation_config.to_text_generation(config.decode)
@@ -141,20 +142,13 @@ def load_run(run: str | os.PathLike[str], checkpoint: str, mesh: str) -> Loaded:
         raise ConfigError(f"{run} has an attention of its own, {config.attention}, which other programs do not have")
     tokenizer, masked = run_tokenizer(run), isinstance(config, MaskedLanguageModelingConfig)
     frame = "both" if masked else "end" if isinstance(config, TranslationConfig) else ""
-    languages = _languages(config, tokenizer)
+    languages = languages_of(config, tokenizer)
     files = tokenizer_files(tokenizer, frame=frame, mask=masked, languages=languages)
     params, _ = restore.load_params(run, checkpoint, mesh)
     plain = dataclasses.replace(config, tune=TuneConfig())  # adapters are merged
     placement = Placement(sharding.mesh(mesh))
     net = make_training_setup(registry.task_of(config), plain, tokenizer.vocab_size, placement).network.net
     return Loaded(run, config, tokenizer, files, *_with_rows_of(tokenizer, net, params))
-
-
-def _languages(config: TaskConfig, tokenizer: Tokenizer) -> tuple[str, str]:
-    """Returns the languages of a translator whose published tokenizer has tokens for them."""
-    if isinstance(config, TranslationConfig) and isinstance(tokenizer, PublishedTokenizer) and tokenizer.tags:
-        return config.data.source_language, config.data.target_language
-    return "", ""
 
 
 def _fitted(tokenizer: Tokenizer, net: Pure, params: Params, family: str, encoder: str) -> equivalent.Fitted:
@@ -190,7 +184,7 @@ def _describes(
     if isinstance(config, LanguageModelingConfig):
         return generation_config.from_text_generation(generation, tokenizer)[0] == config.decode
     if isinstance(tokenizer, PublishedTokenizer) and tokenizer.tags:
-        _, generation = generation_config.with_languages(tokenizer, generation)
+        _, generation = with_languages(tokenizer, generation)
     kept, forbidden = generation_config.without_special_words(generation, tokenizer)
     decode = generation_config.from_generation(kept, tokenizer.special, tokenizer.start)
     return dataclasses.replace(decode, forbid=forbidden or decode.forbid) == config.decode

@@ -12,8 +12,7 @@ from jaxformer.tasks.config import Beam, GenerationConfig, Greedy, MinimumRisk, 
 from jaxformer.tasks.language_model.config import DecodeConfig as TextDecodeConfig
 from jaxformer.tasks.translation.config import DecodeConfig
 from jaxformer.tokenizers.base import Tokenizer
-from jaxformer.tokenizers.languages import default_source
-from jaxformer.tokenizers.pretrained import PretrainedTokenizer, PublishedTokenizer
+from jaxformer.tokenizers.pretrained import PretrainedTokenizer
 from jaxformer.tokenizers.special_tokens import SpecialTokens
 
 STOPPING: Mapping[bool | str, Literal["first", "now", "limit"]] = {True: "first", False: "now", "never": "limit"}
@@ -116,21 +115,6 @@ def from_generation(settings: Settings, special: SpecialTokens, start: tuple[int
         return DecodeConfig(search=_search(settings), forced_end=forced_end, **decode)
     except (TypeError, ValueError) as error:
         raise DataError(f"the settings of generation cannot be used: {error}") from None
-
-
-def with_languages(tokenizer: PublishedTokenizer, settings: Settings) -> tuple[dict[str, str], JsonObject]:
-    """Returns the languages of a folder as settings of the data, and the search without the one that it forces."""
-    codes = {token: code for code, token in tokenizer.tags.items()}
-    forced = codes.get(settings.get("forced_bos_token_id", -1))
-    found = {"source_language": default_source(str(tokenizer.settings["tokenizer_class"]))}
-    for side, name in (("source_language", "src_lang"), ("target_language", "tgt_lang")):
-        if isinstance(code := tokenizer.settings.get(name), str):
-            found[side] = code
-    languages = {side: code for side, code in found.items() if code in tokenizer.tags}
-    if forced is None:
-        return {"tags": "both", **languages}, dict(settings)
-    rest = {name: value for name, value in settings.items() if name != "forced_bos_token_id"}
-    return {"tags": "both", **languages, "target_language": forced}, rest
 
 
 def _search(settings: Settings) -> Beam | Greedy | Sample:
