@@ -203,10 +203,10 @@ def test_a_picture_is_bright_where_the_network_looks(opened):
 def test_the_search_is_a_tree(opened):
     """A hypothesis shows its whole text, and leads back to the first step through those that it continues."""
     tab = opened(VIEWS["translation"])
-    tab.hover("[data-node='1 0']")
-    expected = "▁La ▁chat: live, probability 0.174, log-probability -1.7500, score -0.8750"
+    tab.hover("[data-node='1 1']")
+    expected = "▁Le </s>: finished, probability 0.135, log-probability -2.0000, score -1.0000"
     assert tab.inner_text("#hypothesis") == expected
-    assert tab.eval_on_selector_all(".chosen[data-node]", "nodes => nodes.map(x => x.dataset.node)") == ["0 1", "1 0"]
+    assert tab.eval_on_selector_all(".chosen[data-node]", "nodes => nodes.map(x => x.dataset.node)") == ["0 0", "1 1"]
     tab.mouse.move(0, 0)
     tab.focus("[data-node='2 0']")
     assert tab.inner_text("#hypothesis").startswith(f"▁La ▁chat {MARKUP}: pruned")
