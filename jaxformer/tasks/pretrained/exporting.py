@@ -79,7 +79,7 @@ def export(
     settings: JsonObject = _ids(special, start)
     generation, ids, never = dict(settings), dict(settings), dict[str, int]()
     if isinstance(config, TranslationConfig):
-        given = Translator(found, special, start, special.bos, files, tokenizer.tags)
+        given = Translator(found, special, start, special.bos, files, tokenizer.tags if any(languages) else {})
         found, special, start, first, files, tags = with_start_of_family(given)
         settings = _ids(special, start) | {"decoder_start_token_id": first}
         generation = ids = dict(settings)
