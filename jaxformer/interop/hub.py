@@ -28,6 +28,7 @@ FILES = (
     "special_tokens_map.json",
     "source.spm",
     "target.spm",
+    "sentencepiece.bpe.model",
     "vocab.json",
     "target_vocab.json",
     "chat_template.jinja",
