@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +53,7 @@ def costs(length: int, dim: int, taps: int = 3) -> dict[str, int]:
     As in table 17.2, they are of the states of a recurrence without its inputs, and of the logits of attention alone,
     half of `mixing`, which has the weighted sum, too; `attention layer` has its four projections besides.
     """
-    shaped = lambda *shape: jax.ShapeDtypeStruct(shape, np.float32)
+    shaped: Callable[..., Any] = lambda *shape: jax.ShapeDtypeStruct(shape, np.float32)
     x, narrow = shaped(1, length, dim), shaped(1, length, 1)
     weights = F.RecurrentWeights(*(shaped(*shape) for shape in [(1, 1, dim), (dim, 1, dim), (1, dim), (1, dim)]))
     definition = functools.partial(F.attention, implementation="reference")
