@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -161,7 +161,7 @@ def paths(length: int = 16) -> Data:
     return {name: _influence(make, random(1, length, 8)) for name, make in makes.items()}
 
 
-def _influence(make: Callable[[nnx.Rngs], nnx.Module], x: jax.Array) -> np.ndarray:
+def _influence(make: Callable[[Any], Any], x: jax.Array) -> np.ndarray:
     net = pure(lambda config, rngs: make(rngs), None)
     params = net.init(jax.random.key(0))
     slopes = jax.jit(jax.jacrev(lambda x: net.apply(params, x)[0].sum(-1)))(x)[:, 0]

@@ -15,7 +15,7 @@ def seeded(seed: int, *shapes: tuple[int, ...]) -> list[jax.Array]:
     """
     twister, arrays = np.random.RandomState(seed), []
     for shape in shapes:
-        bits = np.frombuffer(twister.bytes(4 * math.prod(shape)), "<u4")
+        bits = np.asarray(twister.randint(0, 2**32, math.prod(shape), "uint32"))  # type: ignore[call-overload]
         low, high = ((bits & (2**24 - 1)) / np.float32(2**24)).reshape(-1, 2, 8).swapaxes(0, 1)
         radius, angle = np.sqrt(-2 * np.log(1 - low)), 2 * np.pi * high
         normal = np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1)
