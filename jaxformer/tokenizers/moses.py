@@ -26,14 +26,14 @@ UNSPACED = frozenset("bo dz ja km lo my th zh".split())
 """The languages that are written without spaces between words."""
 
 
-_SAME = dict(
-    pair.split(":")
+_SAME = {
+    pair[:3]: pair[4:]
     for pair in (
         "asm:as ben:bn bod:bo cat:ca ces:cs deu:de dzo:dz ell:el eng:en est:et fin:fi fra:fr gle:ga guj:gu hin:hi "
         "hun:hu isl:is ita:it jpn:ja kan:kn khm:km kor:ko lao:lo lit:lt lvs:lv mal:ml mar:mr mya:my nld:nl ory:or "
         "pan:pa pol:pl por:pt ron:ro rus:ru slk:sk slv:sl spa:es swe:sv tam:ta tel:te tha:th yue:zh zho:zh"
     ).split()
-)
+}
 
 
 def two_letters(code: str) -> str:

@@ -9,7 +9,7 @@ import pathlib
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -71,7 +71,7 @@ def prepare_pairs(config: TranslationConfig, corpus: Corpora | Mixture, run: pat
         return prepared
     share = sharing.share_of_run(cache, corpus.train.num_lines, is_large=len(corpus.train) > SMALL)
     tokens = prepare(corpus.train, tokenizer, cache, **_segmentations(config), share=share)
-    held_out, planned = prepare(corpus.validation, tokenizer, cache, share=share), PlannedPairs
+    held_out, planned = prepare(corpus.validation, tokenizer, cache, share=share), cast("Any", PlannedPairs)
     if config.data.tags != "none":
         starts = mixtures.starts(config.data, tokenizer, (config.data.source_language, config.data.target_language))
         tokens, held_out, planned = TaggedPairs(tokens, *starts), TaggedPairs(held_out, *starts), PlannedTagged
