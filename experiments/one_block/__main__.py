@@ -123,7 +123,7 @@ def tables(results: Mapping[str, Any]) -> str:
     ]
     written = [f"{record['name']}: {' / '.join(map(repr, record['examples']))}" for record in results["families"]]
     truth = "; ".join(f"{name} {percent(share)}" for name, share in results["known trigrams"].items())
-    return f"{table(head, *rows)}\n\nknown trigrams: {truth}\n\n```\n" + "\n".join(written) + "\n```"
+    return f"{table(head, *rows)}\n\nknown trigrams: {truth}\n\n```text\n" + "\n".join(written) + "\n```"
 
 
 if __name__ == "__main__":

@@ -11,10 +11,10 @@ from jaxformer.tokenizers.languages import default_source
 from jaxformer.tokenizers.pretrained import PublishedTokenizer
 
 
-def with_languages(tokenizer: PublishedTokenizer, settings: Settings) -> tuple[dict[str, str], JsonObject]:
+def with_languages(tokenizer: PublishedTokenizer, settings: Settings) -> tuple[JsonObject, JsonObject]:
     """Returns the languages of a folder as settings of the data, and the search without the one that it forces."""
-    codes = {token: code for code, token in tokenizer.tags.items()}
-    forced = codes.get(settings.get("forced_bos_token_id", -1))
+    first = settings.get("forced_bos_token_id")
+    forced = next((code for code, token in tokenizer.tags.items() if token == first), None)
     found = {"source_language": default_source(str(tokenizer.settings["tokenizer_class"]))}
     for side, name in (("source_language", "src_lang"), ("target_language", "tgt_lang")):
         if isinstance(code := tokenizer.settings.get(name), str):
