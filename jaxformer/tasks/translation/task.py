@@ -74,7 +74,11 @@ def prepare_pairs(config: TranslationConfig, corpus: Corpora | Mixture, run: pat
     held_out, planned = prepare(corpus.validation, tokenizer, cache, share=share), cast("Any", PlannedPairs)
     if config.data.tags != "none":
         starts = mixtures.starts(config.data, tokenizer, (config.data.source_language, config.data.target_language))
-        tokens, held_out, planned = TaggedPairs(tokens, *starts), TaggedPairs(held_out, *starts), PlannedTagged
+        tokens, held_out, planned = (
+            TaggedPairs(tokens, *starts),
+            TaggedPairs(held_out, *starts),
+            cast("Any", PlannedTagged),
+        )
     plan = mixtures.plan_batches(config, *tokens.lengths())
     lengths = [length for _, length, _ in plan.shapes]
     check_positions(config, lengths)
