@@ -79,13 +79,14 @@ def export(
     settings: JsonObject = _ids(special, start)
     generation, ids, never = dict(settings), dict(settings), dict[str, int]()
     if isinstance(config, TranslationConfig):
+        languages = languages_of(config, tokenizer)
         given = Translator(found, special, start, special.bos, files, tokenizer.tags if any(languages) else {})
         found, special, start, first, files, tags = with_start_of_family(given)
         settings = _ids(special, start) | {"decoder_start_token_id": first}
         generation = ids = dict(settings)
         longest = min(found.net.config.length_limit or generation_config.MOST, generation_config.MOST) - 1
         never = generation_config.special_words(config.decode, tokenizer)
-        begin = start or tuple(tags[code] for code in languages_of(config, tokenizer)[1:] if code in tags)
+        begin = start or tuple(tags[code] for code in languages[1:] if code in tags)
         generation |= generation_config.to_generation(config.decode, special, begin, longest, never.values())
     elif isinstance(config, LanguageModelingConfig):
         generation |= generation_config.to_text_generation(config.decode)

@@ -9,7 +9,7 @@ import pathlib
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import jax
 import numpy as np
