@@ -26,6 +26,7 @@ from jaxformer.interop.equivalent import Fitted
 from jaxformer.interop.pretrained import write
 from jaxformer.interop.tensors import read_json
 from jaxformer.modules.pure import Params, Pure, pure
+from jaxformer.reprs import brief
 from jaxformer.sharding import Placement
 from jaxformer.tasks import registry, restore, rundir
 from jaxformer.tasks.base import Say
@@ -131,6 +132,8 @@ class Loaded(NamedTuple):
     """The model, whose tables have exactly the rows of the vocabulary."""
     params: Params
     """Its parameters, with adapters merged."""
+
+    __repr__ = brief
 
 
 def load_run(run: str | os.PathLike[str], checkpoint: str, mesh: str) -> Loaded:
