@@ -1,7 +1,6 @@
 """Two hosts tokenize one corpus; one of them dies or freezes in the middle."""
 
 import os
-import pathlib
 import signal
 import socket
 import subprocess
@@ -10,7 +9,7 @@ import time
 
 import pytest
 
-from tests.faults.hosts import FILES, HEARTBEAT, PROGRAMS, ROOT, report, write_pairs
+from tests.faults.hosts import FILES, HEARTBEAT, PAIRS, PROGRAMS, ROOT, report, write_pairs
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 PROGRAM = """
@@ -137,7 +136,7 @@ from jaxformer.data import pipeline, units
 from jaxformer.tokenizers.subwords import SubwordTokenizer
 
 units.UNIT, pipeline.SMALL = 100, 200
-folder, part = sys.argv[1:]
+folder, part, *files = sys.argv[1:]
 train = SubwordTokenizer.train
 
 def slow(*lines, **options):
@@ -147,7 +146,7 @@ def slow(*lines, **options):
     return train(*lines, **options)
 
 SubwordTokenizer.train = slow
-settings = "--data.grammar-pairs 4000 --data.vocab-size 400 --workers 1".split()
+settings = ["--data.vocab-size", "400", "--workers", "1", *files]
 sys.exit(main(["data", "prepare", "demo", "--out", f"{folder}/tokens", "--part", part, *settings]))
 """
 
@@ -155,11 +154,13 @@ sys.exit(main(["data", "prepare", "demo", "--out", f"{folder}/tokens", "--part",
 def test_a_job_takes_over_the_vocabulary_of_a_dead_one(tmp_path, expected):
     """One of two jobs learns it and the other waits; after kill -9, that one learns it, and the files are the same."""
     learned = tmp_path / "learned.txt"
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(pathlib.Path(__file__).parents[2])}
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
 
     def start(part):
         with (tmp_path / f"{part[0]}.txt").open("a") as said:
-            return subprocess.Popen([sys.executable, "-c", JOB, str(tmp_path), part], env=environment, stderr=said)
+            return subprocess.Popen(
+                [sys.executable, "-c", JOB, str(tmp_path), part, *PAIRS], env=environment, stderr=said
+            )
 
     def wait_for(path, text):
         deadline = time.monotonic() + 200

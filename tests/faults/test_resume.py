@@ -22,7 +22,7 @@ pytestmark = pytest.mark.faults
 COMMANDS = {
     "translation": (
         "demo --model.num-encoder-layers 1 --model.num-decoder-layers 1 --data.vocab-size 400 "
-        "--data.tokens-per-batch 512 --data.num-shapes 2 --decode.validation-sentences 0"
+        "--data.tokens-per-batch 512 --data.num-shapes 2 --decode.validation-sentences 0 --optimizer.warmup-steps 20"
     ),
     "language_model": "language_model --data.text text.txt --model.num-layers 1 --data.length 32 --data.batch-size 8",
 }
