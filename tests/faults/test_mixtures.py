@@ -15,7 +15,7 @@ CORPORA = {"en_fr": ("en", "fr", 2), "fr_en": ("fr", "en", 1)}
 
 
 def settings(reweighted=""):
-    words = ["--data.corpus", "files", "--data.held_out", "20", "--data.tags", "target"]
+    words = ["--data.source", "", "--data.target", "", "--data.held_out", "20", "--data.tags", "target"]
     for name, (source, target, weight) in CORPORA.items():
         entry = {"source": source, "target": target, "target_language": target, "weight": weight}
         words += [word for key, value in entry.items() for word in (f"--data.corpora.{name}.{key}", str(value))]
