@@ -6,7 +6,6 @@ import pathlib
 import re
 import sys
 
-from jupyter_client.connect import ConnectionFileMixin
 from sphinx.util.inspect import stringify_signature
 
 HERE = pathlib.Path(__file__).parent
@@ -15,8 +14,6 @@ sys.path[:0] = [str(ROOT), str(HERE / "extensions")]
 # Notebooks and docstrings run on the CPU, also where there is an accelerator.
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])  # experiments
-# Kernels are talked to through files of this user; they warn of ports, which every user of the machine can read.
-ConnectionFileMixin.transport.default_value = "ipc"
 
 import jaxformer  # noqa: E402
 
