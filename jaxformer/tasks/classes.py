@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import json
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import jax
@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer import functional
+from jaxformer.data.sources import locate
 from jaxformer.digests import short_digest
 from jaxformer.errors import DataError, UnknownSizeError, first_few
 from jaxformer.evaluation.scores import Score, accuracy, matthews, matthews_of_counts
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from jaxformer.data.examples import Examples
     from jaxformer.data.images import LabeledImages
     from jaxformer.data.tagged import TaggedSentences
+    from jaxformer.tasks.classification.config import DataConfig as ClassificationData
+    from jaxformer.tasks.tagging.config import DataConfig as TaggingData
 
 FILE = "classes.json"
 """The file of a run directory that holds the names of the classes."""
@@ -37,6 +40,7 @@ FILE = "classes.json"
 Named = Iterable[Mapping[str, object]]
 
 LabeledT = TypeVar("LabeledT", bound="Examples | LabeledImages | TaggedSentences")
+TableT = TypeVar("TableT", "Examples", "TaggedSentences")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,6 +111,30 @@ def choose(train: Examples | LabeledImages | TaggedSentences, named: Sequence[st
     if len(classes) < 2:
         raise DataError(f"{place} has one class, {min(classes)!r}; a classifier needs two or more")
     return classes
+
+
+def read_tables(
+    data: ClassificationData | TaggingData, read: Callable[..., TableT], *, what: str
+) -> LabeledCorpus[TableT]:
+    """Reads tables with labels; a part of those for training is held out for validation if no other file is named.
+
+    Args:
+      read: `data.examples.read_examples` or `data.tagged.read_tagged`.
+      what: the plural name of what the tables hold, for the message.
+    """
+    if not data.train:
+        raise DataError(f"no {what}: give --data.train FILE")
+    separator = {"tab": "\t", "space": " "}[data.separator]
+
+    def read_part(name: str, known: tuple[str, ...]) -> TableT:
+        path = locate(name, data.directory)
+        return read(path, columns=data.columns, separator=separator, label_end=data.label_end, classes=known)
+
+    train = read_part(data.train, data.class_names)
+    names = choose(train, data.class_names, train.file)
+    test = read_part(data.test, names) if data.test else None
+    train, validation = (train, read_part(data.validation, names)) if data.validation else train.split(data.held_out)
+    return LabeledCorpus(train.first(data.max_examples or len(train)), validation, test, names)
 
 
 def save(run: pathlib.Path, names: Sequence[str]) -> None:

@@ -155,7 +155,7 @@ class TextClassifier:
         is_typed = self.has_pairs and self.net.config.num_token_types > 1
 
         def run(batch: list[int]):
-            length = min(self.max_length, -(-lengths[batch[-1]] // LENGTH_STEP) * LENGTH_STEP)
+            length = row_length(lengths[batch[-1]], self.max_length)
             rows = 1 if len(batch) == 1 else few_rows(len(batch), ROWS)
             tokens = pad_texts(encoded.take(np.array(batch)), (rows, length), tokenizer.special)
             if is_typed:
@@ -163,6 +163,11 @@ class TextClassifier:
             return lambda: (tokens, *_classify(self.net, self.params, tokens))
 
         return batched(run, lengths, ROWS, usual=self.max_length, progress=progress)
+
+
+def row_length(length: int, most: int) -> int:
+    """Returns the length of a row for so many tokens: a multiple of `LENGTH_STEP`, or at most `most`."""
+    return min(most, -(-length // LENGTH_STEP) * LENGTH_STEP)
 
 
 def _words(pieces: Sequence[str], weights: np.ndarray) -> tuple[tuple[str, float], ...]:

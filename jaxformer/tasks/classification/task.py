@@ -15,9 +15,7 @@ from jaxformer.caches import data_cache
 from jaxformer.data.batch_plan import num_rows, plan_texts
 from jaxformer.data.examples import Examples, LabeledBatch, PlannedTexts, read_examples, tokenize_examples, with_types
 from jaxformer.data.packing import tokenize_lines
-from jaxformer.data.sources import locate
 from jaxformer.data.text import Text
-from jaxformer.errors import DataError
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import pure
 from jaxformer.tasks import classes, text
@@ -33,20 +31,7 @@ DeviceBatch = LabeledBatch[jax.Array]
 
 def read(config: ClassificationConfig) -> LabeledCorpus[Examples]:
     """Reads the examples; a part of those for training is held out for validation if no other is named."""
-    data = config.data
-    if not data.train:
-        raise DataError("no examples: give --data.train FILE")
-    separator = {"tab": "\t", "space": " "}[data.separator]
-
-    def read_part(name: str, known: tuple[str, ...]) -> Examples:
-        path = locate(name, data.directory)
-        return read_examples(path, columns=data.columns, separator=separator, label_end=data.label_end, classes=known)
-
-    train = read_part(data.train, data.class_names)
-    names = classes.choose(train, data.class_names, train.file)
-    test = read_part(data.test, names) if data.test else None
-    train, validation = (train, read_part(data.validation, names)) if data.validation else train.split(data.held_out)
-    return LabeledCorpus(train.first(data.max_examples or len(train)), validation, test, names)
+    return classes.read_tables(config.data, read_examples, what="examples")
 
 
 def prepare(config: ClassificationConfig, corpus: LabeledCorpus[Examples], run: pathlib.Path) -> Data[PlannedTexts]:

@@ -22,7 +22,7 @@ from jaxformer.modules.pure import Params, Pure
 from jaxformer.reprs import as_html, brief_with_methods
 from jaxformer.tasks import views
 from jaxformer.tasks.batched import batched, in_order
-from jaxformer.tasks.classification.predictor import LENGTH_STEP, ROWS, ClassVocabulary
+from jaxformer.tasks.classification.predictor import ROWS, ClassVocabulary, row_length
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Tagger:
         lengths = (parts.lengths + 2).tolist()
 
         def run(batch: list[int]):
-            length = min(self.max_length, -(-lengths[batch[-1]] // LENGTH_STEP) * LENGTH_STEP)
+            length = row_length(lengths[batch[-1]], self.max_length)
             rows = 1 if len(batch) == 1 else few_rows(len(batch), ROWS)
             tokens = pad_texts(parts.take(np.array(batch)), (rows, length), tokenizer.special)
             return lambda: _best(self.net, self.params, tokens)
@@ -98,8 +98,7 @@ class Tagger:
             raise DataError("the text has no words")
         ids = tokenize_words([words], tokenizer, most).parts.take(np.array([0]))
         length = int(ids.lengths[0]) + 2
-        shape = (1, min(self.max_length, -(-length // LENGTH_STEP) * LENGTH_STEP))
-        tokens = pad_texts(ids, shape, tokenizer.special)
+        tokens = pad_texts(ids, (1, row_length(length, self.max_length)), tokenizer.special)
         pieces = tuple(tokenizer.pieces(tokens.ids[0, :length].tolist()))
         (tagged,) = self.tag([text])
         labels = " ".join(f"{word}/{label}" for word, label in zip(tagged.words, tagged.labels, strict=True))

@@ -13,10 +13,8 @@ import numpy as np
 from jaxformer import functional, models
 from jaxformer.caches import data_cache
 from jaxformer.data.batch_plan import num_rows, plan_texts
-from jaxformer.data.sources import locate
 from jaxformer.data.tagged import PlannedTags, TaggedBatch, TaggedSentences, read_tagged, tokenize_words
 from jaxformer.data.text import Text
-from jaxformer.errors import DataError
 from jaxformer.evaluation.scores import Score, accuracy, is_span, span_scores
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import pure
@@ -34,20 +32,7 @@ DeviceBatch = TaggedBatch[jax.Array]
 
 def read(config: TaggingConfig) -> Corpus:
     """Reads the sentences; a part of those for training is held out for validation if no other file is named."""
-    data = config.data
-    if not data.train:
-        raise DataError("no sentences: give --data.train FILE")
-    separator = {"tab": "\t", "space": " "}[data.separator]
-
-    def read_part(name: str, known: tuple[str, ...]) -> TaggedSentences:
-        path = locate(name, data.directory)
-        return read_tagged(path, columns=data.columns, separator=separator, label_end=data.label_end, classes=known)
-
-    train = read_part(data.train, data.class_names)
-    names = classes.choose(train, data.class_names, train.file)
-    test = read_part(data.test, names) if data.test else None
-    train, validation = (train, read_part(data.validation, names)) if data.validation else train.split(data.held_out)
-    return LabeledCorpus(train.first(data.max_examples or len(train)), validation, test, names)
+    return classes.read_tables(config.data, read_tagged, what="sentences")
 
 
 def prepare(config: TaggingConfig, corpus: Corpus, run: pathlib.Path) -> Data[PlannedTags]:
