@@ -166,7 +166,7 @@ class TextClassifier:
 
 
 def row_length(length: int, most: int) -> int:
-    """Returns the length of a row for so many tokens: a multiple of `LENGTH_STEP`, or at most `most`."""
+    """Returns the length of a row for `length` tokens: the next multiple of `LENGTH_STEP`, at most `most`."""
     return min(most, -(-length // LENGTH_STEP) * LENGTH_STEP)
 
 
