@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from jaxformer.errors import DataError
@@ -46,8 +47,10 @@ class TextNormalizer:
     @property
     def versions(self) -> list[str]:
         """The versions that the result depends on: Python's Unicode data, and the word tokenizer."""
-        letters = [f"unicode {unicodedata.unidata_version}"] * self.lowercase
-        return letters + [f"sacremoses {moses.version()}"] * (self.pretokenize == "moses")
+        found = [f"unicode {unicodedata.unidata_version}"] * self.lowercase
+        if self.pretokenize == "moses":
+            found.append(f"sacremoses {moses.version()}")
+        return found
 
     def __call__(self, lines: Sequence[str], side: Side) -> list[str]:
         """Returns the normalized lines of one side.
@@ -72,13 +75,16 @@ class TextNormalizer:
         return ["".join(line.split()) for line in self(words, side)]
 
 
-def check_texts(texts: Iterable[str]) -> None:
+def check_texts(texts: Sequence[str]) -> None:
     """Checks that texts are Unicode, before a tokenizer splits them.
 
     Raises:
       DataError: a text has half of a surrogate pair, which no character has, and no file in UTF-8.
       TypeError: something is not a text.
     """
+    with contextlib.suppress(TypeError, UnicodeEncodeError):
+        "".join(texts).encode()  # all at once, because most calls have thousands of texts, and all are sound
+        return
     for text in texts:
         if not isinstance(text, str):
             raise TypeError(f"a text must be a str, got {type(text).__name__}")

@@ -205,7 +205,7 @@ class SubwordTokenizer(Tokenizer):
         return self._processor.decode([int(t) for t in ids if t not in special]).replace(ESCAPE, SPACE)
 
     def _split(self, lines: Sequence[str], side: Side) -> list[list[int]]:
-        return self._processor.encode([_escape(line) for line in lines])
+        return self._processor.encode([_escape(line) if SPACE in line else line for line in lines])
 
     def _piece(self, token: int) -> str:
         return self._processor.id_to_piece(token)

@@ -7,6 +7,7 @@ import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxformer.tokenizers import moses
 from jaxformer.tokenizers.normalization import TextNormalizer, normalizer_of, with_normalizer
 from jaxformer.tokenizers.subwords import SubwordTokenizer
 from tests.data.small import CORPUS
@@ -92,3 +93,13 @@ def test_each_word_keeps_its_position():
     assert TextNormalizer().spelled(words, "source") == words
     assert LOWER.spelled(words, "source") == ["the", "dog's", "well,"]
     assert MOSES.spelled([*words, "\0"], "source") == ["the", "dog's", "well,", ""]
+
+
+def test_words_are_asked_for_their_version_only_where_text_is_split_into_words(monkeypatch):
+    """The import of sacremoses takes a third of a second, which each start of a training would pay."""
+    monkeypatch.setattr(moses, "version", lambda: "of the words")
+    assert TextNormalizer().versions == []
+    languages = {"source_language": "en", "target_language": "de"}
+    assert TextNormalizer(pretokenize="moses", **languages).versions == ["sacremoses of the words"]
+    monkeypatch.delattr(moses, "version")
+    assert TextNormalizer().versions == []
