@@ -1,5 +1,9 @@
 """Pronouns and their nouns, heads that are masked, and the smoke version."""
 
+import dataclasses
+import json
+import pathlib
+
 import chex
 import jax
 import numpy as np
@@ -8,6 +12,23 @@ import pytest
 from experiments.exposure.probes import NOUN_FORMS
 from experiments.pronouns import __main__ as pronouns
 from jaxformer import demo, models, pure
+
+PAGE = pathlib.Path(pronouns.__file__).parent
+
+
+def test_l3_the_page_has_the_results():
+    """L3: its table equals results.json, and the results support its statements."""
+    page = (PAGE / "README.md").read_text(encoding="utf-8")
+    results = json.loads((PAGE / "results" / "results.json").read_text(encoding="utf-8"))
+    assert pronouns.tables(results).strip() in page
+    assert results["scale"] == dataclasses.asdict(pronouns.FULL)
+    for record in results["records"]:
+        for part in pronouns.PARTS:
+            heads = [head for head in record["heads"] if head["part"] == part]
+            largest = max(heads, key=lambda head: head["share"])
+            costly = min(heads, key=lambda head: head["margin"])
+            assert largest["share"] > 2 * largest["others"]
+            assert (largest == costly) == (part == "encoder.self")
 
 
 def test_the_noun_that_is_meant():
