@@ -172,7 +172,7 @@ def tables(results: Mapping[str, Any]) -> str:
 
 def draw(results: Mapping[str, Any], path: pathlib.Path) -> None:
     """Draws the loss by the position in windows of 512 tokens."""
-    figure, panels = plt.subplots(1, 2, figsize=(10, 4), constrained_layout=True)
+    figure, panels = plt.subplots(1, 2, figsize=(11.5, 4), constrained_layout=True)
     for axes, text in zip(panels, TEXTS, strict=True):
         records = [record for record in results["records"] if record["text"] == text]
         for number, record in enumerate(records):
@@ -184,7 +184,7 @@ def draw(results: Mapping[str, Any], path: pathlib.Path) -> None:
         axes.set_ylim(lowest - 0.1, 1.8 * lowest)
         axes.set_xscale("log", base=2)
         tidy(axes, title=text, xlabel="position (dotted: trained to here)", ylabel="nats")
-    panels[1].legend(frameon=False, fontsize=7)
+    panels[1].legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     save(figure, path)
 
 

@@ -1,11 +1,36 @@
 """Losses by position against a model run alone, and the smoke version."""
 
+import dataclasses
+import json
+import pathlib
+
 import jax
 import numpy as np
 import optax
 import pytest
 
 from experiments.extrapolation import __main__ as extrapolation
+
+PAGE = pathlib.Path(extrapolation.__file__).parent
+
+
+def test_l10_the_page_has_the_results():
+    """L10: its tables equal results.json, and the results support its statements."""
+    page = (PAGE / "README.md").read_text(encoding="utf-8")
+    results = json.loads((PAGE / "results" / "results.json").read_text(encoding="utf-8"))
+    assert extrapolation.tables(results).strip() in page
+    assert results["scale"] == json.loads(json.dumps(dataclasses.asdict(extrapolation.FULL)))
+    for text in extrapolation.TEXTS:
+        records = {record["scheme"]: record for record in results["records"] if record["text"] == text}
+        loss = {name: {length: np.mean(x) for length, x in r["loss"].items()} for name, r in records.items()}
+        rise = {name: each["512"] - each["32"] for name, each in loss.items()}
+        assert all(loss[name]["64"] > loss[name]["32"] + 0.4 for name in ("sinusoidal", "learned"))
+        assert min(rise[name] for name in ("sinusoidal", "learned", "rotary")) > 0.9
+        assert max(rise[name] for name in ("relative keys, to distance 16", "transformer_xl")) < 0.061
+        assert rise["alibi"] < 0.08
+        yarn = {length: np.mean(x) for length, x in records["rotary"][extrapolation.SCALED].items()}
+        assert yarn["64"] < loss["rotary"]["32"] + 0.04 < 0.1 + yarn["128"]
+        assert loss["raw"] == pytest.approx(loss["none"], abs=1e-5)
 
 
 def test_losses_by_position():
