@@ -349,4 +349,56 @@ OTHERS = (
     ),
 )
 
-BUGS = ATTENTION + FUNCTIONAL + MASKS + MODULES + MODELS + DECODING + DATA + TRAINING + TASKS + OTHERS
+CLAIMS = (
+    Bug(
+        "captions_begin_with_the_last_region",
+        "jaxformer/models/captioner.py",
+        "return memory.states.mean(1)",
+        "return memory.states[:, -1]",
+        "tests/models/test_captioner.py::test_a_step_is_that_of_show_attend_and_tell",
+    ),
+    Bug(
+        "rewards_of_earlier_steps",
+        "jaxformer/functional/hard_attention.py",
+        "to_go = jnp.cumsum(gained[:, ::-1], 1)[:, ::-1]",
+        "to_go = jnp.cumsum(gained, 1)",
+        "tests/models/test_captioner.py::test_the_expected_gradient_of_hard_attention_is_the_exact_one",
+    ),
+    Bug(
+        "additive_attention_without_its_tanh",
+        "jaxformer/functional/attention/additive.py",
+        "hidden = jnp.tanh(added.astype(np.promote_types(query.dtype, key.dtype)))",
+        "hidden = added.astype(np.promote_types(query.dtype, key.dtype))",
+        "tests/seeds/test_recurrent.py::test_r4_weights_of_the_first_step",
+    ),
+    Bug(
+        "cross_attention_has_the_norm_of_self_attention",
+        "jaxformer/modules/blocks.py",
+        "x = self.arrangement(x, cross_attention, self.cross_norm)\n        with",
+        "x = self.arrangement(x, cross_attention, self.attention_norm)\n        with",
+        "tests/seeds/test_blocks.py::test_b5_decoder_block_has_three_sublayers",
+    ),
+    Bug(
+        "layer_norm_over_all_tokens",
+        "jaxformer/functional/normalization.py",
+        "centered = features - features.mean(-1, keepdims=True)",
+        "centered = features - features.mean((-2, -1), keepdims=True)",
+        "tests/seeds/test_claims.py::test_l11_normalization_under_padding",
+    ),
+    Bug(
+        "recurrent_layer_has_two_products_in_a_row",
+        "jaxformer/functional/recurrent.py",
+        'product = _product("bd,dgh->bgh", kept, kernel)\n        new, output = _advance',
+        'product = _product("bd,dgh->bgh", kept + 0 * _product("bd,dgh->bgh", kept, kernel)[:, 0], kernel)\n        new, output = _advance',
+        "tests/seeds/test_complexity.py::test_c1_z15_sequential_operations",
+    ),
+    Bug(
+        "longest_common_run_of_words",
+        "jaxformer/evaluation/scores.py",
+        "row.append(before[i] + 1 if word == other else max(row[i], before[i + 1]))",
+        "row.append(before[i] + 1 if word == other else 0)",
+        "tests/evaluation/test_scores.py::test_rouge_equals_counts_by_hand",
+    ),
+)
+
+BUGS = ATTENTION + FUNCTIONAL + MASKS + MODULES + MODELS + DECODING + DATA + TRAINING + TASKS + OTHERS + CLAIMS
