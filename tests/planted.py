@@ -388,8 +388,9 @@ CLAIMS = (
     Bug(
         "recurrent_layer_has_two_products_in_a_row",
         "jaxformer/functional/recurrent.py",
-        'product = _product("bd,dgh->bgh", kept, kernel)\n        new, output = _advance',
-        'product = _product("bd,dgh->bgh", kept + 0 * _product("bd,dgh->bgh", kept, kernel)[:, 0], kernel)\n        new, output = _advance',
+        'product = _product("bd,dgh->bgh", kept, kernel)',
+        'product = _product("bd,dgh->bgh", kept, kernel)\n'
+        '        product = _product("bd,dgh->bgh", kept + 0 * product[:, 0], kernel)',
         "tests/seeds/test_complexity.py::test_c1_z15_sequential_operations",
     ),
     Bug(
