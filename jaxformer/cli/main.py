@@ -60,7 +60,9 @@ HOMES = {
 }
 """The modules of commands that are not named after them."""
 
-HEAVY = tuple("demo train sweep replay evaluate translate inspect generate score fill classify tag caption trim".split())
+HEAVY = tuple(
+    "demo train sweep replay evaluate translate inspect generate score fill classify tag caption trim".split()
+)
 """The commands that run a model."""
 
 EXTRAS = "orbax grain PIL sentencepiece sacrebleu sacremoses rich tensorboardX matplotlib".split()

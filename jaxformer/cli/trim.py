@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import pathlib
 import shlex
 
-from jaxformer.cli.command import REQUIRED, OutputFolder, Options, Run, command, option, word
+from jaxformer.cli.command import REQUIRED, File, Options, OutputFolder, Run, command, option, word
 from jaxformer.errors import ConfigError
 
 
@@ -28,7 +27,7 @@ class Trim(Options):
     """
 
     run: Run = word("A run directory.")
-    corpus: tuple[pathlib.Path, ...] = option("The text files whose tokens stay.", ())
+    corpus: tuple[File, ...] = option("The text files whose tokens stay.", ())
     out: OutputFolder = option("The run directory to create.", REQUIRED)
     checkpoint: str = option("The checkpoint: best (default), last, average, or a step.", "best")
     sentences: int = option("The most lines to translate or continue in comparison.", 200)

@@ -16,7 +16,9 @@ def with_ids(rules: JsonObject, numbers: Mapping[int, int]) -> JsonObject:
     Raises:
       ConfigError: its model is of another kind than BPE, Unigram, WordLevel and WordPiece.
     """
-    added = [token | {"id": numbers[token["id"]]} for token in rules.get("added_tokens") or () if token["id"] in numbers]
+    added = [
+        token | {"id": numbers[token["id"]]} for token in rules.get("added_tokens") or () if token["id"] in numbers
+    ]
     cut = {**rules, "added_tokens": added, "model": _model(rules["model"], numbers)}
     if rules.get("post_processor"):
         cut["post_processor"] = _template(rules["post_processor"], numbers)

@@ -15,7 +15,14 @@ import sentencepiece
 from jaxformer.errors import ConfigError
 from jaxformer.tokenizers import segmentation
 from jaxformer.tokenizers.base import Tokenizer
-from jaxformer.tokenizers.normalization import Side, TextNormalizer, check_texts, normalizer_of, with_normalizer, with_pieces
+from jaxformer.tokenizers.normalization import (
+    Side,
+    TextNormalizer,
+    check_texts,
+    normalizer_of,
+    with_normalizer,
+    with_pieces,
+)
 from jaxformer.tokenizers.segmentation import SPACE, Draw, Sampler, Subwords
 from jaxformer.tokenizers.special_tokens import MIN_SUBWORDS, SpecialTokens
 

@@ -2,6 +2,7 @@ import json
 
 import numpy as np
 import pytest
+
 from jaxformer.tokenizers import trimming
 from jaxformer.tokenizers.characters import CharacterTokenizer
 from jaxformer.tokenizers.pretrained import PretrainedTokenizer
@@ -88,5 +89,7 @@ def test_word_pieces_and_templates():
 def test_the_least_probable_piece_stays():
     """The score of unknown characters follows it, in a unigram model."""
     vocabulary = [[name, 0.0] for name in SPECIAL] + [["a", -1.0], ["\u2581", -2.0], ["zz", -30.0], ["yy", -3.0]]
-    whole = published({"type": "Unigram", "vocab": vocabulary, "unk_id": 3, "byte_fallback": False}, pre_tokenizer=SPACES)
+    whole = published(
+        {"type": "Unigram", "vocab": vocabulary, "unk_id": 3, "byte_fallback": False}, pre_tokenizer=SPACES
+    )
     assert trimming.trim(whole, ["a"]).tokenizer.names == [*SPECIAL, "a", "\u2581", "zz"]
