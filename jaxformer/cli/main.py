@@ -39,6 +39,7 @@ COMMANDS = {
     "caption": "caption images, with the attention of each word",
     "convert": "make a run from a pretrained Hugging Face model",
     "export": "write a run in Hugging Face format",
+    "trim": "make a smaller run with the tokens that a corpus needs",
     "average": "average the parameters of a run's last checkpoints",
     "runs": "list runs with their states and scores",
     "diff": "show how two runs differ",
@@ -59,7 +60,9 @@ HOMES = {
 }
 """The modules of commands that are not named after them."""
 
-HEAVY = tuple("demo train sweep replay evaluate translate inspect generate score fill classify tag caption".split())
+HEAVY = tuple(
+    "demo train sweep replay evaluate translate inspect generate score fill classify tag caption trim".split()
+)
 """The commands that run a model."""
 
 EXTRAS = "orbax grain PIL sentencepiece sacrebleu sacremoses rich tensorboardX matplotlib".split()

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from jaxformer.digests import short_digest
+from jaxformer.errors import ConfigError
 from jaxformer.files import write_bytes
 from jaxformer.tokenizers.normalization import Side, TextNormalizer, check_texts
 from jaxformer.tokenizers.special_tokens import SpecialTokens
@@ -77,6 +78,32 @@ class Tokenizer(abc.ABC):
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """Returns the piece of each token, a space shown as U+2581."""
         return [self._piece(int(token)) for token in ids]
+
+    @property
+    def names(self) -> list[str]:
+        """The name of each token in the file; empty for an id without a token."""
+        return self.pieces(range(self.vocab_size))
+
+    @property
+    def inside(self) -> str:
+        """The prefix of the names of tokens that continue a word, ``##`` of WordPiece; empty without one."""
+        return ""
+
+    @property
+    def scores(self) -> dict[int, float]:
+        """The score of each piece of a text, of a model that has scores; empty by default."""
+        return {}
+
+    def with_tokens(self, tokens: Sequence[int]) -> Tokenizer:
+        """Returns a tokenizer with some of the tokens, numbered 0, 1, ...; `trimming.trim` chooses them.
+
+        Args:
+          tokens: sorted ids, with those of all special tokens.
+
+        Raises:
+          ConfigError: this kind of tokenizer cannot lose tokens.
+        """
+        raise ConfigError(f"a {type(self).__name__} cannot be trimmed")
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes a file that `load_tokenizer` reads, whole or not at all."""

@@ -72,6 +72,10 @@ class CharacterTokenizer(Tokenizer):
         special = self.special.ids
         return "".join(self._text_of[int(token)] for token in ids if int(token) not in special)
 
+    def with_tokens(self, tokens: Sequence[int]) -> CharacterTokenizer:
+        kept = "".join(self._text_of[token] for token in tokens if token in self._text_of)
+        return CharacterTokenizer(kept, self.special.among(tokens))
+
     def _split(self, lines: Sequence[str], side: Side) -> Iterator[np.ndarray]:
         id_of, unk = self._id_of, self.special.unk
         return (np.fromiter((id_of.get(character, unk) for character in line), np.int32, len(line)) for line in lines)

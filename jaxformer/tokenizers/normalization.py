@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import json
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Literal
 
 from jaxformer.errors import DataError
@@ -120,6 +120,21 @@ def with_normalizer(model: bytes, normalizer: TextNormalizer) -> bytes:
         return model
     content = json.dumps(dataclasses.asdict(normalizer)).encode()
     return model + _varint(FIELD << 3 | 2) + _varint(len(content)) + content
+
+
+def with_pieces(model: bytes, kept: Container[int]) -> bytes:
+    """Returns a sentencepiece model with the pieces of some ids, in the same order.
+
+    Raises:
+      ValueError: the model is damaged.
+    """
+    parts, number = [], 0
+    for field, content in _fields(model):
+        is_piece = field == 1
+        if not is_piece or number in kept:
+            parts.append(_varint(field << 3 | 2) + _varint(len(content)) + content)
+        number += is_piece
+    return b"".join(parts)
 
 
 def normalizer_of(model: bytes) -> TextNormalizer:

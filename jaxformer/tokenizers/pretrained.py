@@ -19,7 +19,8 @@ from typing import Any
 from jaxformer import lazy
 from jaxformer.errors import DataError
 from jaxformer.tokenizers.base import Tokenizer
-from jaxformer.tokenizers.normalization import Side, without_spaces_before_marks
+from jaxformer.tokenizers.normalization import Side, with_pieces, without_spaces_before_marks
+from jaxformer.tokenizers.rules import with_ids
 from jaxformer.tokenizers.segmentation import SPACE
 from jaxformer.tokenizers.special_tokens import SpecialTokens, TokenizerSettings
 from jaxformer.tokenizers.subwords import sentence_pieces
@@ -155,6 +156,26 @@ class PretrainedTokenizer(PublishedTokenizer):
         names = (self.settings.get("mask_token"), "[MASK]", "<mask>")
         return next((name for name in names if isinstance(name, str) and self.id_of(name) is not None), None)
 
+    @property
+    def names(self) -> list[str]:
+        return [self._tokenizer.id_to_token(token) or "" for token in range(self.vocab_size)]
+
+    @property
+    def inside(self) -> str:
+        return json.loads(self.content)["model"].get("continuing_subword_prefix") or ""
+
+    @property
+    def scores(self) -> dict[int, float]:
+        vocabulary = json.loads(self.content)["model"].get("vocab")
+        return {i: score for i, (_, score) in enumerate(vocabulary)} if isinstance(vocabulary, list) else {}
+
+    def with_tokens(self, tokens: Sequence[int]) -> PretrainedTokenizer:
+        rules, numbers = json.loads(self.content), {token: number for number, token in enumerate(tokens)}
+        content = json.dumps(with_ids(rules, numbers), ensure_ascii=False)
+        tags = {code: numbers[token] for code, token in self.tags.items()}
+        about = {"clean_up": self.clean_up, "settings": self.settings, "tags": tags}
+        return PretrainedTokenizer(content, self.special.among(tokens), **about)
+
     def is_special(self, token: int) -> bool:
         """Returns True if the file declares a token as special, not as part of the text."""
         return token in self._added
@@ -233,6 +254,26 @@ class MarianTokenizer(PublishedTokenizer):
         vocabulary = json.dumps(self._ids, ensure_ascii=False, indent=1).encode()
         return {f"{side}.spm": model for side, model in self._models.items()} | {"vocab.json": vocabulary}
 
+    @property
+    def names(self) -> list[str]:
+        return self._pieces
+
+    def _cut(self, tokens: Sequence[int]) -> tuple[list[bytes], dict[str, int]]:
+        """Returns both models and the vocabulary with some of the tokens; pieces that are no tokens stay."""
+        kept = {self._pieces[token]: number for number, token in enumerate(tokens)}
+        models = []
+        for side, processor in self._processors.items():
+            pieces = [(i, processor.id_to_piece(i)) for i in range(processor.vocab_size())]
+            stay = {i for i, piece in pieces if piece in kept or piece not in self._ids}
+            stay.add(min(range(len(pieces)), key=processor.get_score))  # the score of unknown characters follows it
+            models.append(with_pieces(self._models[side], stay))
+        return models, kept
+
+    def with_tokens(self, tokens: Sequence[int]) -> MarianTokenizer:
+        models, kept = self._cut(tokens)
+        about = {"clean_up": self.clean_up, "settings": self.settings}
+        return MarianTokenizer(*models, kept, self.special.among(tokens), **about)
+
     def is_special(self, token: int) -> bool:
         """Returns True for a special token."""
         return token in self.special.ids
@@ -303,6 +344,12 @@ class M2M100Tokenizer(MarianTokenizer):
         """The content of ``sentencepiece.bpe.model`` and ``vocab.json``."""
         vocabulary = json.dumps(self._numbered, ensure_ascii=False, indent=1).encode()
         return {"sentencepiece.bpe.model": self._models["source"], "vocab.json": vocabulary}
+
+    def with_tokens(self, tokens: Sequence[int]) -> M2M100Tokenizer:
+        models, kept = self._cut(tokens)
+        numbered = {piece: number for piece, number in kept.items() if piece in self._numbered}
+        about = {"languages": [*self.tags], "settings": self.settings}
+        return M2M100Tokenizer(models[0], numbered, self.special.among(tokens), **about)
 
     def is_special(self, token: int) -> bool:
         return super().is_special(token) or token >= len(self._numbered)

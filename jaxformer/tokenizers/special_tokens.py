@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 TokenizerSettings = Mapping[str, object]
 """Settings of ``tokenizer_config.json`` that are kept for export and change no tokens, such as a chat template."""
@@ -35,6 +35,11 @@ class SpecialTokens:
         for name, token in dataclasses.asdict(self).items():
             if token < 0:
                 raise ValueError(f"{name} must be a token id, got {token}")
+
+    def among(self, tokens: Sequence[int]) -> SpecialTokens:
+        """Returns these tokens with the ids that they have in a vocabulary of some of the tokens."""
+        numbers = {token: number for number, token in enumerate(tokens)}
+        return SpecialTokens(**{name: numbers[token] for name, token in dataclasses.asdict(self).items()})
 
     @property
     def has_unknown(self) -> bool:

@@ -15,7 +15,14 @@ import sentencepiece
 from jaxformer.errors import ConfigError
 from jaxformer.tokenizers import segmentation
 from jaxformer.tokenizers.base import Tokenizer
-from jaxformer.tokenizers.normalization import Side, TextNormalizer, check_texts, normalizer_of, with_normalizer
+from jaxformer.tokenizers.normalization import (
+    Side,
+    TextNormalizer,
+    check_texts,
+    normalizer_of,
+    with_normalizer,
+    with_pieces,
+)
 from jaxformer.tokenizers.segmentation import SPACE, Draw, Sampler, Subwords
 from jaxformer.tokenizers.special_tokens import MIN_SUBWORDS, SpecialTokens
 
@@ -199,6 +206,13 @@ class SubwordTokenizer(Tokenizer):
             ids=ids,
             spell=lambda character: [byte_ids[byte] for byte in character.encode()],
         )
+
+    @property
+    def scores(self) -> dict[int, float]:
+        return {self._subwords.ids[piece]: score for piece, score in self._subwords.scores.items()}
+
+    def with_tokens(self, tokens: Sequence[int]) -> SubwordTokenizer:
+        return SubwordTokenizer(with_pieces(self._model, {*tokens}))
 
     def normalized(self, ids: Iterable[int]) -> str:
         special = self.special.ids
