@@ -125,7 +125,9 @@ def trim(
         facts |= {"tokenizer": cut.tokenizer.fingerprint, "trimmed_tokenizer": tokenizer.fingerprint}
         rundir.write_provenance(temporary, **facts)
         rundir.write_config(temporary, smaller.task, smaller)
-        whole = dataclasses.replace(restore.predictor(run, config, checkpoint=checkpoint), net=whole_net, params=params)
+        predictor = restore.predictor(run, config, checkpoint=checkpoint)
+        assert isinstance(predictor, Translator | TextGenerator)
+        whole = dataclasses.replace(predictor, net=whole_net, params=params)
         proof = prove(whole, restore.load(temporary), cut.tokens, lines[:sentences])
     say(f"{len(proof.tables)} tables were cut, kept rows are equal bit for bit: {', '.join(proof.tables)}")
     say(f"logits of kept tokens differ by {proof.logits:.1e} of the largest at most")
