@@ -156,6 +156,7 @@ def test_no_text_removes_the_attention_of_a_run(here, capsys, given):
     assert (here / "run" / "config.json").read_text() == before
 
 
+@pytest.mark.full
 def test_a_new_run_starts_without_the_attention_of_another(here, capsys):
     """It says so; and without the file as it was, that run cannot be read."""
     (here / "mine.py").write_text(LEARNED)
@@ -267,6 +268,7 @@ def test_an_attention_whose_rows_are_not_alike_is_refused(here, capsys):
     assert not (here / "new").exists()
 
 
+@pytest.mark.full
 def test_an_ensemble_takes_the_attention_of_each_run(here):
     shutil.copytree(here / "run", here / "second")
     (here / "mine.py").write_text(TEXT.replace("2.0", "3.0"))

@@ -152,7 +152,10 @@ def test_an_image(model, kind, tmp_path):
     np.testing.assert_array_equal(own.patches.image, expected.image)
 
 
-@pytest.mark.parametrize("model", [RECURRENT, TRANSFORMER], ids=["recurrent", "transformer"])
+@pytest.mark.parametrize(
+    "model",
+    [pytest.param(RECURRENT, id="recurrent", marks=pytest.mark.full), pytest.param(TRANSFORMER, id="transformer")],
+)
 def test_a_caption(model, tmp_path):
     picture(1).save(tmp_path / "a.png")
     tokenizer = CharacterTokenizer.train(["a dark and light picture"])
