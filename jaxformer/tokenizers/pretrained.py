@@ -58,6 +58,10 @@ class PublishedTokenizer(Tokenizer):
         return without_spaces_before_marks(text) if self.clean_up else text
 
     @abc.abstractmethod
+    def is_special(self, token: int) -> bool:
+        """Returns True for a special token, which is not a part of the text."""
+
+    @abc.abstractmethod
     def _joined(self, ids: Iterable[int]) -> str: ...
 
     def _file(self) -> bytes:
@@ -270,12 +274,11 @@ class MarianTokenizer(PublishedTokenizer):
         return models, kept
 
     def with_tokens(self, tokens: Sequence[int]) -> MarianTokenizer:
-        models, kept = self._cut(tokens)
+        (source, target), kept = self._cut(tokens)
         about = {"clean_up": self.clean_up, "settings": self.settings}
-        return MarianTokenizer(*models, kept, self.special.among(tokens), **about)
+        return MarianTokenizer(source, target, kept, self.special.among(tokens), **about)
 
     def is_special(self, token: int) -> bool:
-        """Returns True for a special token."""
         return token in self.special.ids
 
     def id_of(self, piece: str) -> int | None:

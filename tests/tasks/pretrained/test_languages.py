@@ -103,8 +103,8 @@ def test_a_language_that_a_folder_forces_is_the_target(tmp_path, capsys):
         for name in ("generation_config.json", "tokenizer_config.json")
     ]
     assert (written[0]["forced_bos_token_id"], written[1]["tgt_lang"]) == (tags["fr_XX"], "fr_XX")
-    changed_config = changed(config, {"data": {"target_language": "de_DE"}})  # the kept settings still force French
-    rundir.write_config(tmp_path / "run", changed_config.task, changed_config)
+    german = changed(config, {"data": {"target_language": "de_DE"}})  # the kept settings still force French
+    rundir.write_config(tmp_path / "run", german.task, german)
     pretrained.export(tmp_path / "run", tmp_path / "other")
     assert (
         json.loads((tmp_path / "other" / "generation_config.json").read_text())["forced_bos_token_id"] == tags["de_DE"]
