@@ -45,7 +45,7 @@ _ROWS = 8
 
 @dataclasses.dataclass(frozen=True)
 class Proof:
-    """What was compared before a trimmed run was complete."""
+    """The comparisons that were made before a trimmed run was complete."""
 
     tables: tuple[str, ...]
     """The parameters with a row for each token; their kept rows are equal bit for bit, and so are all others."""
