@@ -14,8 +14,8 @@ class Trim(Options):
     """Makes a smaller run with the tokens that a corpus needs, and proves that it computes the same.
 
     examples:
-      jaxformer trim runs/nllb --corpus my.en my.fr --out runs/nllb-en-fr
-      jaxformer translate runs/nllb-en-fr "The house is old."
+      jaxformer trim runs/nllb --corpus my.en my.fr --out runs/nllb-en-fr --to fra_Latn
+      jaxformer translate runs/nllb-en-fr "The house is old." --to fra_Latn
       jaxformer trim runs/gpt2 --corpus my.txt --out runs/gpt2-small
       jaxformer train runs/gpt2-small/config.json --init-from runs/gpt2-small --data.text my.txt --out mine
 
@@ -31,6 +31,8 @@ class Trim(Options):
     out: OutputFolder = option("The run directory to create.", REQUIRED)
     checkpoint: str = option("The checkpoint: best (default), last, average, or a step.", "best")
     sentences: int = option("The most lines to translate or continue in comparison.", 200)
+    to: str = option("The target language of the comparison, for a translator of several.", "")
+    from_: str = option("The language of its sources, for a translator whose sources begin with its token.", "")
 
 
 @command
@@ -45,6 +47,7 @@ def trim(args: Trim) -> int:
 
     runtime.start()
     options = {"checkpoint": args.checkpoint, "sentences": args.sentences, "say": runtime.say}
+    options |= {"language": args.to, "source": args.from_}
     trimming.trim(args.run, args.out, corpus=args.corpus, **options)
     print(f"{args.out} is a run with a smaller vocabulary now; train with --init-from {shlex.quote(str(args.out))}")
     return 0

@@ -45,7 +45,7 @@ _ROWS = 8
 
 @dataclasses.dataclass(frozen=True)
 class Proof:
-    """What was compared before a trimmed run was complete."""
+    """The comparisons that were made before a trimmed run was complete."""
 
     tables: tuple[str, ...]
     """The parameters with a row for each token; their kept rows are equal bit for bit, and so are all others."""
@@ -70,6 +70,8 @@ def trim(
     corpus: Sequence[str | os.PathLike[str]],
     checkpoint: str = "best",
     sentences: int = 200,
+    language: str = "",
+    source: str = "",
     say: Say = lambda text: None,
 ) -> Proof:
     """Makes a run with the tokens that a corpus needs from a translator or a language model.
@@ -81,6 +83,8 @@ def trim(
       corpus: text files; for a translator, those of both languages.
       checkpoint: see `restore.load`.
       sentences: the most lines whose translations, or greedy continuations, are compared.
+      language: the target language of these translations, for a translator of several; see `Translator.to`.
+      source: the language of their sources, for a translator whose sources begin with its token.
       say: receives lines about the vocabulary and the comparisons.
 
     Raises:
@@ -98,6 +102,7 @@ def trim(
     if config.attention:
         raise ConfigError(f"{run} has an attention of its own, {config.attention}, and cannot be trimmed")
     text, tokenizer = read_text(*corpus), run_tokenizer(run)
+    whole = _directed(restore.predictor(run, config, checkpoint=checkpoint), language, source)
     rundir.check_vocabulary(run, tokenizer.fingerprint)
     lines = list(dict.fromkeys(line for line in text.characters.split("\n") if line.strip()))
     needed = text.lines() if isinstance(config, LanguageModelingConfig) else []
@@ -125,10 +130,8 @@ def trim(
         facts |= {"tokenizer": cut.tokenizer.fingerprint, "trimmed_tokenizer": tokenizer.fingerprint}
         rundir.write_provenance(temporary, **facts)
         rundir.write_config(temporary, smaller.task, smaller)
-        predictor = restore.predictor(run, config, checkpoint=checkpoint)
-        assert isinstance(predictor, Translator | TextGenerator)
-        whole = dataclasses.replace(predictor, net=whole_net, params=params)
-        proof = prove(whole, restore.load(temporary), cut.tokens, lines[:sentences])
+        whole = dataclasses.replace(whole, net=whole_net, params=params)
+        proof = prove(whole, _directed(restore.load(temporary), language, source), cut.tokens, lines[:sentences])
     say(f"{len(proof.tables)} tables were cut, kept rows are equal bit for bit: {', '.join(proof.tables)}")
     say(f"logits of kept tokens differ by {proof.logits:.1e} of the largest at most")
     equal = proof.texts - proof.ties - proof.removed
@@ -139,6 +142,23 @@ def trim(
     say(f"parameters: {proof.sizes[0]:,} bytes before, {proof.sizes[1]:,} after")
     say(f"greedy search: {proof.seconds[0]:.2f} s before, {proof.seconds[1]:.2f} s after")
     return proof
+
+
+def _directed(predictor: Any, language: str, source: str) -> Any:
+    """Returns a predictor that translates between two languages, if any are given.
+
+    Raises:
+      ConfigError: the run has no such languages, or needs some that are not given.
+    """
+    if not isinstance(predictor, Translator):
+        if language or source:
+            raise ConfigError(f"the language {language or source} has no effect: the run does not translate")
+        return predictor
+    if language or source:
+        predictor = predictor.to(language, source)
+    for side in ("source", "target"):
+        predictor._begin(side)
+    return predictor
 
 
 def _with_vocabulary(config: Any, tokens: np.ndarray) -> Any:

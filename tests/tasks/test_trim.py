@@ -15,6 +15,7 @@ from jaxformer.errors import DataError
 from jaxformer.models import families
 from jaxformer.tasks import pretrained, trim
 from tests.interop.small import folder
+from tests.tasks.pretrained import test_languages as multilingual
 from tests.tokenizers import pretrained as tokenizers
 
 SIZES = {"d_model": 12, "num_heads": 2, "d_ff": 12}
@@ -66,6 +67,24 @@ def test_a_trimmed_run_does_what_the_whole_one_does(kind, request, tmp_path):
     assert about["trimmed_tokenizer"] == whole.tokenizer.fingerprint
     pretrained.export(tmp_path / "out", tmp_path / "hf")
     trim.trim(tmp_path / "out", tmp_path / "again", corpus=[_first_line(tmp_path)])
+
+
+def test_a_translator_of_many_languages(tmp_path, capsys):
+    """All languages stay; the comparison needs one of them, and says so before anything is written."""
+    multilingual.folder(tmp_path / "in", "nllb")
+    pretrained.convert(tmp_path / "in", tmp_path / "run")
+    (tmp_path / "text").write_text(f"{multilingual.TEXT}\n{multilingual.TRANSLATION}\n")
+    words = ["trim", str(tmp_path / "run"), "--corpus", str(tmp_path / "text"), "--out", str(tmp_path / "out")]
+    for more, message in (([], "choose one with --to LANGUAGE"), (["--to", "deu"], "did you mean 'deu_Latn'")):
+        assert main.main([*words, *more]) == 2
+        assert message in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()
+    assert main.main([*words, "--to", "deu_Latn"]) == 0
+    whole, small = jaxformer.load(tmp_path / "run").to("fra_Latn"), jaxformer.load(tmp_path / "out").to("fra_Latn")
+    assert [*small.tokenizer.tags] == [*whole.tokenizer.tags]
+    first = [one.candidates([multilingual.TEXT])[0][0].tokens[0] for one in (whole, small)]
+    assert first == [one.tokenizer.tags["fra_Latn"] for one in (whole, small)]
+    assert first[0] != first[1]
 
 
 def _first_line(folder):

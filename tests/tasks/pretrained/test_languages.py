@@ -13,7 +13,7 @@ from jaxformer.cli.main import main
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.models import choices, families
-from jaxformer.tasks import pretrained
+from jaxformer.tasks import pretrained, rundir
 from jaxformer.tasks.translation import TASK
 from tests.interop.small import drawn
 from tests.modules.small import quick
@@ -104,6 +104,12 @@ def test_a_language_that_a_folder_forces_is_the_target(tmp_path, capsys):
         for name in ("generation_config.json", "tokenizer_config.json")
     ]
     assert (written[0]["forced_bos_token_id"], written[1]["tgt_lang"]) == (tags["fr_XX"], "fr_XX")
+    german = changed(config, {"data": {"target_language": "de_DE"}})  # the kept settings still force French
+    rundir.write_config(tmp_path / "run", german.task, german)
+    pretrained.export(tmp_path / "run", tmp_path / "other")
+    assert (
+        json.loads((tmp_path / "other" / "generation_config.json").read_text())["forced_bos_token_id"] == tags["de_DE"]
+    )
 
 
 def test_batches_of_fine_tuning_begin_with_the_languages(tmp_path):
