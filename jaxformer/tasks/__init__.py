@@ -5,6 +5,6 @@
 
 from jaxformer import lazy
 
-_MODULES = "base config planner pretrained registry restore rundir runner training_setup"
+_MODULES = "base config planner pretrained registry restore rundir runner training_setup trim"
 
 __getattr__ = lazy.members(__name__, dict.fromkeys(_MODULES.split(), ""))

@@ -4,6 +4,6 @@ from jaxformer import lazy
 
 _MODULES = (
     "base characters folders languages loading moses normalization pretrained segmentation special_tokens subwords "
-    "tokenizer_json"
+    "tokenizer_json trimming"
 )
 __getattr__ = lazy.members(__name__, dict.fromkeys(_MODULES.split(), ""))

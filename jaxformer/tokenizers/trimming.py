@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from jaxformer.errors import DataError
+from jaxformer.reprs import brief
 from jaxformer.tokenizers.base import Tokenizer
 from jaxformer.tokenizers.pretrained import PublishedTokenizer
 from jaxformer.tokenizers.segmentation import SPACE
@@ -17,12 +18,15 @@ _BYTE = re.compile("<0x[0-9A-F]{2}>")
 _WORD_BEGINS = (SPACE, "\u0120")  # the space of sentencepiece, and of pieces that are bytes
 
 
-class Trimmed(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Trimmed:
     """A tokenizer with some of the tokens of another one."""
 
     tokenizer: Tokenizer
     tokens: np.ndarray
     """The id ``[V]`` that each of its tokens has in the other one, in increasing order."""
+
+    __repr__ = brief
 
 
 def trim(tokenizer: Tokenizer, texts: Sequence[str], *, multiple: int = 1) -> Trimmed:
