@@ -62,6 +62,18 @@ class Proof:
     seconds: tuple[float, float]
     """The time of the greedy search, before and after, without compilation."""
 
+    def report(self) -> list[str]:
+        """Returns lines for users."""
+        equal = self.texts - self.ties - self.removed
+        return [
+            f"tables cut: {len(self.tables)}, with kept rows that are equal bit for bit: {', '.join(self.tables)}",
+            f"logits of kept tokens differ by {self.logits:.1e} of the largest at most",
+            f"{equal:,} of {self.texts:,} greedy texts are equal; {self.ties:,} differ at a tie below {TIE}, and "
+            f"{self.removed:,} where a removed token was chosen",
+            f"parameters: {self.sizes[0]:,} bytes before, {self.sizes[1]:,} after",
+            f"greedy search: {self.seconds[0]:.2f} s before, {self.seconds[1]:.2f} s after",
+        ]
+
 
 def trim(
     run: str | os.PathLike[str],
@@ -132,15 +144,8 @@ def trim(
         rundir.write_config(temporary, smaller.task, smaller)
         whole = dataclasses.replace(whole, net=whole_net, params=params)
         proof = prove(whole, _directed(restore.load(temporary), language, source), cut.tokens, lines[:sentences])
-    say(f"{len(proof.tables)} tables were cut, kept rows are equal bit for bit: {', '.join(proof.tables)}")
-    say(f"logits of kept tokens differ by {proof.logits:.1e} of the largest at most")
-    equal = proof.texts - proof.ties - proof.removed
-    say(
-        f"{equal:,} of {proof.texts:,} greedy texts are equal; {proof.ties:,} differ at a tie below {TIE}, and "
-        f"{proof.removed:,} where a removed token was chosen"
-    )
-    say(f"parameters: {proof.sizes[0]:,} bytes before, {proof.sizes[1]:,} after")
-    say(f"greedy search: {proof.seconds[0]:.2f} s before, {proof.seconds[1]:.2f} s after")
+    for line in proof.report():
+        say(line)
     return proof
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,8 +18,7 @@ _BYTE = re.compile("<0x[0-9A-F]{2}>")
 _WORD_BEGINS = (SPACE, "\u0120")  # the space of sentencepiece, and of pieces that are bytes
 
 
-@dataclasses.dataclass(frozen=True)
-class Trimmed:
+class Trimmed(NamedTuple):
     """A tokenizer with some of the tokens of another one."""
 
     tokenizer: Tokenizer

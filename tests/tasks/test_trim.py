@@ -15,7 +15,7 @@ from jaxformer.errors import DataError
 from jaxformer.models import families
 from jaxformer.tasks import pretrained, trim
 from tests.interop.small import folder
-from tests.tasks.pretrained import test_languages as multilingual
+from tests.tasks.pretrained import translators as multilingual
 from tests.tokenizers import pretrained as tokenizers
 
 SIZES = {"d_model": 12, "num_heads": 2, "d_ff": 12}
