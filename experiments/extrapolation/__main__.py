@@ -98,7 +98,7 @@ def fit(net: Any, keys: jax.Array, ids: jax.Array, starts: jax.Array, steps: int
     def one(key: jax.Array, starts: jax.Array) -> Any:
         def step(carry: Any, begin: jax.Array):
             params, state = carry
-            windows = ids[begin[:, None] + np.arange(TRAINED + 1)]
+            windows = ids[begin[:, None] + np.arange(TRAINED + 1)[None]]
             updates, state = optimizer.update(jax.grad(loss)(params, windows), state, params)
             return (optax.apply_updates(params, updates), state), None
 
