@@ -1,21 +1,17 @@
 """The page on activations beside its record, and its smoke version."""
 
 import dataclasses
-import json
-import pathlib
 
 import jax
 import pytest
 
 from experiments.activations import __main__ as activations
-
-PAGE = pathlib.Path(activations.__file__).parent
+from tests.experiments.pages import published
 
 
 def test_l13_the_page_has_the_results():
     """L13: its table equals results.json, and the results support its statements."""
-    page = (PAGE / "README.md").read_text(encoding="utf-8")
-    results = json.loads((PAGE / "results" / "results.json").read_text(encoding="utf-8"))
+    page, results = published(activations)
     assert activations.tables(results) in page
     assert results["scale"].items() <= dataclasses.asdict(activations.FULL).items()
     loss = {(record["text"], record["activation"]): record["loss"] for record in results["records"]}

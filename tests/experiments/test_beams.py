@@ -2,19 +2,16 @@
 
 import dataclasses
 import json
-import pathlib
 
 import pytest
 
 from experiments.beams import __main__ as beams
-
-PAGE = pathlib.Path(beams.__file__).parent
+from tests.experiments.pages import published
 
 
 def test_d7_the_page_has_the_results():
     """D7: its table equals results.json, and the results support its statements."""
-    page = (PAGE / "README.md").read_text(encoding="utf-8")
-    results = json.loads((PAGE / "results" / "results.json").read_text(encoding="utf-8"))
+    page, results = published(beams)
     assert beams.tables(results).strip() in page
     assert results["scale"] == json.loads(json.dumps(dataclasses.asdict(beams.FULL)))
     for record in results["records"]:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import pathlib
 
 import jax
 import numpy as np
@@ -10,14 +9,12 @@ import optax
 import pytest
 
 from experiments.extrapolation import __main__ as extrapolation
-
-PAGE = pathlib.Path(extrapolation.__file__).parent
+from tests.experiments.pages import published
 
 
 def test_l10_the_page_has_the_results():
     """L10: its tables equal results.json, and the results support its statements."""
-    page = (PAGE / "README.md").read_text(encoding="utf-8")
-    results = json.loads((PAGE / "results" / "results.json").read_text(encoding="utf-8"))
+    page, results = published(extrapolation)
     assert extrapolation.tables(results).strip() in page
     assert results["scale"] == json.loads(json.dumps(dataclasses.asdict(extrapolation.FULL)))
     for text in extrapolation.TEXTS:

@@ -1,8 +1,6 @@
 """Pronouns and their nouns, heads that are masked, and the smoke version."""
 
 import dataclasses
-import json
-import pathlib
 
 import chex
 import jax
@@ -12,14 +10,12 @@ import pytest
 from experiments.exposure.probes import NOUN_FORMS
 from experiments.pronouns import __main__ as pronouns
 from jaxformer import demo, models, pure
-
-PAGE = pathlib.Path(pronouns.__file__).parent
+from tests.experiments.pages import published
 
 
 def test_l3_the_page_has_the_results():
     """L3: its table equals results.json, and the results support its statements."""
-    page = (PAGE / "README.md").read_text(encoding="utf-8")
-    results = json.loads((PAGE / "results" / "results.json").read_text(encoding="utf-8"))
+    page, results = published(pronouns)
     assert pronouns.tables(results).strip() in page
     assert results["scale"] == dataclasses.asdict(pronouns.FULL)
     for record in results["records"]:
