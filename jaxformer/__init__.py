@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from jaxformer import (
         axes,
         config,
+        conformance,
         data,
         decoding,
         demo,
@@ -56,6 +57,7 @@ __all__ = [
     "axes",
     "config",
     "configure",
+    "conformance",
     "data",
     "decoding",
     "demo",

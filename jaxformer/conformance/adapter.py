@@ -1,0 +1,261 @@
+"""What an attention function takes, and how: `Request`, one call in the terms of the kit; `Adapter`, its arguments."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxformer.errors import ConfigError, did_you_mean
+from jaxformer.reprs import brief
+
+
+class NotOfferedError(Exception):
+    """A function does not take what a request needs; the message says what."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Request:
+    """One call of attention: arrays of NumPy in the layout ``[batch, length, heads, dim]``, and what is masked.
+
+    A query attends to the keys that all of `mask`, `causal`, `window`, `lengths` and `segments` allow.
+    """
+
+    query: np.ndarray
+    key: np.ndarray
+    value: np.ndarray
+    mask: np.ndarray | None = None  # True = attend; [B, N, T, S], or what broadcasts to it
+    causal: bool = False
+    window: tuple[int, int] | None = None  # this many keys before the query, and after it
+    lengths: np.ndarray | None = None  # [B], the keys of each example that are no padding
+    segments: tuple[np.ndarray, np.ndarray] | None = None  # [B, T] and [B, S]
+    bias: np.ndarray | None = None
+    scale: float | None = None
+    rate: float = 0.0
+
+    __repr__ = brief
+
+    def but(self, **changes: Any) -> Request:
+        """Returns a copy with other fields."""
+        return dataclasses.replace(self, **changes)
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """The number of queries and of keys."""
+        return self.query.shape[1], self.key.shape[1]
+
+    def parts(self, causal_from: str = "first") -> dict[str, np.ndarray]:
+        """Returns each mask as a Boolean array of four dimensions, by its name.
+
+        Args:
+          causal_from: "first": query 0 is at the position of key 0; "last": the last query is at that of the last key.
+        """
+        num_queries, num_keys = self.sizes
+        offset = num_keys - num_queries if causal_from == "last" else 0
+        ahead = np.arange(num_keys) - np.arange(num_queries)[:, None] - offset
+        parts = {}
+        if self.mask is not None:
+            parts["mask"] = self.mask[(None,) * (4 - self.mask.ndim)]
+        if self.causal:
+            parts["causal"] = (ahead <= 0)[None, None]
+        if self.window is not None:
+            parts["window"] = ((-self.window[0] <= ahead) & (ahead <= self.window[1]))[None, None]
+        if self.lengths is not None:
+            parts["lengths"] = (np.arange(num_keys) < self.lengths[:, None])[:, None, None]
+        if self.segments is not None:
+            queries, keys = self.segments
+            parts["segments"] = (queries[:, :, None] == keys[:, None])[:, None]
+        return parts
+
+    def allowed(self, causal_from: str = "first") -> np.ndarray:
+        """Returns the conjunction of all masks, ``bool [B, N, T, S]``."""
+        result = np.ones((len(self.query), self.query.shape[2], *self.sizes), bool)
+        for part in self.parts(causal_from).values():
+            result &= part
+        return result
+
+
+NAMES = {
+    "mask": "mask attn_mask attention_mask",
+    "causal": "is_causal causal",
+    "window": "local_window_size window_size window",
+    "lengths": "key_value_seq_lengths lengths kv_lengths",
+    "segments": "segment_ids segments",
+    "bias": "bias attn_bias attention_bias",
+    "scale": "scale sm_scale softmax_scale",
+}
+"""The names of arguments by which `adapt` recognizes what a function takes."""
+
+MASKS = ("boolean", "inverted", "additive")
+
+
+@dataclasses.dataclass(frozen=True)
+class Adapter:
+    """What an attention function takes, and how. `adapt` reads it from the signature.
+
+    Arguments of the function are given by their names; None means that the function does not take this. A causal mask,
+    a window, lengths and segments that it does not take are a part of its mask.
+    """
+
+    function: Callable[..., Any]
+    layout: str = "BTNH"
+    """The order of batch B, length T, heads N and dim H in queries, keys, values and the result."""
+    framework: str = "jax"
+    """"jax", "numpy" or "torch"."""
+    mask: str | None = None
+    mask_is: str = "boolean"
+    """"boolean" (True = attend), "inverted" (True = masked) or "additive" (0, and minus infinity where masked)."""
+    mask_shapes: tuple[str, ...] = ()
+    """Such as ("B11S", "TS"); by default the usual ones are tried, and one that is refused with an error is named."""
+    causal: str | None = None
+    causal_from: str = "first"
+    """Where a causal mask of T queries and S keys begins: "first", or "last" as a cached step needs it."""
+    causal_with_mask: bool = True
+    """False if the function takes no mask beside the causal flag."""
+    window: str | None = None
+    """The argument for (keys before, keys after)."""
+    lengths: str | None = None
+    segments: str | None = None
+    """The argument for the pair of segments ``[B, T]`` and ``[B, S]``."""
+    bias: str | None = None
+    scale: str | None = None
+    dropout: Callable[[float, int], Mapping[str, Any]] | None = None
+    """A function of the rate and a seed that returns the arguments for dropout of the weights."""
+    grouped: bool | None = None
+    """Whether it takes fewer key heads than heads; None tries it, and an error means no. So also `value_dim`."""
+    value_dim: bool | None = None
+    dtypes: tuple[str, ...] = ("float32", "bfloat16", "float16")
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Arguments of every call."""
+    name: str = ""
+    """``package.module:function`` in reports; by default, where the function is defined."""
+
+    __repr__ = brief
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The module and the name of the function, of what a partial wraps, or of the class of an object."""
+        if self.name:
+            module, _, name = self.name.rpartition(":")
+            return module, name
+        inner = getattr(self.function, "func", self.function)
+        inner = inner if hasattr(inner, "__qualname__") else type(inner)
+        return inner.__module__, inner.__qualname__
+
+    def __post_init__(self) -> None:
+        choices = {"framework": ("jax", "numpy", "torch"), "mask_is": MASKS, "causal_from": ("first", "last")}
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ConfigError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+        if sorted(self.layout) != sorted("BTNH"):
+            raise ConfigError(f"layout must be the letters B, T, N and H in any order, got {self.layout!r}")
+
+    def arguments(self, request: Request, seed: int = 0) -> dict[str, Any]:
+        """Returns the keyword arguments of a request; arrays are NumPy's.
+
+        Raises:
+          NotOfferedError: the function does not take what the request needs.
+        """
+        arguments, parts = dict(self.options), request.parts(self.causal_from)
+        needs_mask = self.needs_mask(request)
+        values = {
+            "causal": True,
+            "window": request.window,
+            "lengths": request.lengths,
+            "segments": request.segments,
+        }
+        for name, value in values.items():
+            if name in parts and name not in needs_mask:
+                arguments[str(getattr(self, name))] = value
+        if needs_mask:
+            if self.mask is None:
+                raise NotOfferedError(f"it takes no {' and no '.join(dict.fromkeys([needs_mask[0], 'mask']))}")
+            arguments[self.mask] = self._mask([parts[name] for name in needs_mask], request.mask)
+        if request.bias is not None:
+            self._add_bias(arguments, request.bias)
+        if request.scale is not None:
+            if self.scale is None:
+                raise NotOfferedError("it takes no scale")
+            arguments[self.scale] = request.scale
+        if request.rate:
+            if self.dropout is None:
+                raise NotOfferedError("it takes no dropout")
+            arguments |= self.dropout(request.rate, seed)
+        return arguments
+
+    def needs_mask(self, request: Request) -> list[str]:
+        """Returns the masks of a request that go into the argument `mask`."""
+        parts = request.parts()
+        needed = [name for name in parts if getattr(self, name) is None or name == "mask"]
+        if "causal" in parts and needed and "causal" not in needed and not self.causal_with_mask:
+            needed.append("causal")
+        return needed
+
+    def _mask(self, parts: list[np.ndarray], given: np.ndarray | None) -> np.ndarray:
+        allowed = given if given is not None and len(parts) == 1 else parts[0]
+        for part in parts[1:]:
+            allowed = allowed & part
+        if self.mask_is == "additive":
+            return np.where(allowed, 0, -np.inf).astype(np.float32)
+        return ~allowed if self.mask_is == "inverted" else allowed
+
+    def _add_bias(self, arguments: dict[str, Any], bias: np.ndarray) -> None:
+        if self.bias is None:
+            raise NotOfferedError("it takes no bias")
+        if self.bias == self.mask and self.mask in arguments:
+            allowed = arguments[self.mask]
+            allowed = allowed if allowed.dtype != bool else np.where(allowed ^ (self.mask_is == "inverted"), 0, -np.inf)
+            bias = (bias + allowed).astype(np.float32)
+        arguments[self.bias] = bias
+
+    def to_layout(self, x: Any) -> Any:
+        """Returns an array ``[B, T, N, H]`` in the layout of the function."""
+        return x.transpose([("BTNH").index(letter) for letter in self.layout])
+
+    def from_layout(self, x: Any) -> Any:
+        """Returns an array of the function as ``[B, T, N, H]``."""
+        return x.transpose([self.layout.index(letter) for letter in "BTNH"])
+
+
+def adapt(function: Callable[..., Any], **fields: Any) -> Adapter:
+    """Returns the adapter of a function, from the names of its arguments; `fields` override what they say.
+
+    Raises:
+      ConfigError: `function` cannot be called, or a field does not exist or has a wrong value.
+
+    >>> import jax
+    >>> adapt(jax.nn.dot_product_attention).window
+    'local_window_size'
+    """
+    if not callable(function):
+        raise ConfigError(f"an attention must be a function, got {function!r}")
+    known = [field.name for field in dataclasses.fields(Adapter)]
+    if wrong := [name for name in fields if name not in known]:
+        raise ConfigError(f"an adapter has no {wrong[0]!r}{did_you_mean(wrong[0], known)}")
+    try:
+        taken = set(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # built in, as that of torch
+        taken = set()
+    found: dict[str, Any] = {
+        field: next((name for name in names.split() if name in taken), None) for field, names in NAMES.items()
+    }
+    found["framework"] = framework_of(function)
+    if found["framework"] == "numpy":
+        found["dtypes"] = ("float32", "float16")
+    return Adapter(function, **{**found, **fields})
+
+
+def framework_of(function: Callable[..., Any]) -> str:
+    """Returns the framework whose arrays a function takes, by the modules that its file imports; "jax" in doubt."""
+    inner = inspect.unwrap(getattr(function, "func", function))
+    modules = {str(getattr(inner, "__module__", "")).partition(".")[0]}
+    for value in getattr(inner, "__globals__", {}).values():
+        if inspect.ismodule(value):
+            modules.add(value.__name__.partition(".")[0])
+    for framework in ("jax", "torch", "jaxformer", "flax", "numpy"):
+        if framework in modules:
+            return framework if framework in ("torch", "numpy") else "jax"
+    return "jax"

@@ -1,0 +1,16 @@
+"""Every bug planted in gradients and under transformations is found by its property."""
+
+import pytest
+
+from tests.conformance.wrong import BUGS, attend_right, found, of_framework
+
+NAMES = of_framework("jax")
+
+
+@pytest.mark.parametrize("bug", [bug for bug, (name, _) in BUGS.items() if name in NAMES])
+def test_a_bug_is_found(bug):
+    assert ("raises" in found(bug)) == (bug in ("bound to a device", "first of a vmap"))
+
+
+def test_right_attention_has_every_property():
+    assert attend_right("jax", NAMES).of("passed") == NAMES
