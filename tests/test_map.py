@@ -13,12 +13,12 @@ from jaxformer import decoding, functional, masks, modules, sharding
 PAGE = (pathlib.Path(__file__).parents[1] / "docs" / "map.md").read_text(encoding="utf-8")
 NAMES = re.findall(
     r"\| `((?:F|masks|modules|models|decoding|training|sharding|multihost|planning|interop|tasks|data|tokenizers|"
-    r"inspection)\.[A-Za-z_.]+|pure)` \|",
+    r"inspection|conformance)\.[A-Za-z_.]+|pure)` \|",
     PAGE,
 )
 NOTED = re.findall(
-    r"`((?:F|masks|modules|models|decoding|training|sharding|planning|interop|tasks|data|tokenizers|inspection)"
-    r"\.[\w.]+)`",
+    r"`((?:F|masks|modules|models|decoding|training|sharding|planning|interop|tasks|data|tokenizers|inspection|"
+    r"conformance)\.[\w.]+)`",
     PAGE,
 )
 

@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxformer.conformance.adapter import NotOfferedError, Request
 from jaxformer.conformance.engines import JaxEngine
-from jaxformer.conformance.results import biased, dirty, empty
+from jaxformer.conformance.results import biased, dirty, empty, shape_taken
 from jaxformer.conformance.trials import Outcome, Sizes, Subject, coin, distance, draw, prop, shaped
 
 
@@ -42,18 +42,15 @@ def gradients(subject: Subject, sizes: Sizes, label: str) -> Outcome:
     return _compare(subject, draw(sizes, label))
 
 
-@prop("bias gradient", "BNTS", "1NTS", "B11S", "11T1")
+@prop("bias gradient", "BNTS", "1NTS", "B11S", "11T1", "minus infinity")
 def bias_gradient(subject: Subject, sizes: Sizes, label: str) -> Outcome:
     """The gradient of a bias is that of float64, summed over the dimensions in which it broadcasts."""
-    request = biased(draw(sizes), label)
-    try:
-        return _compare(subject, request, ("bias",))
-    except NotOfferedError:
-        raise
-    except Exception as error:
-        if label == "BNTS" or subject.adapter.mask_shapes:
-            raise
-        raise NotOfferedError(f"it refuses [{', '.join(label)}]: {type(error).__name__}") from error
+    request = biased(draw(sizes), "BNTS" if label == "minus infinity" else label)
+    if label == "minus infinity":
+        assert request.bias is not None
+        masked = np.where(coin(*request.bias.shape), request.bias, -np.inf)
+        return _compare(subject, request.but(bias=masked.astype(np.float32)), ("bias", "query", "key", "value"))
+    return shape_taken(subject, label, lambda: _compare(subject, request, ("bias",)))
 
 
 @prop("empty rows, gradients", "by a mask", "by a length of 0")

@@ -67,7 +67,8 @@ class JaxEngine:
     changed = ""
 
     def __init__(self, adapter: Adapter):
-        self.adapter, self.jitted, self.last = adapter, True, None
+        self.adapter, self.last = adapter, None
+        self.jitted: bool | None = None
 
     def split(self, request: Request, seed: int = 0) -> tuple[Tree, Tree]:
         """Returns the arrays of a call, in the layout of the function, and its other arguments."""
@@ -92,15 +93,14 @@ class JaxEngine:
         return call
 
     def run(self, function: Callable[..., Any], *arguments: Tree) -> Any:
-        """Returns the result of a function; after one that fails in `jax.jit` only, none is jitted."""
-        if not self.jitted:
-            return function(*arguments)
-        try:
-            return jax.jit(function)(*arguments)
-        except Exception:
-            result = function(*arguments)
-            self.jitted = False
+        """Returns the result of a function; the first one says whether those that follow are jitted."""
+        if self.jitted is None:
+            try:
+                result, self.jitted = jax.jit(function)(*arguments), True
+            except Exception:
+                result, self.jitted = function(*arguments), False
             return result
+        return (jax.jit(function) if self.jitted else function)(*arguments)
 
     def output(self, request: Request, seed: int = 0) -> np.ndarray:
         arrays, others = self.split(request, seed)

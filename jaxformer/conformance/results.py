@@ -142,7 +142,7 @@ def mask(subject: Subject, sizes: Sizes, label: str) -> Outcome:
 SHAPES = ("BNTS", "1NTS", "B1TS", "11TS", "B11S", "111S", "TS")
 
 
-def _shape_taken(subject: Subject, label: str, function) -> Outcome:
+def shape_taken(subject: Subject, label: str, function) -> Outcome:
     """Runs a trial of a shape; one that is not declared may be refused with an error."""
     declared = subject.adapter.mask_shapes
     if declared and label not in declared:
@@ -160,7 +160,7 @@ def mask_shapes(subject: Subject, sizes: Sizes, label: str) -> Outcome:
     """A mask broadcasts to [B, N, T, S]; a shape may be refused with an error, but not be read in another way."""
     request = draw(sizes)
     request = request.but(mask=coin(*shaped(label, request)))
-    return _shape_taken(subject, label, lambda: subject.compare(request, _inverted(subject, request)))
+    return shape_taken(subject, label, lambda: subject.compare(request, _inverted(subject, request)))
 
 
 @prop("causal", "T = S")
@@ -311,11 +311,8 @@ NANS = ("NaN in keys", "NaN in values", "infinity in keys", "infinity in values"
 def hidden_nan(subject: Subject, sizes: Sizes, label: str) -> Outcome:
     """NaN and infinity in padding, and in a query without keys, change not one bit of the output."""
     clean, request = dirty(draw(sizes), label)
-    got, want = subject.output(request), subject.output(clean)
-    error = distance(got, want)
-    count = int((~np.isfinite(np.asarray(got, np.float64))).sum())
-    failure = f"it reaches the output, {count} of whose {got.size} numbers are not finite"
-    return Outcome(error, failure if error else "", request)
+    error = distance(subject.output(request), subject.output(clean))
+    return Outcome(error, "it reaches the output" if error else "", request)
 
 
 @prop("grouped heads", "two for each key head", "one key head")
@@ -383,7 +380,7 @@ def bias(subject: Subject, sizes: Sizes, label: str) -> Outcome:
 def bias_shapes(subject: Subject, sizes: Sizes, label: str) -> Outcome:
     """A bias broadcasts to [B, N, T, S]; a shape may be refused with an error."""
     request = biased(draw(sizes), label)
-    return _shape_taken(subject, label, lambda: subject.compare(request))
+    return shape_taken(subject, label, lambda: subject.compare(request))
 
 
 @prop("dropout", "mean and rate", sizes=Sizes(B=1, T=32, S=32, N=2, K=2, H=32, J=32))

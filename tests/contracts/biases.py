@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from jaxformer import functional, masks
-from tests.contracts import numpy_attention
+from jaxformer.conformance import oracle
 from tests.contracts.attention import VALID, B, H, S, T, arrays, with_rows
 from tests.modules.small import quick
 from tests.selection import first
@@ -180,8 +180,8 @@ class BiasContract:
             "bias": np.where(np.arange(S + 1) == S, sinks[:, None, None], 0)[None],
             "scale": 0.7,
         }
-        expected, _ = numpy_attention.attention(query, *wider, **theirs)
-        d_query, d_key, d_value, d_bias = numpy_attention.gradients(query, *wider, upstream, **theirs)
+        expected, _ = oracle.attention(query, *wider, **theirs)
+        d_query, d_key, d_value, d_bias = oracle.gradients(query, *wider, upstream, **theirs)
         np.testing.assert_allclose(output, expected, atol=1e-5)
         chex.assert_trees_all_close(
             grads, (d_query, d_key[:, :S], d_value[:, :S], d_bias[..., S].sum((0, 2))), rtol=0, atol=2e-5

@@ -26,9 +26,10 @@ import pytest
 from jax.sharding import Mesh
 
 from jaxformer import functional, masks, sharding
+from jaxformer.conformance import oracle
 from jaxformer.functional.attention import blockwise
 from jaxformer.functional.attention.base import make_request
-from tests.contracts import biases, numpy_attention
+from tests.contracts import biases, numpy_dropout
 from tests.contracts.attention import B, H
 from tests.selection import first
 
@@ -202,10 +203,10 @@ def by_numpy(case, inputs, dropout_key):
     if case.cap is not None:
         options["score"] = lambda x: case.cap * np.tanh(x / case.cap), lambda x: 1 - np.tanh(x / case.cap) ** 2
     if case.rate:
-        kept = numpy_attention.kept(jax.random.key_data(dropout_key), case.rate, dims)
+        kept = numpy_dropout.kept(jax.random.key_data(dropout_key), case.rate, dims)
         options |= {"rate": case.rate, "kept": kept}
-    output, _ = numpy_attention.attention(query, key, value, **options)
-    d_query, d_key, d_value, d_bias = numpy_attention.gradients(query, key, value, upstream, **options)
+    output, _ = oracle.attention(query, key, value, **options)
+    d_query, d_key, d_value, d_bias = oracle.gradients(query, key, value, upstream, **options)
     ahead = np.arange(num_keys) - np.arange(num_queries)[:, None]
     slopes = {}
     for name, x in parameters.items():

@@ -10,7 +10,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from jaxformer import functional
 from jaxformer.functional.dropout import flat_index, fold_in_name, hashed_bits, keep, mix32
-from tests.contracts import numpy_attention
+from tests.contracts import numpy_dropout
 
 COUNT = 1 << 18
 
@@ -28,7 +28,7 @@ def chi_square(cells):
 def test_bits_are_the_documented_hash():
     """Two rounds of a published mixer, recomputed in Python integers: a saved run can be replayed elsewhere."""
     words = np.asarray(jax.random.key_data(jax.random.key(5)))
-    expected = [numpy_attention.hashed_bits(words, i) for i in range(50)]
+    expected = [numpy_dropout.hashed_bits(words, i) for i in range(50)]
     assert bits(5, 50).tolist() == expected
     raw = hashed_bits(jnp.asarray(words), jnp.arange(50, dtype=jnp.uint32))
     assert raw.tolist() == expected
@@ -147,7 +147,7 @@ def test_indices_beyond_32_bits(dims):
     assert index.low.tolist() == [x % 2**32 for x in expected]
     assert index.high.tolist() == [x >> 32 for x in expected]
     words = np.asarray(jax.random.key_data(key))
-    assert hashed_bits(key, index).tolist() == [numpy_attention.hashed_bits(words, x) for x in expected]
+    assert hashed_bits(key, index).tolist() == [numpy_dropout.hashed_bits(words, x) for x in expected]
 
 
 def test_large_arrays_do_not_repeat_bits():

@@ -11,9 +11,9 @@ import pytest
 from flax import nnx
 
 from jaxformer import functional, masks, modules
+from jaxformer.conformance import oracle
 from jaxformer.functional.cache import empty_cache
 from jaxformer.modules.attention_function import check_partial
-from tests.contracts import numpy_attention
 from tests.modules.small import built, count, normal, quick
 
 D, N = 8, 4
@@ -52,7 +52,7 @@ def test_fused_projection_equals_separate_matrices(num_kv_heads, bias):
     found = net.call(modules.SelfAttention.project, params, jnp.asarray(x, jnp.float32))
     chex.assert_trees_all_close(found, (query, key, value), rtol=0, atol=1e-5)
     allowed = np.asarray((masks.causal() & masks.padding(VALID)).dense(5, 5))
-    expected = merge(numpy_attention.attention(query, key, value, allowed=allowed)[0], params)
+    expected = merge(oracle.attention(query, key, value, allowed=allowed)[0], params)
     got = net.apply(params, jnp.asarray(x, jnp.float32), mask=masks.causal() & masks.padding(VALID))
     np.testing.assert_allclose(got, expected, atol=1e-5)
 
@@ -64,7 +64,7 @@ def test_cross_attention_equals_separate_matrices(num_kv_heads, bias):
     both = np.einsum("bsd,dkch->bskch", memory, params["key_value"]) + np.asarray(params.get("key_value_bias", 0.0))
     query = np.einsum("btd,dnh->btnh", x, params["query"]) + np.asarray(params.get("query_bias", 0.0))
     allowed = VALID[:, None, None]
-    expected = merge(numpy_attention.attention(query, both[..., 0, :], both[..., 1, :], allowed=allowed)[0], params)
+    expected = merge(oracle.attention(query, both[..., 0, :], both[..., 1, :], allowed=allowed)[0], params)
     memory = net.call(modules.CrossAttention.project, params, memory)
     got = net.apply(params, x, memory, mask=masks.padding(VALID))
     np.testing.assert_allclose(got, expected, atol=1e-5)

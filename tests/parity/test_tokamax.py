@@ -13,12 +13,10 @@ pytest.importorskip("tokamax")
 from jaxformer import functional, masks
 from jaxformer.functional.attention import api
 from jaxformer.functional.attention.vendor import jax_nn
-from tests.contracts.attention import CASES, AttentionContract, arrays
+from tests.contracts.attention import AttentionContract, arrays, settings
 from tests.contracts.biases import BiasContract
 
 pytestmark = pytest.mark.parity
-
-DROPS = {name for name, (_, _, options) in CASES.items() if "dropout" in options}
 
 
 def refused(reason):
@@ -27,6 +25,7 @@ def refused(reason):
 
 class TestTokamax(AttentionContract, BiasContract):
     implementation = "tokamax"
+    refuses = {"dropout": "it cannot drop weights by the hash of this library"}  # noqa: RUF012
 
     @pytest.fixture(autouse=True)
     def _on_any_device(self, monkeypatch):
@@ -34,20 +33,8 @@ class TestTokamax(AttentionContract, BiasContract):
         monkeypatch.setitem(
             api.implementations, "tokamax", api.Implementation(jax_nn.tokamax_attention, jax_nn.refuse_tokamax_anywhere)
         )
-        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        with settings(jax_numpy_dtype_promotion="standard", jax_numpy_rank_promotion="allow"):
             yield
-
-    @pytest.mark.parametrize("name", CASES)
-    def test_agrees_with_numpy(self, name):
-        if name not in DROPS:
-            return self.check_agrees_with_numpy(name)
-        with refused("it cannot drop weights by the hash of this library"):
-            self.check_agrees_with_numpy(name)
-        return None
-
-    @pytest.mark.parametrize("name", ["grouped", "mask [B, N, T, S]"])
-    def test_bfloat16(self, name):
-        self.check_bfloat16(name)
 
     def test_sinks(self):
         with refused("it has no attention sinks"):

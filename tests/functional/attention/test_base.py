@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from jaxformer import functional, masks, sharding
+from jaxformer.conformance import oracle
 from jaxformer.functional.attention import blockwise, reference
 from jaxformer.functional.attention.base import make_request, once
-from tests.contracts import numpy_attention
 from tests.contracts.attention import S, T, arrays
 from tests.modules.small import quick
 from tests.selection import first
@@ -111,8 +111,8 @@ def test_a_score_with_an_infinite_slope_at_zero(implementation, mask):
         return blockwise.attention(changed, query_block=2, key_block=4)
 
     output, pull = jax.vjp(attend, *inputs)
-    np.testing.assert_allclose(output, numpy_attention.attention(*inputs, score=theirs, **options)[0], atol=3e-6)
-    expected = numpy_attention.gradients(*inputs, upstream, score=theirs, **options)
+    np.testing.assert_allclose(output, oracle.attention(*inputs, score=theirs, **options)[0], atol=3e-6)
+    expected = oracle.gradients(*inputs, upstream, score=theirs, **options)
     chex.assert_trees_all_close(pull(upstream), expected[:3], rtol=0, atol=2e-5)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxformer import functional, masks
-from tests.contracts import numpy_attention
+from jaxformer.conformance import oracle
 from tests.contracts.attention import CASES, VALID, AttentionContract, arrays
 from tests.modules.small import quick
 from tests.selection import first
@@ -144,7 +144,7 @@ CHOSEN = "grouped", "mask [B, N, T, S]", "padding", "mask [B, N, T, 1]", "one he
 @pytest.mark.parametrize("name", first(CHOSEN, "grouped", "mask [B, N, T, S]"))
 def test_weights_of_chosen_heads_and_rows(name):
     (query, key, _, _), ours, theirs = AttentionContract.request(name)
-    _, expected = numpy_attention.attention(query, key, key, **theirs)
+    _, expected = oracle.attention(query, key, key, **theirs)
     full = functional.attention_weights(query, key, **ours)
     np.testing.assert_allclose(full, expected, atol=1e-6)
     heads = [0] if query.shape[2] == 1 else [3, 1]
