@@ -27,7 +27,7 @@ def every() -> dict[str, Side]:
     }
     sides["jaxformer splash, interpreted"] = functools.partial(_ours, "splash")
     sides["jaxformer tokamax"] = functools.partial(_ours, "tokamax")
-    sides["jaxformer ring, one device"] = _ring
+    sides["jaxformer ring, two devices"] = _ring
     sides["jax.nn.dot_product_attention"] = lambda: adapt(
         jax.nn.dot_product_attention, name="jax.nn:dot_product_attention"
     )
@@ -68,7 +68,7 @@ def _attend(name: str, query: Any, key: Any, value: Any, **options: Any) -> jax.
 
 
 def _ring() -> Adapter:
-    mesh = sharding.mesh("context=1", jax.devices()[:1])
+    mesh = sharding.mesh("context=2", jax.devices()[:2])
     return LibraryAdapter(sharding.ring_attention(mesh, "context"), name="jaxformer.sharding:ring_attention", bias=None)
 
 

@@ -127,7 +127,8 @@ class Adapter:
     grouped: bool | None = None
     """Whether it takes fewer key heads than heads; None tries it, and an error means no. So also `value_dim`."""
     value_dim: bool | None = None
-    dtypes: tuple[str, ...] = ("float32", "bfloat16", "float16")
+    dtypes: tuple[str, ...] = ()
+    """Such as ("float32", "bfloat16"); by default these two and float16 are tried, as the shapes of masks."""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Arguments of every call."""
     name: str = ""
@@ -243,8 +244,6 @@ def adapt(function: Callable[..., Any], **fields: Any) -> Adapter:
         field: next((name for name in names.split() if name in taken), None) for field, names in NAMES.items()
     }
     found["framework"] = framework_of(function)
-    if found["framework"] == "numpy":
-        found["dtypes"] = ("float32", "float16")
     return Adapter(function, **{**found, **fields})
 
 

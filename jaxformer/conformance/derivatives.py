@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxformer.conformance.adapter import NotOfferedError, Request
 from jaxformer.conformance.engines import JaxEngine
-from jaxformer.conformance.results import biased, dirty, empty, shape_taken
+from jaxformer.conformance.results import biased, dirty, empty, if_dtype_taken, if_shape_taken
 from jaxformer.conformance.trials import Outcome, Sizes, Subject, coin, distance, draw, prop, shaped
 
 
@@ -37,9 +37,7 @@ def gradients(subject: Subject, sizes: Sizes, label: str) -> Outcome:
     if label == "masked":
         request = draw(sizes)
         return _compare(subject, request.but(mask=coin(*shaped("B1TS", request))))
-    if label not in subject.adapter.dtypes:
-        raise NotOfferedError(f"it takes no {label}")
-    return _compare(subject, draw(sizes, label))
+    return if_dtype_taken(subject, label, lambda: _compare(subject, draw(sizes, label)))
 
 
 @prop("bias gradient", "BNTS", "1NTS", "B11S", "11T1", "minus infinity")
@@ -50,7 +48,7 @@ def bias_gradient(subject: Subject, sizes: Sizes, label: str) -> Outcome:
         assert request.bias is not None
         masked = np.where(coin(*request.bias.shape), request.bias, -np.inf)
         return _compare(subject, request.but(bias=masked.astype(np.float32)), ("bias", "query", "key", "value"))
-    return shape_taken(subject, label, lambda: _compare(subject, request, ("bias",)))
+    return if_shape_taken(subject, label, lambda: _compare(subject, request, ("bias",)))
 
 
 @prop("empty rows, gradients", "by a mask", "by a length of 0")

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from jaxformer import functional, masks
-from jaxformer.conformance.adapter import Adapter, Request
+from jaxformer.conformance.adapter import Adapter, NotOfferedError, Request
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +33,8 @@ class LibraryAdapter(Adapter):
             "lengths": masks.lengths,
             "segments": lambda x: masks.segments(*x),
         }
+        if request.bias is not None and self.bias is None:
+            raise NotOfferedError("it takes no bias")
         parts = [kinds[name](getattr(request, name)) for name in request.parts()]
         given = {"bias": request.bias, "scale": request.scale}
         given["mask"] = functools.reduce(lambda a, b: a & b, parts) if parts else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from jaxformer.conformance import oracle
@@ -22,25 +24,47 @@ from jaxformer.conformance.trials import (
 DTYPES = ("float32", "bfloat16", "float16")
 
 
-def _of_dtype(subject: Subject, label: str) -> str:
-    if label not in subject.adapter.dtypes:
-        raise NotOfferedError(f"it takes no {label}")
-    return label
+def if_taken(what: str, declared: bool | None, trial: Callable[[], Outcome]) -> Outcome:
+    """Returns the outcome of a trial; if it is not declared what a function takes, an error means that it does not."""
+    if declared is False:
+        raise NotOfferedError(f"it takes no {what}")
+    try:
+        return trial()
+    except Exception as error:
+        if declared or isinstance(error, NotOfferedError | BrokenError):
+            raise
+        raise NotOfferedError(f"it refuses {what}: {first_line(error, 80)}") from error
+
+
+def if_shape_taken(subject: Subject, letters: str, trial: Callable[[], Outcome]) -> Outcome:
+    """Runs a trial of a shape of a mask or a bias."""
+    shapes = subject.adapter.mask_shapes
+    return if_taken(f"[{', '.join(letters)}]", letters in shapes if shapes else letters == "BNTS" or None, trial)
+
+
+def if_dtype_taken(subject: Subject, dtype: str, trial: Callable[[], Outcome]) -> Outcome:
+    """Runs a trial of a dtype."""
+    dtypes = subject.adapter.dtypes
+    return if_taken(dtype, dtype in dtypes if dtypes else dtype == "float32" or None, trial)
 
 
 @prop("values", *DTYPES)
 def values(subject: Subject, sizes: Sizes, label: str) -> Outcome:
     """The output is that of float64, within some roundings of the dtype."""
-    return subject.compare(draw(sizes, _of_dtype(subject, label)))
+    return if_dtype_taken(subject, label, lambda: subject.compare(draw(sizes, label)))
 
 
 @prop("shape and dtype", *DTYPES)
 def shape_and_dtype(subject: Subject, sizes: Sizes, label: str) -> Outcome:
     """The result is [B, T, N, J] and has the dtype of the queries."""
-    request = draw(sizes, _of_dtype(subject, label))
-    result = subject.output(request)
-    wrong = result.dtype != request.query.dtype
-    return Outcome(0.0, f"returns {result.dtype} for {label}" if wrong else "", request)
+    request = draw(sizes, label)
+
+    def trial() -> Outcome:
+        result = subject.output(request)
+        wrong = result.dtype != request.query.dtype
+        return Outcome(0.0, f"returns {result.dtype} for {label}" if wrong else "", request)
+
+    return if_dtype_taken(subject, label, trial)
 
 
 @prop("inputs kept")
@@ -109,10 +133,11 @@ def large_logits(subject: Subject, sizes: Sizes) -> Outcome:
 @prop("long rows", *DTYPES, sizes=Sizes(B=1, T=1, S=3000, N=1, K=1, H=2, J=2))
 def long_rows(subject: Subject, sizes: Sizes, label: str) -> Outcome:
     """The sums over 3000 equal keys are those of float32: in bfloat16 a sum of ones ends at 256."""
-    request = draw(sizes, _of_dtype(subject, label))
+    request = draw(sizes, label)
     ones = {"query": 0 * request.query, "key": 0 * request.key, "value": request.value * 0 + 1}
     request = request.but(**{name: np.asarray(x, request.query.dtype) for name, x in ones.items()})
-    return subject.compare(request, limit=max(1e-4, subject.limit(request)))
+    limit = max(1e-4, subject.limit(request))
+    return if_dtype_taken(subject, label, lambda: subject.compare(request, limit=limit))
 
 
 def _inverted(subject: Subject, request: Request) -> dict:
@@ -142,25 +167,12 @@ def mask(subject: Subject, sizes: Sizes, label: str) -> Outcome:
 SHAPES = ("BNTS", "1NTS", "B1TS", "11TS", "B11S", "111S", "TS")
 
 
-def shape_taken(subject: Subject, label: str, function) -> Outcome:
-    """Runs a trial of a shape; one that is not declared may be refused with an error."""
-    declared = subject.adapter.mask_shapes
-    if declared and label not in declared:
-        raise NotOfferedError(f"it takes no [{', '.join(label)}]")
-    try:
-        return function()
-    except Exception as error:
-        if declared or label == "BNTS" or isinstance(error, NotOfferedError | BrokenError):
-            raise
-        raise NotOfferedError(f"it refuses [{', '.join(label)}]: {first_line(error, 60)}") from error
-
-
 @prop("mask shapes", *SHAPES)
 def mask_shapes(subject: Subject, sizes: Sizes, label: str) -> Outcome:
     """A mask broadcasts to [B, N, T, S]; a shape may be refused with an error, but not be read in another way."""
     request = draw(sizes)
     request = request.but(mask=coin(*shaped(label, request)))
-    return shape_taken(subject, label, lambda: subject.compare(request, _inverted(subject, request)))
+    return if_shape_taken(subject, label, lambda: subject.compare(request, _inverted(subject, request)))
 
 
 @prop("causal", "T = S")
@@ -324,26 +336,14 @@ def grouped_heads(subject: Subject, sizes: Sizes, label: str) -> Outcome:
     request = draw(Sizes(sizes.B, sizes.T, sizes.S, few * (sizes.N // few), few, sizes.H, sizes.J))
     tiled = {name: np.tile(getattr(request, name), (1, 1, sizes.N // few, 1)) for name in ("key", "value")}
     others = {"heads repeated by tile, not consecutive ones": lambda: subject.expected(request.but(**tiled))}
-    return _if_taken(subject, "grouped", "fewer key heads", lambda: subject.compare(request, others))
+    return if_taken("fewer key heads", subject.adapter.grouped, lambda: subject.compare(request, others))
 
 
 @prop("value dim", sizes=Sizes(J=6))
 def value_dim(subject: Subject, sizes: Sizes) -> Outcome:
     """Values may have another dim than keys, which the result has."""
     request = draw(sizes)
-    return _if_taken(subject, "value_dim", "values of another dim", lambda: subject.compare(request))
-
-
-def _if_taken(subject: Subject, field: str, what: str, function) -> Outcome:
-    declared = getattr(subject.adapter, field)
-    if declared is False:
-        raise NotOfferedError(f"it takes no {what}")
-    try:
-        return function()
-    except Exception as error:
-        if declared or isinstance(error, NotOfferedError | BrokenError):
-            raise
-        raise NotOfferedError(f"it refuses {what}: {first_line(error, 80)}") from error
+    return if_taken("values of another dim", subject.adapter.value_dim, lambda: subject.compare(request))
 
 
 def biased(request: Request, letters: str) -> Request:
@@ -380,7 +380,7 @@ def bias(subject: Subject, sizes: Sizes, label: str) -> Outcome:
 def bias_shapes(subject: Subject, sizes: Sizes, label: str) -> Outcome:
     """A bias broadcasts to [B, N, T, S]; a shape may be refused with an error."""
     request = biased(draw(sizes), label)
-    return shape_taken(subject, label, lambda: subject.compare(request))
+    return if_shape_taken(subject, label, lambda: subject.compare(request))
 
 
 @prop("dropout", "mean and rate", sizes=Sizes(B=1, T=32, S=32, N=2, K=2, H=32, J=32))

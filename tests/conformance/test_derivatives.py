@@ -12,5 +12,6 @@ def test_a_bug_is_found(bug):
     assert ("raises" in found(bug)) == (bug in ("bound to a device", "first of a vmap"))
 
 
+@pytest.mark.full  # `TestReference` has a quicker one for each of most properties
 def test_right_attention_has_every_property():
     assert attend_right("jax", NAMES).of("passed") == NAMES

@@ -5,6 +5,8 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
+
 ROOT = pathlib.Path(__file__).parents[2]
 
 
@@ -27,6 +29,7 @@ def test_one_test_for_each_property(tmp_path):
     assert "test_other" not in done.stdout
 
 
+@pytest.mark.full  # `test_check` has the messages
 def test_a_wrong_name_is_one_line(tmp_path):
     done = pytest_of(tmp_path, "--attention", "tests.conformance.wrong:numpy_atend")
     assert done.returncode == 2
