@@ -61,7 +61,9 @@ def test_corpora_are_read(name, pairs, data_directory):
     data = dataclasses.replace(config.data, directory=str(data_directory))
     corpora = load_corpora(data)
     assert len(corpora.train) >= pairs
-    train, test = ({line for lines in pairs.side(0) for line in lines} for pairs in (corpora.train, corpora.tests["test"]))
+    train, test = (
+        {line for lines in pairs.side(0) for line in lines} for pairs in (corpora.train, corpora.tests["test"])
+    )
     assert not train & test
 
 
