@@ -207,6 +207,28 @@ def sentence_scores(
     ]
 
 
+def bleu_parts(
+    hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False, language: str = ""
+) -> np.ndarray:
+    """Counts what BLEU is computed from, ``[n, 10]``; `bleu_of_parts` of the sum over sentences is the corpus score.
+
+    They are, for each sentence, the found n-grams of 1 to 4 words, all n-grams, and the words of both texts.
+
+    Raises:
+      ValueError, ConfigError: see `bleu`.
+    """
+    _check(hypotheses, references)
+    metric = _bleu(language, lowercase=lowercase)
+    found = (metric.corpus_score([said], [[meant]]) for said, meant in zip(hypotheses, references, strict=True))
+    return np.array([[*x.counts, *x.totals, x.sys_len, x.ref_len] for x in found])
+
+
+def bleu_of_parts(parts: np.ndarray) -> float:
+    """Returns the BLEU of a sum of `bleu_parts`, ``[10]``."""
+    counts, totals, (said, meant) = parts[:4].tolist(), parts[4:8].tolist(), parts[8:].tolist()
+    return sacrebleu.BLEU.compute_bleu(counts, totals, said, meant, smooth_method="exp").score
+
+
 def bleu_words(text: str, language: str = "") -> list[str]:
     """Returns the words of a text as `bleu` compares them.
 
