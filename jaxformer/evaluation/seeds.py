@@ -1,4 +1,4 @@
-"""What several seeds show: means with intervals, differences, the seeds that they need, translations drawn again."""
+"""Means over seeds with intervals, differences between groups and the seeds that they need, and resampled BLEU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POWER = 0.8
 """The probability with which a difference is found, by which numbers of seeds are counted (Cohen 1988)."""
 
 MOST_SEEDS = 1000
-"""Above so many seeds, a difference counts as one that training again cannot show."""
+"""A difference that needs more seeds counts as one that training again cannot show."""
 
 
 def interval(values: Sequence[float], *, digits: int = 1) -> str:
@@ -41,14 +41,14 @@ def half_width(values: Sequence[float]) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """The difference between the means of two groups of trainings, and what so many seeds can show.
+    """The difference between the means of two groups of trainings, and what their numbers of seeds can show.
 
     Attributes:
       value: the mean of the second group less that of the first.
       half_width: of the 95 % interval of `value`.
       p_value: of the same test, two-sided; NaN if the values do not vary.
-      detectable: the difference that so many seeds find at the level of 5 % with the probability `POWER`.
-      seeds: the number of seeds of each group that would find `value` so; None above `MOST_SEEDS`.
+      detectable: the difference that these numbers of seeds find at the level of 5 % with the probability `POWER`.
+      seeds: the number of seeds of each group that would find `value` with that probability; None above `MOST_SEEDS`.
       paired: whether the test paired the seeds.
     """
 
@@ -124,7 +124,7 @@ def detectable_effect(n: int, m: int, *, paired: bool = False) -> float:
 
 
 def seeds_needed(effect: float, *, paired: bool = False) -> int | None:
-    """Returns the number of seeds of each group that find a difference of so many standard deviations.
+    """Returns the number of seeds of each group that find a difference of this many standard deviations.
 
     >>> seeds_needed(0.8), seeds_needed(-0.5), seeds_needed(0.01)                          # Cohen 1988, table 2.4.1
     (26, 64, None)
@@ -189,7 +189,7 @@ def resampled(
     if not first or not second or (paired and len(first) != len(second)):
         raise ValueError(f"there must be translators of both groups, got {len(first)} and {len(second)}")
     how: Any = {"lowercase": lowercase, "language": language}
-    parts = [[scores.bleu_parts(said, references, **how) for said in group] for group in (first, second)]
+    parts = [[bleu_parts(said, references, **how) for said in group] for group in (first, second)]
     rng, size = np.random.default_rng(0), len(references)
     # The first row is the sentences themselves; in each other row they are drawn.
     counts = np.concatenate([np.ones((1, size), int), rng.multinomial(size, np.full(size, 1 / size), draws)])
@@ -203,3 +203,19 @@ def resampled(
     value, found = float(second_mean - first_mean), second_draws - first_draws
     low, high = np.quantile(found, [0.025, 0.975]).tolist()
     return Resampled(value, low, high, float(np.mean(found * math.copysign(1.0, value) <= 0)), draws)
+
+
+def bleu_parts(
+    hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False, language: str = ""
+) -> np.ndarray:
+    """Counts what BLEU is computed from, ``[n, 10]``; `scores.bleu_of_parts` of the sum over sentences is the corpus score.
+
+    They are, for each sentence, the found n-grams of 1 to 4 words, all n-grams, and the words of both texts.
+
+    Raises:
+      ValueError: the numbers of hypotheses and references differ.
+      ConfigError: see `scores.bleu`.
+    """
+    metric = scores.bleu_metric(language, lowercase=lowercase)
+    found = (metric.corpus_score([said], [[meant]]) for said, meant in zip(hypotheses, references, strict=True))
+    return np.array([[*x.counts, *x.totals, x.sys_len, x.ref_len] for x in found])

@@ -7,7 +7,7 @@ from scipy import stats
 from jaxformer.evaluation import scores, seeds
 
 REFERENCES = [
-    f"the {word} sees a white house and {word} old trees today" for word in "cat dog man girl bird".split()
+    f"the {word} sees a white house and {word} old trees today" for word in ("cat", "dog", "man", "girl", "bird")
 ] * 4
 
 
@@ -23,7 +23,7 @@ def test_a_difference_is_that_of_scipy(paired):
 
 @pytest.mark.parametrize("paired", [False, True])
 def test_the_detectable_difference_is_found_in_four_of_five_cases(paired):
-    """Simulated trainings, 5 a group; and so many seeds are needed for it."""
+    """Simulated trainings, 5 a group; and these are the seeds that it needs."""
     rng, effect = np.random.default_rng(0), seeds.detectable_effect(5, 5, paired=paired)
     draws = rng.normal(size=(2, 4000, 5)) * np.array(2**-0.5 if paired else 1.0)
     draws[1] += effect
@@ -50,7 +50,7 @@ def worse(rate, seed):
 
 def test_the_parts_of_bleu_add_up():
     said = worse(0.2, 0)
-    whole = scores.bleu_of_parts(scores.bleu_parts(said, REFERENCES).sum(0))
+    whole = scores.bleu_of_parts(seeds.bleu_parts(said, REFERENCES).sum(0))
     assert whole == pytest.approx(scores.bleu(said, REFERENCES).value, abs=1e-9)
 
 
@@ -77,7 +77,7 @@ def test_seeds_widen_the_interval():
 
 
 def test_the_spread_of_the_mean_over_seeds_is_that_of_the_trainings():
-    """With equal sentences, the variance over draws is the variance of the mean of n trainings, not n - 1 n-ths of it."""
+    """With equal sentences, the variance over draws is that of the mean of n trainings, not n - 1 n-ths of it."""
     group = [worse(rate, 1) for rate in (0.05, 0.2, 0.5)]
     values = [scores.bleu(said, REFERENCES[:1] * len(said)).value for said in [[said[0]] * 20 for said in group]]
     found = seeds.resampled([[REFERENCES[0]] * 20], [[said[0]] * 20 for said in group], REFERENCES[:1] * 20, draws=4000)
