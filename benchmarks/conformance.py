@@ -82,7 +82,7 @@ def page(found: dict[str, Any]) -> str:
     for name, report in checked.items():
         failed = [row for row in report["rows"] if row["status"] == "failed"]
         details += [f"### {numbers[name]}. {name}", ""]
-        details += [f"- {row['name']}: {row['finding']}" for row in failed] or ["Every property that it offers."]
+        details += [f"- {row['name']}: {row['finding']}" for row in failed] or ["Nothing: it has every property that it offers."]
         details.append("")
     parts = [HEAD, "\n".join(lines), "", "\n".join(legend), "", "Not run:", "", "\n".join(absent or ["- nothing"]), ""]
     return "\n".join([*parts, "## What failed", "", *details]).rstrip() + "\n"
@@ -93,7 +93,8 @@ HEAD = """# Conformance of attention functions
 Made by `python -m benchmarks.conformance --out benchmarks/results/conformance-2026-11-30.json --page
 docs/conformance_results.md`, of the properties in [conformance.md](conformance.md). "yes": it has the property.
 "**no**": it lacks it in a case that it accepts. "-": it does not offer it, or refuses it with an error. All ran on a
-CPU: what kernels for a GPU or a TPU do is not here.
+CPU: what kernels for a GPU or a TPU do is not here. Layers (`MultiheadAttention`, `Attend`) have kernels that change
+nothing, and their dropout is not tried.
 
 A "**no**" is not always a bug. What a query without keys gets, and what NaN in padding does, are conventions, and this
 table measures ours; [how to read a failure](conformance.md#how-to-read-a-failure) says what the functions promise.
