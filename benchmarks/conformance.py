@@ -3,7 +3,7 @@
 python -m benchmarks.conformance --out benchmarks/results/conformance.json --page docs/conformance_results.md
 
 Functions of packages that are not installed are named as such. A second interpreter, which has others, adds its
-functions to the same file; the page has all that are in the file.
+functions to the same file; the page has every function in the file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = command.parser("conformance", __doc__, required=True)
     names = list(attention_functions.every())
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME", help="by default all")
-    parser.add_argument("--page", type=pathlib.Path, help="Markdown file with the tables of all that --out has")
+    parser.add_argument("--page", type=pathlib.Path, help="Markdown file with the tables of every function in --out")
     return command.exit_code(run, parser.parse_args(arguments))
 
 
@@ -82,7 +82,9 @@ def page(found: dict[str, Any]) -> str:
     for name, report in checked.items():
         failed = [row for row in report["rows"] if row["status"] == "failed"]
         details += [f"### {numbers[name]}. {name}", ""]
-        details += [f"- {row['name']}: {row['finding']}" for row in failed] or ["Nothing: it has every property that it offers."]
+        details += [f"- {row['name']}: {row['finding']}" for row in failed] or [
+            "Nothing: it has every property that it offers."
+        ]
         details.append("")
     parts = [HEAD, "\n".join(lines), "", "\n".join(legend), "", "Not run:", "", "\n".join(absent or ["- nothing"]), ""]
     return "\n".join([*parts, "## What failed", "", *details]).rstrip() + "\n"

@@ -1,4 +1,4 @@
-"""What an attention function takes, and how: `Request`, one call in the terms of the kit; `Adapter`, its arguments."""
+"""The arguments of an attention function: `Request`, one call in the terms of the kit; `Adapter`, how it is made."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ MASKS = ("boolean", "inverted", "additive")
 
 @dataclasses.dataclass(frozen=True)
 class Adapter:
-    """What an attention function takes, and how. `adapt` reads it from the signature.
+    """The arguments that an attention function takes, and how. `adapt` reads them from the signature.
 
     Arguments of the function are given by their names; None means that the function does not take this. A causal mask,
     a window, lengths and segments that it does not take are a part of its mask.
@@ -109,10 +109,10 @@ class Adapter:
     mask_is: str = "boolean"
     """"boolean" (True = attend), "inverted" (True = masked) or "additive" (0, and minus infinity where masked)."""
     mask_shapes: tuple[str, ...] = ()
-    """Such as ("B11S", "TS"); by default the usual ones are tried, and one that is refused with an error is named."""
+    """Shapes such as ("B11S", "TS"); by default the usual ones are tried, and those that are refused are named."""
     causal: str | None = None
     causal_from: str = "first"
-    """Where a causal mask of T queries and S keys begins: "first", or "last" as a cached step needs it."""
+    """The place where a causal mask of T queries and S keys begins: "first", or "last" as a cached step needs it."""
     causal_with_mask: bool = True
     """False if the function takes no mask beside the causal flag."""
     window: str | None = None
@@ -125,10 +125,10 @@ class Adapter:
     dropout: Callable[[float, int], Mapping[str, Any]] | None = None
     """A function of the rate and a seed that returns the arguments for dropout of the weights."""
     grouped: bool | None = None
-    """Whether it takes fewer key heads than heads; None tries it, and an error means no. So also `value_dim`."""
+    """True if it takes fewer key heads than heads; None tries it, and an error means no. So also `value_dim`."""
     value_dim: bool | None = None
     dtypes: tuple[str, ...] = ()
-    """Such as ("float32", "bfloat16"); by default these two and float16 are tried, as the shapes of masks."""
+    """Names such as ("float32", "bfloat16"); by default these two and float16 are tried, as the shapes of masks."""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Arguments of every call."""
     name: str = ""

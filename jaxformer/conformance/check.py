@@ -59,7 +59,7 @@ def check(
       fields: those of `Adapter` that its signature does not tell, such as ``layout="BNTH"``.
 
     Raises:
-      ConfigError: a field, a property or the function is none.
+      ConfigError: a field or a property does not exist, or the function cannot be called.
 
     >>> import numpy as np
     >>> def attend(q, k, v):

@@ -93,14 +93,29 @@ class JaxEngine:
         return call
 
     def run(self, function: Callable[..., Any], *arguments: Tree) -> Any:
-        """Returns the result of a function; the first one says whether those that follow are jitted."""
-        if self.jitted is None:
-            try:
-                result, self.jitted = jax.jit(function)(*arguments), True
-            except Exception:
-                result, self.jitted = function(*arguments), False
-            return result
-        return (jax.jit(function) if self.jitted else function)(*arguments)
+        """Returns the result of a function in `jax.jit`, or outside for an attention that works outside only."""
+        if self.jitted is False:
+            return function(*arguments)
+        try:
+            result, self.jitted = jax.jit(function)(*arguments), True
+        except Exception:
+            if self.jitted or self._works_in_jit():
+                raise
+            return function(*arguments)
+        return result
+
+    def _works_in_jit(self) -> bool:
+        """Calls the attention as in the last request; raises what it raises outside of `jax.jit`."""
+        assert self.last is not None
+        arrays, others = self.split(self.last)
+        call = self.called(others)
+        try:
+            jax.jit(call)(arrays)
+            self.jitted = True
+        except Exception:
+            call(arrays)
+            self.jitted = False
+        return self.jitted
 
     def output(self, request: Request, seed: int = 0) -> np.ndarray:
         arrays, others = self.split(request, seed)

@@ -20,7 +20,7 @@ from jaxformer.conformance.trials import Outcome
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What was found of one property."""
+    """The finding of one property."""
 
     name: str
     status: str

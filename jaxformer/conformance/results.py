@@ -258,7 +258,7 @@ def segments(subject: Subject, sizes: Sizes) -> Outcome:
 
 @prop("masks together", "causal and padding", "mask and padding", "causal and mask")
 def masks_together(subject: Subject, sizes: Sizes, label: str) -> Outcome:
-    """Of several masks, each hides what it hides alone."""
+    """Each of several masks hides what it hides alone."""
     request = draw(sizes)
     if "padding" in label:
         request = request.but(lengths=_lengths(request))

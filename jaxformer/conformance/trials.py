@@ -1,4 +1,4 @@
-"""What a property is made of: sizes that shrink, drawn inputs, a subject that is called, and the outcome of a trial."""
+"""The parts of a property: sizes that shrink, drawn inputs, a subject that is called, and the outcome of a trial."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ def shaped(letters: str, request: Request) -> tuple[int, ...]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a trial has found; it has failed if there is a failure."""
+    """The result of a trial; it has failed if there is a failure."""
 
     error: float = 0.0
     failure: str = ""
     request: Request | None = None
     of: str = "output"
-    """What the failure is of: "output" or "gradients"."""
+    """The subject of the failure: "output" or "gradients"."""
     note: str = ""
 
 

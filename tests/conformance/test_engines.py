@@ -17,3 +17,5 @@ def test_a_function_that_cannot_be_jitted_is_called_outside():
     report = conformance.check(attend, only=["values", "mask", "jit"], dtypes=("float32",), shrink=False)
     assert report.of("failed") == ["jit"], str(report)
     assert report["jit"].finding.startswith("raises TracerBoolConversionError")
+    alone = conformance.check(attend, only=["gradients"], dtypes=("float32",), shrink=False)
+    assert alone.of("passed") == ["gradients"], str(alone)
