@@ -106,8 +106,8 @@ def settings(**values):
 
 NAMES = [name for name in conformance.PROPERTIES if name != "inputs kept"]
 FEW = (
-    *("values", "large logits", "empty rows", "hidden NaN", "gradients", "bias gradient"),
-    *("empty rows, gradients", "hidden NaN, gradients", "vmap"),
+    *("values", "large logits", "empty rows", "hidden NaN", "gradients"),
+    *("empty rows, gradients", "hidden NaN, gradients"),
 )
 """The properties that `make test` checks of the reference; `test_product` has masks, biases and dropout."""
 
@@ -177,7 +177,7 @@ class AttentionContract:
         ours = {"mask": None if mask is None else masks.as_mask(mask), **options}
         return inputs, ours, theirs
 
-    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("dtype", first([jnp.float32, jnp.bfloat16], jnp.float32))
     def test_c_masked_weights_are_exactly_zero(self, dtype):
         self.check_c_masked_weights_are_exactly_zero(dtype)
 
