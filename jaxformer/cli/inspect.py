@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from jaxformer.cli.command import Picture, Text, Word, command, local_path, option, output_file, picture, word
+from jaxformer.cli.command import Page, Picture, Text, command, option, picture, word
 from jaxformer.cli.output import save_besides, shown
 from jaxformer.cli.predictors import FROM, TO, RunOptions, configured, directed, load
 from jaxformer.errors import ConfigError
@@ -23,13 +23,6 @@ SEARCHED = ("translation", "captioning")
 
 IMAGES = ("vision", "captioning")
 """The tasks whose inputs are images."""
-
-
-def _page(text: str) -> pathlib.Path:
-    """Returns the path of a page, after checking its suffix and that it can be written."""
-    if local_path(text).suffix.lower() not in (".html", ".htm"):
-        raise ConfigError(f"{text}: a page is a file .html")
-    return output_file(text)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +61,7 @@ class Inspect(RunOptions):
     grid: bool = option("Every head of every layer in one picture.", False)
     table: bool = option("Write the weights as numbers, with each row's entropy.", False)
     out: Picture | None = option("The picture (.png, .svg or .pdf); default: RUN/attention.png.")
-    html: Annotated[pathlib.Path, Word("FILE", _page)] | None = option(
+    html: Page | None = option(
         "Write a page (.html) of all attentions, or of one --layer or --head, instead of text and a picture."
     )
     exact: bool = option("Put the weights into the page as they are, in twice the space.", False)

@@ -16,6 +16,7 @@ import sacrebleu
 from sacrebleu.significance import PairedTest
 
 from jaxformer.errors import ConfigError
+from jaxformer.evaluation.resampling import Sample
 from jaxformer.reprs import as_html
 from jaxformer.tokenizers import moses
 from jaxformer.tokenizers.moses import UNSPACED, check_language
@@ -29,6 +30,8 @@ class Score:
     value: float
     signature: str
     decimals: int = 2
+    sample: Sample | None = dataclasses.field(default=None, repr=False, compare=False)
+    """The examples that it is of, for `resampling.interval` and `difference`."""
 
     _repr_html_ = as_html
 
@@ -60,8 +63,10 @@ def bleu(
     _check(hypotheses, references)
     metric = _bleu(language, lowercase=lowercase)
     several = [[texts] if isinstance(texts, str) else texts for texts in references]
-    value = metric.corpus_score(list(hypotheses), [list(column) for column in itertools.zip_longest(*several)]).score
-    return Score(f"BLEU{' (lower-cased)' * lowercase}", value, str(metric.get_signature()))
+    columns = [list(column) for column in itertools.zip_longest(*several)]
+    value = metric.corpus_score(list(hypotheses), columns).score
+    sample = _sample(metric, hypotheses, columns)
+    return Score(f"BLEU{' (lower-cased)' * lowercase}", value, str(metric.get_signature()), sample=sample)
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> Score:
@@ -69,7 +74,14 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: boo
     _check(hypotheses, references)
     metric = sacrebleu.CHRF(lowercase=lowercase)
     value = metric.corpus_score(list(hypotheses), [list(references)]).score
-    return Score(f"chrF2{' (lower-cased)' * lowercase}", value, str(metric.get_signature()))
+    sample = _sample(metric, hypotheses, [list(references)])
+    return Score(f"chrF2{' (lower-cased)' * lowercase}", value, str(metric.get_signature()), sample=sample)
+
+
+def _sample(metric: Any, hypotheses: Sequence[str], columns: list[list[str]]) -> Sample:
+    """Returns the sentences of a score of sacrebleu, whose statistics of single sentences are private."""
+    make = lambda: metric._extract_corpus_statistics(list(hypotheses), columns)
+    return Sample(make, lambda sums: metric._aggregate_and_compute([sums.tolist()]).score)
 
 
 def rouge(hypotheses: Sequence[str], references: Sequence[str], *, language: str = "") -> list[Score]:
@@ -88,8 +100,8 @@ def rouge(hypotheses: Sequence[str], references: Sequence[str], *, language: str
     unit = "characters" if language in UNSPACED else "words"
     recipe = f"mean F1 of {len(rows):,} texts, lower-cased {unit} without stemming"
     return [
-        Score(f"ROUGE-{name}", float(np.mean([row[f"rouge{name}"] for row in rows])), recipe)
-        for name in ("1", "2", "L")
+        Score(f"ROUGE-{name}", float(np.mean(values)), recipe, sample=Sample.mean(values, 1))
+        for name, values in ((name, [row[f"rouge{name}"] for row in rows]) for name in ("1", "2", "L"))
     ]
 
 
@@ -190,7 +202,11 @@ def paired_bootstrap(
 
 
 def sentence_scores(
-    hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False, language: str = ""
+    hypotheses: Sequence[str],
+    references: Sequence[str] | Sequence[Sequence[str]],
+    *,
+    lowercase: bool = False,
+    language: str = "",
 ) -> list[dict[str, float]]:
     """Computes the BLEU of each sentence, without n-gram orders for which it is too short, and its chrF2.
 
@@ -201,9 +217,10 @@ def sentence_scores(
         "bleu": _bleu(language, effective_order=True, lowercase=lowercase),
         "chrf": sacrebleu.CHRF(lowercase=lowercase),
     }
+    several = ([texts] if isinstance(texts, str) else list(texts) for texts in references)
     return [
-        {name: round(metric.sentence_score(hypothesis, [reference]).score, 2) for name, metric in metrics.items()}
-        for hypothesis, reference in zip(hypotheses, references, strict=True)
+        {name: round(metric.sentence_score(hypothesis, each).score, 2) for name, metric in metrics.items()}
+        for hypothesis, each in zip(hypotheses, several, strict=True)
     ]
 
 
@@ -269,10 +286,11 @@ def moses_bleu(
     prepare = (lambda text: split(text).lower()) if cased else (lambda text: split(text.lower()))
     said = [prepare(text) for text in hypotheses] if words is None else [text.lower() for text in words]
     metric = sacrebleu.BLEU(tokenize="none", force=True)
-    value = metric.corpus_score(said, [[prepare(text) for text in references]]).score
+    meant = [prepare(text) for text in references]
+    value = metric.corpus_score(said, [meant]).score
     origin = f", hypotheses as {'cased ' * cased}words of the system" * (words is not None)
     recipe = f"lower-cased, sacremoses {moses.version()} ({language}){origin}, then {metric.get_signature()}"
-    return Score("BLEU (lower-cased Moses)", value, recipe)
+    return Score("BLEU (lower-cased Moses)", value, recipe, sample=_sample(metric, said, [meant]))
 
 
 def nats_per_token(total: float, count: float) -> Score:
@@ -401,11 +419,22 @@ def span_scores(labels: Sequence[Sequence[str]], guesses: Sequence[Sequence[str]
     """
     if [*map(len, labels)] != [*map(len, guesses)]:
         raise ValueError("each label needs a guess, sentence by sentence")
-    true, found = ({(i, *span) for i, each in enumerate(sides) for span in spans(each)} for sides in (labels, guesses))
-    both = len(true & found)
-    parts = {"precision": (both, len(found)), "recall": (both, len(true)), "F1": (2 * both, len(true) + len(found))}
-    how = f"percent, of {len(true):,} spans and {len(found):,} guesses"
-    return [Score(name, 100 * part / whole if whole else 0.0, how) for name, (part, whole) in parts.items()]
+    pairs = [(set(spans(ours)), set(spans(theirs))) for ours, theirs in zip(labels, guesses, strict=True)]
+    rows = [(len(true & found), len(true), len(found)) for true, found in pairs]
+    _, true, found = np.sum(rows, 0, int) if rows else (0, 0, 0)
+    how = f"percent, of {true:,} spans and {found:,} guesses"
+    scores = []
+    for name, part, whole in (("precision", 1, [0, 0, 1]), ("recall", 1, [0, 1, 0]), ("F1", 2, [0, 1, 1])):
+        of_sums = functools.partial(_share, part=part, whole=np.array(whole))
+        sample = Sample(lambda: rows, of_sums)
+        scores.append(Score(name, of_sums(np.sum(rows, 0) if rows else np.zeros(3)), how, sample=sample))
+    return scores
+
+
+def _share(sums: np.ndarray, *, part: int, whole: np.ndarray) -> float:
+    """Returns a share in percent: `part` times the first sum, of the sum of those where `whole` is 1; 0 of none."""
+    total = float(sums @ whole)
+    return 100 * part * float(sums[0]) / total if total else 0.0
 
 
 def _check_count(count: float, needed: str = "a mean needs at least one token or character") -> None:

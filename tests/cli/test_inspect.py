@@ -145,7 +145,7 @@ def test_a_file_that_is_no_page_is_kept(run, monkeypatch, capsys):
     monkeypatch.setattr(inspect, "load", lambda options, config: pytest.fail("the work has begun"))
     (run / "notes.html").write_text("<h1>mine</h1>")
     assert main.main(["inspect", str(run), "A dog runs", "--html", str(run / "notes.html")]) == 2
-    assert "notes.html exists and is no page of attention; name another file" in capsys.readouterr().err
+    assert "notes.html exists and is no page of jaxformer; name another file" in capsys.readouterr().err
     assert (run / "notes.html").read_text() == "<h1>mine</h1>"
 
 
