@@ -83,7 +83,8 @@ class Difference(NamedTuple):
     low: float
     high: float
     p_value: float
-    """The share of resamples whose difference is as far from the mean of all as the observed one is from 0."""
+    """The share of resamples in which the absolute difference is larger than its mean by more than the observed one, as
+    in sacrebleu and Moses."""
 
 
 def difference(system: Sample, baseline: Sample, *, draws: int = 1000) -> Difference | None:
@@ -101,7 +102,8 @@ def difference(system: Sample, baseline: Sample, *, draws: int = 1000) -> Differ
         return None
     value = system.score() - baseline.score()
     drawn = system.resampled(draws=draws) - baseline.resampled(draws=draws)
-    extreme = int((np.abs(drawn - drawn.mean()) >= abs(value)).sum())
+    sizes = np.abs(drawn)
+    extreme = int((sizes - sizes.mean() > abs(value)).sum())
     return Difference(value, *_percentiles(drawn), 1.0 if value == 0 else (extreme + 1) / (draws + 1))
 
 

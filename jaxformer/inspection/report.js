@@ -2,7 +2,7 @@
 // The parts of `jaxformer evaluate --report` above the attention: scores, examples, curves, times. The functions of
 // page.js and compare.js are at hand; `data.report` has the fields of `inspection.reports.Report`.
 
-const PER_PAGE = 20; // examples at a time
+const PER_PAGE = 10; // examples at a time
 const report = data.report;
 const shownNumber = (x, decimals = 2) => (x === null || x === undefined ? "\u2013" : x.toFixed(decimals));
 
@@ -208,7 +208,7 @@ function curves() {
   const isLoss = ([name]) => name.startsWith("training loss") || name === "validation loss";
   const losses = all.filter(isLoss);
   const plots = [...(losses.length ? [plot("losses", losses)] : []),
-    ...all.filter((curve) => !isLoss(curve)).map((curve) => plot(curve[0], [curve]))];
+    ...all.filter((curve) => !isLoss(curve) && curve[1].length > 1).map((curve) => plot(curve[0], [curve]))];
   return element("section", { id: "curves" }, element("h2", {}, "Training"), element("div", { class: "plots" }, ...plots));
 }
 

@@ -121,7 +121,7 @@ def page(
         if data is None:
             continue
         about["wanted"] += 1
-        size = len(json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")) + len(',"view":00,')
+        size = _size(data) + len(',"view":00,')
         if size <= left:
             left -= size
             about["examples"][place]["view"] = len(views)
@@ -134,11 +134,16 @@ def _within(most_bytes: float, examples: Sequence[Example]) -> Iterator[Example]
     order = sorted(range(len(examples)), key=lambda i: (examples[i].rank, i))
     kept = set[int]()
     for place in _ends(len(order), len(order)):
-        most_bytes -= len(json.dumps(_plain(dataclasses.asdict(examples[order[place]])))) + 2
+        most_bytes -= _size(_plain(dataclasses.asdict(examples[order[place]]))) + 1
         if most_bytes < 0:
             break
         kept.add(order[place])
     return (examples[i] for i in order if i in kept)
+
+
+def _size(data: object) -> int:
+    """Returns the bytes that data takes in a page."""
+    return len(json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"))
 
 
 def _ends(number: int, most: int) -> Iterable[int]:

@@ -1,7 +1,5 @@
 """Pages in a real browser: what is shown equals the arrays, and what is pointed at changes it (`make test-browser`)."""
 
-import os
-import shutil
 import threading
 
 import numpy as np
@@ -11,7 +9,7 @@ from jaxformer.cli import serving
 from jaxformer.inspection import attention_maps
 from jaxformer.inspection.attention_maps import AttentionWeights, Patches, places
 from jaxformer.inspection.beams import Node
-from jaxformer.inspection.pages import View, page, save
+from jaxformer.inspection.pages import View
 from tests.inspection.small import rows
 
 pytestmark = pytest.mark.browser
@@ -54,46 +52,6 @@ VIEWS = {
     ),
     "long": View("a", {"decoder.self": AttentionWeights(("a",) * 150, ("a",) * 150, weights(7, 1, 1, 150, 150))}),
 }
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """Chromium of Debian, driven by playwright; JAXFORMER_BROWSER=needed makes its absence an error."""
-    missing = pytest.fail if os.environ.get("JAXFORMER_BROWSER") == "needed" else pytest.skip
-    path = shutil.which("chromium-headless-shell") or shutil.which("chromium")
-    if path is None:
-        missing("no chromium: apt-get install chromium-headless-shell")
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        missing("no playwright: pip install playwright")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def opened(browser, tmp_path):
-    """A function that opens the page of views; the console has no error, and nothing is requested."""
-    problems, contexts = [], []
-
-    def open_page(*views, width=1280, scheme="light", address=None, **options):
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        contexts.append(context)
-        tab = context.new_page()
-        tab.on("console", lambda message: message.type != "error" or problems.append(message.text))
-        tab.on("pageerror", lambda error: problems.append(str(error)))
-        tab.on("dialog", lambda dialog: (problems.append(dialog.message), dialog.dismiss()))
-        address = address or save(page(views, **options), tmp_path / "page.html").as_uri()
-        tab.on("request", lambda request: request.url.startswith(address) or problems.append(request.url))
-        tab.goto(address)
-        return tab
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert problems == []
 
 
 def numbers(tab):
@@ -205,11 +163,11 @@ def test_the_search_is_a_tree(opened):
     tab = opened(VIEWS["translation"])
     tab.hover("[data-node='1 1']")
     expected = "▁Le </s>: finished, probability 0.135, log-probability -2.0000, score -1.0000"
-    assert tab.inner_text("#hypothesis") == expected
+    assert tab.inner_text(".hypothesis") == expected
     assert tab.eval_on_selector_all(".chosen[data-node]", "nodes => nodes.map(x => x.dataset.node)") == ["0 0", "1 1"]
     tab.mouse.move(0, 0)
     tab.focus("[data-node='2 0']")
-    assert tab.inner_text("#hypothesis").startswith(f"▁La ▁chat {MARKUP}: pruned")
+    assert tab.inner_text(".hypothesis").startswith(f"▁La ▁chat {MARKUP}: pruned")
     assert tab.locator(".tree path.finished").count() == 1
 
 
