@@ -91,8 +91,10 @@ def inspect(args: Inspect, settings: list[str]) -> int:
     title = shown(str(args.run)) + f", step {steps}" * bool(steps)
     if args.serve:
         from jaxformer.cli.serving import serve
+        from jaxformer.tasks import restore
 
-        serve(predictor.view, title=title, port=args.port)
+        check = restore.watch(args.run, args.checkpoint, predictor.steps)
+        serve(predictor.view, title=title, port=args.port, check=check)
         return 0
     given = [] if args.target is None else [args.target]
     search = {"search": bool(args.html)} if config.task in SEARCHED else {}
