@@ -85,6 +85,8 @@ def page(
     head: int | None = None,
     exact: bool = False,
     form: str = "",
+    against: Sequence[View] = (),
+    names: tuple[str, str] = ("", ""),
 ) -> str:
     """Returns a page of views as HTML, which is whole in itself.
 
@@ -94,13 +96,22 @@ def page(
     Args:
       layer, head: the only layer and head to show, from 0, or -1 for the last; by default all.
       form: HTML to show above everything else.
+      against: what another run, or another search, gives for the same inputs, to show beside each view.
+      names: what the views, and those of `against`, are of.
 
     Raises:
       ConfigError: there is no such layer or head.
       DataError: there are more than `MOST_WEIGHTS`.
     """
-    data = {"title": title, "views": [as_data(view, layer, head, exact) for view in views]}
-    return document(data, title=title, form=form)
+    if not against:
+        data = {"title": title, "views": [as_data(view, layer, head, exact) for view in views]}
+        return document(data, title=title, form=form)
+    held: list[dict[str, object]] = []
+    for pair in zip(views, against, strict=True):
+        for side, view in enumerate(pair):
+            other = len(held) - 1 if side else len(held) + 1
+            held.append(as_data(view, layer, head, exact) | {"run": names[side], "other": other})
+    return document({"title": title, "views": held}, title=title, form=form, scripts=("page", "compare"))
 
 
 def document(data: Mapping[str, object], *, title: str, form: str = "", scripts: Sequence[str] = ("page",)) -> str:

@@ -42,6 +42,7 @@ def opened(browser, tmp_path):
         tab.goto(address)
         return tab
 
+    open_page.problems = problems
     yield open_page
     for context in contexts:
         context.close()

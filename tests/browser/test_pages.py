@@ -1,5 +1,6 @@
 """Pages in a real browser: what is shown equals the arrays, and what is pointed at changes it (`make test-browser`)."""
 
+import dataclasses
 import threading
 
 import numpy as np
@@ -59,7 +60,7 @@ def numbers(tab):
     cells = (
         "rows => rows.map(row => [...row.querySelectorAll('td[data-column]')].map(cell => Number(cell.textContent)))"
     )
-    return np.array(tab.eval_on_selector_all("tbody tr", cells))
+    return np.array(tab.eval_on_selector_all("#large tbody tr", cells))
 
 
 def choose(tab, layer, head):
@@ -169,6 +170,37 @@ def test_the_search_is_a_tree(opened):
     tab.focus("[data-node='2 0']")
     assert tab.inner_text(".hypothesis").startswith(f"▁La ▁chat {MARKUP}: pruned")
     assert tab.locator(".tree path.finished").count() == 1
+
+
+def test_two_searches_beside_each_other(opened):
+    """Words and hypotheses that only one of them has are marked; the attention of the other can be chosen."""
+    ours = VIEWS["translation"]
+    theirs = View(
+        MARKUP,
+        {name: dataclasses.replace(x, weights=x.weights[::-1]) for name, x in ours.attentions.items()},
+        {"translation": f"Le chat {MARKUP} dort"},
+        (
+            (Node(-1, "▁La", -1.5, -1.5, "live"),),
+            (Node(0, "▁chat", -1.75, -0.875, "live"), Node(0, "▁La", -1.75, -0.875, "pruned")),
+        ),
+    )
+    ours = dataclasses.replace(ours, results={"translation": f"Le vieux chat {MARKUP}"})
+    tab = opened(ours, against=[theirs], names=("a <b>", "b"))
+    left, right = tab.locator(".texts td").all()
+    assert [x.inner_text() for x in (left, right)] == [f"Le vieux chat {MARKUP}", f"Le chat {MARKUP} dort"]
+    assert [x.locator("mark").all_inner_texts() for x in (left, right)] == [["vieux"], ["dort"]]
+    assert tab.locator(".texts thead th").all_inner_texts() == ["", "a <b>", "b"]
+    only = lambda id: tab.eval_on_selector_all(f"#{id} .only", "nodes => nodes.map(x => x.dataset.node)")
+    assert only("search") == ["0 0", "1 1", "2 0"]  # Le, Le </s>, La chat and markup; both have La and La chat
+    assert only("search-other") == ["1 1"]
+    assert tab.get_attribute("#search-other [data-node='1 1']", "aria-label") == "step 2: ▁La, pruned, only here"
+    tab.hover("#search-other [data-node='1 0']")
+    assert tab.inner_text("#search-other .hypothesis").startswith("▁La ▁chat: live")
+    tab.select_option(".controls select", f"{MARKUP} (b)")
+    choose(tab, 2, 1)
+    np.testing.assert_allclose(numbers(tab), theirs.attentions["decoder.cross"].weights[2, 1], atol=SHOWN)
+    assert tab.locator(".texts thead th").all_inner_texts() == ["", "b", "a <b>"]
+    assert tab.locator("img").count() == 0
 
 
 def test_a_long_text_has_its_rows_on_demand(opened):
