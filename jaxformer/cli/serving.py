@@ -70,7 +70,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     """A form and, after it is sent, the page of its text."""
 
     look: Callable[[str], View]
-    check: Callable[[], None]
+    check: Callable[..., None]
     title: str
     lock: threading.Lock
     timeout = TIMEOUT

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.config import flat, to_data
 from jaxformer.errors import ConfigError
 from jaxformer.evaluation.resampling import difference, interval
 from jaxformer.evaluation.scores import Score
@@ -19,7 +18,7 @@ from jaxformer.inspection.reports import CorpusRows, Example, LengthRow, Report,
 from jaxformer.tasks import registry
 from jaxformer.tasks.base import Predictor
 from jaxformer.tasks.config import TaskConfig
-from jaxformer.tasks.runs import HOW
+from jaxformer.tasks.runs import how_compared, read_run
 from jaxformer.training.logging import read_log
 from jaxformer.training.phase_timer import read_starts, total_seconds
 
@@ -61,10 +60,13 @@ def check_comparable(run: pathlib.Path, other: pathlib.Path) -> None:
     a, b = registry.read_config(run), registry.read_config(other)
     if a.task != b.task:
         raise ConfigError(f"{other} is a run of {b.task}, but {run} is one of {a.task}")
-    for name in HOW if a.task == "translation" else ():
-        ours, theirs = (flat(to_data(config)).get(name) for config in (a, b))
-        if ours != theirs:
-            raise ConfigError(f"{other} is scored differently: its {name} is {theirs!r}, but that of {run} {ours!r}")
+    if a.task == "translation":
+        how, others = (how_compared(read_run(path)) for path in (run, other))
+        for name, value in how.items():
+            if others[name] != value:
+                raise ConfigError(
+                    f"{other} is scored differently: its {name} is {others[name]!r}, here it is {value!r}"
+                )
     ours, theirs = (registry.task_of(config).vocabulary(path) for config, path in ((a, run), (b, other)))
     classes = [getattr(x, "classes", getattr(x, "names", None)) for x in (ours, theirs)]
     if classes[0] != classes[1]:

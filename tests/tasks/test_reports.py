@@ -132,7 +132,7 @@ def test_runs_that_do_not_compare(runs):
     for a, b, problem in (
         (french, french, "french is the run itself"),
         (french, text, "text is a run of language_model, but .*french is one of translation"),
-        (french, german, "its data.target_language is 'de', but that of .*french 'fr'"),
+        (french, german, "german is scored differently: its language is 'de', here it is 'fr'"),
         (text, pieces, "pieces has another vocabulary than"),
         (two, three, "three has other classes than"),
     ):
