@@ -491,7 +491,8 @@ function build() {
   }
   redrawHeads = [];
   shown = "";
-  const heading = data.report ? element("h2", { id: "attention", tabindex: -1 }, "Attention") : element("h1", {}, data.title);
+  const heading = data.report ? element("h2", { id: "attention", tabindex: -1 }, "Attention")
+    : element("h1", {}, data.title);
   const header = element("header", {}, heading, controls());
   const columns = element("div", { class: "columns" }, element("section", { id: "large" }), heads());
   const caveat = "Shades are shares of the largest weight. Attention shows where a model looked, not why.";

@@ -41,7 +41,8 @@ function scaleOf(rows) { // the least and the largest number of scores of one na
 }
 
 function withBar(score, all) {
-  return element("span", {}, shownNumber(score.value, score.decimals), bar(score.value, score.interval, ...scaleOf(all)));
+  const { value, interval, decimals } = score;
+  return element("span", {}, shownNumber(value, decimals), bar(value, interval, ...scaleOf(all)));
 }
 
 function scores() {
@@ -52,17 +53,17 @@ function scores() {
     const { decimals, difference, other } = score;
     const shown = difference ? difference[0] : other === null ? null : score.value - other;
     const signed = (x) => (x === null ? "\u2013" : `${x > 0 ? "+" : ""}${x.toFixed(decimals)}`);
-    const compared = [shownNumber(other, decimals), signed(shown), between(difference && difference.slice(1, 3), decimals),
-      shownNumber(difference && difference[3], 3)];
+    const range = between(difference && difference.slice(1, 3), decimals);
+    const compared = [shownNumber(other, decimals), signed(shown), range, shownNumber(difference && difference[3], 3)];
     const name = element("span", { title: score.signature }, score.name);
     const own = [corpus.name, name, withBar(score, named(score.name)), between(score.interval, decimals)];
     return report.other ? [...own, ...compared] : own;
   }));
   const how = "Intervals are of 1,000 bootstrap samples of the examples; they say nothing about other training seeds.";
   const paired = report.other ? ` A difference is this run minus ${report.other}, on the same samples.` : "";
-  const signatures = [...new Set(report.corpora.flatMap((corpus) => corpus.scores.map((x) => `${x.name}: ${x.signature}`)))];
+  const signatures = new Set(report.corpora.flatMap((corpus) => corpus.scores.map((x) => `${x.name}: ${x.signature}`)));
   const details = element("details", {}, element("summary", {}, "How the scores are computed"),
-    element("ul", {}, ...signatures.map((text) => element("li", {}, text))));
+    element("ul", {}, ...[...signatures].map((text) => element("li", {}, text))));
   return element("section", { id: "scores" }, element("h2", {}, "Scores"),
     tableOf(how + paired, columns, rows), details);
 }
@@ -72,8 +73,8 @@ function lengths() {
     const names = corpus.lengths[0].scores.map(({ name }) => name);
     const all = names.map((_, i) => corpus.lengths.map((row) => row.scores[i]));
     const rows = corpus.lengths.map(({ first, last, number, scores: own }) => [
-      first === last ? String(first) : `${first}\u2013${last}`, number.toLocaleString("en"), ...own.flatMap((score, i) =>
-        [withBar(score, all[i]), between(score.interval, score.decimals)])]);
+      first === last ? String(first) : `${first}\u2013${last}`, number.toLocaleString("en"),
+      ...own.flatMap((score, i) => [withBar(score, all[i]), between(score.interval, score.decimals)])]);
     const columns = [`Length in ${corpus.unit}`, "Examples", ...names.flatMap((name) => [name, "95% interval"])];
     return tableOf(corpus.name, columns, rows);
   });
@@ -91,21 +92,27 @@ function orders() { // names of orders, with their functions from examples, whic
   return [
     ...(report.ranked_by ? [["worst first", (list) => list], ["best first", (list) => [...list].reverse()]] : []),
     ["as in the data", by(({ corpus, number }) => corpus * 1e9 + number)],
-    ...(gain ? [[`worse than ${report.other}`, by((x) => x.gain)], [`better than ${report.other}`, by((x) => -x.gain)]] : []),
+    ...(gain ? [[`worse than ${report.other}`, by((x) => x.gain)],
+      [`better than ${report.other}`, by((x) => -x.gain)]] : []),
   ];
 }
 
 function textOf(name, text, texts) { // a text of an example; what the reference lacks is marked
   const isGuess = name.startsWith("hypothesis") || name.startsWith("guess");
   const right = texts.reference ?? texts.labels ?? texts.label;
-  return [element("dt", {}, name), element("dd", {}, ...(isGuess && right !== undefined ? marked(text, right) : [text]))];
+  const shown = isGuess && right !== undefined ? marked(text, right) : [text];
+  return [element("dt", {}, name), element("dd", {}, ...shown)];
 }
 
 function example(one) {
   const { texts, numbers, number, view } = one;
   const corpus = report.corpora[one.corpus];
-  const values = Object.entries(numbers).map(([name, x]) => `${name === "score" ? "model score" : name.replaceAll("_", " ")} ${shownNumber(x)}`);
-  const gain = one.gain === null || !report.other ? [] : [`${one.gain > 0 ? "+" : ""}${shownNumber(one.gain)} over ${report.other}`];
+  const named = (name) => (name === "score" ? "model score" : name.replaceAll("_", " "));
+  const values = Object.entries(numbers).map(([name, x]) => `${named(name)} ${shownNumber(x)}`);
+  if (report.other && one.gain !== null) {
+    const size = shownNumber(Math.abs(one.gain));
+    values.push(one.gain < 0 ? `${size} below ${report.other}` : `+${size} over ${report.other}`);
+  }
   const title = `${corpus.name} ${number}`;
   const show = () => {
     set({ view, kind: 0, layer: null });
@@ -118,7 +125,7 @@ function example(one) {
     ? makeButton({ onclick: show, "data-opens": view, "aria-label": `Attention of ${title}` }, "Attention")
     : element("details", {}, element("summary", {}, "Command that shows its attention"), element("code", {}, command));
   return element("article", { "aria-label": title, "data-example": `${one.corpus} ${number}` },
-    element("h3", {}, `${title}: ${[...values, ...gain].join(", ")}`),
+    element("h3", {}, `${title}: ${values.join(", ")}`),
     element("dl", {}, ...Object.entries(texts).flatMap(([name, text]) => textOf(name, text, texts))),
     ...(corpus.command ? [action] : []));
 }
@@ -133,7 +140,8 @@ function examples() {
     const sorted = all[chosen][1](report.examples);
     const part = sorted.slice(start, start + PER_PAGE);
     list.replaceChildren(...part.map(example));
-    said.textContent = `${all[chosen][0]}: ${start + 1} to ${start + part.length} of ${sorted.length.toLocaleString("en")}`;
+    const places = `${start + 1} to ${start + part.length} of ${sorted.length.toLocaleString("en")}`;
+    said.textContent = `${all[chosen][0]}: ${places}`;
   };
   const move = (step) => () => {
     if (start + step < 0 || start + step >= report.examples.length) return;
@@ -145,12 +153,14 @@ function examples() {
     fill();
   });
   fill();
+  const count = (number) => number.toLocaleString("en");
   const limit = `${(report.limit / 1e6).toLocaleString("en")} MB`;
   const notes = [report.ranked_by ? `Ordered by ${report.ranked_by}.` : "",
     `Attention of ${data.views.length} examples, the worst and the best, is on this page, which has at most ${limit}.`,
     data.views.length < report.wanted ? `There was no room for ${report.wanted - data.views.length} more.` : "",
     report.examples.length < report.total
-      ? `Of ${report.total.toLocaleString("en")} examples, the ${report.examples.length.toLocaleString("en")} worst and best are here; the run has all.` : ""];
+      ? `Of ${count(report.total)} examples, the ${count(report.examples.length)} worst and best are here; the run has all.`
+      : ""];
   return element("section", { id: "examples" }, element("h2", {}, "Worst and best examples"),
     element("p", { class: "note" }, notes.filter((note) => note).join(" ")),
     element("div", { class: "controls" }, order, makeButton({ onclick: move(-PER_PAGE) }, "Before"),
@@ -167,38 +177,43 @@ function svg(tag, properties, ...children) {
 }
 
 function ticks(least, most) { // about five round numbers
-  const rough = (most - least) / 4 || 1;
+  const rough = (most - least) / 5 || 1;
   const unit = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((x) => x * unit).find((x) => x >= rough);
   const found = [];
-  for (let x = Math.ceil(least / step - 1e-9) * step; x <= most + step * 1e-9; x += step) found.push(Number(x.toPrecision(12)));
+  for (let x = Math.ceil(least / step - 1e-9) * step; x <= most + step * 1e-9; x += step)
+    found.push(Number(x.toPrecision(12)));
   return found;
 }
 
 function plot(title, curves) { // steps to the right, values upward
-  const [width, height, left, bottom] = [560, 240, 56, 40];
+  const [width, height, left, bottom, right] = [560, 240, 56, 40, 28];
   const points = curves.flatMap(([, list]) => list);
   const [first, last] = [Math.min(...points.map(([x]) => x)), Math.max(...points.map(([x]) => x))];
   const [low, high] = [Math.min(...points.map(([, y]) => y)), Math.max(...points.map(([, y]) => y))];
-  const x = (step) => left + ((step - first) / Math.max(last - first, 1)) * (width - left - 12);
+  const x = (step) => left + ((step - first) / Math.max(last - first, 1)) * (width - left - right);
   const y = (value) => height - bottom - ((value - low) / Math.max(high - low, 1e-9)) * (height - bottom - 12);
   const parts = [];
   for (const step of ticks(first, last))
     parts.push(svg("path", { class: "grid", d: `M${x(step)} 12V${height - bottom}` }),
       svg("text", { x: x(step), y: height - bottom + 16, "text-anchor": "middle" }, step.toLocaleString("en")));
   for (const value of ticks(low, high))
-    parts.push(svg("path", { class: "grid", d: `M${left} ${y(value)}H${width - 12}` }),
+    parts.push(svg("path", { class: "grid", d: `M${left} ${y(value)}H${width - right}` }),
       svg("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, String(value)));
   parts.push(svg("text", { x: (left + width) / 2, y: height - 6, "text-anchor": "middle" }, "step"));
   curves.forEach(([name, list], i) => {
     const d = list.map(([step, value], k) => `${k ? "L" : "M"}${x(step).toFixed(2)} ${y(value).toFixed(2)}`).join("");
     parts.push(svg("path", { class: `curve curve${i}`, d, "data-curve": name }));
-    if (list.length <= 40) for (const [step, value] of list) parts.push(svg("circle", { class: `curve${i}`, cx: x(step), cy: y(value), r: 3 }));
+    for (const [step, value] of list.length <= 40 ? list : [])
+      parts.push(svg("circle", { class: `curve${i}`, cx: x(step), cy: y(value), r: 3 }));
   });
   const legend = curves.map(([name], i) => element("span", { class: `legend curve${i}` }, name));
-  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${title} by step` }, ...parts);
-  const rows = curves.flatMap(([name, list]) => list.map(([step, value]) => [step.toLocaleString("en"), name, value.toPrecision(5)]));
-  const table = element("details", {}, element("summary", {}, `Table of ${title}`), tableOf(title, ["Step", "Curve", "Value"], rows));
+  const about = { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${title} by step` };
+  const picture = svg("svg", about, ...parts);
+  const rows = curves.flatMap(([name, list]) =>
+    list.map(([step, value]) => [step.toLocaleString("en"), name, value.toPrecision(5)]));
+  const table = element("details", {}, element("summary", {}, `Table of ${title}`),
+    tableOf(title, ["Step", "Curve", "Value"], rows));
   return element("figure", {}, element("figcaption", {}, ...legend), picture, table);
 }
 
@@ -209,7 +224,8 @@ function curves() {
   const losses = all.filter(isLoss);
   const plots = [...(losses.length ? [plot("losses", losses)] : []),
     ...all.filter((curve) => !isLoss(curve) && curve[1].length > 1).map((curve) => plot(curve[0], [curve]))];
-  return element("section", { id: "curves" }, element("h2", {}, "Training"), element("div", { class: "plots" }, ...plots));
+  return element("section", { id: "curves" }, element("h2", {}, "Training"),
+    element("div", { class: "plots" }, ...plots));
 }
 
 function timeTable() {
