@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxformer.reprs import brief
+
 LEVEL = 0.95
 """The share of resamples whose scores are within an interval."""
 
@@ -34,6 +36,8 @@ class Sample:
     """Function that returns the statistics, numbers ``[examples, statistics]``; it is called once, if at all."""
     of_sums: Callable[[np.ndarray], float]
     """Function from sums of statistics to the score."""
+
+    __repr__ = brief
 
     @staticmethod
     def mean(values: Sequence[float] | np.ndarray, scale: float = 100) -> Sample:
@@ -77,7 +81,7 @@ def interval(
 
 
 class Difference(NamedTuple):
-    """How much higher the score of a system is than that of a baseline on the same examples."""
+    """The difference of two scores of the same examples: that of a system, less that of a baseline."""
 
     value: float
     low: float

@@ -161,7 +161,7 @@ def check_replaceable(path: pathlib.Path) -> None:
 
 
 def as_data(view: View, layer: int | None = None, head: int | None = None, exact: bool = False) -> dict[str, object]:
-    """Returns what a page holds of a view; see `page`."""
+    """Returns the data of a view in a page; see `page`."""
     number = sum(x.weights.size for x in view.attentions.values())
     if number > MOST_WEIGHTS and layer is None and head is None:
         raise DataError(

@@ -75,7 +75,7 @@ class Example:
     rank: float
     """The number by which examples are ordered, higher for better ones."""
     gain: float | None = None
-    """How much better it is than in the other run."""
+    """The rank, less that in the other run."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""From the scores and the examples of a run to the report of it: `inspection.reports`."""
+"""The report of a run, from its scores and its examples: see `inspection.reports`."""
 
 from __future__ import annotations
 
@@ -128,10 +128,9 @@ def look(config: TaskConfig, predictor: Predictor, report: Report) -> Callable[[
             return None
         of, texts = view, example.texts
         if config.task == "translation" and config.data.corpora:  # pyright: ignore[reportAttributeAccessIssue]
-            from jaxformer.tasks.translation import mixtures
-
-            name = report.corpora[example.corpus].name
-            of = mixtures.into(predictor, config.data, name).view  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue]
+            source, target = config.data.languages(report.corpora[example.corpus].name)  # pyright: ignore[reportAttributeAccessIssue]
+            directed: Any = dataclasses.replace(predictor, language=target, source_language=source)  # pyright: ignore[reportArgumentType]
+            of = directed.view
         given = next(iter(texts.values()))
         return of(given, texts["hypothesis"], search=False) if "hypothesis" in texts else of(given)
 

@@ -11,12 +11,29 @@ import pytest
 
 import jaxformer
 from jaxformer.cli.main import main
-from tests.contracts.test_own_attention import LEARNED, TRAIN
 from tests.tasks.pretrained.translators import TEXT, folder
 
 pytestmark = pytest.mark.browser
 
 SHOWN = 6e-4
+OWN = """from flax import nnx
+from jaxformer import functional as F
+import jax.numpy as jnp
+
+class Sharpened(nnx.Module):
+    def __init__(self):
+        self.factor = nnx.Param(jnp.full((), 2.0), axes=())
+
+    def __call__(self, query, key, value, *, mask=None):
+        return F.attention(query * self.factor[...], key, value, mask=mask)
+
+attend = Sharpened()
+"""
+TRAIN = (
+    "train language_model --data.text a.txt --attention mine.py:attend --out run --data.length 8 --data.batch_size 8 "
+    "--data.cache cache --model.d_model 12 --model.num-heads 1 --model.d_ff 12 --model.num-layers 1 --train.steps 2 "
+    "--optimizer.warmup-steps 1 --train.tensorboard False"
+)
 WAIT = 120_000
 """Milliseconds until a model has compiled its programs and answered."""
 
@@ -35,9 +52,9 @@ def own(tmp_path_factory):
     """The folder of a language model that was trained for two steps with an attention of one's own."""
     path = tmp_path_factory.mktemp("own")
     (path / "a.txt").write_text("to be or not to be, that is the question\n" * 9)
-    (path / "mine.py").write_text(LEARNED)
+    (path / "mine.py").write_text(OWN)
     with contextlib.chdir(path):
-        assert main([*TRAIN, "--out", "run", "--attention", "mine.py:attend"]) == 0
+        assert main(TRAIN.split()) == 0
     return path
 
 

@@ -15,7 +15,7 @@ from jaxformer.evaluation.scores import Score
 from jaxformer.tasks import registry, rundir, runner
 from jaxformer.tasks.language_model import LanguageModelingConfig
 from jaxformer.tasks.translation import Beam, DecodeConfig, TranslationConfig
-from tests.inspection.test_pages import held
+from tests.inspection.small import held
 from tests.permissions import read_only
 
 EXAMPLES = [{"hypothesis": "été", "bleu": 50.0}, {"image": os.fsdecode(b"\xff.png"), "bleu": 0.0}]

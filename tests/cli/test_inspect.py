@@ -12,8 +12,7 @@ from jaxformer.inspection.pages import View
 from jaxformer.tasks import rundir
 from jaxformer.tasks.language_model import LanguageModelingConfig
 from jaxformer.tasks.translation import TranslationConfig, Translator
-from tests.inspection.small import rows
-from tests.inspection.test_pages import held
+from tests.inspection.small import held, rows
 from tests.permissions import read_only
 
 WEIGHTS = np.array(rows(0, 2, 2, 2, 3))

@@ -6,7 +6,8 @@ import sacrebleu
 
 from jaxformer.evaluation import resampling
 from jaxformer.evaluation.resampling import Sample
-from jaxformer.evaluation.scores import bleu, chrf, moses_bleu, paired_bootstrap, rouge, span_scores
+from jaxformer.evaluation.scores import bleu, chrf, moses_bleu, paired_bootstrap, rouge
+from jaxformer.evaluation.spans import span_scores
 
 WORDS = "a dog runs through the big red house and sees an old man who sleeps".split()
 

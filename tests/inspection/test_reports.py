@@ -9,8 +9,7 @@ import pytest
 from jaxformer.errors import DataError
 from jaxformer.inspection import reports
 from jaxformer.inspection.reports import CorpusRows, Example, Report, ScoreRow
-from tests.inspection.small import rows, view
-from tests.inspection.test_pages import held
+from tests.inspection.small import held, rows, view
 
 MARKUP = "</script><script>alert(1)</script><!--"
 

@@ -16,7 +16,8 @@ from jaxformer.data.batch_plan import num_rows, plan_texts
 from jaxformer.data.tagged import PlannedTags, TaggedBatch, TaggedSentences, read_tagged, tokenize_words
 from jaxformer.data.text import Text
 from jaxformer.evaluation.resampling import Sample
-from jaxformer.evaluation.scores import Score, accuracy, is_span, span_scores
+from jaxformer.evaluation.scores import Score, accuracy
+from jaxformer.evaluation.spans import is_span, span_scores
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import pure
 from jaxformer.tasks import classes, text
