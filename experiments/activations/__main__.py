@@ -22,7 +22,6 @@ import numpy as np
 
 from experiments import command
 from experiments.extrapolation.__main__ import SMOKE, TEXTS, TRAINED, Scale, fit, losses, network, tokens
-from jaxformer.evaluation.seeds import interval
 from jaxformer.models import choices
 from jaxformer.tasks import comparison
 
@@ -54,13 +53,8 @@ def summary(results: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def tables(results: Mapping[str, Any]) -> str:
-    """Returns the losses as text, and the differences by seed, which has the same first parameters and batches."""
-    loss = {(record["text"], record["activation"]): record["loss"] for record in results["records"]}
-    lines = [comparison.as_text(summary(results)), "gelu less relu"]
-    for text in TEXTS:
-        pairs = zip(loss[text, "gelu"], loss[text, "relu"], strict=True)
-        lines.append(f"  {text}: {interval([gelu - relu for gelu, relu in pairs], digits=4)}")
-    return "\n".join(["```text", *lines, "```"])
+    """Returns the losses as text, with the differences; a seed has the same first parameters and batches in both."""
+    return f"```text\n{comparison.as_text(summary(results))}\n```"
 
 
 def run(options: argparse.Namespace) -> None:

@@ -88,7 +88,7 @@ def diff(args: Diff) -> int:
 @dataclasses.dataclass(frozen=True)
 class Compare(Options):
     """Compares groups of runs: those of a group differ only in the seed. Prints the mean of each result with its 95 %
-    interval (Student's t); how far each group is from the first (Welch's t test), the difference that so many seeds
+    interval (Student's t); how far each group is from the first (t test), the difference that these seeds
     would find in 80 % of all cases, and how many seeds would find this one so; and for translations of the same
     sentences the interval over sentences and seeds together (bootstrap). The settings in which the groups differ name
     them.

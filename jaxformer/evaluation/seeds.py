@@ -1,4 +1,4 @@
-"""What several seeds show: means with intervals, differences, the seeds that they need, translations drawn again."""
+"""Means over seeds with intervals, differences between groups and the seeds that they need, and resampled BLEU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POWER = 0.8
 """The probability with which a difference is found, by which numbers of seeds are counted (Cohen 1988)."""
 
 MOST_SEEDS = 1000
-"""Above so many seeds, a difference counts as one that training again cannot show."""
+"""A difference that needs more seeds counts as one that training again cannot show."""
 
 
 def interval(values: Sequence[float], *, digits: int = 1) -> str:
@@ -41,14 +41,14 @@ def half_width(values: Sequence[float]) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """The difference between the means of two groups of trainings, and what so many seeds can show.
+    """The difference between the means of two groups of trainings, and what their numbers of seeds can show.
 
     Attributes:
       value: the mean of the second group less that of the first.
       half_width: of the 95 % interval of `value`.
       p_value: of the same test, two-sided; NaN if the values do not vary.
-      detectable: the difference that so many seeds find at the level of 5 % with the probability `POWER`.
-      seeds: the number of seeds of each group that would find `value` so; None above `MOST_SEEDS`.
+      detectable: the difference that these numbers of seeds find at the level of 5 % with the probability `POWER`.
+      seeds: the number of seeds of each group that would find `value` with that probability; None above `MOST_SEEDS`.
       paired: whether the test paired the seeds.
     """
 
@@ -124,7 +124,7 @@ def detectable_effect(n: int, m: int, *, paired: bool = False) -> float:
 
 
 def seeds_needed(effect: float, *, paired: bool = False) -> int | None:
-    """Returns the number of seeds of each group that find a difference of so many standard deviations.
+    """Returns the number of seeds of each group that find a difference of this many standard deviations.
 
     >>> seeds_needed(0.8), seeds_needed(-0.5), seeds_needed(0.01)                          # Cohen 1988, table 2.4.1
     (26, 64, None)

@@ -1,4 +1,4 @@
-"""What runs show together: those that differ only in the seed are a group with means; groups are compared.
+"""Groups of runs that differ only in the seed: their means and intervals, and how far each is from the first.
 
 Importing this imports no JAX.
 """

@@ -7,7 +7,7 @@ from scipy import stats
 from jaxformer.evaluation import scores, seeds
 
 REFERENCES = [
-    f"the {word} sees a white house and {word} old trees today" for word in "cat dog man girl bird".split()
+    f"the {word} sees a white house and {word} old trees today" for word in ("cat", "dog", "man", "girl", "bird")
 ] * 4
 
 
@@ -23,7 +23,7 @@ def test_a_difference_is_that_of_scipy(paired):
 
 @pytest.mark.parametrize("paired", [False, True])
 def test_the_detectable_difference_is_found_in_four_of_five_cases(paired):
-    """Simulated trainings, 5 a group; and so many seeds are needed for it."""
+    """Simulated trainings, 5 a group; and these are the seeds that it needs."""
     rng, effect = np.random.default_rng(0), seeds.detectable_effect(5, 5, paired=paired)
     draws = rng.normal(size=(2, 4000, 5)) * np.array(2**-0.5 if paired else 1.0)
     draws[1] += effect

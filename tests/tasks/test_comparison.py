@@ -1,4 +1,4 @@
-"""Groups of runs that differ only in the seed: what makes a group, what is refused, and what the command prints."""
+"""Groups of runs that differ only in the seed: which runs make one, what is refused, what the command prints."""
 
 import dataclasses
 import json
