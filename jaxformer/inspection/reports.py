@@ -130,7 +130,7 @@ def page(
 
 
 def _within(most_bytes: float, examples: Sequence[Example]) -> Iterator[Example]:
-    """Yields examples, worst first: all that fit, of which the worst and the best have precedence."""
+    """Yields as many examples as fit, worst first; the worst and the best of all have precedence."""
     order = sorted(range(len(examples)), key=lambda i: (examples[i].rank, i))
     kept = set[int]()
     for place in _ends(len(order), len(order)):

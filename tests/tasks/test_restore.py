@@ -128,7 +128,7 @@ def test_reading_checkpoints_creates_no_folder(tmp_path):
     ],
 )
 def test_files_that_are_no_longer_those_that_were_loaded(tmp_path, change, problem):
-    """Another checkpoint of a training that goes on is none of them."""
+    """Further checkpoints, of a training that goes on, change nothing."""
     run = tmp_path / "run"
     (run / "checkpoints" / "4" / "params").mkdir(parents=True)
     (run / "config.json").write_text("{}")
