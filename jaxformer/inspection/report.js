@@ -108,7 +108,8 @@ function example(one) {
   const { texts, numbers, number, view } = one;
   const corpus = report.corpora[one.corpus];
   const named = (name) => (name === "score" ? "model score" : name.replaceAll("_", " "));
-  const values = Object.entries(numbers).map(([name, x]) => `${named(name)} ${shownNumber(x)}`);
+  const shown = (name, x) => `${named(name)} ${shownNumber(x, name === "tokens" ? 0 : 2)}`;
+  const values = Object.entries(numbers).map(([name, x]) => shown(name, x));
   if (report.other && one.gain !== null) {
     const size = shownNumber(Math.abs(one.gain));
     values.push(one.gain < 0 ? `${size} below ${report.other}` : `+${size} over ${report.other}`);
@@ -159,8 +160,7 @@ function examples() {
     `Attention of ${data.views.length} examples, the worst and the best, is on this page, which has at most ${limit}.`,
     data.views.length < report.wanted ? `There was no room for ${report.wanted - data.views.length} more.` : "",
     report.examples.length < report.total
-      ? `Of ${count(report.total)} examples, the ${count(report.examples.length)} worst and best are here; the run has all.`
-      : ""];
+      ? `Of ${count(report.total)} examples, the ${count(report.examples.length)} worst and best are here.` : ""];
   return element("section", { id: "examples" }, element("h2", {}, "Worst and best examples"),
     element("p", { class: "note" }, notes.filter((note) => note).join(" ")),
     element("div", { class: "controls" }, order, makeButton({ onclick: move(-PER_PAGE) }, "Before"),

@@ -172,11 +172,11 @@ def _score_row(score: Score, other: Score | None) -> ScoreRow:
 
 
 def _lengths(rows: Rows) -> tuple[str, np.ndarray | None]:
-    """Returns the length of each input, or of the first reference of an image, and its unit."""
+    """Returns the unit and the lengths of inputs, or of first references of images; none of windows of a text."""
     texts = []
     for row in rows:
         given = next((row[key] for key in ("source", "text", "words", "references") if key in row), None)
-        if given is None:
+        if given is None or "tokens" in row:
             return "", None
         texts.append(given if isinstance(given, str) else given[0] if "references" in row else " ".join(given))  # pyright: ignore
     whole = " ".join(texts)

@@ -43,6 +43,13 @@ def test_each_score_has_its_interval_and_lengths_add_up(tmp_path):
     assert corpus.lengths[-1].scores[1].value == pytest.approx(alone.value)
 
 
+def test_windows_of_a_text_have_no_lengths(tmp_path):
+    windows = scored(GOOD)
+    rows = [{**row, "tokens": 64} for row in windows.rows["test"]]
+    (corpus,) = made(tmp_path, dataclasses.replace(windows, rows={"test": rows})).corpora
+    assert not corpus.lengths
+
+
 def test_a_difference_is_this_run_minus_the_other(tmp_path):
     report = made(tmp_path, scored(GOOD), scored(BAD))
     (corpus,) = report.corpora
