@@ -40,8 +40,6 @@ def trim(args: Trim) -> int:
     """Makes a run with a smaller vocabulary."""
     if not args.corpus:
         raise ConfigError("no corpus: give --corpus FILE ...")
-    if args.sentences < 1:
-        raise ConfigError(f"--sentences must be at least 1, got {args.sentences}")
     from jaxformer.cli import runtime
     from jaxformer.tasks import trim as trimming
 
