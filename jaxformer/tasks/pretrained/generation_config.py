@@ -224,7 +224,7 @@ def _check_counterparts(settings: Settings, special: SpecialTokens, start: tuple
 def with_tokens(settings: Settings, numbers: Mapping[int, int]) -> JsonObject:
     """Returns settings with the new ids of tokens in `numbers`.
 
-    Removed tokens are left out, and so are the settings in ``_IDS_WITHIN`` and sequences with a removed token.
+    Removed tokens are left out, and so are sequences with one of them and the settings in `_IDS_WITHIN`.
     """
     result: JsonObject = {}
     for name, value in settings.items():
