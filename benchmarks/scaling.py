@@ -107,7 +107,8 @@ def restored(plan: dict[str, Any]) -> Forecast:
     from jaxformer.tasks.registry import resolve
 
     config, mesh = resolve(f"wmt14:{plan['case'][0]}_en_de"), plan["mesh"]
-    costs = planned_setup(config, sharding.mesh("data=1", jax.devices()[:1])).costs(tuple(plan["batch"]))
+    setup = planned_setup(config, sharding.mesh("data=1", jax.devices()[:1]))
+    costs = setup.costs(setup.abstract_batch(*plan["case"][3:]))
     sent = [_collective(name, wire, mesh) for name, wire in plan["collectives"].items()]
     return make_forecast(costs, plan["topology"], mesh, DeviceMemory(**plan["memory"]), sent or None)
 

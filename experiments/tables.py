@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxformer.tasks.sweep import half_width as half_width
-from jaxformer.tasks.sweep import interval as interval
+from jaxformer.evaluation.seeds import half_width as half_width
+from jaxformer.evaluation.seeds import interval as interval
 
 
 def table(*rows: Iterable[object]) -> str:

@@ -30,7 +30,7 @@ from jaxformer.cli.arguments import override
 from jaxformer.data import fetch, sources
 from jaxformer.multihost import cluster
 from jaxformer.planning import sizes
-from jaxformer.tasks import planner, registry, runs
+from jaxformer.tasks import comparison, planner, registry, runs
 from jaxformer.tasks.translation import task as translation_task
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -214,7 +214,7 @@ def _no_work(monkeypatch):
     monkeypatch.chdir(ROOT)
     for module, name in (
         *((runtime, name) for name in ("start", "join")),
-        *((fetch, "fetch"), (demo, "splits"), (runs, "read_run"), (runs, "find_runs")),
+        *((fetch, "fetch"), (demo, "splits"), (runs, "read_run"), (runs, "find_runs"), (comparison, "groups")),
         *((planner, "plan"), (sizes, "sizes"), (cluster, "initialize"), (translation_task, "read")),
     ):
         monkeypatch.setattr(module, name, begin)

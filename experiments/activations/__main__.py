@@ -23,7 +23,7 @@ import numpy as np
 from experiments import command
 from experiments.extrapolation.__main__ import SMOKE, TEXTS, TRAINED, Scale, fit, losses, network, tokens
 from jaxformer.models import choices
-from jaxformer.tasks import sweep
+from jaxformer.tasks import comparison
 
 FULL = Scale(3, 800, 16, 16384)
 ACTIVATIONS = "relu", "gelu"
@@ -43,23 +43,18 @@ def measure(text: str, activation: str, data: pathlib.Path | None, scale: Scale)
 
 def summary(results: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns the losses as those of a sweep: for each activation, values, mean and interval by text."""
-    return sweep.summary(
+    return comparison.summary(
         [
-            ({"activation": record["activation"]}, {f"nats, {record['text']}": loss})
+            ({"activation": record["activation"]}, seed, {f"nats, {record['text']}": loss})
             for record in results["records"]
-            for loss in record["loss"]
+            for seed, loss in enumerate(record["loss"])
         ]
     )
 
 
 def tables(results: Mapping[str, Any]) -> str:
-    """Returns the losses as text, and the differences by seed, which has the same first parameters and batches."""
-    loss = {(record["text"], record["activation"]): record["loss"] for record in results["records"]}
-    lines = [sweep.as_text(summary(results)), "gelu less relu"]
-    for text in TEXTS:
-        pairs = zip(loss[text, "gelu"], loss[text, "relu"], strict=True)
-        lines.append(f"  {text}: {sweep.interval([gelu - relu for gelu, relu in pairs], digits=4)}")
-    return "\n".join(["```text", *lines, "```"])
+    """Returns the losses as text, with the differences; a seed has the same first parameters and batches in both."""
+    return f"```text\n{comparison.as_text(summary(results))}\n```"
 
 
 def run(options: argparse.Namespace) -> None:
@@ -77,7 +72,7 @@ def run(options: argparse.Namespace) -> None:
         records.append(command.record(path, scale, functools.partial(measure, text, name, data, scale)))
     results = {"facts": command.facts(), "scale": dataclasses.asdict(scale), "records": records}
     command.write_results(options.out / "results.json", results)
-    sweep.draw(summary(results), options.out / "losses.png")
+    comparison.draw(summary(results), options.out / "losses.png")
     command.publish(options.out, tables(results))
 
 

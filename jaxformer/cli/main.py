@@ -43,6 +43,7 @@ COMMANDS = {
     "average": "average the parameters of a run's last checkpoints",
     "runs": "list runs with their states and scores",
     "diff": "show how two runs differ",
+    "compare": "compare groups of runs that differ only in the seed, and count the seeds that a difference needs",
     "replay": "train the first steps of a run again, and compare each loss bit for bit",
     "inspect": "show where a model looks, as text, a picture or a page",
     "configs": "list the available configurations",
@@ -53,7 +54,7 @@ COMMANDS = {
 HOMES = {
     **dict.fromkeys(("translate", "generate", "caption"), "generation"),
     **dict.fromkeys(("classify", "fill", "score", "tag"), "prediction"),
-    **dict.fromkeys(("diff", "replay", "average"), "runs"),
+    **dict.fromkeys(("compare", "diff", "replay", "average"), "runs"),
     **dict.fromkeys(("convert", "export"), "pretrained"),
     **dict.fromkeys(("configs", "data"), "catalogs"),
     **dict.fromkeys(("sweep", "demo"), "train"),

@@ -139,6 +139,7 @@ def _sweep(args: Sweep, trials: list[sweeping.Trial], states: list[str]) -> int:
     from jaxformer.cli import STARTED, runtime
     from jaxformer.cli.evaluate import evaluate
     from jaxformer.multihost import cluster
+    from jaxformer.tasks import comparison
     from jaxformer.tasks import sweep as sweeping
 
     if (processes := cluster.initialize().num_processes) > 1:
@@ -157,7 +158,7 @@ def _sweep(args: Sweep, trials: list[sweeping.Trial], states: list[str]) -> int:
     def save() -> None:
         about.update(sweeping.report(trials))
         write_text(args.out / "sweep.json", as_indented_json(about) + "\n")
-        sweeping.draw(about["summary"], args.out / "sweep.png")
+        comparison.draw(about["summary"], args.out / "sweep.png")
 
     reason, failures = sweeping.train(
         trials,
@@ -170,7 +171,7 @@ def _sweep(args: Sweep, trials: list[sweeping.Trial], states: list[str]) -> int:
     if args.json:
         print(as_indented_json(about))
     elif about.get("summary"):
-        print(sweeping.as_text(about["summary"]))
+        print(comparison.as_text(about["summary"]))
     for name, text in failures.items():
         print(shown(f"{name} failed: {text}"), file=sys.stderr)
     return runtime.EXIT_CODES.get(reason, 2 if failures else 0)

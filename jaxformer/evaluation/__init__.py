@@ -1,5 +1,5 @@
-"""Scores of translations, word alignments, classifications and language models."""
+"""Scores of translations, word alignments, classifications and language models, and what several seeds show."""
 
 from jaxformer import lazy
 
-__getattr__ = lazy.members(__name__, dict.fromkeys("alignments scores".split(), ""))
+__getattr__ = lazy.members(__name__, dict.fromkeys("alignments scores seeds".split(), ""))

@@ -58,7 +58,7 @@ def bleu(
       ConfigError: `language` is not a two-letter code (ISO 639-1), or sacrebleu needs a further package for it.
     """
     _check(hypotheses, references)
-    metric = _bleu(language, lowercase=lowercase)
+    metric = bleu_metric(language, lowercase=lowercase)
     several = [[texts] if isinstance(texts, str) else texts for texts in references]
     value = metric.corpus_score(list(hypotheses), [list(column) for column in itertools.zip_longest(*several)]).score
     return Score(f"BLEU{' (lower-cased)' * lowercase}", value, str(metric.get_signature()))
@@ -180,7 +180,7 @@ def paired_bootstrap(
     """
     for hypotheses in (baseline, system):
         _check(hypotheses, references)
-    name, metric = f"BLEU{' (lower-cased)' * lowercase}", _bleu(language, lowercase=lowercase)
+    name, metric = f"BLEU{' (lower-cased)' * lowercase}", bleu_metric(language, lowercase=lowercase)
     systems: list[tuple[str, Sequence[str]]] = [("baseline", list(baseline)), ("system", list(system))]
     test: Any = PairedTest(systems, {"bleu": metric}, [list(references)], "bs", n_samples=draws)
     signatures, results = test()
@@ -198,13 +198,19 @@ def sentence_scores(
     """
     _check(hypotheses, references)
     metrics = {
-        "bleu": _bleu(language, effective_order=True, lowercase=lowercase),
+        "bleu": bleu_metric(language, effective_order=True, lowercase=lowercase),
         "chrf": sacrebleu.CHRF(lowercase=lowercase),
     }
     return [
         {name: round(metric.sentence_score(hypothesis, [reference]).score, 2) for name, metric in metrics.items()}
         for hypothesis, reference in zip(hypotheses, references, strict=True)
     ]
+
+
+def bleu_of_parts(parts: np.ndarray) -> float:
+    """Returns the BLEU of a sum of `seeds.bleu_parts`, ``[10]``."""
+    counts, totals, (said, meant) = parts[:4].tolist(), parts[4:8].tolist(), parts[8:].tolist()
+    return sacrebleu.BLEU.compute_bleu(counts, totals, said, meant, smooth_method="exp").score
 
 
 def bleu_words(text: str, language: str = "") -> list[str]:
@@ -223,10 +229,11 @@ def bleu_words(text: str, language: str = "") -> list[str]:
 
 @functools.cache
 def _tokenizer(language: str) -> Callable[[str], str]:
-    return _bleu(language).tokenizer
+    return bleu_metric(language).tokenizer
 
 
-def _bleu(language: str, *, lowercase: bool = False, effective_order: bool = False) -> sacrebleu.BLEU:
+def bleu_metric(language: str, *, lowercase: bool = False, effective_order: bool = False) -> sacrebleu.BLEU:
+    """Returns sacrebleu's metric with the tokenizer of a language; see `bleu`."""
     make = functools.partial(sacrebleu.BLEU, lowercase=lowercase, effective_order=effective_order)
     if language:
         check_language(language)

@@ -365,7 +365,7 @@ def _multiplier(of_state: Dropout | None, shape: tuple[int, ...]) -> Array | Non
 
 
 def _dropped(hidden: Array, multiplier: Array | None) -> Array:
-    return hidden if multiplier is None else hidden * multiplier
+    return hidden if multiplier is None else hidden * jnp.broadcast_to(multiplier, hidden.shape)
 
 
 def _check(x: Array, weights: RecurrentWeights, state: RecurrentState | None, valid: Array | None) -> None:

@@ -11,7 +11,7 @@ import json
 import os
 import pathlib
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jaxformer import evaluation
 from jaxformer.config import flat
@@ -182,8 +182,10 @@ def _versions(provenance: JsonObject) -> JsonObject:
     return {"python": provenance.get("python"), **provenance.get("versions", {}), **facts}
 
 
-HOW = ("data.lowercase", "data.target_language")
-"""The settings that determine how translations are compared."""
+def how_compared(run: Run) -> dict[str, Any]:
+    """Returns the arguments of a comparison of a run's translations that follow from its settings."""
+    language = two_letters(str(run.settings.get("data.target_language") or ""))
+    return {"lowercase": bool(run.settings.get("data.lowercase")), "language": language}
 
 
 def comparisons(a: Run, b: Run) -> dict[str, Comparison]:
@@ -194,24 +196,22 @@ def comparisons(a: Run, b: Run) -> dict[str, Comparison]:
     Raises:
       ConfigError: a file of examples is damaged.
     """
-    if a.task != "translation" or b.task != "translation" or any(a.settings.get(x) != b.settings.get(x) for x in HOW):
+    if a.task != "translation" or b.task != "translation" or how_compared(a) != how_compared(b):
         return {}
-    lowercase, language = (a.settings.get(name) for name in HOW)
     found = {}
     for file in sorted(a.path.glob("examples-*.jsonl")):
         if not (b.path / file.name).exists():
             continue
-        ours, theirs = _read_examples(file), _read_examples(b.path / file.name)
+        ours, theirs = read_examples(file), read_examples(b.path / file.name)
         if not ours or [x[:2] for x in ours] != [x[:2] for x in theirs]:
             continue
         (_, references, baseline), (_, _, system) = (list(zip(*x, strict=True)) for x in (ours, theirs))
-        how = {"lowercase": bool(lowercase), "language": two_letters(str(language or ""))}
         name = file.stem.removeprefix("examples-")
-        found[name] = evaluation.scores.paired_bootstrap(baseline, system, references, **how)
+        found[name] = evaluation.scores.paired_bootstrap(baseline, system, references, **how_compared(a))
     return found
 
 
-def _read_examples(path: pathlib.Path) -> list[tuple[str, str, str]]:
+def read_examples(path: pathlib.Path) -> list[tuple[str, str, str]]:
     """Returns the source, the reference and the translation of each example."""
     try:
         with path.open(encoding="utf-8", newline="\n") as lines:

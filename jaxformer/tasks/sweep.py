@@ -13,18 +13,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-from scipy.special import stdtrit
-
-from jaxformer import inspection, tasks, training
+from jaxformer import tasks, training
 from jaxformer.config import changed, comparable, fingerprint
 from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError
 from jaxformer.tasks import registry, rundir
+from jaxformer.tasks.comparison import COMPLETED, described, results, summary
 from jaxformer.tasks.config import TaskConfig
 from jaxformer.tasks.runs import read_run
-from jaxformer.training.logging import read_log
-from jaxformer.training.phase_timer import COMPLETE, ENDS
+from jaxformer.training.phase_timer import COMPLETE
 
 DONE = "complete"
 """The state of a training that has nothing left to do."""
@@ -55,11 +52,6 @@ class Trial:
     def name(self) -> str:
         """The settings and the seed as text."""
         return ", ".join(filter(None, (self.cell, f"seed {self.config.seed}")))
-
-
-def described(values: Mapping[str, str]) -> str:
-    """Returns settings as text, such as "model.dropout 0.1, optimizer adam"."""
-    return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
 def read_grid(words: Sequence[str]) -> dict[str, list[str]]:
@@ -144,19 +136,9 @@ def state(trial: Trial) -> str:
     saved = registry.read_config(trial.path)
     rundir.check_config(trial.path, saved, trial.config)
     run = read_run(trial.path)
-    if comparable(saved) == comparable(trial.config) and run.state in {ENDS.get(reason, reason) for reason in COMPLETE}:
+    if comparable(saved) == comparable(trial.config) and run.state in COMPLETED:
         return DONE
     return f"at step {run.step:,}, {run.state}"
-
-
-def results(trial: Trial) -> dict[str, float]:
-    """Returns the last and the lowest losses of a training, its best validation metrics, and its saved scores."""
-    found, log = dict(read_run(trial.path).results), read_log(trial.path / "log.jsonl")
-    for metric, is_higher_better in registry.task_of(trial.config).metrics.items():
-        values = [entry[name] for entry in log if entry.get(name := f"validation_{metric}") is not None]
-        if values:
-            found[f"validation_{metric}"] = float((max if is_higher_better else min)(values))
-    return found
 
 
 def train(
@@ -212,82 +194,6 @@ def report(all_trials: Sequence[Trial]) -> dict[str, Any]:
     for trial in all_trials:
         is_done = (found := state(trial)) == DONE
         about = {"path": str(trial.path), "settings": dict(trial.values), "seed": trial.config.seed, "state": found}
-        rows.append(about | {"results": results(trial) if is_done else {}})
-    complete = [(row["settings"], row["results"]) for row in rows if row["state"] == DONE]
+        rows.append(about | {"results": results(trial.path, trial.config) if is_done else {}})
+    complete = [(row["settings"], row["seed"], row["results"]) for row in rows if row["state"] == DONE]
     return {"trainings": rows, "summary": summary(complete)}
-
-
-def summary(found: Sequence[tuple[Mapping[str, str], Mapping[str, float]]]) -> list[dict[str, Any]]:
-    """Returns a row for each combination of settings: for each result, its values, their mean and its interval.
-
-    Args:
-      found: the settings and the results of each training.
-    """
-    rows: dict[str, dict[str, Any]] = {}
-    for values, scores in found:
-        row = rows.setdefault(described(values), {"settings": dict(values), "results": {}})
-        for name, value in scores.items():
-            row["results"].setdefault(name, {"values": []})["values"].append(value)
-    for part in [part for row in rows.values() for part in row["results"].values()]:
-        part |= {"mean": sum(part["values"]) / len(part["values"]), "half_width": half_width(part["values"])}
-    return list(rows.values())
-
-
-def by_result(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[float]]]:
-    """Returns the values of a `summary` by result, then by settings."""
-    names = dict.fromkeys(name for row in rows for name in row["results"])
-    return {
-        name: {described(row["settings"]): row["results"][name]["values"] for row in rows if name in row["results"]}
-        for name in names
-    }
-
-
-def as_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Returns a `summary` as text: below each result, a line for each combination of settings.
-
-    >>> found = [({"a": "1"}, {"loss": 2.0}), ({"a": "1"}, {"loss": 4.0}), ({"a": "20"}, {"loss": 5.0})]
-    >>> print(as_text(summary(found)))
-    loss
-      a 1   3.0000 ± 12.7062  (2.0000, 4.0000)
-      a 20  5.0000
-    """
-    lines = []
-    for name, values_of in by_result(rows).items():
-        width = max(map(len, values_of))
-        lines.append(name)
-        for cell, values in values_of.items():
-            digits = 4 if max(map(abs, values)) < 10 else 2
-            each = f"  ({', '.join(f'{value:.{digits}f}' for value in values)})" * (len(values) > 1)
-            lines.append(f"  {f'{cell:{width}}  ' * bool(width)}{interval(values, digits=digits)}{each}")
-    return "\n".join(lines)
-
-
-def draw(rows: Sequence[Mapping[str, Any]], path: pathlib.Path) -> None:
-    """Draws a `summary` except the training loss: each seed, the mean and its interval."""
-    found = {name: values for name, values in by_result(rows).items() if name != "loss"}
-    if found:
-        means = {
-            name: {cell: (values, half_width(values)) for cell, values in values_of.items()}
-            for name, values_of in found.items()
-        }
-        inspection.plots.save(inspection.plots.intervals(means), path)
-
-
-def interval(values: Sequence[float], *, digits: int = 1) -> str:
-    """Returns the mean with the half width of its 95 % interval, by Student's t.
-
-    >>> interval([80.0, 82.0, 84.0]), interval([80.0])
-    ('82.0 ± 5.0', '80.0')
-    """
-    mean = f"{sum(values) / len(values):.{digits}f}"
-    return f"{mean} ± {half_width(values):.{digits}f}" if len(values) > 1 else mean
-
-
-def half_width(values: Sequence[float]) -> float:
-    """Returns the half width of the 95 % interval of the mean, by Student's t; NaN for one value.
-
-    >>> round(half_width([80.0, 82.0, 84.0]), 3)
-    4.968
-    """
-    n = len(values)
-    return float(stdtrit(n - 1, 0.975) * np.std(values, ddof=1) / n**0.5) if n > 1 else float("nan")

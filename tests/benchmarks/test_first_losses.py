@@ -24,7 +24,7 @@ def test_a_training_is_repeated_bit_for_bit_and_a_change_is_seen(tmp_path, monke
     assert main([*words, str(after), "--compare", str(before)]) == 0
     assert capsys.readouterr().out.endswith("tiny: equal to the bit\n")
 
-    monkeypatch.setitem(KINDS, "tiny", Kind(f"{TINY} --optimizer.b2 0.98"))
+    monkeypatch.setitem(KINDS, "tiny", Kind(f"{TINY} --optimizer.b1 0.5"))
     assert main([*words, str(after), "--compare", str(before)]) == 1
     out, err = capsys.readouterr()
     assert "tiny: differs by at most" in out

@@ -45,7 +45,7 @@ def test_configuration_makes_a_network(name):
     config = registry.resolve(name)
     assert from_data(type(config), to_data(config)) == config
     vocab_size = getattr(config.data, "vocab_size", 72)
-    sizes = (vocab_size, 2) if config.task == "classification" else vocab_size
+    sizes = (vocab_size, 2) if config.task in {"classification", "tagging"} else vocab_size
     network = registry.task_of(config).network(config, sizes)
     parameters = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(network.net.shapes))
     assert parameters == network.num_parameters
@@ -61,7 +61,10 @@ def test_corpora_are_read(name, pairs, data_directory):
     data = dataclasses.replace(config.data, directory=str(data_directory))
     corpora = load_corpora(data)
     assert len(corpora.train) >= pairs
-    assert not set(corpora.train.source) & set(corpora.tests["test"].source)
+    train, test = (
+        {line for lines in pairs.side(0) for line in lines} for pairs in (corpora.train, corpora.tests["test"])
+    )
+    assert not train & test
 
 
 @pytest.mark.full

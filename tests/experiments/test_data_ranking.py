@@ -101,7 +101,7 @@ def test_placeholders_are_surfaced_and_the_command_resumes(tmp_path, monkeypatch
     results = json.loads((tmp_path / "results.json").read_text())
     assert (results["pairs"], results["left out"]) == (800, 0)
     for name in ("loss", "self-influence", "influence"):
-        assert max(results["ranks of the placeholders"][name].values()) <= 10, name
+        assert max(results["ranks of the placeholders"][name].values()) <= 40, name  # of 800
     assert len((tmp_path / "first.tsv").read_text().splitlines()) == 1 + 4 * 100
 
     whole, parts = len(calls), sorted((tmp_path / "run" / "parts").iterdir())

@@ -9,7 +9,7 @@ from jaxformer.cli import runtime
 from jaxformer.cli.main import main
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError
-from jaxformer.tasks import registry, rundir, runner, sweep
+from jaxformer.tasks import comparison, registry, rundir, runner, sweep
 from jaxformer.training import NonFiniteError
 
 LOSSES = {("0.0", 0): 2.0, ("0.0", 1): 4.0, ("0.2", 0): 5.0, ("0.2", 1): 7.0, ("0.1", 0): 1.0}
@@ -36,8 +36,8 @@ def trained(monkeypatch):
 
     monkeypatch.setattr(runner, "train", train)
     monkeypatch.setattr(runtime, "start", lambda **_: None)
-    calls.draw = sweep.draw
-    monkeypatch.setattr(sweep, "draw", lambda rows, path: None)  # a second each
+    calls.draw = comparison.draw
+    monkeypatch.setattr(comparison, "draw", lambda rows, path: None)  # a second each
     return calls
 
 
@@ -64,7 +64,7 @@ def test_a_sweep_continues_where_it_was_stopped(trained, tmp_path, capsys):
 
 
 def test_means_and_intervals_of_the_best_results(trained, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(sweep, "draw", trained.draw)
+    monkeypatch.setattr(comparison, "draw", trained.draw)
     assert main(words(tmp_path, "--json")) == 0
     report = json.loads(capsys.readouterr().out)
     assert report == json.loads((tmp_path / "sweep.json").read_text())
@@ -76,7 +76,7 @@ def test_means_and_intervals_of_the_best_results(trained, tmp_path, capsys, monk
     assert second["results"]["validation_bleu"]["values"] == [30.0, 30.0]  # the highest, the loss has the lowest
     assert [row["seed"] for row in report["trainings"]] == [0, 0, 1, 1]
     assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
-    monkeypatch.setattr(sweep, "draw", lambda rows, path: None)
+    monkeypatch.setattr(comparison, "draw", lambda rows, path: None)
     assert main(words(tmp_path)) == 0
     assert "validation_loss\n  model.dropout 0    3.0000 ± 12.7062  (2.0000, 4.0000)\n" in capsys.readouterr().out
 

@@ -58,7 +58,10 @@ class TestContract(TaskContract):
         ({"data": {"text": "nowhere.txt"}}, "nowhere.txt"),
         ({"data": {"length": 65}}, "data.length is 65, but model.max_positions is 64"),
         ({"data": {"held_out": 1.5}}, "held_out must be"),
-        ({"data": {"corpora": {"a": {"text": "a"}}}}, "corpora has no effect here: name all files of a masked"),
+        (
+            {"data": {"text": "", "corpora": {"a": {"text": "a"}}}},
+            "corpora has no effect here: name all files",
+        ),
         ({"model": {"vocab_size": 7}}, "model.vocab_size is 7, but the tokenizer has"),
         ({"train": {"metric": "bleu"}}, "bleu"),
     )
