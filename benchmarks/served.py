@@ -24,10 +24,12 @@ from benchmarks.decode import processor
 from experiments.command import count
 from jaxformer.data.sources import read_lines
 from jaxformer.evaluation.scores import bleu
+from jaxformer.interop.ctranslate2 import Quantization
 from jaxformer.tasks import pretrained
+from jaxformer.tasks.translation import Translator
 
 TIE = 1e-4
-TYPES = {"float32": "", "int8": "int8"}
+TYPES: dict[str, Quantization] = {"float32": "", "int8": "int8"}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -67,7 +69,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def translated(
-    folder: pathlib.Path, kind: str, translator: jaxformer.Translator, texts: Sequence[str], longest: int
+    folder: pathlib.Path, kind: str, translator: Translator, texts: Sequence[str], longest: int
 ) -> list[tuple[list[int], float]]:
     """Returns the tokens and the score of each translation by the written folder."""
     import ctranslate2

@@ -14,6 +14,7 @@ from jaxformer.tasks.pretrained.generation_config import (
     special_words,
     to_generation,
     to_text_generation,
+    with_tokens,
     without_counterpart,
     without_special_words,
 )
@@ -239,7 +240,7 @@ def test_tokens_with_new_ids():
         "sequence_bias": {"5": 1.0},
         "max_length": 5,
     }
-    assert generation_config.with_tokens(settings, {3: 0, 5: 1}) == {
+    assert with_tokens(settings, {3: 0, 5: 1}) == {
         "eos_token_id": [1],
         "pad_token_id": 0,
         "forced_eos_token_id": None,
