@@ -390,13 +390,6 @@ OTHERS = (
 
 CLAIMS = (
     Bug(
-        "captions_begin_with_the_last_region",
-        "jaxformer/models/captioner.py",
-        "return memory.states.mean(1)",
-        "return memory.states[:, -1]",
-        "tests/models/test_captioner.py::test_a_step_is_that_of_show_attend_and_tell",
-    ),
-    Bug(
         "rewards_of_earlier_steps",
         "jaxformer/functional/hard_attention.py",
         "to_go = jnp.cumsum(gained[:, ::-1], 1)[:, ::-1]",

@@ -106,7 +106,7 @@ def is_pretrained(run: pathlib.Path) -> bool:
 
 
 def kind_of_pretrained(run: pathlib.Path) -> str:
-    """Returns what a run is that has one set of parameters, for messages: "a converted model" or "a trimmed run"."""
+    """Returns the kind of a run with one set of parameters, for messages: "a converted model" or "a trimmed run"."""
     return "a trimmed run" if "trimmed" in read_optional_json(run / "provenance.json") else "a converted model"
 
 

@@ -151,7 +151,7 @@ def _copy_files(run: pathlib.Path, out: pathlib.Path, config: TaskConfig, tokens
 
 
 def _facts(run: pathlib.Path, tokenizer: Tokenizer, params: Params, cut: trimming.Trimmed) -> JsonObject:
-    """Returns what names the whole run and the tokens of the smaller one."""
+    """Returns the facts that name the whole run and the tokens of the smaller one."""
     before = rundir.read_optional_json(run / "provenance.json")
     leaves = jax.tree_util.tree_leaves_with_path(params)
     content = (part for path, x in leaves for part in (jax.tree_util.keystr(path), np.asarray(x).tobytes()))

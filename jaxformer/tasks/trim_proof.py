@@ -39,7 +39,7 @@ LENGTH = 32
 """The number of tokens of a greedy text whose logits are compared, and of a continuation."""
 
 MASKED = 7
-"""One of so many tokens is hidden from a masked language model."""
+"""The distance between the tokens that are hidden from a masked language model."""
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ class Proof:
     logits: float
     """The largest difference of a logit of a kept token, or of a class, relative to the largest logit of its text."""
     what: str
-    """What was compared: greedy translations, continuations or captions; guesses, classes or labels."""
+    """The kind of results: greedy translations, continuations or captions; guesses, classes or labels."""
     texts: int
     """The number of texts with such results."""
     ties: int
@@ -83,7 +83,7 @@ def prove(whole: Any, small: Any, tokens: np.ndarray, lines: Sequence[str]) -> P
 
     The parameters are compared bit for bit. So are the results of each line: greedy translations, continuations, or
     captions of an image of noise, and the logits of their first `LENGTH` tokens; a masked language model's guesses at
-    one of `MASKED` tokens; classes; and labels of words, all with their logits.
+    every seventh token; classes; and labels of words, all with their logits.
 
     Args:
       tokens: the id ``[V]`` of each kept token in the whole run.
