@@ -208,7 +208,7 @@ def resampled(
 def bleu_parts(
     hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False, language: str = ""
 ) -> np.ndarray:
-    """Counts what BLEU is computed from, ``[n, 10]``; `scores.bleu_of_parts` of the sum over sentences is the corpus score.
+    """Counts what BLEU is computed from, ``[n, 10]``; `scores.bleu_of_parts` of their sum is the corpus score.
 
     They are, for each sentence, the found n-grams of 1 to 4 words, all n-grams, and the words of both texts.
 

@@ -256,7 +256,7 @@ def zero_gradients(bias: BiasArrays) -> BiasGradients:
     return jax.tree.map(zeros, bias)
 
 
-def cast_gradients(bias: BiasArrays, sums: BiasGradients) -> BiasArrays:
+def cast_gradients(bias: BiasArrays, sums: BiasGradients) -> Array | tuple[Array | np.ndarray, ...] | None:
     """Returns the sums of `zero_gradients` in the dtypes of the bias; float0 for integer leaves."""
     cast = lambda x, d: np.zeros(x.shape, jax.dtypes.float0) if d is None else d.astype(x.dtype)
     return jax.tree.map(cast, bias, sums)
