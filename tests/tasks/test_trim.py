@@ -174,6 +174,17 @@ def test_training_goes_on_from_a_trimmed_run(kind, trimmed, tmp_path):
 
 
 @pytest.mark.full
+def test_adapters_are_merged(tmp_path):
+    (tmp_path / "text").write_text(TEXT)
+    adapters = changed(untrained.CONFIGS["classification"], {"tune": {"adapters": {"kind": "lora", "rank": 2}}})
+    run = untrained.write(tmp_path / "run", "classification", tune=adapters.tune)
+    trim.trim(run, tmp_path / "out", corpus=[tmp_path / "text"])
+    assert registry.read_config(tmp_path / "out").tune.adapters is None
+    whole, small = (answers(jaxformer.load(path), TEXT.splitlines()) for path in (run, tmp_path / "out"))
+    np.testing.assert_allclose(small, whole, atol=1e-6)
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["bart", "gpt2", "language_model"])
 def test_trimmed_again_and_exported_with_its_search(kind, trimmed, tmp_path):
     """The settings of the search in the folder keep their meaning."""
