@@ -187,7 +187,7 @@ def parsed(kind: type[OptionsT], words: Sequence[str]) -> tuple[OptionsT, list[s
     settings: list[str] = []
     if kind.setting_prefix == "--":
         read, settings = parser.parse_known_args(words)
-        config = list(words).index(read.config) if hasattr(read, "config") else 0
+        config = list(words).index(read.config) if getattr(read, "config", None) else 0
         if config and words[config - 1] in settings and "=" not in words[config - 1]:  # the word may be its value
             setting = f"{parser.prog} CONFIG ... {words[config - 1]} ..."
             raise ConfigError(f"CONFIG comes before its settings: {setting}")

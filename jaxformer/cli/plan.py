@@ -13,7 +13,9 @@ from jaxformer.cli.command import REQUIRED, Options, Word, command, option, word
 from jaxformer.errors import ConfigError
 
 if TYPE_CHECKING:
-    from jaxformer.planning.forecast import Forecast
+    from jaxformer.planning.forecast import DeviceMemory, Forecast
+    from jaxformer.planning.program import ProgramForecast, ProgramMemory
+    from jaxformer.planning.roofline import Roofline
 
 MIB, GIB = 2**20, 2**30
 
@@ -22,12 +24,16 @@ MIB, GIB = 2**20, 2**30
 class Plan(Options):
     """Compiles the training step for target hardware: memory, collectives, estimated time.
 
+    With --function, it compiles any function of arrays: FILE.py:NAME takes the mesh, and returns a Program of
+    jaxformer.planning.program. The file is run.
+
     examples:
       jaxformer plan translation:big --topology h100:1x8 --mesh fsdp=8 --batch 512x256
       jaxformer plan wmt14:big_en_de --topology v5p:4x4x8 --mesh fsdp=32,tensor=4
       jaxformer plan wmt14:big_en_de --topology v6e:16x16 --mesh slice=2,fsdp=256 --batch 4096x64
       jaxformer plan wmt14:big_en_de --topology h100:4x8 --mesh data=4,fsdp=8
       jaxformer plan wmt14:large_en_de --topology v5e:4x4 --mesh fsdp=16 --model.remat True --json
+      jaxformer plan --function examples/plan_any.py:flax_nnx --topology v5p:2x2x2 --mesh data=8
 
     Nothing runs and no accelerator is needed: the training step is compiled ahead of time. wmt14 and other experiments
     need a clone of jaxformer as the working directory.
@@ -35,7 +41,10 @@ class Plan(Options):
 
     setting_prefix = "--"
 
-    config: Annotated[str, Word("CONFIG")] = word("A configuration, as for `jaxformer train`.")
+    config: Annotated[str | None, Word("CONFIG")] = word("A configuration, as for `jaxformer train`.", None)
+    function: Annotated[str, Word("FILE.py:NAME")] | None = option(
+        "Instead of CONFIG: a function from a mesh to a Program of your own."
+    )
     topology: str = option(
         "A slice of TPUs: v4, v5p or tpu7x:2x2x4, v5e or v6e:4x4; hosts x GPUs: a100, h100, h200 or b200:4x8.", REQUIRED
     )
@@ -49,6 +58,10 @@ class Plan(Options):
 @command
 def plan(args: Plan, settings: list[str]) -> int:
     """Prints the memory and communication of a step; returns 0 if it fits, 2 if it does not or cannot be compiled."""
+    if args.function is not None:
+        return _plan_function(args, settings)
+    if args.config is None:
+        raise ConfigError("CONFIG is missing, or --function FILE.py:NAME")
     shape = _shape(args.batch)
     from jaxformer.cli.arguments import resolved
 
@@ -65,6 +78,24 @@ def plan(args: Plan, settings: list[str]) -> int:
         forecast, hints = planner.plan(config, args.topology, shape=shape)
     print(json.dumps(as_data(forecast, hints)) if args.json else report(config.name, forecast, hints))
     return 0 if forecast.memory.fits else 2
+
+
+def _plan_function(args: Plan, settings: list[str]) -> int:
+    """Does the same as `plan` for a function in a file."""
+    if left := [text for text in (args.config, args.batch and f"--batch {args.batch}", *settings) if text]:
+        raise ConfigError(f"--function has no place for {left[0]}: its Program says everything but the mesh")
+    import jax
+    from rich.console import Console
+
+    jax.config.update("jax_platforms", "cpu")  # leaves this machine's TPU free for other processes
+    from jaxformer.planning import program
+    from jaxformer.tasks import planner
+
+    assert args.function is not None
+    with Console(stderr=True).status(f"compiling {args.function} for {args.topology}: a minute or two"):
+        found = program.forecast(planner.load_program(args.function, args.topology, args.mesh), args.topology)
+    print(json.dumps(program_data(found)) if args.json else program_report(args.function, found))
+    return 0 if found.memory.fits else 2
 
 
 def _shape(text: str | None) -> tuple[int, int] | None:
@@ -100,8 +131,7 @@ def report(name: str, forecast: Forecast, hints: Sequence[str], *, rows: int = 1
         f"  {memory.parameters / GIB:9.3f}  parameters",
         f"  {memory.optimizer / GIB:9.3f}  optimizer",
         f"  {memory.temporaries / GIB:9.3f}  activations, gradients, other temporaries, program",
-        f"  {memory.peak / GIB:9.3f}  peak, of the {memory.available / GIB:.0f} that JAX takes: "
-        + ("it fits" if memory.fits else "IT DOES NOT FIT"),
+        _peak(memory),
     ]
     if hints:
         lines += ["", "what would make it fit", *(f"  {hint}" for hint in hints)]
@@ -119,11 +149,8 @@ def report(name: str, forecast: Forecast, hints: Sequence[str], *, rows: int = 1
         )
     lines += ["", *_traffic(forecast, rows), "", arithmetic]
     best = forecast.estimate
-    least = "at least " * bool(forecast.uncounted_loops)
     lines += [
-        "estimate (a roofline from data sheets, NOT a measurement), milliseconds a step",
-        f"  compute {1e3 * best.compute:.2f}, memory at least {1e3 * best.memory:.2f}, "
-        f"network {least}{1e3 * best.network:.2f}: the {best.bound} is the bound",
+        *_times(best, bool(forecast.uncounted_loops)),
         f"  {1e3 * best.overlapped:.2f} with all overlapped, {1e3 * best.serial:.2f} if the network is waited for: "
         f"{forecast.utilization(best.overlapped):.0%} to {forecast.utilization(best.serial):.0%} of the peak, "
         f"{forecast.tokens / best.overlapped:,.0f} to {forecast.tokens / best.serial:,.0f} {forecast.unit}/s",
@@ -131,7 +158,55 @@ def report(name: str, forecast: Forecast, hints: Sequence[str], *, rows: int = 1
     return "\n".join(lines)
 
 
-def _traffic(forecast: Forecast, rows: int) -> list[str]:
+def _times(best: Roofline, has_loops: bool) -> list[str]:
+    return [
+        "estimate (a roofline from data sheets, NOT a measurement), milliseconds a step",
+        f"  compute {1e3 * best.compute:.2f}, memory at least {1e3 * best.memory:.2f}, "
+        f"network {'at least ' * has_loops}{1e3 * best.network:.2f}: the {best.bound} is the bound",
+    ]
+
+
+def program_data(found: ProgramForecast) -> dict[str, object]:
+    """Returns the forecast of a program as plain data, in bytes and seconds."""
+    data = dataclasses.asdict(found) | {"fits": found.memory.fits, "uncounted_loops": found.uncounted_loops}
+    if found.estimate is not None:
+        data["estimate"] |= {name: getattr(found.estimate, name) for name in ("overlapped", "serial", "bound")}
+    return data
+
+
+def program_report(name: str, found: ProgramForecast, *, rows: int = 12) -> str:
+    """Returns the forecast of a program as text; see `report`."""
+    memory, devices = found.memory, math.prod(found.mesh.values())
+    mesh = ",".join(f"{axis}={size}" for axis, size in found.mesh.items())
+    lines = [
+        f"{name}: {found.topology}, {devices} devices, mesh {mesh}",
+        "",
+        "memory of a device, GiB",
+        *(f"  {size / GIB:9.3f}  argument {number}" for number, size in enumerate(memory.arguments)),
+        f"  {memory.temporaries / GIB:9.3f}  outputs that are no donated arguments, temporaries, program",
+        _peak(memory),
+    ]
+    if found.estimate is not None:
+        lines += ["", *_traffic(found, rows)]
+    if found.flops is not None:
+        lines += ["", f"arithmetic: {found.flops / 1e12:,.3f} TFLOP, {found.flops / devices / 1e12:,.4f} a device"]
+    if found.estimate is not None:
+        best = found.estimate
+        lines += _times(best, bool(found.uncounted_loops))
+        lines += [
+            f"  {1e3 * best.overlapped:.2f} with all overlapped, {1e3 * best.serial:.2f} if the network is waited for"
+        ]
+    for title, entries in (("not counted", found.unknown), ("what would help", found.hints)):
+        lines += ["", title, *(f"  {entry}" for entry in entries)] if entries else []
+    return "\n".join(lines)
+
+
+def _peak(memory: DeviceMemory | ProgramMemory) -> str:
+    verdict = "it fits" if memory.fits else "IT DOES NOT FIT"
+    return f"  {memory.peak / GIB:9.3f}  peak, of the {memory.available / GIB:.0f} that JAX takes: {verdict}"
+
+
+def _traffic(forecast: Forecast | ProgramForecast, rows: int) -> list[str]:
     """Returns the lines about collectives: the `rows` groups that take longest, and the sum of the rest."""
     from jaxformer.planning.hlo import group
 

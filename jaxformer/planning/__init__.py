@@ -2,4 +2,6 @@
 
 from jaxformer import lazy
 
-__getattr__ = lazy.members(__name__, dict.fromkeys("flops forecast graph hlo roofline sizes topology".split(), ""))
+__getattr__ = lazy.members(
+    __name__, dict.fromkeys("flops forecast graph hlo program roofline sizes topology".split(), "")
+)

@@ -124,19 +124,14 @@ def forecast(workload: Workload, name: str, mesh: Mesh) -> Forecast:
     """
     available = topology.parse(name).available
     state_bytes = (
-        _device_bytes(workload.state.params),
-        _device_bytes((workload.state.optimizer, workload.state.ema_params)),
+        device_bytes(workload.state.params),
+        device_bytes((workload.state.optimizer, workload.state.ema_params)),
     )
-    program, peak = _compiled(workload.lowered, sum(state_bytes), mesh.devices.flat[0].platform)
+    program, peak = compiled(workload.lowered, sum(state_bytes), mesh.devices.flat[0].platform)
     sizes = dict(mesh.shape)
     if program is None:
         peak = max(peak, available + 1)  # the compiler refused it, because it keeps some memory for itself
-    sent, problem = None, ""
-    if program is not None:
-        try:
-            sent = collectives(program.as_text() or "", sizes)
-        except ValueError as error:
-            problem = str(error)  # the memory is still known
+    sent, problem = exchanged(program, sizes)
     result = make_forecast(workload.costs, name, sizes, DeviceMemory(*state_bytes, peak, available), sent)
     return dataclasses.replace(result, collectives_error=problem)
 
@@ -171,7 +166,7 @@ def make_forecast(
     )
 
 
-def _compiled(lowered: jax.stages.Lowered, state: int, platform: str) -> tuple[jax.stages.Compiled | None, int]:
+def compiled(lowered: jax.stages.Lowered, state: int, platform: str) -> tuple[jax.stages.Compiled | None, int]:
     """Returns the program, or None if it does not fit beside `state` bytes of state, and the peak of its memory.
 
     The compiler for TPUs lets temporaries overlap, and fits their peak into the memory; their sum may be twice that.
@@ -198,7 +193,15 @@ def _compiled(lowered: jax.stages.Lowered, state: int, platform: str) -> tuple[j
     return program, peak + analysis.generated_code_size_in_bytes
 
 
-def _device_bytes(tree: object) -> int:
+def exchanged(program: jax.stages.Compiled | None, mesh: dict[str, int]) -> tuple[list[Collective] | None, str]:
+    """Returns the collectives of a program, or None and, if there is a program, the reason why they are unknown."""
+    try:
+        return (None if program is None else collectives(program.as_text() or "", mesh)), ""
+    except ValueError as error:
+        return None, str(error)  # the memory is still known
+
+
+def device_bytes(tree: object) -> int:
     """Returns the bytes that one device holds of a tree of shapes with shardings."""
     shards = [(leaf.sharding.shard_shape(leaf.shape), leaf.dtype) for leaf in jax.tree.leaves(tree)]
     return sum(math.prod(shape) * dtype.itemsize for shape, dtype in shards)

@@ -45,14 +45,14 @@ def products(function: Callable[..., object], *args: object, **kwargs: object) -
     return Products(flops(jaxpr), max(_depths(jaxpr, [0] * len(jaxpr.invars)), default=0))
 
 
-def flops(jaxpr: Jaxpr) -> int:
-    """Returns the operations of all products in a graph: see `Products`."""
+def flops(jaxpr: Jaxpr, dtype: str = "") -> int:
+    """Returns the operations of all products in a graph, or of those whose operands have a dtype: see `Products`."""
     padded = {id(e.outvars[0]): array_of(e.invars[0]).shape for e in jaxpr.eqns if e.primitive.name == "pad"}
-    return sum(_own_flops(equation, padded) + _inner_flops(equation) for equation in jaxpr.eqns)
+    return sum(_own_flops(equation, padded, dtype) + _inner_flops(equation, dtype) for equation in jaxpr.eqns)
 
 
-def _own_flops(equation: JaxprEqn, padded: Mapping[int, tuple[int, ...]]) -> int:
-    if equation.primitive.name not in PRODUCTS:
+def _own_flops(equation: JaxprEqn, padded: Mapping[int, tuple[int, ...]], dtype: str) -> int:
+    if equation.primitive.name not in PRODUCTS or (dtype and array_of(equation.invars[0]).dtype != dtype):
         return 0
     left, right = (array_of(v).shape for v in equation.invars[:2])
     size = math.prod(array_of(equation.outvars[0]).shape)
@@ -69,8 +69,8 @@ def _own_flops(equation: JaxprEqn, padded: Mapping[int, tuple[int, ...]]) -> int
     return 2 * size * math.prod(kernel) // kernel[equation.params["dimension_numbers"].rhs_spec[0]]
 
 
-def _inner_flops(equation: JaxprEqn) -> int:
-    counts = [flops(part) for part in inner(equation)]
+def _inner_flops(equation: JaxprEqn, dtype: str) -> int:
+    counts = [flops(part, dtype) for part in inner(equation)]
     if equation.primitive.name == "cond":
         return max(counts, default=0)
     return sum(counts) * times(equation)
@@ -89,9 +89,14 @@ def inner(equation: JaxprEqn) -> list[Jaxpr]:
     """Returns the graphs inside an operation; those of a loop or of a call are in the order of its inputs."""
     if equation.primitive.name == "while" and flops(equation.params["body_jaxpr"].jaxpr):
         raise ValueError("the products of a while loop have no known number; use lax.scan, or another implementation")
+    return graphs(equation)
+
+
+def graphs(equation: JaxprEqn) -> list[Jaxpr]:
+    """Returns the graphs inside an operation, also those of a loop whose number of iterations is unknown."""
     inside = (x for p in equation.params.values() for x in (p if isinstance(p, tuple | list) else (p,)))
-    graphs = (getattr(x, "jaxpr", x) for x in inside)
-    return [graph for graph in graphs if hasattr(graph, "eqns")]
+    found = (getattr(x, "jaxpr", x) for x in inside)
+    return [graph for graph in found if hasattr(graph, "eqns")]
 
 
 def _depths(jaxpr: Jaxpr, inputs: Iterable[int]) -> list[int]:
@@ -107,15 +112,15 @@ def _depths(jaxpr: Jaxpr, inputs: Iterable[int]) -> list[int]:
 
 def _outputs(equation: JaxprEqn, depths: list[int]) -> list[int]:
     """Returns the longest chain that ends in each output of an operation."""
-    name, graphs = equation.primitive.name, inner(equation)
+    name, parts = equation.primitive.name, inner(equation)
     if name == "scan":
-        return _through_loop(equation, graphs[0], depths)
+        return _through_loop(equation, parts[0], depths)
     if name == "cond":
-        branches = [_depths(graph, depths[1:]) for graph in graphs]
+        branches = [_depths(part, depths[1:]) for part in parts]
         return [max(depths[0], *branch) for branch in zip(*branches, strict=True)]
-    if graphs and len(graphs[0].invars) == len(depths) and len(graphs[0].outvars) == len(equation.outvars):
-        return _depths(graphs[0], depths)
-    deepest = max((max(_depths(graph, [0] * len(graph.invars)), default=0) for graph in graphs), default=0)
+    if parts and len(parts[0].invars) == len(depths) and len(parts[0].outvars) == len(equation.outvars):
+        return _depths(parts[0], depths)
+    deepest = max((max(_depths(part, [0] * len(part.invars)), default=0) for part in parts), default=0)
     return [max(depths, default=0) + deepest + (name in PRODUCTS)] * len(equation.outvars)
 
 

@@ -1,17 +1,23 @@
-"""Plans: the training step of a configuration, compiled ahead of time for target hardware."""
+"""Plans: the training step of a configuration, or a program in a file, compiled ahead of time for target hardware."""
 
 from __future__ import annotations
+
+import dataclasses
+import inspect
 
 from jax.sharding import Mesh
 
 from jaxformer import functional
 from jaxformer.config import changed
-from jaxformer.errors import ConfigError
+from jaxformer.digests import short_digest
+from jaxformer.errors import ConfigError, did_you_mean
+from jaxformer.files import local_path
 from jaxformer.planning import topology
 from jaxformer.planning.forecast import Forecast, Workload, forecast
 from jaxformer.planning.forecast import remedies as remedies_of
+from jaxformer.planning.program import Program
 from jaxformer.sharding import Placement
-from jaxformer.tasks import registry
+from jaxformer.tasks import own_files, registry
 from jaxformer.tasks.base import AnyNetwork
 from jaxformer.tasks.config import TaskConfig
 from jaxformer.tasks.training_setup import TrainingSetup, make_training_setup
@@ -40,6 +46,46 @@ def plan(config: TaskConfig, name: str, *, shape: RowsAndLength | None = None) -
     if result.memory.fits:
         return result, []
     return result, remedies(config, result, shape=shape)
+
+
+def load_program(reference: str, name: str, mesh: str | None) -> Program:
+    """Runs a file, and returns the program that one of its functions makes, on a mesh for a topology.
+
+    Args:
+      reference: ``FILE.py:NAME``; the function takes the mesh, or nothing if `Program.mesh` says it as text.
+      name: the topology.
+      mesh: the axes and their sizes; None for those of the program, or a single axis.
+
+    Raises:
+      ConfigError: there is no such function, it raises an error, or it returns no `Program`; or see `topology.mesh`.
+    """
+    file, _, function = reference.rpartition(":")
+    if not file.endswith(".py") or not function.isidentifier():
+        raise ConfigError(f"--function must be FILE.py:NAME, got {reference!r}")
+    path = local_path(file)
+    source = own_files.read(path, what="file")
+    topology.parse(name)
+    try:
+        module = own_files.run(path, source, name=f"jaxformer_program_{short_digest([str(path.resolve())])}")
+        make = getattr(module, function, None)
+        if not callable(make):
+            public = [key for key, value in vars(module).items() if callable(value) and key[0] != "_"]
+            raise ConfigError(f"{path} has no function {function!r}{did_you_mean(function, public)}")
+        if inspect.signature(make).parameters:
+            made = make(topology.mesh(name, mesh or ""))
+        else:
+            made = make()
+    except ConfigError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ConfigError(own_files.explained(error, path)) from error
+    if not isinstance(made, Program):
+        raise ConfigError(f"{reference} returned {type(made).__name__}, not a jaxformer.planning.program.Program")
+    if isinstance(made.mesh, Mesh):
+        return made
+    if inspect.signature(make).parameters and not made.mesh:
+        return dataclasses.replace(made, mesh=topology.mesh(name, mesh or ""))
+    return dataclasses.replace(made, mesh=mesh or made.mesh)
 
 
 def planned_setup(config: TaskConfig, mesh: Mesh) -> TrainingSetup:

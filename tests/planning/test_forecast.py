@@ -96,7 +96,7 @@ def test_temporaries_are_one_buffer_except_on_tpus(platform, peak):
     about = SimpleNamespace(**{f"{name}_size_in_bytes": size for name, size in said.items()})
     about.peak_memory_in_bytes, about.generated_code_size_in_bytes = 7, 1000
     program = SimpleNamespace(memory_analysis=lambda: about)
-    assert planning._compiled(SimpleNamespace(compile=lambda: program), 0, platform) == (program, peak + 1000)
+    assert planning.compiled(SimpleNamespace(compile=lambda: program), 0, platform) == (program, peak + 1000)
 
 
 def test_the_estimate_is_that_of_a_device():
