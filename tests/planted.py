@@ -318,45 +318,6 @@ TASKS = (
     ),
 )
 
-TRIMMING = (
-    Bug(
-        "merge_dropped",
-        "jaxformer/tokenizers/rules.py",
-        "if {a, b, a + b.removeprefix(inside)} <= known.keys()]",
-        "if {a, b, a + b.removeprefix(inside)} <= known.keys()][1:]",
-        "tests/tokenizers/test_trimming.py::test_merges_of_kept_tokens_stay",
-    ),
-    Bug(
-        "special_tokens_removed",
-        "jaxformer/tokenizers/trimming.py",
-        "kept = {token for token in range(tokenizer.vocab_size) if tokenizer.is_special(token)}",
-        "kept = set[int]()",
-        "tests/tokenizers/test_trimming.py::test_special_tokens_stay",
-    ),
-    Bug(
-        "bias_has_the_first_rows",
-        "jaxformer/tasks/trim.py",
-        "leaf = jnp.take(leaf, rows(tokens, size, before.shape[axis]), axis=axis)",
-        "leaf = jnp.take(leaf, rows(tokens, size, before.shape[axis]), axis=axis) if leaf.ndim > 1 else "
-        "leaf[: after.shape[0]]",
-        "tests/tasks/test_trim.py::test_each_table_is_cut_along_its_tokens",
-    ),
-    Bug(
-        "projection_has_the_first_columns",
-        "jaxformer/tasks/trim.py",
-        "leaf = jnp.take(leaf, rows(tokens, size, before.shape[axis]), axis=axis)",
-        "leaf = leaf[:, : after.shape[1]] if axis else jnp.take(leaf, rows(tokens, size, before.shape[axis]), axis=0)",
-        "tests/tasks/test_trim.py::test_each_table_is_cut_along_its_tokens",
-    ),
-    Bug(
-        "trimmed_tables_not_compared",
-        "jaxformer/tasks/trim_proof.py",
-        "if expected.dtype != after.dtype or expected.tobytes() != np.asarray(after).tobytes():",
-        "if expected.dtype != after.dtype or expected.shape != after.shape:",
-        "tests/tasks/test_trim.py::test_wrong_tables_leave_nothing[_one_changed]",
-    ),
-)
-
 OTHERS = (
     Bug(
         "possible_links_alone",
@@ -434,6 +395,4 @@ CLAIMS = (
     ),
 )
 
-BUGS = (
-    ATTENTION + FUNCTIONAL + MASKS + MODULES + MODELS + DECODING + DATA + TRAINING + TASKS + TRIMMING + OTHERS + CLAIMS
-)
+OF_PARTS = ATTENTION + FUNCTIONAL + MASKS + MODULES + MODELS + DECODING + DATA + TRAINING + TASKS + OTHERS + CLAIMS

@@ -43,7 +43,7 @@ def test_examples_run(path):
     assert sum(len(test.examples) for test in tests) == path.read_text(encoding="utf-8").count(">>> ")
 
 
-PAGES_THAT_RUN = {"README.md": 1, "docs/models.md": 3, "docs/search.md": 2, "docs/derivatives.md": 1}
+PAGES_THAT_RUN = {"README.md": 1, "docs/models.md": 3, "docs/search.md": 2, "docs/derivatives.md": 1, "docs/plan.md": 1}
 """The pages whose Python blocks run one after another, and the number of their blocks."""
 BLOCKS_ELSEWHERE = {
     "docs/extend.md": "each block is a file, which tests/test_extend.py runs",

@@ -215,7 +215,13 @@ def _no_work(monkeypatch):
     for module, name in (
         *((runtime, name) for name in ("start", "join")),
         *((fetch, "fetch"), (demo, "splits"), (runs, "read_run"), (runs, "find_runs"), (comparison, "groups")),
-        *((planner, "plan"), (sizes, "sizes"), (cluster, "initialize"), (translation_task, "read")),
+        *(
+            (planner, "plan"),
+            (planner, "load_program"),
+            (sizes, "sizes"),
+            (cluster, "initialize"),
+            (translation_task, "read"),
+        ),
     ):
         monkeypatch.setattr(module, name, begin)
     monkeypatch.setattr(sources, "read_lines", lambda path: [])

@@ -60,7 +60,7 @@ class ProgramMemory:
     """Bytes of one device."""
 
     arguments: tuple[int, ...]
-    """Of each argument."""
+    """The bytes of each argument."""
     peak: int
     """The peak of all memory in use; for a program that does not fit, the compiler's estimate."""
     available: int
@@ -90,7 +90,7 @@ class ProgramForecast:
     estimate: Roofline | None
     """None if the program does not fit, or its collectives are unknown."""
     unknown: tuple[str, ...] = ()
-    """What is not counted, and why; the estimate is then a lower limit."""
+    """Names of what is not counted, with reasons; the estimate is then a lower limit."""
     hints: tuple[str, ...] = ()
     """Changes that would take less memory or time, with their arithmetic."""
 

@@ -78,10 +78,10 @@ def test_seeds_widen_the_interval():
 
 def test_the_spread_of_the_mean_over_seeds_is_that_of_the_trainings():
     """With equal sentences, the variance over draws is that of the mean of n trainings, not n - 1 n-ths of it."""
-    group = [worse(rate, 1) for rate in (0.05, 0.2, 0.5)]
+    group = [worse(rate, 1) for rate in (0.05, 0.2, 0.35, 0.5)]
     values = [scores.bleu(said, REFERENCES[:1] * len(said)).value for said in [[said[0]] * 20 for said in group]]
     found = seeds.resampled([[REFERENCES[0]] * 20], [[said[0]] * 20 for said in group], REFERENCES[:1] * 20, draws=4000)
-    expected = np.std(values, ddof=1) / 3**0.5
-    drawn = np.random.default_rng(1).choice(values, (100_000, 2)).mean(1) - 100
+    expected = np.std(values, ddof=1) / 2
+    drawn = np.random.default_rng(1).choice(values, (100_000, 3)).mean(1) - 100
     np.testing.assert_allclose([found.low, found.high], np.quantile(drawn, [0.025, 0.975]), atol=1e-6)
     assert np.std(drawn) == pytest.approx(expected, rel=0.02)

@@ -51,6 +51,14 @@ def test_groups_differ_in_their_settings_and_pair_their_seeds(runs):
     assert not comparison.differences([group.row for group in fewer])["validation_loss"]["model.dropout 0.0"].paired
 
 
+def test_values_are_paired_by_seed():
+    """In whatever order the trainings ended."""
+    values = {"a": {2: 5.0, 0: 3.0, 1: 4.0}, "b": {1: 2.0, 2: 4.7, 0: 2.9}}
+    found = [({"x": cell}, seed, {"loss": value}) for cell, each in values.items() for seed, value in each.items()]
+    compared = comparison.differences(comparison.summary(found))["loss"]
+    assert compared == {"x b": seeds.difference([3.0, 4.0, 5.0], [2.9, 2.0, 4.7], paired=True)}
+
+
 def test_the_same_sentences_are_compared(runs):
     a, b = comparison.groups([runs])
     found = comparison.resampled(a, b)
